@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from rlsim.attribution.causes import simulate_changed
 from rlsim.attribution.check import check
-from rlsim.attribution.counterfactual import simulate_changed
-from rlsim.attribution.expected import NOISE, phase_factors
-from rlsim.attribution.faults import Fault, catalogue
-from rlsim.attribution.patterns import Faulty, Pattern, pattern_of
+from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, pattern_of
+from rlsim.attribution.likelihood import NOISE, phase_factors
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.variant import simulate_variant

@@ -9,9 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlsim.attribution.blame import blame
     from rlsim.attribution.check import check
-    from rlsim.attribution.headroom import headroom
+    from rlsim.attribution.headroom import blame, headroom
     from rlsim.errors import Infeasible, InputError, RlsimError
     from rlsim.explore.notebook import live
     from rlsim.loading.scenario import load_scenario, vary
@@ -60,7 +59,7 @@ _HOMES = {
     "Scenario": "rlsim.schema.scenario",
     "SearchLimits": "rlsim.planning.space",
     "Wanted": "rlsim.planning.size",
-    "blame": "rlsim.attribution.blame",
+    "blame": "rlsim.attribution.headroom",
     "check": "rlsim.attribution.check",
     "compare": "rlsim.planning.compare",
     "headroom": "rlsim.attribution.headroom",

@@ -1,22 +1,27 @@
-"""Causes of idle time, and how each is taken away while everything else, drawn work included, stays as it is."""
+"""Causes of idle time, and how each is taken away while everything else, drawn work included, stays as it is: a
+scenario simulated without some of them, or with faults put in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from rlsim.costs.interface import Part, PhaseCost, Prices, StepCost
+from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
 from rlsim.costs.trainer.training import IMBALANCE
 from rlsim.files.records import dataclass
+from rlsim.loading.scenario import vary
 from rlsim.projection.idle import BUBBLE
+from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.loop import Loop
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.run import simulate
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Batch, Generated
-from rlsim.workload.draw import DrawnStep, DrawnWorkload
+from rlsim.workload.draw import DrawnStep, DrawnWorkload, draw
 
 FURTHER_BATCHES = 8
 """Batches by which a loop's limit is widened to see what it costs."""
@@ -194,3 +199,29 @@ def _carried(stated: Loop, name: str, key: str, what: str) -> Policy:
     amounts = {"simulation.warmup_steps": None, "simulation.steps": None}
     how = f"a quarter more groups start than a step trains on; what is not done {what}"
     return name, how, {**changes, **amounts}
+
+
+def with_changes(scenario: Scenario, causes: Sequence[Cause]) -> Scenario:
+    """The scenario under the keys that ``causes`` change. Raises InputError where these contradict it."""
+    for cause in causes:
+        scenario = vary(scenario, cause.changes) if cause.changes else scenario
+    return scenario
+
+
+def simulate_changed(scenario: Scenario, causes: Sequence[Cause]) -> SimulatedVariant:
+    """Every replication of ``scenario`` with each of ``causes`` applied: to its keys, its drawn work and its prices.
+
+    Raises Infeasible where it cannot run so, and InputError where it makes no sense.
+    """
+    scenario = with_changes(scenario, causes)
+    inputs = PriceInputs(scenario)
+    found_prices, traces, first_steps = [], [], []
+    for replication in range(scenario.simulation.replications):
+        workload = draw(scenario, replication, inputs.draft_plan)
+        prices = priced(inputs, workload)
+        for cause in causes:
+            workload, prices = cause.workload(workload), cast(ScenarioPrices, cause.prices(prices))
+        found_prices.append(prices)
+        traces.append(simulate(scenario, workload, prices))
+        first_steps.append(workload.steps[scenario.measured_steps.start])
+    return SimulatedVariant(scenario, first_steps[0], tuple(found_prices), tuple(traces), draft_plan=inputs.draft_plan)

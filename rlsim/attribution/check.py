@@ -8,18 +8,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlsim.attribution.expected import (
+from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures, prior_of
+from rlsim.attribution.likelihood import (
+    FLOOR,
     NOISE,
+    Fit,
     Noise,
+    Observed,
+    Path,
     checked_phases,
     expected_phases,
+    fitted,
     logs_of,
     observed_of,
+    probabilities,
     sorted_out,
 )
-from rlsim.attribution.faults import Fault, catalogue, figures, prior_of
-from rlsim.attribution.likelihood import FLOOR, Fit, Observed, Path, fitted, probabilities
-from rlsim.attribution.patterns import Faulty, Pattern
 from rlsim.files.records import dataclass
 from rlsim.projection.project import identity
 from rlsim.projection.variant import simulate_variant

@@ -1,17 +1,34 @@
-"""The catalogue of known misconfigurations (faults.yaml), each as changes of a scenario by its severity."""
+"""The catalogue of known misconfigurations (faults.yaml), each as changes of a scenario by its severity; and what a run
+under each shows of itself: seconds of its phases, and figures that its logs tell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Any
 
-from rlsim.attribution.causes import Cause, Changes, Priced, iterations_with, passes_with
+import numpy as np
+
+from rlsim.attribution.causes import (
+    Cause,
+    Changes,
+    Priced,
+    iterations_with,
+    passes_with,
+    simulate_changed,
+    with_changes,
+)
 from rlsim.costs.interface import Prices
+from rlsim.errors import Infeasible, InputError
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
+from rlsim.loading.scenario import vary
+from rlsim.projection.summary import iteration_tokens, mean_value, phase_parts
+from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, ConstantTime
+from rlsim.workload.batches import expected_prompt_tokens
 
 GIVEN = "given"
 """In a condition: any value but none."""
@@ -177,3 +194,137 @@ FUNCTIONS: Mapping[str, Callable[[Scenario, float], Cause | None]] = {
     "slow_turns": _slow_turns,
 }
 """Faults that no key says."""
+
+
+MOST_STEPS = 4
+"""Measured steps of a lagged loop that a fault is simulated on: differences on equal drawn work settle early."""
+DESCRIBING = ("name", "question", "assumptions")
+"""Sections of a scenario that move no time."""
+SAME = 0.01
+"""Share of a step by which a phase must move for a fault to count as one."""
+
+
+def phase_names(scenario: Scenario) -> tuple[str, ...]:
+    """Phases that a framework's log tells of such a loop, as ``rlsim log`` calls them."""
+    waited = "generation" if scenario.loop.mode == "sync" else "exposed_generation"
+    return ("step", waited, "logprob", "train", "refit", "data")
+
+
+def contract_name(phase: str, mode: str) -> str:
+    """The phase of the contract; a synchronous weight update is told with all that stands around it."""
+    return "prepare_s" if phase == "refit" and mode == "sync" else f"{phase}_s"
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """What a run shows. phases: mean seconds; figures: of the catalogue's list; run: where it comes from."""
+
+    phases: Mapping[str, float]
+    run: SimulatedVariant
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a step."""
+        return self.phases["step"]
+
+    @cached_property
+    def figures(self) -> Mapping[str, float]:
+        """What else the run tells; without what it has not."""
+        return figures_of(self.run)
+
+    @cached_property
+    def parts(self) -> Mapping[tuple[str, str], float]:
+        """Seconds of each part of each phase, as a profile of a step shows them."""
+        return {(part.phase, part.name): part.seconds for part in phase_parts(self.run)}
+
+
+def pattern_of(run: SimulatedVariant) -> Pattern:
+    """The pattern of a simulated run."""
+    mode = run.scenario.loop.mode
+    phases = {
+        name: mean_value(run, lambda step: step.seconds) if name == "step" else run.phases_s[contract_name(name, mode)]
+        for name in phase_names(run.scenario)
+    }
+    return Pattern(phases, run)
+
+
+def figures_of(run: SimulatedVariant) -> dict[str, float]:
+    """Figures of the catalogue's list that the run has, per step where they are counts."""
+    scenario, counters, steps = run.scenario, run.counters, len(run.every_step)
+    busy_s = sum(part.seconds for part in run.prices.engine.parts(counters)) - counters.prefill_s
+    samples = scenario.workload.samples_per_step
+    batch = scenario.trainer.global_batch_samples or samples
+    found = {
+        "updates": max(1.0, samples / batch) * scenario.trainer.epochs,
+        "generated_tokens": mean_value(run, lambda step: step.generated_tokens),
+        "engines": float(run.prices.replicas),
+        "running_sequences": counters.mean_batch,
+        "iteration_s": busy_s / max(1, counters.iterations),
+        "prefill_tokens": counters.prefill_tokens / steps,
+        "preemptions": counters.preemptions / steps,
+    }
+    if scenario.workload.agent is None:
+        total = mean_value(run, lambda step: step.total_tokens)
+        found["response_tokens"] = total / samples - expected_prompt_tokens(scenario.workload)
+    if scenario.speculation.active:
+        found["acceptance_length"] = float(np.mean(iteration_tokens(run)))
+    return {name: found[name] for name in figures() if name in found}
+
+
+class Faulty:
+    """Simulations of one scenario under faults, each once, on the same drawn work. scenario: as it is answered for."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = _shortened(scenario)
+        self.healthy = pattern_of(simulate_changed(self.scenario, ()))
+        self._found: dict[tuple[str, float], Pattern | None] = {}
+
+    @property
+    def simulated(self) -> int:
+        """Simulations so far."""
+        return len(self._found)
+
+    def with_fault(self, fault: Fault, severity: float) -> Pattern | None:
+        """What the run shows under a fault; None where the scenario cannot have it or would not change."""
+        key = fault.name, severity
+        if key not in self._found:
+            self._found[key] = self._simulated(fault, severity)
+        return self._found[key]
+
+    def _simulated(self, fault: Fault, severity: float) -> Pattern | None:
+        try:
+            cause = fault.at(self.scenario, severity, self.healthy.step_s)
+            if cause is None or (not fault.does and _same(with_changes(self.scenario, [cause]), self.scenario)):
+                return None
+            found = pattern_of(simulate_changed(self.scenario, [cause]))
+        except (Infeasible, InputError):
+            return None
+        least = SAME * self.healthy.step_s
+        return found if any(abs(found.phases[p] - s) > least for p, s in self.healthy.phases.items()) else None
+
+    def cured(self, fault: Fault) -> Pattern | None:
+        """The run without a fault that the scenario itself states; None where it states none or cannot do without."""
+        try:
+            if not fault.cured or not self._stated(fault):
+                return None
+            return pattern_of(simulate_changed(vary(self.scenario, fault.cured), ()))
+        except (Infeasible, InputError):
+            return None
+
+    def _stated(self, fault: Fault) -> bool:
+        """Whether the scenario is already as the fault would make it, and the cure another."""
+        stated = _same(vary(self.scenario, fault.set), self.scenario)
+        return stated and not _same(vary(self.scenario, fault.cured), self.scenario)
+
+
+def _same(first: Scenario, second: Scenario) -> bool:
+    """Whether two scenarios state the same, whatever they say of themselves."""
+    return all(getattr(first, name) == value for name, value in second if name not in DESCRIBING)
+
+
+def _shortened(scenario: Scenario) -> Scenario:
+    """One replication, and of a lagged loop few steps."""
+    changes: dict[str, int] = {"simulation.replications": 1}
+    if scenario.loop.mode == "async" and len(scenario.measured_steps) > MOST_STEPS:
+        changes["simulation.steps"] = MOST_STEPS
+    return vary(scenario, changes)

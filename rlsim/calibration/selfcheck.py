@@ -27,8 +27,7 @@ from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators
 from rlsim.files.records import dataclass
 from rlsim.report.format import percent, signed_percent
-from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.table import table
+from rlsim.report.table import DEFAULT_STYLE, Style, table
 from rlsim.schema.architecture import MoECard
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import DraftCard
@@ -200,7 +199,7 @@ def check_text(check: SelfCheck, style: Style = DEFAULT_STYLE) -> str:
 
 def check_picture(check: SelfCheck) -> Figure:
     """Predicted over measured milliseconds, by mode and drafted tokens."""
-    from rlsim.report.figures.measured import CheckedSteps, check_figure
+    from rlsim.report.figures.bars import CheckedSteps, check_figure
 
     steps = []
     for mode, marker in (("graph", "o"), ("eager", "^")):

@@ -6,19 +6,15 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from rlsim.cli.former import FormerWords
-from rlsim.cli.options import JsonOption
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import Commands, print_answer, terminal_style
 from rlsim.errors import InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
 from rlsim.files.writing import staged_folder
 
-app = typer.Typer(cls=FormerWords, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
+app = Commands(cls=FormerWords, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 
 
 class Origin(StrEnum):
@@ -28,18 +24,13 @@ class Origin(StrEnum):
     AISIMULATE = "aisimulate"
 
 
-NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the profile or posterior.")]
-QuickOption = Annotated[bool, typer.Option("--quick", help="About a minute instead of ten.")]
-FolderOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder to write.")]
-
-
 @app.command("device")
 def device(
-    name_of_device: Annotated[str, typer.Argument(metavar="DEVICE", help="cpu, cuda or cuda:N (needs PyTorch).")],
-    quick: QuickOption = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Forget what was measured before.")] = False,
-    name: NameOption = None,
-    out: FolderOption = None,
+    name_of_device: str,
+    quick: bool = False,
+    restart: bool = False,
+    name: str | None = None,
+    out: Path | None = None,
 ) -> None:
     """Measure a device of this machine; writes tables of its operators and a hardware profile.
 
@@ -59,18 +50,18 @@ def device(
 
 @app.command("check-loop")
 def check_loop(
-    as_json: JsonOption = False,
-    out: FolderOption = None,
-    measured: Annotated[bool, typer.Option("--measured", help="Take the measurements that lie in DIR.")] = False,
+    as_json: bool = False,
+    out: Path | None = None,
+    measured: bool = False,
 ) -> None:
     """Predict a small real RL loop, run it (needs PyTorch), and compare: 17 configurations in under ten minutes.
 
     --out DIR (default: loop_check) takes measurements, profile, stacks, journals, check.json and check.png.
     """
     from rlsim.evidence.loop.check import check_loop as checked
-    from rlsim.report.figures.loop_check import loop_check_figure
-    from rlsim.report.files import write_files
-    from rlsim.report.text.loop_check import loop_check_text
+    from rlsim.report.figures.validation import loop_check_figure
+    from rlsim.report.folder import write_files
+    from rlsim.report.text.validation import loop_check_text
 
     folder = out or Path("loop_check")
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,9 +79,9 @@ def check_loop(
 
 @app.command("cases")
 def cases(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="What `python -m bench` is to measure.")],
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:N.")] = "cuda",
-    quick: QuickOption = False,
+    path: Path,
+    device: str = "cuda",
+    quick: bool = False,
 ) -> None:
     """Write what a machine without rlsim is to measure."""
     from rlsim.calibration.calibrate import write_case_list
@@ -100,10 +91,10 @@ def cases(
 
 @app.command("measurements")
 def measurements(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="What `python -m bench` wrote.")],
-    name: NameOption = None,
-    merge_over: Annotated[str | None, typer.Option(metavar="ENGINE", help="Lay the rows over imported tables.")] = None,
-    out: FolderOption = None,
+    path: Path,
+    name: str | None = None,
+    merge_over: str | None = None,
+    out: Path | None = None,
 ) -> None:
     """Make operator tables and a hardware profile of measurements."""
     from rlsim.calibration.calibrate import calibrate_measurements
@@ -114,12 +105,12 @@ def measurements(
 
 @app.command("import")
 def import_tables(
-    origin: Annotated[Origin, typer.Argument(help="Package whose measured tables are imported.")],
-    package: Annotated[Path | None, typer.Argument(metavar="[WHEEL|DIR]", help="Of aisimulate.")] = None,
-    system: Annotated[str, typer.Option(metavar="NAME", help="System; --list shows them.")] = "gb200",
-    backend: Annotated[str, typer.Option(metavar="ENGINE", help="Engine the tables were made with.")] = "vllm",
-    only_list: Annotated[bool, typer.Option("--list", help="List systems, engines, versions; write nothing.")] = False,
-    out: FolderOption = None,
+    origin: Origin,
+    package: Path | None = None,
+    system: str = "gb200",
+    backend: str = "vllm",
+    only_list: bool = False,
+    out: Path | None = None,
 ) -> None:
     """Import measured operator tables: aiconfigurator (extra 'aic'), or aisimulate WHEEL|DIR for recurrent layers."""
     from rlsim.calibration import aiconfigurator, aisimulate
@@ -145,9 +136,9 @@ def import_tables(
 
 @app.command("fit")
 def fit(
-    tables: Annotated[list[Path], typer.Argument(metavar="TABLE.csv...", help="Measured times of every kind.")],
-    name: NameOption = None,
-    out: FolderOption = None,
+    tables: list[Path],
+    name: str | None = None,
+    out: Path | None = None,
 ) -> None:
     """Fit all terms and deviations of groups jointly to measured steps, iterations, training steps and transfers.
 
@@ -155,7 +146,7 @@ def fit(
     """
     from rlsim.evidence.joint import fit_jointly
     from rlsim.parameters.posterior import EVIDENCE
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
     from rlsim.report.text.validation import joint_text
 
     target = out or Path("posterior")
@@ -170,14 +161,14 @@ def fit(
 
 @app.command("training")
 def training(
-    tables: Annotated[list[Path], typer.Argument(metavar="TABLE.csv...", help="Measured training steps.")],
-    name: NameOption = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.yaml", help="File to write.")] = None,
+    tables: list[Path],
+    name: str | None = None,
+    out: Path | None = None,
 ) -> None:
     """Fit the terms of training steps to measured ones, within physical bounds; before `calibrate fit`."""
     from rlsim.evidence.trained_terms import fit_terms
     from rlsim.files.yaml import dump_yaml
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
 
     if out is not None and out.suffix != ".yaml":
         raise InputError(f"--out {out} must end in .yaml")
@@ -191,15 +182,15 @@ def training(
 
 @app.command("own")
 def own(
-    path: Annotated[Path, typer.Argument(metavar="TABLE.csv", help="Your measured times, of any kind.")],
-    name: NameOption = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.npz", help="Posterior to write.")] = None,
+    path: Path,
+    name: str | None = None,
+    out: Path | None = None,
 ) -> None:
     """Take a few times that you measured as evidence on top of all others; nothing is fitted again."""
-    from rlsim.evidence.own_rows import learn
+    from rlsim.evidence.compare import learn
     from rlsim.files.progress import ProgressLine
     from rlsim.parameters.posterior import SUFFIX
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
     from rlsim.report.text.validation import learned_text
 
     if out is not None and out.suffix != SUFFIX:
@@ -216,12 +207,12 @@ def own(
 
 @app.command("curves")
 def curves(
-    path: Annotated[Path, typer.Argument(metavar="CURVES.csv", help="Acceptance over draft length or position.")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.yaml", help="File to write.")] = None,
+    path: Path,
+    out: Path | None = None,
 ) -> None:
     """Fit acceptance over draft length and position to curves of your draft model (speculation)."""
     from rlsim.evidence.acceptance import fit_curves
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
     from rlsim.report.text.validation import curves_text
 
     found = fit_curves(path)

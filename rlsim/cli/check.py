@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from rlsim.cli import options as o
-from rlsim.cli.output import given_scenario, print_result, step_range
+from rlsim.cli.output import PLAN_HEADROOM, given_scenario, print_result, step_range
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
@@ -21,56 +18,23 @@ CONFIGURATIONS = (".yaml", ".yml", ".toml", ".sh")
 LEAST_NOISE = 0.02
 """Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
 
-RunArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SCENARIO", help="A scenario, a bundled one's name, or a framework's configuration or launch script."
-    ),
-]
-StepOption = Annotated[float | None, typer.Option("--step", metavar="S", help="Seconds of a step.")]
-GenerationOption = Annotated[
-    float | None,
-    typer.Option("--generation", metavar="S", help="Of these, generation; asynchronous: waiting for samples."),
-]
-TrainOption = Annotated[float | None, typer.Option("--train", metavar="S", help="The update.")]
-LogprobOption = Annotated[float | None, typer.Option("--logprob", metavar="S", help="Log-probs, all passes.")]
-UpdateOption = Annotated[
-    float | None, typer.Option("--weight-update", metavar="S", help="Weights to the engine, with all around it.")
-]
-DataOption = Annotated[float | None, typer.Option("--data", metavar="S", help="Rewards and the driver's own work.")]
-FigureOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--figure", metavar="NAME=VALUE", help="What else you know, such as response_tokens=1200. Repeatable."
-    ),
-]
-LogOption = Annotated[
-    Path | None, typer.Option("--log", metavar="LOG", help="Times from a log or a TensorBoard folder (rlsim log).")
-]
-NoiseOption = Annotated[
-    float | None, typer.Option("--noise", metavar="X", min=0.005, max=1, help="Error of pasted times; default 0.05.")
-]
-PlanOption = Annotated[
-    bool, typer.Option("--plan", help="Also look for the best layout on these GPUs (rlsim plan), the first rung.")
-]
-
 
 def check(
-    scenario: RunArgument,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    step: StepOption = None,
-    generation: GenerationOption = None,
-    train: TrainOption = None,
-    logprob: LogprobOption = None,
-    weight_update: UpdateOption = None,
-    data: DataOption = None,
-    figure: FigureOption = None,
-    log: LogOption = None,
-    steps: o.LogStepsOption = None,
-    noise: NoiseOption = None,
-    as_json: o.JsonOption = False,
-    out: o.OutOption = None,
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    step: float | None = None,
+    generation: float | None = None,
+    train: float | None = None,
+    logprob: float | None = None,
+    weight_update: float | None = None,
+    data: float | None = None,
+    figure: list[str] | None = None,
+    log: Path | None = None,
+    steps: str | None = None,
+    noise: float | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
 ) -> None:
     """Is my run healthy? Its times beside what is expected, and what explains the difference.
 
@@ -79,7 +43,7 @@ def check(
     that saves. --out DIR writes check.json and check.png.
     """
     from rlsim.attribution.check import check as run
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
 
     given, source = _scenario(scenario, words, overrides)
     waited = "generation" if given.loop.mode == "sync" else "exposed_generation"
@@ -96,12 +60,12 @@ def check(
 
 
 def headroom(
-    scenario: o.ScenarioArgument,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    plan: PlanOption = False,
-    as_json: o.JsonOption = False,
-    out: o.OutOption = None,
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    plan: bool = False,
+    as_json: bool = False,
+    out: Path | None = None,
 ) -> None:
     """Say how far a step is from what would be possible, rung by rung.
 
@@ -110,7 +74,7 @@ def headroom(
     it or that nobody can. --out DIR writes headroom.json and headroom.png.
     """
     from rlsim.attribution.headroom import headroom as run
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
 
     given = given_scenario(scenario, words, overrides)
     planned = _planned(given) if plan else None
@@ -127,7 +91,7 @@ def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     from rlsim.planning.space import SearchLimits
 
     drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else (0,)
-    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), o.PLAN_HEADROOM, draft_lengths=drafted)
+    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), PLAN_HEADROOM, draft_lengths=drafted)
     found = plan(scenario, limits=limits)
     return vary(scenario, *found.changes), found.changes
 
@@ -136,7 +100,7 @@ def _scenario(name: str, words: Sequence[str] | None, overrides: Sequence[str] |
     """The scenario, or that of a framework's configuration, and where it is from."""
     from rlsim.loading.scenario import vary
     from rlsim.readers.frameworks.importing import import_config
-    from rlsim.readers.frameworks.recognise import framework_of_file
+    from rlsim.readers.frameworks.launch import framework_of_file
 
     path = Path(name)
     framework = framework_of_file(path) if path.suffix in CONFIGURATIONS and path.is_file() else None

@@ -5,59 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from rlsim.cli import options as o
 from rlsim.cli.output import print_answer, print_result, terminal_style
 from rlsim.errors import InputError
 
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="A dotted key, such as speculation.draft_length.")]
-ExplainedArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="SCENARIO", help="Also its value in this scenario (a file or a name).", show_default=False),
-]
-NewFileArgument = Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The scenario to write.")]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", metavar="NAME", help="A card, a Hugging Face name, a path to a config.json.")
-]
-HardwareOption = Annotated[str | None, typer.Option("--hardware", metavar="NAME", help="A hardware profile.")]
-GpuCountOption = Annotated[str | None, typer.Option("--gpus", metavar="N", help="GPUs of the cluster.")]
-BatchOption = Annotated[
-    str | None, typer.Option("--batch", metavar="PROMPTSxSAMPLES", help="Prompts of a step and samples of each.")
-]
-ResponseOption = Annotated[
-    str | None, typer.Option("--response-tokens", metavar="N", help="Mean length of a response.")
-]
-ReplaceOption = Annotated[bool, typer.Option("--overwrite", help="Replace FILE.yaml where it exists.")]
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A card, a Hugging Face name, a config.json.")]
-DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="A hardware profile, such as h100_sxm.")]
-EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="vllm, sglang or trtllm.")]
-ClusterOption = Annotated[
-    int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs; default the fewest of 8, 16, 32... that fit.")
-]
-DevicesOption = Annotated[str, typer.Option("--device", metavar="D1,D2", help="Hardware profiles, with commas.")]
-SizeBatchOption = Annotated[
-    str, typer.Option("--batch", metavar="PROMPTSxSAMPLES", help="Prompts of a step and samples of each.")
-]
-SizeResponseOption = Annotated[str, typer.Option("--response-tokens", metavar="N", help="Mean length of a response.")]
-StepDeadlineOption = Annotated[
-    float | None, typer.Option("--deadline", metavar="S", help="Longest step, kept with 90 %.")
-]
-StepBudgetOption = Annotated[float | None, typer.Option("--budget", metavar="USD", help="Highest price of a step.")]
-LoraOption = Annotated[
-    int | None, typer.Option("--lora", metavar="RANK", min=1, max=4096, help="Train adapters, not all weights.")
-]
-SizeEngineOption = Annotated[str, typer.Option("--engine", metavar="NAME", help="vllm, sglang or trtllm.")]
-
 
 def explain(
-    key: KeyArgument,
-    scenario: ExplainedArgument = None,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    as_json: o.JsonOption = False,
+    key: str,
+    scenario: str | None = None,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Explain a scenario key.
 
@@ -72,13 +32,13 @@ def explain(
 
 
 def new(
-    target: NewFileArgument,
-    model: ModelOption = None,
-    hardware: HardwareOption = None,
-    gpus: GpuCountOption = None,
-    batch: BatchOption = None,
-    response_tokens: ResponseOption = None,
-    overwrite: ReplaceOption = False,
+    target: Path,
+    model: str | None = None,
+    hardware: str | None = None,
+    gpus: str | None = None,
+    batch: str | None = None,
+    response_tokens: str | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Write a first scenario from five answers.
 
@@ -99,11 +59,11 @@ def new(
 
 
 def support(
-    model: ModelArgument,
-    device: DeviceArgument,
-    engine: EngineArgument = "vllm",
-    gpus: ClusterOption = None,
-    as_json: o.JsonOption = False,
+    model: str,
+    device: str,
+    engine: str = "vllm",
+    gpus: int | None = None,
+    as_json: bool = False,
 ) -> None:
     """Say what backs a model on a device with an engine: measured, modelled, refused.
 
@@ -118,17 +78,17 @@ def support(
 
 
 def size(
-    model: ModelArgument,
-    device: DevicesOption,
-    batch: SizeBatchOption = "64x16",
-    response_tokens: SizeResponseOption = "2000",
-    deadline: StepDeadlineOption = None,
-    budget: StepBudgetOption = None,
-    lora: LoraOption = None,
-    engine: SizeEngineOption = "vllm",
-    as_json: o.JsonOption = False,
-    full: o.FullOption = False,
-    out: o.OutOption = None,
+    model: str,
+    device: str,
+    batch: str = "64x16",
+    response_tokens: str = "2000",
+    deadline: float | None = None,
+    budget: float | None = None,
+    lora: int | None = None,
+    engine: str = "vllm",
+    as_json: bool = False,
+    full: bool = False,
+    out: Path | None = None,
 ) -> None:
     """Size a cluster for a model: the fewest GPUs that fit, how far more of them pay, and which to take.
 
@@ -140,7 +100,7 @@ def size(
     from rlsim.planning.new import CHECKS, Answers
     from rlsim.planning.size import Wanted
     from rlsim.planning.size import size as run
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
 
     devices = [name.strip() for name in device.split(",") if name.strip()]
     if not devices:

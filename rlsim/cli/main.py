@@ -12,7 +12,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import calibrate, check, explore, guidance, interop, log, planning, project, traces, validate
+from rlsim.cli import calibrate, check, guidance, planning, project, readers, validate
+from rlsim.cli.output import Commands
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 from rlsim.files.reading import shown_path
 
@@ -40,7 +41,7 @@ Examples:
 Exit codes: 0 done, 2 bad input or a configuration that cannot run (one message on stderr), 1 a bug.
 """
 
-app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = Commands(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 for command in (
     project.project,
     project.run,
@@ -51,21 +52,21 @@ for command in (
     planning.techniques,
     planning.compare,
     project.blame,
-    interop.export,
+    readers.export,
     project.report,
     project.plot,
     guidance.new,
     guidance.size,
     guidance.explain,
     guidance.support,
-    traces.traces,
-    log.log,
+    readers.traces,
+    readers.log,
     check.check,
     check.headroom,
-    explore.explore,
+    project.explore,
 ):
     app.command()(command)
-app.command("import")(interop.import_config)
+app.command("import")(readers.import_config)
 app.add_typer(validate.app, name="validate")
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(project.models, name="models")

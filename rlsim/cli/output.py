@@ -1,18 +1,24 @@
-"""What commands share: overrides from the command line, and answers on standard output."""
+"""What commands share: overrides from the command line, answers on standard output, and their arguments and options:
+what ``options.json`` says of each, by ``command.parameter`` or ``parameter`` (JSON, which is read without loading a
+reader of YAML: every start of the program reads it)."""
 
 from __future__ import annotations
 
+import inspect
 import io
+import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import shown_path
-from rlsim.report.style import Style
+from rlsim.report.table import Style
 
 if TYPE_CHECKING:
     from rlsim.results.answer import Answer
@@ -26,7 +32,7 @@ def given_scenario(name: str, words: Sequence[str] | None, options: Sequence[str
     try:
         return load_scenario(name, [*(words or ()), *(options or ()), *more])
     except InputError as error:
-        from rlsim.readers.frameworks.recognise import framework_of_file
+        from rlsim.readers.frameworks.launch import framework_of_file
 
         found = framework_of_file(Path(name)) if Path(name).suffix in (".yaml", ".yml", ".toml", ".sh") else None
         if found is None:
@@ -68,3 +74,29 @@ def step_range(text: str) -> tuple[int, int]:
     if found is None or int(found[1]) > int(found[2]):
         raise InputError(f"--steps {shortened(text)}: expected FIRST:LAST, such as 5:20")
     return int(found[1]), int(found[2])
+
+
+OPTIONS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
+"""Keywords of typer's options; flags: where they are not the parameter's name; argument: it stands without a name."""
+PLAN_HEADROOM = 0.1
+"""Share of memory that a plan leaves free for fragmentation and what the memory model leaves out. Assumption."""
+
+
+class Commands(typer.Typer):
+    """Commands whose parameters are described in the table."""
+
+    def command(self, *given: Any, **options: Any) -> Callable[[Any], Any]:
+        """The function as a command."""
+        register = super().command(*given, **options)
+        return lambda function: register(described(function))
+
+
+def described(function: Any) -> Any:
+    """The function with the table's description at each of its parameters."""
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        said = OPTIONS.get(f"{function.__name__}.{name}") or OPTIONS[name]
+        keywords = {key: value for key, value in said.items() if key not in ("flags", "argument")}
+        make = typer.Argument if said.get("argument") else typer.Option
+        flags = said.get("flags", [f"--{name.replace('_', '-')}"] if parameter.annotation is bool else [])
+        function.__annotations__[name] = Annotated[parameter.annotation, make(*flags, **keywords)]
+    return function

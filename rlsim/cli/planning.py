@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from rlsim.cli import options as o
-from rlsim.cli.output import given_scenario, print_result
+from pathlib import Path
+
+from rlsim.cli.output import PLAN_HEADROOM, given_scenario, print_result
 from rlsim.files.writing import staged_folder
 
 
 def sweep(
-    scenario: o.ScenarioArgument,
-    words: o.WordsArgument = None,
-    vary: o.VaryOption = None,
-    overrides: o.SetOption = None,
-    replications: o.CellReplicationsOption = None,
-    run_steps: o.RunStepsOption = None,
-    jobs: o.JobsOption = None,
-    dask: o.DaskOption = None,
-    as_json: o.JsonOption = False,
-    out: o.OutOption = None,
-    overwrite: o.OverwriteOption = False,
-    full: o.FullOption = False,
+    scenario: str,
+    words: list[str] | None = None,
+    vary: list[str] | None = None,
+    overrides: list[str] | None = None,
+    replications: int | None = None,
+    run_steps: int | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
+    overwrite: bool = False,
+    full: bool = False,
 ) -> None:
     """Project a grid of scenarios, each against its baseline, all on equal work.
 
@@ -37,19 +38,19 @@ def sweep(
 
 
 def plan(
-    scenario: o.ScenarioArgument,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    objective: o.ObjectiveOption = "step_time,p90",
-    gpus: o.GpusOption = None,
-    max_staleness: o.StalenessOption = None,
-    steps: o.StepsOption = None,
-    deadline_hours: o.DeadlineOption = None,
-    budget_usd: o.BudgetOption = None,
-    jobs: o.JobsOption = None,
-    as_json: o.JsonOption = False,
-    out: o.OutOption = None,
-    full: o.FullOption = False,
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    objective: str = "step_time,p90",
+    gpus: str | None = None,
+    max_staleness: int | None = None,
+    steps: int | None = None,
+    deadline_hours: float | None = None,
+    budget_usd: float | None = None,
+    jobs: int | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
+    full: bool = False,
 ) -> None:
     """Find the best configuration under constraints.
 
@@ -71,7 +72,7 @@ def plan(
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
     wanted = Objective(measure, statistic, steps, deadline_s, budget_usd, target_s)
     wanted.check()
-    limits = replace(default_limits(base, wanted), memory_headroom=o.PLAN_HEADROOM)
+    limits = replace(default_limits(base, wanted), memory_headroom=PLAN_HEADROOM)
     if gpus is not None:
         limits = replace(limits, sizes=parse_sizes(gpus))
     if max_staleness is not None:
@@ -84,13 +85,13 @@ def plan(
 
 
 def sensitivity(
-    scenario: o.ScenarioArgument,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    uncertain: o.UncertainOption = None,
-    jobs: o.JobsOption = None,
-    as_json: o.JsonOption = False,
-    full: o.FullOption = False,
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    uncertain: list[str] | None = None,
+    jobs: int | None = None,
+    as_json: bool = False,
+    full: bool = False,
 ) -> None:
     """Rank what could be measured by the regret and the interval that it would save.
 
@@ -105,11 +106,11 @@ def sensitivity(
 
 
 def techniques(
-    scenario: o.ScenarioArgument,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    as_json: o.JsonOption = False,
-    full: o.FullOption = False,
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    as_json: bool = False,
+    full: bool = False,
 ) -> None:
     """Try every published technique on your scenario: what it brings, what it asks, which two go best together.
 
@@ -123,13 +124,13 @@ def techniques(
 
 
 def compare(
-    first: o.FirstArgument,
-    second: o.SecondArgument,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    first_overrides: o.SetFirstOption = None,
-    second_overrides: o.SetSecondOption = None,
-    as_json: o.JsonOption = False,
+    first: str,
+    second: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    first_overrides: list[str] | None = None,
+    second_overrides: list[str] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Compare two scenarios: what differs in them, in their steps, and which phase explains it.
 

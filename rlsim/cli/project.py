@@ -1,35 +1,34 @@
-"""One scenario: ``rlsim project``, ``run`` and ``blame``; folders of results: ``report`` and ``plot``; and the
-catalogues: ``schema``, ``models``, ``hardware``."""
+"""One scenario: ``rlsim project``, ``run``, ``blame`` and ``explore``; folders of results: ``report`` and ``plot``; and
+the catalogues: ``schema``, ``models``, ``hardware``."""
 
 from __future__ import annotations
 
+import gc
 import json
+import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from rlsim.cli import options as o
-from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style
+from rlsim.cli.output import Commands, given_scenario, print_answer, print_result, terminal_style
 from rlsim.files.progress import ProgressLine
 
 if TYPE_CHECKING:
     from rlsim.results import Projection
 
-models = typer.Typer(help="Model cards that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
-hardware = typer.Typer(help="Hardware profiles that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
+models = Commands(help="Model cards that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
+hardware = Commands(help="Hardware profiles that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def project(
-    scenario: o.ScenarioArgument,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    as_json: o.JsonOption = False,
-    out: o.OutOption = None,
-    seed: o.SeedOption = None,
-    replications: o.ReplicationsOption = None,
-    brief: o.BriefOption = False,
-    full: o.FullOption = False,
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
+    seed: int | None = None,
+    replications: int | None = None,
+    brief: bool = False,
+    full: bool = False,
 ) -> None:
     """Project one RL step of a scenario.
 
@@ -43,7 +42,7 @@ def project(
     with ProgressLine("replications") as progress:
         answer = run(given, progress.reach)
     if out is not None:
-        from rlsim.report.files import write_out
+        from rlsim.report.folder import write_out
 
         write_out(answer, out)
     print_answer(answer.to_json() if as_json else _written(answer, brief, full))
@@ -56,7 +55,7 @@ def _written(answer: Projection, brief: bool, full: bool) -> str:
         from rlsim.report.text.projection import render, render_brief
 
         return render(answer, style) if full else render_brief(answer, style)
-    from rlsim.report.text.answer import render_answer
+    from rlsim.report.text.projection import render_answer
 
     return render_answer(answer, style)
 
@@ -67,16 +66,16 @@ def _simulation(**given: int | None) -> list[str]:
 
 
 def run(
-    scenario: o.ScenarioArgument,
-    words: o.WordsArgument = None,
-    steps: o.RunLengthOption = None,
-    samples: o.RunSamplesOption = None,
-    overrides: o.SetOption = None,
-    seed: o.SeedOption = None,
-    replications: o.RunReplicationsOption = 1,
-    no_baseline: o.AloneOption = False,
-    as_json: o.JsonOption = False,
-    out: o.OutOption = None,
+    scenario: str,
+    words: list[str] | None = None,
+    steps: int | None = None,
+    samples: int | None = None,
+    overrides: list[str] | None = None,
+    seed: int | None = None,
+    replications: int = 1,
+    no_baseline: bool = False,
+    as_json: bool = False,
+    out: Path | None = None,
 ) -> None:
     """Simulate a whole run: N training steps, or as many as consume M samples.
 
@@ -97,11 +96,11 @@ def run(
 
 
 def blame(
-    scenario: o.ScenarioArgument,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    as_json: o.JsonOption = False,
-    out: o.OutOption = None,
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
 ) -> None:
     """Say why the GPUs of a scenario are idle, and what removing each cause would gain.
 
@@ -109,8 +108,8 @@ def blame(
     on the same drawn work, alone and after those before it; policies against the tail are tried as what-ifs. --out DIR
     writes blame.json and waterfall.png.
     """
-    from rlsim.attribution.blame import blame as run
-    from rlsim.report.files import write_out
+    from rlsim.attribution.headroom import blame as run
+    from rlsim.report.folder import write_out
 
     given = given_scenario(scenario, words, overrides)
     with ProgressLine("simulations") as progress:
@@ -119,7 +118,7 @@ def blame(
     print_result(answer, as_json)
 
 
-def report(folder: o.ResultsArgument, out: o.PageOption = None) -> None:
+def report(folder: Path, out: Path | None = None) -> None:
     """Write one HTML page of the results in a folder.
 
     DIR is what --out of project, run, plan, sweep, validate, blame, check, size or headroom wrote; several of them in
@@ -130,13 +129,13 @@ def report(folder: o.ResultsArgument, out: o.PageOption = None) -> None:
     print_answer(str(write_report(folder, out)))
 
 
-def plot(folder: o.FolderArgument, out: o.OutOption = None) -> None:
+def plot(folder: Path, out: Path | None = None) -> None:
     """Draw the pictures of finished results again, without simulating anything.
 
     Takes the folders of run, sweep, plan, blame, check, size and headroom; --out DIR writes elsewhere. The pictures of
     project and validate need more than their files hold; the message then says which command draws them.
     """
-    from rlsim.report.files import replot
+    from rlsim.report.folder import replot
 
     print_answer("\n".join(f"written: {path}" for path in replot(folder, out)))
 
@@ -160,7 +159,7 @@ def list_models() -> None:
 
 
 @models.command("show")
-def show_model(name: o.NameArgument) -> None:
+def show_model(name: str) -> None:
     """Print a model card with its parameter counts; NAME may be a Hugging Face config.json."""
     from rlsim.files.yaml import dump_yaml
     from rlsim.loading.models import load_card
@@ -197,16 +196,16 @@ def list_hardware() -> None:
 
 @hardware.command("new")
 def new_hardware(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile.")],
-    memory_gib: Annotated[float, typer.Option("--memory-gib", metavar="GIB", help="Memory of a GPU.")],
-    bandwidth: Annotated[float, typer.Option("--memory-gb-per-s", metavar="GB/S", help="Bandwidth of its memory.")],
-    bf16: Annotated[float, typer.Option("--bf16-tflops", metavar="TFLOP/S", help="Dense BF16 rate.")],
-    fp8: Annotated[float | None, typer.Option("--fp8-tflops", metavar="TFLOP/S", help="Dense FP8 rate.")] = None,
-    link: Annotated[float, typer.Option("--link-gb-per-s", metavar="GB/S", help="NVLink or PCIe, a direction.")] = 64.0,
-    gpus: Annotated[int, typer.Option("--gpus-per-node", metavar="N", help="GPUs of a node.")] = 8,
-    power: Annotated[float, typer.Option("--power-w", metavar="W", help="Power limit.")] = 700.0,
-    price: Annotated[float, typer.Option("--price", metavar="USD", help="Price of a GPU hour.")] = 2.0,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.yaml", help="File; default NAME.yaml.")] = None,
+    name: str,
+    memory_gib: float,
+    bandwidth: float,
+    bf16: float,
+    fp8: float | None = None,
+    link: float = 64.0,
+    gpus: int = 8,
+    power: float = 700.0,
+    price: float = 2.0,
+    out: Path | None = None,
 ) -> None:
     """Write a commented hardware profile from eight numbers of a datasheet; an existing file stays."""
     from rlsim.files.reading import shown_path
@@ -218,9 +217,36 @@ def new_hardware(
 
 
 @hardware.command("show")
-def show_hardware(name: o.NameArgument) -> None:
+def show_hardware(name: str) -> None:
     """Print a hardware profile, every value with its source."""
     from rlsim.files.yaml import dump_yaml
     from rlsim.tables.profile import load_profile
 
     print_answer(dump_yaml(load_profile(name)))
+
+
+def explore(
+    scenario: str,
+    words: list[str] | None = None,
+    port: int = 0,
+    no_browser: bool = False,
+    idle_minutes: float = 15.0,
+) -> None:
+    """Move a scenario by sliders on a local page.
+
+    Draft length, acceptance, GPUs, split, lag and lengths; the picture follows at once and settles on the answer of
+    rlsim project, whose command line stands below it. Nothing but this machine can reach the page; it ends by itself.
+    """
+    from rlsim.explore.live import Live
+    from rlsim.explore.server import Explorer
+
+    gc.set_threshold(700, 10, 10)  # a process that stays has to look for cycles, other than a command that ends
+    given = given_scenario(scenario, words, None)
+    server = Explorer(Live(given, scenario), port, 60.0 * idle_minutes)
+    print_answer(f"{server.url}\nends after {idle_minutes:g} minutes without an open page, or with Ctrl-C")
+    if not no_browser:
+        webbrowser.open(server.url)
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        server.server_close()

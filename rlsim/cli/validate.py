@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from rlsim.cli.former import FormerWords
-from rlsim.cli.options import JsonOption
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import Commands, print_answer, terminal_style
 from rlsim.evidence.tables import Kind
 from rlsim.files.progress import ProgressLine
 
-app = typer.Typer(cls=FormerWords, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
-
-OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV and pictures into this folder.")
-]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of every draw.")]
-ReplicationsOption = Annotated[
-    int, typer.Option("--replications", metavar="N", min=1, max=800, help="Repetitions behind the intervals.")
-]
+app = Commands(cls=FormerWords, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 
 
 @app.command("table")
 def table(
-    path: Annotated[Path, typer.Argument(metavar="TABLE.csv", help="Measured steps, iterations..., one per row.")],
-    kind: Annotated[Kind | None, typer.Option(help="What TABLE.csv holds; default by its columns.")] = None,
-    as_json: JsonOption = False,
-    out: OutOption = None,
-    seed: SeedOption = 0,
-    replications: ReplicationsOption = 4,
+    path: Path,
+    kind: Kind | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
+    seed: int = 0,
+    replications: int = 4,
 ) -> None:
     """Predicted beside measured, row by row; `rlsim validate TABLE.csv` is short for it.
 
@@ -43,7 +31,7 @@ def table(
     validation.json, rows.csv and pictures.
     """
     from rlsim.evidence.compare import validate_table
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
     from rlsim.report.text.validation import validation_text
 
     with ProgressLine("rows") as progress:
@@ -52,26 +40,21 @@ def table(
     print_answer(found.to_json() if as_json else validation_text(found, terminal_style()))
 
 
-def _tables(kind: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(metavar="TABLE.csv", help=f"Also a table of {kind}. Repeatable.")
-    return option
-
-
 @app.command("published")
 def published(
-    iterations: Annotated[list[Path] | None, _tables("engine iterations")] = None,
-    training: Annotated[list[Path] | None, _tables("training steps")] = None,
-    transfers: Annotated[list[Path] | None, _tables("weight transfers")] = None,
-    phases: Annotated[list[Path] | None, _tables("phases of RL steps")] = None,
-    cross: Annotated[bool, typer.Option("--cross", help="Also leave out groups of measurements.")] = False,
-    as_json: JsonOption = False,
-    out: OutOption = None,
-    seed: SeedOption = 0,
-    replications: ReplicationsOption = 4,
+    iterations: list[Path] | None = None,
+    training: list[Path] | None = None,
+    transfers: list[Path] | None = None,
+    phases: list[Path] | None = None,
+    cross: bool = False,
+    as_json: bool = False,
+    out: Path | None = None,
+    seed: int = 0,
+    replications: int = 4,
 ) -> None:
     """All published tables that come with rlsim beside their predictions, and further tables of any kind."""
     from rlsim.evidence.published import run_published
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
     from rlsim.report.text.validation import published_text
 
     given = {"iterations": iterations, "training": training, "transfers": transfers, "phases": phases}
@@ -83,10 +66,10 @@ def published(
 
 
 @app.command("cross")
-def cross(as_json: JsonOption = False, out: OutOption = None) -> None:
+def cross(as_json: bool = False, out: Path | None = None) -> None:
     """Do 90 % intervals hold 90 %? Leaves whole releases, devices, models... out of the joint fit and predicts them."""
     from rlsim.evidence.cross import validate_cross
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
     from rlsim.report.text.validation import cross_text
 
     with ProgressLine("groupings") as progress:

@@ -13,8 +13,15 @@ from rlsim.costs.memory import engine_memory
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.groups import engine_groups
 from rlsim.costs.overheads import engine_host
-from rlsim.evidence.names import by_modelopt, device_profile_name, model_card_name, release, weight_precision
-from rlsim.evidence.rows import constant_workload, row_scenario
+from rlsim.evidence.rows import (
+    by_modelopt,
+    constant_workload,
+    device_profile_name,
+    model_card_name,
+    release,
+    row_scenario,
+    weight_precision,
+)
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside

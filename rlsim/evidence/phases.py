@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlsim.errors import InputError, RlsimError, shortened
-from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, device_profile_name, model_card_name
 from rlsim.evidence.steps import Simulated, scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, Row, SkippedRow, Table, TableRow, measured_value, number
 from rlsim.evidence.transfers import parallel_sizes

@@ -24,7 +24,7 @@ from rlsim.errors import InputError
 from rlsim.evidence.compare import Progress, validate_table, validated
 from rlsim.evidence.cross import validate_cross
 from rlsim.evidence.engines import engine_document
-from rlsim.evidence.names import device_profile_name, model_card_name
+from rlsim.evidence.rows import device_profile_name, model_card_name
 from rlsim.evidence.tables import Kind, Table, read_table
 from rlsim.evidence.transfers import each_once
 from rlsim.files.reading import data_folder, shown_path

@@ -6,8 +6,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, row_scenario
+from rlsim.evidence.rows import (
+    Comparison,
+    MeasuredRow,
+    Predict,
+    Prediction,
+    device_profile_name,
+    model_card_name,
+    row_scenario,
+)
 from rlsim.evidence.tables import (
     STEP_COLUMNS,
     Row,

@@ -12,8 +12,16 @@ from rlsim.costs.operators.device import Device, device_of
 from rlsim.costs.overheads import TrainingOverheads, training_overheads
 from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, train_cost
 from rlsim.errors import RlsimError
-from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, constant_workload, row_scenario
+from rlsim.evidence.rows import (
+    Comparison,
+    MeasuredRow,
+    Predict,
+    Prediction,
+    constant_workload,
+    device_profile_name,
+    model_card_name,
+    row_scenario,
+)
 from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, parallel, whole_number
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside

@@ -13,8 +13,15 @@ from rlsim.costs.operators.groups import transfer_groups
 from rlsim.costs.trainer.layout import TENSORS_PER_ATTENTION, TENSORS_PER_EXPERT, TENSORS_PER_FFN, weight_tensors
 from rlsim.costs.transfer.job import OPTIMIZER_TENSORS, HostCopies, expert_share, links_of, stacked_tensors
 from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
-from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import FLAGGED, Comparison, MeasuredRow, Predict, Prediction
+from rlsim.evidence.rows import (
+    FLAGGED,
+    Comparison,
+    MeasuredRow,
+    Predict,
+    Prediction,
+    device_profile_name,
+    model_card_name,
+)
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value, number, whole_number
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside

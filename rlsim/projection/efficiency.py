@@ -22,7 +22,7 @@ from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.schema.scenario import Scenario
 
 TABLE = "efficiency.csv"
-"""What measured runs reached, under calibration/; written by scripts/efficiency from calibration/published."""
+"""What measured runs reached, under calibration/; written by research.efficiency from calibration/published."""
 
 
 def efficiency_of(run: SimulatedVariant) -> tuple[PhaseEfficiency, ...]:

@@ -16,9 +16,9 @@ MOST_LINES = 40
 """Of a text that is not asked for in full."""
 TEXTS = {
     "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
-    "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "blame:render_blame",
+    "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
     "Techniques": "planning:render_techniques", "Sensitivity": "planning:render_sensitivity",
-    "Check": "check:render_check", "Sizing": "size:render_size", "Headroom": "headroom:render_headroom",
+    "Check": "attribution:render_check", "Sizing": "size:render_size", "Headroom": "attribution:render_headroom",
 }  # fmt: skip
 """Functions of :mod:`rlsim.report.text` by the answer that they show; by name, since results know no report."""
 
@@ -36,7 +36,7 @@ class Answer(Record):
         return self.text()
 
     def text(self, style: Any = None, full: bool = False) -> str:
-        """What ``print`` shows, in ``full`` or in at most 40 lines; style: of a terminal (``rlsim.report.style``)."""
+        """What ``print`` shows, in ``full`` or in at most 40 lines; style: of a terminal (``rlsim.report.table``)."""
         module, _, function = TEXTS[type(self).__name__].partition(":")
         render = getattr(importlib.import_module(f"rlsim.report.text.{module}"), function)
         told = str(render(self) if style is None else render(self, style))

@@ -18,8 +18,7 @@ from rlsim.files.records import dataclass
 from rlsim.projection.uncertainty.predictive import unmoved
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.results.run import CAUSES
-from rlsim.runs.chapters import BlockRecord, ChapterRecord
-from rlsim.runs.validations import checkpoint_seconds, due
+from rlsim.runs.chapters import BlockRecord, ChapterRecord, checkpoint_seconds, due
 from rlsim.schema.run import Checkpoint, Faults, RunConditions
 from rlsim.schema.scenario import Scenario
 from rlsim.units import SECONDS_PER_HOUR, FloatArray

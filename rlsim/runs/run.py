@@ -1,25 +1,36 @@
-"""run(): a run of a number of steps, chapter by chapter, and the same without speculation on the same drawn work."""
+"""run(): a run of a number of steps, chapter by chapter, and the same without speculation on the same drawn work; and
+from its chapters and what it loses to one side of the answer."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Callable
+import operator
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.files.journal import Journal, opened_journal
+from rlsim.files.records import dataclass
 from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.project import about, baseline_of
-from rlsim.projection.uncertainty.predictive import around
-from rlsim.report.files import write_out
-from rlsim.results.run import Run
+from rlsim.projection.summary import cost_usd, energy_j, sampling_error
+from rlsim.projection.uncertainty.predictive import DRAWS, around, between
+from rlsim.report.folder import write_out
+from rlsim.results import PHASES, Interval, TokenLedger
+from rlsim.results.run import CAUSES, STATES, Loss, Part, Run, RunSampling, RunSide
 from rlsim.runs.assumptions import run_assumptions
 from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
-from rlsim.runs.sides import Summed, summed
+from rlsim.runs.losses import LOST, Course, Losses, losses_of
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 
 COMMAND = "run"
 JOURNAL_FORMAT = 2
@@ -130,4 +141,142 @@ def _answer(given: Scenario, count: int, sides: list[Scenario], records: list[li
         speedup=speedup,
         assumptions=(*of_model, *run_assumptions(given)),
         warnings=tuple(warnings),
+    )
+
+
+ROUNDING = 1e-9
+"""Relative spread of sums of equal numbers."""
+SHOWN = ("exposed_generation_s", "acceptance_length", "response_tokens", "truncated_share", "mean_batch", "staleness")
+"""Columns whose means a part shows as they are."""
+PARTS = 4
+"""Parts of a run that its table shows: quarters, or single steps of a very short one."""
+ENGINES = ("mean_batch", "mean_context_tokens")
+"""Columns that blocks tell."""
+SCALING = ("slow_nodes", "replica_faults", "steps_again")
+"""Losses that are steps, or parts of them: the model's error moves them as it moves the steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Summed:
+    """One side with draws of its seconds, shape (DRAWS,)."""
+
+    side: RunSide
+    draws: FloatArray
+
+
+def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
+    """Add a run up. Raises Infeasible where failures leave it hardly any progress."""
+    course = Course.of(chapters)
+    losses = losses_of(scenario, course)
+    columns = _columns(chapters, course, losses)
+    ledger = _ledger(scenario, course, losses)
+    seconds = math.fsum(loss.seconds.mean for loss in ledger.values())
+    draws = _draws(scenario, course, losses)
+    whole = around(seconds, draws / seconds)
+    own = range(course.replications)
+    totals = [float(course.plain_s[r].sum() + sum(found[r] for found in losses.totals.values())) for r in own]
+    edges = np.unique(np.linspace(0, course.steps, PARTS + 1).round().astype(int)).tolist()
+    ledgers = [TokenLedger(*one.tokens) for one in chapters if one.tokens is not None]
+    counted: Counter[int] = Counter()
+    for one in chapters:
+        counted.update({int(age): count for age, count in one.ages.items()})
+    worked_s = sum(float(s) * block.work_share for s, block in zip(course.mean_s, course.by_step(), strict=True))
+    speculation = scenario.speculation
+    side = RunSide(
+        method=speculation.method if speculation.active else "none",
+        draft_length=speculation.draft_length if speculation.active else 0,
+        seconds=whole,
+        cost_usd=whole.times(cost_usd(scenario, 1.0)),
+        energy_at_most_j=whole.times(energy_j(scenario, 1.0)),
+        busy_share=worked_s / seconds,
+        samples=round(float(columns["samples"].sum())),
+        generated_tokens=float(columns["generated_tokens"].sum()),
+        trained_tokens=float(columns["trained_tokens"].sum()),
+        tokens=functools.reduce(operator.add, ledgers) if ledgers else None,
+        ages={age: counted[age] / max(1, counted.total()) for age in sorted(counted)},
+        sampling=RunSampling(sampling_error(totals), float(np.std(course.plain_s))),
+        ledger=ledger,
+        parts=tuple(_part(scenario, course, columns, first, stop) for first, stop in itertools.pairwise(edges)),
+        steps={name: tuple(values.tolist()) for name, values in columns.items()},
+    )
+    return Summed(side, draws)
+
+
+def _columns(chapters: Sequence[ChapterRecord], course: Course, losses: Losses) -> dict[str, FloatArray]:
+    """Values of every step, mean over replications, shape (steps,) each."""
+
+    def mean(name: str) -> FloatArray:
+        if name in ENGINES:
+            return np.array([float(getattr(block, name)) for block in course.by_step()])
+        parts = [np.asarray(one.values[name], dtype=np.float64).mean(axis=0) for one in chapters]
+        return np.concatenate(parts)
+
+    causes = {"steps": course.mean_s, **losses.by_step}
+    step_s = np.asarray(sum(causes[cause] for cause in CAUSES), dtype=np.float64)
+    return {
+        "step": np.arange(1.0, course.steps + 1),
+        "end_s": np.cumsum(step_s),
+        "step_s": step_s,
+        **{f"{cause}_s": causes[cause] for cause in CAUSES},
+        **{name: mean(name) for name in (*PHASES, *STATES)},
+    }
+
+
+def _draws(scenario: Scenario, course: Course, losses: Losses) -> FloatArray:
+    """Draws of the run's seconds: the model's error, common to all chapters, and one history of what it loses."""
+    steps = _modelled(course, course.mean_s, "step_factors")
+    number = np.arange(DRAWS) % losses.histories
+    scale = steps / float(course.mean_s.sum())
+    out = steps + _validation(scenario, course)
+    for cause in LOST:
+        if cause != "validation":
+            out = out + losses.totals[cause][number] * (scale if cause in SCALING else 1.0)
+    return np.asarray(out, dtype=np.float64)
+
+
+def _validation(scenario: Scenario, course: Course) -> FloatArray:
+    """Draws of the seconds of all validations: generated ones have the error of generation, stated ones none."""
+    seconds = course.validation_s.mean(axis=0)
+    generated = scenario.run and scenario.run.validation and scenario.run.validation.samples
+    return _modelled(course, seconds, "generation_factors") if generated else np.full(DRAWS, float(seconds.sum()))
+
+
+def _modelled(course: Course, seconds: FloatArray, factors: str) -> FloatArray:
+    """Draws of the sum of ``seconds`` of every step under the factors of its block."""
+    out = np.zeros(DRAWS)
+    for block in course.blocks:
+        out += float(seconds[block.first : block.stop].sum()) * np.asarray(getattr(block, factors))
+    return out
+
+
+def _ledger(scenario: Scenario, course: Course, losses: Losses) -> dict[str, Loss]:
+    """What the seconds go to; causes that took none are left out but for the steps."""
+    plain_s = float(course.mean_s.sum())
+    steps = around(plain_s, _modelled(course, course.mean_s, "step_factors") / plain_s)
+    out = {"steps": Loss(seconds=steps, events=float(course.steps))}
+    for cause in LOST:
+        seconds, found = float(losses.by_step[cause].sum()), losses.totals[cause]
+        if cause == "validation":
+            found = _validation(scenario, course)
+        low, high = between(found)
+        if np.ptp(found) <= ROUNDING * seconds:
+            low = high = seconds
+        if found.max() > 0:
+            interval = Interval(seconds, min(low, seconds), max(high, seconds))
+            out[cause] = Loss(seconds=interval, events=losses.events[cause])
+    return out
+
+
+def _part(scenario: Scenario, course: Course, columns: dict[str, FloatArray], first: int, stop: int) -> Part:
+    kept = np.zeros(course.steps)
+    kept[first:stop] = course.mean_s[first:stop]
+    factors = _modelled(course, kept, "step_factors") / float(kept.sum())
+    mean = {name: float(values[first:stop].mean()) for name, values in columns.items()}
+    tokens, seconds = mean["trained_tokens"], mean["step_s"]
+    return Part(
+        first=first + 1,
+        last=stop,
+        step_s=around(seconds, factors),
+        tokens_per_s_per_gpu=tokens / seconds / scenario.cluster.num_gpus,
+        **{name: mean[name] for name in SHOWN},
     )

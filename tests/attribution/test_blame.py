@@ -11,7 +11,7 @@ import rlsim
 from rlsim.cli.main import main
 from rlsim.report.figures.bars import waterfall_figure
 from rlsim.report.figures.style import save_picture
-from rlsim.report.text.blame import render_blame
+from rlsim.report.text.attribution import render_blame
 from rlsim.results.planning import Blame
 
 FEW = ["simulation.replications=1", "simulation.steps=4", "workload.prompts_per_step=16"]

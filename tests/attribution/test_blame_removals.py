@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from rlsim.attribution.blame import blame
+from rlsim.attribution.headroom import blame
 from rlsim.loading.scenario import load_scenario
-from rlsim.report.style import Style
-from rlsim.report.text.blame import render_blame
+from rlsim.report.table import Style
+from rlsim.report.text.attribution import render_blame
 from rlsim.runs.run import run
 
 CLIFF = (

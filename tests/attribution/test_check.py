@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from rlsim.attribution.check import check
-from rlsim.attribution.faults import FORMS, FUNCTIONS, catalogue, figures
+from rlsim.attribution.faults import FORMS, FUNCTIONS, Faulty, catalogue, figures
 from rlsim.attribution.likelihood import Observed, fitted, student_log_density
 from rlsim.attribution.likelihood import Path as Severities
-from rlsim.attribution.patterns import Faulty
 from rlsim.cli.main import main
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
-from rlsim.report.text.check import render_check
+from rlsim.report.text.attribution import render_check
 from rlsim.results.check import Check
 
 TRANSFERS = {"slow_tensors", "per_tensor_refit", "disk_refit", "slow_refit_link", "slow_handshake", "slow_network"}

@@ -14,7 +14,7 @@ from rlsim.cli.main import main
 from rlsim.costs.efficiency import peak_flops, update_flops
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
-from rlsim.report.text.headroom import render_headroom
+from rlsim.report.text.attribution import render_headroom
 from rlsim.results.headroom import Headroom
 
 NAMES = ["as it is", "no host time", "best kernels", "perfect overlap", "no straggler tail", "roofline"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rlsim
+from research.efficiency import efficiency_table
 from rlsim.costs.efficiency import (
     forward_flops,
     iteration_bytes,
@@ -108,7 +108,7 @@ def test_drafts_read_less_and_compute_more() -> None:
 
 
 def test_the_table_of_measured_runs_is_that_of_the_published_tables() -> None:
-    written = runpy.run_path(str(ROOT / "scripts" / "efficiency"))["efficiency_table"]()
+    written = efficiency_table()
     assert written == (ROOT / "calibration" / "efficiency.csv").read_text()
 
 

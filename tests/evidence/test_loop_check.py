@@ -13,12 +13,11 @@ from bench.loop.settings import LoopSettings
 from rlsim.calibration.loop_stack import LoopStacks, measure_stacks, scenario_of, settings_of, with_drawn_lengths
 from rlsim.cli.calibrate import app
 from rlsim.errors import InputError
-from rlsim.evidence.loop.check import configurations, predict, run_predicted
-from rlsim.evidence.loop.replay import read_journal, replay, undisturbed
+from rlsim.evidence.loop.check import configurations, predict, read_journal, replay, run_predicted, undisturbed
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
-from rlsim.report.figures.loop_check import loop_check_figure
-from rlsim.report.text.loop_check import loop_check_text
+from rlsim.report.figures.validation import loop_check_figure
+from rlsim.report.text.validation import loop_check_text
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of
 
 HERE = Path(__file__).parent / "loop"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlsim.evidence.names import model_card_name
+from rlsim.evidence.rows import model_card_name
 
 
 @pytest.mark.parametrize(

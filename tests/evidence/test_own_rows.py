@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.evidence.own_rows import learn
+from rlsim.evidence.compare import learn
 from rlsim.evidence.steps import scenario_of
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project

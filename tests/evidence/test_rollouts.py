@@ -8,10 +8,9 @@ from measured_tables import write
 
 from rlsim.costs.memory import engine_memory
 from rlsim.errors import InputError
-from rlsim.evidence.compare import validate_table
+from rlsim.evidence.compare import learn, validate_table
 from rlsim.evidence.engines import prepared_engine
 from rlsim.evidence.iterations import decode_step_s
-from rlsim.evidence.own_rows import learn
 from rlsim.evidence.rollouts import ASSUMED_REQUESTS, run_of, simulated
 from rlsim.evidence.tables import SkippedRow
 from rlsim.files.reading import data_folder

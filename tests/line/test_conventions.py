@@ -45,6 +45,6 @@ def test_files_and_functions_stay_small_and_public_names_are_documented(path: Pa
 
 
 def test_projecting_never_imports_torch() -> None:
-    code = "import sys, rlsim.projection.project, rlsim.report.files; sys.exit('torch' in sys.modules)"
+    code = "import sys, rlsim.projection.project, rlsim.report.folder; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,7 +12,7 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import baseline_of, project
 from rlsim.projection.summary import phase_parts, speedups, step_values, timed, variant_of
 from rlsim.projection.variant import simulate_variant
-from rlsim.report.text.answer import render_answer
+from rlsim.report.text.projection import render_answer
 from rlsim.results import PHASES, Interval, Projection, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation import run as driver

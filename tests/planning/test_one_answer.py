@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from rlsim.attribution.blame import blame
+from rlsim.attribution.headroom import blame
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
-from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.asked import Asked
 from rlsim.readers.frameworks.exporting import default_of, export_scenario, mean_sample
+from rlsim.readers.frameworks.framework import ADAPTERS
 from rlsim.readers.frameworks.importing import import_config, keys_of, read_config
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.schema.scenario import Scenario

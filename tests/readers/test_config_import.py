@@ -10,8 +10,8 @@ from corpus_files import CORPUS, FOLDER, IDS, documented
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
-from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.asked import Asked
+from rlsim.readers.frameworks.framework import ADAPTERS
 from rlsim.readers.frameworks.importing import import_config, read_config
 from rlsim.readers.frameworks.trees import leaves
 

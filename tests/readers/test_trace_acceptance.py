@@ -9,7 +9,7 @@ import pytest
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
-from rlsim.readers.traces.acceptance import read_acceptance
+from rlsim.readers.traces.reading import read_acceptance
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -14,10 +14,16 @@ import yaml
 from rlsim.errors import InputError
 from rlsim.files.reading import LINE_CHARACTERS
 from rlsim.loading.scenario import load_scenario
-from rlsim.readers.traces.fit import cap_of, fit_lognormal, group_correlation, quantile_table
 from rlsim.readers.traces.reading import Format, Reading, read_trace
 from rlsim.readers.traces.requests import Requests
-from rlsim.readers.traces.workload import TraceAnswer, workload_of
+from rlsim.readers.traces.workload import (
+    TraceAnswer,
+    cap_of,
+    fit_lognormal,
+    group_correlation,
+    quantile_table,
+    workload_of,
+)
 from rlsim.schema.workload import Workload
 from rlsim.workload.draw import draw
 

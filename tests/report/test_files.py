@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rlsim.report.files import write_out
+from rlsim.report.folder import write_out
 
 NAMES = ["projection.json", "phases.png", "timeline.json", "scenario.yaml"]
 INTERVAL = {"mean", "low", "high"}
@@ -68,5 +68,5 @@ def test_same_projection_same_files(answer, tmp_path):
 
 
 def test_text_and_file_reports_import_without_matplotlib():
-    code = "import sys, rlsim.report.text.projection, rlsim.report.files; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, rlsim.report.text.projection, rlsim.report.folder; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rlsim.report.style import Style
-from rlsim.report.table import RULE, Cell, Row, table
+from rlsim.report.table import RULE, Cell, Row, Style, table
 
 HEADS = ("", "baseline", "speedup")
 ROWS = [

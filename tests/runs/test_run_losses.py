@@ -13,9 +13,8 @@ from small_runs import CONSTANT, SPLIT, small
 
 import rlsim
 from rlsim.projection.uncertainty.response import StepResponse
-from rlsim.runs.chapters import BlockRecord
+from rlsim.runs.chapters import BlockRecord, state_bytes
 from rlsim.runs.losses import Course, Losses, losses_of
-from rlsim.runs.validations import state_bytes
 from rlsim.schema.scenario import Scenario
 
 STEP_S, GENERATION_S = 10.0, 6.0

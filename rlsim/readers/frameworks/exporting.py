@@ -11,9 +11,8 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document
 from rlsim.loading.models import card_by_shape
-from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.files import shipped_layer
-from rlsim.readers.frameworks.framework import Framework
+from rlsim.readers.frameworks.framework import ADAPTERS, Framework
 from rlsim.readers.frameworks.importing import keys_of
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rows import Row

@@ -1,11 +1,13 @@
-"""The tables of a framework: which of its keys decide which scenario key, and which ones rlsim has no use for."""
+"""The frameworks whose configurations are known, and the tables of each: which of its keys decide which scenario key,
+and which ones rlsim has no use for."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,8 @@ from rlsim.errors import shortened
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import read_yaml
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.formulas import Formula
-from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.rows import Functions, Row, Test, table_rows, test_of
+from rlsim.readers.frameworks.reader import Formula, Reader
+from rlsim.readers.frameworks.rows import Row, Test, table_rows, test_of
 
 
 @dataclass(frozen=True)
@@ -118,26 +119,20 @@ def _matches(key: str, pattern: str) -> bool:
     )
 
 
-def framework_of(
-    file: str,
-    facts: Callable[[Reader], Facts] | None = None,
-    functions: Mapping[str, Functions] | None = None,
-    tests: Mapping[str, Test] | None = None,
-) -> Framework:
-    """The framework of the table ``keys/FILE.yaml``. functions, tests: what its rows name (:mod:`.rows`)."""
+def framework_of(file: str) -> Framework:
+    """The framework of the table ``keys/FILE.yaml``."""
     table = read_yaml(Path(__file__).parent / "keys" / f"{file}.yaml")
     sections = {f"{name}/": f"{section}." for name, section in table.pop("sections", {}).items()}
 
     full = partial(_written_out, sections=sections)
     rows = {target: dict([row.split()]) if isinstance(row, str) else row for target, row in table["rows"].items()}
-    known: dict[str, Test] = dict(tests or {})
+    known: dict[str, Test] = {}
     known.update({name: Formula(text, known) for name, text in full(table.get("tests", {})).items()})
     said = {name: Formula(str(text), known) for name, text in full(table.get("facts", {})).items()}
     elsewhere = [key for formula in said.values() for key in formula.keys]
-    read_facts = facts or _facts(table["model"], said, tuple(table.get("settings", {}).items()))
     return Framework(
         name=table["name"],
-        rows=table_rows(full(rows), functions or {}, known),
+        rows=table_rows(full(rows), known),
         irrelevant=_dotted(table["irrelevant"]),
         not_simulated=_dotted(table["not_simulated"]),
         elsewhere=(table["model"], *full(table.get("elsewhere", [])), *elsewhere),
@@ -150,7 +145,7 @@ def framework_of(
         renamed=full(table.get("renamed", {})),
         begin=table.get("begin", {}),
         dashes=table.get("dashes", False),
-        facts=read_facts,
+        facts=_facts(table["model"], said, tuple(table.get("settings", {}).items())),
         idle={
             section: known.get(said, Formula(said, known)) if isinstance(said, str) else said
             for section, said in full(table.get("idle", {})).items()
@@ -192,3 +187,32 @@ def _facts(
         return Facts(**{"model": r.text(model_key), "model_key": model_key, "settings": settings, **stated})
 
     return read
+
+
+TABLES = ("nemo-rl", "verl", "skyrl", "slime", "areal", "prime-rl", "openrlhf", "roll", "trl")
+"""Frameworks with a table of their own."""
+FORKS = {"vime": "slime", "miles": "slime"}
+"""Frameworks with the words of another one."""
+
+
+@cache
+def _adapter(name: str) -> Framework:
+    if name in FORKS:
+        return replace(_adapter(FORKS[name]), name=name)
+    return framework_of(name.replace("-", "_"))
+
+
+class _Adapters(Mapping[str, Framework]):
+    """Frameworks by their names; a table is read when its framework is asked for."""
+
+    def __getitem__(self, name: str) -> Framework:
+        return _adapter(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*TABLES, *FORKS))
+
+    def __len__(self) -> int:
+        return len(TABLES) + len(FORKS)
+
+
+ADAPTERS: Mapping[str, Framework] = _Adapters()

@@ -14,15 +14,12 @@ from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.readers.frameworks.accounting import Accounting, account_for
-from rlsim.readers.frameworks.adapters import ADAPTERS, FORKS
 from rlsim.readers.frameworks.asked import Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
-from rlsim.readers.frameworks.framework import Framework
-from rlsim.readers.frameworks.launch import Launch, flag_layer, launch_of, repository_of, starts_run
-from rlsim.readers.frameworks.overrides import COMMAND_LINE, applied
+from rlsim.readers.frameworks.framework import ADAPTERS, FORKS, Framework
+from rlsim.readers.frameworks.launch import Launch, flag_layer, framework_of_file, launch_of, repository_of, starts_run
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.recognise import framework_of_file
-from rlsim.readers.frameworks.trees import ConfigTree, Layer, lookup, nested, renamed, stacked
+from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
 from rlsim.schema.scenario import Scenario
 
 ASYNC_REPLICATIONS = 4

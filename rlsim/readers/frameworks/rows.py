@@ -3,8 +3,8 @@
 ``target: KIND KEY`` or ``target: {KIND: KEY, option: ...}``: read and written by the kind and the options of
 :class:`Plain`. ``target: {cases: [{is: VALUE, KEY: HELD, ...}, ...]}``: by :class:`Case`. ``target: [{KIND: KEY, when:
 TEST, ...}, ...]``: as the first of them whose test holds. ``target: {formula: TEXT, set: {KEY: TEXT}}``: by formulas
-(:mod:`.formulas`). ``target: [KEY, ...]``: by functions of the framework's module. ``section/name`` is a key of one of
-the table's sections. A test is a name of the table's or the framework's tests, or a formula.
+(:mod:`.formulas`). ``section/name`` is a key of one of the table's sections. A test is a name of the table's tests, or
+a formula. ``also`` adds keys to those that decide the target, ``keys`` names them all.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any, Literal, get_args
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.records import dataclass
-from rlsim.readers.frameworks.formulas import Formula
-from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.reader import KEEP, Formula, Reader
 
 Changes = dict[str, Any]
 """Configuration keys with the values to write."""
@@ -185,27 +184,18 @@ class Plain:
         return self.other
 
 
-Functions = tuple[Read, Write | None]
-"""How a row that no table can say is read and written."""
-
-
-def table_rows(
-    table: Mapping[str, Any], functions: Mapping[str, Functions], tests: Mapping[str, Test]
-) -> tuple[Row, ...]:
+def table_rows(table: Mapping[str, Any], tests: Mapping[str, Test]) -> tuple[Row, ...]:
     """The rows of a framework's table in its order.
 
-    functions: of the targets for which the table has keys alone. tests: what ``when`` names; ``megatron``: whether
-    Megatron-Core trains, else ``fsdp``.
+    tests: what ``when`` names; ``megatron``: whether Megatron-Core trains, else ``fsdp``.
     """
     every = {"fsdp": lambda r: not tests["megatron"](r), **tests}
-    return tuple(_row(target, given, functions, every) for target, given in table.items())
+    return tuple(_row(target, given, every) for target, given in table.items())
 
 
-def _row(target: str, given: Any, functions: Mapping[str, Functions], tests: Mapping[str, Test]) -> Row:
-    if isinstance(given, list) and isinstance(given[0], dict):
-        return _alternatives([(one.get("when"), _row(target, one, functions, tests)) for one in given], tests)
+def _row(target: str, given: Any, tests: Mapping[str, Test]) -> Row:
     if isinstance(given, list):
-        return Row(target, tuple(given), *functions[target])
+        return _alternatives([(one.get("when"), _row(target, one, tests)) for one in given], tests)
     if "formula" in given:
         return _reckoned(target, given, tests)
     options = {OPTIONS.get(name, name): value for name, value in given.items()}
@@ -229,11 +219,11 @@ def _reckoned(target: str, given: Mapping[str, Any], tests: Mapping[str, Test]) 
     also = (*given.get("also", ()), *(when.keys if isinstance(when, Formula) else ()), *written)
 
     def write(value: Any, r: Reader) -> Changes:
-        return {key: formula(r, value) for key, formula in written.items()}
+        return {key: found for key, formula in written.items() if (found := formula(r, value)) is not KEEP}
 
     return Row(
         target,
-        (*read.keys, *also),
+        tuple(given.get("keys", (*read.keys, *also))),
         lambda r: read(r) if when is None or when(r) else given.get("else"),
         write if written else None,
     )

@@ -1,4 +1,5 @@
-"""Scalars of TensorBoard's event files, without TensorBoard: TFRecord frames of Event messages.
+"""Metrics of a run, a number by name and step, and those of TensorBoard's event files, without TensorBoard: TFRecord
+frames of Event messages.
 
 A frame is the length of its data (8 bytes), the masked CRC-32C of these, the data, and the masked CRC-32C of the data
 (tensorflow/core/lib/io/record_writer.h). An Event (tensorflow/core/util/event.proto) holds a step and a Summary of
@@ -7,14 +8,15 @@ values, a scalar as ``simple_value`` or as a tensor of one element. Every check 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.errors import InputError
-from rlsim.readers.logs.scalars import Scalars
+from rlsim.errors import InputError, shortened
 
 SCALAR_BYTES = 2**16
 """Longest record that can hold scalars; images, audio and graphs have longer ones, which are passed over."""
@@ -35,6 +37,63 @@ VARINT, EIGHT, COUNTED, FOUR = 0, 1, 2, 5
 """Wire types of protocol buffers (https://protobuf.dev/programming-guides/encoding); groups, 3 and 4, are refused."""
 _CONTENT = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}
 """Bytes of an element by the DataType of its tensor (tensorflow/core/framework/types.proto)."""
+
+
+MOST_METRICS = 20_000
+MOST_VALUES = 20_000_000
+"""Metrics and values that are kept; a run of a thousand metrics and ten thousand steps has half as many."""
+DEEPEST = 8
+"""Nested mappings that are taken as parts of a name."""
+
+
+class Scalars:
+    """Values by metric and step; a step that is told again, as after a restart, counts as told last.
+
+    where: the log, for messages.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.values: dict[str, dict[int, float]] = {}
+        self._count = 0
+
+    def add(self, name: str, step: float, value: float) -> None:
+        """One value. Raises InputError for a step that is no number of at least 0, and for more than is kept."""
+        if not math.isfinite(step) or not 0 <= step < 2**53:
+            raise InputError(
+                f"{self.where}: a step must be a number of at least 0; got {step:g} of '{shortened(name)}'"
+            )
+        by_step = self.values.setdefault(name, {})
+        by_step[int(step)] = value
+        self._count += 1
+        if self._count > MOST_VALUES or len(self.values) > MOST_METRICS:
+            raise InputError(f"{self.where}: more than {MOST_METRICS:,} metrics or {MOST_VALUES:,} values")
+
+    def add_all(self, step: float, record: Mapping[str, Any]) -> None:
+        """Every number of a record, also of nested ones, whose names are joined by a slash."""
+        for name, value in flattened(record):
+            self.add(name, step, value)
+
+
+def flattened(record: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, float]]:
+    """(name, number) of a record; texts that are no numbers, lists and empty cells are left out."""
+    out = []
+    for name, value in record.items():
+        if isinstance(value, Mapping) and depth < DEEPEST:
+            out += flattened(value, f"{prefix}{name}/", depth + 1)
+        elif (found := number_of(value)) is not None:
+            out.append((f"{prefix}{name}", found))
+    return out
+
+
+def number_of(value: object) -> float | None:
+    """The number that a cell of a log holds; None where it holds none. NaN and infinities are numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.inf if isinstance(value, int) else None
 
 
 def is_event_file(content: bytes) -> bool:

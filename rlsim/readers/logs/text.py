@@ -6,12 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlsim.readers.logs.answer import RunAnswer, WhatIf
-from rlsim.readers.logs.learned import TOLD, Explained
+from rlsim.readers.logs.answer import TOLD, Explained, RunAnswer, WhatIf
 from rlsim.report.format import percent
-from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.table import Cell, cell, table
-from rlsim.report.text.efficiency import EFFICIENCY_HEADS, efficiency_row, measured_words, peak_words
+from rlsim.report.table import DEFAULT_STYLE, Cell, Style, cell, table
+from rlsim.report.text.support import EFFICIENCY_HEADS, efficiency_row, measured_words, peak_words
 from rlsim.results import Interval
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ def _what_ifs(what_ifs: Sequence[WhatIf], style: Style) -> list[str]:
 
 def run_picture(answer: RunAnswer) -> Figure:
     """Seconds of each phase: measured medians with their 10th and 90th percentile, and both predictions."""
-    from rlsim.report.figures.measured import log_figure
+    from rlsim.report.figures.bars import log_figure
 
     measured = ((line, line.measured) for line in answer.phases)
     phases = {

@@ -11,7 +11,7 @@ from fnmatch import translate
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.readers.shell.lexer import skip_bracketed, skip_quoted, tokens
+from rlsim.readers.shell.syntax import skip_bracketed, skip_quoted, tokens
 
 MAX_TEXT = 1_000_000
 """Characters of one expanded word."""

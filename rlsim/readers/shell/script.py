@@ -18,8 +18,7 @@ from pathlib import Path
 from rlsim.errors import InputError
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.readers.shell.expansion import Variables
-from rlsim.readers.shell.lexer import tokens
-from rlsim.readers.shell.syntax import Command, Node, parse
+from rlsim.readers.shell.syntax import Command, Node, parse, tokens
 
 MAX_STEPS = 20_000
 """Commands that one script may lead through."""

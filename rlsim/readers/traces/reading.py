@@ -1,20 +1,35 @@
-"""Files of requests: which format they are in, and the lengths that they hold."""
+"""Files of requests, which format they are in, and the lengths that they hold; and acceptance by position from what
+vLLM tells of speculative decoding: its Prometheus counters, or lines of its log.
+
+P_i, the share of verifications in which draft position i was accepted, is
+``vllm:spec_decode_num_accepted_tokens_per_pos`` over ``vllm:spec_decode_num_drafts``; the acceptance length 1 + sum of
+P_i counts the bonus token (vLLM, ``vllm/v1/spec_decode/metrics.py``).
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path
+from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
 from rlsim.files.records import dataclass
-from rlsim.readers.traces.acceptance import MeasuredAcceptance, is_engine_metrics, read_acceptance
 from rlsim.readers.traces.form import Format
-from rlsim.readers.traces.parquet import MAGIC, parquet_requests
-from rlsim.readers.traces.requests import TOKEN_BLOCKS, Collected, Requests, chosen_columns
-from rlsim.readers.traces.rollouts import add_nemo_rl, add_verl
+from rlsim.readers.traces.requests import (
+    MAGIC,
+    TOKEN_BLOCKS,
+    Collected,
+    Requests,
+    add_nemo_rl,
+    add_verl,
+    chosen_columns,
+    parquet_requests,
+)
+from rlsim.report.table import DEFAULT_STYLE, Style, table
 from rlsim.workload.lengths import QUANTILE, number_in, rows_of
 
 MOST_FILES = 1000
@@ -138,3 +153,189 @@ def read_trace(path: Path, reading: Reading) -> Requests | MeasuredAcceptance:
     if form is Format.VLLM_METRICS:
         return read_acceptance(text, where)
     return read_requests(text, where, form, reading)
+
+
+PREFIX = "vllm:spec_decode_"
+LOGGED = "SpecDecoding metrics:"
+MOST_POSITIONS = 32
+"""speculation.draft_length may not be larger."""
+_NUMBER = r"([0-9.eE+\-naifNIF]+)"
+_SERIES = re.compile(
+    PREFIX + r"(num_drafts|num_accepted_tokens_per_pos|num_draft_tokens)(?:_total)?(\{[^}]*\})?\s+(\S+)"
+)
+_POSITION = re.compile(r'position="(\d{1,4})"')
+_LENGTH = re.compile(r"Mean acceptance length:\s*" + _NUMBER)
+_DRAFTED = re.compile(r"Drafted:\s*(\d+)\s*tokens")
+_RATES = re.compile(r"Per-position acceptance rate:\s*([0-9.eE+\-,\s]+)")
+SERIES_CHARACTERS = 4096
+"""Longest line that is looked into: a series with its labels."""
+
+
+@dataclass(frozen=True)
+class MeasuredAcceptance:
+    """What verifications accepted. position_rates: P_1..P_k, cumulative; verifications: how many it was counted over.
+
+    remarks: what a reader must know of the figures.
+    """
+
+    position_rates: tuple[float, ...]
+    verifications: float
+    where: str
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def draft_length(self) -> int:
+        """k, drafted tokens per verification."""
+        return len(self.position_rates)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Mean tokens per verification with the bonus token."""
+        return 1.0 + sum(self.position_rates)
+
+    @property
+    def _rates(self) -> str:
+        return ", ".join(f"{rate:.4g}" for rate in self.position_rates)
+
+    def fragment(self) -> str:
+        """The part of a scenario file that the counters tell; the method (eagle3, mtp, ...) they do not."""
+        origin = f"{self.verifications:,.0f} verifications, acceptance length {self.acceptance_length:.3f}"
+        return (
+            f"# {self.where}: {origin}\n"
+            f"speculation:\n  draft_length: {self.draft_length}\n  position_acceptance: [{self._rates}]\n"
+        )
+
+    def settings(self) -> list[str]:
+        """The fragment as ``--set``; whatever else the scenario says of acceptance falls."""
+        return [
+            f"--set speculation.draft_length={self.draft_length}",
+            f"--set 'speculation.position_acceptance=[{self._rates}]'",
+            "--set speculation.acceptance_length=null",
+            "--set speculation.first_acceptance=null",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "schema": "rlsim.acceptance/1",
+            "trace": self.where,
+            "verifications": self.verifications,
+            "draft_length": self.draft_length,
+            "position_acceptance": list(self.position_rates),
+            "acceptance_length": self.acceptance_length,
+            "remarks": list(self.remarks),
+            "fragment": self.fragment(),
+        }
+
+    def text(self, style: Style = DEFAULT_STYLE) -> str:
+        """For a terminal: cumulative and conditional acceptance of each position."""
+        before = (1.0, *self.position_rates)
+        rows = [
+            (str(place), f"{rate:.3f}", f"{rate / last:.3f}" if last else "-")
+            for place, (rate, last) in enumerate(zip(self.position_rates, before, strict=False), start=1)
+        ]
+        title = (
+            f"{self.where}: acceptance length {self.acceptance_length:.3f} (with the bonus token) over "
+            f"{self.verifications:,.0f} verifications of {self.draft_length} drafted tokens"
+        )
+        heads = ("position", "accepted", "given the one before")
+        lines = [*style.wrapped(title), "", *table(heads, rows, style, ">"), ""]
+        for remark in (*self.remarks, "the counters do not tell who drafted: state speculation.method"):
+            lines += style.wrapped(remark, "- ")
+        return "\n".join([*lines, "", self.fragment(), f"or: {' '.join(self.settings())}"])
+
+
+def is_engine_metrics(text: str) -> bool:
+    """Whether a text holds counters or log lines of vLLM's speculative decoding."""
+    return PREFIX in text or LOGGED in text
+
+
+def read_acceptance(text: str, where: str) -> MeasuredAcceptance:
+    """Acceptance by position from counters, the last less the first where a series appears again, or from log lines.
+
+    Several engines add up. Raises InputError where neither is there, or the counts make no sense.
+    """
+    lines = [line for _, line in text_lines(text, where) if len(line) <= SERIES_CHARACTERS]
+    counted = [line for line in lines if line.startswith(PREFIX)]
+    if counted:
+        return _of_counters(counted, where)
+    logged = [line for line in lines if LOGGED in line]
+    if logged:
+        return _of_log(logged, where)
+    raise InputError(f"{where}: holds neither {PREFIX}* counters nor lines '{LOGGED} ...' of vLLM")
+
+
+def _of_counters(lines: list[str], where: str) -> MeasuredAcceptance:
+    seen: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for line in lines:
+        found = _SERIES.match(line)
+        if found is not None:
+            seen[found[1], found[2] or ""].append(_count(found[3], found[1], where))
+    # A counter that fell was of an engine that started anew: what it counted since is its last value.
+    gained = {key: values[-1] - (values[0] if len(values) > 1 and values[-1] >= values[0] else 0.0)
+              for key, values in seen.items()}  # fmt: skip
+    drafts = sum(value for (name, _), value in gained.items() if name == "num_drafts")
+    drafted = sum(value for (name, _), value in gained.items() if name == "num_draft_tokens")
+    by_position: dict[int, float] = defaultdict(float)
+    for (name, labels), value in gained.items():
+        position = _POSITION.search(labels)
+        if name == "num_accepted_tokens_per_pos" and position is not None:
+            by_position[int(position[1])] += value
+    if drafts <= 0 or not by_position:
+        raise InputError(f"{where}: needs {PREFIX}num_drafts above 0 and {PREFIX}num_accepted_tokens_per_pos")
+    if sorted(by_position) != list(range(len(by_position))):
+        raise InputError(f"{where}: the positions of {PREFIX}num_accepted_tokens_per_pos must count from 0 on")
+    rates = [by_position[place] / drafts for place in range(len(by_position))]
+    remarks = []
+    if 0 < drafted < 0.995 * len(rates) * drafts:
+        mean = drafted / drafts
+        remarks.append(f"{mean:.2f} tokens were drafted in the mean, fewer than the {len(rates)} positions")
+    return _checked(rates, drafts, where, remarks)
+
+
+def _of_log(lines: list[str], where: str) -> MeasuredAcceptance:
+    """Log lines weighed by their verifications, which are their drafted tokens over the positions."""
+    sums: list[float] = []
+    weight, plain = 0.0, 0
+    for line in lines:
+        rates, drafted = _RATES.search(line), _DRAFTED.search(line)
+        length = _LENGTH.search(line)
+        if rates is None or drafted is None:
+            plain += 1
+            continue
+        values = [_count(part, "Per-position acceptance rate", where) for part in rates[1].split(",") if part.strip()]
+        if length is not None and abs(_count(length[1], "Mean acceptance length", where) - 1 - sum(values)) > 0.1:
+            raise InputError(f"{where}: a line's mean acceptance length is not 1 plus the sum of its rates by position")
+        if not values or (sums and len(values) != len(sums)):
+            raise InputError(f"{where}: its lines have different numbers of draft positions; take those of one run")
+        verifications = float(drafted[1]) / len(values)
+        sums = [total + verifications * value for total, value in zip(sums or [0.0] * len(values), values, strict=True)]
+        weight += verifications
+    if weight <= 0:
+        raise InputError(f"{where}: no line '{LOGGED} ...' tells the rates by position and the drafted tokens")
+    remarks = [f"{plain} lines without rates by position were left out"] if plain else []
+    return _checked([total / weight for total in sums], weight, where, remarks)
+
+
+def _count(text: str, name: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{where}: {name} must be a number of at least 0; got '{shortened(text)}'")
+    return value
+
+
+def _checked(rates: list[float], verifications: float, where: str, remarks: list[str]) -> MeasuredAcceptance:
+    if len(rates) > MOST_POSITIONS:
+        raise InputError(f"{where}: {len(rates)} draft positions are more than {MOST_POSITIONS}")
+    if max(rates) > 1:
+        raise InputError(f"{where}: more tokens of a position were accepted than there were verifications")
+    falling = [min(rates[: place + 1]) for place in range(len(rates))]
+    if falling != rates:
+        remarks = [
+            *remarks,
+            "rates that rose with the position were lowered to those before them (they are cumulative)",
+        ]
+    return MeasuredAcceptance(tuple(round(rate, 6) for rate in falling), verifications, where, tuple(remarks))

@@ -1,28 +1,20 @@
-"""What a trace says of a workload: distributions of its lengths beside themselves, the cap, groups, and a fragment."""
+"""What a trace says of a workload: distributions of its lengths beside themselves (quantiles, a censored lognormal),
+the cap, how alike samples of a prompt are, and a fragment."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from rlsim.files.records import dataclass
-from rlsim.readers.traces.fit import (
-    CLOSE,
-    TOLD,
-    Correlation,
-    LognormalFit,
-    cap_of,
-    fit_lognormal,
-    group_correlation,
-    lognormal_misses,
-    quantile_table,
-)
 from rlsim.readers.traces.requests import Requests
-from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.table import table
+from rlsim.report.table import DEFAULT_STYLE, Style, table
 from rlsim.results.record import rounded
-from rlsim.units import BoolArray, FloatArray
+from rlsim.units import BoolArray, FloatArray, IntArray
+from rlsim.workload.lengths import limited_lognormal_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,7 +95,7 @@ class TraceAnswer:
 
     def picture(self) -> Figure:
         """Cumulative distributions of the lengths in tokens."""
-        from rlsim.report.figures.measured import MeasuredLengths, lengths_figure
+        from rlsim.report.figures.bars import MeasuredLengths, lengths_figure
 
         shown = [
             MeasuredLengths(
@@ -230,3 +222,155 @@ def workload_of(requests: Requests) -> TraceAnswer:
         float(censored.mean()),
         None if requests.groups is None else group_correlation(response, requests.groups),
     )
+
+
+TOLD = (0.5, 0.9, 0.99)
+"""Quantiles that are compared."""
+LEVELS = (
+    *(0.0, 0.001, 0.005, 0.01, 0.02, 0.05, *(round(0.05 * n, 2) for n in range(2, 19)), 0.925, 0.95, 0.96, 0.97),
+    *(0.98, 0.985, 0.99, 0.9925, 0.995, 0.9975, 0.999, 1.0),
+)
+"""Of the table of quantiles."""
+MOST_LEVELS, TABLE_ERROR = 80, 0.002
+"""Levels are added where lengths are unevenly spread between two, up to so many, until the mean is kept that well."""
+CAP_SAMPLES, CAP_NEAR, CAP_EXCESS = 3, 0.98, 5
+"""Samples of exactly the longest length make it a cap where there are so many, and so many times as many as each length
+between this share of the longest and the longest has in the mean."""
+LEAST_SIGMA, MOST_SIGMA = 1e-3, 3.0
+"""Of log_sigma; a scenario takes no larger one."""
+CLOSE = 0.05
+"""A lognormal stands for the lengths where mean, median, 90th and 99th percentile miss by no more than this share."""
+BOOTSTRAPS, SEED = 400, 20261122
+
+
+@dataclass(frozen=True)
+class LognormalFit:
+    """A lognormal truncated at a cap with a point mass there, and what it gives. mean: after truncation, in tokens."""
+
+    location: float
+    log_sigma: float
+    cap: float
+    mean: float
+
+    def quantile(self, levels: FloatArray) -> FloatArray:
+        """Lengths at ``levels``."""
+        with np.errstate(over="ignore"):
+            return np.asarray(np.minimum(np.exp(self.location + self.log_sigma * ndtri(levels)), self.cap))
+
+    def cdf(self, tokens: FloatArray) -> FloatArray:
+        """Share of samples up to each length."""
+        scores = (np.log(np.maximum(tokens, 1e-9)) - self.location) / max(self.log_sigma, 1e-9)
+        return np.asarray(np.where(tokens >= self.cap, 1.0, ndtr(scores)))
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Share of the variance common to the samples of a prompt, with its 90 % interval by resampling prompts."""
+
+    value: float
+    low: float
+    high: float
+    prompts: int
+
+
+def cap_of(tokens: FloatArray) -> float | None:
+    """The longest length where so many samples have it that it must be a cap; None where it is one of a tail."""
+    longest = float(tokens.max())
+    count = int(np.count_nonzero(tokens == longest))
+    width = (1 - CAP_NEAR) * longest + 1
+    near = np.count_nonzero((tokens >= longest - width) & (tokens < longest)) / width
+    return longest if tokens.min() < longest and count >= max(CAP_SAMPLES, CAP_EXCESS * near) else None
+
+
+def quantile_table(tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(levels, lengths): an inverse distribution function of at most MOST_LEVELS points.
+
+    Between two of them lengths are evenly spread, as schema.lengths.QuantileLength reads it.
+    """
+    ordered = np.sort(tokens)
+    upto = np.concatenate([[0.0], np.cumsum(ordered)]) / ordered.size
+    exact = np.linspace(0.0, 1.0, ordered.size + 1)
+    levels = np.array(LEVELS)
+    while True:
+        found = np.quantile(ordered, levels, method="hazen")
+        spread = np.diff(levels) * (found[1:] + found[:-1]) / 2
+        errors = np.abs(spread - np.diff(np.interp(levels, exact, upto)))
+        if errors.sum() <= TABLE_ERROR * upto[-1] or levels.size >= min(MOST_LEVELS, len(LEVELS) + ordered.size):
+            break
+        worst = int(errors.argmax())
+        levels = np.insert(levels, worst + 1, round((levels[worst] + levels[worst + 1]) / 2, 6))
+    # Points within a run of equal lengths say nothing.
+    keep = np.ones(levels.size, dtype=np.bool_)
+    keep[1:-1] = (found[1:-1] != found[:-2]) | (found[1:-1] != found[2:])
+    return levels[keep], found[keep]
+
+
+def fit_lognormal(tokens: FloatArray, censored: BoolArray) -> LognormalFit:
+    """Maximum likelihood of a lognormal whose ``censored`` samples are known to be at least as long as they are.
+
+    Right-censored normal likelihood of the logarithms (Cohen 1950, doi:10.1214/aoms/1177729751). Lengths of 0 count
+    as 1 token. Its cap is the mean length of the censored samples, else the longest.
+    """
+    logs = np.log(np.maximum(tokens, 1.0))
+    free, limits = logs[~censored], logs[censored]
+    found = np.array([float(logs.mean()), math.log(max(float(logs.std()), LEAST_SIGMA))])
+    if free.size and limits.size:
+        from scipy.optimize import minimize  # a third of the time of reading a trace that was not cut
+
+        count, centre, spread = free.size, float(free.mean()), float(free.var())
+
+        def loss(given: FloatArray) -> float:
+            mu, sigma = float(given[0]), math.exp(float(given[1]))
+            inside = count * (math.log(sigma) + (spread + (centre - mu) ** 2) / (2 * sigma * sigma))
+            return float(inside - log_ndtr((mu - limits) / sigma).sum()) / logs.size
+
+        bounds = [(-1.0, 25.0), (math.log(LEAST_SIGMA), math.log(MOST_SIGMA))]
+        found = np.asarray(minimize(loss, np.clip(found, *np.array(bounds).T), bounds=bounds).x)
+    location, sigma = float(found[0]), min(MOST_SIGMA, math.exp(float(found[1])))
+    cap = float(tokens[censored].mean()) if limits.size else float(tokens.max())
+    return LognormalFit(location, sigma, cap, limited_lognormal_mean(location, sigma, cap))
+
+
+def lognormal_misses(fit: LognormalFit, tokens: FloatArray) -> dict[str, float]:
+    """Fitted over measured - 1 of the mean and of TOLD quantiles."""
+    levels = np.array(TOLD)
+    measured = np.maximum(np.quantile(tokens, levels, method="hazen"), 1e-9)
+    misses = fit.quantile(levels) / measured - 1
+    names = [f"p{100 * level:g}" for level in TOLD]
+    return {"mean": fit.mean / float(tokens.mean()) - 1, **dict(zip(names, misses.tolist(), strict=True))}
+
+
+def group_correlation(tokens: FloatArray, groups: IntArray) -> Correlation | None:
+    """Correlation of the lengths of one prompt's samples on the scale on which rlsim draws them; None without pairs.
+
+    Lengths become normal scores by their ranks (ties share theirs), as workload.group_correlation joins samples. The
+    share is that of a one-way analysis of variance for groups of any size (Donner and Koval 1980,
+    doi:10.2307/2530491), kept within 0 and 1.
+    """
+    _, place, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - counts / 2
+    scores = ndtri(middle / tokens.size)[place]
+    _, numbers, members = np.unique(groups, return_inverse=True, return_counts=True)
+    sizes = members.astype(np.float64)
+    if np.count_nonzero(sizes > 1) < 2 or scores.std() == 0:
+        return None
+    sums = np.asarray(np.bincount(numbers, scores), dtype=np.float64)
+    squares = np.asarray(np.bincount(numbers, scores**2), dtype=np.float64)
+    value = _share(sizes[None, :], sums[None, :], squares[None, :])[0]
+    rng = np.random.default_rng(SEED)
+    drawn = np.concatenate(
+        [_share(*(part[picked][None, :] for part in (sizes, sums, squares)))
+         for picked in (rng.integers(0, sizes.size, sizes.size) for _ in range(BOOTSTRAPS))]
+    )  # fmt: skip
+    low, high = np.quantile(drawn, (0.05, 0.95))
+    return Correlation(float(value), float(min(low, value)), float(max(high, value)), int(sizes.size))
+
+
+def _share(sizes: FloatArray, sums: FloatArray, squares: FloatArray) -> FloatArray:
+    """Intraclass correlation of each row of groups, given their sizes, sums and sums of squares."""
+    groups, samples = sizes.shape[1], sizes.sum(axis=1)
+    between = ((sums**2 / sizes).sum(axis=1) - sums.sum(axis=1) ** 2 / samples) / max(groups - 1, 1)
+    within = (squares - sums**2 / sizes).sum(axis=1) / np.maximum(samples - groups, 1)
+    typical = (samples - (sizes**2).sum(axis=1) / samples) / max(groups - 1, 1)
+    whole = between + (typical - 1) * within
+    return np.clip(np.where(whole > 0, (between - within) / np.where(whole > 0, whole, 1.0), 0.0), 0.0, 1.0)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import Bar, BarRow, waterfall_figure
-from rlsim.report.figures.grids import plan_figure, sweep_figures
-from rlsim.report.figures.run import run_figure
+from rlsim.report.figures.bars import Bar, BarRow, checked_figure, ladder_figure, waterfall_figure
+from rlsim.report.figures.grids import plan_figure, run_figure, size_figure, sweep_figures
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.figures.validation import ratios, scatter
 from rlsim.report.page.parts import (
     MOST_ROWS,
     Block,
+    Entries,
     KeyFigure,
     Part,
     Sections,
@@ -27,14 +27,20 @@ from rlsim.report.page.parts import (
     table,
 )
 from rlsim.report.table import Table
-from rlsim.report.text import blame as blamed
+from rlsim.report.text import attribution as blamed
+from rlsim.report.text import attribution as checked
 from rlsim.report.text import run as told
+from rlsim.report.text import size as sized
+from rlsim.report.text.attribution import headroom_words, ladder_table, rung_words
 from rlsim.report.text.planning import candidates_table, objective_text, recommendation, sure_words
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
+from rlsim.results.check import Check
+from rlsim.results.headroom import Headroom
 from rlsim.results.planning import Blame
 from rlsim.results.record import Row
 from rlsim.results.run import Run
+from rlsim.results.size import DeviceSize, Sizing
 from rlsim.results.sweep import Change, Plan, PlanRow, SweepResult, interval_in
 from rlsim.results.validation import Validation
 from rlsim.units import JOULES_PER_KWH
@@ -269,3 +275,75 @@ def _cells(sweep: SweepResult, done: Sequence[Row], axes: Sequence[str]) -> Bloc
     numbers = Table("Every cell; results.csv has all columns.", "", shown, cells, sides)
     which = "cells" if len(done) <= MOST_ROWS else f"{MOST_ROWS} fastest cells"
     return picture("sweep-steps", bars, numbers, shown=which)
+
+
+def check_part(found: Check) -> Part:
+    """The check of a run."""
+    step = found.step
+    figures = [] if step.measured_s is None else [("Your step", fmt.seconds(step.measured_s), "")]
+    figures += [
+        ranged("Expected", step.expected_s, fmt.seconds),
+        ("Healthy", fmt.percent(found.healthy), "probability"),
+        ("A cause on no list", fmt.percent(found.unlisted), "probability"),
+    ]
+    rows = [
+        (one.title, fmt.percent(one.probability), f"{one.gain_s:.1f}", ", ".join(one.changes), checked.cure_words(one))
+        for group in found.groups
+        for one in group.members
+    ]
+    sections: Sections = {
+        "check-times": [picture("check-phases", checked_figure(found), checked.phases_table(found))],
+        "check-faults": [table("check-causes", rows)] if rows else [Text("No known fault explains it.")],
+        "check-tests": _listed(map(checked.test_words, found.tests)),
+        "check-stated": _listed(map(checked.stated_words, found.stated)),
+        "check-remarks": _listed(found.remarks),
+    }
+    about = [f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.mode}", found.source]
+    about.append(f"{found.tried} known faults simulated on this scenario.")
+    headline = checked.verdict_words(found)
+    return Part("check", found.scenario, headline, figures, sections, [line for line in about if line])
+
+
+def _listed(entries: Iterable[str]) -> list[Block]:
+    return [Entries(shown)] if (shown := list(entries)) else []
+
+
+def size_part(found: Sizing) -> Part:
+    """Clusters for a model."""
+    figures: list[KeyFigure] = []
+    best = next((one for one in found.devices if one.device == found.best), None)
+    chosen = None if best is None else best.at(best.chosen)
+    if best is not None and chosen is not None:
+        figures = [
+            ("Take", f"{chosen.gpus:,} {best.device}", chosen.layout),
+            ranged("A step takes", chosen.step_s, fmt.seconds),
+            ("It costs", f"{chosen.usd_per_step:.2f} USD", f"at {best.usd_per_gpu_hour:.2f} per GPU and hour"),
+        ]
+    able = any(one.sizes for one in found.devices)
+    sections: Sections = {
+        "size-steps": [picture("size-curve", size_figure(found))] if able else [],
+        "size-clusters": [block for one in found.devices for block in _device(one)],
+        "size-assumptions": assumed(sized.assumed_words(found), ()),
+    }
+    return Part("size", found.model, sized.recommendation(found), figures, sections, [sized.task_words(found)])
+
+
+def _device(one: DeviceSize) -> list[Block]:
+    clusters: list[Block] = [sized.clusters_table(one)] if one.sizes else []
+    told = [one.reason if one.sizes else f"{one.device}: {one.reason}", sized.share_words(one)]
+    return [*clusters, *(Text(words) for words in told if words)]
+
+
+def headroom_part(found: Headroom) -> Part:
+    """The ladder."""
+    last = found.rungs[-1]
+    figures = [
+        ("A step takes", fmt.seconds(found.step_s), ""),
+        ("At the roofline", fmt.seconds(last.step_s), f"{found.ratio(last):.1f}x faster"),
+    ]
+    sections: Sections = {
+        "headroom-steps": [picture("headroom-ladder", ladder_figure(found), ladder_table(found))],
+        "headroom-rungs": [Entries([f"{rung_words(one)}. {one.who.capitalize()}." for one in found.rungs[1:]])],
+    }
+    about = [f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.mode}", f"digest {found.digest}"]
+    return Part("headroom", found.scenario, headroom_words(found), figures, sections, about)

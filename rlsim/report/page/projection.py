@@ -11,9 +11,8 @@ from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.page.parts import Block, Part, Sections, Text, assumed, picture, ranged, speedup, table
 from rlsim.report.table import Table
 from rlsim.report.text import findings
-from rlsim.report.text.efficiency import efficiency_table, measured_words
 from rlsim.report.text.projection import statistics_cells
-from rlsim.report.text.support import LABELS, nearest_step, shown_sources
+from rlsim.report.text.support import LABELS, efficiency_table, measured_words, nearest_step, shown_sources
 from rlsim.results import PHASES, Interval, Projection
 from rlsim.results.projection import Support
 from rlsim.units import GIB

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlsim.report import format as fmt
-from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import RULE, Cell, Row, Table, cell, cells
+from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, cells, sections
 from rlsim.results import Interval
 from rlsim.results.run import Loss, Run, RunSide
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR

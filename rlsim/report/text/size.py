@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlsim.report import format as fmt
-from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import Cell, Row, Table, cell
+from rlsim.report.table import DEFAULT_STYLE, Cell, Row, Style, Table, cell, sections
 from rlsim.results.size import ClusterSize, DeviceSize, Sizing
 
 

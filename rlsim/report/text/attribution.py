@@ -1,13 +1,101 @@
-"""A check of a run in a terminal, in at most 40 lines."""
+"""A blame, a headroom ladder and a check of a run in a terminal, the last in at most 40 lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rlsim.report import format as fmt
-from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import Cell, Row, Table, cell
+from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, sections
 from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement, StatedFault
+from rlsim.results.headroom import Headroom, Rung
+from rlsim.results.planning import Blame
+
+LEAST_SHARE = 0.0005
+"""Of all GPU time; smaller causes are not shown in a terminal."""
+
+
+def render_blame(blame: Blame, style: Style = DEFAULT_STYLE) -> str:
+    """Idle time by cause, what each removal gains alone and in turn, and tail policies."""
+    shown = [idle_table(blame, LEAST_SHARE), removals_table(blame), policies_table(blame)]
+    head = f"{blame.scenario}: {blame.step_s:.1f} s a step; {idle_words(blame)}"
+    return sections(style.wrapped(head), *(table.lines(style) for table in shown))
+
+
+def idle_words(blame: Blame) -> str:
+    """How many GPUs are idle for how much of a step."""
+    return f"its {blame.num_gpus:,} GPUs are idle {fmt.percent(1.0 - blame.work_share)} of it."
+
+
+def idle_table(blame: Blame, least_share: float = 0.0) -> Table:
+    """Idle time by cause, of causes from ``least_share`` of all GPU time on."""
+    shown = [one for one in blame.idle if one.share >= least_share]
+    rows = [(one.pool, one.cause, f"{one.gpu_s:,.0f}", fmt.percent(one.share, 1)) for one in shown]
+    note = "GPU-seconds per step; share of all GPU time"
+    return Table("Idle GPU time", note, ("GPUs", "waits for", "GPU-s", "share"), rows, "<<>")
+
+
+def removals_table(blame: Blame) -> Table:
+    """What each removal gains alone and in turn, and what is left without all of them."""
+    rows = []
+    for one in blame.removals:
+        how = "; ".join(filter(None, (one.how, one.why)))
+        rows.append((one.cause, *_step(one.step_s, one.saved_s), f"{one.chain_s:+.1f}", how))
+    total = f"{blame.step_s - blame.left_s:+.1f}"
+    last = Row(("all of them", f"{blame.left_s:.1f}", "", total, "what is left is work"), strong=True)
+    note = "step (s) and what it saves alone, and after those above it"
+    return Table("Without it", note, ("", "step", "alone", "in turn", "how"), [*rows, RULE, last], "<>>><")
+
+
+def policies_table(blame: Blame) -> Table:
+    """Policies against the tail: what they save, or why they cannot run."""
+    rows = [
+        (one.name, "-", "", one.reason)
+        if one.step_s is None
+        else (one.name, *_step(one.step_s, blame.step_s - one.step_s), one.how)
+        for one in blame.what_ifs
+    ]
+    note = "step (s) and what it saves"
+    return Table("Policies against the tail", note, ("", "step", "saves", "how"), rows, "<>><")
+
+
+def _step(step_s: float, saved_s: float) -> tuple[str, str]:
+    return f"{step_s:.1f}", f"{saved_s:+.1f}"
+
+
+def render_headroom(found: Headroom, style: Style = DEFAULT_STYLE) -> str:
+    """The sentence, the ladder, and who can climb each rung."""
+    return sections(
+        style.opening(headroom_words(found), f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.scenario}"),
+        ladder_table(found).lines(style),
+        [line for one in found.rungs[1:] for line in style.wrapped(rung_words(one), "- ")],
+    )
+
+
+def headroom_words(found: Headroom) -> str:
+    """How far the step is from the last rung, and the rung that saves most."""
+    last, most = found.rungs[-1], max(found.rungs, key=lambda one: one.saved_s)
+    return (
+        f"A step of {found.step_s:.1f} s stands {found.ratio(last):.1f}x above the roofline ({last.step_s:.1f} s); "
+        f"the longest rung, {most.saved_s:.1f} s, is '{most.name}'."
+    )
+
+
+def ladder_table(found: Headroom) -> Table:
+    """A row for each rung."""
+    rows = [
+        (one.name, f"{one.step_s:.1f}", f"{-one.saved_s:+.1f}" if one.saved_s else "", f"{found.ratio(one):.2f}x",
+         f"{one.generation_s:.1f}", one.who)
+        for one in found.rungs
+    ]  # fmt: skip
+    heads = ("with all rungs above", "step (s)", "saves", "faster", "generation", "who can")
+    return Table("Headroom", "each simulated on the same drawn work", heads, rows, "<>>>><")
+
+
+def rung_words(one: Rung) -> str:
+    """How a rung is climbed, and by which keys."""
+    keys = f"; in the scenario: {', '.join(one.changes)}" if one.changes else ""
+    return f"{one.name}: {one.how}{keys}{f' ({one.why})' if one.why else ''}"
+
 
 MOST_GROUPS, MOST_MEMBERS, MOST_ALIKE, MOST_TESTS, MOST_STATED = 3, 3, 6, 2, 2
 LABELS = {

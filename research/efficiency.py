@@ -1,7 +1,13 @@
-"""What published runs reached: MFU of training steps, and memory bandwidth use of engine iterations."""
+"""What published runs reached: MFU of training steps, and memory bandwidth use of engine iterations.
+
+``python -m research.efficiency`` writes calibration/efficiency.csv, by phase, model, device and precision: same tables,
+same bytes.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -14,6 +20,8 @@ from rlsim.evidence.engines import engine_setup, load_of
 from rlsim.evidence.published import published_table
 from rlsim.evidence.tables import SkippedRow, Table, measured_value
 from rlsim.evidence.training import MEASURED, trainer_row
+from rlsim.files.reading import data_folder
+from rlsim.projection.efficiency import TABLE
 from rlsim.results.efficiency import MeasuredEfficiency
 
 MOST_SHARE = 1.05
@@ -79,3 +87,17 @@ def measured_efficiency() -> list[MeasuredEfficiency]:
         )
         for key, shares in sorted(found.items())
     ]
+
+
+def efficiency_table() -> str:
+    """The table as text."""
+    rows = [one.as_dict() for one in measured_efficiency()]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, "median": f"{row['median']:.4f}", "best": f"{row['best']:.4f}"} for row in rows)
+    return out.getvalue()
+
+
+if __name__ == "__main__":
+    (data_folder("calibration") / TABLE).write_text(efficiency_table(), encoding="utf-8", newline="\n")

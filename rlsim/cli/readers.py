@@ -1,0 +1,181 @@
+"""``rlsim import`` and ``export``: configurations of RL frameworks; ``log`` and ``traces``: what runs measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlsim.cli.output import given_scenario, print_answer, step_range, terminal_style
+from rlsim.files.progress import ProgressLine
+from rlsim.readers.traces.form import Format
+
+if TYPE_CHECKING:
+    from rlsim.report.folder import Content
+
+FrameworkName = StrEnum(
+    "FrameworkName",
+    {"nemo_rl": "nemo-rl", "verl": "verl", "skyrl": "skyrl", "slime": "slime", "vime": "vime", "miles": "miles",
+     "areal": "areal", "prime_rl": "prime-rl", "openrlhf": "openrlhf", "roll": "roll", "trl": "trl"},
+)  # fmt: skip
+"""Frameworks whose configurations are known."""
+
+
+def import_config(
+    framework: FrameworkName,
+    config: Path,
+    words: list[str] | None = None,
+    hardware: str | None = None,
+    model: str | None = None,
+    draft_model: str | None = None,
+    mean_prompt_tokens: int | None = None,
+    mean_response_tokens: float | None = None,
+    response_log_sigma: float | None = None,
+    acceptance_length: float | None = None,
+    usable_group_share: float | None = None,
+    mean_turns: float | None = None,
+    observation_tokens: int | None = None,
+    environment_s: float | None = None,
+    root: Path | None = None,
+    config_name: str | None = None,
+    strict: bool = False,
+    lenient: bool = False,
+    as_json: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Turn a configuration or a launch script of an RL framework into a scenario.
+
+    Inheritance, interpolations, overrides and the words of scripts are resolved as the framework and the shell do,
+    without either; nothing is executed. Every key is used, or told to be irrelevant to time, not simulated or not
+    understood; one that holds a batch, a layout, a precision and the like must be understood. A summary goes to stderr,
+    --json prints all of it. What no configuration says (GPU, lengths, acceptance) is an option; without it a default is
+    assumed and marked as such.
+    """
+    from rlsim.readers.frameworks.asked import Asked
+    from rlsim.readers.frameworks.importing import import_config as run
+    from rlsim.report.folder import write_files
+
+    asked = Asked(
+        hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, acceptance_length,
+        usable_group_share, mean_turns, observation_tokens, environment_s,
+    )  # fmt: skip
+    found = run(framework.value, config, words or (), asked, root, config_name, strict, lenient)
+    if out is not None:
+        write_files({out.name: found.text}, out.absolute().parent)
+    if as_json:
+        print_answer(json.dumps(found.as_dict()))
+        return
+    print(found.accounting.summary(), file=sys.stderr)
+    print_answer(found.text if out is None else f"written: {out}; next: rlsim project {out}")
+
+
+def export(
+    scenario: str,
+    to: FrameworkName,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    config: Path | None = None,
+    root: Path | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Write a scenario, such as the best.yaml of a plan, as overrides of a framework's configuration.
+
+    Prints one override a line to paste, and on stderr what of the scenario no key says. --config: only keys of that
+    configuration whose meaning differs are overridden. --out DIR writes overrides.txt and config.yaml, patched.
+    """
+    from rlsim.readers.frameworks.exporting import export_scenario
+    from rlsim.readers.frameworks.importing import read_config
+    from rlsim.report.folder import write_files
+
+    given = given_scenario(scenario, words, overrides)
+    base = None if config is None else read_config(to.value, config, root=root)
+    found = export_scenario(given, to.value, base)
+    lines = "\n".join(found.overrides)
+    if out is not None:
+        write_files({"overrides.txt": f"{lines}\n", "config.yaml": found.config}, out)
+    for line in found.left:
+        print(f"not said: {line}", file=sys.stderr)
+    answer = {"framework": found.framework, "overrides": list(found.overrides), "left": list(found.left)}
+    print_answer(json.dumps(answer) if as_json else lines)
+
+
+def log(
+    file: Path,
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    steps: str | None = None,
+    as_stated: bool = False,
+    what_if: list[str] | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Compare the log of a real run with its scenario, take it in, and predict what else the run could be.
+
+    LOG is an event file of TensorBoard or a folder of them, a CSV or JSON export of wandb, JSON lines, MLPerf's
+    :::MLLOG lines, or verl's console. Times are timing/train/* of NeMo-RL, timing_s/* of verl, or MLPerf's. The median
+    of the steps after the warm-up stands beside the predicted one, the posterior takes it in (docs/uncertainty.md), and
+    what that changed is named. --out DIR writes log.json, posterior.npz, scenario.yaml (which uses it) and phases.png.
+    """
+    from rlsim.readers.logs.answer import POSTERIOR_NAME, answer_run
+    from rlsim.readers.logs.reading import read_log
+    from rlsim.readers.logs.text import render_run, run_picture
+    from rlsim.report.folder import write_files
+
+    chosen = None if steps is None else step_range(steps)
+    given = given_scenario(scenario, words, overrides)
+    with ProgressLine("records") as progress:
+        found = read_log(file, progress.reach)
+    with ProgressLine("simulations") as progress:
+        answer = answer_run(found, given, chosen, what_if or (), as_stated, progress.reach)
+    told = render_run(answer, terminal_style())
+    if out is not None:
+        files: dict[str, Content] = {
+            "log.json": json.dumps(answer.as_dict(), indent=1) + "\n",
+            "scenario.yaml": answer.scenario_yaml(),
+            POSTERIOR_NAME: answer.posterior.to_bytes(),
+            "phases.png": run_picture(answer),
+        }
+        write_files(files, out)
+        told += f"\nwritten: {out}; predict with what is known now: rlsim project {out / 'scenario.yaml'}"
+    print_answer(json.dumps(answer.as_dict()) if as_json else told)
+
+
+FRAGMENT_SUFFIXES = (".yaml", ".yml")
+
+
+def traces(
+    file: Path,
+    form: Format = Format.AUTO,
+    column: str | None = None,
+    prompt_column: str | None = None,
+    group_column: str | None = None,
+    group_size: int | None = None,
+    characters_per_token: float = 4.0,
+    as_json: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Turn measured requests into a workload, or vLLM's counters of speculative decoding into its acceptance.
+
+    Reads CSV, JSONL, Parquet, Mooncake and Azure traces, rollouts of verl and train_data of NeMo-RL (a file, or a
+    folder of several steps), Prometheus counters vllm:spec_decode_* and log lines "SpecDecoding metrics". Prints a
+    fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures and a picture.
+    """
+    from rlsim.readers.traces.reading import MeasuredAcceptance, Reading, read_trace
+    from rlsim.readers.traces.workload import TraceAnswer, workload_of
+    from rlsim.report.folder import write_files
+
+    names = (column, prompt_column, group_column)
+    found = read_trace(file, Reading(form, *names, group_size, characters_per_token))
+    answer = found if isinstance(found, MeasuredAcceptance) else workload_of(found)
+    if out is not None and out.suffix in FRAGMENT_SUFFIXES:
+        write_files({out.name: answer.fragment()}, out.parent)
+    elif out is not None:
+        figures = json.dumps(answer.as_dict(), indent=1) + "\n"
+        lengths = {"lengths.png": answer.picture()} if isinstance(answer, TraceAnswer) else {}
+        write_files({"fragment.yaml": answer.fragment(), "trace.json": figures, **lengths}, out)
+    written = "" if out is None else f"\nwritten: {out}"
+    print_answer(json.dumps(answer.as_dict()) if as_json else answer.text(terminal_style()) + written)
