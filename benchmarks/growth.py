@@ -13,18 +13,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from project import peak_gigabytes
-from rollout import POOL, best_of, costs
+from rollout import best_of, costs, loop_of
 
-from rlsim.costs.interface import PhaseCost, Prices, StepCost
 from rlsim.loading.scenario import load_scenario
 from rlsim.planning import sweep
 from rlsim.projection.project import project
-from rlsim.simulation.asynchronous import generator_of
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import rollout
-from rlsim.simulation.trace import Trace
-from rlsim.workload.batches import Batch, Generated
-from rlsim.workload.draw import DrawnStep, DrawnWorkload
+from rlsim.workload.batches import Batch
 
 SAMPLES_PER_REPLICA = 64
 SLOTS = 32
@@ -50,33 +46,6 @@ def rollout_of(samples: int, dispatch: str) -> Callable[[], object]:
     return lambda: rollout(batch, iterations, Fleet(samples // SAMPLES_PER_REPLICA, dispatch, costs(SLOTS)))
 
 
-def pool_of(samples: int) -> Callable[[], object]:
-    """Two targets of half the samples each in an asynchronous pool whose every completion starts a sample."""
-    half = samples // 2
-    changed = [f"workload.prompts_per_step={half}", "workload.generations_per_prompt=1", *POOL]
-    scenario = load_scenario("qwen8b_async_lag1", changed)
-    batch, iterations = drawn(samples)
-    steps = tuple(
-        DrawnStep(
-            (Generated(Batch(batch.prompt_tokens[part], batch.response_tokens[part], batch.group[part]),
-                       np.ones(half, dtype=np.bool_)),),
-            (iterations[part],),
-        )
-        for part in (slice(0, half), slice(half, None))
-    )  # fmt: skip
-    nothing = PhaseCost(0.0)
-    step = StepCost(nothing, nothing, nothing)
-    replicas = samples // SAMPLES_PER_REPLICA
-    prices = Prices(costs(1024), replicas, nothing, nothing, nothing, (step, step), lambda lengths, generated: step)
-
-    def run() -> None:
-        generator = generator_of(scenario, DrawnWorkload(steps, 2), prices, Trace())
-        generator.batch_ready(0, 0.0)
-        generator.batch_ready(1, 0.0)
-
-    return run
-
-
 def projection_of(*changes: str) -> Callable[[], object]:
     """A projection of the asynchronous scenario of 2,048 GPUs with changes."""
     scenario = load_scenario("qwen235b_2048", ["simulation.replications=1", *changes])
@@ -98,7 +67,7 @@ def main() -> None:
     samples = [size for size in (2**14, 2**16, 2**18, 2**20) if size <= options.largest_samples]
     growth("samples, static", samples, lambda size: rollout_of(size, "static"))
     growth("samples, one queue", samples, lambda size: rollout_of(size, "shared_queue"))
-    growth("samples, pool", samples, pool_of)
+    growth("samples, loop", samples, lambda size: loop_of(*drawn(size), costs(1024), size // SAMPLES_PER_REPLICA))
     gpus = [2**11, 2**12, 2**13, 2**14, 2**15]
     growth("GPUs and samples", gpus, lambda size: projection_of(
         f"cluster.num_gpus={size}", f"cluster.generation_gpus={size * 3 // 4}", f"cluster.training_gpus={size // 4}",

@@ -1,7 +1,7 @@
 """How fast rollouts are simulated: 4,096 samples of about 4,200 tokens on 64 replicas, one core.
 
 Prints rollouts per CPU second of the closed form and of the paths that need events (a queue on each replica, one queue
-for all, the asynchronous pool), the latter with the C kernel and with the Python reference in turn, and in the same run
+for all, an asynchronous loop), the latter with the C kernel and with the Python reference in turn, and in the same run
 those of the token-by-token reference (tests/simulation/reference_rollout.py) and of a SimPy loop with one timeout per
 engine iteration, each on a part of the same replicas. Costs are smooth functions of batch and context; only the time to
 simulate counts here.
@@ -32,7 +32,7 @@ from reference_rollout import ReferenceReplica
 from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.workload import Workload
-from rlsim.simulation.asynchronous import generator_of
+from rlsim.simulation.asynchronous import run_asynchronous
 from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.kernel.library import VARIABLE, library
 from rlsim.simulation.requests import Request
@@ -50,7 +50,10 @@ WORKLOAD = {
     "max_sequence_tokens": 16384,
     "response_tokens": {"kind": "lognormal", "mean_tokens": 4200, "log_sigma": 0.7},
 }
-POOL = ("loop.policy_lag=1", "engine.dispatch=round_robin", "trainer.global_batch_samples=null")
+LOOP = (
+    "loop.policy_lag=1", "engine.dispatch=round_robin", "trainer.global_batch_samples=null",
+    "simulation.warmup_steps=0", "simulation.steps=2", "workload.generations_per_prompt=1",
+)  # fmt: skip
 
 
 def costs(slots: int) -> IterationTable:
@@ -86,27 +89,18 @@ def implementation(wanted: str) -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
-def pool_of(batch: Batch, iterations: IntArray, table: IterationTable) -> Callable[[], None]:
-    """Two targets of half the samples each, all of which may start: every completion starts the next sample."""
+def loop_of(batch: Batch, iterations: IntArray, table: IterationTable, replicas: int) -> Callable[[], None]:
+    """A lagged loop of two steps of half the samples each, every one a group, and a trainer that takes no time."""
     half = batch.samples // 2
-    scenario = load_scenario(
-        "qwen8b_async_lag1", [f"workload.prompts_per_step={half}", "workload.generations_per_prompt=1", *POOL]
-    )
+    scenario = load_scenario("qwen8b_async_lag1", [f"workload.prompts_per_step={half}", *LOOP])
     steps = []
-    for part in (slice(0, half), slice(half, None)):
-        drawn = Batch(batch.prompt_tokens[part], batch.response_tokens[part], batch.group[part])
+    for part in (slice(0, half), slice(half, 2 * half)):
+        drawn = Batch(batch.prompt_tokens[part], batch.response_tokens[part], np.arange(half))
         steps.append(DrawnStep((Generated(drawn, np.ones(half, dtype=np.bool_)),), (iterations[part],)))
     nothing = PhaseCost(0.0)
     step = StepCost(nothing, nothing, nothing)
-    prices = Prices(table, REPLICAS, nothing, nothing, nothing, (step, step), lambda lengths, generated: step)
-    workload = DrawnWorkload(tuple(steps), 2)
-
-    def run() -> None:
-        generator = generator_of(scenario, workload, prices, Trace())
-        generator.batch_ready(0, 0.0)
-        generator.batch_ready(1, 0.0)
-
-    return run
+    prices = Prices(table, replicas, nothing, nothing, nothing, (step, step), lambda lengths, generated: step)
+    return lambda: run_asynchronous(scenario, DrawnWorkload(tuple(steps), 2), prices, Trace())
 
 
 def simpy_replica(
@@ -167,7 +161,7 @@ def main() -> None:
     fastest = report("closed form, static split, no queue", count, closed)
     compare("static split, 32 slots", count, lambda: rollout(batch, iterations, Fleet(REPLICAS, "static", queued)))
     compare("one queue, 32 slots", count, lambda: rollout(batch, iterations, Fleet(REPLICAS, "shared_queue", queued)))
-    compare("asynchronous pool", count, pool_of(batch, iterations, table))
+    compare("asynchronous loop", count, loop_of(batch, iterations, table, REPLICAS))
     ends: list[float] = []
     seconds = best_of(1, lambda: ends.append(run_simpy(table, batches[:SIMPY_REPLICAS])), cpu_s)
     simpy_count = sum(map(len, batches[:SIMPY_REPLICAS]))
