@@ -212,29 +212,22 @@ EXPORT int64_t pool_infeasible(const Pool *pool) { return pool->infeasible; }
 EXPORT void pool_free(Pool *pool) {
     if (!pool)
         return;
-    void *parts[] = {pool->sequences, pool->queue_links, pool->running_links, pool->kept_links,
-                     pool->kept_tokens, pool->replicas, pool->heaps,
-                     pool->pauses, pool->done, pool->residents.places, pool->seen, pool->due.heap,
-                     pool->due.place, pool->load.heap, pool->load.place, pool->stale, pool->is_stale,
-                     pool->cancelled};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        free(parts[i]);
+    release(&pool->memory);
     free(pool);
 }
 
-static bool ordered_new(Ordered *ordered, int32_t count, double key) {
+static void ordered_new(Ordered *ordered, Block *memory, int32_t count, double key) {
     ordered->count = count;
-    ordered->heap = malloc((size_t)count * sizeof *ordered->heap);
-    ordered->place = malloc((size_t)count * sizeof *ordered->place);
-    if (!ordered->heap || !ordered->place)
-        return false;
-    for (int32_t i = 0; i < count; i++)
+    ordered->heap = part(memory, (size_t)count * sizeof *ordered->heap);
+    ordered->place = part(memory, (size_t)count * sizeof *ordered->place);
+    for (int32_t i = 0; memory->start && i < count; i++)
         ordered_put(ordered, i, (Place){key, i});
-    return true;
 }
 
-/* Memory for everything that grows with samples and replicas; pages that nothing touches cost nothing. */
-static bool allocate(Pool *pool, int64_t slots, int64_t max_pauses) {
+/* Lay everything that grows with samples and replicas out in the pool's memory, or only count it where there is none
+ * yet. */
+static void lay_out(Pool *pool, int64_t slots, int64_t max_pauses) {
+    Block *memory = &pool->memory;
     const size_t samples = (size_t)pool->samples.samples, replicas = (size_t)pool->num_replicas;
     const size_t resident = replicas * (size_t)slots < samples ? replicas * (size_t)slots : samples;
     size_t places = 4;
@@ -242,24 +235,22 @@ static bool allocate(Pool *pool, int64_t slots, int64_t max_pauses) {
         places *= 2;
     pool->residents.mask = places - 1;
     pool->heap_places = (int32_t)(2 * slots);
-    pool->sequences = calloc(samples, sizeof *pool->sequences);
-    pool->queue_links = malloc(samples * sizeof *pool->queue_links);
-    pool->running_links = malloc(samples * sizeof *pool->running_links);
-    pool->kept_links = malloc(samples * sizeof *pool->kept_links);
-    pool->kept_tokens = calloc(samples, sizeof *pool->kept_tokens);
-    pool->replicas = calloc(replicas, sizeof *pool->replicas);
-    pool->heaps = malloc(replicas * (size_t)pool->heap_places * sizeof *pool->heaps);
-    pool->pauses = malloc((size_t)(max_pauses + 1) * sizeof *pool->pauses);
-    pool->done = malloc((size_t)pool->samples.completions * sizeof *pool->done);
-    pool->residents.places = calloc(places, sizeof *pool->residents.places);
-    pool->seen = calloc((size_t)pool->samples.groups, sizeof *pool->seen);
-    pool->stale = malloc(replicas * sizeof *pool->stale);
-    pool->is_stale = calloc(replicas, sizeof *pool->is_stale);
-    pool->cancelled = calloc(samples, sizeof *pool->cancelled);
-    return ordered_new(&pool->due, pool->num_replicas, INFINITY) && ordered_new(&pool->load, pool->num_replicas, 0.0)
-           && pool->sequences && pool->queue_links && pool->running_links && pool->kept_links && pool->kept_tokens
-           && pool->replicas && pool->heaps && pool->pauses && pool->done && pool->residents.places && pool->seen && pool->stale
-           && pool->is_stale && pool->cancelled;
+    pool->replicas = part(memory, replicas * sizeof *pool->replicas);
+    ordered_new(&pool->due, memory, pool->num_replicas, INFINITY);
+    ordered_new(&pool->load, memory, pool->num_replicas, 0.0);
+    pool->stale = part(memory, replicas * sizeof *pool->stale);
+    pool->is_stale = part(memory, replicas * sizeof *pool->is_stale);
+    pool->heaps = part(memory, replicas * (size_t)pool->heap_places * sizeof *pool->heaps);
+    pool->residents.places = part(memory, places * sizeof *pool->residents.places);
+    pool->sequences = part(memory, samples * sizeof *pool->sequences);
+    pool->queue_links = part(memory, samples * sizeof *pool->queue_links);
+    pool->running_links = part(memory, samples * sizeof *pool->running_links);
+    pool->kept_links = part(memory, samples * sizeof *pool->kept_links);
+    pool->kept_tokens = part(memory, samples * sizeof *pool->kept_tokens);
+    pool->cancelled = part(memory, samples * sizeof *pool->cancelled);
+    pool->done = part(memory, (size_t)pool->samples.completions * sizeof *pool->done);
+    pool->seen = part(memory, (size_t)pool->samples.groups * sizeof *pool->seen);
+    pool->pauses = part(memory, (size_t)(max_pauses + 1) * sizeof *pool->pauses);
 }
 
 /* Idle replicas and samples that nobody has submitted; NULL without memory. What the arguments point to stays the
@@ -273,10 +264,12 @@ EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Sa
                    .dispatch = (Dispatch)dispatch, .num_replicas = (int32_t)num_replicas, .shared = EMPTY_LIST,
                    .infeasible = NONE};
     const int64_t slots = timing->max_sequences < samples->samples ? timing->max_sequences : samples->samples;
-    if (!allocate(pool, slots, max_pauses)) {
-        pool_free(pool);
+    lay_out(pool, slots, max_pauses);
+    if (!reserve(&pool->memory)) {
+        free(pool);
         return NULL;
     }
+    lay_out(pool, slots, max_pauses);
     for (int32_t number = 0; number < pool->num_replicas; number++) {
         Completion *heap = pool->heaps + (size_t)number * (size_t)pool->heap_places;
         pool->replicas[number] = (Replica){.number = number, .waiting = EMPTY_LIST, .running = EMPTY_LIST,

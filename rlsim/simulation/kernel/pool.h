@@ -11,6 +11,7 @@
 
 #include "containers.h"
 #include "iteration_times.h"
+#include "memory.h"
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -105,6 +106,7 @@ typedef enum { STATIC, ROUND_ROBIN, LEAST_LOADED, SHARED_QUEUE } Dispatch;
  * stale: replicas whose next event must be asked for anew. seen: last recomputation that met a prompt. cancelled:
  * samples to be aborted. turn: replica that is offered the head of the shared queue first. */
 typedef struct {
+    Block memory;
     const IterationTimes *timing;
     Counters *counters;
     Samples samples;
