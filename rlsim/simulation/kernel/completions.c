@@ -8,8 +8,9 @@ static bool completes_before(const Completion *a, const Completion *b) {
     return a->last_iteration < b->last_iteration || (a->last_iteration == b->last_iteration && a->key < b->key);
 }
 
-bool completion_is_valid(const Pool *pool, const Completion *entry) {
-    return pool->sequences[entry->sequence].heap_key == entry->key;
+/* Most heaps hold no stale entry, and their sequences need not be looked at. */
+bool completion_is_valid(const Pool *pool, const Replica *replica, const Completion *entry) {
+    return !replica->heap_stale || pool->sequences[entry->sequence].heap_key == entry->key;
 }
 
 /* Put an entry where `at` is free, as far down as it belongs. */
@@ -30,9 +31,10 @@ static void sink(Replica *replica, int32_t at, Completion entry) {
 static void compact(const Pool *pool, Replica *replica) {
     int32_t kept = 0;
     for (int32_t i = 0; i < replica->heap_length; i++)
-        if (completion_is_valid(pool, &replica->heap[i]))
+        if (completion_is_valid(pool, replica, &replica->heap[i]))
             replica->heap[kept++] = replica->heap[i];
     replica->heap_length = kept;
+    replica->heap_stale = 0;
     for (int32_t at = kept / 2 - 1; at >= 0; at--)
         sink(replica, at, replica->heap[at]);
 }

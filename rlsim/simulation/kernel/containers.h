@@ -3,14 +3,22 @@
 #define RLSIM_CONTAINERS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { NONE = -1 };
 
-/* A doubly linked list of samples; its links lie in an array with one place for each sample. */
+/* A doubly linked list of samples; its links lie `stride` bytes apart, one for each sample. */
 typedef struct {
     int32_t previous, next;
 } Link;
+
+typedef struct {
+    char *first;
+    size_t stride;
+} Links;
+
+static inline Link *link_of(Links links, int32_t i) { return (Link *)(void *)(links.first + (size_t)i * links.stride); }
 
 typedef struct {
     int32_t head, tail, length;
@@ -18,36 +26,36 @@ typedef struct {
 
 static const List EMPTY_LIST = {NONE, NONE, 0};
 
-static inline void list_append(List *list, Link *links, int32_t i) {
-    links[i] = (Link){list->tail, NONE};
+static inline void list_append(List *list, Links links, int32_t i) {
+    *link_of(links, i) = (Link){list->tail, NONE};
     if (list->tail == NONE)
         list->head = i;
     else
-        links[list->tail].next = i;
+        link_of(links, list->tail)->next = i;
     list->tail = i;
     list->length++;
 }
 
-static inline void list_prepend(List *list, Link *links, int32_t i) {
-    links[i] = (Link){NONE, list->head};
+static inline void list_prepend(List *list, Links links, int32_t i) {
+    *link_of(links, i) = (Link){NONE, list->head};
     if (list->head == NONE)
         list->tail = i;
     else
-        links[list->head].previous = i;
+        link_of(links, list->head)->previous = i;
     list->head = i;
     list->length++;
 }
 
-static inline void list_remove(List *list, Link *links, int32_t i) {
-    const Link link = links[i];
+static inline void list_remove(List *list, Links links, int32_t i) {
+    const Link link = *link_of(links, i);
     if (link.previous == NONE)
         list->head = link.next;
     else
-        links[link.previous].next = link.next;
+        link_of(links, link.previous)->next = link.next;
     if (link.next == NONE)
         list->tail = link.previous;
     else
-        links[link.next].previous = link.previous;
+        link_of(links, link.next)->previous = link.previous;
     list->length--;
 }
 

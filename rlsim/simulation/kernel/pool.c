@@ -146,7 +146,7 @@ void pool_cancel(Pool *pool, int32_t first, int32_t count) {
     for (int32_t i = first; i < first + count; i++)
         pool->cancelled[i] = true;
     for (int32_t i = pool->shared.head, next; i != NONE; i = next) {
-        next = pool->queue_links[i].next;
+        next = link_of(pool->queue_links, i)->next;
         if (pool->cancelled[i]) {
             list_remove(&pool->shared, pool->queue_links, i);
             pool->cancelled[i] = false;
@@ -243,9 +243,9 @@ static void lay_out(Pool *pool, int64_t slots, int64_t max_pauses) {
     pool->heaps = part(memory, replicas * (size_t)pool->heap_places * sizeof *pool->heaps);
     pool->residents.places = part(memory, places * sizeof *pool->residents.places);
     pool->sequences = part(memory, samples * sizeof *pool->sequences);
-    pool->queue_links = part(memory, samples * sizeof *pool->queue_links);
-    pool->running_links = part(memory, samples * sizeof *pool->running_links);
-    pool->kept_links = part(memory, samples * sizeof *pool->kept_links);
+    pool->queue_links = (Links){(char *)&pool->sequences->queue, sizeof *pool->sequences};
+    pool->running_links = (Links){(char *)&pool->sequences->running, sizeof *pool->sequences};
+    pool->kept_links = (Links){part(memory, samples * sizeof(Link)), sizeof(Link)};
     pool->kept_tokens = part(memory, samples * sizeof *pool->kept_tokens);
     pool->cancelled = part(memory, samples * sizeof *pool->cancelled);
     pool->done = part(memory, (size_t)pool->samples.completions * sizeof *pool->done);

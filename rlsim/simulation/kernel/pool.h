@@ -48,6 +48,7 @@ typedef struct {
     int64_t group, prompt, history, response, total;
     double tokens_per_iteration, arrival_s, context_at_zero;
     int64_t done, last_iteration, prefill_left, prefill_end, heap_key;
+    Link queue, running;
     bool resumed;
 } Sequence;
 
@@ -85,13 +86,13 @@ typedef struct {
     bool idle;
 } Absence;
 
-/* waiting, running, prefilling: in the order of submission, admission, admission. The first `prefilled` of those in
+/* heap_stale: entries of the heap whose sequences were evicted. waiting, running, prefilling: in the order of submission, admission, admission. The first `prefilled` of those in
  * prefill finish it with the iteration in progress. end_s: end of the segment in progress, or NOT_BEGUN. */
 typedef struct {
     int32_t number, outstanding, prefilled, next_pause;
     List waiting, running, prefilling;
     Completion *heap;
-    int32_t heap_length;
+    int32_t heap_length, heap_stale;
     int64_t heap_keys, waiting_prompts, iteration, segment_iterations, decoded;
     double now_s, end_s, peak_kv_tokens, context_at_zero, tokens_per_iteration, held;
     Kept kept;
@@ -101,10 +102,12 @@ typedef struct {
 
 typedef enum { STATIC, ROUND_ROBIN, LEAST_LOADED, SHARED_QUEUE } Dispatch;
 
-/* queue_links: of lists of samples in which one is before it decodes (the shared queue, waiting or prefilling on a
- * replica). kept_tokens: of the context that a sample has left in a prefix cache, linked by kept_links. done: samples in the order of completion. due: replicas by their next event, load: by unfinished samples.
- * stale: replicas whose next event must be asked for anew. seen: last recomputation that met a prompt. cancelled:
- * samples to be aborted. turn: replica that is offered the head of the shared queue first. */
+/* queue_links, running_links: in the sequences, which are at hand where these are asked for; the former of lists in
+ * which a sample is before it decodes (the shared queue, waiting or prefilling on a replica). kept_tokens: of the
+ * context that a sample has left in a prefix cache, linked by kept_links. done: samples in the order of completion.
+ * due: replicas by their next event, load: by unfinished samples. stale: replicas whose next event must be asked for
+ * anew. seen: last recomputation that met a prompt. cancelled: samples to be aborted. turn: replica that is offered the
+ * head of the shared queue first. */
 typedef struct {
     Block memory;
     const IterationTimes *timing;
@@ -113,7 +116,7 @@ typedef struct {
     bool sharing;
     Dispatch dispatch;
     Sequence *sequences;
-    Link *queue_links, *running_links, *kept_links;
+    Links queue_links, running_links, kept_links;
     int64_t *kept_tokens;
     List shared;
     int32_t num_replicas, heap_places, turn;
@@ -133,7 +136,7 @@ typedef struct {
 /* A sample finished at a time on a replica; whether the run stops there. */
 typedef bool (*Finished)(void *owner, double time_s, int32_t sample, int32_t replica);
 
-bool completion_is_valid(const Pool *pool, const Completion *entry);
+bool completion_is_valid(const Pool *pool, const Replica *replica, const Completion *entry);
 void completion_push(const Pool *pool, Replica *replica, Completion entry);
 Completion completion_pop(Replica *replica);
 

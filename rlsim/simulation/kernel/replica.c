@@ -88,10 +88,12 @@ static void finish(Pool *pool, Replica *replica) {
     replica->segment_iterations = 0;
     while (replica->heap_length && replica->heap[0].last_iteration <= replica->iteration) {
         const Completion entry = completion_pop(replica);
-        if (completion_is_valid(pool, &entry)) {
-            leave_decoding(replica, &pool->sequences[entry.sequence]);
-            complete(pool, replica, entry.sequence, end_s);
+        if (!completion_is_valid(pool, replica, &entry)) {
+            replica->heap_stale--;
+            continue;
         }
+        leave_decoding(replica, &pool->sequences[entry.sequence]);
+        complete(pool, replica, entry.sequence, end_s);
     }
     start_decoding(pool, replica, end_s);
 }
@@ -173,7 +175,7 @@ static void begin_prefill(Pool *pool, Replica *replica, double kv) {
     const int64_t budget = timing->max_batched_tokens - decoding * timing->tokens_per_sequence;
     int64_t tokens = 0;
     double behind = 0.0;
-    for (int32_t i = replica->prefilling.head; i != NONE; i = pool->queue_links[i].next) {
+    for (int32_t i = replica->prefilling.head; i != NONE; i = link_of(pool->queue_links, i)->next) {
         Sequence *sequence = &pool->sequences[i];
         const int64_t chunk = chunk_of(pool, sequence->prefill_left, tokens, budget);
         if (!chunk)
@@ -207,8 +209,10 @@ static void begin_segment(Pool *pool, Replica *replica, double kv) {
     const IterationTimes *timing = pool->timing;
     const int64_t decoding = replica->running.length;
     const double growth = replica->tokens_per_iteration;
-    while (!completion_is_valid(pool, &replica->heap[0]))
+    while (!completion_is_valid(pool, replica, &replica->heap[0])) {
         completion_pop(replica);
+        replica->heap_stale--;
+    }
     int64_t count = replica->heap[0].last_iteration - replica->iteration;
     const double spare = timing->kv_capacity_tokens - kv;
     if ((double)count * growth > spare) {

@@ -18,6 +18,7 @@ static void stop(Pool *pool, Replica *replica, int32_t i) {
     } else {
         sequence->done = sequence->total - (sequence->last_iteration - replica->iteration);
         leave_decoding(replica, sequence);
+        replica->heap_stale++;
     }
 }
 
@@ -57,7 +58,7 @@ static void discard(Pool *pool, Replica *replica, int32_t i) {
 /* Samples that are cancelled leave, whether they run or wait. */
 void cancel(Pool *pool, Replica *replica) {
     for (int32_t i = replica->running.head, next; i != NONE; i = next) {
-        next = pool->running_links[i].next;
+        next = link_of(pool->running_links, i)->next;
         if (!pool->cancelled[i])
             continue;
         stop(pool, replica, i);
@@ -66,7 +67,7 @@ void cancel(Pool *pool, Replica *replica) {
         discard(pool, replica, i);
     }
     for (int32_t i = replica->waiting.head, next; i != NONE; i = next) {
-        next = pool->queue_links[i].next;
+        next = link_of(pool->queue_links, i)->next;
         if (!pool->cancelled[i])
             continue;
         list_remove(&replica->waiting, pool->queue_links, i);
@@ -85,21 +86,21 @@ static void forget_one(Replica *replica, Sequence *sequence) {
 
 /* Samples that have begun start again: running ones in place, others when they are next. */
 void forget(Pool *pool, Replica *replica) {
-    for (int32_t i = replica->running.head; i != NONE; i = pool->running_links[i].next) {
+    for (int32_t i = replica->running.head; i != NONE; i = link_of(pool->running_links, i)->next) {
         Sequence *sequence = &pool->sequences[i];
         stop(pool, replica, i);
         forget_one(replica, sequence);
         replica->held += own_tokens(sequence);
         list_append(&replica->prefilling, pool->queue_links, i);
     }
-    for (int32_t i = replica->waiting.head; i != NONE; i = pool->queue_links[i].next)
+    for (int32_t i = replica->waiting.head; i != NONE; i = link_of(pool->queue_links, i)->next)
         forget_one(replica, &pool->sequences[i]);
 }
 
 /* All resident sequences prefill their context again, in the order of their admission. */
 void prefill_again(Pool *pool, Replica *replica) {
     const int64_t recomputation = ++pool->recomputations;
-    for (int32_t i = replica->running.head; i != NONE; i = pool->running_links[i].next) {
+    for (int32_t i = replica->running.head; i != NONE; i = link_of(pool->running_links, i)->next) {
         Sequence *sequence = &pool->sequences[i];
         stop(pool, replica, i);
         replica->held += own_tokens(sequence);
@@ -115,11 +116,11 @@ void prefill_again(Pool *pool, Replica *replica) {
 /* Unfinished samples and the response tokens that each has so far; how many there are. */
 int64_t replica_in_progress(const Pool *pool, const Replica *replica, int64_t *samples, double *tokens) {
     int64_t count = 0;
-    for (int32_t i = replica->waiting.head; i != NONE; i = pool->queue_links[i].next) {
+    for (int32_t i = replica->waiting.head; i != NONE; i = link_of(pool->queue_links, i)->next) {
         samples[count] = i;
         tokens[count++] = emitted_tokens(&pool->sequences[i], 0);
     }
-    for (int32_t i = replica->running.head; i != NONE; i = pool->running_links[i].next) {
+    for (int32_t i = replica->running.head; i != NONE; i = link_of(pool->running_links, i)->next) {
         const Sequence *sequence = &pool->sequences[i];
         const int64_t since = sequence->total - (sequence->last_iteration - replica->iteration) - sequence->done;
         samples[count] = i;
