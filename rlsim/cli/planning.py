@@ -110,15 +110,19 @@ def techniques(
     overrides: o.SetOption = None,
     as_json: o.JsonOption = False,
     full: o.FullOption = False,
+    out: o.OutOption = None,
 ) -> None:
     """Try every published technique on your scenario: what it brings, what it asks, which two go best together.
 
     Speculative and suffix drafting, asynchronous and partial rollouts, tail batching, streaming, dispatch, FP8
-    rollouts, faster refits and others, each with its source and the overrides that apply it.
+    rollouts, faster refits and others, each with its source and the overrides that apply it. --out DIR writes
+    techniques.json and techniques.png.
     """
     from rlsim.planning.techniques import techniques as run
+    from rlsim.report.files import write_out
 
     answer = run(given_scenario(scenario, words, overrides))
+    write_out(answer, out)
     print_result(answer, as_json, full)
 
 

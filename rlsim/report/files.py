@@ -17,7 +17,7 @@ from rlsim.report.timeline import timeline_json
 from rlsim.results import Projection
 from rlsim.results.check import Check
 from rlsim.results.headroom import Headroom
-from rlsim.results.planning import Blame
+from rlsim.results.planning import Blame, Techniques
 from rlsim.results.projection import About
 from rlsim.results.run import Run
 from rlsim.results.size import Sizing
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     Content = str | bytes | Figure
 
-Answer = Projection | Run | Blame | Check | Sizing | Headroom | Validation | CrossValidation | Published
-DRAWN = ("run", "sweep", "plan", "blame", "check", "size", "headroom")
+Answer = Projection | Run | Blame | Check | Sizing | Headroom | Techniques | Validation | CrossValidation | Published
+DRAWN = ("run", "sweep", "plan", "blame", "check", "size", "headroom", "techniques")
 """Kinds of results whose files hold all that their pictures show."""
 
 
@@ -59,7 +59,7 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
         found |= {"projection.json": answer.to_json(), "timeline.json": timeline_json(answer)}
     elif isinstance(answer, Run):
         found |= {"run.json": answer.to_json(), "steps.csv": answer.to_csv()}
-    elif isinstance(answer, Blame | Check | Sizing | Headroom):
+    elif isinstance(answer, Blame | Check | Sizing | Headroom | Techniques):
         kind = next(kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record))
         found[KINDS[kind][0]] = answer.to_json()
     elif isinstance(answer, CrossValidation):
@@ -74,7 +74,7 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
 
 def _pictures(answer: Answer | SweepResult | Plan) -> dict[str, Figure]:
     """Pictures of an answer by their files; matplotlib is imported where one is drawn."""
-    from rlsim.report.figures.bars import ladder_figure, waterfall_figure
+    from rlsim.report.figures.bars import ladder_figure, techniques_figure, waterfall_figure
     from rlsim.report.figures.grids import plan_figure, size_figure, sweep_figures
     from rlsim.report.figures.measured import checked_figure
     from rlsim.report.figures.phases import phases_figure
@@ -94,6 +94,8 @@ def _pictures(answer: Answer | SweepResult | Plan) -> dict[str, Figure]:
             return {"size.png": size_figure(answer)}
         case Headroom():
             return {"headroom.png": ladder_figure(answer)}
+        case Techniques():
+            return {"techniques.png": techniques_figure(answer)}
         case Plan():
             return {"pareto.png": plan_figure(answer)}
         case SweepResult():

@@ -19,7 +19,7 @@ from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.timeline import read_timeline
 from rlsim.results.check import Check
 from rlsim.results.headroom import Headroom
-from rlsim.results.planning import Blame
+from rlsim.results.planning import Blame, Techniques
 from rlsim.results.projection import About, Projection
 from rlsim.results.record import LARGEST, Record, what_is_wrong
 from rlsim.results.run import Run
@@ -38,6 +38,7 @@ RECORDS: dict[str, tuple[type[Record], int]] = {
     "check": (Check, DOCUMENT_BYTES),
     "size": (Sizing, DOCUMENT_BYTES),
     "headroom": (Headroom, DOCUMENT_BYTES),
+    "techniques": (Techniques, DOCUMENT_BYTES),
 }
 """What the files hold, and how large they may be."""
 SCENARIO_BYTES = 2**18

@@ -17,7 +17,7 @@ MOST_LINES = 40
 TEXTS = {
     "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
     "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "blame:render_blame",
-    "Techniques": "planning:render_techniques", "Sensitivity": "planning:render_sensitivity",
+    "Techniques": "techniques:render_techniques", "Sensitivity": "planning:render_sensitivity",
     "Check": "check:render_check", "Sizing": "size:render_size", "Headroom": "headroom:render_headroom",
 }  # fmt: skip
 """Functions of :mod:`rlsim.report.text` by the answer that they show; by name, since results know no report."""

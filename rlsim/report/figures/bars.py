@@ -15,7 +15,7 @@ from rlsim.report import format as fmt
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style
 from rlsim.results import Interval
 from rlsim.results.headroom import Headroom
-from rlsim.results.planning import Blame
+from rlsim.results.planning import Blame, Techniques
 
 WIDTH_IN, BAR_IN, ROW_GAP_IN = 9.0, 0.2, 0.13
 TIP = "tip:"
@@ -169,3 +169,19 @@ def ladder_figure(found: Headroom) -> Figure:
         rows.append(BarRow(one.name, f"{one.step_s:.1f} s{saved}", [bar]))
     key = {INK: "as it is", LINE_COLORS[0]: "somebody can", GREY: "nobody can", BACKGROUND: "saved"}
     return bars_figure(rows, "seconds per step", key, title=f"{found.scenario}: what each rung leaves of a step")
+
+
+def techniques_figure(found: Techniques) -> Figure:
+    """The speed-up of every technique with its interval, fastest first, the best pair above them."""
+    colors = {True: LINE_COLORS[0], False: LINE_COLORS[1]}
+    rows = [
+        BarRow(
+            one.title,
+            f"{fmt.times(one.speedup)}, {one.step_s.mean:.1f} s",
+            [Bar(one.speedup, color=colors[one.same_update])],
+        )
+        for one in found.ranked
+    ]
+    key = {colors[True]: "the same update", colors[False]: "other samples or weights"}
+    title = f"{found.scenario}: published techniques on a step of {found.step_s.mean:.1f} s"
+    return bars_figure(rows, "step now over step with it", key, rule=1.0, title=title)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import ladder_figure
+from rlsim.report.figures.bars import ladder_figure, techniques_figure
 from rlsim.report.figures.grids import size_figure
 from rlsim.report.figures.measured import checked_figure
 from rlsim.report.page.parts import Block, Entries, KeyFigure, Part, Sections, Text, assumed, picture, ranged, table
 from rlsim.report.text import check as checked
 from rlsim.report.text import size as sized
+from rlsim.report.text import techniques as tried
 from rlsim.report.text.headroom import headroom_words, ladder_table, rung_words
 from rlsim.results.check import Check
 from rlsim.results.headroom import Headroom
+from rlsim.results.planning import Techniques
 from rlsim.results.size import DeviceSize, Sizing
 
 
@@ -87,3 +89,18 @@ def headroom_part(found: Headroom) -> Part:
     }
     about = [f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.mode}", f"digest {found.digest}"]
     return Part("headroom", found.scenario, headroom_words(found), figures, sections, about)
+
+
+def techniques_part(found: Techniques) -> Part:
+    """What published techniques would bring."""
+    figures = [ranged("A step takes", found.step_s, fmt.seconds)]
+    figures += [ranged("With the best", one.step_s, fmt.seconds) for one in tried.faster(found)[:1]]
+    asked = [f"{tried.technique_words(one)} {' '.join(one.changes)}" for one in tried.faster(found)]
+    sections: Sections = {
+        "techniques-ranking": [picture("techniques-speedups", techniques_figure(found), tried.techniques_table(found))],
+        "techniques-asked": _listed(asked),
+        "techniques-left-out": _listed(f"{one.title}: {one.reason}" for one in found.left_out),
+    }
+    return Part(
+        "techniques", found.scenario, tried.best_technique(found), figures, sections, [f"digest {found.digest}"]
+    )

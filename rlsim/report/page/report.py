@@ -16,7 +16,7 @@ from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
 from rlsim.report.files import drawable, write_files
 from rlsim.report.folder import KINDS, kinds_in, read_answer
-from rlsim.report.page.advice import check_part, headroom_part, size_part
+from rlsim.report.page.advice import check_part, headroom_part, size_part, techniques_part
 from rlsim.report.page.answers import blame_part, plan_part, run_part, sweep_part, validation_part
 from rlsim.report.page.parts import WORDS, Part
 from rlsim.report.page.projection import projection_part
@@ -31,6 +31,7 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "check": check_part,
     "size": size_part,
     "headroom": headroom_part,
+    "techniques": techniques_part,
 }
 SUFFIXES = (".html", ".htm")
 
