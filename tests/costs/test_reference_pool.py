@@ -10,7 +10,9 @@ from rlsim.costs.interface import Part, PhaseCost, StepCost
 from rlsim.costs.memory import trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.idle import idle_of
 from rlsim.projection.project import project
+from rlsim.projection.variant import simulate_variant
 from rlsim.schema.trainer import Trainer
 from rlsim.simulation.streaming import streamed
 
@@ -73,3 +75,12 @@ def test_none_is_the_plain_loop_and_some_are_paid_for() -> None:
     assert (pool.cluster.generation, pool.cluster.training) == (6, 6)
     split = vary(pool, {"generation_share": 0.5})
     assert split.cluster.generation + split.cluster.training == 6
+
+
+def test_idle_time_of_all_pools_and_work_add_up() -> None:
+    keys = {"trainer.reference_logprobs": True, "cluster.reference_gpus": 2, "simulation.replications": 1}
+    run = simulate_variant(vary(load_scenario("quickstart"), keys))
+    found = {one.pool: one for one in idle_of(run) if one.cause == "nothing to score"}["reference"]
+    assert found.gpu_s == pytest.approx(2 * np.mean([one.seconds - one.cost.reference_s for one in run.every_step]))
+    assert 0 < sum(one.share for one in idle_of(run)) < 1
+    assert any(one.cause == "reference pool" for one in idle_of(run))
