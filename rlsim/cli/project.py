@@ -121,8 +121,8 @@ def blame(
 def report(folder: Path, out: Path | None = None) -> None:
     """Write one HTML page of the results in a folder.
 
-    DIR is what --out of project, run, plan, sweep, validate, blame, check, size or headroom wrote; several of them in
-    one folder make one page. Charts are drawn in it: it needs no network, runs no script, and prints.
+    DIR is what --out of project, run, plan, sweep, validate, blame, check, size, headroom or techniques wrote; several
+    of them in one folder make one page. Charts are drawn in it: it needs no network, runs no script, and prints.
     """
     from rlsim.report.page.report import write_report
 
@@ -132,8 +132,8 @@ def report(folder: Path, out: Path | None = None) -> None:
 def plot(folder: Path, out: Path | None = None) -> None:
     """Draw the pictures of finished results again, without simulating anything.
 
-    Takes the folders of run, sweep, plan, blame, check, size and headroom; --out DIR writes elsewhere. The pictures of
-    project and validate need more than their files hold; the message then says which command draws them.
+    Takes the folders of run, sweep, plan, blame, check, size, headroom and techniques; --out DIR writes elsewhere. The
+    pictures of project and validate need more than their files hold; the message then says which command draws them.
     """
     from rlsim.report.folder import replot
 

@@ -130,8 +130,8 @@ class PhaseCost:
 class StepCost:
     """What the trainer does with the batch of one step.
 
-    reference_s: a reference pool's pass, beside the samples that are still generated, where the trainer streams; else
-    log-probs hold what they wait for it.
+    reference_s: a reference pool's pass. Where the trainer streams it runs beside the samples that are still generated;
+    else log-probs hold what they wait for it.
     """
 
     data: PhaseCost

@@ -214,14 +214,15 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
 def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
     cluster = scenario.cluster
     for gpus, lag in itertools.product(limits.sizes, limits.lags):
+        free = gpus - cluster.reference_gpus
         if lag == 0:
-            yield GpuSplit(gpus, 0, gpus, gpus)
+            yield GpuSplit(gpus, 0, max(1, free), max(1, free))
             continue
-        own = [] if cluster.colocated or gpus != cluster.num_gpus else [cluster.generation / cluster.num_gpus]
-        shares = sorted({*limits.shares, *own}) if gpus > 1 else []
-        for generation in dict.fromkeys(split_gpus(gpus, share, 1, 1) for share in shares):
-            if 0 < generation < gpus:
-                yield GpuSplit(gpus, lag, generation, gpus - generation)
+        own = [] if cluster.colocated or gpus != cluster.num_gpus else [cluster.generation / free]
+        shares = sorted({*limits.shares, *own}) if free > 1 else []
+        for generation in dict.fromkeys(split_gpus(free, share, 1, 1) for share in shares):
+            if 0 < generation < free:
+                yield GpuSplit(gpus, lag, generation, free - generation)
 
 
 def _engine_layouts(scenario: Scenario, gpus: int) -> list[EngineLayout]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsim.costs.trainer.training import IMBALANCE
+from rlsim.costs.trainer.training import IMBALANCE, REFERENCE_POOL
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results.planning import Idle
 from rlsim.simulation.trace import StepRecord
 
 BUBBLE = "pipeline bubble"
 """Part of a pass in which stages wait for each other."""
-WAITS = (BUBBLE, IMBALANCE)
+WAITS = (BUBBLE, IMBALANCE, REFERENCE_POOL)
 """Parts of a pass in which GPUs of the trainer wait for others."""
 Seconds = dict[str, float]
 
@@ -21,21 +21,25 @@ def idle_of(run: SimulatedVariant) -> tuple[Idle, ...]:
 
     A replica is idle while it has no sequence (straggler tail: others of the pool have some; environments apart), while
     nobody in the pool has any (the loop's limit) and while weights move. A training GPU is idle while its batch is not
-    there, while weights move, in the bubble of its pipeline and while it waits for a rank with more tokens.
+    there, while weights move, in the bubble of its pipeline and while it waits for a rank with more tokens, or for the
+    pool of the reference policy, whose GPUs idle outside their pass.
     """
     step_s = float(np.mean([step.seconds for step in run.every_step]))
     cluster = run.scenario.cluster
-    pools = {"generation": cluster.generation, "training": cluster.training}
+    pools = {"generation": cluster.generation, "training": cluster.training, "reference": cluster.reference_gpus}
+    apart = {"nothing to score": step_s - float(np.mean([step.cost.reference_s for step in run.every_step]))}
     found = [
         Idle(
-            pool="all" if cluster.colocated else name,  # the same GPUs in turn, so that causes are those of one pool
+            pool="all"
+            if cluster.colocated and causes is not apart
+            else name,  # the same GPUs in turn, so that causes are those of one pool
             cause=cause,
             gpu_s=seconds * gpus,
             share=seconds * gpus / (step_s * cluster.num_gpus),
         )
-        for (name, gpus), causes in zip(pools.items(), _causes(run, step_s), strict=True)
+        for (name, gpus), causes in zip(pools.items(), (*_causes(run, step_s), apart), strict=True)
         for cause, seconds in causes.items()
-        if seconds > 1e-9 * step_s
+        if gpus and seconds > 1e-9 * step_s
     ]
     return tuple(sorted(found, key=lambda one: -one.gpu_s))
 

@@ -23,7 +23,7 @@ from rlsim.report.text.validation import rows_csv
 from rlsim.report.timeline import read_timeline, timeline_json
 from rlsim.results.check import Check
 from rlsim.results.headroom import Headroom
-from rlsim.results.planning import Blame
+from rlsim.results.planning import Blame, Techniques
 from rlsim.results.projection import About, Projection
 from rlsim.results.record import LARGEST, Record, what_is_wrong
 from rlsim.results.run import Run
@@ -47,6 +47,7 @@ RECORDS: dict[str, tuple[type[Record], int]] = {
     "check": (Check, DOCUMENT_BYTES),
     "size": (Sizing, DOCUMENT_BYTES),
     "headroom": (Headroom, DOCUMENT_BYTES),
+    "techniques": (Techniques, DOCUMENT_BYTES),
 }
 """What the files hold, and how large they may be."""
 SCENARIO_BYTES = 2**18

@@ -16,9 +16,15 @@ MOST_LINES = 40
 """Of a text that is not asked for in full."""
 TEXTS = {
     "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
+<<<<<<< 88c5f610a0645cca721bb2ca28df35d746c13e12
     "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
     "Techniques": "planning:render_techniques", "Sensitivity": "planning:render_sensitivity",
     "Check": "attribution:render_check", "Sizing": "size:render_size", "Headroom": "attribution:render_headroom",
+=======
+    "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "blame:render_blame",
+    "Techniques": "techniques:render_techniques", "Sensitivity": "planning:render_sensitivity",
+    "Check": "check:render_check", "Sizing": "size:render_size", "Headroom": "headroom:render_headroom",
+>>>>>>> dfdaba13dfdc372443c74873ec489445835520d4
 }  # fmt: skip
 """Functions of :mod:`rlsim.report.text` by the answer that they show; by name, since results know no report."""
 

@@ -153,6 +153,11 @@ class Techniques(Answer):
     best_pair: Technique | None
     left_out: tuple[LeftOut, ...]
 
+    @property
+    def ranked(self) -> tuple[Technique, ...]:
+        """The best pair, where there is one, and the techniques."""
+        return (*([] if self.best_pair is None else [self.best_pair]), *self.techniques)
+
     def rows_shown(self) -> Sequence[Record]:
         """The techniques."""
         return self.techniques

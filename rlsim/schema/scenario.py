@@ -232,9 +232,7 @@ def _whole_rollouts(s: Scenario) -> None:
         (s.engine.migration != "none", "engine.migration", "engine.dispatch least_loaded"),
     ):
         if stated:
-            raise ValueError(
-                f"{key} needs loop.mode sync, whose steps are rollouts of their own; give {instead} instead"
-            )
+            raise ValueError(f"{key} needs loop.mode sync, whose steps are whole rollouts; give {instead} instead")
 
 
 def _asynchrony(s: Scenario) -> None:
@@ -305,16 +303,14 @@ def _recurrent_heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
         _divides(tensor_parallel, model.mamba.num_heads, key, f"Mamba heads of {model.name}")
 
 
-def _layout(section: str, layout: Engine | Trainer, tensor_parallel: int, model: ModelCard) -> None:
+def _layout(key: str, layout: Engine | Trainer, tensor_parallel: int, model: ModelCard) -> None:
     """What engine and trainer share; tensor_parallel: GPUs that share the heads of a layer."""
-    _heads(tensor_parallel, model, f"{section}.tensor_parallel")
-    _recurrent_heads(tensor_parallel, model, f"{section}.tensor_parallel")
+    _heads(tensor_parallel, model, f"{key}.tensor_parallel")
+    _recurrent_heads(tensor_parallel, model, f"{key}.tensor_parallel")
     if (stages := layout.pipeline_parallel) > model.num_layers:
-        raise ValueError(
-            f"{section}.pipeline_parallel ({stages}) exceeds the {model.num_layers} layers of {model.name}"
-        )
+        raise ValueError(f"{key}.pipeline_parallel ({stages}) exceeds the {model.num_layers} layers of {model.name}")
     if (experts := layout.expert_parallel) > 1 and model.moe is None:
-        raise ValueError(f"{section}.expert_parallel ({experts}) needs a mixture of experts; {model.name} is dense")
+        raise ValueError(f"{key}.expert_parallel ({experts}) needs a mixture of experts; {model.name} is dense")
 
 
 def _engine_and_model(s: Scenario) -> None:

@@ -152,8 +152,15 @@ class Trainer(Strict):
     optimizer_bytes_per_parameter: float = Field(12.0, gt=0, le=32)
     """FP32 master weight and moments; 8 with a precision-aware optimizer."""
     optimizer_on_host: bool = False
-    """Master weights and moments stay in host memory, and the optimizer steps there. Counts for memory; the seconds of
-    the step and of its copies are those on the device."""
+    """Master weights and moments stay in host memory; a colocated trainer need not offload them."""
+    optimizer_step: Literal["host", "device"] = "host"
+    """Of optimizer_on_host. host: gradients come there, the CPU steps, weights go back (Megatron-Core's CPU offload in
+    turn, FSDP2's offload policy); device: the state comes to the GPU for the step and goes back (prime-rl
+    optim_cpu_offload, trainer/optim/state_offload.py:50-67 at 559b44772)."""
+    host_memory_bytes_per_s: float | None = Field(None, gt=0, le=1e13)
+    """Rate at which the host steps, in bytes of state, gradients and weights, for each GPU. Default: half the memory
+    bandwidth of its node over its GPUs, 614 GB/s of two sockets with eight DDR5-4800 channels, 512 GB/s of each Grace.
+    Assumption."""
     logits_bytes: float | None = Field(None, gt=0, le=16)
     """Bytes that the backward pass holds for each logit: 8 with FP32 logits and their gradient, 4 where the loss takes
     BF16 ones in place. Default: 8."""

@@ -17,6 +17,7 @@ COMMANDS = {
     "plan": ("--max-staleness", "0"),
     "check": ("--step", "40"),
     "headroom": (),
+    "techniques": (),
 }  # fmt: skip
 
 

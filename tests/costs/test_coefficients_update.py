@@ -9,7 +9,7 @@ import pytest
 from builders import BANDWIDTH, BARE, MATRIX_RATE, ONE, bare, exactly, seconds, training
 
 from rlsim.costs.operators import work
-from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.collectives import LINK_EFFICIENCY, Collectives
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layer import newton_schulz_flops
 from rlsim.schema.model import parameter_counts
@@ -22,6 +22,22 @@ from rlsim.tables.profile import load_profile
 def test_adam_moves_its_state_twice() -> None:
     update = training(bare()).update
     assert update.optimizer_s() == exactly(update.layout.optimizer_parameters * (2 * 12 + 4 + 2) / BANDWIDTH)
+
+
+@pytest.mark.parametrize("hardware", ["h100_sxm", "gb200_nvl72"])
+def test_a_state_in_host_memory_is_stepped_there_or_comes_over_the_link(hardware: str) -> None:
+    keys: dict[str, Any] = {"optimizer_on_host": True, "host_memory_bytes_per_s": 5e10}
+    link = load_profile(hardware).host_link_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
+    plain, host, device, default = (
+        training(builders.scenario(hardware=hardware, trainer=one)).update
+        for one in ({}, keys, {**keys, "optimizer_step": "device"}, {"optimizer_on_host": True})
+    )
+    parameters = plain.layout.optimizer_parameters
+    assert host.optimizer_s() == exactly(parameters * ((2 * 12 + 6) / 5e10 + 6 / link))
+    assert device.optimizer_s() == exactly(plain.optimizer_s() + parameters * 2 * 12 / link)
+    rate = {"h100_sxm": 614.4e9 / 2 / 8, "gb200_nvl72": 512e9 / 2 / 2}[hardware]
+    assert default.optimizer_s() == exactly(parameters * ((2 * 12 + 6) / rate + 6 / link))
+    assert (plain.optimizer_bound, host.optimizer_bound, device.optimizer_bound) == ("memory", "host", "host link")
 
 
 def test_a_square_matrix_is_orthogonalised_in_five_steps_of_three_products() -> None:

@@ -10,7 +10,9 @@ from rlsim.costs.interface import Part, PhaseCost, StepCost
 from rlsim.costs.memory import trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.idle import idle_of
 from rlsim.projection.project import project
+from rlsim.projection.variant import simulate_variant
 from rlsim.schema.trainer import Trainer
 from rlsim.simulation.streaming import streamed
 
@@ -40,9 +42,8 @@ def test_the_longer_of_both_passes_counts() -> None:
 def test_a_streaming_pool_takes_samples_as_they_come() -> None:
     """Equal samples are done at 0, 1 and 10 s, take 2 s in the pool and 1 s behind it: ready at 2, 4 and 12 s."""
     none, work = PhaseCost(0.0), PhaseCost.of([Part("products", 3.0, "compute")])
-    found = streamed(
-        np.array([10.0, 0.0, 1.0]), np.full(3, 50.0), StepCost(none, none, work, reference_s=6.0), Trainer()
-    )
+    cost = StepCost(none, none, work, reference_s=6.0)
+    found = streamed(np.array([10.0, 0.0, 1.0]), np.full(3, 50.0), cost, Trainer())
     assert found.exposed_s + 3.0 == pytest.approx(13.0)
     streaming = costs(2, {"streaming": True}).step(TOKENS)
     assert streaming.logprob.seconds == pytest.approx(logprob_s(8))
@@ -61,10 +62,8 @@ def test_its_gpus_hold_weights_and_a_pass() -> None:
 
 
 def test_gpus_that_do_not_add_up_or_have_nothing_to_do_are_refused() -> None:
-    for key, words in (
-        ("cluster.reference_gpus=9", "at least 1 of"),
-        ("trainer.reference_logprobs=false", "nothing to do"),
-    ):
+    wrong = {"cluster.reference_gpus=9": "at least 1 of", "trainer.reference_logprobs=false": "nothing to do"}
+    for key, words in wrong.items():
         with pytest.raises(InputError, match=words):
             load_scenario("quickstart", ["cluster.reference_gpus=2", "trainer.reference_logprobs=true", key])
 
@@ -76,3 +75,12 @@ def test_none_is_the_plain_loop_and_some_are_paid_for() -> None:
     assert (pool.cluster.generation, pool.cluster.training) == (6, 6)
     split = vary(pool, {"generation_share": 0.5})
     assert split.cluster.generation + split.cluster.training == 6
+
+
+def test_idle_time_of_all_pools_and_work_add_up() -> None:
+    keys = {"trainer.reference_logprobs": True, "cluster.reference_gpus": 2, "simulation.replications": 1}
+    run = simulate_variant(vary(load_scenario("quickstart"), keys))
+    found = {one.pool: one for one in idle_of(run) if one.cause == "nothing to score"}["reference"]
+    assert found.gpu_s == pytest.approx(2 * np.mean([one.seconds - one.cost.reference_s for one in run.every_step]))
+    assert 0 < sum(one.share for one in idle_of(run)) < 1
+    assert any(one.cause == "reference pool" for one in idle_of(run))

@@ -44,7 +44,9 @@ def _texts_replaced(value: Any, text: str) -> Any:
 
 
 @pytest.mark.parametrize("text", NASTY)
-@pytest.mark.parametrize("name", ["async", "run", "plan", "validation", "blame", "check", "size", "headroom"])
+@pytest.mark.parametrize(
+    "name", ["async", "run", "plan", "validation", "blame", "check", "size", "headroom", "techniques"]
+)
 def test_nothing_in_a_file_becomes_an_element(name: str, text: str, copied: Results) -> None:
     folder = copied(name)
     for path in folder.glob("*.json"):
@@ -76,7 +78,7 @@ SPOILS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", SPOILS)
 @pytest.mark.parametrize(
-    "name", ["projection", "run", "plan", "sweep", "validation", "blame", "check", "size", "headroom"]
+    "name", ["projection", "run", "plan", "sweep", "validation", "blame", "check", "size", "headroom", "techniques"]
 )
 def test_a_file_that_cannot_be_used_is_one_message(name: str, how: str, copied: Results, run: Run) -> None:
     folder = copied(name)
@@ -108,7 +110,7 @@ ODD = st.one_of(
     st.lists(st.none(), max_size=2),
     st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
 )
-DOCUMENTS = ("projection", "async", "run", "plan", "validation", "blame", "check", "size", "headroom")
+DOCUMENTS = ("projection", "async", "run", "plan", "validation", "blame", "check", "size", "headroom", "techniques")
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

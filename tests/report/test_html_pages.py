@@ -40,6 +40,7 @@ SAID = {
     "check": ("Measured beside expected", "slow in", "probability", "known faults simulated"),
     "size": ("Take ", "Step and price over the number of GPUs", "gpu_memory_utilization", "fits from"),
     "headroom": ("above the roofline", "What each rung leaves of a step", "Nobody can."),
+    "techniques": ("the step of small most", "Step now over step with it", "arXiv", "the scenario drafts already"),
     "blame": ("idle", "straggler tail", "Policies against the tail"),
 }
 

@@ -1,5 +1,7 @@
 """engine.migration: requests that move to replicas that ran dry, by closed form and by conservation."""
 
+import math
+
 import numpy as np
 import pytest
 from fixed_costs import PROMPT, FixedCosts
@@ -7,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_cases import cost_table, make_batch, told
 
-from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.schema.engine import Migration
-from rlsim.simulation.pool import Fleet
-from rlsim.simulation.rollout import RolloutResult, rollout
+from rlsim.simulation.pool import Fleet, GenerationPool
+from rlsim.simulation.rollout import RolloutResult, rollout, samples_of
 
 TOKEN_S = 2.0**-10
 
@@ -29,6 +30,7 @@ def test_half_of_those_that_wait_move_for_nothing() -> None:
     responses = [101] * 4 + [1] * 4
     assert ran(FixedCosts(slots=1), responses, "none").seconds == 4 * 100 * 0.25
     assert ran(FixedCosts(slots=1), responses, "cheaper").seconds == 2 * 100 * 0.25
+    assert told(ran(FixedCosts(), [101] * 8, "cheaper")) == told(ran(FixedCosts(), [101] * 8, "none"))
 
 
 @pytest.mark.parametrize(("migration", "kv_token_s"), [("recompute", 0.0), ("transfer", TOKEN_S), ("cheaper", TOKEN_S)])
@@ -61,28 +63,15 @@ def test_the_cheaper_way_is_taken() -> None:
     slots=st.integers(1, 16),
     room=st.sampled_from([1e9, 1100.0]),
 )
-def test_every_token_is_generated_once(
-    responses: list[int], migration: Migration, dispatch: str, slots: int, room: float
-) -> None:
+def test_every_token_is_generated_once(responses, migration, dispatch, slots, room):
     batch = make_batch([PROMPT] * len(responses), responses)
     table = cost_table(max_running_sequences=slots, kv_capacity_tokens=room)
-    found = rollout(batch, batch.response_tokens - 1, Fleet(3, dispatch, table, True, migration, 1e-6))
-    counters = found.counters
-    decoded = sum(n * count for n, count in enumerate(counters.iterations_at))
-    assert np.all(found.finish_s > 0)
-    assert found.generated_tokens == sum(responses)
-    # Each prefill emits a token: the first of a sample, or the next of one that was moved or evicted.
-    assert decoded <= sum(responses) - len(responses)
-    assert counters.prefill_tokens >= sum(responses) - len(responses) - decoded
-
-
-def test_equal_replicas_have_nothing_to_move() -> None:
-    batch = make_batch([PROMPT] * 12, [301] * 12)
-    plain, moving = (
-        rollout(batch, batch.response_tokens - 1, Fleet(3, "static", cost_table(), True, way))
-        for way in ("none", "cheaper")
-    )
-    assert moving.finish_s == pytest.approx(plain.finish_s, rel=1e-12)
+    pool, done = GenerationPool(Fleet(3, dispatch, table, True, migration, 1e-6)), []
+    pool.submit(0.0, samples_of(batch, batch.response_tokens - 1, np.arange(len(responses))))
+    pool.run(math.inf, lambda time_s, sample, replica: bool(done.append(sample)))
+    assert sorted(done) == list(range(len(responses)))
+    assert pool.emitted.generated_tokens == pytest.approx(sum(responses), rel=1e-9)
+    assert (pool.outstanding, pool.emitted.regenerated_tokens, pool.emitted.discarded_tokens) == (0, 0.0, 0.0)
 
 
 def test_none_is_the_plain_loop_bit_for_bit() -> None:
@@ -91,8 +80,3 @@ def test_none_is_the_plain_loop_bit_for_bit() -> None:
     assert project(plain).candidate == project(neutral).candidate
     moving = load_scenario("quickstart", ["simulation.replications=2", "engine.migration=cheaper"])
     assert project(moving).candidate.step_s.mean <= project(plain).candidate.step_s.mean
-
-
-def test_what_awaits_no_rollout_moves_nothing() -> None:
-    with pytest.raises(InputError, match=r"engine.migration needs loop.mode sync"):
-        load_scenario("qwen8b_async_lag1", ["engine.migration=cheaper"])

@@ -194,6 +194,7 @@ def test_a_whole_run_races_too_and_ends_within_a_cycle(tmp_path: Path) -> None:
     ("name", "override", "message"),
     [
         ("qwen8b_async_lag1", factors(1.25, 1), "loop.mode sync"),
+        ("quickstart", "engine.migration=cheaper", "workload.tail_batching beside it"),
         ("quickstart", "workload.usable_group_share=0.5", "give no usable_group_share 0.5"),
         ("quickstart", "workload.generated_batch_factor=2", "give no generated_batch_factor 2"),
         ("quickstart", "workload.agent={}", "give no agent"),

@@ -41,8 +41,9 @@ def test_who_is_done_is_who_is_shorter(lengths: list[int]) -> None:
 
 
 def test_no_gain_is_the_plain_draw_and_more_is_never_slower() -> None:
-    plain = draw(load_scenario("quickstart", [SUFFIX % "", "simulation.replications=1"]), 0).steps[0].iterations[0]
-    assert np.median(verifications(0.0)) == pytest.approx(np.median(plain), rel=0.01)
+    varied = SUFFIX % ", variation: {}"
+    plain = draw(load_scenario("quickstart", [varied, "simulation.replications=1"]), 0).steps[0].iterations[0]
+    assert verifications(0.0).tolist() == plain.tolist()
     sums = [verifications(gain).sum() for gain in (0.0, 0.5, 1.0, 2.0)]
     assert sums == sorted(sums, reverse=True)
     assert sums[-1] < 0.8 * sums[0]

@@ -7,7 +7,7 @@ gradients, twice the elementwise traffic, 2.5 times the attention, the communica
 from __future__ import annotations
 
 from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
-from rlsim.costs.interface import Part
+from rlsim.costs.interface import Bound, Part
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.time import OperatorTime
 from rlsim.costs.operators.work import Matrix
@@ -171,6 +171,13 @@ def at_efficiency(name: str, timed: OperatorTime, efficiency: float) -> Part:
     return Part(name, float(timed.seconds[0]) / efficiency, timed.bound, "modelled", measured)
 
 
+HOST_MEMORY_BYTES_PER_S = (512e9, 614.4e9)
+"""Peak of a Grace with LPDDR5X (NVIDIA Grace CPU whitepaper: up to 512 GB/s), and of two sockets with eight channels of
+DDR5-4800 each (Intel Xeon 8480C, as in a DGX H100)."""
+HOST_MEMORY_SHARE = 0.5
+"""Share of it that an optimizer reaches on the host. Assumption."""
+GPUS_PER_GRACE = 2
+"""GB200 and GB300."""
 NEWTON_SCHULZ_STEPS = 5
 """Orthogonalisation steps of Muon (published default)."""
 
@@ -218,11 +225,29 @@ class TrainingUpdate:
 
     def optimizer_s(self) -> float:
         """One optimizer step on one rank's shard: state read and written once, gradients read, weights written."""
-        moved = self.layout.optimizer_parameters * (
-            2 * self.trainer.optimizer_bytes_per_parameter + BYTES_PER_ELEMENT["fp32"] + BYTES_PER_ELEMENT["bf16"]
-        )
-        seconds = float(self.device.operators.stream(moved).seconds)
-        return seconds + self.orthogonalisation_s() if self.trainer.optimizer == "muon" else seconds
+        trainer, parameters = self.trainer, self.layout.optimizer_parameters
+        handed = parameters * (BYTES_PER_ELEMENT["fp32"] + BYTES_PER_ELEMENT["bf16"])
+        state = 2 * parameters * trainer.optimizer_bytes_per_parameter
+        if trainer.optimizer_on_host and trainer.optimizer_step == "host":
+            seconds = (state + handed) / self._host_bytes_per_s + float(self.device.fabric.host_copy(handed).seconds)
+        else:
+            seconds = float(self.device.operators.stream(state + handed).seconds)
+            seconds += float(self.device.fabric.host_copy(state).seconds) if trainer.optimizer_on_host else 0.0
+        return seconds + self.orthogonalisation_s() if trainer.optimizer == "muon" else seconds
+
+    @property
+    def optimizer_bound(self) -> Bound:
+        """What limits it."""
+        bounds: dict[str, Bound] = {"host": "host", "device": "host link"}
+        return bounds[self.trainer.optimizer_step] if self.trainer.optimizer_on_host else "memory"
+
+    @property
+    def _host_bytes_per_s(self) -> float:
+        """Rate at which the host steps for one GPU, as stated, else by its kind."""
+        profile = self.device.fabric.profile
+        grace, x86 = (bandwidth * HOST_MEMORY_SHARE for bandwidth in HOST_MEMORY_BYTES_PER_S)
+        kind = grace / GPUS_PER_GRACE if "grace" in profile.host_cpu.lower() else x86 / profile.gpus_per_node.value
+        return self.trainer.host_memory_bytes_per_s or kind
 
     def orthogonalisation_s(self) -> float:
         """Muon: Newton-Schulz on whole matrices, spread over the data-parallel ranks matrix by matrix.

@@ -39,7 +39,7 @@ LOSS_BACKWARD = 2.0
 MTP_LAYERS = "MTP layers"
 MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
-IMBALANCE, PADDED_BATCH = "rank imbalance", "padded batch"
+IMBALANCE, PADDED_BATCH, REFERENCE_POOL = "rank imbalance", "padded batch", "reference pool"
 LM_HEAD, LOSS = "LM head", "loss"
 """Names of the parts that a value model lacks."""
 
@@ -184,7 +184,7 @@ class TrainingCosts:
         parts = (
             *passes.parts,
             Part("gradient exchange", batch.steps * self.update.exchange_s(forward_s, backward_s), "network"),
-            Part("optimizer", batch.steps * self.update.optimizer_s(), "memory"),
+            Part("optimizer", batch.steps * self.update.optimizer_s(), self.update.optimizer_bound),
             Part("step synchronisation", batch.steps * self.overheads.step_fixed_s, "host"),
         )
         return PhaseCost.of(parts)
@@ -304,7 +304,7 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
         data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), reward, *collected]),
         logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor),
         train=train_cost(inputs, batch),
-        reference_s=_reference_s(inputs, batch) * inputs.overheads.factor if inputs.streaming else 0.0,
+        reference_s=_reference_s(inputs, batch) * inputs.overheads.factor,
     )
 
 
@@ -342,7 +342,7 @@ def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
         parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
     if inputs.reference_gpus and not inputs.streaming:
         own_s = sum(part.seconds for part in parts if part.name != PADDED_BATCH)
-        parts.append(Part("reference pool", max(0.0, _reference_s(inputs, batch) - own_s), "schedule"))
+        parts.append(Part(REFERENCE_POOL, max(0.0, _reference_s(inputs, batch) - own_s), "schedule"))
     return PhaseCost.of(parts)
 
 

@@ -197,6 +197,7 @@ class WeightTransfer:
         """
         weights, optimizer = self._trainer_bytes()
         held, sharded = self._trainer_copies()
+        sharded = sharded if optimizer else 0.0  # what stays in host memory has no tensors to copy
         copies = self._copies(self.scenario.loop.offload_memory == "pinned", line)
         engine = self._engine_copy_s(line)
         copied = {
@@ -214,7 +215,8 @@ class WeightTransfer:
         """BF16 weights and optimizer state of one training GPU."""
         trainer, layout = self.scenario.trainer, self._layout
         held = layout.sharded_parameters if trainer.backend == "fsdp" else layout.parameters
-        return held * BYTES_PER_ELEMENT["bf16"], layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
+        optimizer = 0.0 if trainer.optimizer_on_host else trainer.optimizer_bytes_per_parameter
+        return held * BYTES_PER_ELEMENT["bf16"], layout.optimizer_parameters * optimizer
 
     def _trainer_copies(self) -> tuple[float, float]:
         """Tensors of the weights, and of the optimizer state, that one training GPU holds."""

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
+<<<<<<< 88c5f610a0645cca721bb2ca28df35d746c13e12
 from rlsim.report.folder import KINDS, drawable, kinds_in, read_answer, write_files
 from rlsim.report.page.answers import (
     blame_part,
@@ -25,6 +26,12 @@ from rlsim.report.page.answers import (
     sweep_part,
     validation_part,
 )
+=======
+from rlsim.report.files import drawable, write_files
+from rlsim.report.folder import KINDS, kinds_in, read_answer
+from rlsim.report.page.advice import check_part, headroom_part, size_part, techniques_part
+from rlsim.report.page.answers import blame_part, plan_part, run_part, sweep_part, validation_part
+>>>>>>> dfdaba13dfdc372443c74873ec489445835520d4
 from rlsim.report.page.parts import WORDS, Part
 from rlsim.report.page.projection import projection_part
 
@@ -38,6 +45,7 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "check": check_part,
     "size": size_part,
     "headroom": headroom_part,
+    "techniques": techniques_part,
 }
 SUFFIXES = (".html", ".htm")
 

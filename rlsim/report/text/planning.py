@@ -9,8 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlsim.report import format as fmt
+<<<<<<< 88c5f610a0645cca721bb2ca28df35d746c13e12
 from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, sections
 from rlsim.results.planning import Comparison, Sensitivity, Techniques
+=======
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import RULE, Cell, Row, Table, cell
+from rlsim.results.planning import Comparison, Sensitivity
+>>>>>>> dfdaba13dfdc372443c74873ec489445835520d4
 from rlsim.results.record import Interval
 from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, break_even_lengths, interval_in
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
@@ -144,39 +150,6 @@ def _brief(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
-def render_techniques(found: Techniques, style: Style = DEFAULT_STYLE) -> str:
-    """The ranking, what the first ones ask and set, the best pair, and what the scenario cannot take."""
-    heads = ["", "step (s)", "speedup", "same update"]
-    rows = [
-        (one.name, cell(one.step_s, 1), fmt.times(one.speedup), "yes" if one.same_update else "no")
-        for one in (*([] if found.best_pair is None else [found.best_pair]), *found.techniques)
-    ]
-    table = Table("Techniques", f"step now {fmt.seconds(found.step_s.mean)}", heads, rows)
-    shown = [one for one in (found.best_pair, *found.techniques) if one is not None and one.speedup.mean > 1]
-    about = []
-    for one in shown[:MOST_EXPLAINED]:
-        about += style.wrapped(f"{one.name}: {one.title}. Asks for {one.asks}. Source: {one.source}.", "  ")
-        about += style.wrapped(f"{' '.join(one.changes)}", "    ")
-    return sections(
-        style.opening(_best_technique(found)),
-        table.lines(style),
-        ["What they ask and set", *about] if about else [],
-        style.numbered("Not possible here", [f"{one.title}: {one.reason}" for one in found.left_out]),
-    )
-
-
-def _best_technique(found: Techniques) -> str:
-    best = found.best_pair or next(iter(found.techniques), None)
-    if best is None or best.speedup.mean <= 1:
-        return f"No technique shortens the step of {found.scenario}."
-    exact = next((one for one in found.techniques if one.same_update and one.speedup.mean > 1), None)
-    text = f"{best.title} shortens the step of {found.scenario} most, {fmt.times(best.speedup)}"
-    if exact is not None and not best.same_update:
-        text += f"; with the same update {exact.title}, {fmt.times(exact.speedup)}"
-    return f"{text}."
-
-
-MOST_EXPLAINED = 6
 STEPS_COMMAND = "rlsim calibrate own own_steps.csv"
 LEAST_SHARE, LEAST_SAVED = 0.02, 0.02
 """Sources shown: of the variance, or of the regret that knowing them saves."""
