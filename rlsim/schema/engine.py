@@ -64,8 +64,9 @@ class Engine(Strict):
     """Prefill rides along with decoding within the token budget; false stops decoding for it. Default as engines do:
     SGLang stops, vLLM and TensorRT-LLM mix."""
     dispatch: Literal["static", "round_robin", "least_loaded", "shared_queue"] = "static"
-    """static: contiguous split (synchronous vLLM in NeMo-RL); round_robin: per sample (its async one); least_loaded: to
-    the fewest unfinished samples on submission; shared_queue: to whoever has room first."""
+    """static: contiguous split of what starts at once (synchronous vLLM in NeMo-RL); round_robin: per sample (its async
+    one; AReaL); least_loaded: to the fewest unfinished samples on submission; shared_queue: to whoever has room
+    first."""
     expert_balance: Literal["balanced", "power_law_1.01", "power_law_1.2"] = "power_law_1.2"
     """Routing skew of the measured MoE tables."""
     host_iteration_s: float | None = Field(None, ge=0, le=10)
