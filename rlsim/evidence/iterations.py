@@ -56,8 +56,11 @@ class _Latency:
 def _predictor(table: Table, fitted: Fitted) -> Predict:
     """What predicts measured iterations; the table's seed is of the lengths in closed loops."""
     loops: dict[tuple[Scenario, Load, str], _Latency] = {}
+    speculating = {_published(record.cells) for record in table.rows if _speculates(record.cells)}
 
     def predict(row: MeasuredRow) -> Prediction:
+        if row.cells.get("spec_basis") == "presumed" and _published(row.cells) in speculating:
+            raise SkippedRow("spec_method is presumed, and another row tells of speculation in the same measurement")
         load = load_of(row.cells)
         setup = engine_setup(row.cells, load)
         costs = prepared_engine(setup, fitted)
@@ -73,6 +76,16 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
     return predict
 
 
+def _speculates(cells: Row) -> bool:
+    return cells.get("spec_method", "").lower() not in ("", "none")
+
+
+def _published(cells: Row) -> tuple[object, ...]:
+    """What copies of one measurement agree in, however many digits they print."""
+    tpot_ms, ttft_ms = (measured_value(cells, column) or 0.0 for column in ("tpot_ms", "ttft_ms"))
+    return (*_agreeing(cells), round(tpot_ms, 2), round(ttft_ms, 1))
+
+
 def _engine_of(row: MeasuredRow) -> str:
     """The engine of a row; empty where it has none. A table of 5,000 rows has some 1,000 engines, each prepared once
     in their order."""
@@ -83,8 +96,7 @@ def _engine_of(row: MeasuredRow) -> str:
 
 
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
-    method, model = cells.get("spec_method", "").lower(), cells.get("model", "").split("/")[-1]
-    speculative = method not in ("", "none")
+    model, speculative = cells.get("model", "").split("/")[-1], _speculates(cells)
     step_ms = measured_value(cells, "decode_step_ms_est")
     about = {"model": model} | {column: cells.get(column, "") for column in ("gpu", "engine", "engine_version")}
     group = ", ".join([model, about["gpu"], about["engine"], *(["speculative"] if speculative else [])])

@@ -179,9 +179,9 @@ class Loop(Strict):
     """Driver time per sample of a step for data handling (data_s). Assumption."""
 
     driver_bytes_per_s: float | None = Field(None, gt=0, le=1e12)
-    """Rate at which one driver hands the padded batch (samples x workload.max_sequence_tokens) to the trainer's ranks:
-    seconds of log-probs and of the update, asynchronously of collecting it too, that do not shrink with GPUs. Default:
-    the stack's, if it has one."""
+    """Rate at which one driver collects the padded batch (samples x workload.max_sequence_tokens) from the engines and
+    hands it to the trainer's ranks: seconds of data_s, of log-probs and of the update that do not shrink with GPUs.
+    Default: the stack's, if it has one."""
 
     @property
     def rules_of_style(self) -> StyleRules:

@@ -37,7 +37,10 @@ def assigned_at_once(samples: int, num_replicas: int, dispatch: Dispatch) -> NDA
 
 
 class Dispatcher:
-    """Assigns samples to replicas on submission; one for each policy but ``shared_queue``."""
+    """Assigns samples to replicas on submission; one for each policy but ``shared_queue``.
+
+    Where less than a batch is submitted, ``static`` goes on with the replica after the last one.
+    """
 
     def __init__(self, num_replicas: int, dispatch: Dispatch) -> None:
         self._replicas, self._dispatch = num_replicas, dispatch
@@ -48,13 +51,12 @@ class Dispatcher:
 
     def assign(self, count: int) -> list[int]:
         """Replicas of the next ``count`` samples."""
-        if self._dispatch == "static":
-            return list(map(int, assigned_at_once(count, self._replicas, "static")))
-        if self._dispatch == "round_robin":
-            first = self._submitted
-            self._submitted += count
-            return [(first + i) % self._replicas for i in range(count)]
-        return [self._least_loaded() for _ in range(count)]
+        if self._dispatch == "least_loaded":
+            return [self._least_loaded() for _ in range(count)]
+        first = self._submitted
+        self._submitted += count
+        own = assigned_at_once(count, self._replicas, self._dispatch)
+        return [(number + first) % self._replicas for number in own.tolist()]
 
     def completed(self, number: int, count: int) -> None:
         """Replica ``number`` finished ``count`` samples."""

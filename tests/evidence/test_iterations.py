@@ -133,6 +133,15 @@ def test_a_flag_that_informs_is_no_objection_and_an_id_counts_once(tmp_path: Pat
     assert [row.skipped for row in found.rows] == [None, "the id appears before, in line 2", None]
 
 
+def test_presumed_to_be_plain_is_no_row_where_a_copy_of_the_measurement_tells_of_speculation(tmp_path: Path) -> None:
+    drafts = {"spec_method": "mtp", "spec_k": "2", "acceptance_length": "2.1"}
+    told = point(id="told", tpot_ms="8.0041", ttft_ms="40.02", spec_basis="inferred", **drafts)
+    copies = [point(id=f"copy {ms}", tpot_ms=ms, spec_basis="presumed") for ms in ("8", "8.1")]
+    found = validated(tmp_path, told, *copies, point(id="stated", spec_basis="stated"))
+    assert [bool(row.skipped) for row in found.rows[1:]] == [True, False, False]
+    assert "presumed" in str(found.rows[1].skipped)
+
+
 def test_a_decode_worker_is_one_iteration_at_its_mean_context(tmp_path: Path) -> None:
     row = validated(tmp_path, point()).rows[0]
     table = prepared_engine(setup_of(), current()).table

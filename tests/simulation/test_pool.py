@@ -108,6 +108,14 @@ def test_static_splits_each_submission_contiguously() -> None:
     assert [replica.outstanding for replica in pool.replicas] == [3, 3, 2]
 
 
+def test_static_goes_on_with_the_next_replica_where_little_is_submitted_at_once() -> None:
+    """Groups of 3 that start one after the other would all go to the first 3 of 4 replicas."""
+    pool = GenerationPool(Fleet(4, "static", cost_table()))
+    for group in range(4):
+        pool.submit(0.0, [Request(3 * group + i, group, 10, 20, 19) for i in range(3)])
+    assert [replica.outstanding for replica in pool.replicas] == [3, 3, 3, 3]
+
+
 def test_stopping_at_every_completion_is_the_same_as_running_on() -> None:
     table = cost_table(max_running_sequences=5)
     samples = [Request(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(60)]

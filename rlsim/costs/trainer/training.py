@@ -207,10 +207,11 @@ def _times(factor: float, parts: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(part.lasting(factor * part.seconds, part.measured) for part in parts)
 
 
-LOGPROB_BYTES, UPDATE_BYTES, COLLECTED_BYTES = 40, 60, 30
-"""Bytes that a driver hands over for each position of the padded batch before log-probs, before the update, and where
-an asynchronous trainer collects it: about what tokens, masks and positions of 8 bytes, log-probs and advantages of 4
-come to in verl (single_controller/base/decorator.py:220-240). Assumption; the rate beside them is fitted."""
+COLLECTED_BYTES, LOGPROB_BYTES, UPDATE_BYTES = 32, 48, 60
+"""Bytes that a driver moves for each position of the padded batch: prompts, responses, input, mask and positions of 8
+bytes as engines return them (verl b25bb7d4f, vllm_rollout_spmd.py:387-401); these with the response mask to log-probs,
+which return log-probs and entropies of 4; these with log-probs, scores, rewards, advantages and returns of 4 to the
+update (ray_trainer.py:1030-1150). Counted there; the rate beside them is fitted."""
 STEPS_KEPT = 1024
 """Prices of steps kept per process, each with the lengths of its batch."""
 
@@ -258,7 +259,6 @@ class TrainerInputs:
     critic_update_swap_s: float = 0.0
     driver_sample_s: float = 0.0
     driver_bytes_per_s: float | None = None
-    collected: bool = False
     batch_reward_s: float = 0.0
     measured: MeasuredStack | None = None
     reference_gpus: int = 0
@@ -285,7 +285,6 @@ def trainer_inputs(
         critic_update_swap_s=transfers.critic_swap_s(update=True),
         driver_sample_s=scenario.loop.driver_sample_s,
         driver_bytes_per_s=scenario.driver_bytes_per_s,
-        collected=scenario.loop.mode == "async",
         batch_reward_s=scenario.workload.batch_reward_s,
         measured=stack_of(scenario),
         reference_gpus=apart,
@@ -298,10 +297,10 @@ def trainer_inputs(
 def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     """Driver work, log-prob passes and all optimizer steps for one batch; the last few are kept."""
     driver_s = batch.generated_samples * inputs.driver_sample_s
-    collected = [_handed_over(inputs, batch, COLLECTED_BYTES)] if inputs.collected else []
     reward = Part("reward", inputs.batch_reward_s, "host", "assumed")
+    collected = _handed_over(inputs, batch, COLLECTED_BYTES)
     return StepCost(
-        data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), reward, *collected]),
+        data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), reward, collected]),
         logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor),
         train=train_cost(inputs, batch),
         reference_s=_reference_s(inputs, batch) * inputs.overheads.factor,

@@ -68,14 +68,13 @@ static int32_t least_loaded(Pool *pool) {
     return least.number;
 }
 
-/* Replica of the i-th of `count` samples that are submitted together. */
+/* Replica of the i-th of `count` samples that are submitted together, after those submitted before. */
 static int32_t assign(Pool *pool, int32_t i, int32_t count) {
     if (pool->dispatch == LEAST_LOADED)
         return least_loaded(pool);
-    if (pool->dispatch == ROUND_ROBIN)
-        return (int32_t)(pool->submitted++ % pool->num_replicas);
     const int32_t size = count / pool->num_replicas, larger = count % pool->num_replicas;
-    return i < larger * (size + 1) ? i / (size + 1) : larger + (i - larger * (size + 1)) / size;
+    const int32_t block = i < larger * (size + 1) ? i / (size + 1) : larger + (i - larger * (size + 1)) / size;
+    return (int32_t)((pool->submitted + (pool->dispatch == ROUND_ROBIN ? i : block)) % pool->num_replicas);
 }
 
 /* Dispatch the samples first, first + 1, ... at a time. */
@@ -86,6 +85,7 @@ void pool_submit(Pool *pool, double time_s, int32_t first, int32_t count) {
     }
     for (int32_t i = 0; i < count; i++)
         submit_to(pool, assign(pool, i, count), time_s, first + i);
+    pool->submitted += count;
 }
 
 /* Tell the owner of samples that completed since `before`; whether it stops the run. */
