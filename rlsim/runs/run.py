@@ -11,7 +11,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +115,7 @@ def _simulated(
             else:
                 record = simulate_chapter(side, chapter)
                 if journal is not None:
-                    journal.add([(number, record.as_row())])
+                    journal.add([(number, asdict(record))])  # floats survive JSON to the last bit
             records.append(record)
             done += chapter.steps
             if progress is not None:
