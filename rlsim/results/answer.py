@@ -18,7 +18,7 @@ TEXTS = {
     "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
     "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
     "Techniques": "planning:render_techniques", "Sensitivity": "planning:render_sensitivity",
-    "Check": "attribution:render_check", "Sizing": "size:render_size", "Headroom": "attribution:render_headroom",
+    "Check": "attribution:render_check", "Sizing": "run:render_size", "Headroom": "attribution:render_headroom",
 }  # fmt: skip
 """Functions of :mod:`rlsim.report.text` by the answer that they show; by name, since results know no report."""
 
