@@ -8,22 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rlsim.attribution import likelihood
 from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures, prior_of
-from rlsim.attribution.likelihood import (
-    FLOOR,
-    NOISE,
-    Fit,
-    Noise,
-    Observed,
-    Path,
-    checked_phases,
-    expected_phases,
-    fitted,
-    logs_of,
-    observed_of,
-    probabilities,
-    sorted_out,
-)
 from rlsim.projection.project import identity
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
@@ -54,7 +40,7 @@ class _Scored:
     """A fault with its fit and the simulated pattern nearest to it."""
 
     fault: Fault
-    fit: Fit
+    fit: likelihood.Fit
     nearest: Pattern
     log_weight: float
     probability: float = 0.0
@@ -63,7 +49,7 @@ class _Scored:
 def check(
     scenario: Scenario,
     measured: Mapping[str, float],
-    noise: Noise = NOISE,
+    noise: likelihood.Noise = likelihood.NOISE,
     faulty: Faulty | None = None,
     progress: Progress | None = None,
 ) -> Check:
@@ -75,9 +61,9 @@ def check(
     Raises InputError where nothing that was measured can be expected, and Infeasible where the scenario cannot run.
     """
     run = simulate_variant(scenario)
-    given, remarks = sorted_out(run, measured)
-    expected = expected_phases(run)
-    observed = observed_of(run, expected, given, noise)
+    given, remarks = likelihood.sorted_out(run, measured)
+    expected = likelihood.expected_phases(run)
+    observed = likelihood.observed_of(run, expected, given, noise)
     faulty = faulty or Faulty(scenario)
     hypotheses = _hypotheses(observed, expected, faulty, progress)
     groups = _grouped(observed, [one for one in hypotheses.ranked if one.probability >= SHOWN])
@@ -85,8 +71,8 @@ def check(
     return Check(
         **identity(scenario),
         method=scenario.speculation.method if scenario.speculation.active else "none",
-        noise=noise if isinstance(noise, float) else float(np.mean(list(noise.values()) or [NOISE])),
-        phases=checked_phases(run, expected, given, observed),
+        noise=noise if isinstance(noise, float) else float(np.mean(list(noise.values()) or [likelihood.NOISE])),
+        phases=likelihood.checked_phases(run, expected, given, observed),
         figures={name: value for name, value in given.items() if name not in expected},
         healthy=hypotheses.healthy,
         unlisted=hypotheses.unlisted,
@@ -111,20 +97,20 @@ class _Hypotheses:
 
 
 def _hypotheses(
-    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, progress: Progress | None
+    observed: likelihood.Observed, expected: Mapping[str, Interval], faulty: Faulty, progress: Progress | None
 ) -> _Hypotheses:
     scored, tried, silent = _scores(observed, expected, faulty, progress)
-    healthy = logs_of(observed, expected, faulty.healthy, faulty.healthy)
+    healthy = likelihood.logs_of(observed, expected, faulty.healthy, faulty.healthy)
     weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
     weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
-    shares = probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
+    shares = likelihood.probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
     told = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
     ranked = sorted(told, key=lambda one: -one.probability)
     return _Hypotheses(shares[0], shares[1], ranked, tried, silent)
 
 
 def _scores(
-    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, progress: Progress | None
+    observed: likelihood.Observed, expected: Mapping[str, Interval], faulty: Faulty, progress: Progress | None
 ) -> tuple[list[_Scored], int, int]:
     """Faults that the scenario can have with their fits, how many were simulated, and how many change nothing.
 
@@ -133,7 +119,7 @@ def _scores(
     """
     possible = [fault for fault in catalogue() if fault.possible(faulty.scenario)]
     whole = sum(one.prior for one in possible)
-    healthy = logs_of(observed, expected, faulty.healthy, faulty.healthy)
+    healthy = likelihood.logs_of(observed, expected, faulty.healthy, faulty.healthy)
     crude: list[_Scored] = []
     silent = 0
     for done, fault in enumerate(possible, start=1):
@@ -142,9 +128,9 @@ def _scores(
             silent += 1
         else:
             severity, pattern = gravest
-            logs = logs_of(observed, expected, faulty.healthy, pattern)
+            logs = likelihood.logs_of(observed, expected, faulty.healthy, pattern)
             points = [logs] if not fault.severities else [healthy + s * (logs - healthy) for s in (0.25, 0.5, 0.75, 1)]
-            path = Path(np.full(len(points), severity), np.array(points))
+            path = likelihood.Path(np.full(len(points), severity), np.array(points))
             crude.append(_scored(observed, fault, path, pattern, whole))
         if progress is not None:
             progress(done, len(possible) + REFINED)
@@ -166,7 +152,7 @@ def _gravest(faulty: Faulty, fault: Fault) -> tuple[float, Pattern] | None:
 
 
 def _refined(
-    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, one: _Scored, whole: float
+    observed: likelihood.Observed, expected: Mapping[str, Interval], faulty: Faulty, one: _Scored, whole: float
 ) -> _Scored:
     if not one.fault.severities:
         return one
@@ -175,19 +161,21 @@ def _refined(
         for severity in one.fault.severities
         if (found := faulty.with_fault(one.fault, severity)) is not None
     ]
-    logs = [(severity, logs_of(observed, expected, faulty.healthy, found)) for severity, found in simulated]
-    path = Path.through(logs, one.fault.whole)
+    logs = [(severity, likelihood.logs_of(observed, expected, faulty.healthy, found)) for severity, found in simulated]
+    path = likelihood.Path.through(logs, one.fault.whole)
     best = _scored(observed, one.fault, path, one.nearest, whole)
     nearest = min(simulated, key=lambda pair: abs(math.log(pair[0] / best.fit.severity)))[1]
     return replace(best, nearest=nearest)
 
 
-def _scored(observed: Observed, fault: Fault, path: Path, nearest: Pattern, whole: float) -> _Scored:
-    fit = fitted(observed, path)
+def _scored(
+    observed: likelihood.Observed, fault: Fault, path: likelihood.Path, nearest: Pattern, whole: float
+) -> _Scored:
+    fit = likelihood.fitted(observed, path)
     return _Scored(fault, fit, nearest, math.log(fault.prior / whole) + fit.log_likelihood)
 
 
-def _grouped(observed: Observed, ranked: Sequence[_Scored]) -> list[list[_Scored]]:
+def _grouped(observed: likelihood.Observed, ranked: Sequence[_Scored]) -> list[list[_Scored]]:
     """Explanations that agree with the best of their group within the noise, the most probable group first."""
     groups: list[list[_Scored]] = []
     for one in ranked:
@@ -199,12 +187,12 @@ def _grouped(observed: Observed, ranked: Sequence[_Scored]) -> list[list[_Scored
     return sorted(groups, key=lambda group: -sum(one.probability for one in group))
 
 
-def _group(group: Sequence[_Scored], observed: Observed, faulty: Faulty, steps: _Steps) -> ExplanationGroup:
+def _group(group: Sequence[_Scored], observed: likelihood.Observed, faulty: Faulty, steps: _Steps) -> ExplanationGroup:
     members = tuple(_explanation(one, observed, faulty, steps) for one in group)
     return ExplanationGroup(probability=sum(one.probability for one in group), members=members)
 
 
-def _explanation(one: _Scored, observed: Observed, faulty: Faulty, steps: _Steps) -> Explanation:
+def _explanation(one: _Scored, observed: likelihood.Observed, faulty: Faulty, steps: _Steps) -> Explanation:
     fault, healthy = one.fault, faulty.healthy
     values = np.exp(one.fit.logs) - observed.floors
     phases = {
@@ -279,7 +267,7 @@ def _stated(faulty: Faulty, expected_s: float) -> tuple[StatedFault, ...]:
         if cured is None:
             continue
         saved = 1.0 - cured.step_s / faulty.healthy.step_s
-        if saved >= 2 * FLOOR:
+        if saved >= 2 * likelihood.FLOOR:
             changes = tuple(f"{key}={_plain(value)}" for key, value in fault.cured.items())
             told = {"name": fault.name, "title": fault.title, "cure": fault.cure, "changes": changes}
             found.append(StatedFault(**told, saved_s=saved * expected_s))

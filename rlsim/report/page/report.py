@@ -15,29 +15,20 @@ from markupsafe import Markup
 from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
 from rlsim.report.folder import KINDS, drawable, kinds_in, read_answer, write_files
-from rlsim.report.page.answers import (
-    blame_part,
-    check_part,
-    headroom_part,
-    plan_part,
-    run_part,
-    size_part,
-    sweep_part,
-    validation_part,
-)
+from rlsim.report.page import answers
 from rlsim.report.page.parts import WORDS, Part
 from rlsim.report.page.projection import projection_part
 
 PARTS: dict[str, Callable[[Any], Part]] = {
     "projection": projection_part,
-    "run": run_part,
-    "plan": plan_part,
-    "sweep": sweep_part,
-    "validation": validation_part,
-    "blame": blame_part,
-    "check": check_part,
-    "size": size_part,
-    "headroom": headroom_part,
+    "run": answers.run_part,
+    "plan": answers.plan_part,
+    "sweep": answers.sweep_part,
+    "validation": answers.validation_part,
+    "blame": answers.blame_part,
+    "check": answers.check_part,
+    "size": answers.size_part,
+    "headroom": answers.headroom_part,
 }
 SUFFIXES = (".html", ".htm")
 
