@@ -117,11 +117,8 @@ def _add_columns(collected: requests.Collected, text: str, where: str, reading: 
         key = None if group is None else _key(row, group, where, line)
         prompt_tokens = None if prompt is None else number_in(row, prompt, where, line)
         collected.add(number_in(row, response, where, line), prompt_tokens, key)
-    if not blocks:
-        return []
-    return [
-        f"{requests.TOKEN_BLOCKS} names shared prefixes of conversations, not samples of one prompt: no groups are made of it"
-    ]
+    told = "names shared prefixes of conversations, not samples of one prompt: no groups are made of it"
+    return [f"{requests.TOKEN_BLOCKS} {told}"] if blocks else []
 
 
 def _key(row: Mapping[str, Any], name: str, where: str, line: int) -> str | float:
