@@ -8,28 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from rlsim.attribution import likelihood
 from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures, prior_of
-from rlsim.attribution.likelihood import (
-    FLOOR,
-    NOISE,
-    Fit,
-    Noise,
-    Observed,
-    Path,
-    checked_phases,
-    expected_phases,
-    fitted,
-    logs_of,
-    observed_of,
-    probabilities,
-    sorted_out,
-)
 from rlsim.files.records import dataclass
 from rlsim.projection.project import identity
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
 from rlsim.results.check import Check, Explanation, ExplanationGroup, Measurement, StatedFault
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 
 Progress = Callable[[int, int], object]
 REFINED = 14
@@ -42,29 +29,42 @@ LEAST_PART = 0.03
 """Share of a step by which a part must differ for a profile to tell."""
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """Seconds of the step: measured (expected where it is not), and expected."""
-
-    measured_s: float
-    expected_s: float
-
-
 @dataclass(frozen=True, eq=False)
 class _Scored:
     """A fault with its fit and the simulated pattern nearest to it."""
 
     fault: Fault
-    fit: Fit
+    fit: likelihood.Fit
     nearest: Pattern
     log_weight: float
     probability: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What was measured of a run, what is expected of it, and its simulations under faults. step_s: as measured, else
+    expected; possible: faults that the scenario can have."""
+
+    observed: likelihood.Observed
+    expected: Mapping[str, Interval]
+    faulty: Faulty
+    step_s: float
+    possible: Sequence[Fault]
+
+    def logs(self, pattern: Pattern) -> FloatArray:
+        """Logarithms of what is measured under a pattern."""
+        return likelihood.logs_of(self.observed, self.expected, self.faulty.healthy, pattern)
+
+    def scored(self, fault: Fault, path: likelihood.Path, nearest: Pattern) -> _Scored:
+        """A fault along its path of severities."""
+        fit, whole = likelihood.fitted(self.observed, path), sum(one.prior for one in self.possible)
+        return _Scored(fault, fit, nearest, math.log(fault.prior / whole) + fit.log_likelihood)
+
+
 def check(
     scenario: Scenario,
     measured: Mapping[str, float],
-    noise: Noise = NOISE,
+    noise: likelihood.Noise = likelihood.NOISE,
     faulty: Faulty | None = None,
     progress: Progress | None = None,
 ) -> Check:
@@ -75,120 +75,77 @@ def check(
     the scenario under faults, to be used again for further runs of it. progress: called with (done, total) faults.
     Raises InputError where nothing that was measured can be expected, and Infeasible where the scenario cannot run.
     """
-    run = simulate_variant(scenario)
-    given, remarks = sorted_out(run, measured)
-    expected = expected_phases(run)
-    observed = observed_of(run, expected, given, noise)
+    simulated = simulate_variant(scenario)
+    given, remarks = likelihood.sorted_out(simulated, measured)
+    expected = likelihood.expected_phases(simulated)
+    observed = likelihood.observed_of(simulated, expected, given, noise)
     faulty = faulty or Faulty(scenario)
-    hypotheses = _hypotheses(observed, expected, faulty, progress)
-    groups = _grouped(observed, [one for one in hypotheses.ranked if one.probability >= SHOWN])
-    seconds = _Steps(given.get("step", expected["step"].mean), expected["step"].mean)
+    expected_s = expected["step"].mean
+    possible = [fault for fault in catalogue() if fault.possible(faulty.scenario)]
+    run = _Run(observed, expected, faulty, given.get("step", expected_s), possible)
+    scored = _scores(run, progress)
+    healthy = run.logs(faulty.healthy)
+    weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
+    weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
+    shares = likelihood.probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
+    told = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
+    ranked = sorted(told, key=lambda one: -one.probability)
+    groups = _grouped(observed, [one for one in ranked if one.probability >= SHOWN])
     return Check(
         **identity(scenario),
         method=scenario.speculation.method if scenario.speculation.active else "none",
-        noise=noise if isinstance(noise, float) else float(np.mean(list(noise.values()) or [NOISE])),
-        phases=checked_phases(run, expected, given, observed),
+        noise=noise if isinstance(noise, float) else float(np.mean(list(noise.values()) or [likelihood.NOISE])),
+        phases=likelihood.checked_phases(simulated, expected, given, observed),
         figures={name: value for name, value in given.items() if name not in expected},
-        healthy=hypotheses.healthy,
-        unlisted=hypotheses.unlisted,
-        groups=tuple(_group(group, observed, faulty, seconds) for group in groups),
+        healthy=shares[0],
+        unlisted=shares[1],
+        groups=tuple(_group(group, run) for group in groups),
         tests=_tests(groups, faulty.healthy.step_s),
-        stated=_stated(faulty, expected["step"].mean),
-        tried=hypotheses.tried,
-        without_effect=hypotheses.silent,
+        stated=_stated(run, expected_s),
+        tried=len(possible),
+        without_effect=len(possible) - len(scored),
         remarks=remarks,
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Hypotheses:
-    """Probabilities of a healthy run, of an unlisted cause and of every fault, most probable first."""
-
-    healthy: float
-    unlisted: float
-    ranked: list[_Scored]
-    tried: int
-    silent: int
-
-
-def _hypotheses(
-    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, progress: Progress | None
-) -> _Hypotheses:
-    scored, tried, silent = _scores(observed, expected, faulty, progress)
-    healthy = logs_of(observed, expected, faulty.healthy, faulty.healthy)
-    weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
-    weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
-    shares = probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
-    told = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
-    ranked = sorted(told, key=lambda one: -one.probability)
-    return _Hypotheses(shares[0], shares[1], ranked, tried, silent)
-
-
-def _scores(
-    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, progress: Progress | None
-) -> tuple[list[_Scored], int, int]:
-    """Faults that the scenario can have with their fits, how many were simulated, and how many change nothing.
+def _scores(run: _Run, progress: Progress | None) -> list[_Scored]:
+    """Faults that change anything with their fits.
 
     Each is simulated at its gravest first, which gives a path from the healthy run; those that fit best at all their
     severities.
     """
-    possible = [fault for fault in catalogue() if fault.possible(faulty.scenario)]
-    whole = sum(one.prior for one in possible)
-    healthy = logs_of(observed, expected, faulty.healthy, faulty.healthy)
-    crude: list[_Scored] = []
-    silent = 0
-    for done, fault in enumerate(possible, start=1):
-        gravest = _gravest(faulty, fault)
-        if gravest is None:
-            silent += 1
-        else:
-            severity, pattern = gravest
-            logs = logs_of(observed, expected, faulty.healthy, pattern)
+    healthy, total, crude = run.logs(run.faulty.healthy), len(run.possible) + REFINED, list[_Scored]()
+    for done, fault in enumerate(run.possible, start=1):
+        found = ((severity, run.faulty.with_fault(fault, severity)) for severity in fault.severities[::-1] or (1.0,))
+        severity, pattern = next(((at, one) for at, one in found if one is not None), (1.0, None))
+        if pattern is not None:
+            logs = run.logs(pattern)
             points = [logs] if not fault.severities else [healthy + s * (logs - healthy) for s in (0.25, 0.5, 0.75, 1)]
-            path = Path(np.full(len(points), severity), np.array(points))
-            crude.append(_scored(observed, fault, path, pattern, whole))
+            path = likelihood.Path(np.full(len(points), severity), np.array(points))
+            crude.append(run.scored(fault, path, pattern))
         if progress is not None:
-            progress(done, len(possible) + REFINED)
+            progress(done, total)
     crude.sort(key=lambda one: -one.log_weight)
     refined = []
-    for done, one in enumerate(crude[:REFINED], start=1):
-        refined.append(_refined(observed, expected, faulty, one, whole))
+    for done, one in enumerate(crude[:REFINED], start=len(run.possible) + 1):
+        refined.append(_refined(run, one))
         if progress is not None:
-            progress(len(possible) + done, len(possible) + REFINED)
-    return [*refined, *crude[REFINED:]], len(possible), silent
+            progress(done, total)
+    return [*refined, *crude[REFINED:]]
 
 
-def _gravest(faulty: Faulty, fault: Fault) -> tuple[float, Pattern] | None:
-    for severity in reversed(fault.severities or (1.0,)):
-        found = faulty.with_fault(fault, severity)
-        if found is not None:
-            return severity, found
-    return None
-
-
-def _refined(
-    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, one: _Scored, whole: float
-) -> _Scored:
+def _refined(run: _Run, one: _Scored) -> _Scored:
     if not one.fault.severities:
         return one
-    simulated = [
-        (severity, found)
-        for severity in one.fault.severities
-        if (found := faulty.with_fault(one.fault, severity)) is not None
-    ]
-    logs = [(severity, logs_of(observed, expected, faulty.healthy, found)) for severity, found in simulated]
-    path = Path.through(logs, one.fault.whole)
-    best = _scored(observed, one.fault, path, one.nearest, whole)
+    tried = ((severity, run.faulty.with_fault(one.fault, severity)) for severity in one.fault.severities)
+    simulated = [(severity, found) for severity, found in tried if found is not None]
+    path = likelihood.Path.through([(severity, run.logs(found)) for severity, found in simulated], one.fault.whole)
+    best = run.scored(one.fault, path, one.nearest)
     nearest = min(simulated, key=lambda pair: abs(math.log(pair[0] / best.fit.severity)))[1]
     return replace(best, nearest=nearest)
 
 
-def _scored(observed: Observed, fault: Fault, path: Path, nearest: Pattern, whole: float) -> _Scored:
-    fit = fitted(observed, path)
-    return _Scored(fault, fit, nearest, math.log(fault.prior / whole) + fit.log_likelihood)
-
-
-def _grouped(observed: Observed, ranked: Sequence[_Scored]) -> list[list[_Scored]]:
+def _grouped(observed: likelihood.Observed, ranked: Sequence[_Scored]) -> list[list[_Scored]]:
     """Explanations that agree with the best of their group within the noise, the most probable group first."""
     groups: list[list[_Scored]] = []
     for one in ranked:
@@ -200,29 +157,25 @@ def _grouped(observed: Observed, ranked: Sequence[_Scored]) -> list[list[_Scored
     return sorted(groups, key=lambda group: -sum(one.probability for one in group))
 
 
-def _group(group: Sequence[_Scored], observed: Observed, faulty: Faulty, steps: _Steps) -> ExplanationGroup:
-    members = tuple(_explanation(one, observed, faulty, steps) for one in group)
+def _group(group: Sequence[_Scored], run: _Run) -> ExplanationGroup:
+    members = tuple(_explanation(one, run) for one in group)
     return ExplanationGroup(probability=sum(one.probability for one in group), members=members)
 
 
-def _explanation(one: _Scored, observed: Observed, faulty: Faulty, steps: _Steps) -> Explanation:
-    fault, healthy = one.fault, faulty.healthy
-    values = np.exp(one.fit.logs) - observed.floors
-    phases = {
-        name: max(0.0, float(value))
-        for name, value in zip(observed.names, values, strict=True)
-        if name in healthy.phases
-    }
-    faulty_s = phases.get("step", steps.expected_s + one.nearest.step_s - healthy.step_s)
+def _explanation(one: _Scored, run: _Run) -> Explanation:
+    fault, healthy, expected_s = one.fault, run.faulty.healthy, run.expected["step"].mean
+    values = zip(run.observed.names, (np.exp(one.fit.logs) - run.observed.floors).tolist(), strict=True)
+    phases = {name: max(0.0, value) for name, value in values if name in healthy.phases}
+    faulty_s = phases.get("step", expected_s + one.nearest.step_s - healthy.step_s)
     return Explanation(
         name=fault.name,
         title=fault.title,
         probability=one.probability,
         severity=one.fit.severity if fault.severities else None,
-        changes=_changes(fault, faulty, one.fit.severity),
+        changes=_changes(fault, run.faulty, one.fit.severity),
         phases_s=phases,
         cure=fault.cure,
-        gain_s=steps.measured_s * (1.0 - min(1.0, steps.expected_s / faulty_s)),
+        gain_s=run.step_s * (1.0 - min(1.0, expected_s / faulty_s)),
         misstated=fault.misstated,
     )
 
@@ -272,15 +225,13 @@ def _test(first: _Scored, second: _Scored, step_s: float) -> Measurement | None:
     return Measurement(between=between, figure=f"{phase}/{part}", title=title, how="a profile of a step", values=values)
 
 
-def _stated(faulty: Faulty, expected_s: float) -> tuple[StatedFault, ...]:
+def _stated(run: _Run, expected_s: float) -> tuple[StatedFault, ...]:
     """Known misconfigurations that the scenario states itself and that cost it time."""
     found = []
-    for fault in catalogue():
-        cured = faulty.cured(fault) if fault.possible(faulty.scenario) else None
-        if cured is None:
-            continue
-        saved = 1.0 - cured.step_s / faulty.healthy.step_s
-        if saved >= 2 * FLOOR:
+    for fault in run.possible:
+        cured = run.faulty.cured(fault)
+        saved = 0.0 if cured is None else 1.0 - cured.step_s / run.faulty.healthy.step_s
+        if saved >= 2 * likelihood.FLOOR:
             changes = tuple(f"{key}={_plain(value)}" for key, value in fault.cured.items())
             told = {"name": fault.name, "title": fault.title, "cure": fault.cure, "changes": changes}
             found.append(StatedFault(**told, saved_s=saved * expected_s))

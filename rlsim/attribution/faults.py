@@ -136,10 +136,6 @@ def _idle_replicas(scenario: Scenario, share: float) -> Cause:
     )
 
 
-def _slow_trainer(scenario: Scenario, factor: float) -> Cause:
-    return Cause("slow_rank", "log-probs and updates take longer", prices=_passes(factor))
-
-
 def _slow_devices(scenario: Scenario, factor: float) -> Cause:
     def slower(prices: Prices) -> Prices:
         return _passes(factor)(iterations_with(factor)(prices))
@@ -187,7 +183,9 @@ def _slow_turns(scenario: Scenario, factor: float) -> Cause | None:
 
 FUNCTIONS: Mapping[str, Callable[[Scenario, float], Cause | None]] = {
     "idle_replicas": _idle_replicas,
-    "slow_trainer": _slow_trainer,
+    "slow_trainer": lambda scenario, factor: Cause(
+        "slow_rank", "log-probs and updates take longer", prices=_passes(factor)
+    ),
     "slow_devices": _slow_devices,
     "little_kv_cache": _little_kv_cache,
     "longer_responses": _longer_responses,

@@ -36,8 +36,9 @@ from rlsim.schema.scenario import Scenario
 Progress = Callable[[int, int], object]
 SAME = 1e-9
 """Share of a step below which two of them are the same."""
-HOST = ("host", "launch")
-LINKS = ("network", "host link")
+NO_HOST = without_parts(lambda part: part.bound in ("host", "launch"))
+NO_LINKS = without_parts(lambda part: part.bound in ("network", "host link"))
+NO_DATA = passes_with(lambda phase, part: 0.0 if phase == "data" else 1.0)
 ENGINE_WRITERS = "writers of the engine and of the training framework"
 KERNEL_WRITERS = "writers of kernels: measured on this device"
 NOBODY = "nobody can"
@@ -123,7 +124,7 @@ def _steps(scenario: Scenario) -> tuple[_Step, ...]:
             "no host time",
             "nothing waits for a host: no scheduler, no launches, no driver",
             ENGINE_WRITERS,
-            lambda run: [Cause("host", "", changes), Cause("host parts", "", prices=_no_host)],
+            lambda run: [Cause("host", "", changes), Cause("host parts", "", prices=NO_HOST)],
             tuple(f"{key}={str(value).lower()}" for key, value in changes.items() if value not in (0, 0.0)),
         ),
         _Step(
@@ -136,7 +137,7 @@ def _steps(scenario: Scenario) -> tuple[_Step, ...]:
             "perfect overlap",
             "weight updates, offloading and exchanges between GPUs beside the computation",
             NOBODY,
-            lambda run: [Cause("refit", "", prices=no_refit), Cause("links", "", prices=_no_links)],
+            lambda run: [Cause("refit", "", prices=no_refit), Cause("links", "", prices=NO_LINKS)],
             _overlapping(scenario),
         ),
         _Step(
@@ -149,7 +150,7 @@ def _steps(scenario: Scenario) -> tuple[_Step, ...]:
             "roofline",
             "all FLOP at the datasheet's rate, weights and caches at its bandwidth",
             NOBODY,
-            lambda run: [_faster(run, {"train": 1.0, "decode": 1.0}), Cause("data", "", prices=_no_data)],
+            lambda run: [_faster(run, {"train": 1.0, "decode": 1.0}), Cause("data", "", prices=NO_DATA)],
         ),
     )
 
@@ -170,18 +171,6 @@ def _hostless(scenario: Scenario) -> dict[str, float | bool | None]:
     if scenario.loop.mode == "async":
         changes["loop.poll_s"] = 0.0
     return changes
-
-
-def _no_host(prices: Prices) -> Prices:
-    return without_parts(lambda part: part.bound in HOST)(prices)
-
-
-def _no_links(prices: Prices) -> Prices:
-    return without_parts(lambda part: part.bound in LINKS)(prices)
-
-
-def _no_data(prices: Prices) -> Prices:
-    return passes_with(lambda phase, part: 0.0 if phase == "data" else 1.0)(prices)
 
 
 def _overlapping(scenario: Scenario) -> tuple[str, ...]:

@@ -190,7 +190,8 @@ def observed_of(
     floor_s = FLOOR * max(expected["step"].mean, given.get("step", 0.0))
     values = np.array([given[name] for name in names])
     floors = np.array([floor_s if name in expected else listed[name].floor for name in names])
-    own = [_noise_of(name, noise) if name in expected else listed[name].spread for name in names]
+    of_times = dict.fromkeys(expected, noise) if isinstance(noise, float) else noise
+    own = [of_times.get(name, NOISE) if name in expected else listed[name].spread for name in names]
     error = np.zeros((len(names), len(names)))
     if phases:
         means = np.array([expected[name].mean for name in phases])
@@ -198,10 +199,6 @@ def observed_of(
         error[: len(phases), : len(phases)] = covariance(means, drawn, floors[: len(phases)])
     # Noise is of a time, and of its logarithm with a floor the less the smaller it is.
     return Observed(names, values, floors, np.maximum(LEAST_NOISE, np.array(own) * values / (values + floors)), error)
-
-
-def _noise_of(name: str, noise: Noise) -> float:
-    return noise if isinstance(noise, float) else noise.get(name, NOISE)
 
 
 def logs_of(observed: Observed, expected: Mapping[str, Interval], healthy: Pattern, pattern: Pattern) -> FloatArray:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-from rlsim.cli.former import FormerWords
-from rlsim.cli.output import Commands, print_answer, terminal_style
+from rlsim.cli.output import Commands, FormerWords, print_answer, terminal_style
 from rlsim.errors import InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path

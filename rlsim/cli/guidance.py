@@ -1,15 +1,22 @@
-"""``rlsim explain``, ``new``, ``size`` and ``support``."""
+"""``rlsim explain``, ``new``, ``size`` and ``support``; ``check`` and ``headroom``."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from rlsim.cli.output import print_answer, print_result, terminal_style
-from rlsim.errors import InputError
+from rlsim.cli.output import PLAN_HEADROOM, given_scenario, print_answer, print_result, step_range, terminal_style
+from rlsim.errors import InputError, shortened
+from rlsim.files.progress import ProgressLine
+from rlsim.files.reading import shown_path
+
+if TYPE_CHECKING:
+    from rlsim.schema.scenario import Scenario
 
 
 def explain(
@@ -129,3 +136,136 @@ def _asked(option: str) -> str:
             typer.echo(str(error), err=True)
         else:
             return answer
+
+
+CONFIGURATIONS = (".yaml", ".yml", ".toml", ".sh")
+LEAST_NOISE = 0.02
+"""Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
+
+
+def check(
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    step: float | None = None,
+    generation: float | None = None,
+    train: float | None = None,
+    logprob: float | None = None,
+    weight_update: float | None = None,
+    data: float | None = None,
+    figure: list[str] | None = None,
+    log: Path | None = None,
+    steps: str | None = None,
+    noise: float | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Is my run healthy? Its times beside what is expected, and what explains the difference.
+
+    Paste seconds or name a log. Known faults (an eager engine, idle replicas, padding, a serial reward...) are
+    simulated on your scenario and ranked by how well each explains the phases, with the key that cures it and what
+    that saves. --out DIR writes check.json and check.png.
+    """
+    from rlsim.attribution.check import check as run
+    from rlsim.report.folder import write_out
+
+    given, source = _scenario(scenario, words, overrides)
+    waited = "generation" if given.loop.mode == "sync" else "exposed_generation"
+    pasted = {
+        "step": step, waited: generation, "train": train, "logprob": logprob, "refit": weight_update, "data": data
+    }  # fmt: skip
+    logged, noises = _logged(log, steps)
+    measured = {**logged, **{name: value for name, value in pasted.items() if value is not None}, **_figures(figure)}
+    with ProgressLine("known faults") as progress:
+        answer = run(given, measured, noises if noise is None else noise, progress=progress.reach)
+    answer = answer.model_copy(update={"source": source})
+    write_out(answer, out)
+    print_result(answer, as_json)
+
+
+def headroom(
+    scenario: str,
+    words: list[str] | None = None,
+    overrides: list[str] | None = None,
+    plan: bool = False,
+    as_json: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Say how far a step is from what would be possible, rung by rung.
+
+    As it is, best layout (--plan), no host time, kernels at their best measured speed, perfect overlap, no straggler
+    tail, roofline; each rung is simulated on the same drawn work with all those before it, and says which keys climb
+    it or that nobody can. --out DIR writes headroom.json and headroom.png.
+    """
+    from rlsim.attribution.headroom import headroom as run
+    from rlsim.report.folder import write_out
+
+    given = given_scenario(scenario, words, overrides)
+    planned = _planned(given) if plan else None
+    with ProgressLine("rungs") as progress:
+        answer = run(given, planned, progress.reach)
+    write_out(answer, out)
+    print_result(answer, as_json)
+
+
+def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario in the fastest layout of its own GPUs, lag and drafter, and the overrides that lead there."""
+    from rlsim.loading.scenario import vary
+    from rlsim.planning.plan import plan
+    from rlsim.planning.space import SearchLimits
+
+    drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else (0,)
+    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), PLAN_HEADROOM, draft_lengths=drafted)
+    found = plan(scenario, limits=limits)
+    return vary(scenario, *found.changes), found.changes
+
+
+def _scenario(name: str, words: Sequence[str] | None, overrides: Sequence[str] | None) -> tuple[Scenario, str]:
+    """The scenario, or that of a framework's configuration, and where it is from."""
+    from rlsim.loading.scenario import vary
+    from rlsim.readers.frameworks.importing import import_config
+    from rlsim.readers.frameworks.launch import framework_of_file
+
+    path = Path(name)
+    framework = framework_of_file(path) if path.suffix in CONFIGURATIONS and path.is_file() else None
+    if framework is None:
+        return given_scenario(name, words, overrides), ""
+    found = import_config(framework, path)
+    source = f"imported from {framework}'s {shown_path(path)}, lengths and GPU assumed where it names none"
+    changes = [*(words or ()), *(overrides or ())]
+    return (vary(found.scenario, *changes) if changes else found.scenario), source
+
+
+def _logged(path: Path | None, steps: str | None) -> tuple[dict[str, float], Mapping[str, float]]:
+    """Medians of the steady steps of a log by name, and the deviations of their logarithms."""
+    if path is None:
+        if steps is not None:
+            raise InputError("--steps takes steps of a log: it needs --log")
+        return {}, {}
+    from rlsim.readers.logs.reading import read_log
+    from rlsim.readers.logs.steady import MEDIAN_ERROR, steady_of
+
+    with ProgressLine("records") as progress:
+        steady = steady_of(read_log(path, progress.reach), None if steps is None else step_range(steps))
+    taken = {name: one for name, one in steady.found.items() if name != "prompt_tokens"}
+    errors = {
+        name: max(LEAST_NOISE, MEDIAN_ERROR * one.log_deviation / one.count**0.5)
+        for name, one in taken.items()
+        if one.log_deviation is not None
+    }
+    return {
+        name: one.mean if name.endswith(("tokens", "length")) else one.median for name, one in taken.items()
+    }, errors
+
+
+def _figures(given: Sequence[str] | None) -> dict[str, float]:
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise InputError(f"--figure {shortened(text)}: expected NAME=VALUE, such as response_tokens=1200")
+    return found

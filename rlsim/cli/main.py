@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import calibrate, check, guidance, planning, project, readers, validate
+from rlsim.cli import calibrate, guidance, planning, project, readers, validate
 from rlsim.cli.output import Commands
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 from rlsim.files.reading import shown_path
@@ -61,8 +61,8 @@ for command in (
     guidance.support,
     readers.traces,
     readers.log,
-    check.check,
-    check.headroom,
+    guidance.check,
+    guidance.headroom,
     project.explore,
 ):
     app.command()(command)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlsim.cli.former import FormerWords
-from rlsim.cli.output import Commands, print_answer, terminal_style
+from rlsim.cli.output import Commands, FormerWords, print_answer, terminal_style
 from rlsim.evidence.tables import Kind
 from rlsim.files.progress import ProgressLine
 

@@ -13,15 +13,7 @@ from rlsim.costs.memory import engine_memory
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.groups import engine_groups
 from rlsim.costs.overheads import engine_host
-from rlsim.evidence.rows import (
-    by_modelopt,
-    constant_workload,
-    device_profile_name,
-    model_card_name,
-    release,
-    row_scenario,
-    weight_precision,
-)
+from rlsim.evidence import rows
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
@@ -152,14 +144,14 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
         raise SkippedRow(f"more than {MOST_SEQUENCES:,} sequences or {MOST_CONTEXT_TOKENS:,} tokens of context")
     if load.concurrency * load.prompt_tokens > MOST_LOOP_TOKENS:
         raise SkippedRow(f"more than {MOST_LOOP_TOKENS:,} prompt tokens at once")
-    model = model_card_name(cells["model"])
-    profile = load_profile(device_profile_name(cells["gpu"]))
-    precision, copies = weight_precision(cells["precision"], model, cells["model"]), _attention_copies(cells, gpus)
+    model = rows.model_card_name(cells["model"])
+    profile = load_profile(rows.device_profile_name(cells["gpu"]))
+    precision, copies = rows.weight_precision(cells["precision"], model, cells["model"]), _attention_copies(cells, gpus)
     # The next power of two, so that rows of similar size share a table.
     sequences = 1 << (math.ceil(max(load.batch, load.concurrency, LEAST_SEQUENCES)) - 1).bit_length()
     engine = {
         "name": name,
-        "version": release(name, cells.get("engine_version", "")),
+        "version": rows.release(name, cells.get("engine_version", "")),
         "tensor_parallel": gpus,
         "attention_data_parallel": copies,
         "weight_precision": precision,
@@ -177,7 +169,7 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
     prompt_tokens = max(1, round(load.mean_share * load.prompt_tokens))
     context_tokens = CONTEXT_STEP_TOKENS * -(-longest // CONTEXT_STEP_TOKENS)
     lengths = (sequences, prompt_tokens, 1, max(context_tokens, prompt_tokens + 2))
-    return row_scenario(engine_document(_card(model), profile, engine, speculation, lengths))
+    return rows.row_scenario(engine_document(_card(model), profile, engine, speculation, lengths))
 
 
 def _attention_copies(cells: Row, gpus: int) -> int:
@@ -206,7 +198,9 @@ def _kv_precision(cells: Row, weights: str, profile: HardwareProfile) -> str:
     given = cells.get("kv_precision", "").lower()
     if given:
         return "fp8" if given.startswith("fp8") else "bf16"
-    return "fp8" if weights != "bf16" and (by_modelopt(cells["model"]) or profile.nvfp4_flops is not None) else "bf16"
+    return (
+        "fp8" if weights != "bf16" and (rows.by_modelopt(cells["model"]) or profile.nvfp4_flops is not None) else "bf16"
+    )
 
 
 def _expert_parallel(cells: Row, gpus: int, copies: int, profile: HardwareProfile) -> int:
@@ -263,7 +257,7 @@ def engine_document(
         "model": model,
         "hardware": hardware,
         "cluster": {"num_gpus": gpus + TRAINING_GPUS if isinstance(gpus, int) else gpus, "generation_gpus": gpus},
-        "workload": constant_workload(*lengths),
+        "workload": rows.constant_workload(*lengths),
         "engine": dict(engine),
         "speculation": dict(speculation),
     }

@@ -16,14 +16,7 @@ import numpy as np
 
 from rlsim.costs.interface import IterationTable
 from rlsim.errors import RlsimError
-from rlsim.evidence.engines import (
-    ASSUMED_ACCEPTANCE,
-    SERVING_BUDGET_TOKENS,
-    Load,
-    engine_setup,
-    load_of,
-    prepared_engine,
-)
+from rlsim.evidence import engines
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value
 from rlsim.files.records import dataclass
@@ -55,6 +48,7 @@ class _Latency:
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
     """What predicts measured iterations; the table's seed is of the lengths in closed loops."""
+<<<<<<< 7ddb59f74e577a37304946b312dd34b0757d5503
     loops: dict[tuple[Scenario, Load, str], _Latency] = {}
     speculating = {_published(record.cells) for record in table.rows if _speculates(record.cells)}
 
@@ -64,6 +58,14 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
         load = load_of(row.cells)
         setup = engine_setup(row.cells, load)
         costs = prepared_engine(setup, fitted)
+=======
+    loops: dict[tuple[Scenario, engines.Load, str], _Latency] = {}
+
+    def predict(row: MeasuredRow) -> Prediction:
+        load = engines.load_of(row.cells)
+        setup = engines.engine_setup(row.cells, load)
+        costs = engines.prepared_engine(setup, fitted)
+>>>>>>> d3b1192da4936c921498dd09ea41ca3fa4376045
         if row.measured is None:
             raise SkippedRow("neither decode_step_ms_est nor tpot_ms is a number above 0")
         served_alone = row.cells.get("serving_mode") == "disagg"
@@ -90,7 +92,7 @@ def _engine_of(row: MeasuredRow) -> str:
     """The engine of a row; empty where it has none. A table of 5,000 rows has some 1,000 engines, each prepared once
     in their order."""
     try:
-        return engine_setup(row.cells, load_of(row.cells)).model_dump_json()
+        return engines.engine_setup(row.cells, engines.load_of(row.cells)).model_dump_json()
     except (SkippedRow, RlsimError):
         return ""
 
@@ -105,7 +107,7 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
     return [MeasuredRow(name, group, "ms", step_ms or measured_value(cells, "tpot_ms"), cells, details)]
 
 
-def _predicted(row: MeasuredRow, setup: Scenario, load: Load, fitted: Fitted, found: _Latency) -> Prediction:
+def _predicted(row: MeasuredRow, setup: Scenario, load: engines.Load, fitted: Fitted, found: _Latency) -> Prediction:
     """The decode step, or the time per output token where that was measured. Raises SkippedRow where it is unknown."""
     step_measured = measured_value(row.cells, "decode_step_ms_est") is not None
     predicted_s = found.step_s if step_measured else found.tpot_s
@@ -132,7 +134,7 @@ def _predicted(row: MeasuredRow, setup: Scenario, load: Load, fitted: Fitted, fo
     )
 
 
-def _cuts(row: MeasuredRow, several_nodes: bool, load: Load) -> tuple[str, ...]:
+def _cuts(row: MeasuredRow, several_nodes: bool, load: engines.Load) -> tuple[str, ...]:
     """Further sets that the row is scored in; those of engines and batches hold rows without speculation alone."""
     if row.details["speculative"]:
         return ("speculative rows",)
@@ -143,7 +145,7 @@ def _cuts(row: MeasuredRow, several_nodes: bool, load: Load) -> tuple[str, ...]:
     return tuple(names if several_nodes else [*names, f"plain, engine in {place}, running batch {size}"])
 
 
-def _latency(table: IterationTable, load: Load, measured_as: str, seed: int) -> _Latency:
+def _latency(table: IterationTable, load: engines.Load, measured_as: str, seed: int) -> _Latency:
     """Simulated latencies; measured_as: alone (one iteration), or mean or median over the requests of a closed loop."""
     step_s = decode_step_s(table, load.batch, load.context_tokens)
     if load.acceptance_length is None:
@@ -166,7 +168,7 @@ def decode_step_s(table: IterationTable, batch: float, context_tokens: float) ->
     return low + (batch - below) * (times.decode(below + 1, context_tokens) - low)
 
 
-def drawn_requests(load: Load, seed: int, spread: bool) -> tuple[list[Request], range]:
+def drawn_requests(load: engines.Load, seed: int, spread: bool) -> tuple[list[Request], range]:
     """Requests of a closed loop, and those of them that are averaged: the ones between the first and the last wave.
 
     spread: the first wave is anywhere in its responses, as in a loop that has run for a while; else it begins at once.
@@ -198,12 +200,12 @@ def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
     out = []
     if scored:
         out = [
-            f"token budget of an iteration taken as {SERVING_BUDGET_TOKENS:,}",
+            f"token budget of an iteration taken as {engines.SERVING_BUDGET_TOKENS:,}",
             "KV cache, where a row does not tell: FP8 for quantised checkpoints on Blackwell, else BF16",
             "graphs are captured up to the batch that is served: no row tells what was captured",
         ]
     if any(row.details.get("speculative") for row in scored):
-        lengths = ", ".join(f"{length:g} at K={k}" for k, length in ASSUMED_ACCEPTANCE.items())
+        lengths = ", ".join(f"{length:g} at K={k}" for k, length in engines.ASSUMED_ACCEPTANCE.items())
         out.append(f"MTP rows that state no acceptance length are taken at that of random tokens: {lengths}")
     pairs = speculation_pairs(rows, [record.cells for record in table.rows])
     first = [both for row in rows if (both := _times(row, "ttft"))]  # of rows that were served in a closed loop

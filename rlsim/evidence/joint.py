@@ -17,18 +17,8 @@ import numpy as np
 
 from rlsim.costs.operators.groups import family_of
 from rlsim.errors import InputError
+from rlsim.evidence import hierarchy
 from rlsim.evidence.compare import validated
-from rlsim.evidence.hierarchy import (
-    DEGREES,
-    GROUP_DEGREES,
-    PHASES,
-    Design,
-    Solution,
-    Spreads,
-    calibrated,
-    fit_spreads,
-    solve,
-)  # fmt: skip
 from rlsim.evidence.structure import compared_times, step_s_of, step_times, tokens_of, was_predicted
 from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.transfers import each_once
@@ -73,7 +63,7 @@ class JointFit:
 
     posterior: Posterior
     evidence: EvidenceTable
-    spreads: Spreads
+    spreads: hierarchy.Spreads
 
     @property
     def members(self) -> Counter[str]:
@@ -108,10 +98,10 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
         rows = all_evidence(tables, moved(sets, shifts), progress)
         # Centres of terms as seen from the moved sets.
         centred = tuple(replace(term, centre=term.centre - shifts.get(term.name, 0.0)) for term in terms)
-        design = Design.of(rows, centred, moved(sets, shifts))
-        spreads, weights = fit_spreads(design, progress=progress)
+        design = hierarchy.Design.of(rows, centred, moved(sets, shifts))
+        spreads, weights = hierarchy.fit_spreads(design, progress=progress)
         held = np.concatenate([np.where(fixed | last, 0.0, np.nan), np.full(len(design.families), np.nan)])
-        found = solve(design, spreads, weights, held=held)
+        found = hierarchy.solve(design, spreads, weights, held=held)
         change = float(np.abs(found.mean[: len(terms)]).max())
         progress(f"linearised {number + 1} times: {len(rows)} rows, largest move {change:.2f}")
         errors = _median_errors(design, found)
@@ -133,7 +123,7 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
     return JointFit(replace(posterior, fit=fit), evidence, spreads)
 
 
-def _median_errors(design: Design, found: Solution) -> dict[str, float]:
+def _median_errors(design: hierarchy.Design, found: hierarchy.Solution) -> dict[str, float]:
     """Median size of what is left of the measured times of each kind, in logarithms."""
     left, kinds = np.abs(design.log_error - design.matrix @ found.mean), np.array(design.kinds)
     return {kind: float(np.median(left[kinds == kind])) for kind in dict.fromkeys(design.kinds)}
@@ -142,7 +132,7 @@ def _median_errors(design: Design, found: Solution) -> dict[str, float]:
 def _must_hold(real: Mapping[str, float], claimed: Mapping[str, float]) -> None:
     """Raise InputError where real median errors exceed what a linear model claimed of them."""
     for kind, error in real.items():
-        if kind in claimed and kind not in PHASES and error > ALLOWED * claimed[kind] + SLACK:
+        if kind in claimed and kind not in hierarchy.PHASES and error > ALLOWED * claimed[kind] + SLACK:
             raise InputError(
                 f"the fit does not hold: times of kind {kind} are off by {100 * error:.1f} % in the median, where the "
                 f"linear model claims {100 * claimed[kind]:.1f} %; no posterior is written"
@@ -189,7 +179,11 @@ def counted_once(rows: Sequence[Evidence]) -> list[Evidence]:
 
 
 def _posterior(
-    evidence: EvidenceTable, design: Design, found: Solution, spreads: Spreads, speculation: float
+    evidence: EvidenceTable,
+    design: hierarchy.Design,
+    found: hierarchy.Solution,
+    spreads: hierarchy.Spreads,
+    speculation: float,
 ) -> Posterior:
     """The posterior of the terms and of all groups that another scenario can belong to."""
     places = [
@@ -208,12 +202,12 @@ def _posterior(
         factor=np.asarray(np.linalg.cholesky(covariance), dtype=np.float64),
         terms=design.terms,
         spreads={
-            **{family: rounded(calibrated(family, value), 4) for family, value in spreads.families.items()},
+            **{family: rounded(hierarchy.calibrated(family, value), 4) for family, value in spreads.families.items()},
             **dict.fromkeys(SPECULATION, rounded(speculation / np.sqrt(len(SPECULATION)), 4)),
         },
         errors={kind: rounded(value, 4) for kind, value in spreads.errors.items()},
-        degrees=DEGREES,
-        group_degrees=GROUP_DEGREES,
+        degrees=hierarchy.DEGREES,
+        group_degrees=hierarchy.GROUP_DEGREES,
         rows={column: counts[column] for column in columns[design.terms :]},
         fit={},
         device_order=shipped_order(),

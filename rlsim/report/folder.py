@@ -4,6 +4,7 @@ again; read back as validated records, whoever wrote them; pictures anew."""
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -233,53 +234,39 @@ def write_files(contents: Mapping[str, Content], out: Path) -> None:
 
 def _contents(answer: Answer) -> Mapping[str, Content]:
     """Text or figure of each file; scenario.yaml is the resolved scenario, which gives the same answer again."""
-    found: dict[str, Content] = dict(_pictures(answer))
+    kind = next((kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record)), "")
+    name = KINDS[kind][0] if kind else "cross.json" if isinstance(answer, CrossValidation) else "published.json"
+    found: dict[str, Content] = {**_pictures(answer), name: answer.to_json()}
     if isinstance(answer, Projection):
-        found |= {"projection.json": answer.to_json(), "timeline.json": timeline_json(answer)}
+        found["timeline.json"] = timeline_json(answer)
     elif isinstance(answer, Run):
-        found |= {"run.json": answer.to_json(), "steps.csv": answer.to_csv()}
-    elif isinstance(answer, Blame | Check | Sizing | Headroom):
-        kind = next(kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record))
-        found[KINDS[kind][0]] = answer.to_json()
-    elif isinstance(answer, CrossValidation):
-        found["cross.json"] = answer.to_json()
+        found["steps.csv"] = answer.to_csv()
+    elif isinstance(answer, Validation):
+        found["rows.csv"] = rows_csv(answer)
     elif isinstance(answer, Published):
-        cross = {} if answer.cross is None else _contents(answer.cross)
-        found = {**_contents(answer.steps), "published.json": answer.to_json(), **cross}
-    else:
-        found |= {"validation.json": answer.to_json(), "rows.csv": rows_csv(answer)}
+        found |= {**_contents(answer.steps), **({} if answer.cross is None else _contents(answer.cross))}
     return found | ({"scenario.yaml": answer.resolved_scenario} if isinstance(answer, About) else {})
+
+
+PICTURES: Mapping[str, Mapping[str, str]] = {
+    "Projection": {"phases.png": "phases:phases_figure"}, "Run": {"run.png": "grids:run_figure"},
+    "Blame": {"waterfall.png": "bars:waterfall_figure"}, "Check": {"check.png": "bars:checked_figure"},
+    "Sizing": {"size.png": "grids:size_figure"}, "Headroom": {"headroom.png": "bars:ladder_figure"},
+    "Plan": {"pareto.png": "grids:plan_figure"}, "CrossValidation": {"reliability.png": "validation:reliability"},
+    "Validation": {"scatter.png": "validation:scatter", "ratios.png": "validation:ratios"},
+}  # fmt: skip
+"""Files and functions of :mod:`rlsim.report.figures` by the answer that they show."""
 
 
 def _pictures(answer: Answer | SweepResult | Plan) -> dict[str, Figure]:
     """Pictures of an answer by their files; matplotlib is imported where one is drawn."""
-    from rlsim.report.figures.bars import checked_figure, ladder_figure, waterfall_figure
-    from rlsim.report.figures.grids import plan_figure, run_figure, size_figure, sweep_figures
-    from rlsim.report.figures.phases import phases_figure
-    from rlsim.report.figures.validation import ratios, reliability, scatter
+    if isinstance(answer, SweepResult):
+        from rlsim.report.figures.grids import sweep_figures
 
-    match answer:
-        case Projection():
-            return {"phases.png": phases_figure(answer)}
-        case Run():
-            return {"run.png": run_figure(answer)}
-        case Blame():
-            return {"waterfall.png": waterfall_figure(answer)}
-        case Check():
-            return {"check.png": checked_figure(answer)}
-        case Sizing():
-            return {"size.png": size_figure(answer)}
-        case Headroom():
-            return {"headroom.png": ladder_figure(answer)}
-        case Plan():
-            return {"pareto.png": plan_figure(answer)}
-        case SweepResult():
-            return {f"{name}.png": figure for name, figure in sweep_figures(answer).items()}
-        case CrossValidation():
-            return {"reliability.png": reliability(answer)}
-        case Validation():
-            return {"scatter.png": scatter(answer), "ratios.png": ratios(answer)}
-    return {}
+        return {f"{name}.png": figure for name, figure in sweep_figures(answer).items()}
+    places = {name: place.split(":") for name, place in PICTURES.get(type(answer).__name__, {}).items()}
+    modules = {name: importlib.import_module(f"rlsim.report.figures.{module}") for name, (module, _) in places.items()}
+    return {name: getattr(modules[name], function)(answer) for name, (_, function) in places.items()}
 
 
 def replot(folder: Path, out: Path | None = None) -> list[Path]:

@@ -155,10 +155,6 @@ class ChapterRecord:
     assumptions: Sequence[str]
     warnings: Sequence[str]
 
-    def as_row(self) -> dict[str, Any]:
-        """For the journal; floats survive JSON to the last bit."""
-        return asdict(self)
-
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> ChapterRecord:
         """The record of a journal's entry."""

@@ -1,5 +1,6 @@
-"""run(): a run of a number of steps, chapter by chapter, and the same without speculation on the same drawn work; and
-from its chapters and what it loses to one side of the answer."""
+"""run(): a run of a number of steps, chapter by chapter, and the same without speculation on the same drawn work; from
+its chapters and what it loses to one side of the answer; what it assumes, each sentence with the key that changes it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +21,18 @@ from rlsim.errors import InputError
 from rlsim.files.journal import Journal, opened_journal
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import scenario_digest
+from rlsim.projection.model_assumptions import said
 from rlsim.projection.project import about, baseline_of
 from rlsim.projection.summary import cost_usd, energy_j, sampling_error
 from rlsim.projection.uncertainty.predictive import DRAWS, around, between
 from rlsim.report.folder import write_out
+from rlsim.report.format import number, percent, seconds
 from rlsim.results import PHASES, Interval, TokenLedger
 from rlsim.results.run import CAUSES, STATES, Loss, Part, Run, RunSampling, RunSide
-from rlsim.runs.assumptions import run_assumptions
-from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
+from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, checkpoint_seconds, simulate_chapter, state_bytes
 from rlsim.runs.losses import LOST, Course, Losses, losses_of
 from rlsim.schema.base import changed
+from rlsim.schema.run import Checkpoint, Faults, RunConditions, Validation
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 
@@ -115,7 +119,7 @@ def _simulated(
             else:
                 record = simulate_chapter(side, chapter)
                 if journal is not None:
-                    journal.add([(number, record.as_row())])
+                    journal.add([(number, asdict(record))])  # floats survive JSON to the last bit
             records.append(record)
             done += chapter.steps
             if progress is not None:
@@ -280,3 +284,57 @@ def _part(scenario: Scenario, course: Course, columns: dict[str, FloatArray], fi
         tokens_per_s_per_gpu=tokens / seconds / scenario.cluster.num_gpus,
         **{name: mean[name] for name in SHOWN},
     )
+
+
+OPTIONAL = {
+    "response_growth": "growth of the responses",
+    "validation": "validation",
+    "checkpoint": "checkpoints",
+    "faults": "failures",
+    "stalls": "stalls of the weight publication",
+    "slow_nodes": "slow nodes",
+}
+
+
+def run_assumptions(scenario: Scenario) -> tuple[str, ...]:
+    """What the run assumes besides its steps, and what it leaves out."""
+    given, power = scenario.run or RunConditions(), scenario.hardware.power_w
+    out = []
+    if given.response_growth:
+        points = ", ".join(f"{factor:g} at step {step:,}" for step, factor in given.response_growth)
+        out.append(said("run growth", points=points))
+    if given.validation is not None:
+        out.append(_validated(given.validation))
+    if given.checkpoint is not None:
+        out.append(_checkpoint(scenario, given.checkpoint))
+    if given.faults is not None:
+        out.append(_faults(scenario, given.faults))
+    if (stalls := given.stalls) is not None:
+        out.append(said("run stalls", share=percent(stalls.probability, 1), took=seconds(stalls.seconds)))
+    if (slow := given.slow_nodes) is not None:
+        out.append(said("run slow nodes", factor=slow.factor, share=percent(slow.share, 2)))
+    missing = [name for key, name in OPTIONAL.items() if not getattr(given, key)]
+    if missing:
+        out.append(f"Not in this run: {', '.join(missing)} (section run).")
+    return (*out, said("run energy", power=power.value, source=power.source))
+
+
+def _validated(validation: Validation) -> str:
+    form = "run validation stated" if validation.samples is None else "run validation"
+    took = seconds(validation.seconds or 0.0)
+    return said(form, steps=validation.every_steps, samples=validation.samples, took=took)
+
+
+def _checkpoint(scenario: Scenario, checkpoint: Checkpoint) -> str:
+    took = seconds(checkpoint_seconds(scenario, checkpoint))
+    if checkpoint.bytes_per_s is not None:
+        size, rate = state_bytes(scenario) / 1e12, checkpoint.bytes_per_s / 1e9
+        took += f", {number(size)} TB at {number(rate)} GB/s (run.checkpoint.bytes_per_s)"
+    return said("run checkpoint", steps=checkpoint.every_steps, took=took, share=percent(checkpoint.blocking_share))
+
+
+def _faults(scenario: Scenario, faults: Faults) -> str:
+    form = "run faults" if scenario.cluster.colocated else "run faults of pools"
+    lost = "prefills its requests again" if faults.keep_tokens else "begins its requests anew"
+    away, restart = seconds(faults.replica_restart_s), seconds(faults.restart_s)
+    return said(form, hours=faults.gpu_hours_between, restart=restart, away=away, lost=lost)

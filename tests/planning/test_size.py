@@ -14,7 +14,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.new import Answers
 from rlsim.planning.size import KNEE_GAIN, Wanted, knee_of, memory_share, size
-from rlsim.report.text.size import render_size
+from rlsim.report.text.run import render_size
 from rlsim.results.record import Interval
 from rlsim.results.size import ClusterSize, Sizing
 

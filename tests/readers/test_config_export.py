@@ -14,7 +14,7 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.readers.frameworks.asked import Asked
 from rlsim.readers.frameworks.exporting import default_of, export_scenario, mean_sample
-from rlsim.readers.frameworks.framework import ADAPTERS
+from rlsim.readers.frameworks.framework import framework_of
 from rlsim.readers.frameworks.importing import import_config, keys_of, read_config
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.schema.scenario import Scenario
@@ -71,7 +71,7 @@ def test_export_after_import_changes_no_key(framework: str, path: Path, tmp_path
 def test_every_key_written_without_a_base_has_the_value_it_was_imported_with(
     framework: str, path: Path, tmp_path: Path
 ) -> None:
-    adapter = ADAPTERS[framework]
+    adapter = framework_of(framework)
     tree = read_config(framework, path)
     scenario = import_config(framework, path, asked=ASKED).scenario
     answer = export_scenario(scenario, framework)
@@ -109,8 +109,10 @@ def test_a_changed_scenario_reads_back_changed_or_is_told_as_not_expressible(
     answer = export_scenario(wanted, framework, read_config(framework, path))
     told = " ".join(answer.left)
     (tmp_path / "patched.yaml").write_text(answer.config)
-    read = keys_of(ADAPTERS[framework], Reader(read_config(framework, tmp_path / "patched.yaml"), mean_sample(wanted)))
-    rows = {row.target for row in ADAPTERS[framework].rows}
+    read = keys_of(
+        framework_of(framework), Reader(read_config(framework, tmp_path / "patched.yaml"), mean_sample(wanted))
+    )
+    rows = {row.target for row in framework_of(framework).rows}
     for key, value in changes.items():
         if (
             key in rows
@@ -137,7 +139,7 @@ def test_only_what_differs_is_overridden_and_dependents_of_an_interpolation_keep
     )
     assert answer.left == ()
     applied = read_config("nemo-rl", path, list(answer.overrides))
-    assert keys_of(ADAPTERS["nemo-rl"], Reader(applied))["trainer.micro_batch_tokens"] == 1024
+    assert keys_of(framework_of("nemo-rl"), Reader(applied))["trainer.micro_batch_tokens"] == 1024
 
 
 def test_switching_a_recipe_to_asynchronous_opens_its_further_keys() -> None:

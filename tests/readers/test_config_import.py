@@ -11,7 +11,7 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.readers.frameworks.asked import Asked
-from rlsim.readers.frameworks.framework import ADAPTERS
+from rlsim.readers.frameworks.framework import framework_of
 from rlsim.readers.frameworks.importing import import_config, read_config
 from rlsim.readers.frameworks.trees import leaves
 
@@ -40,7 +40,7 @@ def test_every_configuration_imports_with_every_key_understood_and_its_scenario_
 
 @pytest.mark.parametrize("framework", ["nemo-rl", "verl"])
 def test_the_corpus_covers_every_documented_key_and_the_tables_know_it(framework: str) -> None:
-    known = ADAPTERS[framework]
+    known = framework_of(framework)
     held = set()
     for name, path in CORPUS:
         if name == framework:

@@ -10,21 +10,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlsim.calibration.loop_stack import (
-    LoopStacks,
-    measure_stacks,
-    pace_of,
-    run_settings,
-    scenario_of,
-    settings_of,
-    with_drawn_lengths,
-)
+from rlsim.calibration import loop_stack
 from rlsim.costs.interface import IterationTable, Part, PhaseCost, Prices, StepCost
 from rlsim.errors import InputError
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
@@ -56,7 +49,7 @@ class Prediction:
     over: str
     side: Variant
 
-    def at(self, stacks: LoopStacks, pace: float) -> Prediction:
+    def at(self, stacks: loop_stack.LoopStacks, pace: float) -> Prediction:
         """What is said of it on a machine that is so many times slower now."""
         return predict(stacks.at(pace), self.settings, self.over)
 
@@ -66,7 +59,7 @@ def configurations() -> list[tuple[LoopSettings, str]]:
     told = lists_beside(__file__, "check.yaml")
     stated = [{**told["common"], **one} for one in told["configurations"]]
     over = [one.pop("speedup_over", "") for one in stated]
-    return [(settings_of(one), name) for one, name in zip(stated, over, strict=True)]
+    return [(loop_stack.settings_of(one), name) for one, name in zip(stated, over, strict=True)]
 
 
 def check_loop(folder: Path, say: Say, measured: bool = False) -> LoopCheck:
@@ -75,26 +68,29 @@ def check_loop(folder: Path, say: Say, measured: bool = False) -> LoopCheck:
     Journals of the runs go to ``folder``/journals. Raises InputError where torch is missing.
     """
     asked = configurations()
-    stacks = measure_stacks(folder, lambda line: say(0, len(asked), f"measuring: {line}"), again=not measured)
+    stacks = loop_stack.measure_stacks(
+        folder, lambda line: say(0, len(asked), f"measuring: {line}"), again=not measured
+    )
     said = [predict(stacks, settings, over) for settings, over in asked]
     return run_predicted(stacks, said, folder, say)
 
 
-def predict(stacks: LoopStacks, settings: LoopSettings, over: str = "") -> Prediction:
+def predict(stacks: loop_stack.LoopStacks, settings: LoopSettings, over: str = "") -> Prediction:
     """Project the scenario of a configuration, whose lengths are then those that the scenario draws."""
-    scenario = scenario_of(stacks, settings)
-    return Prediction(with_drawn_lengths(stacks, scenario, settings), over, project(scenario).candidate)
+    scenario = loop_stack.scenario_of(stacks, settings)
+    return Prediction(loop_stack.with_drawn_lengths(stacks, scenario, settings), over, project(scenario).candidate)
 
 
-def run_predicted(stacks: LoopStacks, said: list[Prediction], folder: Path, say: Say) -> LoopCheck:
+def run_predicted(stacks: loop_stack.LoopStacks, said: list[Prediction], folder: Path, say: Say) -> LoopCheck:
     """Run what was predicted, one after the other and then backwards: a machine that grows slower meets all alike."""
-    pace, done = pace_of(stacks), dict[str, list[LoopRow]]()
+    pace, done = loop_stack.pace_of(stacks), dict[str, list[LoopRow]]()
     order = [*said, *reversed(said)]
     for number, one in enumerate(order):
         say(number, len(order), one.settings.name)
         now = pace()
         journals = folder / "journals" / f"round_{1 + number // len(said)}"
-        found, journal = run_settings(one.settings, lambda line, at=number: say(at, len(order), line), journals)  # type: ignore[misc]
+        tell = partial(say, number, len(order))
+        found, journal = loop_stack.run_settings(one.settings, tell, journals)
         settings, events = read_journal(journal)
         alone = replay(stacks, settings, undisturbed(events))
         row = _row(one.at(stacks, now), found, fmean(alone.simulated_s), now)
@@ -187,7 +183,7 @@ def read_journal(path: Path) -> tuple[LoopSettings, list[dict[str, Any]]]:
     """Settings and events of a journal that ``python -m bench.loop --journal`` or check-loop wrote."""
     try:
         first, *events = (json.loads(line) for line in read_text(path, TABLE_BYTES).splitlines())
-        return settings_of(first["settings"]), events
+        return loop_stack.settings_of(first["settings"]), events
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{shown_path(path)}: is no journal of the loop ({str(error)[:60]})") from error
 
@@ -204,12 +200,12 @@ def undisturbed(events: Events) -> list[dict[str, Any]]:
     return out
 
 
-def replay(stacks: LoopStacks, settings: LoopSettings, events: Events) -> Replay:
+def replay(stacks: loop_stack.LoopStacks, settings: LoopSettings, events: Events) -> Replay:
     """Simulate what a journal tells. stacks: of the loop's model, for its rules alone.
 
     A synchronous loop is simulated step by step, each on its own iterations, a lagged one as a whole.
     """
-    scenario, steps = scenario_of(stacks, settings), [one for one in events if one["event"] == "step"]
+    scenario, steps = loop_stack.scenario_of(stacks, settings), [one for one in events if one["event"] == "step"]
     measured = range(settings.warmup_steps, settings.trained_steps)
     told = tuple(float(one["seconds"]) for one in steps if one["step"] in measured)
     if settings.placement == "split":

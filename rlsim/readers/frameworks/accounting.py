@@ -100,10 +100,10 @@ def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario
         for name, said in framework.idle.items()
         if (said.items() <= scenario.items() if isinstance(said, Mapping) else said(reader))
     ]
-    idle = (*unused, *_disabled(tree.values))
+    idle = tuple(f"{section}." for section in (*unused, *_disabled(tree.values)))
     keys = []
     for key, value in leaves(tree.values):
-        inactive = key not in read if key in framework.decides else any(_within(key, section) for section in idle)
+        inactive = key not in read if key in framework.decides else f"{key}.".startswith(idle)
         status, detail = ("irrelevant", "inactive") if inactive else _status(framework, key, value)
         keys.append(KeyAccount(key, shortened(str(value)), tree.given.get(key, "default"), status, detail))
     given = tuple(account for account in keys if account.key in tree.given)
@@ -126,10 +126,6 @@ def _status(framework: Framework, key: str, value: Any) -> tuple[str, str]:
         return found
     near = framework.nearest(key) if found is None else near
     return "not_understood", f"did you mean {near}?" if near else ""
-
-
-def _within(key: str, section: str) -> bool:
-    return f"{key}.".startswith(f"{section}.")
 
 
 def _disabled(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

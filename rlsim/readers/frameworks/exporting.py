@@ -12,7 +12,7 @@ from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document
 from rlsim.loading.models import card_by_shape
 from rlsim.readers.frameworks.files import shipped_layer
-from rlsim.readers.frameworks.framework import ADAPTERS, Framework
+from rlsim.readers.frameworks.framework import Framework, framework_of
 from rlsim.readers.frameworks.importing import keys_of
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rows import Row
@@ -51,7 +51,7 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     base: the user's configuration; only keys whose meaning differs are overridden. Without it every key that rlsim
     knows is written, over the framework's own base configuration.
     """
-    known = ADAPTERS[framework]
+    known = framework_of(framework)
     tree = base or _start(known, scenario)
     wanted = {row.target: _wanted(scenario, row.target) for row in known.rows}
     stated = {target for target in wanted if _stated(scenario, target) is not None}

@@ -162,7 +162,9 @@ class _Reading:
             return self._absent(name, option, found["words"], path)
         package = found["package"] if found["package"] is not None else "" if option is None else found["group"]
         layers = self.layers(target, chain)
-        return [Layer(layer.where, _placed(layer.values, package), layer.own) for layer in layers]
+        if package in ("", "_global_", "_here_"):  # the root; _here_ in files at the top
+            return layers
+        return [Layer(layer.where, nested({package: layer.values}), layer.own) for layer in layers]
 
     def _absent(self, name: str, option: str | None, words: str, path: Path) -> list[Layer]:
         """What stands for a file of Hydra's that is not there: a shipped tree holds the groups of its framework too."""
@@ -194,8 +196,3 @@ class _Reading:
                 "give --root DIR to read it"
             )
         return target
-
-
-def _placed(values: Mappings, package: str) -> Mappings:
-    """Values in the package that an entry names; _global_ and, in files at the top, _here_ are the root."""
-    return nested({package: values}) if package and package not in ("_global_", "_here_") else values

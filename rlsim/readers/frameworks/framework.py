@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -119,9 +119,16 @@ def _matches(key: str, pattern: str) -> bool:
     )
 
 
-def framework_of(file: str) -> Framework:
-    """The framework of the table ``keys/FILE.yaml``."""
-    table = read_yaml(Path(__file__).parent / "keys" / f"{file}.yaml")
+FORKS = {"vime": "slime", "miles": "slime"}
+"""Frameworks with the words of another one."""
+
+
+@cache
+def framework_of(name: str) -> Framework:
+    """The framework of the table ``keys/NAME.yaml``, or of the one whose words it has."""
+    if name in FORKS:
+        return replace(framework_of(FORKS[name]), name=name)
+    table = read_yaml(Path(__file__).parent / "keys" / f"{name.replace('-', '_')}.yaml")
     sections = {f"{name}/": f"{section}." for name, section in table.pop("sections", {}).items()}
 
     full = partial(_written_out, sections=sections)
@@ -187,32 +194,3 @@ def _facts(
         return Facts(**{"model": r.text(model_key), "model_key": model_key, "settings": settings, **stated})
 
     return read
-
-
-TABLES = ("nemo-rl", "verl", "skyrl", "slime", "areal", "prime-rl", "openrlhf", "roll", "trl")
-"""Frameworks with a table of their own."""
-FORKS = {"vime": "slime", "miles": "slime"}
-"""Frameworks with the words of another one."""
-
-
-@cache
-def _adapter(name: str) -> Framework:
-    if name in FORKS:
-        return replace(_adapter(FORKS[name]), name=name)
-    return framework_of(name.replace("-", "_"))
-
-
-class _Adapters(Mapping[str, Framework]):
-    """Frameworks by their names; a table is read when its framework is asked for."""
-
-    def __getitem__(self, name: str) -> Framework:
-        return _adapter(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*TABLES, *FORKS))
-
-    def __len__(self) -> int:
-        return len(TABLES) + len(FORKS)
-
-
-ADAPTERS: Mapping[str, Framework] = _Adapters()

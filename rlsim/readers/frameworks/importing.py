@@ -16,7 +16,7 @@ from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.readers.frameworks.accounting import Accounting, account_for
 from rlsim.readers.frameworks.asked import Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
-from rlsim.readers.frameworks.framework import ADAPTERS, FORKS, Framework
+from rlsim.readers.frameworks.framework import FORKS, Framework, framework_of
 from rlsim.readers.frameworks.launch import Launch, flag_layer, framework_of_file, launch_of, repository_of, starts_run
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
@@ -68,7 +68,7 @@ def import_config(
 ) -> Imported:
     """The scenario of a configuration, a launch script or a command line.
 
-    framework: a name of ADAPTERS. path: the file, or a command's first word. overrides: words of the framework's
+    framework: its name. path: the file, or a command's first word. overrides: words of the framework's
     command line. root: folder that inherited files must lie in. start: name of the base configuration under ``path``
     where it names none. strict: a key that is not understood, and a model card from memory, is an error. lenient: not
     even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
@@ -143,7 +143,7 @@ def read_config(
     framework: str, path: Path, overrides: Sequence[str] = (), root: Path | None = None, start: str | None = None
 ) -> ConfigTree:
     """The whole configuration of a file, a launch script or a command line, with its inheritance and overrides."""
-    known = ADAPTERS[framework]
+    known = framework_of(framework)
     if start is not None and start not in known.shipped:
         raise InputError(f"--config-name '{shortened(start)}' is none of {', '.join(known.shipped)}")
     if starts_run(path, overrides):
@@ -187,7 +187,7 @@ def _launched(known: Framework, run: Launch, path: Path, root: Path | None) -> C
 
 def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
     """The scenario of a configuration as a document, and the accounting of its keys."""
-    known, reader = ADAPTERS[framework], Reader(tree)
+    known, reader = framework_of(framework), Reader(tree)
     longest = next(row for row in known.rows if row.target == LONGEST)
     cap = longest.read(reader)
     if cap is None and isinstance(lookup(tree.values, longest.keys[0].partition(".")[0]), dict):

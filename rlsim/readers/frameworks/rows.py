@@ -22,7 +22,7 @@ Changes = dict[str, Any]
 Test = Callable[[Reader], bool]
 Read = Callable[[Reader], Any]
 Write = Callable[[Any, Reader], Changes]
-Kind = Literal["integer", "number", "flag", "not", "words", "product", "sum", "either", "value", "cases"]
+Kind = Literal["integer", "number", "flag", "not", "words", "value", "cases"]
 OPTIONS = {"else": "otherwise", "set": "beside"}
 """Options of a row whose names are words of Python's."""
 
@@ -88,8 +88,7 @@ def _holds(r: Reader, key: str, value: Any) -> bool:
 class Plain:
     """A row that a table says alone.
 
-    kind: an integer, number or flag under another name (``not``: the opposite flag); one of some words; the product of
-    ``key`` and ``factor``; the sum of the caps ``key`` and ``second``; whether ``key`` or ``second`` is set; the value
+    kind: an integer, number or flag under another name (``not``: the opposite flag); one of some words; the value
     ``key`` itself where ``when`` holds; or the first of the cases ``key`` that holds, else the last. default: of the
     configuration's value; without one 0 says nothing. least: smallest integer that is written. when: test that must
     hold, under: flag that must be set, else ``otherwise`` is read. beside: what is written too where ``when`` does not
@@ -99,8 +98,6 @@ class Plain:
 
     kind: Kind
     key: Any
-    second: str = ""
-    factor: str = ""
     default: Any = None
     least: int = 0
     when: Test | None = None
@@ -125,12 +122,6 @@ class Plain:
                 return r.flag(key, bool(self.default)) != (self.kind == "not") if stated else None
             case "words":
                 return self._meaning(r)
-            case "product":
-                return r.integer(key, 1) * r.integer(self.factor, 1)
-            case "sum":
-                return r.integer(key, 1) + r.integer(self.second, 1)
-            case "either":
-                return r.flag(key, self.default) or r.flag(self.second)
             case "cases":
                 cases = self._cases(r)
                 return next((case for case in cases[:-1] if not any(case.missing(r))), cases[-1]).value
@@ -155,13 +146,6 @@ class Plain:
                 return {key: not value}
             case "words":
                 return next(({key: word} for word, meaning in self.mean if meaning == value), {})
-            case "product":
-                return {key: value // max(1, r.integer(self.factor, 1))}
-            case "sum":
-                first = r.integer(key, 1)
-                return {self.second: value - first} if value > first else {key: value // 2, self.second: -(-value // 2)}
-            case "either":
-                return {key: True} if value else {key: False, self.second: False}
             case "cases":
                 said = next((case for case in self._cases(r) if case.value == value), None)
                 return {} if said is None else {**dict(said.missing(r)), **said.beside}
@@ -203,13 +187,12 @@ def _row(target: str, given: Any, tests: Mapping[str, Test]) -> Row:
     key, also, readonly = options.pop(kind), options.pop("also", ()), options.pop("readonly", kind == "value")
     decided = tuple(options.pop("keys", ()))
     options["when"] = test_of(options.get("when"), tests)
+    keys = () if kind == "value" else (key,)
     if kind == "cases":
         key = tuple(Case.of(case, tests) for case in key)
-    plain = Plain(kind, key, **options)
-    keys = () if kind == "value" else (plain.key, plain.second)
-    if kind == "cases":
         keys = decided or tuple(name for case in key for name in (*case.where, *case.beside))
-    return Row(target, (*(key for key in keys if key), *also), plain.read, None if readonly else plain.write)
+    plain = Plain(kind, key, **options)
+    return Row(target, (*keys, *also), plain.read, None if readonly else plain.write)
 
 
 def _reckoned(target: str, given: Mapping[str, Any], tests: Mapping[str, Test]) -> Row:

@@ -174,15 +174,12 @@ def _add_row(scalars: Scalars, row: Mapping[str, Any], count: int) -> None:
     step = number_of(row[given]) if given is not None else None
     # verl's file logger keeps the metrics of a step in a mapping.
     values = row["data"] if isinstance(row.get("data"), Mapping) else row
-    clean = {_metric(name): value for name, value in values.items() if name != given and not name.endswith(_SIDES)}
-    if len(clean) < sum(name != given and not name.endswith(_SIDES) for name in values):
+    told = {name: value for name, value in values.items() if name != given and not name.endswith(_SIDES)}
+    # wandb's exports of charts name the run before the metric.
+    clean = {name.rpartition(" - ")[2].strip(): value for name, value in told.items()}
+    if len(clean) < len(told):
         raise InputError(f"{scalars.where}: holds several runs (columns 'RUN - METRIC'); export one of them")
     scalars.add_all(float(count) if step is None else step, clean)
-
-
-def _metric(name: str) -> str:
-    """A metric without the run before it, as in wandb's exports of charts."""
-    return name.rpartition(" - ")[2].strip()
 
 
 def _add_array(scalars: Scalars, text: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,6 +29,27 @@ MAX_DEPTH = 30
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)$", re.DOTALL)
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _NUMBERS = {"-eq": "__eq__", "-ne": "__ne__", "-lt": "__lt__", "-le": "__le__", "-gt": "__gt__", "-ge": "__ge__"}
+
+
+def _joined(cwd: str, name: str) -> str:
+    return posixpath.normpath(posixpath.join(cwd, name))
+
+
+def _basename(words: list[str], cwd: str) -> str:
+    plain = [word for word in words if word != "--"]
+    name = posixpath.basename(plain[0].rstrip("/")) if plain else ""
+    return name.removesuffix(plain[1] if len(plain) > 1 else "") + "\n"
+
+
+_PRINTED: Mapping[str, Callable[[list[str], str], str]] = {
+    "echo": lambda words, cwd: " ".join(word for word in words if word not in ("-n", "-e")) + "\n",
+    "printf": lambda words, cwd: " ".join(words[1:] if "%" in "".join(words[:1]) else words),
+    "pwd": lambda words, cwd: f"{cwd}\n",
+    "realpath": lambda words, cwd: f"{_joined(cwd, words[-1])}\n" if words else "",
+    "dirname": lambda words, cwd: f"{posixpath.dirname(words[-1])}\n" if words else "",
+    "basename": _basename,
+}
+"""What builtins and small programs print of their words, in a working directory."""
 
 
 class _Exit(Exception):  # noqa: N818 - no error
@@ -166,9 +187,6 @@ class _Run:
                 return self.node(body)
         return True
 
-    def _group(self, node: Node) -> bool:
-        return self.node(node.parts[0])
-
     def _function(self, node: Node) -> bool:
         self.s.functions[node.parts[0]] = node.parts[1]
         return True
@@ -192,24 +210,20 @@ class _Run:
         name, rest = argv[0], argv[1:]
         if name in _DECLARING:
             for word in words[1:]:
-                self._declare(word)
+                if not word.startswith("-"):
+                    self._assign(word)
             return True
-        if name in ("[", "test"):
-            return self._test([self.v.text(word, empty=True) for word in words[1 : -1 if name == "[" else None]])
-        if name == "[[":
-            return self._test([self._pattern(word) for word in words[1:-1]])
+        if name in ("[", "[[", "test"):
+            return self._test([self.v.text(word, empty=True) for word in words[1 : None if name == "test" else -1]])
         if name in self.s.functions:
             return self._call(self.s.functions[name], rest)
+        if name in ("true", "false"):
+            return name == "true"
+        if name in _PRINTED:
+            self.printed.append(_PRINTED[name](rest, self.s.cwd))
+            return True
         method = getattr(self, f"_run_{name}", None) if name.isalpha() else None
         return method(rest, node) if method else self._program(argv)
-
-    def _pattern(self, word: str) -> str:
-        return self.v.text(word, empty=True)
-
-    def _declare(self, word: str) -> bool:
-        if not word.startswith("-"):
-            self._assign(word)
-        return True
 
     def _assign(self, word: str) -> bool:
         found = _ASSIGNMENT.match(word)
@@ -234,16 +248,21 @@ class _Run:
         self.v.assign(name, (self.v.texts.get(name, "") + text) if more else text)
         return True
 
+    @contextmanager
+    def _within(self, words: list[str] | None = None) -> Iterator[None]:
+        """One level deeper, with parameters of its own where ``words`` are given."""
+        before, self.depth = self.v.words, self.depth + 1
+        self.v.words = before if words is None else words
+        try:
+            yield
+        finally:
+            self.v.words, self.depth = self.v.words if words is None else before, self.depth - 1
+
     def _call(self, body: Node, words: list[str]) -> bool:
         if self.depth > MAX_DEPTH:
             raise InputError(f"{self.v.where}: more than {MAX_DEPTH} functions within each other")
-        before, self.v.words = self.v.words, words
-        self.depth += 1
-        try:
+        with self._within(words):
             return self.node(body)
-        finally:
-            self.v.words = before
-            self.depth -= 1
 
     def _program(self, argv: list[str]) -> bool:
         """A program: taken down, not run; ``bash FILE`` and ``bash -c TEXT`` are followed."""
@@ -257,9 +276,8 @@ class _Run:
             if not words or self.depth > MAX_DEPTH or self.asking:
                 continue
             if any("c" in flag for flag in flags):
-                self.depth += 1
-                self.text(words[0])
-                self.depth -= 1
+                with self._within():
+                    self.text(words[0])
             elif words[0].endswith(".sh"):
                 self._follow(words[0], words[1:])
         return not self.asking
@@ -269,14 +287,9 @@ class _Run:
         path = next((one for one in self._places(name) if one.is_file()), None)
         if path is None or not path.resolve().is_relative_to(self.s.root) or self.depth > MAX_DEPTH:
             return not self.asking
-        before, self.depth = self.v.words, self.depth + 1
-        self.v.words = before if words is None else words
-        try:
+        with self._within(self.v.words if words is None else words), suppress(_Exit):
             return self.script(path)
-        except _Exit:
-            return True
-        finally:
-            self.v.words, self.depth = before, self.depth - 1
+        return True
 
     def _places(self, name: str) -> list[Path]:
         beside = Path(self.v.arrays.get("BASH_SOURCE", [""])[0]).parent
@@ -284,14 +297,6 @@ class _Run:
 
     def _run_source(self, words: list[str], node: Command) -> bool:
         return self._follow(words[0], words[1:] or None) if words else True
-
-    def _run_echo(self, words: list[str], node: Command) -> bool:
-        self.printed.append(" ".join(word for word in words if word not in ("-n", "-e")) + "\n")
-        return True
-
-    def _run_printf(self, words: list[str], node: Command) -> bool:
-        self.printed.append(" ".join(words[1:] if "%" in "".join(words[:1]) else words))
-        return True
 
     def _run_cat(self, words: list[str], node: Command) -> bool:
         self.printed.append(self._document(node))
@@ -305,27 +310,9 @@ class _Run:
     def _document(self, node: Command) -> str:
         return "" if node.document is None else self.v.text(node.document)
 
-    def _run_pwd(self, words: list[str], node: Command) -> bool:
-        self.printed.append(self.s.cwd + "\n")
-        return True
-
     def _run_cd(self, words: list[str], node: Command) -> bool:
         target = next((word for word in words if not word.startswith("-")), "")
-        self.s.cwd = posixpath.normpath(posixpath.join(self.s.cwd, target))
-        return True
-
-    def _run_realpath(self, words: list[str], node: Command) -> bool:
-        self.printed.append(posixpath.normpath(posixpath.join(self.s.cwd, words[-1])) + "\n" if words else "")
-        return True
-
-    def _run_dirname(self, words: list[str], node: Command) -> bool:
-        self.printed.append(posixpath.dirname(words[-1]) + "\n" if words else "")
-        return True
-
-    def _run_basename(self, words: list[str], node: Command) -> bool:
-        plain = [word for word in words if word != "--"]
-        name = posixpath.basename(plain[0].rstrip("/")) if plain else ""
-        self.printed.append(name.removesuffix(plain[1] if len(plain) > 1 else "") + "\n")
+        self.s.cwd = _joined(self.s.cwd, target)
         return True
 
     def _run_set(self, words: list[str], node: Command) -> bool:
@@ -340,16 +327,8 @@ class _Run:
     def _run_eval(self, words: list[str], node: Command) -> bool:
         if self.depth > MAX_DEPTH:
             raise InputError(f"{self.v.where}: more than {MAX_DEPTH} commands within each other")
-        self.depth += 1
-        done = self.text(" ".join(words))
-        self.depth -= 1
-        return done
-
-    def _run_true(self, words: list[str], node: Command) -> bool:
-        return True
-
-    def _run_false(self, words: list[str], node: Command) -> bool:
-        return False
+        with self._within():
+            return self.text(" ".join(words))
 
     def _run_exit(self, words: list[str], node: Command) -> bool:
         """An exit with a status is a check of the machine that is not run here."""
@@ -386,12 +365,8 @@ class _Run:
         if how in _NUMBERS:
             return bool(getattr(self.v.arithmetic(left), _NUMBERS[how])(self.v.arithmetic(right)))
         if how == "=~":
-            return self._like(left, right)
+            with suppress(re.error):
+                return len(left) < 1000 and len(right) < 100 and re.search(right, left) is not None
+            return False
         alike = fnmatchcase(left, right) or left == right
         return alike if how in ("=", "==") else not alike if how == "!=" else False
-
-    def _like(self, left: str, right: str) -> bool:
-        try:
-            return len(left) < 1000 and len(right) < 100 and re.search(right, left) is not None
-        except re.error:
-            return False

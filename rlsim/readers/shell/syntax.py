@@ -16,7 +16,7 @@ MAX_DEPTH = 60
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a script by its kind: list, pipe, not, if, for, while, case, group, function or arithmetic."""
+    """A part of a script by its kind: list, pipe, not, if, for, while, case, function or arithmetic."""
 
     kind: str
     parts: Any
@@ -126,7 +126,7 @@ class _Parser:
         self.expect(start)
         body = self.list((end,))
         self.expect(end)
-        return Node("group", [body])
+        return body
 
     def condition(self) -> Node:
         parts: list[tuple[Node | None, Node]] = []

@@ -18,17 +18,8 @@ from typing import Any
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
 from rlsim.files.records import dataclass
+from rlsim.readers.traces import requests
 from rlsim.readers.traces.form import Format
-from rlsim.readers.traces.requests import (
-    MAGIC,
-    TOKEN_BLOCKS,
-    Collected,
-    Requests,
-    add_nemo_rl,
-    add_verl,
-    chosen_columns,
-    parquet_requests,
-)
 from rlsim.report.table import DEFAULT_STYLE, Style, table
 from rlsim.workload.lengths import QUANTILE, number_in, rows_of
 
@@ -79,7 +70,7 @@ def _by_number(path: Path) -> tuple[int, str]:
 
 def is_parquet(path: Path) -> bool:
     """Whether a file begins as Parquet files do. Raises InputError where it cannot be read."""
-    return path.is_file() and read_bytes(path, TRACE_BYTES)[: len(MAGIC)] == MAGIC
+    return path.is_file() and read_bytes(path, TRACE_BYTES)[: len(requests.MAGIC)] == requests.MAGIC
 
 
 def format_of(text: str, where: str) -> Format:
@@ -92,26 +83,26 @@ def format_of(text: str, where: str) -> Format:
     row = first[1]
     if not text.lstrip().startswith("{"):
         return Format.AZURE if "ContextTokens" in row and "GeneratedTokens" in row else Format.CSV
-    if "output_length" in row and (TOKEN_BLOCKS in row or "timestamp" in row):
+    if "output_length" in row and (requests.TOKEN_BLOCKS in row or "timestamp" in row):
         return Format.MOONCAKE
     if isinstance(row.get("output"), str):
         return Format.VERL
     return Format.NEMO_RL if "input_lengths" in row else Format.JSONL
 
 
-def read_requests(text: str, where: str, form: Format, reading: Reading) -> Requests:
+def read_requests(text: str, where: str, form: Format, reading: Reading) -> requests.Requests:
     """Lengths of a text trace in ``form``. Raises InputError naming the line of what cannot be used."""
-    collected, remarks = Collected(), list[str]()
+    collected, remarks = requests.Collected(), list[str]()
     if form is Format.VERL:
-        remarks += add_verl(collected, rows_of(text, where), where, reading.characters_per_token)
+        remarks += requests.add_verl(collected, rows_of(text, where), where, reading.characters_per_token)
     elif form is Format.NEMO_RL:
-        remarks += add_nemo_rl(collected, rows_of(text, where), where, reading.group_size)
+        remarks += requests.add_nemo_rl(collected, rows_of(text, where), where, reading.group_size)
     else:
         remarks += _add_columns(collected, text, where, reading)
     return collected.requests(where, str(form), reading.group_size, remarks)
 
 
-def _add_columns(collected: Collected, text: str, where: str, reading: Reading) -> list[str]:
+def _add_columns(collected: requests.Collected, text: str, where: str, reading: Reading) -> list[str]:
     """Rows of a CSV or of JSON objects with a column for each length."""
     names: tuple[str, str | None, str | None] | None = None
     blocks = False
@@ -121,16 +112,13 @@ def _add_columns(collected: Collected, text: str, where: str, reading: Reading) 
                 told = "{kind: trace, path: FILE}"
                 raise InputError(f"{where}: is a table of quantiles already; state it: workload.response_tokens={told}")
             asked = (reading.column, reading.prompt_column, reading.group_column)
-            names, blocks = chosen_columns(row, asked, where), TOKEN_BLOCKS in row
+            names, blocks = requests.chosen_columns(row, asked, where), requests.TOKEN_BLOCKS in row
         response, prompt, group = names
         key = None if group is None else _key(row, group, where, line)
         prompt_tokens = None if prompt is None else number_in(row, prompt, where, line)
         collected.add(number_in(row, response, where, line), prompt_tokens, key)
-    if not blocks:
-        return []
-    return [
-        f"{TOKEN_BLOCKS} names shared prefixes of conversations, not samples of one prompt: no groups are made of it"
-    ]
+    told = "names shared prefixes of conversations, not samples of one prompt: no groups are made of it"
+    return [f"{requests.TOKEN_BLOCKS} {told}"] if blocks else []
 
 
 def _key(row: Mapping[str, Any], name: str, where: str, line: int) -> str | float:
@@ -140,14 +128,14 @@ def _key(row: Mapping[str, Any], name: str, where: str, line: int) -> str | floa
     return value
 
 
-def read_trace(path: Path, reading: Reading) -> Requests | MeasuredAcceptance:
+def read_trace(path: Path, reading: Reading) -> requests.Requests | MeasuredAcceptance:
     """Lengths of the requests in ``path``, a file or a folder of rollouts; of engine metrics their acceptance.
 
     Raises InputError naming file and line of what cannot be used.
     """
     if reading.form is Format.PARQUET or (reading.form is Format.AUTO and is_parquet(path)):
         names = (reading.column, reading.prompt_column, reading.group_column)
-        return parquet_requests(read_bytes(path, TRACE_BYTES), shown_path(path), names, reading.group_size)
+        return requests.parquet_requests(read_bytes(path, TRACE_BYTES), shown_path(path), names, reading.group_size)
     text, where = text_of(path)
     form = format_of(text, where) if reading.form is Format.AUTO else reading.form
     if form is Format.VLLM_METRICS:

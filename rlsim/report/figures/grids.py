@@ -17,18 +17,11 @@ from rlsim.report.figures.bars import TIP
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, VARIANT_COLORS, picture_style, plain_axes
 from rlsim.report.table import Style
 from rlsim.report.text.run import headline
+from rlsim.results import sweep
 from rlsim.results.answer import interval_columns
 from rlsim.results.record import Row
 from rlsim.results.run import Run
 from rlsim.results.size import DeviceSize, Sizing
-from rlsim.results.sweep import (
-    ACCEPTANCE_KEY,
-    DRAFT_KEYS,
-    Plan,
-    PlanRow,
-    SweepResult,
-    break_even_lengths,
-)
 from rlsim.units import FloatArray
 
 SIZE_KEY = "cluster.num_gpus"
@@ -45,16 +38,16 @@ Rows = Sequence[Row]
 
 
 @picture_style()
-def sweep_figures(result: SweepResult) -> dict[str, Figure]:
+def sweep_figures(result: sweep.SweepResult) -> dict[str, Figure]:
     """What the axes allow, by name: heatmap, scaling, else lines over the first numeric axis.
 
     Further axes are fixed at the first cell that can run; the heading says at which values.
     """
     axes = result.columns
-    draft = next((name for name in DRAFT_KEYS if name in axes), None)
+    draft = next((name for name in sweep.DRAFT_KEYS if name in axes), None)
     out: dict[str, Figure] = {}
-    if result.done and draft is not None and ACCEPTANCE_KEY in axes:
-        rows, title = _slice(result, (draft, ACCEPTANCE_KEY))
+    if result.done and draft is not None and sweep.ACCEPTANCE_KEY in axes:
+        rows, title = _slice(result, (draft, sweep.ACCEPTANCE_KEY))
         out["heatmap"] = _heatmap(rows, draft, title)
     if result.done and SIZE_KEY in axes:
         out["scaling"] = _lines(result, SIZE_KEY)
@@ -65,7 +58,7 @@ def sweep_figures(result: SweepResult) -> dict[str, Figure]:
     return out
 
 
-def _lines(result: SweepResult, x: str) -> Figure:
+def _lines(result: sweep.SweepResult, x: str) -> Figure:
     """Step time with its interval, and the end-to-end speed-up by speculation, over the axis ``x``.
 
     One line for each value of the lag, or else of the first further axis with several.
@@ -89,7 +82,7 @@ def _lines(result: SweepResult, x: str) -> Figure:
     return figure
 
 
-def _slice(result: SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
+def _slice(result: sweep.SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
     """Rows in which every axis that is not free has the value of the first one, and a heading that says so."""
     first = result.done[0]
     fixed = {name: len(values) for name, values in result.columns.items() if name not in free}
@@ -106,7 +99,7 @@ def _heading(figure: Figure, text: str) -> None:
 def _heatmap(rows: Rows, draft: str, title: str) -> Figure:
     """Rollout and end-to-end speed-up over k and acceptance length; the line is where each breaks even."""
     ks = sorted({row[draft] for row in rows})
-    lengths = sorted({row[ACCEPTANCE_KEY] for row in rows})
+    lengths = sorted({row[sweep.ACCEPTANCE_KEY] for row in rows})
     size = (max(7.0, 1.1 * len(ks) + 4.0), max(3.6, 0.26 * len(lengths) + 1.8))
     figure = Figure(figsize=size, layout="constrained")
     _heading(figure, title)
@@ -114,14 +107,14 @@ def _heatmap(rows: Rows, draft: str, title: str) -> Figure:
     for place, (column, name) in enumerate(SPEEDUPS, start=1):
         table = np.full((len(lengths), len(ks)), np.nan)
         for row in rows:
-            table[lengths.index(row[ACCEPTANCE_KEY]), ks.index(row[draft])] = row[column]
+            table[lengths.index(row[sweep.ACCEPTANCE_KEY]), ks.index(row[draft])] = row[column]
         axes = plain_axes(figure, (1, 2, place), name, "k, drafted tokens", "acceptance length" if place == 1 else "")
         axes.grid(visible=False)
         _cells(figure, axes, table)
         axes.set_xticks(range(len(ks)), [str(k) for k in ks])
         shown = range(0, len(lengths), max(1, len(lengths) // MOST_TICKS))
         axes.set_yticks(list(shown), [f"{lengths[i]:g}" for i in shown])
-        breaks = sorted(break_even_lengths(rows, draft, column).items())
+        breaks = sorted(sweep.break_even_lengths(rows, draft, column).items())
         crossings = [float(np.interp(length, lengths, range(len(lengths)))) for _, length in breaks]
         style: dict[str, Any] = {"color": INK, "alpha": 0.5, "linewidth": 1, "marker": "o", "markersize": 3}
         axes.plot([ks.index(k) for k, _ in breaks], crossings, label="break-even", **style)
@@ -171,7 +164,7 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
 
 
 @picture_style()
-def plan_figure(plan: Plan) -> Figure:
+def plan_figure(plan: sweep.Plan) -> Figure:
     """Every finalist by cost in USD and seconds of a step, the front as a line, the best marked."""
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     _heading(figure, f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
@@ -187,7 +180,7 @@ def plan_figure(plan: Plan) -> Figure:
     return figure
 
 
-def _place(row: PlanRow) -> tuple[float, float]:
+def _place(row: sweep.PlanRow) -> tuple[float, float]:
     """Cost in USD and seconds of a plan's step."""
     return row.numbers.cost_per_step_usd, row.step_s
 

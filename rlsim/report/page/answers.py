@@ -30,7 +30,6 @@ from rlsim.report.table import Table
 from rlsim.report.text import attribution as blamed
 from rlsim.report.text import attribution as checked
 from rlsim.report.text import run as told
-from rlsim.report.text import size as sized
 from rlsim.report.text.attribution import headroom_words, ladder_table, rung_words
 from rlsim.report.text.planning import candidates_table, objective_text, recommendation, sure_words
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
@@ -323,15 +322,15 @@ def size_part(found: Sizing) -> Part:
     sections: Sections = {
         "size-steps": [picture("size-curve", size_figure(found))] if able else [],
         "size-clusters": [block for one in found.devices for block in _device(one)],
-        "size-assumptions": assumed(sized.assumed_words(found), ()),
+        "size-assumptions": assumed(told.assumed_words(found), ()),
     }
-    return Part("size", found.model, sized.recommendation(found), figures, sections, [sized.task_words(found)])
+    return Part("size", found.model, told.recommendation(found), figures, sections, [told.task_words(found)])
 
 
 def _device(one: DeviceSize) -> list[Block]:
-    clusters: list[Block] = [sized.clusters_table(one)] if one.sizes else []
-    told = [one.reason if one.sizes else f"{one.device}: {one.reason}", sized.share_words(one)]
-    return [*clusters, *(Text(words) for words in told if words)]
+    clusters: list[Block] = [told.clusters_table(one)] if one.sizes else []
+    said = [one.reason if one.sizes else f"{one.device}: {one.reason}", told.share_words(one)]
+    return [*clusters, *(Text(words) for words in said if words)]
 
 
 def headroom_part(found: Headroom) -> Part:

@@ -6,15 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rlsim.report import format as fmt
 from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, cells, sections, table
-from rlsim.report.text import findings
-from rlsim.report.text.support import (
-    ROOTS,
-    bottleneck_lines,
-    efficiency_lines,
-    nearest_step,
-    provenance_lines,
-    support_lines,
-)
+from rlsim.report.text import findings, support
 from rlsim.results import Interval, MemoryUse, PhasePart, Projection, Variant
 from rlsim.units import GIB, SECONDS_PER_HOUR
 
@@ -31,11 +23,11 @@ def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
         style.opening(findings.headline(projection), projection.question, about),
         times_lines(projection, style),
         _memory(projection, style),
-        bottleneck_lines(projection, style),
-        provenance_lines(projection.provenance, style),
-        support_lines(projection.support, style),
+        support.bottleneck_lines(projection, style),
+        support.provenance_lines(projection.provenance, style),
+        support.support_lines(projection.support, style),
         _statistics(projection, style),
-        efficiency_lines(projection, style),
+        support.efficiency_lines(projection, style),
         style.numbered("Assumptions", projection.assumptions),
         style.numbered("Warnings", projection.warnings),
     )
@@ -47,7 +39,7 @@ def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     steps = " -> ".join(fmt.seconds(arm.step_s.mean) for arm in arms)
     costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in arms)
     price = f"{projection.price_per_gpu_hour_usd:.2f} per GPU and hour ({projection.price_source})"
-    rests = ", ".join(f"{fmt.percent(getattr(shares, kind))} {kind}" for kind in ROOTS)
+    rests = ", ".join(f"{fmt.percent(getattr(shares, kind))} {kind}" for kind in support.ROOTS)
     sentences = (
         f"A step takes {steps} and costs {costs} USD at {price}.",
         findings.look_here_first(projection),
@@ -322,9 +314,9 @@ def _price(projection: Projection) -> str:
 def _sure(projection: Projection) -> list[str]:
     """How far to trust it: interval, nearest measured run, what the seconds rest on."""
     shares = projection.provenance
-    rests = ", ".join(f"{fmt.percent(getattr(shares, kind))} {kind}" for kind in ROOTS)
+    rests = ", ".join(f"{fmt.percent(getattr(shares, kind))} {kind}" for kind in support.ROOTS)
     said = f"Its seconds are {rests}; {len(projection.assumptions)} assumptions."
-    return [*([] if projection.support is None else [nearest_step(projection.support)]), said]
+    return [*([] if projection.support is None else [support.nearest_step(projection.support)]), said]
 
 
 def _warnings(projection: Projection, style: Style, most_lines: int) -> list[str]:
