@@ -106,20 +106,12 @@ def sensitivity(
 
 
 def techniques(
-<<<<<<< 88c5f610a0645cca721bb2ca28df35d746c13e12
     scenario: str,
     words: list[str] | None = None,
     overrides: list[str] | None = None,
     as_json: bool = False,
     full: bool = False,
-=======
-    scenario: o.ScenarioArgument,
-    words: o.WordsArgument = None,
-    overrides: o.SetOption = None,
-    as_json: o.JsonOption = False,
-    full: o.FullOption = False,
-    out: o.OutOption = None,
->>>>>>> dfdaba13dfdc372443c74873ec489445835520d4
+    out: Path | None = None,
 ) -> None:
     """Try every published technique on your scenario: what it brings, what it asks, which two go best together.
 
@@ -128,7 +120,7 @@ def techniques(
     techniques.json and techniques.png.
     """
     from rlsim.planning.techniques import techniques as run
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
 
     answer = run(given_scenario(scenario, words, overrides))
     write_out(answer, out)

@@ -48,24 +48,15 @@ class _Latency:
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
     """What predicts measured iterations; the table's seed is of the lengths in closed loops."""
-<<<<<<< 7ddb59f74e577a37304946b312dd34b0757d5503
-    loops: dict[tuple[Scenario, Load, str], _Latency] = {}
+    loops: dict[tuple[Scenario, engines.Load, str], _Latency] = {}
     speculating = {_published(record.cells) for record in table.rows if _speculates(record.cells)}
 
     def predict(row: MeasuredRow) -> Prediction:
         if row.cells.get("spec_basis") == "presumed" and _published(row.cells) in speculating:
             raise SkippedRow("spec_method is presumed, and another row tells of speculation in the same measurement")
-        load = load_of(row.cells)
-        setup = engine_setup(row.cells, load)
-        costs = prepared_engine(setup, fitted)
-=======
-    loops: dict[tuple[Scenario, engines.Load, str], _Latency] = {}
-
-    def predict(row: MeasuredRow) -> Prediction:
         load = engines.load_of(row.cells)
         setup = engines.engine_setup(row.cells, load)
         costs = engines.prepared_engine(setup, fitted)
->>>>>>> d3b1192da4936c921498dd09ea41ca3fa4376045
         if row.measured is None:
             raise SkippedRow("neither decode_step_ms_est nor tpot_ms is a number above 0")
         served_alone = row.cells.get("serving_mode") == "disagg"

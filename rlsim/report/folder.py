@@ -209,8 +209,8 @@ def _typed(fields: Sequence[str]) -> list[Any]:
     return [shortened(text, TEXT_CHARACTERS) or None for text in fields]
 
 
-Answer = Projection | Run | Blame | Check | Sizing | Headroom | Validation | CrossValidation | Published
-DRAWN = ("run", "sweep", "plan", "blame", "check", "size", "headroom")
+Answer = Projection | Run | Blame | Check | Sizing | Headroom | Techniques | Validation | CrossValidation | Published
+DRAWN = ("run", "sweep", "plan", "blame", "check", "size", "headroom", "techniques")
 """Kinds of results whose files hold all that their pictures show."""
 
 
@@ -252,6 +252,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
     "Projection": {"phases.png": "phases:phases_figure"}, "Run": {"run.png": "grids:run_figure"},
     "Blame": {"waterfall.png": "bars:waterfall_figure"}, "Check": {"check.png": "bars:checked_figure"},
     "Sizing": {"size.png": "grids:size_figure"}, "Headroom": {"headroom.png": "bars:ladder_figure"},
+    "Techniques": {"techniques.png": "bars:techniques_figure"},
     "Plan": {"pareto.png": "grids:plan_figure"}, "CrossValidation": {"reliability.png": "validation:reliability"},
     "Validation": {"scatter.png": "validation:scatter", "ratios.png": "validation:ratios"},
 }  # fmt: skip

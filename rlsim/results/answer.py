@@ -16,19 +16,9 @@ MOST_LINES = 40
 """Of a text that is not asked for in full."""
 TEXTS = {
     "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
-<<<<<<< 88c5f610a0645cca721bb2ca28df35d746c13e12
     "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
-    "Techniques": "planning:render_techniques", "Sensitivity": "planning:render_sensitivity",
-<<<<<<< 7ddb59f74e577a37304946b312dd34b0757d5503
-    "Check": "attribution:render_check", "Sizing": "size:render_size", "Headroom": "attribution:render_headroom",
-=======
-    "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "blame:render_blame",
     "Techniques": "techniques:render_techniques", "Sensitivity": "planning:render_sensitivity",
-    "Check": "check:render_check", "Sizing": "size:render_size", "Headroom": "headroom:render_headroom",
->>>>>>> dfdaba13dfdc372443c74873ec489445835520d4
-=======
     "Check": "attribution:render_check", "Sizing": "run:render_size", "Headroom": "attribution:render_headroom",
->>>>>>> d3b1192da4936c921498dd09ea41ca3fa4376045
 }  # fmt: skip
 """Functions of :mod:`rlsim.report.text` by the answer that they show; by name, since results know no report."""
 

@@ -65,18 +65,13 @@ class Engine(Strict):
     """Prefill rides along with decoding within the token budget; false stops decoding for it. Default as engines do:
     SGLang stops, vLLM and TensorRT-LLM mix."""
     dispatch: Literal["static", "round_robin", "least_loaded", "shared_queue"] = "static"
-<<<<<<< 3018f4fd3085ad27c7f9e5fabebe72d7ea27fa9c
-    """static: contiguous split (synchronous vLLM in NeMo-RL); round_robin: per sample (its async one); least_loaded: to
-    the fewest unfinished samples on submission; shared_queue: to whoever has room first."""
+    """static: contiguous split of what starts at once (synchronous vLLM in NeMo-RL); round_robin: per sample (its async
+    one; AReaL); least_loaded: to the fewest unfinished samples on submission; shared_queue: to whoever has room
+    first."""
     migration: Migration = "none"
     """Synchronous: a replica that runs dry takes half of the requests of the fullest, those that wait there first, then
     the newest. What these have generated they prefill again (recompute), or their KV cache follows over the slowest
     link between replicas (transfer), or whichever is faster (cheaper). none: requests stay (docs/SEMANTICS.md)."""
-=======
-    """static: contiguous split of what starts at once (synchronous vLLM in NeMo-RL); round_robin: per sample (its async
-    one; AReaL); least_loaded: to the fewest unfinished samples on submission; shared_queue: to whoever has room
-    first."""
->>>>>>> 0a2acdff9cdd7959af2bb908240400539f26724d
     expert_balance: Literal["balanced", "power_law_1.01", "power_law_1.2"] = "power_law_1.2"
     """Routing skew of the measured MoE tables."""
     host_iteration_s: float | None = Field(None, ge=0, le=10)

@@ -18,12 +18,8 @@ from rlsim.report.text.attribution import LABELS
 from rlsim.results import Interval
 from rlsim.results.check import Check
 from rlsim.results.headroom import Headroom
-<<<<<<< 88c5f610a0645cca721bb2ca28df35d746c13e12
-from rlsim.results.planning import Blame
-from rlsim.units import FloatArray
-=======
 from rlsim.results.planning import Blame, Techniques
->>>>>>> dfdaba13dfdc372443c74873ec489445835520d4
+from rlsim.units import FloatArray
 
 WIDTH_IN, BAR_IN, ROW_GAP_IN = 9.0, 0.2, 0.13
 TIP = "tip:"
@@ -179,7 +175,22 @@ def ladder_figure(found: Headroom) -> Figure:
     return bars_figure(rows, "seconds per step", key, title=f"{found.scenario}: what each rung leaves of a step")
 
 
-<<<<<<< 88c5f610a0645cca721bb2ca28df35d746c13e12
+def techniques_figure(found: Techniques) -> Figure:
+    """The speed-up of every technique with its interval, fastest first, the best pair above them."""
+    colors = {True: LINE_COLORS[0], False: LINE_COLORS[1]}
+    rows = [
+        BarRow(
+            one.title,
+            f"{fmt.times(one.speedup)}, {one.step_s.mean:.1f} s",
+            [Bar(one.speedup, color=colors[one.same_update])],
+        )
+        for one in found.ranked
+    ]
+    key = {colors[True]: "the same update", colors[False]: "other samples or weights"}
+    title = f"{found.scenario}: published techniques on a step of {found.step_s.mean:.1f} s"
+    return bars_figure(rows, "step now over step with it", key, rule=1.0, title=title)
+
+
 POINTS = 400
 BANDS = ((0.2, 0.12), (0.1, 0.2))
 """Shaded deviations from the diagonal as shares, and how dark they are."""
@@ -285,19 +296,3 @@ def check_figure(title: str, steps: Sequence[CheckedSteps]) -> Figure:
     axes.set(xscale="log", yscale="log", xlim=ends, xlabel="measured [ms]", ylabel="predicted [ms]", title=title)
     axes.legend(fontsize=8)
     return figure
-=======
-def techniques_figure(found: Techniques) -> Figure:
-    """The speed-up of every technique with its interval, fastest first, the best pair above them."""
-    colors = {True: LINE_COLORS[0], False: LINE_COLORS[1]}
-    rows = [
-        BarRow(
-            one.title,
-            f"{fmt.times(one.speedup)}, {one.step_s.mean:.1f} s",
-            [Bar(one.speedup, color=colors[one.same_update])],
-        )
-        for one in found.ranked
-    ]
-    key = {colors[True]: "the same update", colors[False]: "other samples or weights"}
-    title = f"{found.scenario}: published techniques on a step of {found.step_s.mean:.1f} s"
-    return bars_figure(rows, "step now over step with it", key, rule=1.0, title=title)
->>>>>>> dfdaba13dfdc372443c74873ec489445835520d4

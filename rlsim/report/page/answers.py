@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import Bar, BarRow, checked_figure, ladder_figure, waterfall_figure
+from rlsim.report.figures.bars import Bar, BarRow, checked_figure, ladder_figure, techniques_figure, waterfall_figure
 from rlsim.report.figures.grids import plan_figure, run_figure, size_figure, sweep_figures
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.figures.validation import ratios, scatter
@@ -30,13 +30,14 @@ from rlsim.report.table import Table
 from rlsim.report.text import attribution as blamed
 from rlsim.report.text import attribution as checked
 from rlsim.report.text import run as told
+from rlsim.report.text import techniques as tried
 from rlsim.report.text.attribution import headroom_words, ladder_table, rung_words
 from rlsim.report.text.planning import candidates_table, objective_text, recommendation, sure_words
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
 from rlsim.results.check import Check
 from rlsim.results.headroom import Headroom
-from rlsim.results.planning import Blame
+from rlsim.results.planning import Blame, Techniques
 from rlsim.results.record import Row
 from rlsim.results.run import Run
 from rlsim.results.size import DeviceSize, Sizing
@@ -346,3 +347,18 @@ def headroom_part(found: Headroom) -> Part:
     }
     about = [f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.mode}", f"digest {found.digest}"]
     return Part("headroom", found.scenario, headroom_words(found), figures, sections, about)
+
+
+def techniques_part(found: Techniques) -> Part:
+    """What published techniques would bring."""
+    figures = [ranged("A step takes", found.step_s, fmt.seconds)]
+    figures += [ranged("With the best", one.step_s, fmt.seconds) for one in tried.faster(found)[:1]]
+    asked = [f"{tried.technique_words(one)} {' '.join(one.changes)}" for one in tried.faster(found)]
+    sections: Sections = {
+        "techniques-ranking": [picture("techniques-speedups", techniques_figure(found), tried.techniques_table(found))],
+        "techniques-asked": _listed(asked),
+        "techniques-left-out": _listed(f"{one.title}: {one.reason}" for one in found.left_out),
+    }
+    return Part(
+        "techniques", found.scenario, tried.best_technique(found), figures, sections, [f"digest {found.digest}"]
+    )

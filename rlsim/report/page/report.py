@@ -14,44 +14,13 @@ from markupsafe import Markup
 
 from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
-<<<<<<< 88c5f610a0645cca721bb2ca28df35d746c13e12
 from rlsim.report.folder import KINDS, drawable, kinds_in, read_answer, write_files
-<<<<<<< 7ddb59f74e577a37304946b312dd34b0757d5503
-from rlsim.report.page.answers import (
-    blame_part,
-    check_part,
-    headroom_part,
-    plan_part,
-    run_part,
-    size_part,
-    sweep_part,
-    validation_part,
-)
-=======
-from rlsim.report.files import drawable, write_files
-from rlsim.report.folder import KINDS, kinds_in, read_answer
-from rlsim.report.page.advice import check_part, headroom_part, size_part, techniques_part
-from rlsim.report.page.answers import blame_part, plan_part, run_part, sweep_part, validation_part
->>>>>>> dfdaba13dfdc372443c74873ec489445835520d4
-=======
 from rlsim.report.page import answers
->>>>>>> d3b1192da4936c921498dd09ea41ca3fa4376045
 from rlsim.report.page.parts import WORDS, Part
 from rlsim.report.page.projection import projection_part
 
 PARTS: dict[str, Callable[[Any], Part]] = {
     "projection": projection_part,
-<<<<<<< 7ddb59f74e577a37304946b312dd34b0757d5503
-    "run": run_part,
-    "plan": plan_part,
-    "sweep": sweep_part,
-    "validation": validation_part,
-    "blame": blame_part,
-    "check": check_part,
-    "size": size_part,
-    "headroom": headroom_part,
-    "techniques": techniques_part,
-=======
     "run": answers.run_part,
     "plan": answers.plan_part,
     "sweep": answers.sweep_part,
@@ -60,7 +29,7 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "check": answers.check_part,
     "size": answers.size_part,
     "headroom": answers.headroom_part,
->>>>>>> d3b1192da4936c921498dd09ea41ca3fa4376045
+    "techniques": answers.techniques_part,
 }
 SUFFIXES = (".html", ".htm")
 

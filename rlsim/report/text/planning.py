@@ -9,14 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlsim.report import format as fmt
-<<<<<<< 88c5f610a0645cca721bb2ca28df35d746c13e12
 from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, sections
-from rlsim.results.planning import Comparison, Sensitivity, Techniques
-=======
-from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import RULE, Cell, Row, Table, cell
 from rlsim.results.planning import Comparison, Sensitivity
->>>>>>> dfdaba13dfdc372443c74873ec489445835520d4
 from rlsim.results.record import Interval
 from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, break_even_lengths, interval_in
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR

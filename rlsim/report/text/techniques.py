@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlsim.report import format as fmt
-from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import Table, cell
+from rlsim.report.table import DEFAULT_STYLE, Style, Table, cell, sections
 from rlsim.results.planning import Technique, Techniques
 
 MOST_EXPLAINED = 6
