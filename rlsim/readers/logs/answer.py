@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.errors import Infeasible, InputError, shortened
@@ -111,7 +112,7 @@ class RunAnswer:
             "form": self.log.form,
             "scenario": self.calibrated.name,
             "steps": {"first": self.steady.first, "last": self.steady.last, "dropped": self.steady.dropped},
-            "taken": [vars(one) for one in self.taken],
+            "taken": list(map(vars, self.taken)),
             "phases": [
                 {
                     "phase": line.quantity,
@@ -126,15 +127,7 @@ class RunAnswer:
                 kind: {"surprise": one.surprise, "sources": dict(one.by_source), "left": one.left}
                 for kind, one in self.explained.items()
             },
-            "what_if": [
-                {
-                    **vars(one),
-                    "phases": {name: _plain(value) for name, value in one.phases.items()},
-                    "before": {name: _plain(value) for name, value in one.before.items()},
-                    "speedup": _plain(one.speedup),
-                }
-                for one in self.what_ifs
-            ],
+            "what_if": TypeAdapter(tuple[WhatIf, ...]).dump_python(self.what_ifs, mode="json"),
             "efficiency": [one.as_dict() for one in self.efficiency],
             "measured_efficiency": [one.as_dict() for one in self.measured_efficiency],
             "remarks": list(self.remarks),
