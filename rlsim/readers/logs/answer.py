@@ -205,15 +205,10 @@ def _line(quantity: Quantity, steady: Steady, before: SimulatedVariant, after: S
 
 def median_of(run: SimulatedVariant, quantity: Quantity) -> Interval | None:
     """Predicted median of a phase over the steps, with its 90 % interval; None where the scenario has none of it."""
-    drawn, mode = prediction_of(run), run.scenario.loop.mode
-    if (quantity == "exposed_generation") != (mode == "async") and quantity.endswith("generation"):
+    lagged, median = run.scenario.loop.mode == "async", float(np.median(values_of(run, quantity)))
+    if (quantity == "exposed_generation") != lagged and quantity.endswith("generation"):
         return None
-    median = float(np.median(values_of(run, quantity)))
-    if quantity == "step":
-        return around(median, drawn.step_factor)
-    if quantity == "exposed_generation":
-        return around(median, drawn.exposed_factor(median))
-    return around(median, drawn.phase_factor("prepare_s" if quantity == "refit" else f"{quantity}_s"))
+    return around(median, prediction_of(run).factor("step" if quantity == "step" else f"{quantity}_s", median))
 
 
 def _what_if(
