@@ -209,8 +209,8 @@ def phase_names(scenario: Scenario) -> tuple[str, ...]:
 
 
 def contract_name(phase: str, mode: str) -> str:
-    """The phase of the contract; a synchronous weight update is told with all that stands around it."""
-    return "prepare_s" if phase == "refit" and mode == "sync" else f"{phase}_s"
+    """The phase of the contract, or step; a synchronous weight update is told with all that stands around it."""
+    return "step" if phase == "step" else "prepare_s" if phase == "refit" and mode == "sync" else f"{phase}_s"
 
 
 @dataclass(frozen=True, eq=False)

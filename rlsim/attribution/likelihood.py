@@ -160,23 +160,17 @@ def sorted_out(run: SimulatedVariant, measured: Mapping[str, float]) -> tuple[di
 def expected_phases(run: SimulatedVariant) -> dict[str, Interval]:
     """Each phase with its 90 % interval, as ``rlsim project`` answers it."""
     mode = run.scenario.loop.mode
-    return {
-        name: around_phase(run, name if name == "step" else contract_name(name, mode))
-        for name in phase_names(run.scenario)
-    }
+    return {name: around_phase(run, contract_name(name, mode)) for name in phase_names(run.scenario)}
 
 
 def phase_factors(run: SimulatedVariant) -> dict[str, FloatArray]:
     """Draws of the model's error of each phase, as factors of its time."""
     predicted, mode, out = prediction_of(run), run.scenario.loop.mode, {}
     for name in phase_names(run.scenario):
-        if name == "step":
-            out[name] = predicted.step_factor
-        elif name == "exposed_generation":
-            mean = run.phases_s["exposed_generation_s"]
-            out[name] = predicted.exposed_factor(mean) if mean > 0 else np.ones(DRAWS)
-        else:
-            out[name] = predicted.phase_factor(contract_name(name, mode))
+        contract = contract_name(name, mode)
+        seconds = run.phases_s.get(contract, 1.0)
+        never = name == "exposed_generation" and seconds <= 0
+        out[name] = np.ones(DRAWS) if never else predicted.factor(contract, seconds)
     return out
 
 

@@ -25,11 +25,7 @@ class Origin(StrEnum):
 
 @app.command("device")
 def device(
-    name_of_device: str,
-    quick: bool = False,
-    restart: bool = False,
-    name: str | None = None,
-    out: Path | None = None,
+    name_of_device: str, quick: bool = False, restart: bool = False, name: str | None = None, out: Path | None = None
 ) -> None:
     """Measure a device of this machine; writes tables of its operators and a hardware profile.
 
@@ -48,11 +44,7 @@ def device(
 
 
 @app.command("check-loop")
-def check_loop(
-    as_json: bool = False,
-    out: Path | None = None,
-    measured: bool = False,
-) -> None:
+def check_loop(as_json: bool = False, out: Path | None = None, measured: bool = False) -> None:
     """Predict a small real RL loop, run it (needs PyTorch), and compare: 17 configurations in under ten minutes.
 
     --out DIR (default: loop_check) takes measurements, profile, stacks, journals, check.json and check.png.
@@ -77,11 +69,7 @@ def check_loop(
 
 
 @app.command("cases")
-def cases(
-    path: Path,
-    device: str = "cuda",
-    quick: bool = False,
-) -> None:
+def cases(path: Path, device: str = "cuda", quick: bool = False) -> None:
     """Write what a machine without rlsim is to measure."""
     from rlsim.calibration.calibrate import write_case_list
 
@@ -89,12 +77,7 @@ def cases(
 
 
 @app.command("measurements")
-def measurements(
-    path: Path,
-    name: str | None = None,
-    merge_over: str | None = None,
-    out: Path | None = None,
-) -> None:
+def measurements(path: Path, name: str | None = None, merge_over: str | None = None, out: Path | None = None) -> None:
     """Make operator tables and a hardware profile of measurements."""
     from rlsim.calibration.calibrate import calibrate_measurements
 
@@ -134,11 +117,7 @@ def import_tables(
 
 
 @app.command("fit")
-def fit(
-    tables: list[Path],
-    name: str | None = None,
-    out: Path | None = None,
-) -> None:
+def fit(tables: list[Path], name: str | None = None, out: Path | None = None) -> None:
     """Fit all terms and deviations of groups jointly to measured steps, iterations, training steps and transfers.
 
     Writes joint.npz (for simulation.posterior) and evidence.npz into --out (default: posterior).
@@ -159,11 +138,7 @@ def fit(
 
 
 @app.command("training")
-def training(
-    tables: list[Path],
-    name: str | None = None,
-    out: Path | None = None,
-) -> None:
+def training(tables: list[Path], name: str | None = None, out: Path | None = None) -> None:
     """Fit the terms of training steps to measured ones, within physical bounds; before `calibrate fit`."""
     from rlsim.evidence.trained_terms import fit_terms
     from rlsim.files.yaml import dump_yaml
@@ -180,11 +155,7 @@ def training(
 
 
 @app.command("own")
-def own(
-    path: Path,
-    name: str | None = None,
-    out: Path | None = None,
-) -> None:
+def own(path: Path, name: str | None = None, out: Path | None = None) -> None:
     """Take a few times that you measured as evidence on top of all others; nothing is fitted again."""
     from rlsim.evidence.compare import learn
     from rlsim.files.progress import ProgressLine
@@ -205,10 +176,7 @@ def own(
 
 
 @app.command("curves")
-def curves(
-    path: Path,
-    out: Path | None = None,
-) -> None:
+def curves(path: Path, out: Path | None = None) -> None:
     """Fit acceptance over draft length and position to curves of your draft model (speculation)."""
     from rlsim.evidence.acceptance import fit_curves
     from rlsim.report.folder import write_files

@@ -65,13 +65,7 @@ def new(
     print_answer(f"written: {target} ({scenario.question})\nnext: rlsim project {target}")
 
 
-def support(
-    model: str,
-    device: str,
-    engine: str = "vllm",
-    gpus: int | None = None,
-    as_json: bool = False,
-) -> None:
+def support(model: str, device: str, engine: str = "vllm", gpus: int | None = None, as_json: bool = False) -> None:
     """Say what backs a model on a device with an engine: measured, modelled, refused.
 
     Operator tables that are there, releases with fitted host times, measured runs that share something with it and the

@@ -226,11 +226,7 @@ def show_hardware(name: str) -> None:
 
 
 def explore(
-    scenario: str,
-    words: list[str] | None = None,
-    port: int = 0,
-    no_browser: bool = False,
-    idle_minutes: float = 15.0,
+    scenario: str, words: list[str] | None = None, port: int = 0, no_browser: bool = False, idle_minutes: float = 15.0
 ) -> None:
     """Move a scenario by sliders on a local page.
 

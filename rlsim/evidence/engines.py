@@ -12,7 +12,7 @@ from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.memory import engine_memory
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.groups import engine_groups
-from rlsim.costs.overheads import engine_host
+from rlsim.costs.overheads import HostOverheads, engine_host
 from rlsim.evidence import rows
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
 from rlsim.files.records import dataclass
@@ -238,6 +238,14 @@ def inputs_of(setup: Scenario, fitted: Fitted) -> EngineInputs:
     device, capacity = device_of(setup.hardware, setup.engine.name), engine_memory(setup).kv_capacity_tokens
     host = replace(engine_host(setup.engine, fitted.engines), factor=fitted.factor(groups_of(setup)))
     return engine_inputs(setup, device, host, float(prompt.tokens), capacity)
+
+
+def moved_hosts(inputs: EngineInputs, moves: Mapping[str, Fitted]) -> dict[str, HostOverheads]:
+    """The engine's host under each of the moved sets whose term it has; with the deviation of the row's groups, which
+    would else count as a slope of every term."""
+    engine, factor = inputs.engine, inputs.host.factor
+    own = {term: sets for term, sets in moves.items() if len(parts := term.split("/")) < 3 or parts[1] == engine.name}
+    return {term: replace(engine_host(engine, sets.engines), factor=factor) for term, sets in own.items()}
 
 
 def engine_document(

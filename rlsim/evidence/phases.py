@@ -116,8 +116,11 @@ def run_rows(run: AgentRun) -> list[ComparedRow]:
         values = seconds_of(run.rows, column)
         if len(values) < FEWEST_STEPS:
             continue
-        drawn = [step.seconds if phase == "step" else step.phases[f"{phase}_s"] for step in steps]
-        compared = {"median of steps": (float(np.median(values)), _median(simulated, phase, float(np.median(drawn))))}
+        name = phase if phase == "step" else f"{phase}_s"
+        drawn = [step.seconds if phase == "step" else step.phases[name] for step in steps]
+        median = float(np.median(drawn))
+        predicted = around(median, prediction_of(simulated).factor(name, median))
+        compared = {"median of steps": (float(np.median(values)), predicted)}
         if phase in SPREAD:
             width = spread(drawn)
             compared["p10 to p90 of steps"] = (spread(values), Interval(width, width, width))
@@ -137,14 +140,6 @@ def spread(values: Sequence[float]) -> float:
     """Seconds between the 10th and the 90th percentile."""
     low, high = np.percentile(values, (LOW, HIGH))
     return float(high - low)
-
-
-def _median(run: SimulatedVariant, phase: str, median_s: float) -> Interval:
-    predicted = prediction_of(run)
-    if phase == "step":
-        return around(median_s, predicted.step_factor)
-    exposed = phase == "exposed_generation"
-    return around(median_s, predicted.exposed_factor(median_s) if exposed else predicted.phase_factor(f"{phase}_s"))
 
 
 PHASES: dict[str, list[str]] = lists_beside(__file__)["phases"]

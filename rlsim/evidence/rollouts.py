@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from rlsim.costs.memory import engine_memory
-from rlsim.costs.overheads import HostOverheads
-from rlsim.evidence.engines import Load, engine_setup, inputs_of, load_of, prepared_engine
+from rlsim.evidence.engines import Load, engine_setup, inputs_of, load_of, moved_hosts, prepared_engine
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value, whole_number
 from rlsim.files.records import dataclass
@@ -107,12 +105,11 @@ def simulated(run: OfflineRun, fitted: Fitted, seed: int) -> RolloutResult:
     return rollout(Batch(prompts, responses, np.arange(run.requests)), iterations.astype(np.int64), fleet)
 
 
-def rollout_slopes(run: OfflineRun, fitted: Fitted, hosts: Mapping[str, HostOverheads], seed: int) -> Slopes:
-    """Derivatives of the logarithm of the rollout's time by the engine's terms; hosts: with each of them moved."""
+def rollout_slopes(run: OfflineRun, fitted: Fitted, moves: Mapping[str, Fitted], seed: int) -> Slopes:
+    """Derivatives of the logarithm of the rollout's time by the engine's terms; moves: sets with each moved."""
     found, inputs = simulated(run, fitted, seed), inputs_of(run.setup, fitted)
     batches, contexts, iterations = points_of(found.counters)
-    own = {name: replace(host, factor=inputs.host.factor) for name, host in hosts.items()}
-    _, changes_s = point_changes_s(inputs, batches, contexts, own)
+    _, changes_s = point_changes_s(inputs, batches, contexts, moved_hosts(inputs, moves))
     whole_s = found.seconds * run.engines
     return {name: float(np.dot(change, iterations)) / whole_s for name, change in changes_s.items() if change.any()}
 

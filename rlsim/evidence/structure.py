@@ -8,15 +8,13 @@ groups, or one with a few rows more is linear algebra.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from rlsim.costs.operators.groups import phase_groups, transfer_groups
-from rlsim.costs.overheads import engine_host
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.errors import RlsimError
-from rlsim.evidence.engines import Load, engine_setup, groups_of, inputs_of, load_of
+from rlsim.evidence.engines import Load, engine_setup, groups_of, inputs_of, load_of, moved_hosts
 from rlsim.evidence.phases import known_phases, phase_scenario
 from rlsim.evidence.rollouts import UNIT as RATE
 from rlsim.evidence.rollouts import rollout_slopes, run_of
@@ -112,15 +110,9 @@ def _iterations(
         by_setup.setdefault(engine_setup(cells, load), []).append((place, load))
     for setup, loads in by_setup.items():
         inputs = inputs_of(setup, fitted)
-        # Under the deviation of the row's groups, or that would count as a slope of every term.
-        hosts = {
-            name: replace(engine_host(inputs.engine, sets.engines), factor=inputs.host.factor)
-            for name, sets in moves.items()
-            if len(parts := name.split("/")) < 3 or parts[1] == setup.engine.name
-        }
         batches = np.array([max(load.batch, 1.0) for _, load in loads])
         contexts = np.array([load.context_tokens for _, load in loads])
-        base_s, changes_s = point_changes_s(inputs, batches, contexts, hosts)
+        base_s, changes_s = point_changes_s(inputs, batches, contexts, moved_hosts(inputs, moves))
         groups = _iteration_groups(setup)
         for at, (place, load) in enumerate(loads):
             row = rows[place]
@@ -136,13 +128,7 @@ def _rollouts(predicted: Sequence[tuple[int, Row]], fitted: Fitted, seed: int) -
     moves = _moves(fitted, "engines/")
     for place, cells in predicted:
         run = run_of(cells)
-        engine = run.setup.released_engine
-        hosts = {
-            name: engine_host(engine, sets.engines)
-            for name, sets in moves.items()
-            if len(parts := name.split("/")) < 3 or parts[1] == engine.name
-        }
-        slopes = rollout_slopes(run, fitted, hosts, seed)
+        slopes = rollout_slopes(run, fitted, moves, seed)
         yield place, (slopes, _iteration_groups(run.setup), _about_iteration(run.setup, run.load))
 
 

@@ -147,7 +147,9 @@ class TermFit:
     def loss(self, x: FloatArray, errors: FloatArray) -> float:
         """Soft L1 loss of the errors, and the prior's."""
         prior = (x - self._column("start")) / self._column("spread")
-        return float(self.weights @ _softened(errors) ** 2 + prior @ prior)
+        # Squares that grow as the soft L1 loss, in units of SOFT: linear beyond it.
+        softened = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + (errors / SOFT) ** 2) - 1))
+        return float(self.weights @ softened**2 + prior @ prior)
 
     def solve(self, tell: Callable[[str], object] = lambda line: None) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Values that fit all rows best, their errors and slopes: Levenberg and Marquardt within the bounds."""
@@ -180,7 +182,9 @@ class TermFit:
         used: share of each row that counts; damping: weight of staying where ``x`` is, in terms of the prior's.
         """
         start, spread = self._column("start"), self._column("spread")
-        weights = np.sqrt(self.weights * (1.0 if used is None else used)) * _soft_weights(errors)
+        # Roots of the weights under which least squares have the soft loss's slope.
+        soft = (1 + (errors / SOFT) ** 2) ** -0.25 / SOFT
+        weights = np.sqrt(self.weights * (1.0 if used is None else used)) * soft
         matrix = np.vstack([slopes * weights[:, None], np.diag(1 / spread), np.diag(np.sqrt(damping) / spread)])
         wanted = np.concatenate([-errors * weights, (start - x) / spread, np.zeros(len(x))])
         low, high = self._column("low") - x, self._column("high") - x
@@ -199,16 +203,6 @@ class TermFit:
                 moved = self.improved(moved, now, slopes, used)
             out[names == name] = (errors + slopes @ (moved - x))[names == name]
         return out
-
-
-def _softened(errors: FloatArray) -> FloatArray:
-    """Errors whose squares grow as the soft L1 loss, in units of SOFT: linear beyond it."""
-    return np.asarray(np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + (errors / SOFT) ** 2) - 1)))
-
-
-def _soft_weights(errors: FloatArray) -> FloatArray:
-    """Roots of the weights under which least squares have the soft loss's slope."""
-    return np.asarray((1 + (errors / SOFT) ** 2) ** -0.25 / SOFT)
 
 
 def _layout(row: TrainerRow) -> tuple[object, ...]:

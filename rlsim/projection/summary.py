@@ -101,12 +101,8 @@ def iteration_tokens(run: SimulatedVariant) -> list[float]:
 
 def around_phase(run: SimulatedVariant, name: str) -> Interval:
     """A phase of the contract, or ``step``, with its 90 % interval, seconds."""
-    predicted = prediction_of(run)
-    if name == "step":
-        return around(mean_value(run, lambda step: step.seconds), predicted.step_factor)
-    mean = mean_value(run, lambda step: step.phases[name])
-    exposed = name == "exposed_generation_s"
-    return around(mean, predicted.exposed_factor(mean) if exposed else predicted.phase_factor(name))
+    mean = mean_value(run, lambda step: step.seconds if name == "step" else step.phases[name])
+    return around(mean, prediction_of(run).factor(name, mean))
 
 
 def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:

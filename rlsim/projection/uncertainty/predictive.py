@@ -62,6 +62,12 @@ class Prediction:
         """Draws of the step over its simulated time."""
         return self.step_s / self.central_s
 
+    def factor(self, phase: str, seconds: float) -> FloatArray:
+        """Draws of ``step`` or a phase (a name of the contract) over its simulated ``seconds``."""
+        if phase == "step":
+            return self.step_factor
+        return self.exposed_factor(seconds) if phase == "exposed_generation_s" else self.phase_factor(phase)
+
     def phase_factor(self, phase: str) -> FloatArray:
         """Draws of a phase (a name of the contract) over its simulated time."""
         name = "transfer" if phase in ("prepare_s", "refit_s") else phase.removesuffix("_s")

@@ -63,13 +63,8 @@ class Accounting:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "framework": self.framework,
-            "counts": {status: len(self.of(status)) for status in STATUSES},
-            "keys": [asdict(account) for account in self.keys],
-            "defaults": [asdict(account) for account in self.defaults],
-            "notes": list(self.notes),
-        }
+        counts = {status: len(self.of(status)) for status in STATUSES}
+        return {"framework": self.framework, "counts": counts, **asdict(self)}
 
     def summary(self) -> str:
         """A few lines: counts, reasons, and every kind of key that the answer lacks by name."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from rlsim.errors import InputError, shortened
@@ -39,10 +38,6 @@ class Exported:
     overrides: tuple[str, ...]
     config: str
     left: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None = None) -> Exported:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.errors import Infeasible, InputError, shortened
@@ -112,7 +113,7 @@ class RunAnswer:
             "form": self.log.form,
             "scenario": self.calibrated.name,
             "steps": {"first": self.steady.first, "last": self.steady.last, "dropped": self.steady.dropped},
-            "taken": [vars(one) for one in self.taken],
+            "taken": list(map(vars, self.taken)),
             "phases": [
                 {
                     "phase": line.quantity,
@@ -127,15 +128,7 @@ class RunAnswer:
                 kind: {"surprise": one.surprise, "sources": dict(one.by_source), "left": one.left}
                 for kind, one in self.explained.items()
             },
-            "what_if": [
-                {
-                    **vars(one),
-                    "phases": {name: _plain(value) for name, value in one.phases.items()},
-                    "before": {name: _plain(value) for name, value in one.before.items()},
-                    "speedup": _plain(one.speedup),
-                }
-                for one in self.what_ifs
-            ],
+            "what_if": TypeAdapter(tuple[WhatIf, ...]).dump_python(self.what_ifs, mode="json"),
             "efficiency": [one.as_dict() for one in self.efficiency],
             "measured_efficiency": [one.as_dict() for one in self.measured_efficiency],
             "remarks": list(self.remarks),
@@ -213,15 +206,10 @@ def _line(quantity: Quantity, steady: Steady, before: SimulatedVariant, after: S
 
 def median_of(run: SimulatedVariant, quantity: Quantity) -> Interval | None:
     """Predicted median of a phase over the steps, with its 90 % interval; None where the scenario has none of it."""
-    drawn, mode = prediction_of(run), run.scenario.loop.mode
-    if (quantity == "exposed_generation") != (mode == "async") and quantity.endswith("generation"):
+    lagged, median = run.scenario.loop.mode == "async", float(np.median(values_of(run, quantity)))
+    if (quantity == "exposed_generation") != lagged and quantity.endswith("generation"):
         return None
-    median = float(np.median(values_of(run, quantity)))
-    if quantity == "step":
-        return around(median, drawn.step_factor)
-    if quantity == "exposed_generation":
-        return around(median, drawn.exposed_factor(median))
-    return around(median, drawn.phase_factor("prepare_s" if quantity == "refit" else f"{quantity}_s"))
+    return around(median, prediction_of(run).factor("step" if quantity == "step" else f"{quantity}_s", median))
 
 
 def _what_if(
