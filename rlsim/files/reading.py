@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from rlsim.errors import InputError, shortened
@@ -108,6 +109,7 @@ def _home_of(path: Path) -> Path | None:
     return None
 
 
+@cache
 def installed_version() -> str:
     """The version of rlsim; another one reads nothing that this one left half done."""
     # importlib.metadata takes a third of the time of `rlsim --help`.

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlsim.errors import InputError
 from rlsim.files.progress import ProgressLine
+from rlsim.tables.fingerprint import tables_held
 
 IN_FLIGHT_PER_JOB = 2
 """Tasks handed out per process: one to work on and one to begin without waiting."""
@@ -65,7 +66,8 @@ def executor(jobs: int | str | None = 1, most: int | None = None) -> Iterator[Ru
         return
     count = local_jobs(jobs) if most is None else min(local_jobs(jobs), most)
     if count <= 1 or (jobs is None and most is None and count < MANY_CORES):
-        yield lambda function, tasks: ((index, function(task)) for index, task in enumerate(tasks))
+        with tables_held():
+            yield lambda function, tasks: ((index, function(task)) for index, task in enumerate(tasks))
     elif jobs is None and most is not None:
         yield lambda function, tasks: _once_it_pays(count, function, tasks, most)
     else:
@@ -78,7 +80,7 @@ def _once_it_pays(
     """In this process, until what is left is worth others."""
     queue, started = enumerate(tasks), time.perf_counter()
     for index, task in queue:
-        yield index, function(task)
+        yield _numbered(function, index, task)
         done = index + 1
         if (most - done) * (time.perf_counter() - started) / done > WORTH_S:
             for place, result in _on_processes(count, function, (rest for _, rest in queue)):
@@ -105,7 +107,8 @@ def _on_processes(count: int, function: Callable[[Any], Any], tasks: Iterable[An
 
 
 def _numbered(function: Callable[[Any], Any], index: int, task: Any) -> tuple[int, Any]:
-    return index, function(task)
+    with tables_held():
+        return index, function(task)
 
 
 def _end_with_parent(parent: int) -> None:

@@ -6,7 +6,7 @@ import math
 
 from pydantic import Field, model_validator
 
-from rlsim.schema.base import Strict, changed
+from rlsim.schema.base import Strict, changed, replaced
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.hardware import HardwareProfile
@@ -105,7 +105,8 @@ class Scenario(Strict, metaclass=InOurWords):
     @property
     def released_engine(self) -> Engine:
         """The rollout engine with its release: the stated one, or that of the stack."""
-        return changed(self.engine, version=self.engine_version)
+        version = self.engine_version
+        return self.engine if version == self.engine.version else replaced(self.engine, {"version": version})
 
     @property
     def rack_aligned(self) -> bool:

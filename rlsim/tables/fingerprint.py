@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, wraps
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from rlsim.files.lookup import catalogue
 from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes
@@ -14,6 +16,38 @@ from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.files import EXPERT_EXCHANGE, table_path
 from rlsim.tables.operators import MEASURED, available, tables_folder
 from rlsim.tables.profile import table_device
+
+_held: dict[tuple[str, str | None, str], Any] | None = None
+Found = TypeVar("Found")
+
+
+@contextmanager
+def tables_held() -> Iterator[None]:
+    """While it lasts, operator tables count as they were when they were first asked for.
+
+    For the cells of a sweep or a search, each of which would look at 250 files three times.
+    """
+    global _held
+    before = _held
+    _held = {} if before is None else before
+    try:
+        yield
+    finally:
+        _held = before
+
+
+def _once(find: Callable[[HardwareProfile], Found]) -> Callable[[HardwareProfile], Found]:
+    """``find`` that looks once at tables that are held."""
+
+    def found(profile: HardwareProfile) -> Found:
+        if _held is None:
+            return find(profile)
+        key = find.__name__, profile.operator_tables, profile.name
+        if key not in _held:
+            _held[key] = find(profile)
+        return cast(Found, _held[key])
+
+    return wraps(find)(found)
 
 
 def file_digest(path: Path) -> str:
@@ -34,6 +68,7 @@ def exchange_entry() -> tuple[str, str] | None:
     return next((one for one in available() if table_path(root.joinpath(*one), EXPERT_EXCHANGE).is_file()), None)
 
 
+@_once
 def tables_digest(profile: HardwareProfile) -> str:
     """SHA-256 over all operator tables that a projection on ``profile`` can open.
 
@@ -55,6 +90,7 @@ def tables_digest(profile: HardwareProfile) -> str:
     return whole.hexdigest()
 
 
+@_once
 def tables_state(profile: HardwareProfile) -> int:
     """A number that is another when one of these tables was written since; what is kept of tables is kept under it."""
     root = tables_folder()
