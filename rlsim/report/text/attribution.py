@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlsim.report import format as fmt
-from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, sections
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import RULE, Cell, Row, Table, cell
 from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement, StatedFault
 from rlsim.results.headroom import Headroom, Rung
 from rlsim.results.planning import Blame

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlsim.report import format as fmt
-from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, sections
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import RULE, Cell, Row, Table, cell
 from rlsim.results.planning import Comparison, Sensitivity, Techniques
 from rlsim.results.record import Interval
 from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, break_even_lengths, interval_in
