@@ -30,7 +30,8 @@ from rlsim.costs.overheads import NO_HOST
 from rlsim.errors import RlsimError, shortened
 from rlsim.evidence.published import engine_inputs_of, iteration_s
 from rlsim.evidence.tables import Row, SkippedRow, number, read_table
-from rlsim.report.table import DEFAULT_STYLE, Style, table
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 
 SWEEP_COLUMNS = ("model", "batch", "seq", "gamma", "mode", "median_ms")
 """Columns of a sweep; the mode is target_decode or target_verify (gamma + 1 tokens of each sequence in one pass)."""

@@ -14,7 +14,8 @@ from rlsim.calibration.columns import efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates
 from rlsim.files.lookup import catalogue
 from rlsim.parameters.sets import shipped
-from rlsim.report.table import DEFAULT_STYLE, Style, table
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.operators import OperatorTables
 from rlsim.tables.profile import load_profile

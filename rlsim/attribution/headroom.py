@@ -3,6 +3,7 @@ blame(): idle GPU time by cause, and counterfactual simulations with the same ra
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -254,14 +255,11 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
     Infeasible where the scenario cannot run.
     """
     causes, policies = causes_of(scenario), tail_policies(scenario)
-    total = 2 * len(causes) + len(policies) + 1
-    done = 0
+    total, done = 2 * len(causes) + len(policies) + 1, itertools.count(1)
 
     def advance() -> None:
-        nonlocal done
-        done += 1
         if progress is not None:
-            progress(done, total)
+            progress(next(done), total)
 
     run = simulate_variant(scenario)
     advance()

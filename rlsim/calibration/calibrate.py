@@ -23,7 +23,8 @@ from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
 from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
-from rlsim.report.table import DEFAULT_STYLE, Style, table
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available

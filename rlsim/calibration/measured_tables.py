@@ -21,7 +21,7 @@ from rlsim.calibration.table_writing import write_table
 from rlsim.files.lookup import catalogue
 from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
-from rlsim.report.table import DEFAULT_STYLE, Style
+from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.tables import files
 from rlsim.tables.files import LATENCY, METADATA, TableLayout
 from rlsim.tables.operators import tables_folder

@@ -27,7 +27,8 @@ from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators
 from rlsim.files.records import dataclass
 from rlsim.report.format import percent, signed_percent
-from rlsim.report.table import DEFAULT_STYLE, Style, table
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 from rlsim.schema.architecture import MoECard
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import DraftCard

@@ -142,16 +142,11 @@ def training(tables: list[Path], name: str | None = None, out: Path | None = Non
     """Fit the terms of training steps to measured ones, within physical bounds; before `calibrate fit`."""
     from rlsim.evidence.trained_terms import fit_terms
     from rlsim.files.yaml import dump_yaml
-    from rlsim.report.folder import write_files
 
     if out is not None and out.suffix != ".yaml":
         raise InputError(f"--out {out} must end in .yaml")
     fitted = dump_yaml(fit_terms(tables, name, _say))
-    if out is None:
-        print_answer(fitted)
-        return
-    write_files({out.name: fitted}, out.parent)
-    print_answer(f"written: {out}; its terms stand in simulation.training_parameters={out}")
+    _print_kept(out, fitted, f"written: {out}; its terms stand in simulation.training_parameters={out}", fitted)
 
 
 @app.command("own")
@@ -160,7 +155,6 @@ def own(path: Path, name: str | None = None, out: Path | None = None) -> None:
     from rlsim.evidence.compare import learn
     from rlsim.files.progress import ProgressLine
     from rlsim.parameters.posterior import SUFFIX
-    from rlsim.report.folder import write_files
     from rlsim.report.text.validation import learned_text
 
     if out is not None and out.suffix != SUFFIX:
@@ -168,27 +162,30 @@ def own(path: Path, name: str | None = None, out: Path | None = None) -> None:
     with ProgressLine("rows") as progress:
         found = learn(path, name, progress.reach)
     text = learned_text(found, terminal_style())
-    if out is None:
-        print_answer(f"{text}\n\nnot written; --out mine{SUFFIX} keeps what they say for simulation.posterior")
-        return
-    write_files({out.name: found.posterior.to_bytes()}, out.parent)
-    print_answer(f"{text}\n\nwritten: {out}; use it with --set simulation.posterior={out}")
+    written = f"{text}\n\nwritten: {out}; use it with --set simulation.posterior={out}"
+    otherwise = f"{text}\n\nnot written; --out mine{SUFFIX} keeps what they say for simulation.posterior"
+    _print_kept(out, found.posterior.to_bytes(), written, otherwise)
 
 
 @app.command("curves")
 def curves(path: Path, out: Path | None = None) -> None:
     """Fit acceptance over draft length and position to curves of your draft model (speculation)."""
     from rlsim.evidence.acceptance import fit_curves
-    from rlsim.report.folder import write_files
     from rlsim.report.text.validation import curves_text
 
     found = fit_curves(path)
     text, fitted = curves_text(found, terminal_style()), found.to_yaml()
-    if out is None:
-        print_answer(f"{text}\n\n{fitted}")
-        return
-    write_files({out.name: fitted}, out.parent)
-    print_answer(f"{text}\n\nwritten: {out}; its sections 'speculation' stand as in a scenario")
+    written = f"{text}\n\nwritten: {out}; its sections 'speculation' stand as in a scenario"
+    _print_kept(out, fitted, written, f"{text}\n\n{fitted}")
+
+
+def _print_kept(out: Path | None, content: str | bytes, written: str, otherwise: str) -> None:
+    """Write what was found where ``out`` is given, and say so."""
+    from rlsim.report.folder import write_files
+
+    if out is not None:
+        write_files({out.name: content}, out.parent)
+    print_answer(otherwise if out is None else written)
 
 
 def _say(line: str) -> None:

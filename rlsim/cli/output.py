@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import shown_path
-from rlsim.report.table import Style
+from rlsim.report.style import Style
 
 if TYPE_CHECKING:
     from rlsim.results.answer import Answer

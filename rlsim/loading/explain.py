@@ -15,7 +15,7 @@ from rlsim.loading.document import REFERENCES
 from rlsim.loading.overrides import Places, prefixes
 from rlsim.loading.scenario import load_scenario, places_of
 from rlsim.loading.variation import WORDS
-from rlsim.report.table import Style
+from rlsim.report.style import Style
 from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
 from rlsim.schema.messages import unknown_key
 from rlsim.schema.scenario import Scenario

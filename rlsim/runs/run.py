@@ -79,7 +79,10 @@ def run(
         sides.insert(0, baseline_of(given))
     chapters = chapters_of(given, count, chapter_steps)
     folder = Path(out) if out is not None else None
-    with opened_journal(folder, _identity(given, sides, chapters), COMMAND) as journal:
+    # What must agree for an interrupted run to be continued.
+    content = [JOURNAL_FORMAT, scenario_digest(given), len(sides), [[c.first, c.stop, c.forgotten] for c in chapters]]
+    same = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    with opened_journal(folder, same, COMMAND) as journal:
         records = _simulated(sides, chapters, journal, progress)
         answer = _answer(given, count, sides, records)
         write_out(answer, folder)
@@ -95,13 +98,6 @@ def _steps(scenario: Scenario, steps: int | None, samples: int | None) -> int:
         return math.ceil(samples / scenario.workload.samples_per_step)
     assert steps is not None
     return steps
-
-
-def _identity(given: Scenario, sides: list[Scenario], chapters: tuple[Chapter, ...]) -> str:
-    """What must agree for an interrupted run to be continued."""
-    edges = [[one.first, one.stop, one.forgotten] for one in chapters]
-    content = [JOURNAL_FORMAT, scenario_digest(given), len(sides), edges]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _simulated(

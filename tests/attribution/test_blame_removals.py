@@ -8,7 +8,7 @@ import pytest
 
 from rlsim.attribution.headroom import blame
 from rlsim.loading.scenario import load_scenario
-from rlsim.report.table import Style
+from rlsim.report.style import Style
 from rlsim.report.text.attribution import render_blame
 from rlsim.runs.run import run
 

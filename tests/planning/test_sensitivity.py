@@ -9,7 +9,7 @@ from rlsim.planning import sensitivity
 from rlsim.planning.sensitivity import AS_IT_IS, alternatives
 from rlsim.planning.stated_inputs import ACCEPTED, uncertain_inputs
 from rlsim.projection.project import project
-from rlsim.report.table import Style
+from rlsim.report.style import Style
 from rlsim.report.text.planning import render_sensitivity
 from rlsim.results.planning import Sensitivity
 from rlsim.schema.scenario import Scenario

@@ -10,7 +10,7 @@ from rlsim.loading.scenario import scenario_of_text
 from rlsim.planning.support import SHAPE, coverage
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import load_evidence
-from rlsim.report.table import DEFAULT_STYLE
+from rlsim.report.style import DEFAULT_STYLE
 from rlsim.report.text.support import render_coverage
 
 Run = Callable[..., tuple[int, str, str]]

@@ -10,7 +10,7 @@ import pytest
 
 from rlsim.loading.explain import explain
 from rlsim.report import format as fmt
-from rlsim.report.table import Style
+from rlsim.report.style import Style
 from rlsim.report.text import findings
 from rlsim.report.text.projection import MOST_LINES, TRIES, render, render_answer, render_brief
 from rlsim.report.text.support import BAR_CELLS

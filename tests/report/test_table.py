@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rlsim.report.table import RULE, Cell, Row, Style, table
+from rlsim.report.style import Style
+from rlsim.report.table import RULE, Cell, Row, table
 
 HEADS = ("", "baseline", "speedup")
 ROWS = [

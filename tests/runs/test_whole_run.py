@@ -18,7 +18,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.journal import journal_name
 from rlsim.loading.scenario import dump_scenario, scenario_digest
 from rlsim.projection.variant import simulate_variant
-from rlsim.report.table import DEFAULT_STYLE
+from rlsim.report.style import DEFAULT_STYLE
 from rlsim.report.text.run import render
 from rlsim.results import PHASES
 from rlsim.results.run import CAUSES, COLUMNS

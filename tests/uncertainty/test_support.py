@@ -9,7 +9,7 @@ from rlsim.projection.uncertainty.nearest import support_of
 from rlsim.projection.uncertainty.predictive import log_draws, parted_draws, phase_groups, posterior_of, prediction_of
 from rlsim.projection.uncertainty.sources import covariance_shares, mean_shares, sources_of, step_parts
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
-from rlsim.report.table import Style
+from rlsim.report.style import Style
 from rlsim.report.text.projection import render
 from rlsim.results import Projection
 

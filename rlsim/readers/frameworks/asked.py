@@ -168,28 +168,26 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
 
 def mean_sample_tokens(facts: Facts, asked: Asked, cap: int) -> float:
     """Mean sample with its prompt and all turns, as stated or assumed."""
-    prompt, response = _means(facts, asked, cap)
+    prompt, response, _, _ = _means(facts, asked, cap)
     return min(cap, prompt + response * (asked.mean_turns or _mean_turns(facts.turns)))
 
 
-def _means(facts: Facts, asked: Asked, cap: int) -> tuple[int, float]:
-    """Mean prompt and mean response of a turn."""
+def _means(facts: Facts, asked: Asked, cap: int) -> tuple[int, float, int, float]:
+    """Mean prompt and mean response of a turn, the most tokens of a response, and the share of them that it has."""
     prompt = asked.mean_prompt_tokens or max(1, min(PROMPT_TOKENS, facts.prompt_cap // 2, cap // 2))
     room = max(2, min(facts.response_cap, cap - prompt))
     share = RESPONSE_SHARE / (asked.mean_turns or _mean_turns(facts.turns))
-    return prompt, asked.mean_response_tokens or max(1.0, float(round(share * room)))
+    return prompt, asked.mean_response_tokens or max(1.0, float(round(share * room))), room, share
 
 
 def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
     cap = draft.keys["workload.max_sequence_tokens"]
     if draft.keys.get("trainer.sequence_packing", True):  # a packed micro-batch holds at least a mean sample
         cap = min(cap, draft.keys.get("trainer.micro_batch_tokens") or cap)
-    prompt, mean = _means(facts, asked, cap)
+    prompt, mean, room, share = _means(facts, asked, cap)
     draft.keys["workload.prompt_tokens"] = {"kind": "constant", "tokens": prompt}
     if asked.mean_prompt_tokens is None:
         draft.assume("prompt", tokens=prompt, usual=PROMPT_TOKENS)
-    room = max(2, min(facts.response_cap, cap - prompt))
-    share = RESPONSE_SHARE / (asked.mean_turns or _mean_turns(facts.turns))
     sigma = RESPONSE_SIGMA if asked.response_log_sigma is None else asked.response_log_sigma
     draft.keys["workload.response_tokens"] = {"kind": "lognormal", "mean_tokens": float(mean), "log_sigma": sigma}
     if asked.mean_response_tokens is None:

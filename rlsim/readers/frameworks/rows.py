@@ -3,7 +3,7 @@
 ``target: KIND KEY`` or ``target: {KIND: KEY, option: ...}``: read and written by the kind and the options of
 :class:`Plain`. ``target: {cases: [{is: VALUE, KEY: HELD, ...}, ...]}``: by :class:`Case`. ``target: [{KIND: KEY, when:
 TEST, ...}, ...]``: as the first of them whose test holds. ``target: {formula: TEXT, set: {KEY: TEXT}}``: by formulas
-(:mod:`.formulas`). ``section/name`` is a key of one of the table's sections. A test is a name of the table's tests, or
+(:mod:`.reader`). ``section/name`` is a key of one of the table's sections. A test is a name of the table's tests, or
 a formula. ``also`` adds keys to those that decide the target, ``keys`` names them all.
 """
 

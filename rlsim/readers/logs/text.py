@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from rlsim.readers.logs.answer import TOLD, Explained, RunAnswer, WhatIf
 from rlsim.report.format import percent
-from rlsim.report.table import DEFAULT_STYLE, Cell, Style, cell, table
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import Cell, cell, table
 from rlsim.report.text.support import EFFICIENCY_HEADS, efficiency_row, measured_words, peak_words
 from rlsim.results import Interval
 

@@ -20,7 +20,8 @@ from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path, 
 from rlsim.files.records import dataclass
 from rlsim.readers.traces import requests
 from rlsim.readers.traces.form import Format
-from rlsim.report.table import DEFAULT_STYLE, Style, table
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 from rlsim.workload.lengths import QUANTILE, number_in, rows_of
 
 MOST_FILES = 1000

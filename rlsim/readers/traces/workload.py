@@ -11,7 +11,8 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from rlsim.files.records import dataclass
 from rlsim.readers.traces.requests import Requests
-from rlsim.report.table import DEFAULT_STYLE, Style, table
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 from rlsim.results.record import rounded
 from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.lengths import limited_lognormal_mean

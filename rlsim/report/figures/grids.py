@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from rlsim.report.figures.bars import TIP
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, VARIANT_COLORS, picture_style, plain_axes
-from rlsim.report.table import Style
+from rlsim.report.style import Style
 from rlsim.report.text.run import headline
 from rlsim.results import sweep
 from rlsim.results.answer import interval_columns

@@ -24,7 +24,7 @@ from rlsim.report.figures.style import (
     text_color,
     text_that_fits,
 )
-from rlsim.report.table import Style
+from rlsim.report.style import Style
 from rlsim.report.text import findings
 from rlsim.report.timeline import SHOWN_STEPS, TRAINER, Lane, lanes, window_of
 from rlsim.results import Curve, Interval, Projection, Variant

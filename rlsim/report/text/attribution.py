@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlsim.report import format as fmt
-from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, sections
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import RULE, Cell, Row, Table, cell
 from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement, StatedFault
 from rlsim.results.headroom import Headroom, Rung
 from rlsim.results.planning import Blame
@@ -115,12 +116,13 @@ def render_check(check: Check, style: Style = DEFAULT_STYLE) -> str:
     about = f"{check.model} on {check.num_gpus:,} {check.hardware}, {check.scenario}"
     if check.source:
         about += f"; {check.source}"
+    tests = list(map(test_words, check.tests[:MOST_TESTS]))
     return sections(
         style.opening(verdict_words(check), about),
         phases_table(check).lines(style)[1:],
         _explanations(check, style),
-        _tests(() if check.likely_healthy else check.tests[:MOST_TESTS], style),
-        _stated(check, style),
+        _listed("What tells them apart", [] if check.likely_healthy else tests, style),
+        _listed("In the configuration itself", list(map(stated_words, check.stated[:MOST_STATED])), style),
         [line for remark in check.remarks for line in style.wrapped(remark, "- ")],
     )
 
@@ -201,9 +203,8 @@ def cure_words(one: Explanation) -> str:
     return f"put right {one.cure}" if one.misstated else one.cure
 
 
-def _tests(tests: Sequence[Measurement], style: Style) -> list[str]:
-    lines = [style.bold("What tells them apart")] if tests else []
-    return [*lines, *(line for one in tests for line in style.wrapped(test_words(one), "  - "))]
+def _listed(title: str, entries: Sequence[str], style: Style) -> list[str]:
+    return [*([style.bold(title)] if entries else []), *style.paragraphs(entries, "  - ")]
 
 
 def test_words(one: Measurement) -> str:
@@ -211,11 +212,6 @@ def test_words(one: Measurement) -> str:
     first, second = (name.replace("_", " ") for name in one.between)
     values = f"{fmt.number(one.values[0])} if {first}, {fmt.number(one.values[1])} if {second}"
     return f"{one.title} ({one.how}): {values}"
-
-
-def _stated(check: Check, style: Style) -> list[str]:
-    lines = [style.bold("In the configuration itself")] if check.stated else []
-    return [*lines, *(line for one in check.stated[:MOST_STATED] for line in style.wrapped(stated_words(one), "  - "))]
 
 
 def stated_words(one: StatedFault) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rlsim.report import format as fmt
-from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, cells, sections, table
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import RULE, Cell, Row, Table, cell, cells, table
 from rlsim.report.text import findings, support
 from rlsim.results import Interval, MemoryUse, PhasePart, Projection, Variant
 from rlsim.units import GIB, SECONDS_PER_HOUR

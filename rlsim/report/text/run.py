@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlsim.report import format as fmt
-from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, cells, sections
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import RULE, Cell, Row, Table, cell, cells
 from rlsim.results import Interval
 from rlsim.results.run import Loss, Run, RunSide
 from rlsim.results.size import ClusterSize, DeviceSize, Sizing

@@ -9,7 +9,8 @@ from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rlsim.report import format as fmt
-from rlsim.report.table import Row, Style, Table, table
+from rlsim.report.style import Style
+from rlsim.report.table import Row, Table, table
 from rlsim.report.text import findings
 from rlsim.results import PHASES, PhasePart, Projection, Provenance
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency

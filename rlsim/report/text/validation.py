@@ -12,7 +12,8 @@ import numpy as np
 
 from rlsim.errors import shortened
 from rlsim.report.format import NAMES, PHASE_LABELS, number, percent, signed_percent
-from rlsim.report.table import DEFAULT_STYLE, Cell, Style, Table, sections, table
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import Cell, Table, table
 from rlsim.results.loop_check import LoopCheck, LoopRow
 from rlsim.results.projection import PHASES
 from rlsim.results.validation import (
