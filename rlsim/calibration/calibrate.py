@@ -23,6 +23,7 @@ from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
 from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
+from rlsim.files.yaml import lists_beside
 from rlsim.report.table import DEFAULT_STYLE, Style, table
 from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
 from rlsim.tables.interpolation import TableTime
@@ -172,21 +173,6 @@ def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_ST
 
 
 MEASUREMENTS = "measurements.json"
-_KNOWN_DEVICES = {
-    r"A100-SXM": "a100_sxm",
-    r"A100 80GB PCIe": "a100_pcie",
-    r"H100 PCIe": "h100_pcie",
-    r"H100 NVL": "h100_nvl",
-    r"L40S": "l40s",
-    r"RTX PRO 6000 Blackwell Server": "rtx_pro_6000_server",
-    r"RTX 4090$": "rtx_4090",
-    r"H100 80GB HBM3|H100 SXM": "h100_sxm",
-    r"H200": "h200_sxm",
-    r"GB200": "gb200_nvl72",
-    r"GB300": "gb300_nvl72",
-    r"B200": "b200_sxm",
-}
-"""Names that torch reports, in the order in which they are tried, with the shipped profile that each means."""
 
 
 @dataclass(frozen=True)
@@ -271,8 +257,8 @@ def profile_name(device: str, device_type: str) -> str:
     """Profile name of a device as torch reports it: ``cpu_local`` for any CPU."""
     if device_type == "cpu":
         return "cpu_local"
-    for pattern, known in _KNOWN_DEVICES.items():
+    for pattern, known in lists_beside(__file__, "known_devices.yaml").items():
         if re.search(pattern, device):
-            return known
+            return str(known)
     words = re.sub(r"[^a-z0-9]+", "_", device.lower().removeprefix("nvidia")).strip("_")
     return f"{words}_local"
