@@ -17,7 +17,7 @@ from bench.cases import Case, write_cases
 from bench.measurements import Measurements, read_measurements
 from rlsim.calibration.cases import case_list
 from rlsim.calibration.columns import Columns, row_count, take
-from rlsim.calibration.measured_tables import make_tables, system_of
+from rlsim.calibration.measured_tables import make_tables, rows_of, system_of
 from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
@@ -27,7 +27,7 @@ from rlsim.files.yaml import lists_beside
 from rlsim.report.table import DEFAULT_STYLE, Style, table
 from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
 from rlsim.tables.interpolation import TableTime
-from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available
+from rlsim.tables.operators import OperatorTables, available
 from rlsim.tables.profile import load_profile
 from rlsim.units import BoolArray
 
@@ -117,6 +117,8 @@ def _on_grid(layout: TableLayout, own: Columns, imported: Columns) -> BoolArray:
 
 
 REFERENCE_ENGINE = "vllm"
+COMPARED = ("gemm", "decode_attention", "prefill_attention", "moe", "all_reduce")
+"""Operators that are set beside the imported tables."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +144,14 @@ def compare(measured: Measurements, tables: OperatorTables) -> list[Ratio]:
 
 
 def _imported(case: Case, tables: OperatorTables) -> TableTime | None:
-    n = case.number
-    if case.op == "gemm":
-        return tables.gemm_s(case.text("dtype"), n("m"), n("n"), n("k"))
-    if case.op == "decode_attention":
-        cached = n("context") + 1
-        return tables.decode_attention_s(Heads(n("heads"), n("kv_heads"), n("head_dim"), "bf16"), n("batch"), cached)
-    if case.op == "prefill_attention":
-        heads = Heads(n("heads"), n("kv_heads"), n("head_dim"), "bf16")
-        return tables.prefill_attention_s(heads, n("batch"), n("tokens"))
-    if case.op == "moe":
-        shape = (n("hidden"), n("width"), n("top_k"), n("experts"))
-        return tables.moe_s(ExpertShape("bf16", *shape, 1, 1), case.text("distribution"), n("tokens"))
-    if case.op == "all_reduce":
-        return tables.all_reduce_s(n("ranks"), n("bytes"), case.text("mode") == "graph")
-    return None
+    """What the imported tables say of a case, in the first table that it goes to."""
+    if case.op not in COMPARED:
+        return None
+    layout, row = next(rows_of(case))
+    found = tables.at(layout, tuple(row[name] for name in layout.keys), *(row[name] for name in layout.sizes))
+    if found is None and case.op == "all_reduce":
+        return tables.collective_s(case.op, case.number("ranks"), case.number("bytes"))
+    return found
 
 
 def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_STYLE) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -97,15 +97,20 @@ def tables_of(records: Sequence[Measurement]) -> dict[TableLayout, Columns]:
     """Rows by layout, in the columns of the imported tables; of a row measured twice the one of a replayed graph."""
     rows: dict[TableLayout, dict[frozenset[tuple[str, Value]], Mapping[str, Value | float]]] = {}
     for record in sorted(records, key=lambda record: record.case.text("mode") == "graph"):
-        for name, stated in _LISTS["targets"].get(record.case.op, {}).items():
-            layout = _LAYOUTS[name]
-            row = {**_row(record.case, layout, stated), "kernel": record.facts.kernel or "torch"}
+        for layout, told in rows_of(record.case):
+            row = {**told, "kernel": record.facts.kernel or "torch"}
             identity = frozenset((name, row[name]) for name in (*layout.keys, *layout.sizes))
             rows.setdefault(layout, {})[identity] = {**row, LATENCY: record.seconds}
     return {
         layout: {name: np.array([row[name] for row in found.values()]) for name in next(iter(found.values()))}
         for layout, found in rows.items()
     }
+
+
+def rows_of(case: Case) -> Iterator[tuple[TableLayout, Row]]:
+    """The tables that a case goes to, with its keys and sizes in each."""
+    for name, stated in _LISTS["targets"].get(case.op, {}).items():
+        yield _LAYOUTS[name], _row(case, _LAYOUTS[name], stated)
 
 
 def _row(case: Case, layout: TableLayout, stated: Row) -> Row:

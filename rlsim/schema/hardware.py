@@ -119,15 +119,11 @@ class HardwareProfile(Strict):
         return self
 
     @model_validator(mode="after")
-    def _whole_gpus(self) -> Self:
+    def _nodes_fill_the_domain(self) -> Self:
         for key in ("nvlink_domain_gpus", "gpus_per_node"):
             value = float(getattr(self, key))
             if value != int(value):
                 raise ValueError(f"{key} must be a whole number, got {value:g}")
-        return self
-
-    @model_validator(mode="after")
-    def _nodes_fill_the_domain(self) -> Self:
         domain, node = int(self.nvlink_domain_gpus), int(self.gpus_per_node)
         if domain % node and node % domain:
             raise ValueError(f"gpus_per_node {node} and nvlink_domain_gpus {domain} do not divide each other")

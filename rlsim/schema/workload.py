@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,20 @@ def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str
         raise ValueError("quantiles must increase strictly")
     if values[0] < 0 or any(b < a for a, b in pairwise(values)):
         raise ValueError(f"{name} must be non-negative and must not decrease")
+
+
+class _Quantiles(Strict):
+    """Empirical inverse distribution function, linear between its points; the values stand in the next key."""
+
+    kind: Literal["quantiles"] = "quantiles"
+    quantiles: tuple[float, ...] = Field(min_length=2)
+    """Increasing, from 0 to 1."""
+
+    @model_validator(mode="after")
+    def _shape(self) -> Self:
+        name = list(type(self).model_fields)[2]
+        check_inverse(self.quantiles, getattr(self, name), name)
+        return self
 
 
 class ConstantLength(Strict):
@@ -45,21 +59,13 @@ class LognormalLength(Strict):
     """Standard deviation of the logarithm of the untruncated length."""
 
 
-class QuantileLength(Strict):
+class QuantileLength(_Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
-    kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2)
-    """Increasing, from 0 to 1."""
     tokens: tuple[float, ...] = Field(min_length=2)
     """Length in tokens at each quantile, non-decreasing."""
     mean_tokens: float | None = Field(None, ge=1, le=1e7)
     """Where given, all lengths are scaled so that the mean after truncation is this."""
-
-    @model_validator(mode="after")
-    def _shape(self) -> QuantileLength:
-        check_inverse(self.quantiles, self.tokens, "tokens")
-        return self
 
 
 class TraceLength(Strict):
@@ -99,19 +105,11 @@ class LognormalTurns(Strict):
     """Standard deviation of the logarithm before the cut."""
 
 
-class QuantileTurns(Strict):
+class QuantileTurns(_Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
-    kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2)
-    """Increasing, from 0 to 1."""
     turns: tuple[float, ...] = Field(min_length=2)
     """Turns at each quantile, non-decreasing; rounded."""
-
-    @model_validator(mode="after")
-    def _shape(self) -> QuantileTurns:
-        check_inverse(self.quantiles, self.turns, "turns")
-        return self
 
 
 Turns = Annotated[ConstantTurns | LognormalTurns | QuantileTurns, Field(discriminator="kind")]
@@ -135,19 +133,11 @@ class LognormalTime(Strict):
     """Standard deviation of the logarithm."""
 
 
-class QuantileTime(Strict):
+class QuantileTime(_Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
-    kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2)
-    """Increasing, from 0 to 1."""
     seconds: tuple[float, ...] = Field(min_length=2)
     """Seconds at each quantile, non-decreasing."""
-
-    @model_validator(mode="after")
-    def _shape(self) -> QuantileTime:
-        check_inverse(self.quantiles, self.seconds, "seconds")
-        return self
 
 
 class TraceTime(Strict):
