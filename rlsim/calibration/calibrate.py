@@ -17,17 +17,22 @@ from bench.cases import Case, write_cases
 from bench.measurements import Measurements, read_measurements
 from rlsim.calibration.cases import case_list
 from rlsim.calibration.columns import Columns, row_count, take
-from rlsim.calibration.measured_tables import make_tables, system_of
+from rlsim.calibration.measured_tables import make_tables, rows_of, system_of
 from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
 from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
+<<<<<<< b7f6deaa4ca9539cc020761c2441e44199f5b1c6
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
+=======
+from rlsim.files.yaml import lists_beside
+from rlsim.report.table import DEFAULT_STYLE, Style, table
+>>>>>>> 057271d3c5e3de24f41e5a3f1852321ce2b2f49d
 from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
 from rlsim.tables.interpolation import TableTime
-from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available
+from rlsim.tables.operators import OperatorTables, available
 from rlsim.tables.profile import load_profile
 from rlsim.units import BoolArray
 
@@ -117,6 +122,8 @@ def _on_grid(layout: TableLayout, own: Columns, imported: Columns) -> BoolArray:
 
 
 REFERENCE_ENGINE = "vllm"
+COMPARED = ("gemm", "decode_attention", "prefill_attention", "moe", "all_reduce")
+"""Operators that are set beside the imported tables."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +149,14 @@ def compare(measured: Measurements, tables: OperatorTables) -> list[Ratio]:
 
 
 def _imported(case: Case, tables: OperatorTables) -> TableTime | None:
-    n = case.number
-    if case.op == "gemm":
-        return tables.gemm_s(case.text("dtype"), n("m"), n("n"), n("k"))
-    if case.op == "decode_attention":
-        cached = n("context") + 1
-        return tables.decode_attention_s(Heads(n("heads"), n("kv_heads"), n("head_dim"), "bf16"), n("batch"), cached)
-    if case.op == "prefill_attention":
-        heads = Heads(n("heads"), n("kv_heads"), n("head_dim"), "bf16")
-        return tables.prefill_attention_s(heads, n("batch"), n("tokens"))
-    if case.op == "moe":
-        shape = (n("hidden"), n("width"), n("top_k"), n("experts"))
-        return tables.moe_s(ExpertShape("bf16", *shape, 1, 1), case.text("distribution"), n("tokens"))
-    if case.op == "all_reduce":
-        return tables.all_reduce_s(n("ranks"), n("bytes"), case.text("mode") == "graph")
-    return None
+    """What the imported tables say of a case, in the first table that it goes to."""
+    if case.op not in COMPARED:
+        return None
+    layout, row = next(rows_of(case))
+    found = tables.at(layout, tuple(row[name] for name in layout.keys), *(row[name] for name in layout.sizes))
+    if found is None and case.op == "all_reduce":
+        return tables.collective_s(case.op, case.number("ranks"), case.number("bytes"))
+    return found
 
 
 def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_STYLE) -> str:
@@ -173,21 +173,6 @@ def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_ST
 
 
 MEASUREMENTS = "measurements.json"
-_KNOWN_DEVICES = {
-    r"A100-SXM": "a100_sxm",
-    r"A100 80GB PCIe": "a100_pcie",
-    r"H100 PCIe": "h100_pcie",
-    r"H100 NVL": "h100_nvl",
-    r"L40S": "l40s",
-    r"RTX PRO 6000 Blackwell Server": "rtx_pro_6000_server",
-    r"RTX 4090$": "rtx_4090",
-    r"H100 80GB HBM3|H100 SXM": "h100_sxm",
-    r"H200": "h200_sxm",
-    r"GB200": "gb200_nvl72",
-    r"GB300": "gb300_nvl72",
-    r"B200": "b200_sxm",
-}
-"""Names that torch reports, in the order in which they are tried, with the shipped profile that each means."""
 
 
 @dataclass(frozen=True)
@@ -272,8 +257,8 @@ def profile_name(device: str, device_type: str) -> str:
     """Profile name of a device as torch reports it: ``cpu_local`` for any CPU."""
     if device_type == "cpu":
         return "cpu_local"
-    for pattern, known in _KNOWN_DEVICES.items():
+    for pattern, known in lists_beside(__file__, "known_devices.yaml").items():
         if re.search(pattern, device):
-            return known
+            return str(known)
     words = re.sub(r"[^a-z0-9]+", "_", device.lower().removeprefix("nvidia")).strip("_")
     return f"{words}_local"

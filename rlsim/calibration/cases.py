@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
 from rlsim.calibration.case_axes import CaseAxes, axes_for
-from rlsim.calibration.chain_cases import assumption_cases, trained_layer
+from rlsim.calibration.chain_cases import ELEMENT_BYTES, assumption_cases, cached_work, trained_layer
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
 from rlsim.loading.models import load_card
@@ -17,7 +17,6 @@ from rlsim.schema.model import ModelCard
 from rlsim.tables.operators import ExpertShape
 from rlsim.units import BYTES_PER_ELEMENT
 
-ELEMENT_BYTES = BYTES_PER_ELEMENT["bf16"]
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
 """Routing of the measured experts: what ``engine.expert_balance`` can name."""
 _ADAM_BYTES_PER_PARAMETER = 28.0
@@ -98,11 +97,10 @@ def cached_attention(batch: int, queries: int, context: int, dims: ModelDims) ->
     """``queries`` new tokens per sequence (1: decode, k+1: verification) on ``context`` cached ones, bottom-right
     causal.
     """
-    cached = batch * (context + queries)
-    once = work.decode_attention(cached, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
     op = "decode_attention" if queries == 1 else "verify_attention"
-    amount = Work(once.flops * queries, once.bytes)
-    return _case(op, amount, batch=batch, queries=queries, context=context, **_heads(dims))
+    return _case(
+        op, cached_work(dims, batch, queries, context), batch=batch, queries=queries, context=context, **_heads(dims)
+    )
 
 
 def prefill_attention(batch: int, tokens: int, dims: ModelDims) -> Case:
@@ -174,13 +172,6 @@ def _copies(sizes: Iterable[int], with_host_link: bool) -> list[Case]:
     ]
 
 
-def _training(tokens: Iterable[int], model: str, dims: ModelDims) -> list[Case]:
-    """Forward, and forward with backward, of one layer over one sequence."""
-    return [
-        trained_layer(op, count, model, dims) for count in tokens for op in ("layer_forward", "layer_forward_backward")
-    ]
-
-
 def _model_cases(axes: CaseAxes, model: str, dims: ModelDims, precisions: tuple[str, ...]) -> list[Case]:
     cases: list[Case] = []
     for ways in axes.tensor_parallel:
@@ -195,7 +186,8 @@ def _model_cases(axes: CaseAxes, model: str, dims: ModelDims, precisions: tuple[
     if dims.experts:
         cases += _gemms([(dims.experts, dims.hidden)], axes, ("bf16",))
         cases += [moe(t, dims, d) for t in axes.moe_tokens for d in DISTRIBUTIONS]
-    return cases + _training(axes.train_tokens, model, dims)
+    trained = ("layer_forward", "layer_forward_backward")
+    return cases + [trained_layer(op, count, model, dims) for count in axes.train_tokens for op in trained]
 
 
 def _shard_shapes(dims: ModelDims, ways: int) -> list[tuple[int, int]]:

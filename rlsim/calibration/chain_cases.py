@@ -116,10 +116,14 @@ def _decoder_layer(dims: ModelDims, batch: int, queries: int, context: int, inpu
     else:
         shapes += [(2 * dims.width, dims.hidden), (dims.hidden, dims.width)]
     parts += [work.gemm(rows, n, k, ELEMENT_BYTES) for n, k in shapes]
+    return Work(*(np.asarray(number) for number in _total([*parts, cached_work(dims, batch, queries, context)])))
+
+
+def cached_work(dims: ModelDims, batch: int, queries: int, context: int) -> Work:
+    """Attention of ``queries`` new tokens of each sequence to ``context`` cached ones and themselves."""
     cached = batch * (context + queries)
     once = work.decode_attention(cached, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
-    attention = Work(once.flops * queries, once.bytes)
-    return Work(*(np.asarray(number) for number in _total([*parts, attention])))
+    return Work(once.flops * queries, once.bytes)
 
 
 def _total(parts: Iterable[Work]) -> tuple[float, float]:

@@ -14,11 +14,13 @@ from bench import BenchError
 from bench.cases import CPU_CACHE_BYTES, read_json, write_whole
 from bench.loop.settings import DRAFT_LAYERS, LoopSettings, settings_from
 from rlsim.calibration.calibrate import _as_input_errors
+from rlsim.calibration.selfcheck import card_of
 from rlsim.errors import InputError
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document, dump_yaml
 from rlsim.loading.scenario import dump_scenario, scenario_of_text, vary
-from rlsim.schema.drafter import DraftCard
+from rlsim.schema.base import changed
+from rlsim.schema.drafter import draft_model_from_card
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
 from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.model import ModelCard
@@ -53,7 +55,7 @@ class LoopStacks:
     def of(cls, measured: Mapping[str, Any]) -> LoopStacks:
         """Records of measurements."""
         settings = LoopSettings(model=str(measured["model"]), prompt_tokens=int(measured["prompt_tokens"]))
-        about, card = measured["about"], _card(settings)
+        about, card = measured["about"], card_of(settings.dims, settings.model, 4096, "bench/loop/settings.py")
         source = f"python -m bench.loop on {about['device']}, torch {about['torch']}, {about['date'][:10]}"
         made = {
             name: _stack(f"{ENGINE}, {name}", source, card.name, content)
@@ -187,25 +189,9 @@ def _speculation(stacks: LoopStacks, settings: LoopSettings) -> dict[str, Any]:
     accepted = stacks.measured["acceptance"][settings.drafter]
     stated = {"position_acceptance": accepted, "acceptance_at_draft_length": len(accepted), "draft_graph": False}
     if settings.drafter == "model":
-        stated["draft"] = _draft(stacks.card).model_dump(mode="json")
+        drafter = changed(draft_model_from_card(stacks.card), num_layers=DRAFT_LAYERS)
+        stated["draft"] = drafter.model_dump(mode="json")
     return {"method": METHODS[settings.drafter], "draft_length": settings.draft_length, **stated}
-
-
-def _card(settings: LoopSettings) -> ModelCard:
-    dims = settings.dims
-    return ModelCard(
-        name=settings.model, hidden_size=dims.hidden, num_layers=dims.layers, num_heads=dims.heads,
-        num_kv_heads=dims.kv_heads, head_dim=dims.head_dim, intermediate_size=dims.width, vocab_size=dims.vocabulary,
-        max_position_embeddings=4096, source="bench/loop/settings.py",
-    )  # fmt: skip
-
-
-def _draft(card: ModelCard) -> DraftCard:
-    return DraftCard(
-        kind="draft_model", hidden_size=card.hidden_size, num_layers=DRAFT_LAYERS, num_heads=card.num_heads,
-        num_kv_heads=card.num_kv_heads, head_dim=card.head_dim, intermediate_size=card.intermediate_size,
-        vocab_size=card.vocab_size, fused_hidden_states=0, source="bench/loop/settings.py",
-    )  # fmt: skip
 
 
 def _stack(name: str, source: str, model: str, content: Mapping[str, Any]) -> MeasuredStack:

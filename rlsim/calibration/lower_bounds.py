@@ -6,6 +6,8 @@ with them is wrong whatever the kernel.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,14 +57,13 @@ def least_time(name: str, table: Columns, sheet: Sheet) -> LeastTime:
     if name in ("all_reduce", "collectives"):
         link_s = least.bytes / sheet.link_bytes_per_s
         return LeastTime(np.zeros_like(link_s), link_s, link_s)
-    if name in _STATE_BOUND:
-        beyond = np.maximum(least.bytes - l2_bytes(sheet), 0.0) / sheet.hbm_bytes_per_s
-        return LeastTime(np.zeros_like(beyond), least.bytes / sheet.hbm_bytes_per_s, beyond)
+    moved_s = least.bytes / sheet.hbm_bytes_per_s
+    beyond_s = np.maximum(least.bytes - l2_bytes(sheet), 0.0) / sheet.hbm_bytes_per_s
+    if name in _STATE_BYTES:
+        return LeastTime(np.zeros_like(moved_s), moved_s, beyond_s)
     precision = table["precision"] if "precision" in table else table["kv_precision"]
     peak = np.array([sheet.flops.get(str(word), np.nan) for word in precision])
-    beyond = np.maximum(least.bytes - l2_bytes(sheet), 0.0)
-    rate = sheet.hbm_bytes_per_s
-    return LeastTime(least.flops / peak, least.bytes / rate, beyond / rate)
+    return LeastTime(least.flops / peak, moved_s, beyond_s)
 
 
 def least_work(name: str, table: Columns) -> Work:
@@ -130,26 +131,10 @@ def _collective(table: Columns) -> Work:
     return _bytes_only(table["message_bytes"] * (gpus - 1) / gpus)
 
 
-def _delta_rule_decode(table: Columns) -> Work:
-    """The FP32 state of every sequence is read and written."""
-    batch, heads, keys, values = _floats(table, "batch", "value_heads", "key_head_dim", "value_head_dim")
-    return _bytes_only(2 * batch * heads * keys * values * BYTES_PER_ELEMENT["fp32"])
-
-
-def _delta_rule_prefill(table: Columns) -> Work:
-    """Values are read and written in BF16."""
-    batch, prompt, heads, values = _floats(table, "batch", "prompt_tokens", "value_heads", "value_head_dim")
-    return _bytes_only(2 * batch * prompt * heads * values * BYTES_PER_ELEMENT["bf16"])
-
-
-def _sparse_cache(table: Columns) -> Work:
-    """Index keys of the whole cache are read, one byte for each of 128 values."""
-    return _bytes_only(table["batch"].astype(np.float64) * table["context_tokens"] * INDEX_KEY * table["indexer"])
-
-
-def _sparse_prompt(table: Columns) -> Work:
-    """The block's input is read and its output written in BF16."""
-    return _bytes_only(2 * table["batch"].astype(np.float64) * table["prompt_tokens"] * table["hidden"] * 2.0)
+def _state(name: str, table: Columns) -> Work:
+    """Bytes of a kernel that reads or writes a state: a product of columns."""
+    size, columns = _STATE_BYTES[name]
+    return _bytes_only(size * np.prod(_floats(table, *columns.split()), axis=0))
 
 
 def _compute_only(flops: FloatArray) -> Work:
@@ -160,9 +145,16 @@ def _bytes_only(moved: FloatArray) -> Work:
     return Work(np.zeros_like(moved), moved)
 
 
-_STATE_BOUND = ("delta_rule_decode", "delta_rule_prefill", "sparse_decode", "sparse_prefill")
-"""Operations of which bytes alone are held against the datasheet."""
-_COUNTERS = {
+_STATE_BYTES = {
+    "delta_rule_decode": (2 * BYTES_PER_ELEMENT["fp32"], "batch value_heads key_head_dim value_head_dim"),
+    "delta_rule_prefill": (2 * BYTES_PER_ELEMENT["bf16"], "batch prompt_tokens value_heads value_head_dim"),
+    "sparse_decode": (INDEX_KEY, "batch context_tokens indexer"),
+    "sparse_prefill": (2 * BYTES_PER_ELEMENT["bf16"], "batch prompt_tokens hidden"),
+}
+"""Operations of which bytes alone are held against the datasheet, as a size times columns: the FP32 state of every
+sequence, read and written; values, read and written in BF16; index keys of the whole cache, where they are read; input
+and output of the block in BF16."""
+_COUNTERS: Mapping[str, Callable[[Columns], Work]] = {
     "gemm": _gemm,
     "decode_attention": _decode_attention,
     "prefill_attention": _prefill_attention,
@@ -173,8 +165,5 @@ _COUNTERS = {
     "moe": _moe,
     "all_reduce": _collective,
     "collectives": _collective,
-    "delta_rule_decode": _delta_rule_decode,
-    "delta_rule_prefill": _delta_rule_prefill,
-    "sparse_decode": _sparse_cache,
-    "sparse_prefill": _sparse_prompt,
+    **{name: partial(_state, name) for name in _STATE_BYTES},
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,7 +21,12 @@ from rlsim.calibration.table_writing import write_table
 from rlsim.files.lookup import catalogue
 from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
+<<<<<<< b7f6deaa4ca9539cc020761c2441e44199f5b1c6
 from rlsim.report.style import DEFAULT_STYLE, Style
+=======
+from rlsim.files.yaml import lists_beside
+from rlsim.report.table import DEFAULT_STYLE, Style
+>>>>>>> 057271d3c5e3de24f41e5a3f1852321ce2b2f49d
 from rlsim.tables import files
 from rlsim.tables.files import LATENCY, METADATA, TableLayout
 from rlsim.tables.operators import tables_folder
@@ -30,11 +35,8 @@ from rlsim.tables.profile import load_profile
 ENGINE = "measured"
 SCHEMA = "rlsim.tables/1"
 CELLS = "cells.parquet"
-_NOTES = (
-    "moe holds routing given, permutation, grouped products and weighted sum; weights of gemm cold, activations hot",
-    "fp8 gemm has one scale per tensor and leaves out the quantisation of the activations",
-    "elementwise kernels are torch's own, norm and residual addition not fused",
-)
+_LISTS = lists_beside(__file__, "measured_tables.yaml")
+_LAYOUTS = {layout.name: layout for layout in files.LAYOUTS}
 
 Row = Mapping[str, Value]
 
@@ -99,8 +101,8 @@ def tables_of(records: Sequence[Measurement]) -> dict[TableLayout, Columns]:
     """Rows by layout, in the columns of the imported tables; of a row measured twice the one of a replayed graph."""
     rows: dict[TableLayout, dict[frozenset[tuple[str, Value]], Mapping[str, Value | float]]] = {}
     for record in sorted(records, key=lambda record: record.case.text("mode") == "graph"):
-        for layout, stated in (target[1:] for target in _TARGETS if target[0] == record.case.op):
-            row = {**_row(record.case, layout, stated), "kernel": record.facts.kernel or "torch"}
+        for layout, told in rows_of(record.case):
+            row = {**told, "kernel": record.facts.kernel or "torch"}
             identity = frozenset((name, row[name]) for name in (*layout.keys, *layout.sizes))
             rows.setdefault(layout, {})[identity] = {**row, LATENCY: record.seconds}
     return {
@@ -109,8 +111,10 @@ def tables_of(records: Sequence[Measurement]) -> dict[TableLayout, Columns]:
     }
 
 
-ALIASES = {"precision": "dtype", "num_gpus": "ranks", "message_bytes": "bytes", "prompt_tokens": "tokens"}
-"""Columns that a case calls otherwise."""
+def rows_of(case: Case) -> Iterator[tuple[TableLayout, Row]]:
+    """The tables that a case goes to, with its keys and sizes in each."""
+    for name, stated in _LISTS["targets"].get(case.op, {}).items():
+        yield _LAYOUTS[name], _row(case, _LAYOUTS[name], stated)
 
 
 def _row(case: Case, layout: TableLayout, stated: Row) -> Row:
@@ -130,29 +134,7 @@ def _row(case: Case, layout: TableLayout, stated: Row) -> Row:
             heads = case.number("kv_heads") + (case.number("heads") if case.op == "rotary" else 0)
             told["width"] = heads * case.number("head_dim")
     names = (*layout.keys, *layout.sizes)
-    return {name: told[name] if name in told else told[ALIASES[name]] for name in names}
-
-
-_CACHE = {"kv_precision": "bf16"}
-_TARGETS: tuple[tuple[str, TableLayout, Row], ...] = (
-    ("gemm", files.GEMM, {}),
-    ("decode_attention", files.DECODE_ATTENTION, _CACHE),
-    ("decode_attention", files.VERIFY_ATTENTION, _CACHE),
-    ("verify_attention", files.VERIFY_ATTENTION, _CACHE),
-    ("prefill_attention", files.PREFILL_ATTENTION, _CACHE),
-    ("moe", files.MOE, {"precision": "bf16", "tensor_parallel": 1, "expert_parallel": 1}),
-    ("all_reduce", files.ALL_REDUCE, {}),
-    ("all_gather", files.COLLECTIVES, {"op": "all_gather"}),
-    ("reduce_scatter", files.COLLECTIVES, {"op": "reduce_scatter"}),
-    ("all_to_all", files.COLLECTIVES, {"op": "alltoall"}),
-    ("sampling_softmax", files.SAMPLING, {"op": "softmax"}),
-    ("sampling_draw", files.SAMPLING, {"op": "draw"}),
-    ("rejection", files.REJECTION, {}),
-    *((op, files.ELEMENTWISE, {}) for op in ("rms_norm", "residual_add", "activation", "rotary", "cache_write")),
-)
-"""Tables that an operator's cases go to. Decode attention stands among verification too, as its case of one query:
-what several queries cost is told against the same kernels.
-"""
+    return {name: told[name] if name in told else told[_LISTS["aliases"][name]] for name in names}
 
 
 def _write_cells(path: Path, records: Sequence[Measurement]) -> None:
@@ -186,7 +168,7 @@ def _write_circumstances(
         "engine_version": f"torch {metadata.torch}",
         "source": {"package": "rlsim", "benchmark_version": metadata.benchmark_version},
         "measured": asdict(metadata),
-        "notes": list(_NOTES),
+        "notes": _LISTS["notes"],
         "operations": {layout.name: {"rows_kept": len(table[LATENCY])} for layout, table in tables.items()},
         "unsupported": sorted({record.unsupported for record in measured.records if record.unsupported}),
         "host": {name: value for name, value in asdict(rates.host).items() if value is not None},

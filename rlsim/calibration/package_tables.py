@@ -92,21 +92,15 @@ def find_package(source: Path | None) -> Package:
 
 def read_sheet(package: Package, system: str, distribution: str = DISTRIBUTION) -> Sheet:
     """Datasheet of ``system``. Raises InputError that names the systems that are there."""
-    path = package.systems / f"{system}.yaml"
+    path, data = package.systems / f"{system}.yaml", package.systems / "data"
     if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in package.systems.glob("*.yaml") if (data_of(package, path.stem))))
+        known = ", ".join(sorted(one.stem for one in package.systems.glob("*.yaml") if (data / one.stem).is_dir()))
         raise InputError(f"{distribution} {package.version} has no system '{system}'; known: {known}")
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     gpu, node = content["gpu"], content["node"]
     names = {"bf16": "bfloat16_tc_flops", "fp8": "fp8_tc_flops", "fp8_block": "fp8_tc_flops", "nvfp4": "fp4_tc_flops"}
     flops = {precision: float(gpu[name]) for precision, name in names.items() if name in gpu}
     return Sheet(flops, float(gpu["mem_bw"]), float(node["intra_node_bw"]), int(gpu["sm_version"]))
-
-
-def data_of(package: Package, system: str) -> Path | None:
-    """Folder of the system's measured tables, None where it has none."""
-    folder = package.systems / "data" / system
-    return folder if folder.is_dir() else None
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], int, int]:

@@ -152,15 +152,15 @@ def iteration_table(
     return build_iteration(drafting, most, context + 1.0, 1.0, math.inf).table
 
 
-def card_of(dims: ModelDims) -> ModelCard:
-    """Model card of the reference model that was measured."""
+def card_of(dims: ModelDims, name: str = "measured", longest: int = 1, source: str = "rlsim calibrate") -> ModelCard:
+    """Model card of the reference model that was measured. longest: sequence in tokens."""
     moe = None
     if dims.experts:
         moe = MoECard(num_experts=dims.experts, top_k=dims.top_k, expert_intermediate_size=dims.width)
     return ModelCard(
-        name="measured", hidden_size=dims.hidden, num_layers=dims.layers, num_heads=dims.heads,
+        name=name, hidden_size=dims.hidden, num_layers=dims.layers, num_heads=dims.heads,
         num_kv_heads=dims.kv_heads, head_dim=dims.head_dim, intermediate_size=dims.width, vocab_size=dims.vocabulary,
-        qk_norm=bool(dims.qk_norm), moe=moe, max_position_embeddings=1, source="rlsim calibrate",
+        qk_norm=bool(dims.qk_norm), moe=moe, max_position_embeddings=longest, source=source,
     )  # fmt: skip
 
 

@@ -20,23 +20,10 @@ from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
 from rlsim.schema.messages import unknown_key
 from rlsim.schema.scenario import Scenario
 
-ONE_STEP = (
-    "project",
-    "sweep",
-    "plan",
-    "sensitivity",
-    "techniques",
-    "compare",
-    "blame",
-    "check",
-    "headroom",
-    "explore",
-    "log",
-    "run",
-)
-"""Commands that simulate steps of a scenario."""
 _ONLY_TOLD = ("name", "question", "assumptions")
 _LISTS = lists_beside(__file__, "explain.yaml")
+ONE_STEP: tuple[str, ...] = tuple(_LISTS["one_step"])
+"""Commands that simulate steps of a scenario."""
 _SEARCHED: frozenset[str] = frozenset(_LISTS["searched"])
 """Keys whose values rlsim plan chooses itself."""
 _SETS: Mapping[str, str] = _LISTS["sources"]

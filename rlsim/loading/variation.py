@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
-
-from pydantic import BaseModel
+from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import Setting as Given
 from rlsim.schema.loop import ASYNCHRONOUS_KEYS, LIMITS, MOST_GPUS
-from rlsim.schema.messages import nearest_key
+from rlsim.schema.messages import is_key, nearest_key
 from rlsim.schema.scenario import Scenario
 
 Setting = bool | int | float | str | list[Any] | dict[str, Any] | None
@@ -33,21 +31,11 @@ DEFAULT_GENERATION_SHARE = 0.5
 
 def check_key(key: str, where: str) -> None:
     """Raise InputError where ``key`` is neither a scenario key nor a word."""
-    if key in WORDS or _known(Scenario, key.split(".")):
+    if key in WORDS or is_key(key, Scenario):
         return
     near = nearest_key(key, Scenario)
     hint = f"did you mean '{near}'?" if near else f"beside scenario keys there are {', '.join(WORDS)}"
     raise InputError(f"{where}: unknown key '{shortened(key)}'; {hint}")
-
-
-def _known(annotation: Any, parts: Sequence[str]) -> bool:
-    """Whether a type, or one of a union, has the nested fields ``parts``."""
-    if not parts:
-        return True
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        field = annotation.model_fields.get(parts[0])
-        return field is not None and _known(field.annotation, parts[1:])
-    return any(_known(argument, parts) for argument in get_args(annotation))
 
 
 def has_words(given: Sequence[Given]) -> bool:

@@ -25,7 +25,6 @@ from rlsim.projection.summary import (
     timed,
     tokens_per_s_per_gpu,
 )
-from rlsim.projection.uncertainty.predictive import around
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import PHASES, Interval, PhasePart
 from rlsim.results.record import interval
@@ -74,7 +73,7 @@ def _simulated(scenario: Scenario) -> Cell:
     """``scenario`` over its replications, without a baseline. Raises Infeasible and InputError."""
     run = simulate_variant(scenario)
     found = timed(run)
-    return Cell(_numbers(run, around(found.step_s, found.prediction.step_factor)), found)
+    return Cell(_numbers(run, found.interval), found)
 
 
 _simulated_once = lru_cache(maxsize=BASELINES_CACHED)(_simulated)
@@ -83,7 +82,7 @@ _simulated_once = lru_cache(maxsize=BASELINES_CACHED)(_simulated)
 def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool = True) -> Cell:
     """Numbers of ``base`` with ``overrides`` against its baseline on the same drawn work, or why it cannot run."""
     try:
-        scenario = _varied(base, overrides)
+        scenario = varied(base, overrides)
         # Cells that share their baseline simulate it once; without speculation they are it.
         before = None if scenario.speculation.active and not with_baseline else _simulated_once(baseline_of(scenario))
         cell = _simulated(scenario) if scenario.speculation.active or before is None else before
@@ -98,13 +97,13 @@ def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool
 def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
     """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs."""
     try:
-        run = simulate_variant(_varied(base, overrides))
+        run = simulate_variant(varied(base, overrides))
     except (Infeasible, InputError) as error:
         return Cell(error=error)
     return Cell(_numbers(run, Mean(mean_value(run, lambda step: step.seconds))))
 
 
-def _varied(base: Scenario, overrides: Overrides) -> Scenario:
+def varied(base: Scenario, overrides: Overrides) -> Scenario:
     """The varied scenario; InputError without the list of overrides in front of its message."""
     try:
         return vary(base, overrides)

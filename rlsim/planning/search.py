@@ -72,7 +72,7 @@ class Simulated:
     def drawn_s(self) -> FloatArray:
         """Seconds of the step in every common draw."""
         assert self.timed is not None
-        return self.timed.step_s * self.timed.prediction.step_factor
+        return self.timed.drawn_s
 
 
 @dataclass(frozen=True, eq=False)

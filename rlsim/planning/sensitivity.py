@@ -34,7 +34,6 @@ from rlsim.projection.summary import Timed, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
-from rlsim.results import Interval
 from rlsim.results.planning import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -89,16 +88,6 @@ class Arm:
     alternative: Alternative
     timed: Timed
     first_s: float
-
-    @property
-    def steps(self) -> FloatArray:
-        """Draws of its step in seconds, shape (DRAWS,)."""
-        return self.timed.step_s * self.timed.prediction.step_factor
-
-    @property
-    def interval(self) -> Interval:
-        """Its step as ``project`` shows it."""
-        return around(self.timed.step_s, self.timed.prediction.step_factor)
 
 
 def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int | None = 1) -> Sensitivity:
@@ -164,16 +153,18 @@ Steps = Mapping[Place, float]
 
 
 def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[UncertainInput], points: Steps) -> Sensitivity:
-    own, steps = arms[0], np.array([arm.steps for arm in arms])
+    own, steps = arms[0], np.array([arm.timed.drawn_s for arm in arms])
     effects = {item.key: _effect(own, item, points) for item in inputs}
     whole = own.timed.prediction.step_factor * np.exp(sum(_drawn(effects[item.key], item) for item in inputs))
     sources = [
-        SourceValue(**one.told, narrowed=narrowed(np.log(own.steps), one.draws), saved_s=saved(steps, one.draws))
+        SourceValue(
+            **one.told, narrowed=narrowed(np.log(own.timed.drawn_s), one.draws), saved_s=saved(steps, one.draws)
+        )
         for one in sources_of(run)
     ]
     return Sensitivity(
         scenario=run.scenario.name,
-        step_s=own.interval,
+        step_s=own.timed.interval,
         step_with_inputs_s=around(own.timed.step_s, whole),
         chosen=arms[int(np.argmin(steps.mean(axis=1)))].alternative.name,
         regret_s=regret(steps),
@@ -189,10 +180,10 @@ def _choices(arms: Sequence[Arm], steps: FloatArray) -> tuple[Choice, ...]:
         Choice(
             name=arm.alternative.name,
             changes=arm.alternative.changes,
-            step_s=arm.interval,
+            step_s=arm.timed.interval,
             best=float(np.mean(fastest == place)),
             regret_s=float(lost[place]),
-            saved_s=saved(steps, np.log(arm.steps)),
+            saved_s=saved(steps, np.log(arm.timed.drawn_s)),
         )
         for place, arm in enumerate(arms)
     )

@@ -11,11 +11,11 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
-from rlsim.loading.scenario import scenario_digest, vary
+from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
 from rlsim.planning.compare import changes, differences
+from rlsim.planning.evaluate import Cell, varied
 from rlsim.projection.summary import Timed, speedups, timed
-from rlsim.projection.uncertainty.predictive import around
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
 from rlsim.results.planning import LeftOut, Technique, Techniques
@@ -133,7 +133,7 @@ def techniques(scenario: Scenario) -> Techniques:
     return Techniques(
         scenario=scenario.name,
         digest=scenario_digest(scenario),
-        step_s=_interval(base),
+        step_s=base.interval,
         techniques=tuple(_row(scenario, base, one) for one in found),
         best_pair=None if best_pair is None else _row(scenario, base, best_pair),
         left_out=tuple(left_out),
@@ -150,14 +150,14 @@ def _best(scenario: Scenario, known: _Known) -> _Tried | str:
         try:
             tried.append(_tried(scenario, known, overrides))
         except (Infeasible, InputError) as error:
-            reasons.append(_reason(error))
+            reasons.append(Cell(error=error).reason)
     if tried:
         return min(tried, key=lambda one: one.step_s)
     return reasons[1]
 
 
 def _tried(scenario: Scenario, known: _Known, overrides: Overrides) -> _Tried:
-    changed = vary(scenario, overrides)
+    changed = varied(scenario, overrides)
     if not differences(scenario, changed):
         raise InputError("the scenario does so already")
     return _Tried(known, overrides, changed, timed(simulate_variant(changed)))
@@ -191,13 +191,6 @@ def _combined(scenario: Scenario, first: _Tried, second: _Tried) -> _Tried | Non
         return None
 
 
-def _reason(error: Exception) -> str:
-    """The message in one line, without the scenario's name and the list of overrides in front."""
-    text = str(error).removeprefix("infeasible: ")
-    before, marker, rest = text.partition(": ")
-    return rest if marker and before.startswith("scenario '") else text
-
-
 def with_effect_error(ratio: Interval) -> Interval:
     """The speed-up of a technique whose interval holds EFFECT_ERROR beside the model's error."""
     added = NORMAL_90 * EFFECT_ERROR * math.log(ratio.mean)
@@ -205,16 +198,12 @@ def with_effect_error(ratio: Interval) -> Interval:
     return Interval(ratio.mean, ratio.mean * math.exp(-low), ratio.mean * math.exp(high))
 
 
-def _interval(found: Timed) -> Interval:
-    return around(found.step_s, found.prediction.step_factor)
-
-
 def _row(scenario: Scenario, base: Timed, one: _Tried) -> Technique:
     return Technique(
         name=one.known.name,
         title=one.known.title,
         changes=changes(scenario, one.scenario),
-        step_s=_interval(one.timed),
+        step_s=one.timed.interval,
         speedup=with_effect_error(speedups(base, one.timed)[1]),
         same_update=one.known.exact,
         asks=one.known.asks,

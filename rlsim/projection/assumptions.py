@@ -153,15 +153,11 @@ def _drafting(scenario: Scenario, choice: PolicyChoice | None) -> list[str]:
     return [host, *drafting_assumptions(scenario, choice)]
 
 
-def truncated_share(run: SimulatedVariant) -> float:
-    """Share of the drawn samples whose response is cut where prompt and response reach max_sequence_tokens."""
-    totals = np.concatenate([one.batch.total_tokens for one in run.first_step.rollouts])
-    return float(np.mean(totals >= run.scenario.workload.max_sequence_tokens))
-
-
 def _length_warnings(run: SimulatedVariant) -> list[str]:
     workload, out = run.scenario.workload, []
-    if isinstance(workload.response_tokens, TraceLength) and (cut := truncated_share(run)) > 0:
+    totals = np.concatenate([one.batch.total_tokens for one in run.first_step.rollouts])
+    cut = float(np.mean(totals >= workload.max_sequence_tokens))
+    if isinstance(workload.response_tokens, TraceLength) and cut > 0:
         out.append(said("cut", share=percent(cut), cap=workload.max_sequence_tokens))
     for length in (workload.prompt_tokens, workload.response_tokens):
         if isinstance(length, TraceLength) and (ids := ignored_ids(length.path)):

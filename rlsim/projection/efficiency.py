@@ -78,19 +78,7 @@ def _bandwidth_use(run: SimulatedVariant) -> float | None:
 @cache
 def _measured() -> tuple[MeasuredEfficiency, ...]:
     text = read_text(data_folder("calibration") / TABLE, TABLE_BYTES)
-    return tuple(
-        MeasuredEfficiency(
-            phase=row["phase"],
-            model=row["model"],
-            device=row["device"],
-            precision=row["precision"],
-            runs=int(row["runs"]),
-            median=float(row["median"]),
-            best=float(row["best"]),
-            best_run=row["best_run"],
-        )
-        for row in csv.DictReader(io.StringIO(text))
-    )
+    return tuple(map(MeasuredEfficiency.model_validate_strings, csv.DictReader(io.StringIO(text))))
 
 
 def measured_beside(scenario: Scenario) -> tuple[MeasuredEfficiency, ...]:

@@ -34,7 +34,7 @@ from rlsim.results.record import interval
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
-from rlsim.units import SECONDS_PER_HOUR
+from rlsim.units import SECONDS_PER_HOUR, FloatArray
 from rlsim.workload.draw import steps_per_lag_cycle
 
 SHOWN_PARTS = 12
@@ -48,6 +48,16 @@ class Timed:
     generation_s: float
     step_s: float
     prediction: Prediction
+
+    @property
+    def drawn_s(self) -> FloatArray:
+        """Draws of the step in seconds, shape (DRAWS,)."""
+        return self.step_s * self.prediction.step_factor
+
+    @property
+    def interval(self) -> Interval:
+        """The step with its 90 % interval, as ``project`` shows it."""
+        return around(self.step_s, self.prediction.step_factor)
 
 
 def timed(run: SimulatedVariant) -> Timed:

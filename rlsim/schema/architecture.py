@@ -70,24 +70,20 @@ class MoECard(Strict):
     """Width in which routed experts work, between a projection down and one up; null: hidden_size."""
 
     @model_validator(mode="after")
-    def _top_k_within_experts(self) -> Self:
+    def _experts_agree(self) -> Self:
         if self.top_k > self.num_experts:
             raise ValueError(f"top_k {self.top_k} exceeds num_experts {self.num_experts}")
-        return self
-
-    @property
-    def matrices(self) -> int:
-        """Weight matrices of one expert."""
-        return MLP_MATRICES if self.gated else UNGATED_MATRICES
-
-    @model_validator(mode="after")
-    def _shared_experts_have_a_width(self) -> Self:
         if (self.num_shared_experts > 0) != (self.shared_expert_intermediate_size > 0):
             raise ValueError(
                 "num_shared_experts and shared_expert_intermediate_size must be both zero or both positive, got "
                 f"{self.num_shared_experts} and {self.shared_expert_intermediate_size}"
             )
         return self
+
+    @property
+    def matrices(self) -> int:
+        """Weight matrices of one expert."""
+        return MLP_MATRICES if self.gated else UNGATED_MATRICES
 
 
 class MLACard(Strict):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.schema.architecture import MLP_MATRICES
 from rlsim.schema.base import Name, NonNegativeInt, PositiveInt, Precision, Strict
 from rlsim.schema.model import ModelCard, parameter_counts
@@ -57,30 +57,29 @@ class DraftCard(Strict):
         return self
 
 
-@dataclass(frozen=True)
-class _Shape:
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-
-
-_PUBLISHED_EAGLE3 = {
-    "qwen3-8b": _Shape(4096, 12_288, 32, 8, 128),
-    "qwen3-30b-a3b": _Shape(2048, 12_288, 32, 4, 128),
-    "qwen3-235b-a22b": _Shape(4096, 24_576, 64, 4, 128),
-    "llama-3.1-8b": _Shape(4096, 14_336, 32, 8, 128),
+_SHAPE = ("hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "vocab_size")
+"""Keys that cards of drafters and of models share."""
+_PUBLISHED_EAGLE3: Mapping[str, tuple[int, ...]] = {
+    "qwen3-8b": (4096, 32, 8, 128, 12_288),
+    "qwen3-30b-a3b": (2048, 32, 4, 128, 12_288),
+    "qwen3-235b-a22b": (4096, 64, 4, 128, 24_576),
+    "llama-3.1-8b": (4096, 32, 8, 128, 14_336),
 }
+"""Shapes of published heads, in the order of _SHAPE without the vocabulary."""
 
 
-def _derived_shape(card: ModelCard) -> _Shape:
+def _derived_shape(card: ModelCard) -> tuple[int, ...]:
     width = card.intermediate_size if card.moe is None else MOE_DRAFT_WIDTH_RATIO * card.hidden_size
     if card.mla is None:
-        return _Shape(card.hidden_size, width, card.num_heads, card.num_kv_heads, card.head_dim)
+        return card.hidden_size, card.num_heads, card.num_kv_heads, card.head_dim, width
     kv_heads = LATENT_DRAFT_KV_HEADS
     heads = max(kv_heads, card.hidden_size // LATENT_DRAFT_HEAD_DIM // kv_heads * kv_heads)
-    return _Shape(card.hidden_size, width, heads, kv_heads, LATENT_DRAFT_HEAD_DIM)
+    return card.hidden_size, heads, kv_heads, LATENT_DRAFT_HEAD_DIM, width
+
+
+def _draft(kind: str, card: ModelCard, **values: Any) -> DraftCard:
+    """A drafter of the target's shape, but for ``values``."""
+    return DraftCard.model_validate({"kind": kind, **{key: getattr(card, key) for key in _SHAPE}, **values})
 
 
 def default_eagle3_draft(card: ModelCard) -> DraftCard:
@@ -94,16 +93,8 @@ def default_eagle3_draft(card: ModelCard) -> DraftCard:
     if shape is None:
         shape = _derived_shape(card)
         source = f"assumed from the shape of {card.name} as the published EAGLE-3 heads suggest"
-    return DraftCard(
-        kind="eagle3",
-        hidden_size=shape.hidden_size,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        intermediate_size=shape.intermediate_size,
-        vocab_size=min(EAGLE3_DRAFT_VOCABULARY, card.vocab_size),
-        source=source,
-    )
+    vocabulary = min(EAGLE3_DRAFT_VOCABULARY, card.vocab_size)
+    return _draft("eagle3", card, source=source, **dict(zip(_SHAPE, (*shape, vocabulary), strict=True)))
 
 
 def mtp_draft(card: ModelCard) -> DraftCard:
@@ -115,36 +106,16 @@ def mtp_draft(card: ModelCard) -> DraftCard:
         moe = card.moe
         width = moe.top_k * moe.expert_intermediate_size
         width += moe.num_shared_experts * moe.shared_expert_intermediate_size
-    return DraftCard(
-        kind="mtp",
-        hidden_size=card.hidden_size,
-        num_heads=card.num_heads,
-        num_kv_heads=card.num_kv_heads,
-        head_dim=card.head_dim,
-        intermediate_size=width,
-        vocab_size=card.vocab_size,
-        fused_hidden_states=1,
-        source=f"MTP layer of {card.name}: {card.source}",
-    )
+    source = f"MTP layer of {card.name}: {card.source}"
+    return _draft("mtp", card, intermediate_size=width, fused_hidden_states=1, source=source)
 
 
 def draft_model_from_card(card: ModelCard) -> DraftCard:
     """A small dense model as an external drafter. InputError for a MoE or MLA model."""
     if card.moe is not None or card.mla is not None:
         raise InputError(f"model '{card.name}' cannot be a draft model: only dense models with grouped-query attention")
-    return DraftCard(
-        kind="draft_model",
-        hidden_size=card.hidden_size,
-        num_layers=card.num_layers,
-        num_heads=card.num_heads,
-        num_kv_heads=card.num_kv_heads,
-        head_dim=card.head_dim,
-        intermediate_size=card.intermediate_size,
-        vocab_size=card.vocab_size,
-        fused_hidden_states=0,
-        tied_embeddings=card.tied_embeddings,
-        source=card.source,
-    )
+    same = {key: getattr(card, key) for key in ("num_layers", "tied_embeddings", "source")}
+    return _draft("draft_model", card, fused_hidden_states=0, **same)
 
 
 def _layer_parameters(card: DraftCard, attention_input: int) -> int:

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from rlsim.errors import InputError
+from rlsim.files.yaml import lists_beside
 from rlsim.schema.base import Name, PositiveFloat, Strict
 from rlsim.units import GIGA, KILO, MEGA, MICROSECOND, TERA
 
 Provenance = Literal["datasheet", "measured", "assumed"]
 
 
-BOUNDS: dict[str, tuple[float, float, str]] = {
-    "memory_bytes": (1e8, 1e13, "bytes"),
-    "memory_bandwidth_bytes_per_s": (1e8, 1e15, "bytes/s"),
-    "bf16_flops": (1e8, 1e18, "FLOP/s"),
-    "fp8_flops": (1e8, 1e18, "FLOP/s"),
-    "nvfp4_flops": (1e8, 1e18, "FLOP/s"),
-    "nvlink_bandwidth_bytes_per_s": (1e6, 1e14, "bytes/s"),
-    "network_bandwidth_bytes_per_s": (1e6, 1e14, "bytes/s"),
-    "host_link_bandwidth_bytes_per_s": (1e6, 1e14, "bytes/s"),
-    "nvlink_latency_s": (1e-9, 1e-2, "seconds"),
-    "network_latency_s": (1e-9, 1e-1, "seconds"),
-    "eager_launch_s": (1e-8, 1e-2, "seconds"),
-    "host_memory_bytes": (1e9, 1e15, "bytes"),
-    "l2_bytes": (1e4, 1e11, "bytes"),
+BOUNDS: Mapping[str, tuple[float, float, str]] = {
+    key: tuple(told) for key, told in lists_beside(__file__, "hardware.yaml")["bounds"].items()
 }
-"""Least and greatest values and their unit: from a core of a busy processor to ten times the largest announced GPU, so
-that what is off by a prefix (GB/s, TFLOP/s, GiB, microseconds) falls outside."""
-
-
+"""Least and greatest values of a key and their unit."""
 _SLIPS = {
     "bytes/s": {"GB/s": GIGA, "TB/s": TERA},
     "FLOP/s": {"TFLOP/s": TERA, "PFLOP/s": KILO * TERA},
@@ -132,15 +119,11 @@ class HardwareProfile(Strict):
         return self
 
     @model_validator(mode="after")
-    def _whole_gpus(self) -> Self:
+    def _nodes_fill_the_domain(self) -> Self:
         for key in ("nvlink_domain_gpus", "gpus_per_node"):
             value = float(getattr(self, key))
             if value != int(value):
                 raise ValueError(f"{key} must be a whole number, got {value:g}")
-        return self
-
-    @model_validator(mode="after")
-    def _nodes_fill_the_domain(self) -> Self:
         domain, node = int(self.nvlink_domain_gpus), int(self.gpus_per_node)
         if domain % node and node % domain:
             raise ValueError(f"gpus_per_node {node} and nvlink_domain_gpus {domain} do not divide each other")

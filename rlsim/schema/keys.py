@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from rlsim.files.records import dataclass
 from rlsim.schema.base import Strict
+from rlsim.schema.messages import models_in
 from rlsim.schema.scenario import Scenario
 
 _WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
@@ -64,7 +65,7 @@ def described(model: type[BaseModel]) -> type[BaseModel]:
         if issubclass(base, Strict):
             _describe(model, base)
     for field in model.model_fields.values():
-        for inner in _records(field.annotation):
+        for inner in models_in(field.annotation):
             described(inner)
     model.model_rebuild(force=True)
     return model
@@ -81,7 +82,7 @@ def _describe(model: type[BaseModel], base: type[BaseModel]) -> None:
 
 def _keys(model: type[BaseModel], above: str) -> Iterator[Key]:
     for name, field in model.model_fields.items():
-        inner = list(_records(field.annotation))
+        inner = list(models_in(field.annotation))
         dotted = above + name
         yield _key(dotted, model, field, inner)
         for record in inner:
@@ -106,14 +107,6 @@ def _key(dotted: str, model: type[BaseModel], field: FieldInfo, inner: list[type
 def _first_sentence(record: type[BaseModel]) -> str:
     """What a section's class says of itself."""
     return re.split(r"(?<=\.)\s", (record.__doc__ or "").strip(), maxsplit=1)[0]
-
-
-def _records(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Records that a value can be; entries of a list count as the list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _records(argument)
 
 
 def _kind(annotation: Any) -> str:

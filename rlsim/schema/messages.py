@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from rlsim.errors import MESSAGE_CHARACTERS, InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
-from rlsim.files.yaml import place_finder, read_yaml
+from rlsim.files.yaml import lists_beside, place_finder, read_yaml
 
 MAX_LISTED = 8
 """Valid keys listed where none is near."""
@@ -26,37 +26,13 @@ _LISTED = ("expected", "expected_tags")
 
 Record = TypeVar("Record", bound=BaseModel)
 
-_BOUNDS = {
-    "greater_than": ("must be above {gt}", True),
-    "greater_than_equal": ("must be at least {ge}", True),
-    "less_than": ("must be below {lt}", True),
-    "less_than_equal": ("must be at most {le}", True),
-    "literal_error": ("must be one of {expected}", True),
-    "missing": ("is required", False),
-    "finite_number": ("must be a finite number", True),
-    "int_type": ("must be a whole number", True),
-    "int_from_float": ("must be a whole number", True),
-    "float_type": ("must be a number", True),
-    "int_parsing": ("must be a whole number", True),
-    "float_parsing": ("must be a number", True),
-    "bool_type": ("must be true or false", True),
-    "string_type": ("must be text", True),
-    "string_too_short": ("must not be empty", False),
-    "tuple_type": ("must be a list", True),
-    "too_short": ("needs at least {min_length} entries", False),
-    "too_long": ("takes at most {max_length} entries", False),
-    "model_type": ("must be a mapping of keys to values", True),
-    "model_attributes_type": ("must be a mapping of keys to values", True),
-    "union_tag_not_found": ("needs the key {discriminator}", False),
-    "union_tag_invalid": ("has {discriminator} '{tag}'; it must be one of {expected_tags}", False),
-}
 
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Records that a value can be, those inside lists included."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
-        yield from _models_in(argument)
+        yield from models_in(argument)
 
 
 def _walk(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, list[type[BaseModel]]]:
@@ -75,7 +51,7 @@ def _walk(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, list
             continue
         dotted += f".{part}" if dotted else part
         holders = models
-        models = [inner for field in fields for inner in _models_in(field.annotation)]
+        models = [inner for field in fields for inner in models_in(field.annotation)]
     return dotted, holders
 
 
@@ -87,7 +63,7 @@ def _tag(model: type[BaseModel], part: str) -> str | None:
 def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield prefix + name
-        for inner in _models_in(field.annotation):
+        for inner in models_in(field.annotation):
             yield from _all_keys(inner, f"{prefix}{name}.")
 
 
@@ -149,10 +125,12 @@ def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     key = f"{shortened(dotted, 100)}: " if dotted else ""
     if kind == "value_error":
         return key + shortened(error["msg"].removeprefix("Value error, "), FAULT_CHARACTERS)
-    template, with_input = _BOUNDS.get(kind, (error["msg"], True))
+    told = lists_beside(__file__, "messages.yaml")
     values = {name: value if name in _LISTED else shortened(str(value)) for name, value in context.items()}
-    text = template.format(**values) if kind in _BOUNDS else template
-    return f"{key}{text}" + (f", got {shortened(repr(error['input']))}" if with_input else "")
+    if kind in told["without_value"]:
+        return key + str(told["without_value"][kind]).format(**values)
+    text = str(told["with_value"][kind]).format(**values) if kind in told["with_value"] else error["msg"]
+    return f"{key}{text}, got {shortened(repr(error['input']))}"
 
 
 def as_input_error(

@@ -95,22 +95,14 @@ class ModelCard(Strict):
     """Where the values come from."""
 
     @model_validator(mode="after")
-    def _kv_heads_divide_heads(self) -> Self:
+    def _heads_and_layers_agree(self) -> Self:
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}")
-        return self
-
-    @model_validator(mode="after")
-    def _dense_layers_within_model(self) -> Self:
         if self.moe is not None and self.moe.first_dense_layers >= self.num_layers:
             raise ValueError(
                 f"moe.first_dense_layers {self.moe.first_dense_layers} leaves no MoE layer among the "
                 f"{self.num_layers} of num_layers"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _latent_head_dim_is_the_sum(self) -> Self:
         if self.mla is None:
             return self
         expected = self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim

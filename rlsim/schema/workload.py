@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rlsim.schema.base import Strict
-from rlsim.schema.tail_batching import TailBatching, rounded_up, rounds_per_cycle
 
 
 def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str) -> None:
@@ -22,6 +22,20 @@ def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str
         raise ValueError("quantiles must increase strictly")
     if values[0] < 0 or any(b < a for a, b in pairwise(values)):
         raise ValueError(f"{name} must be non-negative and must not decrease")
+
+
+class _Quantiles(Strict):
+    """Empirical inverse distribution function, linear between its points; the values stand in the next key."""
+
+    kind: Literal["quantiles"] = "quantiles"
+    quantiles: tuple[float, ...] = Field(min_length=2)
+    """Increasing, from 0 to 1."""
+
+    @model_validator(mode="after")
+    def _shape(self) -> Self:
+        name = list(type(self).model_fields)[2]
+        check_inverse(self.quantiles, getattr(self, name), name)
+        return self
 
 
 class ConstantLength(Strict):
@@ -45,21 +59,13 @@ class LognormalLength(Strict):
     """Standard deviation of the logarithm of the untruncated length."""
 
 
-class QuantileLength(Strict):
+class QuantileLength(_Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
-    kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2)
-    """Increasing, from 0 to 1."""
     tokens: tuple[float, ...] = Field(min_length=2)
     """Length in tokens at each quantile, non-decreasing."""
     mean_tokens: float | None = Field(None, ge=1, le=1e7)
     """Where given, all lengths are scaled so that the mean after truncation is this."""
-
-    @model_validator(mode="after")
-    def _shape(self) -> QuantileLength:
-        check_inverse(self.quantiles, self.tokens, "tokens")
-        return self
 
 
 class TraceLength(Strict):
@@ -99,19 +105,11 @@ class LognormalTurns(Strict):
     """Standard deviation of the logarithm before the cut."""
 
 
-class QuantileTurns(Strict):
+class QuantileTurns(_Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
-    kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2)
-    """Increasing, from 0 to 1."""
     turns: tuple[float, ...] = Field(min_length=2)
     """Turns at each quantile, non-decreasing; rounded."""
-
-    @model_validator(mode="after")
-    def _shape(self) -> QuantileTurns:
-        check_inverse(self.quantiles, self.turns, "turns")
-        return self
 
 
 Turns = Annotated[ConstantTurns | LognormalTurns | QuantileTurns, Field(discriminator="kind")]
@@ -135,19 +133,11 @@ class LognormalTime(Strict):
     """Standard deviation of the logarithm."""
 
 
-class QuantileTime(Strict):
+class QuantileTime(_Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
-    kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2)
-    """Increasing, from 0 to 1."""
     seconds: tuple[float, ...] = Field(min_length=2)
     """Seconds at each quantile, non-decreasing."""
-
-    @model_validator(mode="after")
-    def _shape(self) -> QuantileTime:
-        check_inverse(self.quantiles, self.seconds, "seconds")
-        return self
 
 
 class TraceTime(Strict):
@@ -226,6 +216,54 @@ class Agent(Strict):
         if isinstance(turns, LognormalTurns) and turns.mean_turns >= self.max_turns > 1:
             raise ValueError(f"turns.mean_turns ({turns.mean_turns:g}) must be below max_turns ({self.max_turns})")
         return self
+
+
+CYCLE_ROUNDS = 24
+"""Rounds that a cycle may have beyond its first long one."""
+
+
+class TailBatching(Strict):
+    """Tail batching with over-sampling (RollPacker, arXiv 2509.21009) in a synchronous loop.
+
+    A short round starts more prompts and samples than a step trains on and ends when as many prompts as it needs have
+    enough finished samples; what is not done is aborted. Prompts that were not complete are put off; once they fill a
+    step, a long round runs them anew from their prompts to the last sample, without a race.
+    """
+
+    prompts_factor: float = Field(1.25, ge=1, le=16)
+    """Prompts that a short round starts, over prompts_per_step; rounded up. 1: none is put off."""
+    samples_factor: float = Field(1.25, ge=1, le=16)
+    """Samples that it starts for each prompt, over generations_per_prompt; rounded up. The first of them to finish are
+    trained on."""
+
+    @property
+    def active(self) -> bool:
+        """Whether any round races."""
+        return self.prompts_factor > 1 or self.samples_factor > 1
+
+
+def rounded_up(count: int, factor: float) -> int:
+    """``factor`` times as many, rounded up; what rounding of the factor adds does not count."""
+    return math.ceil(count * factor - 1e-9)
+
+
+def rounds_per_cycle(prompts: int, put_off: int) -> int:
+    """Rounds after which as many prompts wait as at the start.
+
+    A short round puts ``put_off`` prompts off; the next round is a long one, of ``prompts``, as soon as so many wait.
+    Where that takes more than CYCLE_ROUNDS: the rounds after which fewest wait, those of one long round at least.
+    """
+    if not put_off:
+        return 1
+    waiting, rounds, best = 0, 0, (prompts, 0)
+    while waiting or not rounds:
+        short = -(-(prompts - waiting) // put_off)
+        long, waiting = divmod(waiting + short * put_off, prompts)
+        rounds += short + long
+        if best[1] and rounds > CYCLE_ROUNDS:
+            break
+        best = min(best, (waiting, rounds))
+    return best[1]
 
 
 class Workload(Strict):

@@ -26,9 +26,8 @@ from rlsim.planning.bounds import (
 )
 from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor
-from rlsim.planning.extending import extending
 from rlsim.planning.objective import Objective, parse_objective
-from rlsim.planning.plan import default_limits, write_plan
+from rlsim.planning.plan import default_limits, extending, write_plan
 from rlsim.planning.search import Contest, Simulated, simulate_once
 from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout, build_space
 from rlsim.projection.project import project

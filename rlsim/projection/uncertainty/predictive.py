@@ -66,14 +66,12 @@ class Prediction:
         """Draws of ``step`` or a phase (a name of the contract) over its simulated ``seconds``."""
         if phase == "step":
             return self.step_factor
-        return self.exposed_factor(seconds) if phase == "exposed_generation_s" else self.phase_factor(phase)
-
-    def phase_factor(self, phase: str) -> FloatArray:
-        """Draws of a phase (a name of the contract) over its simulated time."""
+        if phase == "exposed_generation_s":
+            return self._exposed_factor(seconds)
         name = "transfer" if phase in ("prepare_s", "refit_s") else phase.removesuffix("_s")
         return np.asarray(getattr(self.factors, name)) if name in PHASES else np.ones(DRAWS)
 
-    def exposed_factor(self, exposed_s: float) -> FloatArray:
+    def _exposed_factor(self, exposed_s: float) -> FloatArray:
         """Draws of the generation that a step waits for over its simulated time ``exposed_s``."""
         if self.response.generation_ratio is None and not self.response.overlapped_s:
             return self.factors.generation
@@ -119,7 +117,9 @@ def prediction_of(run: SimulatedVariant) -> Prediction:
     logs = dict(zip(PHASES, parted_draws(posterior, parts), strict=True))
     for _, moves in open_draws(run):
         logs = {phase: log + moves[phase] for phase, log in logs.items()}
-    tables = tables_draws(run)
+    # What the operator tables in use miss by their own checks; nothing of imported ones, which the posterior knows.
+    error = run.prices.overheads.tables_error
+    tables = error * _heavy(f"operator tables: {run.scenario.hardware.name}", NORMAL) if error else 0.0
     factors = Factors(
         **{phase: np.exp(logs[phase] + (tables if phase in PRICED_BY_TABLES else 0.0)) for phase in PHASES}
     )
@@ -167,15 +167,6 @@ def _drawn(
     # einsum and not a matrix product: so small a one only wakes the threads of a BLAS up, which then spin.
     spread = np.einsum("c,ck->k", direction, posterior.factor)
     return np.asarray(np.einsum("k,dk->d", spread, _normals(len(posterior.columns))) + never_measured)
-
-
-def tables_draws(run: SimulatedVariant) -> FloatArray:
-    """Draws of what the operator tables in use miss by their own checks, normal, in logarithms.
-
-    (:func:`rlsim.costs.operators.device.tables_error`; 0 for imported tables, which the posterior was fitted with.)
-    """
-    error = run.prices.overheads.tables_error
-    return error * _heavy(f"operator tables: {run.scenario.hardware.name}", NORMAL) if error else np.zeros(DRAWS)
 
 
 def error_draws(posterior: Posterior, kind: str, name: str) -> FloatArray:
