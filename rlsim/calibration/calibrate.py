@@ -23,13 +23,9 @@ from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
 from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
-<<<<<<< b7f6deaa4ca9539cc020761c2441e44199f5b1c6
+from rlsim.files.yaml import lists_beside
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
-=======
-from rlsim.files.yaml import lists_beside
-from rlsim.report.table import DEFAULT_STYLE, Style, table
->>>>>>> 057271d3c5e3de24f41e5a3f1852321ce2b2f49d
 from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import OperatorTables, available

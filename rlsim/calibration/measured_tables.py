@@ -21,12 +21,8 @@ from rlsim.calibration.table_writing import write_table
 from rlsim.files.lookup import catalogue
 from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
-<<<<<<< b7f6deaa4ca9539cc020761c2441e44199f5b1c6
-from rlsim.report.style import DEFAULT_STYLE, Style
-=======
 from rlsim.files.yaml import lists_beside
-from rlsim.report.table import DEFAULT_STYLE, Style
->>>>>>> 057271d3c5e3de24f41e5a3f1852321ce2b2f49d
+from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.tables import files
 from rlsim.tables.files import LATENCY, METADATA, TableLayout
 from rlsim.tables.operators import tables_folder

@@ -9,14 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlsim.report import format as fmt
-<<<<<<< a525eb7e9068a7f454d914de55f1364044e1c1b8
-from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, sections
-from rlsim.results.planning import Comparison, Sensitivity
-=======
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell
-from rlsim.results.planning import Comparison, Sensitivity, Techniques
->>>>>>> 8bb9146461e830cb41dbca429bde4ac1e8466fda
+from rlsim.results.planning import Comparison, Sensitivity
 from rlsim.results.record import Interval
 from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, break_even_lengths, interval_in
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlsim.report import format as fmt
-from rlsim.report.table import DEFAULT_STYLE, Style, Table, cell, sections
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import Table, cell
 from rlsim.results.planning import Technique, Techniques
 
 MOST_EXPLAINED = 6
