@@ -97,6 +97,11 @@ class MLACard(Strict):
     v_head_dim: PositiveInt
     """Width of a value head."""
 
+    @property
+    def cached_values(self) -> int:
+        """Values that a token caches in one layer: the compressed vector and the shared rotary key."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
 
 class LayerShape(NamedTuple):
     """What a layer consists of: how it mixes tokens, and whether a feed-forward block follows."""

@@ -143,8 +143,6 @@ def draft_parameters(card: DraftCard, target: ModelCard) -> float:
 
 def draft_kv_bytes_per_token(card: DraftCard, target: ModelCard, kv_precision: Precision) -> float:
     """Bytes of the drafter's own KV cache per token; an MTP layer of an MLA model caches the compressed vector."""
-    if card.kind == "mtp" and target.mla is not None:
-        values = target.mla.kv_lora_rank + target.mla.qk_rope_head_dim
-    else:
-        values = 2 * card.num_kv_heads * card.head_dim
+    latent = target.mla if card.kind == "mtp" else None
+    values = 2 * card.num_kv_heads * card.head_dim if latent is None else latent.cached_values
     return card.num_layers * values * BYTES_PER_ELEMENT[kv_precision]

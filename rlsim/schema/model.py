@@ -365,10 +365,7 @@ def kv_bytes_per_token(card: ModelCard, kv_precision: Precision, context_tokens:
     indexer stores its key. context_tokens: mean over a sequence of so many, of
     which windowed layers keep the last window alone; None: of a token that lies within every window.
     """
-    if card.mla is not None:
-        values = card.mla.kv_lora_rank + card.mla.qk_rope_head_dim
-    else:
-        values = 2 * card.num_kv_heads * card.head_dim
+    values = 2 * card.num_kv_heads * card.head_dim if card.mla is None else card.mla.cached_values
     layers: float = card.num_attention_layers
     if card.sparse_attention is not None and card.mla is not None:
         latent = values * BYTES_PER_ELEMENT[kv_precision]
