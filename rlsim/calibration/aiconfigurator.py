@@ -81,18 +81,21 @@ class ImportReport:
             lines += [f"    rejected {count}: {reason}" for reason, count in report.rejected.items()]
         return "\n".join([*lines, *(f"  {name}: not measured" for name in self.missing)])
 
-    def write(
-        self, path: Path, package: Package, distribution: str, done: str, further: Mapping[str, object] | None = None
-    ) -> None:
+    def write(self, path: Path, package: Package, done: str, further: Mapping[str, object] | None = None) -> None:
         """Write to ``path`` what a folder of tables says of their origin. done: with the rows, by rlsim."""
-        origin = {"package": distribution, "version": package.version, "license": LICENSE, "copyright": COPYRIGHT}
+        origin = {
+            "package": package.distribution,
+            "version": package.version,
+            "license": LICENSE,
+            "copyright": COPYRIGHT,
+        }
         content = {
             "schema": SCHEMA,
             "system": self.system,
             "device": self.device,
             "engine": self.backend,
             "engine_version": self.version,
-            "source": origin,
+            "source": {**origin, "license": LICENSE, "copyright": COPYRIGHT},
             "collected_until": package_files.collected_until(package, self.system),
             "changes": f"rows {done} by rlsim; see calibration/README.md",
             "operations": {name: asdict(item) for name, item in self.operations.items()},
@@ -128,7 +131,7 @@ def import_tables(system: str, backend: str, out_folder: Path, source: Path | No
     package = package_files.find_package(source)
     sheet = package_files.read_sheet(package, system)
     version = package_files.current_version(package, system, backend)
-    tables, reports, device = read_all(SOURCES, package, (system, backend, version), sheet, DISTRIBUTION)
+    tables, reports, device = read_all(SOURCES, package, (system, backend, version), sheet)
     if not tables:
         known = ", ".join(f"{name} ({engine})" for name, engine, _ in list_systems(source))
         raise InputError(f"{DISTRIBUTION} {package.version} has no tables of {system} with {backend}; known: {known}")
@@ -139,14 +142,14 @@ def import_tables(system: str, backend: str, out_folder: Path, source: Path | No
         write_tables(folder, SOURCES, tables)
         done = "selected, checked, thinned, made monotone and rounded"
         shares = {"efficiency": efficiencies_as_yaml(efficiencies(tables, sheet))}
-        report.write(folder / METADATA, package, DISTRIBUTION, done, shares)
+        report.write(folder / METADATA, package, done, shares)
     except OSError as error:
         raise InputError(f"cannot write tables to {folder}: {error}") from error
     return report
 
 
 def read_all(
-    sources: Sequence[Source], package: Package, asked: tuple[str, str, str], sheet: Sheet, distribution: str
+    sources: Sequence[Source], package: Package, asked: tuple[str, str, str], sheet: Sheet
 ) -> tuple[dict[str, Columns], dict[str, OperationReport], str]:
     """Checked tables by operation, what became of each operation's rows, and the device that they were measured on.
 
@@ -159,7 +162,7 @@ def read_all(
         path = item.path(package, *asked)
         if path is None:
             continue
-        raw = package_files.read_raw(path, item, distribution)
+        raw = package_files.read_raw(path, item, package.distribution)
         device = device or raw.device
         table, report = checked_table(item.layout, raw, sheet)
         if row_count(table) > item.least_share * row_count(raw.columns):

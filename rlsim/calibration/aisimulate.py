@@ -48,7 +48,7 @@ def open_package(source: Path, system: str | None = None) -> Iterator[Package]:
         if not (core / "systems" / "data").is_dir():
             raise InputError(f"{shown_path(source)}: holds no {CORE}/systems/data of {DISTRIBUTION}")
         names = [path.name for path in core.parent.glob(f"{DISTRIBUTION}-*.dist-info")]
-        yield Package(core / "systems", _version(names))
+        yield Package(core / "systems", _version(names), DISTRIBUTION)
         return
     if not source.is_file() or not zipfile.is_zipfile(source):
         raise InputError(f"{shown_path(source)}: is neither a wheel of {DISTRIBUTION} nor a folder of it")
@@ -60,7 +60,8 @@ def open_package(source: Path, system: str | None = None) -> Iterator[Package]:
             if member.file_size > LARGEST_MEMBER_BYTES:
                 raise InputError(f"{shown_path(source)}: {member.filename} is larger than any table")
             wheel.extract(member, folder)
-        yield Package(Path(folder) / CORE / "systems", _version([name.split("/")[0] for name in wheel.namelist()]))
+        names = [name.split("/")[0] for name in wheel.namelist()]
+        yield Package(Path(folder) / CORE / "systems", _version(names), DISTRIBUTION)
 
 
 def _is_read(name: str, system: str | None) -> bool:
@@ -86,7 +87,7 @@ def list_systems(source: Path) -> list[tuple[str, str, str]]:
             system, family, backend = path.parts[-3:]
             if family not in FAMILIES or backend not in BACKENDS:
                 continue
-            version = current_version(package, system, backend, DISTRIBUTION)
+            version = current_version(package, system, backend)
             here = [item for item in SOURCES if item.family == family]
             tables = [find_table(package, system, family, backend, name, version) for i in here for name in i.files]
             found |= {(system, backend, table.parent.name) for table in tables if table is not None}
@@ -104,9 +105,9 @@ def import_tables(
     """
     device_folder = Path(DEVICES.get(system, system)) / backend
     with open_package(source, system) as package:
-        sheet = read_sheet(package, system, DISTRIBUTION)
-        version = current_version(package, system, backend, DISTRIBUTION)
-        tables, reports, device = read_all(SOURCES, package, (system, backend, version), sheet, DISTRIBUTION)
+        sheet = read_sheet(package, system)
+        version = current_version(package, system, backend)
+        tables, reports, device = read_all(SOURCES, package, (system, backend, version), sheet)
         reports = {name: report for name, report in reports.items() if report.rows_selected}
         if not tables:
             raise InputError(
@@ -118,7 +119,7 @@ def import_tables(
         report = ImportReport(system, backend, version, device, folder, reports, missing)
         write_tables(folder, SOURCES, tables)
         record = folder / _record_name((beside or out_folder) / device_folder)
-        report.write(record, package, DISTRIBUTION, "selected, checked, made monotone and rounded")
+        report.write(record, package, "selected, checked, made monotone and rounded")
     return report
 
 

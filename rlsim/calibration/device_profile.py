@@ -13,6 +13,7 @@ from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
 from rlsim.files.records import dataclass
+from rlsim.files.yaml import lists_beside
 from rlsim.schema.base import changed
 from rlsim.schema.hardware import BOUNDS, HardwareProfile, SourcedValue
 from rlsim.tables.operators import Efficiency
@@ -169,90 +170,60 @@ def profile_of(
     imported ones unless ``own_tables``. Rates of a shipped profile stay those of the datasheet, since tables are shares
     of them.
     """
-    of = _Origins(metadata)
     if name not in catalogue("hardware_profiles"):
         return _unknown_profile(name, tables, rates, metadata)
     shipped = load_profile(name)
     if rates.host_link_bytes_per_s:
-        link = of.known(rates.host_link_bytes_per_s, "pinned copy")
+        link = _known(metadata, rates.host_link_bytes_per_s, "pinned copy")
         shipped = changed(shipped, host_link_bandwidth_bytes_per_s=link)
     return changed(shipped, operator_tables=tables) if own_tables else shipped
 
 
-class _Origins:
-    """Quantities with their origin: measured here, or assumed for a reason."""
+def _known(metadata: Metadata, value: float, what: str) -> SourcedValue:
+    """A measured quantity with its origin."""
+    origin = f"rlsim calibrate on {metadata.device}, torch {metadata.torch}, {metadata.date[:10]}"
+    return SourcedValue(value=float(f"{value:.6g}"), source="measured", ref=f"{origin}: {what}")
 
-    def __init__(self, metadata: Metadata) -> None:
-        self._origin = f"rlsim calibrate on {metadata.device}, torch {metadata.torch}, {metadata.date[:10]}"
 
-    def known(self, value: float, what: str) -> SourcedValue:
-        return SourcedValue(value=float(f"{value:.6g}"), source="measured", ref=f"{self._origin}: {what}")
-
-    def assumed(self, value: float, reason: str) -> SourcedValue:
-        return SourcedValue(value=value, source="assumed", ref=reason)
-
-    def either(self, value: float | None, what: str, fallback: float, reason: str) -> SourcedValue:
-        return self.known(value, what) if value else self.assumed(fallback, reason)
-
-    def link(
-        self, bounds: tuple[float, float, str], found: tuple[float | None, str], own: tuple[float, str]
-    ) -> SourcedValue:
-        """A link as measured. Where there is none, or where a busy machine held the messages up for longer than any
-        link takes, what the device itself has.
-        """
-        (least, most, unit), (value, what) = bounds, found
-        if value is None or least <= value <= most:
-            return self.either(value, what, own[0], f"one device: {own[1]}")
-        told = f"{what} gave {value:.3g} {unit}, which no link does: the machine was busy; {own[1]}"
-        return self.assumed(own[0], told)
+def _quantity(metadata: Metadata, key: str, value: float | None, own: float | None) -> SourcedValue:
+    """A quantity as measured, else what the device itself has or what is stated, with the reason."""
+    told = lists_beside(__file__, "device_profile.yaml")[key]
+    stand_in, reason = told.get("value", own), told.get("otherwise", "")
+    if "busy" in told and value is not None:
+        least, most, unit = BOUNDS[key]
+        if not least <= value <= most:
+            gave = f"{told['measured']} gave {value:.3g} {unit}, which no link does: the machine was busy"
+            return SourcedValue(value=stand_in, source="assumed", ref=f"{gave}; {told['busy']}")
+    if value or stand_in is None:
+        return _known(metadata, value or 0.0, told["measured"])
+    return SourcedValue(value=stand_in, source="assumed", ref=reason)
 
 
 def _unknown_profile(name: str, tables: str, measured: DeviceRates, metadata: Metadata) -> HardwareProfile:
-    of = _Origins(metadata)
-    bandwidth, bf16 = measured.memory_bytes_per_s, measured.flops[_PRECISION]
+    bandwidth, bf16, launch_s = measured.memory_bytes_per_s, measured.flops[_PRECISION], measured.eager_launch_s
+    # Measured, and the device's own figure where nothing was; the network is never measured.
+    found: dict[str, tuple[float | None, float | None]] = {
+        "memory_bandwidth_bytes_per_s": (bandwidth, None),
+        "bf16_flops": (bf16, None),
+        "fp8_flops": (measured.flops.get("fp8"), bf16),
+        "nvlink_bandwidth_bytes_per_s": (measured.link_bytes_per_s, bandwidth),
+        "nvlink_domain_gpus": (metadata.device_count, None),
+        "gpus_per_node": (metadata.device_count, None),
+        "nvlink_latency_s": (measured.link_latency_s, launch_s),
+        "host_memory_bytes": (metadata.host_memory_bytes, None),
+        "host_link_bandwidth_bytes_per_s": (measured.host_link_bytes_per_s, bandwidth),
+        "l2_bytes": (metadata.l2_bytes, CPU_CACHE_BYTES),
+        "eager_launch_s": (launch_s, None),
+    }
+    of_device = "memory of the device as torch reports it"
     return HardwareProfile(
         name=name,
         description=f"{metadata.device}, measured by rlsim",
         host_cpu=metadata.host_cpu,
         operator_tables=tables,
-        memory_bytes=SourcedValue(
-            value=metadata.device_memory_bytes, source="measured", ref="memory of the device as torch reports it"
-        ),
-        memory_bandwidth_bytes_per_s=of.known(bandwidth, "best copy in device memory, bytes read and written"),
-        bf16_flops=of.known(bf16, "best BF16 matrix product"),
-        fp8_flops=of.either(measured.flops.get("fp8"), "best FP8 matrix product", bf16, "no FP8 unit: the BF16 rate"),
-        **_fabric_quantities(of, measured, metadata.device_count),
-        host_memory_bytes=of.known(metadata.host_memory_bytes, "as the operating system reports it"),
-        host_link_bandwidth_bytes_per_s=of.either(
-            measured.host_link_bytes_per_s, "pinned copy to the device", bandwidth, "the device is the host"
-        ),
-        l2_bytes=of.either(
-            metadata.l2_bytes, "as torch reports it", CPU_CACHE_BYTES, "typical cache share of a server CPU"
-        ),
-        power_w=of.assumed(200.0, "typical package power of a server CPU or GPU; set your own"),
-        price_per_gpu_hour_usd=of.assumed(1.0, "round default, no offer; set your own"),
-        eager_launch_s=of.known(
-            measured.eager_launch_s, "host time of an eager layer by the launches in it; on a CPU a smallest kernel"
-        ),
+        memory_bytes=SourcedValue(value=metadata.device_memory_bytes, source="measured", ref=of_device),
+        **{
+            key: _quantity(metadata, key, *found.get(key, (None, None)))
+            for key in lists_beside(__file__, "device_profile.yaml")
+        },
     )
-
-
-def _fabric_quantities(of: _Origins, measured: DeviceRates, count: int) -> dict[str, SourcedValue]:
-    """Links between the devices of the machine as measured where it has several; the network is never measured."""
-    no_fabric = "one machine was measured; set the figure of your network"
-    return {
-        "nvlink_bandwidth_bytes_per_s": of.link(
-            BOUNDS["nvlink_bandwidth_bytes_per_s"],
-            (measured.link_bytes_per_s, "best all-gather between the devices"),
-            (measured.memory_bytes_per_s, "its own memory"),
-        ),
-        "nvlink_domain_gpus": of.known(count, "devices of the machine"),
-        "gpus_per_node": of.known(count, "devices of the machine"),
-        "nvlink_latency_s": of.link(
-            BOUNDS["nvlink_latency_s"],
-            (measured.link_latency_s, "smallest all-reduce between the devices"),
-            (measured.eager_launch_s, "its launch cost"),
-        ),
-        "network_bandwidth_bytes_per_s": of.assumed(1.25e9, f"10 Gb/s Ethernet; {no_fabric}"),
-        "network_latency_s": of.assumed(5e-5, f"round trip of an Ethernet switch; {no_fabric}"),
-    }

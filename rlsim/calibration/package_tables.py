@@ -45,10 +45,11 @@ _STAGES = {"rc": -1, "": 0, "post": 1}
 
 @dataclass(frozen=True)
 class Package:
-    """Where the package's data are and which version they are of."""
+    """Where the package's data are, which version they are of, and what distributes it."""
 
     systems: Path
     version: str
+    distribution: str = DISTRIBUTION
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,12 @@ def find_package(source: Path | None) -> Package:
     return Package(Path(spec.origin).parent / "systems", metadata.version(DISTRIBUTION))
 
 
-def read_sheet(package: Package, system: str, distribution: str = DISTRIBUTION) -> Sheet:
+def read_sheet(package: Package, system: str) -> Sheet:
     """Datasheet of ``system``. Raises InputError that names the systems that are there."""
     path, data = package.systems / f"{system}.yaml", package.systems / "data"
     if not path.is_file():
         known = ", ".join(sorted(one.stem for one in package.systems.glob("*.yaml") if (data / one.stem).is_dir()))
-        raise InputError(f"{distribution} {package.version} has no system '{system}'; known: {known}")
+        raise InputError(f"{package.distribution} {package.version} has no system '{system}'; known: {known}")
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     gpu, node = content["gpu"], content["node"]
     names = {"bf16": "bfloat16_tc_flops", "fp8": "fp8_tc_flops", "fp8_block": "fp8_tc_flops", "nvfp4": "fp4_tc_flops"}
@@ -113,12 +114,13 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
     return tuple(int(part) for part in release.split(".") if part), _STAGES[stage], int(number or 0)
 
 
-def current_version(package: Package, system: str, backend: str, distribution: str = DISTRIBUTION) -> str:
+def current_version(package: Package, system: str, backend: str) -> str:
     """The engine version the package declares current for a system. Raises InputError where it declares none."""
     declared = yaml.safe_load((package.systems / "query_versions.yaml").read_text(encoding="utf-8"))
     slots = declared.get("overrides", {}).get(system, {}).get(backend) or declared["defaults"].get(backend)
     if slots is None:
-        raise InputError(f"{distribution} declares no version of '{backend}'; known: {', '.join(declared['defaults'])}")
+        known = ", ".join(declared["defaults"])
+        raise InputError(f"{package.distribution} declares no version of '{backend}'; known: {known}")
     return str(slots["current"])
 
 
@@ -187,7 +189,7 @@ def sources_of(package: str, least_share: float = FEWEST_SHARE) -> tuple[Source,
     return tuple(Source(layout, **{"keep": {}, "least_share": least_share, **told[layout.name]}) for layout in layouts)
 
 
-def read_raw(path: Path, source: Source, distribution: str = DISTRIBUTION) -> RawTable:
+def read_raw(path: Path, source: Source, distribution: str) -> RawTable:
     """Rows of a file in the columns of ``source``. Raises InputError where a column is missing."""
     table = pq.ParquetFile(path).read()
     raw: Columns = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,16 +30,10 @@ _SEARCHED: frozenset[str] = frozenset(_LISTS["searched"])
 _SETS: Mapping[str, str] = _LISTS["sources"]
 """Where sections come from that a file usually names instead of writing them out."""
 _RESOLVED: Mapping[str, Callable[[Scenario], object]] = {
-    "engine.version": lambda s: s.engine_version,
+    **{key: attrgetter(path) for key, path in _LISTS["resolved"].items()},
     "cluster.placement": lambda s: "aligned" if s.rack_aligned else "scattered",
-    "cluster.generation_gpus": lambda s: s.cluster.generation,
-    "cluster.training_gpus": lambda s: s.cluster.training,
-    "trainer.policy_logprobs": lambda s: s.policy_logprobs,
     "trainer.global_batch_samples": lambda s: s.trainer.global_batch_samples or s.workload.samples_per_step,
-    "loop.refit_framework": lambda s: s.refit_framework,
-    "simulation.warmup_steps": lambda s: s.measured_steps.start,
     "simulation.steps": lambda s: len(s.measured_steps),
-    "engine.chunked_prefill": lambda s: s.engine.mixes_prefill,
 }
 """What keys that are left open become."""
 MOST_BELOW = 40

@@ -93,12 +93,17 @@ CHECKS: Mapping[str, Callable[[str], object]] = {
 """What each answer must be; InputError otherwise."""
 
 
+def plain_limits(gpus: int) -> SearchLimits:
+    """Synchronous plans of one size without speculation."""
+    return SearchLimits((gpus,), (0,), HEADROOM, draft_lengths=(0,))
+
+
 def with_layout(answers: Answers, name: str, folder: Path, engine: str = "vllm") -> str:
     """A scenario file in the layout that ``plan`` finds shortest; folder: what its paths count from.
 
     Raises InputError and Infeasible as ``plan`` does.
     """
-    limits = SearchLimits((answers.gpus,), (0,), HEADROOM, draft_lengths=(0,))
+    limits = plain_limits(answers.gpus)
     own = {} if engine == Engine().name else {"name": engine}
     base = scenario_of_text(scenario_text(answers, name, own, {}), f"the scenario for {name}", folder)
     recompute: dict[str, int | str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Mapping
 from typing import Literal, TypeVar, cast, get_args
 
 import numpy as np
@@ -71,14 +72,14 @@ class Objective:
             raise InputError(
                 "--objective gpus needs the step time to reach, and no other takes one: --objective gpus=SECONDS"
             )
-        for name, value in (
-            ("--steps", self.steps),
-            ("--deadline-hours", self.deadline_s),
-            ("--budget-usd", self.budget_usd),
-            ("--objective gpus=SECONDS", self.target_step_s),
-        ):
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{name} must be above 0, got {value:g}")
+        check_positive(
+            {
+                "--steps": self.steps,
+                "--deadline-hours": self.deadline_s,
+                "--budget-usd": self.budget_usd,
+                "--objective gpus=SECONDS": self.target_step_s,
+            }
+        )
         if not 0 < self.confidence < 1:
             raise InputError(f"confidence must lie between 0 and 1, got {self.confidence:g}")
 
@@ -141,6 +142,13 @@ def parse_objective(text: str) -> tuple[Measure, Statistic, float | None]:
             f"--objective {shortened(text)}: give one measure and one statistic, such as cost_per_step,p90"
         )
     return (measure or [Objective.measure])[0], (statistic or [Objective.statistic])[0], target_s
+
+
+def check_positive(given: Mapping[str, float | None]) -> None:
+    """Raise InputError for an option whose value is not above 0 and finite; None: it was not given."""
+    for name, value in given.items():
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise InputError(f"{name} must be above 0, got {value:g}")
 
 
 def _one_of(name: str, known: tuple[str, ...], what: str) -> None:

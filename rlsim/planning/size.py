@@ -12,9 +12,10 @@ from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_to
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import scenario_of_text, vary
-from rlsim.planning.new import HEADROOM, Answers, scenario_text
+from rlsim.planning.new import HEADROOM, Answers, plain_limits, scenario_text
+from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import plan
-from rlsim.planning.space import SearchLimits, build_space, nearest_miss
+from rlsim.planning.space import build_space, nearest_miss
 from rlsim.results.record import Interval
 from rlsim.results.size import ClusterSize, DeviceSize, MemoryShare, Sizing
 from rlsim.results.sweep import Plan
@@ -48,9 +49,7 @@ class Wanted:
 
     def check(self) -> None:
         """Raise InputError where limits are none or contradict each other."""
-        for name, value in (("--deadline", self.deadline_s), ("--budget", self.budget_usd)):
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{name} must be above 0, got {value:g}")
+        check_positive({"--deadline": self.deadline_s, "--budget": self.budget_usd})
         if self.deadline_s is not None and self.budget_usd is not None:
             raise InputError("--deadline and --budget: give one of them, the other is the answer")
 
@@ -137,7 +136,7 @@ def _least(wanted: Wanted, device: str) -> tuple[int | None, str]:
         if gpus % stages:
             continue
         try:
-            space = build_space(wanted.scenario(device, gpus, stages, recompute), _limits(gpus))
+            space = build_space(wanted.scenario(device, gpus, stages, recompute), plain_limits(gpus))
         except Infeasible as error:
             return None, str(error)
         if space.usable:
@@ -151,10 +150,6 @@ def _least(wanted: Wanted, device: str) -> tuple[int | None, str]:
         return None, tried
     layout = ", ".join(f"{key}={value}" for key, value in nearest.overrides.items() if value != 1 and "." in key)
     return None, f"{tried}; nearest is {layout or 'one GPU'}: {nearest.reason}"
-
-
-def _limits(gpus: int) -> SearchLimits:
-    return SearchLimits((gpus,), (0,), HEADROOM, draft_lengths=(0,))
 
 
 def _curve(wanted: Wanted, device: str, least: int, told: Callable[[int], object]) -> list[_Planned]:
@@ -183,7 +178,7 @@ def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None)
     for stages, recompute in WAYS:
         try:
             scenario = wanted.scenario(device, gpus, stages, recompute)
-            best = plan(scenario, limits=_limits(gpus))
+            best = plan(scenario, limits=plain_limits(gpus))
         except (Infeasible, InputError):
             continue
         laid_out = vary(scenario, best.best.overrides)

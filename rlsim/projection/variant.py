@@ -103,12 +103,6 @@ class SimulatedVariant:
             counters.add(trace.agents)
         return counters
 
-    @property
-    def measured(self) -> range:
-        """Numbers of the measured steps."""
-        measured, first = self.scenario.measured_steps, self.stretch.first
-        return range(first + measured.start, first + measured.stop)
-
 
 def simulate_variant(
     scenario: Scenario,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Self
-
-from pydantic import model_validator
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 from rlsim.schema.base import NonNegativeInt, PositiveInt, Strict
 from rlsim.units import BYTES_PER_ELEMENT
@@ -69,16 +68,14 @@ class MoECard(Strict):
     latent_size: PositiveInt | None = None
     """Width in which routed experts work, between a projection down and one up; null: hidden_size."""
 
-    @model_validator(mode="after")
-    def _experts_agree(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         if self.top_k > self.num_experts:
-            raise ValueError(f"top_k {self.top_k} exceeds num_experts {self.num_experts}")
+            yield f"top_k {self.top_k} exceeds num_experts {self.num_experts}"
         if (self.num_shared_experts > 0) != (self.shared_expert_intermediate_size > 0):
-            raise ValueError(
+            yield (
                 "num_shared_experts and shared_expert_intermediate_size must be both zero or both positive, got "
                 f"{self.num_shared_experts} and {self.shared_expert_intermediate_size}"
             )
-        return self
 
     @property
     def matrices(self) -> int:
@@ -99,6 +96,11 @@ class MLACard(Strict):
     """Part of a query or key head without position."""
     v_head_dim: PositiveInt
     """Width of a value head."""
+
+    @property
+    def cached_values(self) -> int:
+        """Values that a token caches in one layer: the compressed vector and the shared rotary key."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 class LayerShape(NamedTuple):
@@ -126,13 +128,9 @@ class LinearAttentionCard(Strict):
     conv_kernel: PositiveInt = 4
     """Tokens that the short convolution before it sees."""
 
-    @model_validator(mode="after")
-    def _key_heads_divide_value_heads(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         if self.num_value_heads % self.num_key_heads:
-            raise ValueError(
-                f"num_key_heads {self.num_key_heads} does not divide num_value_heads {self.num_value_heads}"
-            )
-        return self
+            yield (f"num_key_heads {self.num_key_heads} does not divide num_value_heads {self.num_value_heads}")
 
     @property
     def key_width(self) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -41,6 +41,16 @@ class Strict(BaseModel):
         if not isinstance(data, Mapping):
             return data
         return {key: _lists_to_tuples(value) for key, value in data.items()}
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterable[str]:
+        """What is wrong with keys that are each right by themselves, the first to be told first."""
+        return ()
 
 
 Section = TypeVar("Section", bound=BaseModel)

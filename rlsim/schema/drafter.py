@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
-
-from pydantic import model_validator
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from rlsim.errors import InputError
 from rlsim.schema.architecture import MLP_MATRICES
@@ -50,11 +48,9 @@ class DraftCard(Strict):
     source: Name
     """Where the values come from."""
 
-    @model_validator(mode="after")
-    def _kv_heads_divide_heads(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}")
-        return self
+            yield f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}"
 
 
 _SHAPE = ("hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "vocab_size")
@@ -147,8 +143,6 @@ def draft_parameters(card: DraftCard, target: ModelCard) -> float:
 
 def draft_kv_bytes_per_token(card: DraftCard, target: ModelCard, kv_precision: Precision) -> float:
     """Bytes of the drafter's own KV cache per token; an MTP layer of an MLA model caches the compressed vector."""
-    if card.kind == "mtp" and target.mla is not None:
-        values = target.mla.kv_lora_rank + target.mla.qk_rope_head_dim
-    else:
-        values = 2 * card.num_kv_heads * card.head_dim
+    latent = target.mla if card.kind == "mtp" else None
+    values = 2 * card.num_kv_heads * card.head_dim if latent is None else latent.cached_values
     return card.num_layers * values * BYTES_PER_ELEMENT[kv_precision]

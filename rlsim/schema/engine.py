@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from rlsim.errors import shortened
 from rlsim.schema.base import Strict
@@ -105,16 +106,14 @@ class Engine(Strict):
         """GPUs of one data-parallel replica."""
         return self.tensor_parallel * self.pipeline_parallel
 
-    @model_validator(mode="after")
-    def _layout(self) -> Engine:
+    def _problems(self) -> Iterator[str]:
         if self.expert_parallel > 1 and self.tensor_parallel % self.expert_parallel:
-            raise ValueError(
+            yield (
                 f"expert_parallel ({self.expert_parallel}) must divide tensor_parallel ({self.tensor_parallel}); "
                 "a replica spreads its experts over its own GPUs"
             )
         if self.tensor_parallel % self.attention_data_parallel:
-            raise ValueError(
+            yield (
                 f"attention_data_parallel ({self.attention_data_parallel}) must divide "
                 f"tensor_parallel ({self.tensor_parallel})"
             )
-        return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, Self, TypeVar
 
@@ -275,15 +275,13 @@ class TransferParameters(ParameterSet):
         """Equal sets have equal names, values and families."""
         return hash((self.name, self.values, self.families))
 
-    @model_validator(mode="after")
-    def _each_framework_once(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         once(self.names, "families names a framework")
         if OTHER in self.names:
-            raise ValueError(f"families cannot hold {OTHER}, which means a framework without measurements")
+            yield f"families cannot hold {OTHER}, which means a framework without measurements"
         unknown = [name for name in self.assumed if name not in TransferValues.model_fields]
         if unknown:
-            raise ValueError(f"assumed names {unknown[0]}, which is none of values")
-        return self
+            yield f"assumed names {unknown[0]}, which is none of values"
 
     @property
     def names(self) -> tuple[str, ...]:

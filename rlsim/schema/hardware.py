@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal, Self
-
-from pydantic import model_validator
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from rlsim.errors import InputError
 from rlsim.files.yaml import lists_beside
@@ -107,27 +105,25 @@ class HardwareProfile(Strict):
     operator_tables: Name | None = None
     """Folder of measured operator tables under calibration/; null without."""
 
-    @model_validator(mode="after")
-    def _in_their_units(self) -> Self:
+    def _problems(self) -> Iterator[str]:
+        yield from self._in_their_units()
+        yield from self._nodes_fill_the_domain()
+
+    def _in_their_units(self) -> Iterator[str]:
         for key, (least, most, unit) in BOUNDS.items():
             quantity = getattr(self, key)
             if quantity is not None and not least <= quantity.value <= most:
                 slip = _slip(quantity.value, least, most, unit)
-                raise ValueError(
-                    f"{key} must be in {unit}, between {least:g} and {most:g}; got {quantity.value:g}{slip}"
-                )
-        return self
+                yield (f"{key} must be in {unit}, between {least:g} and {most:g}; got {quantity.value:g}{slip}")
 
-    @model_validator(mode="after")
-    def _nodes_fill_the_domain(self) -> Self:
+    def _nodes_fill_the_domain(self) -> Iterator[str]:
         for key in ("nvlink_domain_gpus", "gpus_per_node"):
             value = float(getattr(self, key))
             if value != int(value):
-                raise ValueError(f"{key} must be a whole number, got {value:g}")
+                yield f"{key} must be a whole number, got {value:g}"
         domain, node = int(self.nvlink_domain_gpus), int(self.gpus_per_node)
         if domain % node and node % domain:
-            raise ValueError(f"gpus_per_node {node} and nvlink_domain_gpus {domain} do not divide each other")
-        return self
+            yield f"gpus_per_node {node} and nvlink_domain_gpus {domain} do not divide each other"
 
     @property
     def rack(self) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlsim.schema.asynchrony import (
     OBSERVED_STEPS,
@@ -72,18 +73,16 @@ class Cluster(Strict):
             return self.training_gpus
         return self.num_gpus - self.reference_gpus - (self.generation_gpus or 0)
 
-    @model_validator(mode="after")
-    def _split(self) -> Cluster:
+    def _problems(self) -> Iterator[str]:
         reference = f" + reference_gpus ({self.reference_gpus})" if self.reference_gpus else ""
         if self.generation < 1 or self.training < 1:
             split = f"reference_gpus ({self.reference_gpus})" if self.colocated else "generation_gpus and training_gpus"
-            raise ValueError(f"{split} must leave both at least 1 of num_gpus = {self.num_gpus}")
+            yield f"{split} must leave both at least 1 of num_gpus = {self.num_gpus}"
         if not self.colocated and self.generation + self.training + self.reference_gpus != self.num_gpus:
-            raise ValueError(
+            yield (
                 f"generation_gpus ({self.generation}) + training_gpus ({self.training}){reference} must equal "
                 f"num_gpus ({self.num_gpus})"
             )
-        return self
 
 
 class Loop(Strict):
@@ -263,26 +262,24 @@ class Loop(Strict):
                 default = "keep"
         return "keep" if self.in_flight_updates and default == "drain" else default
 
-    @model_validator(mode="after")
-    def _lag(self) -> Loop:
+    def _problems(self) -> Iterator[str]:
         if self.mode == "sync":
             self._refuse_asynchronous_keys()
-            return self
+            return
         if self.streaming:
-            raise ValueError("streaming begins to train within a synchronous step: it needs mode sync")
+            yield "streaming begins to train within a synchronous step: it needs mode sync"
         limits = [key for key in LIMITS if getattr(self, key) is not None]
         if self.policy_lag:
             limits.append("policy_lag")
         if len(limits) > 1:
-            raise ValueError(f"give one of policy_lag, staleness_fraction, queue_batches; got {' and '.join(limits)}")
+            yield f"give one of policy_lag, staleness_fraction, queue_batches; got {' and '.join(limits)}"
         if self.recompute_kv and self.restart_requests:
-            raise ValueError("give one of recompute_kv and restart_requests")
+            yield "give one of recompute_kv and restart_requests"
         rules = self.asynchrony
         if rules.stale != "train" and rules.max_age is None:
-            raise ValueError(f"stale {rules.stale} needs max_age")
+            yield f"stale {rules.stale} needs max_age"
         if rules.stale != "train" and rules.membership == "target":
-            raise ValueError(f"stale {rules.stale} needs membership first_done: a step waits for its own groups")
-        return self
+            yield f"stale {rules.stale} needs membership first_done: a step waits for its own groups"
 
     def _refuse_asynchronous_keys(self) -> None:
         if self.policy_lag:

@@ -5,10 +5,9 @@ A module of its own: cost models of engine and trainer take it, and calibration 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterator, Sequence
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlsim.schema.base import Name, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Strict
 from rlsim.schema.speculation import Method
@@ -50,18 +49,16 @@ class MeasuredStack(Strict):
         """Equal stacks have equal points."""
         return hash((self.name, self.source, self.iterations, self.update))
 
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         grids: dict[tuple[str, int], list[tuple[float, ...]]] = {}
         for method, drafted, sequences, context, _ in self.iterations:
             if (method == "none") != (drafted == 0):
-                raise ValueError(f"iterations: method {method} cannot have {drafted} drafted tokens")
+                yield f"iterations: method {method} cannot have {drafted} drafted tokens"
             grids.setdefault((method, drafted), []).append((sequences, context))
         for (name, drafted), points in grids.items():
             _check_grid(points, f"iterations: {name} {drafted}", "number of sequences at every context")
         for key in ("logprob", "update"):
             _check_grid([point[:2] for point in getattr(self, key)], key, "number of samples at every length")
-        return self
 
 
 def _check_grid(points: Sequence[tuple[float, ...]], name: str, each: str) -> None:

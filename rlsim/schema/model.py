@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
-
-from pydantic import model_validator
+from collections.abc import Iterator
+from typing import Literal
 
 from rlsim.files.records import dataclass
 from rlsim.schema.architecture import (
@@ -94,79 +93,74 @@ class ModelCard(Strict):
     source: Name
     """Where the values come from."""
 
-    @model_validator(mode="after")
-    def _heads_and_layers_agree(self) -> Self:
+    def _problems(self) -> Iterator[str]:
+        yield from self._heads_and_layers_agree()
+        yield from self._window_and_its_layers_agree()
+        yield from self._pattern_and_its_parts_agree()
+        yield from self._sparse_attention_is_latent()
+        yield from self._extension_and_scaling_agree()
+
+    def _heads_and_layers_agree(self) -> Iterator[str]:
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}")
+            yield f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}"
         if self.moe is not None and self.moe.first_dense_layers >= self.num_layers:
-            raise ValueError(
+            yield (
                 f"moe.first_dense_layers {self.moe.first_dense_layers} leaves no MoE layer among the "
                 f"{self.num_layers} of num_layers"
             )
         if self.mla is None:
-            return self
+            return
         expected = self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim
         if self.head_dim != expected or self.num_kv_heads != self.num_heads:
-            raise ValueError(
+            yield (
                 f"under MLA head_dim must be qk_nope_head_dim + qk_rope_head_dim = {expected} and num_kv_heads "
                 f"must equal num_heads {self.num_heads}, got {self.head_dim} and {self.num_kv_heads}"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _window_and_its_layers_agree(self) -> Self:
+    def _window_and_its_layers_agree(self) -> Iterator[str]:
         if (self.sliding_window_tokens is not None) != (self.sliding_window_layers > 0):
-            raise ValueError(
+            yield (
                 "sliding_window_tokens and sliding_window_layers must be given together, got "
                 f"{self.sliding_window_tokens} and {self.sliding_window_layers}"
             )
         if self.sliding_window_layers > self.num_layers:
-            raise ValueError(f"sliding_window_layers {self.sliding_window_layers} exceeds num_layers {self.num_layers}")
+            yield f"sliding_window_layers {self.sliding_window_layers} exceeds num_layers {self.num_layers}"
         if self.sliding_window_layers and self.mla is not None:
-            raise ValueError("sliding_window_layers under mla: windows over latent attention are not modelled")
-        return self
+            yield "sliding_window_layers under mla: windows over latent attention are not modelled"
 
-    @model_validator(mode="after")
-    def _pattern_and_its_parts_agree(self) -> Self:
+    def _pattern_and_its_parts_agree(self) -> Iterator[str]:
         pattern = self.layer_pattern or ()
         if self.layer_pattern is not None and (not pattern or self.num_layers % len(pattern)):
-            raise ValueError(f"the {len(pattern)} kinds of layer_pattern do not divide num_layers {self.num_layers}")
+            yield f"the {len(pattern)} kinds of layer_pattern do not divide num_layers {self.num_layers}"
         for kind, part in (("linear_attention", self.linear_attention), ("mamba", self.mamba)):
             if (kind in pattern) != (part is not None):
-                raise ValueError(f"{kind} must be given if and only if layer_pattern has layers of that kind")
+                yield f"{kind} must be given if and only if layer_pattern has layers of that kind"
         windowed = pattern.count("sliding_attention") * (self.num_layers // max(1, len(pattern)))
         if pattern and windowed != self.sliding_window_layers:
-            raise ValueError(f"sliding_window_layers must be {windowed}, as many as layer_pattern has")
+            yield f"sliding_window_layers must be {windowed}, as many as layer_pattern has"
         if ("moe" in pattern) and self.moe is None:
-            raise ValueError("layer_pattern has moe layers, but moe is not given")
+            yield "layer_pattern has moe layers, but moe is not given"
         single = sum(kind in SINGLE_BLOCKS for kind in pattern)
         if single not in (0, len(pattern)):
-            raise ValueError(f"layer_pattern mixes single blocks ({', '.join(SINGLE_BLOCKS)}) with whole layers")
+            yield f"layer_pattern mixes single blocks ({', '.join(SINGLE_BLOCKS)}) with whole layers"
         if single and self.moe is not None and self.moe.first_dense_layers:
-            raise ValueError("moe.first_dense_layers must be 0 where layer_pattern names mlp and moe layers")
-        return self
+            yield "moe.first_dense_layers must be 0 where layer_pattern names mlp and moe layers"
 
-    @model_validator(mode="after")
-    def _sparse_attention_is_latent(self) -> Self:
+    def _sparse_attention_is_latent(self) -> Iterator[str]:
         sparse = self.sparse_attention
         if sparse is None:
-            return self
+            return
         if self.mla is None or self.mla.q_lora_rank is None:
-            raise ValueError("sparse_attention needs mla with q_lora_rank, of which its indexer makes its queries")
+            yield "sparse_attention needs mla with q_lora_rank, of which its indexer makes its queries"
         if sparse.index_layers is not None and sparse.index_layers > self.num_layers:
-            raise ValueError(
-                f"sparse_attention.index_layers {sparse.index_layers} exceeds num_layers {self.num_layers}"
-            )
-        return self
+            yield (f"sparse_attention.index_layers {sparse.index_layers} exceeds num_layers {self.num_layers}")
 
-    @model_validator(mode="after")
-    def _extension_and_scaling_agree(self) -> Self:
+    def _extension_and_scaling_agree(self) -> Iterator[str]:
         longer = self.extended_position_embeddings
         if (longer is None) != (self.rotary_scaling is None):
-            raise ValueError("extended_position_embeddings and rotary_scaling must be given together")
+            yield "extended_position_embeddings and rotary_scaling must be given together"
         if longer is not None and longer <= self.max_position_embeddings:
-            raise ValueError(f"extended_position_embeddings {longer} must exceed max_position_embeddings")
-        return self
+            yield f"extended_position_embeddings {longer} must exceed max_position_embeddings"
 
     @property
     def single_blocks(self) -> bool:
@@ -371,10 +365,7 @@ def kv_bytes_per_token(card: ModelCard, kv_precision: Precision, context_tokens:
     indexer stores its key. context_tokens: mean over a sequence of so many, of
     which windowed layers keep the last window alone; None: of a token that lies within every window.
     """
-    if card.mla is not None:
-        values = card.mla.kv_lora_rank + card.mla.qk_rope_head_dim
-    else:
-        values = 2 * card.num_kv_heads * card.head_dim
+    values = 2 * card.num_kv_heads * card.head_dim if card.mla is None else card.mla.cached_values
     layers: float = card.num_attention_layers
     if card.sparse_attention is not None and card.mla is not None:
         latent = values * BYTES_PER_ELEMENT[kv_precision]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlsim.schema.base import Strict
 
@@ -23,11 +24,9 @@ class Validation(Strict):
     """Or: samples that it generates, with the lengths and the acceptance of its step, all submitted at once to the
     generating GPUs."""
 
-    @model_validator(mode="after")
-    def _one(self) -> Validation:
+    def _problems(self) -> Iterator[str]:
         if (self.seconds is None) == (self.samples is None):
-            raise ValueError("validation needs either seconds or samples")
-        return self
+            yield "validation needs either seconds or samples"
 
 
 class Checkpoint(Strict):
@@ -43,11 +42,9 @@ class Checkpoint(Strict):
     """Share of the writing for which training stops; the rest goes on beside the next steps (asynchronous checkpoints),
     and the next checkpoint waits for its end."""
 
-    @model_validator(mode="after")
-    def _one(self) -> Checkpoint:
+    def _problems(self) -> Iterator[str]:
         if (self.seconds is None) == (self.bytes_per_s is None):
-            raise ValueError("checkpoint needs either seconds or bytes_per_s")
-        return self
+            yield "checkpoint needs either seconds or bytes_per_s"
 
 
 class Faults(Strict):
@@ -99,13 +96,11 @@ class RunConditions(Strict):
     slow_nodes: SlowNodes | None = None
     """Slow nodes."""
 
-    @model_validator(mode="after")
-    def _sound(self) -> RunConditions:
+    def _problems(self) -> Iterator[str]:
         steps = [step for step, _ in self.response_growth]
         if any(step < 0 for step in steps) or any(b <= a for a, b in pairwise(steps)):
-            raise ValueError("response_growth needs steps from 0 on that increase strictly")
+            yield "response_growth needs steps from 0 on that increase strictly"
         if any(not 0.001 <= factor <= 1000 for _, factor in self.response_growth):
-            raise ValueError("response_growth needs factors in 0.001..1000")
+            yield "response_growth needs factors in 0.001..1000"
         if self.faults is not None and self.checkpoint is None:
-            raise ValueError("faults need run.checkpoint: without one the first failure would undo the whole run")
-        return self
+            yield "faults need run.checkpoint: without one the first failure would undo the whole run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from pydantic import Field, model_validator
 
@@ -43,11 +44,9 @@ class Assumption(Strict):
     """The value of the first key is a guess: standard deviation of its logarithm (of an acceptance: of its odds).
     Intervals then hold it, and the verdict names it."""
 
-    @model_validator(mode="after")
-    def _guess(self) -> Assumption:
+    def _problems(self) -> Iterator[str]:
         if self.log_spread is not None and (not self.keys or self.keys[0] not in (RESPONSE, PROMPT, ACCEPTANCE)):
-            raise ValueError(f"log_spread needs keys that begin with one of {RESPONSE}, {PROMPT}, {ACCEPTANCE}")
-        return self
+            yield f"log_spread needs keys that begin with one of {RESPONSE}, {PROMPT}, {ACCEPTANCE}"
 
     @model_validator(mode="before")
     @classmethod

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlsim.schema.base import Strict
 from rlsim.schema.drafter import DraftCard
@@ -85,21 +86,19 @@ class Drift(Strict):
     """Share of all that was lost which one update of the draft takes back (speculation.online_training, every
     online_interval_steps). Assumption."""
 
-    @model_validator(mode="after")
-    def _curves(self) -> Drift:
+    def _problems(self) -> Iterator[str]:
         if len(self.steps) > MAX_KNOTS:
-            raise ValueError(f"steps holds {len(self.steps):,} values; at most {MAX_KNOTS:,} are taken")
+            yield f"steps holds {len(self.steps):,} values; at most {MAX_KNOTS:,} are taken"
         for name in ("logit_shift", "entropy_change_nats"):
             values = getattr(self, name)
             if values and len(values) != len(self.steps):
-                raise ValueError(f"{name} needs one value for each of the {len(self.steps)} steps; got {len(values)}")
+                yield f"{name} needs one value for each of the {len(self.steps)} steps; got {len(values)}"
             if any(abs(value) > MAX_LOGIT for value in values):
-                raise ValueError(f"{name} must lie between {-MAX_LOGIT:g} and {MAX_LOGIT:g}")
+                yield f"{name} must lie between {-MAX_LOGIT:g} and {MAX_LOGIT:g}"
         if self.steps and not (self.logit_shift or self.entropy_change_nats):
-            raise ValueError("steps needs logit_shift or entropy_change_nats")
+            yield "steps needs logit_shift or entropy_change_nats"
         if any(step < 0 for step in self.steps) or any(b <= a for a, b in pairwise(self.steps)):
-            raise ValueError("steps must not be negative and must rise")
-        return self
+            yield "steps must not be negative and must rise"
 
 
 Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
@@ -195,31 +194,25 @@ class Speculation(Strict):
             return 1
         return 2 if self.policy == "off_above" else self.draft_length + 1
 
-    @model_validator(mode="after")
-    def _acceptance(self) -> Speculation:
+    def _problems(self) -> Iterator[str]:
         given = [name for name in ACCEPTANCE_KEYS if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(
-                f"give one of acceptance_length, position_acceptance, first_acceptance; got {' and '.join(given)}"
-            )
+            yield (f"give one of acceptance_length, position_acceptance, first_acceptance; got {' and '.join(given)}")
         if not self.active:
-            return self
+            return
         self._check_tree()
         if self.variation is not None and self.variation.group_gain and self.method != "suffix":
-            raise ValueError("variation.group_gain needs method suffix, which drafts from what the group has generated")
+            yield "variation.group_gain needs method suffix, which drafts from what the group has generated"
         k = self.acceptance_draft_length
         stated_at = "draft_length" if self.acceptance_at_draft_length is None else ACCEPTANCE_AT
         if not given:
-            raise ValueError(
-                "acceptance_length (or position_acceptance, or first_acceptance) is needed with draft_length > 0"
-            )
+            yield ("acceptance_length (or position_acceptance, or first_acceptance) is needed with draft_length > 0")
         if self.acceptance_length is not None and self.acceptance_length > k + 1:
-            raise ValueError(
+            yield (
                 f"acceptance_length must lie between 1 and {stated_at} + 1 = {k + 1}; got {self.acceptance_length:g}"
             )
         if self.position_acceptance is not None:
             self._check_positions(k, stated_at)
-        return self
 
     def _check_tree(self) -> None:
         if self.queries <= self.draft_length:

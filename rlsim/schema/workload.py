@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
@@ -203,19 +203,17 @@ class Agent(Strict):
     judge: Judge | None = None
     """Reward model or judge on GPUs of its own."""
 
-    @model_validator(mode="after")
-    def _correlations(self) -> Agent:
+    def _problems(self) -> Iterator[str]:
         if (both := self.environment_group_correlation + self.environment_trajectory_correlation) > 1:
-            raise ValueError(
+            yield (
                 "environment_group_correlation + environment_trajectory_correlation must not exceed 1; "
                 f"they are {both:g}"
             )
         turns = self.turns
         if isinstance(turns, ConstantTurns) and turns.turns > self.max_turns:
-            raise ValueError(f"turns.turns ({turns.turns}) must not exceed max_turns ({self.max_turns})")
+            yield f"turns.turns ({turns.turns}) must not exceed max_turns ({self.max_turns})"
         if isinstance(turns, LognormalTurns) and turns.mean_turns >= self.max_turns > 1:
-            raise ValueError(f"turns.mean_turns ({turns.mean_turns:g}) must be below max_turns ({self.max_turns})")
-        return self
+            yield f"turns.mean_turns ({turns.mean_turns:g}) must be below max_turns ({self.max_turns})"
 
 
 CYCLE_ROUNDS = 24
@@ -335,10 +333,13 @@ class Workload(Strict):
             return 1
         return rounds_per_cycle(self.prompts_per_step, self.launched_prompts - self.prompts_per_step)
 
-    @model_validator(mode="after")
-    def _tail_batching(self) -> Workload:
+    def _problems(self) -> Iterator[str]:
+        yield from self._tail_batching()
+        yield from self._bounds()
+
+    def _tail_batching(self) -> Iterator[str]:
         if self.tail_batching is None:
-            return self
+            return
         for key, value, default in (
             ("agent", self.agent, None),
             ("usable_group_share", self.usable_group_share, 1.0),
@@ -346,28 +347,23 @@ class Workload(Strict):
         ):
             if value != default:
                 stated = "" if default is None else f" {value:g}"
-                raise ValueError(
+                yield (
                     f"tail_batching races single responses of groups that are all usable: give no {key}{stated} beside"
                 )
         if (launched := self.launched_prompts * self.launched_generations) > 20_000_000:
-            raise ValueError(
-                f"tail_batching must not start more than 20,000,000 samples in a round; it starts {launched:,}"
-            )
-        return self
+            yield (f"tail_batching must not start more than 20,000,000 samples in a round; it starts {launched:,}")
 
-    @model_validator(mode="after")
-    def _bounds(self) -> Workload:
+    def _bounds(self) -> Iterator[str]:
         if self.samples_per_step * self.generated_batch_factor > 20_000_000:
-            raise ValueError("prompts_per_step x generations_per_prompt must not exceed 20,000,000 samples")
+            yield "prompts_per_step x generations_per_prompt must not exceed 20,000,000 samples"
         most = self.usable_group_share * self.generated_batch_factor * self.max_rollouts_per_step
         if most < 1:
-            raise ValueError(
+            yield (
                 f"usable_group_share x generated_batch_factor x max_rollouts_per_step ({most:.3g}) must be at least 1: "
                 "fewer prompt groups would be usable than prompts_per_step"
             )
         if isinstance(self.prompt_tokens, ConstantLength) and self.prompt_tokens.tokens >= self.max_sequence_tokens:
-            raise ValueError(
+            yield (
                 f"prompt_tokens ({self.prompt_tokens.tokens}) must be below "
                 f"max_sequence_tokens ({self.max_sequence_tokens})"
             )
-        return self

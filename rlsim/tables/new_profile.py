@@ -21,6 +21,8 @@ from rlsim.schema.messages import as_input_error
 from rlsim.units import GIB, GIGA, TERA
 
 SUFFIX = ".yaml"
+UNITS = {"memory_gib": GIB, "memory_gb_per_s": GIGA, "bf16_tflops": TERA, "fp8_tflops": TERA, "link_gb_per_s": GIGA}
+"""Units of a datasheet's numbers in those of a profile's keys; the numbers are the words of the template."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +37,6 @@ class Datasheet:
     gpus_per_node: int
     power_w: float
     price_per_hour_usd: float
-
-    def numbers(self) -> dict[str, float]:
-        """The values of a profile's keys, in their units, by the words of the template."""
-        return {
-            "memory": self.memory_gib * GIB,
-            "bandwidth": self.memory_gb_per_s * GIGA,
-            "bf16": self.bf16_tflops * TERA,
-            "fp8": self.fp8_tflops * TERA,
-            "link": self.link_gb_per_s * GIGA,
-            "gpus": self.gpus_per_node,
-            "power": self.power_w,
-            "price": self.price_per_hour_usd,
-        }
 
 
 def write_profile(name: str, sheet: Datasheet, out: Path | None = None) -> Path:
@@ -68,7 +57,7 @@ def write_profile(name: str, sheet: Datasheet, out: Path | None = None) -> Path:
     if path.exists():
         raise InputError(f"{shown_path(path)}: exists already; nothing was written")
     template = Path(__file__).with_name("new_profile.yaml").read_text(encoding="utf-8")
-    numbers = {word: f"{number:.6g}" for word, number in sheet.numbers().items()}
+    numbers = {word: f"{number * UNITS.get(word, 1):.6g}" for word, number in vars(sheet).items()}
     text = re.sub(r"<(\w+)>", lambda found: name if found[1] == "name" else numbers[found[1]], template)
     try:
         HardwareProfile.model_validate(parse_yaml(text, shown_path(path), True))
