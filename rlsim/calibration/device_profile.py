@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from pydantic import ValidationError
 
 from bench.cases import CPU_CACHE_BYTES
 from bench.measurements import Measurement, Measurements, Metadata
@@ -16,6 +17,7 @@ from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.schema.base import changed
 from rlsim.schema.hardware import BOUNDS, HardwareProfile, SourcedValue
+from rlsim.schema.messages import as_input_error
 from rlsim.tables.operators import Efficiency
 from rlsim.tables.profile import load_profile
 from rlsim.units import GIGA, MICROSECOND, TERA, FloatArray
@@ -168,10 +170,16 @@ def profile_of(
 
     tables: what the profile names as its tables, a system under calibration/ or a folder; a shipped profile keeps the
     imported ones unless ``own_tables``. Rates of a shipped profile stay those of the datasheet, since tables are shares
-    of them.
+    of them. Raises InputError where a figure is none of any device.
     """
     if name not in catalogue("hardware_profiles"):
-        return _unknown_profile(name, tables, rates, metadata)
+        try:
+            return _unknown_profile(name, tables, rates, metadata)
+        except ValidationError as error:
+            where = (
+                f"what was measured of '{name}'; a machine that did something else meanwhile is to be measured again"
+            )
+            raise as_input_error(error, where, HardwareProfile) from error
     shipped = load_profile(name)
     if rates.host_link_bytes_per_s:
         link = _known(metadata, rates.host_link_bytes_per_s, "pinned copy")

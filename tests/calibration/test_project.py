@@ -13,12 +13,13 @@ from rlsim.calibration import cases
 from rlsim.calibration.case_axes import CPU_QUICK
 from rlsim.calibration.device_profile import DeviceRates, HostSeconds, profile_of
 from rlsim.cli import app
+from rlsim.errors import InputError
 from rlsim.tables.operators import OperatorTables
 
 FEW = replace(
     CPU_QUICK, checked_layers=1, rows=(1, 8), batches=(1, 2), queries=(1, 2), contexts=(128,), prompts=((1, 64),),
-    moe_tokens=(4,), train_tokens=(32,), copy_bytes=(65536,), message_bytes=(4096,), optimizer_parameters=(1024,),
-    composites=((1, 0, 64), (2, 1, 64)), max_head_rows=8, peak_gemm=(64, 64, 64), budget_s=1.0,
+    moe_tokens=(4,), train_tokens=(32,), copy_bytes=(65536, 2**23), message_bytes=(4096,), optimizer_parameters=(1024,),
+    composites=((1, 0, 64), (2, 1, 64)), max_head_rows=8, peak_gemm=(256, 256, 256), budget_s=1.0,
 )  # fmt: skip
 HUGGINGFACE = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 256,
@@ -75,3 +76,5 @@ def test_messages_that_a_busy_machine_held_up_are_no_link(rate: float) -> None:
     link = profile_of("some_core", "none", rates, metadata).nvlink_bandwidth_bytes_per_s
     assert (link.value, link.source) == ((2e10, "assumed") if rate < 1e6 else (4e9, "measured"))
     assert ("4e+05 bytes/s" in link.ref) == (rate < 1e6)
+    with pytest.raises(InputError, match="measured again"):
+        profile_of("some_core", "none", replace(rates, memory_bytes_per_s=1e6), metadata)
