@@ -73,7 +73,7 @@ def _simulated(scenario: Scenario) -> Cell:
     """``scenario`` over its replications, without a baseline. Raises Infeasible and InputError."""
     run = simulate_variant(scenario)
     found = timed(run)
-    return Cell(_numbers(run, found.interval), found)
+    return Cell(_numbers(scenario, run, found.interval), found)
 
 
 _simulated_once = lru_cache(maxsize=BASELINES_CACHED)(_simulated)
@@ -97,10 +97,11 @@ def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool
 def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
     """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs."""
     try:
-        run = simulate_variant(varied(base, overrides))
+        scenario = varied(base, overrides)
+        run = simulate_variant(scenario)
     except (Infeasible, InputError) as error:
         return Cell(error=error)
-    return Cell(_numbers(run, Mean(mean_value(run, lambda step: step.seconds))))
+    return Cell(_numbers(scenario, run, Mean(mean_value(run, lambda step: step.seconds))))
 
 
 def varied(base: Scenario, overrides: Overrides) -> Scenario:
@@ -131,13 +132,14 @@ def _beside(scenario: Scenario, cell: Cell, before: Cell) -> Cell:
     return replace(cell, numbers=numbers)
 
 
-def _numbers(run: SimulatedVariant, step_s: Interval | Mean) -> StepNumbers:
-    """Numbers of a simulated scenario without those of a baseline."""
+def _numbers(scenario: Scenario, run: SimulatedVariant, step_s: Interval | Mean) -> StepNumbers:
+    """Numbers of a simulated scenario without those of a baseline. scenario: as asked for; it may have warmed up for
+    longer."""
 
     def phase_s(name: str) -> float:
         return mean_value(run, lambda step: step.phases[name])
 
-    scenario, phases = run.scenario, {name: phase_s(name) for name in PHASES}
+    phases = {name: phase_s(name) for name in PHASES}
     used = {pool: use.total_bytes for pool, use in memory_of(run).items()}
     per_gpu = tokens_per_s_per_gpu(run)
     cluster, speculation = scenario.cluster, scenario.speculation

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rlsim.loading.scenario import load_scenario, vary
+from rlsim.loading.scenario import load_scenario, scenario_digest, vary
+from rlsim.planning.evaluate import evaluate_means
 from rlsim.projection.project import project
 from rlsim.projection.variant import BALANCED, simulate_variant
 from rlsim.schema.scenario import Scenario
@@ -36,3 +37,10 @@ def test_a_stated_warm_up_stays_and_is_warned_of(pool: Scenario) -> None:
     said = {warmup: project(vary(pool, {"simulation.warmup_steps": warmup})).warnings for warmup in (6, 34)}
     assert any("does not balance: after 6 steps" in text and "consume from stock 19 %" in text for text in said[6])
     assert not any("does not balance" in text for text in said[34])
+
+
+def test_cells_that_were_warmed_up_again_are_those_that_were_asked_for(pool: Scenario) -> None:
+    cell = {"loop.driver_sample_s": 0.06}
+    row = evaluate_means(pool, cell).numbers
+    assert row is not None
+    assert row.digest == scenario_digest(vary(pool, cell))
