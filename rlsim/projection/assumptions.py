@@ -21,6 +21,7 @@ from rlsim.report.format import percent
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantTime, LognormalTime, QuantileTime, Time, TraceLength, Workload
+from rlsim.units import MICROSECOND
 from rlsim.workload.lengths import ignored_ids
 
 TOLD_LAUNCH_SHARE = 0.05
@@ -44,6 +45,10 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         own.append(said("dynamic", share=percent(scenario.workload.usable_group_share)))
     if scenario.loop.streaming:
         own.append(said("streaming"))
+    if scenario.cluster.reference_gpus:
+        own.append(said("reference pool", gpus=scenario.cluster.reference_gpus))
+    if scenario.engine.migration != "none":
+        own.append(said("migration", us=run.prices.kv_token_s / MICROSECOND))
     own += [*_tail_batching(scenario.workload), *_agents(scenario)]
     style = scenario.loop.style
     if scenario.loop.mode == "async" and style is not None:

@@ -7,12 +7,14 @@ import numpy as np
 from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.prices import most_sequences
 from rlsim.costs.overheads import TrainingOverheads, measured_framework
+from rlsim.costs.trainer.layer import host_step_bytes_per_s
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import own_sets
 from rlsim.report.format import percent
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Stack
+from rlsim.units import GIGA
 from rlsim.workload.acceptance_steps import acceptance_at, sampling_move
 
 SHOWN_STRETCHES = 6
@@ -100,7 +102,18 @@ def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[
         terms=_terms(scenario),
     )
     stack = [] if scenario.stack is None else [_stack_told(scenario, scenario.stack)]
-    return (*stack, speed, *_uneven_ranks(scenario))
+    return (*stack, speed, *_host_optimizer(scenario), *_uneven_ranks(scenario))
+
+
+def _host_optimizer(scenario: Scenario) -> list[str]:
+    """What an optimizer whose state lies in host memory takes its time from."""
+    trainer, device = scenario.trainer, scenario.training_device
+    if not trainer.optimizer_on_host:
+        return []
+    if trainer.optimizer_step == "device":
+        return [said("host state", rate=device.host_link_bandwidth_bytes_per_s.value / GIGA)]
+    origin = "assumed: half of its memory's peak" if trainer.host_memory_bytes_per_s is None else "stated"
+    return [said("host optimizer", rate=host_step_bytes_per_s(trainer, device) / GIGA, origin=origin)]
 
 
 def _uneven_ranks(scenario: Scenario) -> list[str]:

@@ -249,3 +249,22 @@ def test_an_answer_tells_how_ranks_are_balanced_where_they_are_not_as_in_measure
     texts = [one for one in project(scenario(f"trainer.rank_balance={balance}")).assumptions if "Software:" in one]
     assert len(texts) == 1
     assert (told in texts[0]) if told else ("trainer.rank_balance" not in texts[0])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["trainer.optimizer_on_host=true"], "at 38.4 GB/s of state, gradients and weights for each GPU (assumed"),
+        (["trainer.optimizer_on_host=true", "trainer.host_memory_bytes_per_s=5e10"], "at 50 GB/s of state"),
+        (["trainer.optimizer_on_host=true", "trainer.optimizer_step=device"], "over the host link of 64 GB/s"),
+        (["engine.migration=cheaper"], "Replicas that run dry take half"),
+        (
+            ["cluster.num_gpus=16", "cluster.reference_gpus=8", "trainer.reference_logprobs=true"],
+            "has 8 GPUs of its own",
+        ),
+    ],
+)
+def test_what_a_technique_rests_on_is_said(overrides: list[str], said: str) -> None:
+    found = project(load_scenario("quickstart", [*overrides, "simulation.replications=1"])).assumptions
+    assert sum(said in text for text in found) == 1
+    assert not any(said in text for text in project(load_scenario("quickstart")).assumptions)

@@ -16,6 +16,7 @@ from rlsim.costs.trainer.layout import MicroBatches, TrainLayout, dense_matrices
 from rlsim.costs.trainer.work import LayerSplit, LayerWork, TrainedLayer, layer_work
 from rlsim.files.records import dataclass
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
+from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.schema.trainer import Trainer
 from rlsim.units import BYTES_PER_ELEMENT
@@ -178,6 +179,15 @@ HOST_MEMORY_SHARE = 0.5
 """Share of it that an optimizer reaches on the host. Assumption."""
 GPUS_PER_GRACE = 2
 """GB200 and GB300."""
+
+
+def host_step_bytes_per_s(trainer: Trainer, profile: HardwareProfile) -> float:
+    """Rate at which the host steps an optimizer for one GPU, as stated, else by its kind."""
+    grace, x86 = (bandwidth * HOST_MEMORY_SHARE for bandwidth in HOST_MEMORY_BYTES_PER_S)
+    kind = grace / GPUS_PER_GRACE if "grace" in profile.host_cpu.lower() else x86 / profile.gpus_per_node.value
+    return trainer.host_memory_bytes_per_s or kind
+
+
 NEWTON_SCHULZ_STEPS = 5
 """Orthogonalisation steps of Muon (published default)."""
 
@@ -229,7 +239,8 @@ class TrainingUpdate:
         handed = parameters * (BYTES_PER_ELEMENT["fp32"] + BYTES_PER_ELEMENT["bf16"])
         state = 2 * parameters * trainer.optimizer_bytes_per_parameter
         if trainer.optimizer_on_host and trainer.optimizer_step == "host":
-            seconds = (state + handed) / self._host_bytes_per_s + float(self.device.fabric.host_copy(handed).seconds)
+            host_bytes_per_s = host_step_bytes_per_s(trainer, self.device.fabric.profile)
+            seconds = (state + handed) / host_bytes_per_s + float(self.device.fabric.host_copy(handed).seconds)
         else:
             seconds = float(self.device.operators.stream(state + handed).seconds)
             seconds += float(self.device.fabric.host_copy(state).seconds) if trainer.optimizer_on_host else 0.0
@@ -240,14 +251,6 @@ class TrainingUpdate:
         """What limits it."""
         bounds: dict[str, Bound] = {"host": "host", "device": "host link"}
         return bounds[self.trainer.optimizer_step] if self.trainer.optimizer_on_host else "memory"
-
-    @property
-    def _host_bytes_per_s(self) -> float:
-        """Rate at which the host steps for one GPU, as stated, else by its kind."""
-        profile = self.device.fabric.profile
-        grace, x86 = (bandwidth * HOST_MEMORY_SHARE for bandwidth in HOST_MEMORY_BYTES_PER_S)
-        kind = grace / GPUS_PER_GRACE if "grace" in profile.host_cpu.lower() else x86 / profile.gpus_per_node.value
-        return self.trainer.host_memory_bytes_per_s or kind
 
     def orthogonalisation_s(self) -> float:
         """Muon: Newton-Schulz on whole matrices, spread over the data-parallel ranks matrix by matrix.
