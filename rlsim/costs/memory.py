@@ -62,9 +62,11 @@ class EngineMemory:
 
 
 def weight_bytes(card: ModelCard, precision: str) -> float:
-    """Bytes of all weights; embedding, LM head and routers stay in BF16."""
+    """Bytes of all weights; embedding, LM head and routers stay in BF16, under MXFP4 all but routed experts."""
     counts = parameter_counts(card)
     high = counts.embedding + counts.lm_head + card.num_moe_layers * counts.router_per_layer
+    if precision == "mxfp4" and card.moe is not None:
+        high = counts.total - card.num_moe_layers * card.moe.num_experts * counts.expert
     return high * BYTES_PER_ELEMENT["bf16"] + (counts.total - high) * BYTES_PER_ELEMENT[precision]
 
 
@@ -77,14 +79,14 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     shards = engine.tensor_parallel * engine.pipeline_parallel
     copies = engine.attention_data_parallel - 1
     mixers = mixer_parameters(card)
-    own_bytes, bytes_each = (BYTES_PER_ELEMENT[p] for p in (engine.attention_precision(card), engine.weight_precision))
+    own_bytes, bytes_each = (BYTES_PER_ELEMENT[p] for p in (engine.attention_precision(card), engine.dense_precision))
     repeated = mixers * (copies * own_bytes + own_bytes - bytes_each)
     if card.sparse_attention is not None:
         # Every GPU of an attention copy holds the indexers whole.
         indexer = sum(matrix.elements for matrix in indexer_matrices(card)) * card.num_index_layers
         repeated += indexer * own_bytes * (engine.tensor_parallel - engine.attention_data_parallel)
     draft = draft_card(scenario.speculation, card)
-    draft_precision = engine.weight_precision if draft is not None and draft.kind == "mtp" else "bf16"
+    draft_precision = engine.dense_precision if draft is not None and draft.kind == "mtp" else "bf16"
     rows = engine.max_batched_tokens * ENGINE_ACTIVATION_ROWS / engine.tensor_parallel
     drafting = 0.0 if draft is None else draft_parameters(draft, card) / engine.tensor_parallel
     captured = largest_captured_tokens(engine, scenario.speculation.queries, scenario.hardware)

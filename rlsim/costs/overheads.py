@@ -11,7 +11,8 @@ from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
-from rlsim.schema.engine_parameters import EngineParameters
+from rlsim.schema.engine_parameters import EngineParameters, PrefillHost
+from rlsim.schema.model import ModelCard
 from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import StackFeatures
@@ -34,7 +35,14 @@ class HostOverheads:
     network_hop_s: float = 0.0
     drafting_iteration_s: float = 0.0
     drafting_sequence_s: float = 0.0
+    prefill: PrefillHost = PrefillHost()
     factor: float = 1.0
+
+    def prefill_s(self, card: ModelCard) -> float:
+        """Host time of a prefill through all layers of ``card``, in seconds."""
+        counts, own = card.layer_counts, self.prefill
+        mixers = counts.attention * own.attention_s + (counts.linear + counts.mamba) * own.recurrent_s
+        return mixers + card.num_index_layers * own.indexer_s + counts.dense * own.dense_s + counts.moe * own.moe_s
 
     def seconds(self, sequences: FloatArray, drafting: bool) -> FloatArray:
         """Host time of an iteration with ``sequences`` running in an attention copy, in seconds."""
@@ -54,7 +62,7 @@ def engine_host(engine: Engine, fitted: EngineParameters) -> HostOverheads:
     iteration_s = _stated(engine.host_iteration_s, family.host_s(engine.version))
     return HostOverheads(
         iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
-        family.drafting_iteration_s, family.drafting_sequence_s,
+        family.drafting_iteration_s, family.drafting_sequence_s, family.prefill,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength
 from rlsim.tables.profile import load_profile
 
-ENGINES, METHODS = (lists_beside(__file__)[name] for name in ("engines", "served_speculation"))
+ENGINES, METHODS, RECEIVED = (lists_beside(__file__)[name] for name in ("engines", "served_speculation", "received"))
 ASSUMED_ACCEPTANCE = {1: 1.87, 2: 2.15, 3: 2.6}
 """Acceptance length by drafted tokens where a row states none: of MTP on random tokens, as InferenceX serves them."""
 SERVING_BUDGET_TOKENS = 8192
@@ -49,7 +49,8 @@ class Load:
     """What an engine served: requests in its decode phase (``batch``), open requests, and lengths in tokens.
 
     shortest: lengths are drawn evenly between this share of the nominal and all of it. acceptance_length: tokens that
-    a sequence gains in an iteration, 1 without speculation; None where the row does not tell.
+    a sequence gains in an iteration, 1 without speculation; None where the row does not tell. receive_interval: decode
+    iterations between two looks of the engine for new requests.
     """
 
     batch: float
@@ -58,6 +59,7 @@ class Load:
     response_tokens: int
     shortest: float
     acceptance_length: float | None
+    receive_interval: int = 1
 
     @property
     def mean_share(self) -> float:
@@ -89,7 +91,20 @@ def load_of(cells: Row) -> Load:
         length_tokens(cells, "osl"),
         shortest,
         _acceptance_length(cells, drafted) if method != "none" else 1.0,
+        _receive_interval(cells, concurrency),
     )
+
+
+def _receive_interval(cells: Row, concurrency: float) -> int:
+    """Decode iterations between two looks of the engine for new requests: as stated, else as its recipe sets it."""
+    if cells.get("scheduler_recv_interval", ""):
+        return whole_number(cells, "scheduler_recv_interval")
+    told = {name: cells.get(name, "").lower() for name in ("engine", "source", "model", "gpu", "dp_attention")}
+    served = told["engine"] == "sglang" and told["dp_attention"] not in ("1", "true")
+    named = (any(one in told[of] for one in RECEIVED[f"{of}s"]) for of in ("source", "model", "gpu"))
+    if not served or not all(named):
+        return 1
+    return int(RECEIVED["many" if concurrency >= RECEIVED["many_from"] else "few"])
 
 
 def _decoding(cells: Row, workers: float, requests: float) -> float:

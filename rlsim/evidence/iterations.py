@@ -144,7 +144,8 @@ def _latency(table: IterationTable, load: engines.Load, measured_as: str, seed: 
     if measured_as == "alone":
         return _Latency(step_s, step_s / load.acceptance_length)
     requests, measured = drawn_requests(load, seed, spread=not table.chunked_prefill)
-    served = closed_loop(table, requests, load.concurrency, measured.stop)[measured.start :]
+    loop = closed_loop(table, requests, load.concurrency, measured.stop, load.receive_interval)
+    served = loop[measured.start :]
     mean = np.mean if measured_as == "mean" else np.median
     return _Latency(step_s, float(mean([one.tpot_s for one in served])), float(mean([one.ttft_s for one in served])))
 

@@ -205,7 +205,7 @@ def weight_precision(text: str, card: str, name: str = "") -> str:
     if given.startswith(("fp8", "w8a8", "mxfp8", "float8")):
         return "fp8_block" if card in BLOCK_SCALED and not by_modelopt(name) else "fp8"
     if card in MXFP4 and given.startswith(("fp4", "mxfp4", "w4")):
-        raise SkippedRow(f"precision {given[:40]!r} of {card} is MXFP4, which is not simulated")
+        return "mxfp4"
     if given.startswith(("fp4", "nvfp4")):
         return "nvfp4"
     raise SkippedRow(f"precision {given[:40]!r} is not simulated")

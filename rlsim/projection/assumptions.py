@@ -80,6 +80,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
             sequence_us=engine.sequence_s * 1e6,
             source=_host_source(scenario),
         ),
+        *_eager_prefill(scenario, engine.prefill_s(scenario.model), engine.prefill.source),
         said(
             "refit",
             method=job.method,
@@ -89,6 +90,11 @@ def _terms(run: SimulatedVariant) -> list[str]:
         ),
         said("captured", tokens=run.prices.engine.captured_tokens),
     ]
+
+
+def _eager_prefill(scenario: Scenario, least_s: float, source: str) -> list[str]:
+    told = said("eager prefill", prefill_ms=least_s * 1e3, engine=scenario.engine.name, source=source)
+    return [told] if least_s > 0 else []
 
 
 def _host_source(scenario: Scenario) -> str:

@@ -79,6 +79,24 @@ class ReleaseHost(Strict):
     """Measured iterations of this release."""
 
 
+class PrefillHost(Strict):
+    """Host time of blocks in a prefill that an engine runs operator by operator from Python; where the device takes
+    longer it hides. All 0 of an engine that compiles its prefills, whose launches are counted instead."""
+
+    attention_s: NonNegativeFloat = 0.0
+    """Of an attention block."""
+    indexer_s: NonNegativeFloat = 0.0
+    """Of the indexer of sparse attention, besides."""
+    recurrent_s: NonNegativeFloat = 0.0
+    """Of a recurrent mixer, which works chunk by chunk."""
+    dense_s: NonNegativeFloat = 0.0
+    """Of a dense FFN."""
+    moe_s: NonNegativeFloat = 0.0
+    """Of a FFN with experts."""
+    source: str = ""
+    """Where they come from."""
+
+
 class EngineFamily(Strict):
     """One engine over its releases."""
 
@@ -100,6 +118,8 @@ class EngineFamily(Strict):
     """The same per running sequence of one attention copy."""
     drafting_rows: int = Field(ge=0)
     """Speculating iterations behind these two; 0: assumed."""
+    prefill: PrefillHost = PrefillHost()
+    """Host time of prefills outside of graphs and compiled code."""
     releases: tuple[ReleaseHost, ...] = ()
     """Releases that were measured, oldest first."""
     error: Fraction01

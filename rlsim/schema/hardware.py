@@ -131,8 +131,13 @@ class HardwareProfile(Strict):
         return self.nvlink_domain_gpus.value > self.gpus_per_node.value
 
     def flops(self, precision: str) -> float:
-        """Peak dense FLOP/s at ``precision`` (bf16, fp8 or nvfp4). InputError where the GPU has no such unit."""
+        """Peak dense FLOP/s at ``precision`` (bf16, fp8 or nvfp4). InputError where the GPU has no such unit.
+
+        Weights in MXFP4 meet activations in FP8 where four bits have a unit, elsewhere in BF16.
+        """
         rates = {"bf16": self.bf16_flops, "fp8": self.fp8_flops, "nvfp4": self.nvfp4_flops}
+        if precision == "mxfp4":
+            precision = "bf16" if self.nvfp4_flops is None else "fp8"
         rate = rates.get(precision)
         if rate is None:
             known = ", ".join(name for name, quantity in rates.items() if quantity is not None)

@@ -331,6 +331,8 @@ def _engine_and_model(s: Scenario) -> None:
     for key in ("weight_precision", "kv_precision"):
         if getattr(engine, key) == "nvfp4" and s.hardware.nvfp4_flops is None:
             raise ValueError(f"engine.{key} nvfp4 is not supported by {s.hardware.name}; take bf16 or fp8")
+    if engine.weight_precision == "mxfp4" and model.moe is None:
+        raise ValueError(f"engine.weight_precision mxfp4 is of routed experts, which {model.name} has not; take fp8")
 
 
 def _trainer_and_model(s: Scenario) -> None:

@@ -1,5 +1,6 @@
 """The iteration table: staircase, eager fallback, verification, prefill, monotone where it must be."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 
 from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import EngineCounters
+from rlsim.schema.engine_parameters import PrefillHost
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.profile import load_profile
 
@@ -158,6 +161,16 @@ def test_prefill_adds_time_that_grows_with_its_tokens(case: str) -> None:
     assert (np.diff(table.prefill_s, axis=1) >= 0).all()
     assert table.prefill_s[0, 1] > 0
     assert np.isfinite(table.prefill_s).all()
+
+
+@pytest.mark.parametrize(("model", "floor_s"), [("qwen3-8b", 36 * 1e-3), ("qwen3-30b-a3b", 48 * 1.5e-3)])
+def test_a_short_prefill_takes_as_long_as_its_host(model: str, floor_s: float) -> None:
+    blocks = PrefillHost(attention_s=2e-4, dense_s=8e-4, moe_s=1.3e-3, recurrent_s=1.0, indexer_s=1.0)
+    inputs = builders.Costs(builders.scenario(model, engine={"name": "sglang"})).inputs.engine
+    hosts = (replace(inputs.host, prefill=own) for own in (blocks, PrefillHost()))
+    short, free = (engine_prices(replace(inputs, host=host)).table.prefill_s[0] for host in hosts)
+    assert short[1] == pytest.approx(floor_s, rel=0.15)
+    assert short[1] > 1.5 * free[1] and short[-1] == free[-1]
 
 
 def test_prefill_of_a_full_budget_runs_near_the_peak() -> None:

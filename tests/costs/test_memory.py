@@ -48,6 +48,17 @@ def test_low_precision_weights_shrink_all_but_embedding_head_and_router() -> Non
     assert weight_bytes(card, "nvfp4") < 0.6 * half + 2 * high
 
 
+def test_four_bit_experts_leave_the_rest_in_bf16() -> None:
+    """65.2 GB are the safetensors of openai/gpt-oss-120b, 13.8 those of gpt-oss-20b."""
+    sizes = {"gpt-oss-120b": 65.2e9, "gpt-oss-20b": 13.8e9}
+    assert {name: weight_bytes(load_card(name), "mxfp4") for name in sizes} == pytest.approx(sizes, rel=0.005)
+    own = {"tensor_parallel": 2, "weight_precision": "mxfp4"}
+    memory = engine_memory(builders.scenario("gpt-oss-120b", engine=own))
+    assert memory.parts.weights == pytest.approx(65.2e9 / 2, rel=0.005)
+    with pytest.raises(ValueError, match="mxfp4 is of routed experts, which Qwen3-8B has not"):
+        builders.scenario(engine={"weight_precision": "mxfp4"})
+
+
 def test_engine_parallelism_divides_weights_and_cache() -> None:
     one = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5}))
     four = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5, "tensor_parallel": 4}))

@@ -50,6 +50,14 @@ def test_the_running_batch_is_the_estimate_then_requests_per_engine_then_concurr
         load_of(point(est_decoding_reqs_per_engine="", decode_batch_per_engine="", concurrency=""))
 
 
+def test_an_engine_looks_for_requests_as_its_recipe_says() -> None:
+    recipe = {"engine": "sglang", "model": "deepseek-ai/DeepSeek-R1", "gpu": "B200", "source": "someone/InferenceX-app"}
+    assert [load_of(point(**recipe, concurrency=f"{n}")).receive_interval for n in (4, 16, 64)] == [10, 30, 30]
+    other = {"engine": "vllm", "gpu": "H200", "source": "sgl-project/sgl-cookbook", "dp_attention": "1"}
+    assert {load_of(point(**{**recipe, name: cell})).receive_interval for name, cell in other.items()} == {1}
+    assert load_of(point(scheduler_recv_interval="7")).receive_interval == 7
+
+
 def test_requests_that_wait_elsewhere_are_no_part_of_a_decode_batch() -> None:
     # 16 GPUs emit 0.2 x 500 x 16 = 1,600 tokens/s at 20 ms each: 32 requests decode, 16 on each worker.
     cells = point(

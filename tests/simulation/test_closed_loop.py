@@ -113,3 +113,22 @@ def test_a_request_that_cannot_fit_is_infeasible() -> None:
     table = replace(FixedCosts().iteration, kv_capacity_tokens=30.0)
     with pytest.raises(Infeasible, match="KV cache"):
         closed_loop(table, requests(2), 1, 1)
+
+
+def test_an_engine_that_looks_rarely_takes_what_has_come_together() -> None:
+    table = replace(FixedCosts(ITERATION_S, prefill_token_s=0.01).iteration, chunked_prefill=False)
+    lengths = requests(160, prompt=100, response=101, spread=20)
+    often, rarely = (closed_loop(table, lengths, 5, 140, interval)[20:] for interval in (1, 1000))
+    # It looks when all five are answered, whose prompts it then prefills at once.
+    assert min(one.ttft_s for one in rarely) == pytest.approx(5 * 100 * 0.01)
+    assert {one.tpot_s for one in rarely} == {ITERATION_S}
+    assert all(one.tpot_s > ITERATION_S for one in often)
+
+
+@pytest.mark.parametrize("interval", [2, 3, 7, 30])
+def test_requests_are_seen_within_the_interval_and_none_is_lost(interval: int) -> None:
+    table = replace(FixedCosts(ITERATION_S).iteration, chunked_prefill=False)
+    served = closed_loop(table, requests(90, spread=20), 4, 80, interval)
+    assert [one.request.id for one in served] == list(range(80))
+    waits = [one.ttft_s / ITERATION_S for one in served[4:]]
+    assert min(waits) >= 0 and interval / 4 < max(waits) <= interval

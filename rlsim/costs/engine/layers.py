@@ -113,7 +113,7 @@ class EngineLayers:
         if counts.dense > 0:
             sizes = card.hidden_size, card.intermediate_size, engine.tensor_parallel
             matrices = work.ffn_matrices(*sizes, card.gated_ffn)
-            out["feed-forward"] = self._products(tokens, matrices, engine.weight_precision).repeated(counts.dense)
+            out["feed-forward"] = self._products(tokens, matrices, engine.dense_precision).repeated(counts.dense)
         if counts.moe > 0:
             out["experts"] = self._experts(tokens).repeated(counts.moe)
         if engine.tensor_parallel > 1:
@@ -240,8 +240,8 @@ class EngineLayers:
         shape = ExpertShape(precision, *sizes, moe.top_k, moe.num_experts, tensor_parallel=tp // ep, expert_parallel=ep)
         routed = self.operators.experts(tokens, shape, moe.matrices, engine.expert_balance)
         if moe.latent_size is not None:
-            router = router + self._products(tokens, work.latent_expert_matrices(card), precision)
-        shared = self._products(tokens, work.shared_expert_matrices(card, tp), precision)
+            router = router + self._products(tokens, work.latent_expert_matrices(card), engine.dense_precision)
+        shared = self._products(tokens, work.shared_expert_matrices(card, tp), engine.dense_precision)
         # Shared experts run on a stream of their own beside the routed ones.
         return beside(router + self._chained(routed, EXPERT_KERNELS), shared)
 
