@@ -25,8 +25,9 @@ class HostOverheads:
 
     iteration_s, sequence_s: scheduler and executor, a fixed part and one for each decoding sequence of an attention
     copy; drafting_iteration_s, drafting_sequence_s: what speculation adds to both. overlap_s: of each kernel's measured
-    time what a replayed graph hides. network_hop_s: see EngineParameters. factor: on whole iterations, the deviation of
-    the groups of runs that they belong to.
+    time what a replayed graph hides. network_hop_s: see EngineParameters. prefill: of an eager prefill by block.
+    layers_s: small kernels of all layers. factor: on whole iterations, the deviation of the groups of runs that they
+    belong to.
     """
 
     iteration_s: float
@@ -36,6 +37,7 @@ class HostOverheads:
     drafting_iteration_s: float = 0.0
     drafting_sequence_s: float = 0.0
     prefill: PrefillHost = PrefillHost()
+    layers_s: float = 0.0
     factor: float = 1.0
 
     def prefill_s(self, card: ModelCard) -> float:
@@ -56,13 +58,17 @@ NO_HOST = HostOverheads(0.0, 0.0)
 """Device time alone."""
 
 
-def engine_host(engine: Engine, fitted: EngineParameters) -> HostOverheads:
-    """Host and graph terms of a serving engine, as its release was measured; a stated key wins over a fitted value."""
+def engine_host(engine: Engine, card: ModelCard, fitted: EngineParameters) -> HostOverheads:
+    """Host and graph terms of an engine that serves ``card``, as its release was measured.
+
+    A stated key wins over a fitted value.
+    """
     family = fitted.family(engine.name)
     iteration_s = _stated(engine.host_iteration_s, family.host_s(engine.version))
     return HostOverheads(
         iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
         family.drafting_iteration_s, family.drafting_sequence_s, family.prefill,
+        fitted.layers.seconds(card, engine.weight_precision),
     )  # fmt: skip
 
 
@@ -153,7 +159,7 @@ def rollout_host(
     added_s, framework_sequence_s = fitted.host(
         fitted.release(engine.name, engine.version), engine.gpus_per_replica, nodes, in_process, profile.host_cpu
     )
-    served = engine_host(engine, engines)
+    served = engine_host(engine, scenario.model, engines)
     return replace(
         served,
         iteration_s=_stated(engine.host_iteration_s, served.iteration_s + added_s),

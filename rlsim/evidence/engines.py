@@ -19,6 +19,7 @@ from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted
+from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
@@ -251,7 +252,7 @@ def inputs_of(setup: Scenario, fitted: Fitted) -> EngineInputs:
     prompt = setup.workload.prompt_tokens
     assert isinstance(prompt, ConstantLength)
     device, capacity = device_of(setup.hardware, setup.engine.name), engine_memory(setup).kv_capacity_tokens
-    host = replace(engine_host(setup.engine, fitted.engines), factor=fitted.factor(groups_of(setup)))
+    host = replace(_host(setup.engine, setup.model, setup.hardware, fitted), factor=fitted.factor(groups_of(setup)))
     return engine_inputs(setup, device, host, float(prompt.tokens), capacity)
 
 
@@ -260,7 +261,18 @@ def moved_hosts(inputs: EngineInputs, moves: Mapping[str, Fitted]) -> dict[str, 
     would else count as a slope of every term."""
     engine, factor = inputs.engine, inputs.host.factor
     own = {term: sets for term, sets in moves.items() if len(parts := term.split("/")) < 3 or parts[1] == engine.name}
-    return {term: replace(engine_host(engine, sets.engines), factor=factor) for term, sets in own.items()}
+    device = inputs.device.profile
+    return {term: replace(_host(engine, inputs.model, device, sets), factor=factor) for term, sets in own.items()}
+
+
+def _host(engine: Engine, card: ModelCard, device: HardwareProfile, fitted: Fitted) -> HostOverheads:
+    """Host terms of a server, or of one in its caller's process, whose time per sequence is the caller's."""
+    served, steps = engine_host(engine, card, fitted.engines), fitted.steps
+    if not engine.in_process:
+        return served
+    factor = steps.host_factor(device.host_cpu)
+    iteration_s = served.iteration_s + factor * steps.in_process_iteration_s
+    return replace(served, iteration_s=iteration_s, sequence_s=factor * steps.in_process_sequence_s)
 
 
 def engine_document(

@@ -39,12 +39,12 @@ NOT_A_LOAD = 0.5
 ROUNDS = 3
 """Moves of the terms."""
 HELD = (
-    "training/", "steps/host/", "steps/sequence_s", "steps/in_process", "steps/executor_s", "steps/node_executor_s",
-    "steps/host_cpu_factors",
+    "training/", "engines/", "steps/host/", "steps/sequence_s", "steps/in_process", "steps/executor_s",
+    "steps/node_executor_s", "steps/host_cpu_factors",
 )  # fmt: skip
-"""Beginnings of the names of terms that stay where their sets have them. Those of training steps lie at an optimum of
-their own. What RL frameworks add to a rollout's host is known from totals of steps alone, which do not tell it from the
-trainer's host: moving both, either may take what the other lacks."""
+"""Beginnings of the names of terms that stay where their sets have them. Those of training steps and of engines lie at
+an optimum of their own, which no group has a part in. What RL frameworks add to a rollout's host is known from totals
+of steps alone, which do not tell it from the trainer's host: moving both, either may take what the other lacks."""
 ALLOWED, SLACK = 1.1, 0.002
 """Real median error over the linear model's, and what it may exceed that by besides."""
 ALONE = ("engine setup", "rollout of run", "training of run", "transfer of run")

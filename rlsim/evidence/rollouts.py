@@ -62,7 +62,8 @@ def run_of(cells: Row) -> OfflineRun:
 
     An engine runs as many sequences as its default lets it and its cache holds, each copy of attention for itself, and
     so it is with the token budget of an iteration; columns max_running_sequences and max_batched_tokens win. One that
-    evicts nothing (NO_EVICTION) starts a request only where its whole length has room.
+    evicts nothing (NO_EVICTION) starts a request only where its whole length has room. Its outputs are handled in the
+    caller's process, as those of a synchronous RL step.
     """
     if measured_value(cells, "concurrency", "decode_batch_per_engine"):
         raise SkippedRow("a closed loop of a server, no rollout; see --kind iterations")
@@ -80,7 +81,7 @@ def run_of(cells: Row) -> OfflineRun:
     if setup.engine.name in NO_EVICTION:
         room = engine_memory(setup).kv_capacity_tokens / (load.prompt_tokens + load.response_tokens)
         most = min(most, max(1, int(room)))
-    engine = changed(setup.engine, max_running_sequences=min(most, own), max_batched_tokens=budget)
+    engine = changed(setup.engine, max_running_sequences=min(most, own), max_batched_tokens=budget, in_process=True)
     return OfflineRun(changed(setup, engine=engine), load, requests, engines)
 
 

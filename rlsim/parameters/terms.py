@@ -27,7 +27,7 @@ from rlsim.parameters.sets import (
     shipped,
 )
 from rlsim.schema.base import Strict, replaced
-from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, TransferParameters
+from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, LayerKernels, TransferParameters
 from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 from rlsim.schema.scenario import Scenario
 
@@ -87,6 +87,10 @@ def terms_of(fitted: Fitted) -> tuple[Term, ...]:
 def _engine_terms(fitted: Fitted) -> list[Term]:
     now, start = fitted.engines, load_engine_parameters(START)
     out = [_assumed("engines/network_hop_s", ENGINE_VALUE_SPREAD, now.network_hop_s, start.network_hop_s)]
+    out += [
+        _assumed(f"engines/{name}", ENGINE_VALUE_SPREAD, getattr(now.layers, name), getattr(start.layers, name))
+        for name in LayerKernels.model_fields
+    ]
     for family in now.families:
         known = family.engine in start.names
         before, at = start.family(family.engine) if known else family, f"engines/{family.engine}"
@@ -197,6 +201,8 @@ def _scaled(record: Record, path: Sequence[str], z: float) -> Record:
 def _engines(engines: EngineParameters, path: list[str], z: float) -> EngineParameters:
     if path[1:] and path[1] not in ENGINE_VALUES:
         return _scaled(engines, [*path, "iteration_s"], z)
+    if path[0] in LayerKernels.model_fields:
+        return replaced(engines, {"layers": _scaled(engines.layers, path, z)})
     out = _scaled(engines, path, z)
     if path[1:] == ["iteration_s"]:
         # A family's host time is that of its releases, each with its own deviation.

@@ -10,6 +10,7 @@ from typing import Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
+from rlsim.schema.model import ModelCard
 
 Record = TypeVar("Record")
 EngineName = Literal["vllm", "sglang", "trtllm", "torch_eager"]
@@ -97,6 +98,31 @@ class PrefillHost(Strict):
     """Where they come from."""
 
 
+class LayerKernels(Strict):
+    """Time that a layer takes beyond the operators of the tables, whatever its tokens: small kernels around products of
+    few bits, latent attention, its indexer and recurrent mixers. Fitted, of all engines together."""
+
+    block_fp8_s: NonNegativeFloat = 0.0
+    """Of a layer of block-scaled FP8 weights: activations are scaled by groups of 128 before each product."""
+    fp8_s: NonNegativeFloat = 0.0
+    """Of one of FP8 weights with a scale for each tensor."""
+    nvfp4_s: NonNegativeFloat = 0.0
+    """Of one of NVFP4 weights, experts or all."""
+    latent_s: NonNegativeFloat = 0.0
+    """Of latent attention."""
+    indexer_s: NonNegativeFloat = 0.0
+    """Of an indexer of sparse attention, besides."""
+    recurrent_s: NonNegativeFloat = 0.0
+    """Of a recurrent mixer."""
+
+    def seconds(self, card: ModelCard, precision: str) -> float:
+        """Seconds of all layers of ``card`` with weights in ``precision``."""
+        counts, named = card.layer_counts, {"fp8_block": self.block_fp8_s, "fp8": self.fp8_s, "nvfp4": self.nvfp4_s}
+        latent = counts.attention * self.latent_s if card.mla is not None else 0.0
+        kinds = latent + card.num_index_layers * self.indexer_s + card.num_recurrent_layers * self.recurrent_s
+        return counts.mixers * named.get(precision, 0.0) + kinds
+
+
 class EngineFamily(Strict):
     """One engine over its releases."""
 
@@ -155,12 +181,14 @@ class EngineParameters(ParameterSet):
     network_hop_s: NonNegativeFloat
     """Time of one hop of an engine's collective between nodes beyond the latency of the link: NCCL's proxy and its
     synchronisation with the device."""
+    layers: LayerKernels = LayerKernels()
+    """Small kernels of layers."""
     families: tuple[EngineFamily, ...] = Field(min_length=1)
     """Engines."""
 
     def __hash__(self) -> int:
         """Equal sets have equal names and families."""
-        return hash((self.name, self.network_hop_s, self.families))
+        return hash((self.name, self.network_hop_s, self.layers, self.families))
 
     @model_validator(mode="after")
     def _each_engine_once(self) -> Self:

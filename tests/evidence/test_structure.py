@@ -33,9 +33,10 @@ def records(tmp_path: Path, *cells: dict[str, str]) -> Table:
     return Table("table.csv", rows)
 
 
-@pytest.mark.parametrize("name", ["engines/vllm/iteration_s", "engines/vllm/sequence_s", "engines/vllm/0.19.0"])
+@pytest.mark.parametrize("name", ["engines/vllm/iteration_s", "engines/vllm/sequence_s", "engines/fp8_s"])
 def test_slopes_of_an_iteration(name: str, tmp_path: Path) -> None:
-    sets, table = shipped(), records(tmp_path, ITERATION, {**ITERATION, "id": "large", "concurrency": "200"})
+    few = {**ITERATION, "precision": "fp8"}
+    sets, table = shipped(), records(tmp_path, few, {**few, "id": "large", "concurrency": "200"})
     found = validated(Kind.ITERATIONS, table, sets).rows
     after = validated(Kind.ITERATIONS, table, moved(sets, {name: MOVE})).rows
     by_place = dict(structures(Kind.ITERATIONS, found, table.rows, sets))

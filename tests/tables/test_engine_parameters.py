@@ -11,11 +11,13 @@ from engine_set import ENGINES, RELEASES, content, family
 from rlsim.costs.overheads import engine_host, rollout_host
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
+from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.parameters.sets import load_engine_parameters, load_parameters, own_sets
 from rlsim.projection.project import project
+from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
-from rlsim.schema.engine_parameters import EngineParameters, version_order
+from rlsim.schema.engine_parameters import EngineParameters, LayerKernels, version_order
 
 SETS = sorted(path.stem for path in (data_folder("calibration") / "engines").glob("*.yaml"))
 SMALL = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
@@ -104,14 +106,14 @@ def test_equal_sets_are_one_key_of_a_cache() -> None:
 def test_a_serving_engine_takes_its_release_and_stated_keys_win(
     engine: dict[str, Any], expected: tuple[float, float]
 ) -> None:
-    found = engine_host(Engine(**engine), ENGINES)
+    found = engine_host(Engine(**engine), load_card("qwen3-8b"), ENGINES)
     assert (found.iteration_s, found.sequence_s) == expected
     assert (found.overlap_s, found.network_hop_s) == (1e-6, 2e-5)
     assert (found.drafting_iteration_s, found.drafting_sequence_s) == (5e-4, 4e-6)
 
 
 def test_speculation_adds_its_own_host_time() -> None:
-    host = engine_host(Engine(), ENGINES)
+    host = engine_host(Engine(), load_card("qwen3-8b"), ENGINES)
     assert host.seconds(np.array([0.0, 10.0]), False) == pytest.approx([0.003, 0.0033])
     assert host.seconds(np.array([0.0, 10.0]), True) == pytest.approx([0.0035, 0.00384])
 
@@ -211,3 +213,16 @@ def test_assumptions_name_the_measured_release_that_stands_for_the_engine(
     given = load_scenario("quickstart", [*SMALL, f"simulation.engine_parameters={write(tmp_path)}", *settings])
     told = " ".join(project(given).assumptions)
     assert said in told
+
+
+def test_small_kernels_follow_the_layers_of_a_model_and_its_precision() -> None:
+    layers = LayerKernels(block_fp8_s=1e-6, fp8_s=2e-6, nvfp4_s=3e-6, latent_s=4e-6, indexer_s=5e-6, recurrent_s=6e-6)
+    expected = {
+        ("qwen3-8b", "bf16"): 0.0, ("qwen3-8b", "fp8"): 36 * 2e-6, ("qwen3-8b", "fp8_block"): 36 * 1e-6,
+        ("gpt-oss-120b", "mxfp4"): 0.0, ("deepseek-v3", "nvfp4"): 61 * (3e-6 + 4e-6),
+        ("deepseek-v3.2", "fp8_block"): 61 * (1e-6 + 4e-6 + 5e-6), ("qwen3.5-397b-a17b", "bf16"): 45 * 6e-6,
+    }  # fmt: skip
+    found = {key: layers.seconds(load_card(key[0]), key[1]) for key in expected}
+    assert found == pytest.approx(expected)
+    host = engine_host(Engine(weight_precision="fp8"), load_card("qwen3-8b"), changed(ENGINES, layers=layers))
+    assert host.layers_s == pytest.approx(36 * 2e-6)

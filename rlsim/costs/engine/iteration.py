@@ -212,7 +212,7 @@ def device_points(drafting: Drafting, sequences: FloatArray, context: FloatArray
 
 def decode_s(engine: Engine, drafts: bool, points: DevicePoints, host: HostOverheads) -> FloatArray:
     """Seconds of one iteration at each of ``points`` under a host that agrees in what their kernels know of it:
-    overlap_s and network_hop_s. drafts: whether it speculates."""
+    overlap_s, network_hop_s and layers_s. drafts: whether it speculates."""
     waited_s = _exposed_host_s(engine, drafts, host, points.sequences, points.plain_s)
     return (points.plain_s + waited_s + points.cached_s) * host.factor
 

@@ -119,6 +119,9 @@ class EngineLayers:
         if engine.tensor_parallel > 1:
             out["all-reduce"] = self._all_exchanges(tokens, own, graph, counts)
         out["elementwise"] = self._elementwise(own, counts)
+        if self.host.layers_s > 0:
+            further_s = self.host.layers_s * counts.mixers / card.layer_counts.mixers
+            out["further kernels"] = modelled(np.full_like(own, further_s), "memory")
         if card.qk_norm_over_heads and self.attention_tp > 1:
             # The norm runs over the heads of all GPUs, which therefore exchange its statistics (two numbers a token).
             statistics = self._reduced(own, NORM_STATISTICS_BYTES, graph)

@@ -145,12 +145,12 @@ def decode_points_of_hosts_s(
         drafted = float(inputs.drafting.draft_length if inputs.drafting.active else 0)
         plain, token = measured_iterations(inputs.measured, of_method(inputs.drafting)).at(drafted, sequences)
         return np.tile(plain + token * context_tokens, (len(hosts), 1))
-    # Of the host, kernels know two values alone: many hosts, and the cells of a sweep over them, share a device's work.
+    # Of the host, kernels know three values alone: many hosts, and cells of a sweep over them, share a device's work.
     engine = changed(inputs.engine, **dict.fromkeys(HOST_KEYS))
     points = np.asarray(sequences, dtype=np.float64).tobytes(), np.asarray(context_tokens, dtype=np.float64).tobytes()
     out: FloatArray = np.empty((len(hosts), len(sequences)))
     for number, host in enumerate(hosts):
-        kernels = HostOverheads(0.0, 0.0, overlap_s=host.overlap_s, network_hop_s=host.network_hop_s)
+        kernels = HostOverheads(0.0, 0.0, host.overlap_s, host.network_hop_s, layers_s=host.layers_s)
         device = _device_points(replace(inputs, engine=engine, host=kernels), *points)
         out[number] = iteration.decode_s(engine, inputs.drafting.active, device, host)
     return out
