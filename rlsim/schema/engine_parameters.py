@@ -171,7 +171,7 @@ class IterationFit(Fit):
     """Fit to measured iterations."""
 
     held_out_median_error: NonNegativeFloat
-    """Median absolute error on pairs of GPU and engine, each left out of the fit in turn."""
+    """Median absolute error on models, each left out of the fit in turn."""
 
 
 class EngineParameters(ParameterSet):
