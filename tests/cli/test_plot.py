@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from command_line import complains
+from matplotlib.image import imread
 
 Run = Callable[..., tuple[int, str, str]]
 COMMANDS = {
@@ -35,8 +37,10 @@ def test_pictures_are_drawn_again_from_the_files_alone(run: Run, small: str, tmp
     assert (code, err) == (0, "")
     assert {path.name for path in out.glob("*.png")} == set(before)
     assert all(f"{out}/{picture}" in told for picture in before)
-    same = [picture for picture, content in before.items() if (out / picture).read_bytes() == content]
-    assert same == list(before)
+    for picture, content in before.items():
+        # Files hold rounded numbers: at an edge a shade may differ in its last bit.
+        drawn, again = imread(BytesIO(content)), imread(out / picture)
+        assert drawn.shape == again.shape and abs(drawn - again).max() < 2 / 255, picture
 
 
 def test_pictures_go_elsewhere(run: Run, small: str, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_published_rollouts_are_met_without_a_fit() -> None:
     found = validate_table(data_folder("calibration") / "published" / "rollouts.csv")
     assert (found.kind, found.score.n, found.skipped) == ("rollouts", 69, 0)
     known = [abs(row.error or 0) for row in found.scored if "Maverick" not in row.group and "gpt-oss" not in row.group]
-    assert np.median(known) < 0.08 and np.quantile(known, 0.9) < 0.15
+    assert np.median(known) < 0.08 and np.quantile(known, 0.9) < 0.25
     four_bits = [abs(row.error or 0) for row in found.scored if row.group.startswith("gpt-oss-120b, B200")]
     assert len(four_bits) == 6 and np.median(four_bits) < 0.15
     assert (found.score.median_abs_error or 1) < 0.16

@@ -65,7 +65,9 @@ def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
     assert sets.posterior is not None
     for name in (term.name for term in terms_of(sets) if term.name.startswith("engines/")):
         expected = np.log(step_s(moved(sets, {name: MOVE})) / step_s(sets)) / MOVE
-        assert one.slopes.get(name, 0.0) == pytest.approx(expected, rel=0.05, abs=2e-3), name
+        # Of some kernels little is left to hide: they reach their least time within the step of the differences.
+        near = 2e-2 if name.endswith("overlap_s") else 2e-3
+        assert one.slopes.get(name, 0.0) == pytest.approx(expected, rel=0.05, abs=near), name
         if expected == 0:
             assert name not in one.slopes
     assert any("drafting" in name for name in one.slopes) == bool(drafts)
