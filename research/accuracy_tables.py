@@ -160,8 +160,8 @@ def _fit(fit: IterationFit, found: Validation | None) -> str:
     same = "" if found is None or found.digest == fit.data_digest else ", a table other than the one above"
     return (
         f"{file}{fit.rows:,} rows (digest {fit.data_digest}{same}), by {code(fit.command)}: median "
-        f"error {percent(fit.median_error, 1)}, p90 {percent(fit.p90_error, 1)}. With the rows of one model "
-        f"left out of it at a time, the median error on those rows is {percent(fit.held_out_median_error, 1)}."
+        f"error {percent(fit.median_error, 1)}, p90 {percent(fit.p90_error, 1)}. With the rows of one engine on one "
+        f"device left out of it at a time, the median error on those rows is {percent(fit.held_out_median_error, 1)}."
     )
 
 

@@ -3,7 +3,8 @@
 Run by hand: ``python -m research.engine_terms decode_iterations.csv [more.csv...]``. It prices every row without these
 terms, in which the rest is linear, and finds them all at once by least squares of the logarithm with a soft absolute
 loss and no group, a setup that was published many times weighing as one. Printed: the terms
-(``calibration/engines/serving.yaml``), and errors as fitted and with every model, device and release left out.
+(``calibration/engines/serving.yaml``), errors as fitted and with every model, device and release left out, and of each
+engine its rows and the spread of its errors where its rows on a device were left out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LAYER_SCALE_S = 2e-5
 """Standard deviations of the terms before anything was measured, around none."""
 NOISE = 0.08
 """Error of a measured time at which the loss turns from its square to its size."""
-LEFT_OUT = ("model", "device", "release")
+LEFT_OUT = ("model", "device", "release", "engine on device")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def rows_of(path: Path) -> Iterator[Row]:
         setup = engines.engine_setup(record.cells, load)
         tokens, engine = tokens_of(row), setup.engine
         about = {"model": setup.model.name, "device": setup.hardware.name, "release": f"{engine.name} {engine.version}"}
+        about |= {"engine": engine.name, "engine on device": f"{engine.name} on {setup.hardware.name}"}
         layout = f"{engine.tensor_parallel}, {engine.attention_data_parallel}, {setup.speculation.draft_length}"
         own = f"{about}, {engine.weight_precision}, {layout}"
         slopes = {name: seconds / tokens for name, seconds in _slopes(setup, load).items()}
@@ -112,17 +114,22 @@ def errors(rows: list[Row], names: list[str], terms: FloatArray) -> FloatArray:
 
 
 def left_out(rows: list[Row], names: list[str], by: str) -> FloatArray:
-    """Errors of rows whose model, device or release no row of the fit had."""
-    out = [
-        errors(own, names, fit([row for row in rows if row.about[by] != value], names))
-        for value in sorted({row.about[by] for row in rows})
-        if (own := [row for row in rows if row.about[by] == value])
-    ]
-    return np.concatenate(out)
+    """Errors of ``rows``, each by a fit to those that are not of its model, device, release or engine on a device."""
+    out, values = np.empty(len(rows)), np.array([row.about[by] for row in rows])
+    for value in np.unique(values):
+        own = np.flatnonzero(values == value)
+        terms = fit([row for row in rows if row.about[by] != value], names)
+        out[own] = errors([rows[place] for place in own], names, terms)
+    return out
 
 
 def _said(found: FloatArray) -> str:
     return f"median {np.median(np.abs(found)):.1%}, p90 {np.quantile(np.abs(found), 0.9):.1%}"
+
+
+def _kind(row: Row) -> tuple[str, bool]:
+    """Its engine, and whether it speculates."""
+    return row.about["engine"], any("drafting" in name for name in row.slopes)
 
 
 def main(paths: list[str]) -> None:
@@ -134,7 +141,14 @@ def main(paths: list[str]) -> None:
         print(f"{name}: {seconds:.3g}")
     print(f"{len(rows)} rows: {_said(errors(rows, names, terms))}")
     for by in LEFT_OUT:
-        print(f"{by} left out: {_said(left_out(rows, names, by))}")
+        missed = left_out(rows, names, by)
+        print(f"{by} left out: {_said(missed)}")
+    engine, drafting = (np.array(column) for column in zip(*map(_kind, rows), strict=True))
+    for name in np.unique(engine):
+        plain, error = np.sum((engine == name) & ~drafting), np.std(np.log1p(missed[engine == name]))
+        print(
+            f"{name}: {plain} rows without speculation, {np.sum((engine == name) & drafting)} with, error {error:.3g}"
+        )
 
 
 if __name__ == "__main__":

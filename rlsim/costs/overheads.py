@@ -11,7 +11,7 @@ from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
-from rlsim.schema.engine_parameters import EngineParameters, PrefillHost
+from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.model import ModelCard
 from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
 from rlsim.schema.scenario import Scenario
@@ -25,9 +25,9 @@ class HostOverheads:
 
     iteration_s, sequence_s: scheduler and executor, a fixed part and one for each decoding sequence of an attention
     copy; drafting_iteration_s, drafting_sequence_s: what speculation adds to both. overlap_s: of each kernel's measured
-    time what a replayed graph hides. network_hop_s: see EngineParameters. prefill: of an eager prefill by block.
-    layers_s: small kernels of all layers. factor: on whole iterations, the deviation of the groups of runs that they
-    belong to.
+    time what a replayed graph hides. network_hop_s: see EngineParameters. prefill_s: that a prefill takes at least, to
+    be launched. layers_s: small kernels of all layers. factor: on whole iterations, the deviation of the groups of runs
+    that they belong to.
     """
 
     iteration_s: float
@@ -36,15 +36,9 @@ class HostOverheads:
     network_hop_s: float = 0.0
     drafting_iteration_s: float = 0.0
     drafting_sequence_s: float = 0.0
-    prefill: PrefillHost = PrefillHost()
+    prefill_s: float = 0.0
     layers_s: float = 0.0
     factor: float = 1.0
-
-    def prefill_s(self, card: ModelCard) -> float:
-        """Host time of a prefill through all layers of ``card``, in seconds."""
-        counts, own = card.layer_counts, self.prefill
-        mixers = counts.attention * own.attention_s + (counts.linear + counts.mamba) * own.recurrent_s
-        return mixers + card.num_index_layers * own.indexer_s + counts.dense * own.dense_s + counts.moe * own.moe_s
 
     def seconds(self, sequences: FloatArray, drafting: bool) -> FloatArray:
         """Host time of an iteration with ``sequences`` running in an attention copy, in seconds."""
@@ -67,7 +61,7 @@ def engine_host(engine: Engine, card: ModelCard, fitted: EngineParameters) -> Ho
     iteration_s = _stated(engine.host_iteration_s, family.host_s(engine.version))
     return HostOverheads(
         iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
-        family.drafting_iteration_s, family.drafting_sequence_s, family.prefill,
+        family.drafting_iteration_s, family.drafting_sequence_s, family.prefill.seconds(card),
         fitted.layers.seconds(card, engine.weight_precision),
     )  # fmt: skip
 

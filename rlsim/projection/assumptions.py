@@ -80,7 +80,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
             sequence_us=engine.sequence_s * 1e6,
             source=_host_source(scenario),
         ),
-        *_eager_prefill(scenario, engine.prefill_s(scenario.model), engine.prefill.source),
+        *_eager_prefill(scenario, engine.prefill_s),
         said(
             "refit",
             method=job.method,
@@ -92,9 +92,10 @@ def _terms(run: SimulatedVariant) -> list[str]:
     ]
 
 
-def _eager_prefill(scenario: Scenario, least_s: float, source: str) -> list[str]:
-    told = said("eager prefill", prefill_ms=least_s * 1e3, engine=scenario.engine.name, source=source)
-    return [told] if least_s > 0 else []
+def _eager_prefill(scenario: Scenario, least_s: float) -> list[str]:
+    name = scenario.engine.name
+    source = own_sets(scenario).engines.family(name).prefill.source
+    return [said("eager prefill", prefill_ms=least_s * 1e3, engine=name, source=source)] if least_s > 0 else []
 
 
 def _host_source(scenario: Scenario) -> str:

@@ -97,6 +97,13 @@ class PrefillHost(Strict):
     source: str = ""
     """Where they come from."""
 
+    def seconds(self, card: ModelCard) -> float:
+        """Seconds of a prefill through all layers of ``card``."""
+        counts = card.layer_counts
+        mixers = counts.attention * self.attention_s + card.num_recurrent_layers * self.recurrent_s
+        ffns = counts.dense * self.dense_s + counts.moe * self.moe_s
+        return mixers + card.num_index_layers * self.indexer_s + ffns
+
 
 class LayerKernels(Strict):
     """Time that a layer takes beyond the operators of the tables, whatever its tokens: small kernels around products of
@@ -171,7 +178,7 @@ class IterationFit(Fit):
     """Fit to measured iterations."""
 
     held_out_median_error: NonNegativeFloat
-    """Median absolute error on models, each left out of the fit in turn."""
+    """Median absolute error on pairs of GPU and engine, each left out of the fit in turn."""
 
 
 class EngineParameters(ParameterSet):

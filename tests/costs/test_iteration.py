@@ -167,7 +167,7 @@ def test_prefill_adds_time_that_grows_with_its_tokens(case: str) -> None:
 def test_a_short_prefill_takes_as_long_as_its_host(model: str, floor_s: float) -> None:
     blocks = PrefillHost(attention_s=2e-4, dense_s=8e-4, moe_s=1.3e-3, recurrent_s=1.0, indexer_s=1.0)
     inputs = builders.Costs(builders.scenario(model, engine={"name": "sglang"})).inputs.engine
-    hosts = (replace(inputs.host, prefill=own) for own in (blocks, PrefillHost()))
+    hosts = (replace(inputs.host, prefill_s=own.seconds(inputs.model)) for own in (blocks, PrefillHost()))
     short, free = (engine_prices(replace(inputs, host=host)).table.prefill_s[0] for host in hosts)
     assert short[1] == pytest.approx(floor_s, rel=0.15)
     assert short[1] > 1.5 * free[1] and short[-1] == free[-1]

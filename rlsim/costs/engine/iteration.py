@@ -315,7 +315,7 @@ def _prefill_table(
     idle_s = engine.pipeline_parallel * head_s + layers.host.iteration_s
     decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -idle_s)
     device_s = linear + attention.seconds[None, :]
-    extra = np.maximum(device_s, layers.host.prefill_s(layers.card)) - decoding_part
+    extra = np.maximum(device_s, layers.host.prefill_s) - decoding_part
     extra[:, 0] = 0.0
     added = np.maximum.accumulate(np.maximum(extra, 0.0), axis=1)
     known = sum(timed.seconds * timed.measured for timed in components.values()) / np.maximum(total(components), 1e-12)
