@@ -12,7 +12,7 @@ from rlsim.schema.scenario import Scenario
 POOL = [
     "speculation={method: none}", "workload.prompts_per_step=8", "workload.generations_per_prompt=8",
     "trainer.global_batch_samples=null", "simulation.replications=2", "simulation.steps=null",
-    "simulation.warmup_steps=null", "engine.host_iteration_s=0.0032",
+    "simulation.warmup_steps=null", "engine.host_iteration_s=0.0033",
     "loop.style=slime_fully_async", "loop.policy_lag=0", "loop.in_flight_updates=null",
 ]  # fmt: skip
 
