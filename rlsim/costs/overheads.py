@@ -11,10 +11,11 @@ from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
-from rlsim.schema.engine_parameters import EngineParameters
+from rlsim.schema.engine_parameters import EngineParameters, version_order
 from rlsim.schema.model import ModelCard
 from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
 from rlsim.schema.trainer import StackFeatures
 from rlsim.units import FloatArray
 
@@ -48,17 +49,38 @@ class HostOverheads:
 
 GATED_MATRICES = 3
 """Matrices of a gated expert, whose host time is fitted; one without a gate launches as many fewer kernels."""
+NO_SPECULATION = Speculation()
+SECOND_SPECULATION = (0, 5, 12)
+"""SGLang's release from which on drafts are scheduled ahead."""
 NO_HOST = HostOverheads(0.0, 0.0)
 """Device time alone."""
 
 
-def engine_host(engine: Engine, card: ModelCard, fitted: EngineParameters) -> HostOverheads:
+def schedules_ahead(engine: Engine, card: ModelCard, drafting: Speculation) -> bool:
+    """Whether the host prepares an iteration while the device works on the one before, as is stated or as SGLang does.
+
+    SGLang 0.5.6 to 0.5.12, ``srt/server_args.py``: ``disable_overlap_schedule`` is set for recurrent models with a
+    radix cache (``mamba_scheduler_strategy`` no_buffer) that do not speculate, for n-gram drafts, and for all others
+    without ``SGLANG_ENABLE_SPEC_V2``, which is on from 0.5.12.
+    """
+    if engine.overlap_scheduling is not None or engine.name != "sglang":
+        return engine.overlap_scheduling is not False
+    if drafting.active:
+        second = engine.version is None or version_order(engine.version) >= SECOND_SPECULATION
+        return second and drafting.method != "ngram"
+    return not (engine.prefix_caching and card.num_recurrent_layers)
+
+
+def engine_host(
+    engine: Engine, card: ModelCard, fitted: EngineParameters, drafting: Speculation = NO_SPECULATION
+) -> HostOverheads:
     """Host and graph terms of an engine that serves ``card``, as its release was measured.
 
     A stated key wins over a fitted value.
     """
     family = fitted.family(engine.name)
-    iteration_s = _stated(engine.host_iteration_s, family.host_s(engine.version))
+    waited_s = 0.0 if schedules_ahead(engine, card, drafting) else family.unhidden_s
+    iteration_s = _stated(engine.host_iteration_s, family.host_s(engine.version) + waited_s)
     return HostOverheads(
         iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
         family.drafting_iteration_s, family.drafting_sequence_s, family.prefill.seconds(card),
@@ -153,7 +175,7 @@ def rollout_host(
     added_s, framework_sequence_s = fitted.host(
         fitted.release(engine.name, engine.version), engine.gpus_per_replica, nodes, in_process, profile.host_cpu
     )
-    served = engine_host(engine, scenario.model, engines)
+    served = engine_host(engine, scenario.model, engines, scenario.speculation)
     return replace(
         served,
         iteration_s=_stated(engine.host_iteration_s, served.iteration_s + added_s),

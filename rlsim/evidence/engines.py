@@ -23,10 +23,13 @@ from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import ConstantLength
 from rlsim.tables.profile import load_profile
 
-ENGINES, METHODS, RECEIVED = (lists_beside(__file__)[name] for name in ("engines", "served_speculation", "received"))
+ENGINES, METHODS, RECEIVED, AHEAD = (
+    lists_beside(__file__)[name] for name in ("engines", "served_speculation", "received", "scheduled_ahead")
+)
 ASSUMED_ACCEPTANCE = {1: 1.87, 2: 2.15, 3: 2.6}
 """Acceptance length by drafted tokens where a row states none: of MTP on random tokens, as InferenceX serves them."""
 SERVING_BUDGET_TOKENS = 8192
@@ -81,19 +84,32 @@ def load_of(cells: Row) -> Load:
     batch = number(cells, "est_decoding_reqs_per_engine", 0.0) or _decoding(cells, workers, requests) or requests
     if batch <= 0:
         raise SkippedRow("neither a batch nor a concurrency is given")
-    shortest = number(cells, "random_range_ratio", 1.0)
-    if not 0 < shortest <= 1:
-        raise SkippedRow("random_range_ratio must be above 0 and at most 1")
+    prompt_tokens, response_tokens, shortest = _lengths(cells)
     method, drafted = speculation_of(cells)
     return Load(
         max(1.0, batch),
         max(1, round(requests or batch)),
-        length_tokens(cells, "isl"),
-        length_tokens(cells, "osl"),
+        prompt_tokens,
+        response_tokens,
         shortest,
         _acceptance_length(cells, drafted) if method != "none" else 1.0,
         _receive_interval(cells, concurrency),
     )
+
+
+def _lengths(cells: Row) -> tuple[int, int, float]:
+    """Nominal tokens of prompts and responses, and the shortest as a share of them.
+
+    Lengths that are no whole numbers are means of drawn ones, which reach from nothing to twice the mean
+    (``random-range-ratio`` 0, the default of SGLang's ``bench_serving``).
+    """
+    nominal = length_tokens(cells, "isl"), length_tokens(cells, "osl")
+    if not cells.get("random_range_ratio", "") and any(number(cells, name) % 1 for name in ("isl", "osl")):
+        return 2 * nominal[0], 2 * nominal[1], 0.0
+    shortest = number(cells, "random_range_ratio", 1.0)
+    if not 0 < shortest <= 1:
+        raise SkippedRow("random_range_ratio must be above 0 and at most 1")
+    return *nominal, shortest
 
 
 def _receive_interval(cells: Row, concurrency: float) -> int:
@@ -163,6 +179,7 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
     model = rows.model_card_name(cells["model"])
     profile = load_profile(rows.device_profile_name(cells["gpu"]))
     precision, copies = rows.weight_precision(cells["precision"], model, cells["model"]), _attention_copies(cells, gpus)
+    ahead = name != "sglang" or any(source in cells.get("source", "").lower() for source in AHEAD)
     # The next power of two, so that rows of similar size share a table.
     sequences = 1 << (math.ceil(max(load.batch, load.concurrency, LEAST_SEQUENCES)) - 1).bit_length()
     engine = {
@@ -178,7 +195,9 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
         # No table tells what was captured; recipes of serving benchmarks capture the batch that they serve.
         "max_captured_tokens": min(65536, max(512, -(-sequences // copies) * (drafted + 1))),
         "gpu_memory_utilization": MEMORY_UTILIZATION,
-        "prefix_caching": False,
+        # Prompts are random, so that a cache helps none of them; but SGLang's decides what is scheduled ahead.
+        "prefix_caching": not ahead,
+        "overlap_scheduling": True if ahead else None,
         "dispatch": "round_robin",
     }
     speculation = {"method": method, "draft_length": drafted, "acceptance_length": 1.0} if drafted else {}
@@ -252,22 +271,25 @@ def inputs_of(setup: Scenario, fitted: Fitted) -> EngineInputs:
     prompt = setup.workload.prompt_tokens
     assert isinstance(prompt, ConstantLength)
     device, capacity = device_of(setup.hardware, setup.engine.name), engine_memory(setup).kv_capacity_tokens
-    host = replace(_host(setup.engine, setup.model, setup.hardware, fitted), factor=fitted.factor(groups_of(setup)))
+    host = _host(setup.engine, setup.model, setup.hardware, fitted, setup.speculation)
+    host = replace(host, factor=fitted.factor(groups_of(setup)))
     return engine_inputs(setup, device, host, float(prompt.tokens), capacity)
 
 
 def moved_hosts(inputs: EngineInputs, moves: Mapping[str, Fitted]) -> dict[str, HostOverheads]:
     """The engine's host under each of the moved sets whose term it has; with the deviation of the row's groups, which
     would else count as a slope of every term."""
-    engine, factor = inputs.engine, inputs.host.factor
+    engine, factor, drafting = inputs.engine, inputs.host.factor, inputs.drafting
     own = {term: sets for term, sets in moves.items() if len(parts := term.split("/")) < 3 or parts[1] == engine.name}
     device = inputs.device.profile
-    return {term: replace(_host(engine, inputs.model, device, sets), factor=factor) for term, sets in own.items()}
+    return {term: replace(_host(engine, inputs.model, device, sets, drafting), factor=factor) for term, sets in own.items()}
 
 
-def _host(engine: Engine, card: ModelCard, device: HardwareProfile, fitted: Fitted) -> HostOverheads:
+def _host(
+    engine: Engine, card: ModelCard, device: HardwareProfile, fitted: Fitted, drafting: Speculation
+) -> HostOverheads:
     """Host terms of a server, or of one in its caller's process, whose time per sequence is the caller's."""
-    served, steps = engine_host(engine, card, fitted.engines), fitted.steps
+    served, steps = engine_host(engine, card, fitted.engines, drafting), fitted.steps
     if not engine.in_process:
         return served
     factor = steps.host_factor(device.host_cpu)

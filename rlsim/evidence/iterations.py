@@ -28,8 +28,14 @@ from rlsim.simulation.closed_loop import closed_loop
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.requests import Request
 
-LEAST_MEASURED = 64
-"""Requests at least over which a closed loop is averaged."""
+WAVES = 10
+"""Requests of each client of a closed loop."""
+FRONT_END_S, PROMPT_TOKEN_S = 0.02, 3.5e-6
+"""What a time to the first token holds besides the engine's: client, server and detokenisation, and per prompt token its
+encoding as text. Read off closed loops at concurrency 4 whose device takes least (gpt-oss and MiniMax with vLLM and
+TensorRT-LLM on 8 Blackwell GPUs: 18 to 33 ms and 3.3 to 3.9 us a token more than the engine's)."""
+WINDOW_PREFILLS = 0.5
+"""Prefills of a window of tokens up to which its median is one without."""
 ALONE, LOOP = "decode step", "time per output token"
 AGREEING: Sequence[str] = lists_beside(__file__)["pair_columns"]
 """Columns that both rows of a pair share."""
@@ -88,9 +94,22 @@ def _engine_of(row: MeasuredRow) -> str:
         return ""
 
 
+def _step_ms(cells: Row) -> float | None:
+    """The decode step alone, where it was measured.
+
+    A median over windows of several tokens (``stream_interval_est``) is one of windows with a prefill, where requests
+    of an engine that prefills too follow each other faster than these windows: there the time per token tells more.
+    """
+    names = ("stream_interval_est", "concurrency", "osl")
+    window, clients, tokens = (measured_value(cells, name) or 0.0 for name in names)
+    if window > 1 and cells.get("serving_mode") == "agg" and window * clients > WINDOW_PREFILLS * tokens:
+        return None if measured_value(cells, "tpot_ms") else measured_value(cells, "decode_step_ms_est")
+    return measured_value(cells, "decode_step_ms_est")
+
+
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
     model, speculative = cells.get("model", "").split("/")[-1], _speculates(cells)
-    step_ms = measured_value(cells, "decode_step_ms_est")
+    step_ms = _step_ms(cells)
     about = {"model": model} | {column: cells.get(column, "") for column in ("gpu", "engine", "engine_version")}
     group = ", ".join([model, about["gpu"], about["engine"], *(["speculative"] if speculative else [])])
     quantity = ALONE if step_ms or cells.get("serving_mode") == "disagg" else LOOP
@@ -100,7 +119,7 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
 
 def _predicted(row: MeasuredRow, setup: Scenario, load: engines.Load, fitted: Fitted, found: _Latency) -> Prediction:
     """The decode step, or the time per output token where that was measured. Raises SkippedRow where it is unknown."""
-    step_measured = measured_value(row.cells, "decode_step_ms_est") is not None
+    step_measured = _step_ms(row.cells) is not None
     predicted_s = found.step_s if step_measured else found.tpot_s
     if predicted_s is None:
         raise SkippedRow(f"acceptance_length is not given for spec_k {setup.speculation.draft_length}")
@@ -143,11 +162,13 @@ def _latency(table: IterationTable, load: engines.Load, measured_as: str, seed: 
         return _Latency(step_s)
     if measured_as == "alone":
         return _Latency(step_s, step_s / load.acceptance_length)
-    requests, measured = drawn_requests(load, seed, spread=not table.chunked_prefill)
+    requests, measured = drawn_requests(load, seed, lockstep=table.chunked_prefill or load.shortest < 1)
     loop = closed_loop(table, requests, load.concurrency, measured.stop, load.receive_interval)
     served = loop[measured.start :]
     mean = np.mean if measured_as == "mean" else np.median
-    return _Latency(step_s, float(mean([one.tpot_s for one in served])), float(mean([one.ttft_s for one in served])))
+    front_end_s = FRONT_END_S + load.mean_share * load.prompt_tokens * PROMPT_TOKEN_S
+    ttft_s = front_end_s + float(mean([one.ttft_s for one in served]))
+    return _Latency(step_s, float(mean([one.tpot_s for one in served])), ttft_s)
 
 
 def decode_step_s(table: IterationTable, batch: float, context_tokens: float) -> float:
@@ -160,25 +181,25 @@ def decode_step_s(table: IterationTable, batch: float, context_tokens: float) ->
     return low + (batch - below) * (times.decode(below + 1, context_tokens) - low)
 
 
-def drawn_requests(load: engines.Load, seed: int, spread: bool) -> tuple[list[Request], range]:
-    """Requests of a closed loop, and those of them that are averaged: the ones between the first and the last wave.
+def drawn_requests(load: engines.Load, seed: int, lockstep: bool) -> tuple[list[Request], range]:
+    """Requests of a closed loop, and those of them that are averaged.
 
-    spread: the first wave is anywhere in its responses, as in a loop that has run for a while; else it begins at once.
-    An engine that mixes prefill with decoding spreads what it can by itself, and the times to the first token that are
-    measured of it are those of a wave (TensorRT-LLM's Qwen3-32B from 32 requests on: 2 % longer). In one that prefills
-    alone a wave of equal lengths would be answered and asked again in lockstep for ever, and no prompt would interrupt
-    those that decode: times to the first token of SGLang's Llama-3.1-8B would be 2.4 times what is measured.
+    Benchmarks begin with a wave of all clients at once, ask WAVES requests of each and average all of them (InferenceX,
+    ``benchmarks/benchmark_lib.sh`` at 843c6254f: ten times the concurrency). lockstep: without it the first wave is
+    anywhere in its responses and not averaged, as in a loop that has run for a while: an engine that prefills alone
+    would answer equal lengths and be asked again in lockstep for ever, and no prompt would interrupt those that decode.
     """
-    first = load.concurrency
-    measured = range(first, first + max(2 * load.concurrency, LEAST_MEASURED))
-    count = measured.stop + load.concurrency
+    first, count = load.concurrency, WAVES * load.concurrency
+    measured = range(0 if lockstep else first, count)
+    count += 0 if lockstep else first
     rng = np.random.default_rng(np.random.SeedSequence([seed, load.concurrency, load.prompt_tokens]))
     prompts, responses = (
         rng.integers(max(1, round(load.shortest * nominal)), nominal, count, endpoint=True).tolist()
         for nominal in (load.prompt_tokens, load.response_tokens)
     )
-    left = rng.uniform(size=first) if spread else np.ones(first)
-    responses[:first] = [max(1, round(tokens * share)) for tokens, share in zip(responses[:first], left, strict=True)]
+    if not lockstep:
+        left = rng.uniform(size=first)
+        responses[:first] = [max(1, round(tokens * share)) for tokens, share in zip(responses[:first], left, strict=True)]
     accepted = load.acceptance_length or 1.0
     return [
         Request(i, i, prompt, response, max(1, round((response - 1) / accepted)) if response > 1 else 0)

@@ -86,6 +86,10 @@ class Engine(Strict):
     dispatch."""
     async_scheduling: bool = False
     """Overlap host work with the device: the iteration takes the longer of the two."""
+    overlap_scheduling: bool | None = None
+    """SGLang: prepare an iteration while the device works on the one before; false adds what the host takes for it.
+    Default as SGLang decides: off for recurrent models that cache prefixes, for n-gram drafts and, before 0.5.12, for
+    all drafts."""
 
     @property
     def mixes_prefill(self) -> bool:

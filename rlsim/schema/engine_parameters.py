@@ -149,6 +149,8 @@ class EngineFamily(Strict):
     next can be scheduled."""
     drafting_sequence_s: NonNegativeFloat
     """The same per running sequence of one attention copy."""
+    unhidden_s: NonNegativeFloat = 0.0
+    """Host time per iteration, besides, where the next one is not prepared while the device works."""
     drafting_rows: int = Field(ge=0)
     """Speculating iterations behind these two; 0: assumed."""
     prefill: PrefillHost = PrefillHost()

@@ -173,10 +173,11 @@ def test_aggregate_serving_pays_for_its_prefills(tmp_path: Path) -> None:
 
 def test_equal_lengths_do_not_run_in_lockstep_where_prefill_stands_alone() -> None:
     load = Load(64.0, 64, 1000, 100, 1.0, 1.0)
-    requests, measured = drawn_requests(load, seed=0, spread=True)
+    requests, measured = drawn_requests(load, seed=0, lockstep=False)
     assert {one.response_tokens for one in requests[64:]} == {100}
-    wave = drawn_requests(load, seed=0, spread=False)[0]
+    wave, all_of_it = drawn_requests(load, seed=0, lockstep=True)
     assert {one.response_tokens for one in wave} == {100}
+    assert (len(wave), all_of_it) == (640, range(640))
     # Evenly anywhere in their responses: the mean of 64 uniform shares is within four standard errors of a half.
     left = [one.response_tokens for one in requests[: measured.start]]
     assert abs(sum(left) / 64 - 50) < 4 * 100 / (12 * 64) ** 0.5
@@ -186,6 +187,32 @@ def test_equal_lengths_do_not_run_in_lockstep_where_prefill_stands_alone() -> No
     served = closed_loop(table, requests, 64, measured.stop)[measured.start :]
     together = closed_loop(table, wave, 64, measured.stop)[measured.start :]
     assert np.mean([one.tpot_s for one in served]) > 1.1 * np.mean([one.tpot_s for one in together])
+
+
+def test_lengths_that_are_no_whole_numbers_are_means() -> None:
+    drawn = load_of(point(isl="499.66", osl="505.3", serving_mode="agg"))
+    assert (drawn.prompt_tokens, drawn.response_tokens, drawn.shortest) == (1000, 1010, 0.0)
+    assert drawn.mean_share * drawn.prompt_tokens == pytest.approx(499.66, rel=0.01)
+    stated = load_of(point(isl="499.66", osl="505.3", random_range_ratio="0.8"))
+    assert (stated.prompt_tokens, stated.shortest) == (500, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("cells", "quantity"),
+    [
+        ({}, "time per output token"),
+        ({"concurrency": "4"}, "decode step"),
+        ({"stream_interval_est": "1"}, "decode step"),
+        ({"serving_mode": "disagg"}, "decode step"),
+        ({"tpot_ms": ""}, "decode step"),
+    ],
+)
+def test_windows_with_prefills_tell_no_decode_step(tmp_path: Path, cells: dict[str, str], quantity: str) -> None:
+    served = {"serving_mode": "agg", "concurrency": "64", "osl": "1024", "stream_interval_est": "30"}
+    cells = point(**{**served, "decode_step_ms_est": "20", "tpot_ms": "30", **cells})
+    (row,) = validated(tmp_path, cells).rows
+    assert row.details["quantity"] == quantity
+    assert row.measured == (20 if quantity == "decode step" else 30)
 
 
 def test_speculation_divides_an_iteration_by_what_it_gains(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ ARGS=( --hf-checkpoint /models/Qwen3-4B --rollout-batch-size 32 --n-samples-per-
   --use-dynamic-batch-size --max-tokens-per-gpu 9216 --use-kl-loss )
 ray job submit --runtime-env-json="{\\"a\\": 1}" -- python3 train_async.py --actor-num-nodes 1 \\
   --actor-num-gpus-per-node 4 --rollout-num-gpus 4 --rollout-num-gpus-per-engine 2 ${MODEL_ARGS[@]} ${ARGS[@]} \\
-  --sglang-mem-fraction-static 0.7 --tensor-model-parallel-size 2
+  --sglang-mem-fraction-static 0.7 --tensor-model-parallel-size 2 --sglang-disable-overlap-schedule
 """
 OPENRLHF = """python3 -m openrlhf.cli.train_ppo_ray --actor.num_nodes 1 --actor.num_gpus_per_node 8 \\
  --vllm.num_engines 4 --vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.5 \\
@@ -111,6 +111,7 @@ RECIPES = {
         "workload.prompts_per_step": 32, "workload.generations_per_prompt": 8, "workload.max_sequence_tokens": 5120,
         "cluster.num_gpus": 8, "cluster.generation_gpus": 4, "loop.style": "slime", "engine.tensor_parallel": 2,
         "trainer.tensor_parallel": 2, "trainer.global_batch_samples": 128, "trainer.reference_logprobs": True,
+        "engine.overlap_scheduling": False,
     }),
     "openrlhf": ("run.sh", OPENRLHF, {
         "workload.prompts_per_step": 128, "workload.generations_per_prompt": 8, "workload.max_sequence_tokens": 4096,

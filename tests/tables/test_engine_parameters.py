@@ -18,6 +18,7 @@ from rlsim.projection.project import project
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters, LayerKernels, version_order
+from rlsim.schema.speculation import Speculation
 
 SETS = sorted(path.stem for path in (data_folder("calibration") / "engines").glob("*.yaml"))
 SMALL = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
@@ -116,6 +117,32 @@ def test_speculation_adds_its_own_host_time() -> None:
     host = engine_host(Engine(), load_card("qwen3-8b"), ENGINES)
     assert host.seconds(np.array([0.0, 10.0]), False) == pytest.approx([0.003, 0.0033])
     assert host.seconds(np.array([0.0, 10.0]), True) == pytest.approx([0.0035, 0.00384])
+
+
+RECURRENT = {"name": "sglang", "version": "0.5.8"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "card", "drafting", "ahead"),
+    [
+        (RECURRENT, "qwen3-next-80b-a3b", {}, False),
+        ({**RECURRENT, "prefix_caching": False}, "qwen3-next-80b-a3b", {}, True),
+        ({**RECURRENT, "overlap_scheduling": True}, "qwen3-next-80b-a3b", {}, True),
+        ({"name": "vllm"}, "qwen3-next-80b-a3b", {}, True),
+        ({"name": "vllm", "overlap_scheduling": False}, "qwen3-8b", {}, False),
+        (RECURRENT, "qwen3-8b", {}, True),
+        (RECURRENT, "qwen3-8b", {"method": "eagle3"}, False),
+        ({"name": "sglang", "version": "0.5.12"}, "qwen3-8b", {"method": "eagle3"}, True),
+        ({"name": "sglang"}, "qwen3-8b", {"method": "ngram"}, False),
+    ],
+)
+def test_a_host_that_does_not_schedule_ahead_adds_its_time(
+    engine: dict[str, Any], card: str, drafting: dict[str, Any], ahead: bool
+) -> None:
+    speculation = Speculation(**drafting, draft_length=3, acceptance_length=2.0) if drafting else Speculation()
+    set_ = changed(ENGINES, families=tuple(changed(one, unhidden_s=0.007) for one in ENGINES.families))
+    found, plain = (engine_host(Engine(**engine), load_card(card), one, speculation) for one in (set_, ENGINES))
+    assert found.iteration_s - plain.iteration_s == pytest.approx(0.0 if ahead else 0.007)
 
 
 def test_a_rollout_engine_adds_the_frameworks_iteration_and_takes_its_time_per_sequence() -> None:
