@@ -282,7 +282,8 @@ def moved_hosts(inputs: EngineInputs, moves: Mapping[str, Fitted]) -> dict[str, 
     engine, factor, drafting = inputs.engine, inputs.host.factor, inputs.drafting
     own = {term: sets for term, sets in moves.items() if len(parts := term.split("/")) < 3 or parts[1] == engine.name}
     device = inputs.device.profile
-    return {term: replace(_host(engine, inputs.model, device, sets, drafting), factor=factor) for term, sets in own.items()}
+    hosts = {term: _host(engine, inputs.model, device, sets, drafting) for term, sets in own.items()}
+    return {term: replace(host, factor=factor) for term, host in hosts.items()}
 
 
 def _host(

@@ -31,8 +31,8 @@ from rlsim.simulation.requests import Request
 WAVES = 10
 """Requests of each client of a closed loop."""
 FRONT_END_S, PROMPT_TOKEN_S = 0.02, 3.5e-6
-"""What a time to the first token holds besides the engine's: client, server and detokenisation, and per prompt token its
-encoding as text. Read off closed loops at concurrency 4 whose device takes least (gpt-oss and MiniMax with vLLM and
+"""What a time to the first token holds besides the engine's: client, server and detokenisation, and per prompt token
+its encoding as text. Read off closed loops at concurrency 4 whose device takes least (gpt-oss and MiniMax with vLLM and
 TensorRT-LLM on 8 Blackwell GPUs: 18 to 33 ms and 3.3 to 3.9 us a token more than the engine's)."""
 WINDOW_PREFILLS = 0.5
 """Prefills of a window of tokens up to which its median is one without."""
@@ -198,8 +198,8 @@ def drawn_requests(load: engines.Load, seed: int, lockstep: bool) -> tuple[list[
         for nominal in (load.prompt_tokens, load.response_tokens)
     )
     if not lockstep:
-        left = rng.uniform(size=first)
-        responses[:first] = [max(1, round(tokens * share)) for tokens, share in zip(responses[:first], left, strict=True)]
+        shares = zip(responses[:first], rng.uniform(size=first), strict=True)
+        responses[:first] = [max(1, round(tokens * left)) for tokens, left in shares]
     accepted = load.acceptance_length or 1.0
     return [
         Request(i, i, prompt, response, max(1, round((response - 1) / accepted)) if response > 1 else 0)
