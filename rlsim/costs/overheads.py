@@ -93,6 +93,7 @@ class TrainingOverheads:
     """What a trainer makes of the times of tables and links; terms as TrainingParameters tells them.
 
     dense_speed, moe_speed: of the stack's kernels in layers without and with experts over those of tuned pretraining.
+    wide_efficiency, wide_grouped_efficiency: of what stays in BF16 beside products of four bits.
     grouped_efficiency, permute_passes, quantise_bytes, logits_bytes, attention_speed: with what features of the stack
     and the precision change. moe_host_layer_s, expert_host_s: with graphs, overlap, static shapes and the processor of
     the host. launch_factor: host time of a launch over an x86 host's. update_speed: speed in the passes of an update
@@ -103,6 +104,8 @@ class TrainingOverheads:
     moe_speed: float
     dense_efficiency: float
     grouped_efficiency: float
+    wide_efficiency: float
+    wide_grouped_efficiency: float
     elementwise_passes: float
     permute_passes: float
     quantise_bytes: float
@@ -241,7 +244,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     stack, four_bits = _stack_terms(scenario, fitted), trainer.precision == "nvfp4"
     gain = terms.nvfp4_gain if four_bits else 1.0
     fused_gain = terms.fused_grouped_gain if features.fused_grouped_mlp else 1.0
-    efficiency = terms.dense_efficiency * gain
+    efficiency, grouped = terms.dense_efficiency * gain, terms.grouped_efficiency * fused_gain * stack.grouped_speed
     for_all, of_experts = trainer.device_efficiency, trainer.moe_device_efficiency
     of_experts = for_all if of_experts is None else of_experts
     layer_s, expert_s = _host_s(terms, features, trainer.precision)
@@ -249,7 +252,9 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
         dense_speed=stack.dense_speed if for_all is None else for_all / efficiency,
         moe_speed=stack.moe_speed if of_experts is None else of_experts / efficiency,
         dense_efficiency=efficiency,
-        grouped_efficiency=terms.grouped_efficiency * gain * fused_gain * stack.grouped_speed,
+        grouped_efficiency=grouped * (terms.nvfp4_grouped_gain if four_bits else 1.0),
+        wide_efficiency=terms.dense_efficiency,
+        wide_grouped_efficiency=grouped,
         elementwise_passes=terms.elementwise_passes,
         permute_passes=terms.permute_passes
         * (terms.hybridep_permute if features.moe_dispatcher == "hybridep" else 1.0),

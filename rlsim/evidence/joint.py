@@ -36,7 +36,7 @@ Progress = Callable[[str], object]
 NOT_A_LOAD = 0.5
 """A row that takes less than this share of what its kernels alone take was measured under another load than it says."""
 
-ROUNDS = 3
+ROUNDS = 4
 """Moves of the terms."""
 HELD = (
     "training/", "engines/", "steps/host/", "steps/sequence_s", "steps/in_process", "steps/executor_s",

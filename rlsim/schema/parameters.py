@@ -153,6 +153,8 @@ class TrainingParameters(ParameterSet):
     nvfp4_gain: PositiveFloat
     """Speed of training's products in NVFP4 over the operator tables', relative to other precisions: those tables were
     collected on engines' kernels for small batches."""
+    nvfp4_grouped_gain: PositiveFloat = 1.0
+    """The same of the products of one expert after the other."""
     elementwise_passes: PositiveFloat
     """Memory traffic of norms, residuals and activations over that of perfectly fused kernels."""
     permute_passes: PositiveFloat

@@ -50,6 +50,10 @@ class StackFeatures(Strict):
     even, as in tuned pretraining."""
     fp8_attention: bool = False
     """Attention runs in FP8."""
+    bf16_layer_share: float = Field(0.0, ge=0, le=1)
+    """Share of the layers whose products stay in BF16 (Megatron's ``num_layers_at_start_in_bf16`` and ``_at_end_``)."""
+    bf16_projections: bool = False
+    """Projections of attention, and into and out of the latent space of experts, stay in BF16 in all layers."""
     fused_cross_entropy: bool = False
     """Loss and log-probs run as one fused kernel over the logits in BF16."""
     gradient_precision: GradientPrecision = "fp32"
@@ -188,6 +192,10 @@ class Trainer(Strict):
     routing costs their steps is in the fitted speed of their expert layers."""
     fp8_attention: bool | None = None
     """Attention in FP8; default: as in the stack."""
+    bf16_layer_share: float | None = Field(None, ge=0, le=1)
+    """Share of the layers whose products stay in BF16; default: as in the stack."""
+    bf16_projections: bool | None = None
+    """Projections of attention and of latent experts in BF16; default: as in the stack."""
     fused_cross_entropy: bool | None = None
     """Loss and log-probs as one fused kernel; default: as in the stack."""
     gradient_precision: GradientPrecision | None = None

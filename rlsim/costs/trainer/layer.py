@@ -114,18 +114,21 @@ class TrainingLayers:
         Tables hold products in the forward orientation: backward the shapes are theirs, but nothing counts as measured.
         """
         own = self.overheads
-        products, experts, router_s = raw.products.forward, raw.experts.forward, raw.router_s
+        frozen, router_s = self.trainer.lora_rank is not None, raw.router_s
+        products, experts, wide, wide_experts = (
+            one.timed(backward, frozen) for one in (raw.products, raw.experts, raw.wide, raw.wide_experts)
+        )
         attended, small = 1.0, 1.0
         if backward:
-            products, experts = raw.products.inputs, raw.experts.inputs
             attended, small = raw.attention_backward, ELEMENTWISE_BACKWARD
-            if self.trainer.lora_rank is None:
-                products, experts = products + raw.products.weights, experts + raw.experts.weights
-                router_s = 2 * router_s
+            router_s = router_s if frozen else 2 * router_s
         dense = at_efficiency("products", products, own.dense_efficiency * speed)
-        parts = [dense.lasting(dense.seconds + router_s / speed, dense.measured)]
+        wide_s = float(wide.seconds[0]) / own.wide_efficiency
+        parts = [dense.lasting(dense.seconds + (router_s + wide_s) / speed, dense.measured)]
         if raw.local_experts:
-            parts.append(at_efficiency("experts", experts, own.grouped_efficiency * speed))
+            grouped = at_efficiency("experts", experts, own.grouped_efficiency * speed)
+            wide_s = float(wide_experts.seconds[0]) / (own.wide_grouped_efficiency * speed)
+            parts.append(grouped.lasting(grouped.seconds + wide_s, grouped.measured))
         joined = own.context_attention if self.trainer.context_parallel > 1 else 1.0
         activated = 0.0 if own.features.fused_grouped_mlp else raw.expert_bytes
         adapted = 0.0 if own.features.fused_adapters else raw.adapter_bytes

@@ -50,12 +50,23 @@ class Pass:
     def __add__(self, other: Pass) -> Pass:
         return Pass(self.forward + other.forward, self.inputs + other.inputs, self.weights + other.weights)
 
+    def timed(self, backward: bool, frozen: bool) -> OperatorTime:
+        """Products of one of both passes; frozen weights need the gradients of their inputs alone."""
+        if not backward:
+            return self.forward
+        return self.inputs if frozen else self.inputs + self.weights
+
+    def repeated(self, times: float) -> Pass:
+        """As if it ran so often."""
+        return Pass(*(timed.repeated(times) for timed in (self.forward, self.inputs, self.weights)))
+
 
 @dataclass(frozen=True)
 class LayerWork:
     """One layer on one rank for one micro-batch. Seconds of operators and links; elements and bytes of what is moved.
 
-    products: dense ones; experts: of every expert on the rank, one after the other; router_s: in BF16, forward.
+    products: dense ones; experts: of every expert on the rank, one after the other; wide, wide_experts: those of both
+    that stay in BF16 beside products of four bits; router_s: in BF16, forward.
     quantised: input and output elements of products in low precision, as (forward, backward). elementwise_bytes: of
     perfectly fused norms, residuals and activations; expert_bytes: of the activation functions of routed experts.
     routed_bytes: one pass over the activations that go to experts.
@@ -69,6 +80,8 @@ class LayerWork:
 
     products: Pass
     experts: Pass
+    wide: Pass
+    wide_experts: Pass
     router_s: float
     attention: OperatorTime
     attention_backward: float
@@ -97,12 +110,16 @@ class LayerSplit:
     lora_rank: int | None
     dispatcher: Dispatcher
     expert_imbalance: float
+    bf16_layer_share: float
+    bf16_projections: bool
 
     @classmethod
     def of(cls, trainer: Trainer, features: StackFeatures) -> LayerSplit:
         """That of ``trainer``, whose stack has ``features``; the layer is that of the rank with most routed tokens."""
         sizes = trainer.tensor_parallel, trainer.context_parallel, trainer.expert_parallel
-        return cls(*sizes, trainer.precision, trainer.lora_rank, features.moe_dispatcher, features.expert_imbalance)
+        routing = features.moe_dispatcher, features.expert_imbalance
+        kept = features.bf16_layer_share, features.bf16_projections
+        return cls(*sizes, trainer.precision, trainer.lora_rank, *routing, *kept)
 
 
 @lru_cache(maxsize=LAYERS_KEPT)
@@ -132,8 +149,9 @@ class TrainedLayer:
         """What the layer takes."""
         card, tp, tokens = self.card, self.split.tensor_parallel, self.tokens
         moe = card.moe if self.moe_layer else None
-        matrices = self._dense_matrices()
-        inputs, outputs = (tokens * sum(getattr(one, side) for one in matrices) for side in ("k", "n"))
+        kept, matrices = self._dense_matrices()
+        inputs, outputs = (tokens * sum(getattr(one, side) for one in kept + matrices) for side in ("k", "n"))
+        read, written = tokens * sum(one.k for one in kept), tokens * sum(one.n for one in kept)
         routed, inner, activated = 0.0, card.expert_hidden_size, 0.0
         if moe is not None:
             routed = tokens / tp * moe.top_k * self.split.expert_imbalance
@@ -147,20 +165,22 @@ class TrainedLayer:
             self.device.fabric.collective(op, tp, tokens * (card.hidden_size * BYTES_PER_ELEMENT["bf16"]))
             for op in ("all_gather", "reduce_scatter")
         )
-        products, router_s = self._passes(matrices, tokens, self.split.precision), 0.0
+        products, wide = self._products(kept, matrices, moe)
+        router_s = 0.0
         if moe is not None:
             router = Matrix("router", moe.num_experts, card.hidden_size)
             router_s = float(self.device.operators.gemm(np.array([tokens / tp]), router, "bf16").seconds[0])
-        if moe is not None and moe.latent_size is not None:
-            # Sequence parallelism divides the tokens here, not the matrices, which every rank holds whole.
-            products = products + self._passes(work.latent_expert_matrices(card), tokens / tp, self.split.precision)
+        experts, wide_experts = self._experts(moe) if moe is not None else (_no_pass(), _no_pass())
+        low = 1.0 - self._bf16_share if self.split.precision != "bf16" else 0.0
         return LayerWork(
             products=products,
-            experts=self._experts(moe) if moe is not None else _no_pass(),
+            experts=experts,
+            wide=wide,
+            wide_experts=wide_experts,
             router_s=router_s,
             attention=self._mixing(),
             attention_backward=RECURRENT_BACKWARD if self.shape.mixer == "recurrent" else ATTENTION_BACKWARD,
-            quantised=(inputs, outputs) if self.split.precision != "bf16" else (0.0, 0.0),
+            quantised=(low * (inputs - read), low * (outputs - written)),
             elementwise_bytes=self._elementwise_bytes(moe),
             expert_bytes=activated,
             routed_bytes=routed * inner * BYTES_PER_ELEMENT["bf16"],
@@ -174,17 +194,36 @@ class TrainedLayer:
             matrices=moe.matrices if moe is not None else 0,
         )
 
-    def _dense_matrices(self) -> list[Matrix]:
-        """Of the mixer and of the feed-forward block, but for routed experts."""
+    def _products(self, kept: list[Matrix], matrices: list[Matrix], moe: MoECard | None) -> tuple[Pass, Pass]:
+        """Dense products of the mean layer in the trainer's precision, and those that stay in BF16; kept: always."""
+        share = self._bf16_share
+        products, wide = self._passes(matrices, self.tokens), passes(self.device, kept, self.tokens, "bf16")
+        if moe is not None and moe.latent_size is not None:
+            # Sequence parallelism divides the tokens here, not the matrices, which every rank holds whole.
+            latent, own = work.latent_expert_matrices(self.card), self.tokens / self.split.tensor_parallel
+            if self.split.bf16_projections:
+                wide = wide + passes(self.device, latent, own, "bf16")
+            else:
+                products = products + self._passes(latent, own)
+        if share:
+            wide = wide + passes(self.device, matrices, self.tokens, "bf16").repeated(share)
+            products = products.repeated(1 - share)
+        return products, wide
+
+    def _dense_matrices(self) -> tuple[list[Matrix], list[Matrix]]:
+        """Those that stay in BF16 whatever the precision, and all others but routed experts."""
         card, tp = self.card, self.split.tensor_parallel
         matrices = recurrent_matrices(card, tp) if self.shape.mixer == "recurrent" else []
         if self.shape.mixer == "attention":
             matrices = work.attention_matrices(card, tp) + indexer_matrices(card)
+        ffn: list[Matrix] = []
         if self.moe_layer and card.moe is not None:
-            return matrices + work.shared_expert_matrices(card, tp)
-        if not self.shape.ffn:
-            return matrices
-        return matrices + work.ffn_matrices(card.hidden_size, card.intermediate_size, tp, card.gated_ffn)
+            ffn = work.shared_expert_matrices(card, tp)
+        elif self.shape.ffn:
+            ffn = work.ffn_matrices(card.hidden_size, card.intermediate_size, tp, card.gated_ffn)
+        if self.split.bf16_projections and self.shape.mixer == "attention":
+            return matrices, ffn
+        return [], matrices + ffn
 
     def _elementwise_bytes(self, moe: MoECard | None) -> float:
         """Norms, residuals, activation, the gate of a recurrent mixer; a single block has half of a layer's norms."""
@@ -198,17 +237,25 @@ class TrainedLayer:
             moved += float(gate_bytes(self.tokens, card.recurrent, tp))
         return moved
 
-    def _passes(self, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
-        return passes(self.device, matrices, tokens, precision)
+    @property
+    def _bf16_share(self) -> float:
+        return self.split.bf16_layer_share if self.split.precision != "bf16" else 0.0
 
-    def _experts(self, moe: MoECard) -> Pass:
-        """Every expert of the rank on its even share of the tokens that reach the rank."""
+    def _passes(self, matrices: list[Matrix], tokens: float) -> Pass:
+        return passes(self.device, matrices, tokens, self.split.precision)
+
+    def _experts(self, moe: MoECard) -> tuple[Pass, Pass]:
+        """Every expert of the rank on its even share of the tokens that reach the rank: in the trainer's precision, and
+        in the layers that stay in BF16."""
         split, hidden, width = self.split, self.card.expert_hidden_size, moe.expert_intermediate_size
         local = moe.num_experts / split.expert_parallel
         share = self.tokens / split.tensor_parallel * moe.top_k / local * split.expert_imbalance
         matrices = [Matrix("gate and up", (moe.matrices - 1) * width, hidden), Matrix("down", hidden, width)]
-        one = self._passes(matrices, max(1.0, share), split.precision)
-        return Pass(*(timed.repeated(local) for timed in (one.forward, one.inputs, one.weights)))
+        own, kept = self._passes(matrices, max(1.0, share)).repeated(local), self._bf16_share
+        if not kept:
+            return own, _no_pass()
+        wide = passes(self.device, matrices, max(1.0, share), "bf16").repeated(local * kept)
+        return own.repeated(1 - kept), wide
 
     def _mixing(self) -> OperatorTime:
         """Attention or recurrence of packed sequences, forward: as equal prompts of the same mean squared length."""
