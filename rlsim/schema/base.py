@@ -1,7 +1,5 @@
 """The common base of every input record, and the value types they share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
