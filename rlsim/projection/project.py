@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlsim.loading.scenario import dump_scenario, scenario_digest
+from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
 from rlsim.projection.efficiency import measured_beside
 from rlsim.projection.summary import phase_parts, price_usd, provenance_of, speedups, timed, variant_of
@@ -83,5 +83,5 @@ def about(scenario: Scenario) -> dict[str, Any]:
         "seed": scenario.simulation.seed,
         "price_per_gpu_hour_usd": price_usd(scenario),
         "price_source": scenario.hardware.price_per_gpu_hour_usd.source,
-        "resolved_scenario": dump_scenario(scenario),
+        "asked": scenario,
     }
