@@ -36,29 +36,11 @@ Exit codes: 0 done, 2 bad input or a configuration that cannot run (one message 
 """
 
 SINGLE = (
-    project.project,
-    project.run,
-    project.schema,
-    planning.sweep,
-    planning.plan,
-    planning.sensitivity,
-    planning.techniques,
-    planning.compare,
-    project.blame,
-    readers.export,
-    project.report,
-    project.plot,
-    guidance.new,
-    guidance.size,
-    guidance.explain,
-    guidance.support,
-    readers.traces,
-    readers.log,
-    guidance.check,
-    guidance.headroom,
-    project.explore,
-    readers.import_config,
-)
+    project.project, project.run, project.schema, planning.sweep, planning.plan, planning.sensitivity,
+    planning.techniques, planning.compare, project.blame, readers.export, project.report, project.plot, guidance.new,
+    guidance.size, guidance.explain, guidance.support, readers.traces, readers.log, guidance.check, guidance.headroom,
+    project.explore, readers.import_config,
+)  # fmt: skip
 """Commands that belong to no group, in the order of the help."""
 
 
