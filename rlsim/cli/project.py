@@ -37,7 +37,7 @@ def project(
 
     given = given_scenario(scenario, words, overrides, *_simulation(seed=seed, replications=replications))
     with ProgressLine("replications") as progress:
-        answer = run(given, progress.reach)
+        answer = run(given, progress.reach, timeline=out is not None)
     if out is not None:
         from rlsim.report.folder import write_out
 

@@ -24,10 +24,16 @@ def baseline_of(scenario: Scenario) -> Scenario:
     return Scenario.model_validate({**dict(scenario), "speculation": Speculation()})
 
 
-def project(scenario: Scenario, progress: Progress | None = None, tables: OperatorTables | None = None) -> Projection:
+def project(
+    scenario: Scenario,
+    progress: Progress | None = None,
+    tables: OperatorTables | None = None,
+    timeline: bool = True,
+) -> Projection:
     """Simulate ``scenario`` and its autoregressive baseline, replication by replication on the same drawn work.
 
     progress: called with (done, total) simulated variants. tables: operator tables in place of the profile's own.
+    timeline: with the spans and curves that its files and pictures show.
     Raises Infeasible where a configuration cannot run and InputError where it makes no sense.
     """
     variants = [baseline_of(scenario), scenario] if scenario.speculation.active else [baseline_of(scenario)]
@@ -38,7 +44,7 @@ def project(scenario: Scenario, progress: Progress | None = None, tables: Operat
             if progress is not None:
                 progress(place * each + done, len(variants) * each)
 
-        return simulate_variant(variants[place], tables, advance, detailed=True)
+        return simulate_variant(variants[place], tables, advance, detailed=timeline)
 
     runs = [simulated(place) for place in range(len(variants))]
     return _answer(scenario, runs[0], runs[-1])
