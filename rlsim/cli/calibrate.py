@@ -7,7 +7,8 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-from rlsim.cli.output import Commands, FormerWords, print_answer, terminal_style
+from rlsim.cli.groups import Commands, FormerWords
+from rlsim.cli.output import print_answer, terminal_style
 from rlsim.errors import InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path

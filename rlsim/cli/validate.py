@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlsim.cli.output import Commands, FormerWords, print_answer, terminal_style
+from rlsim.cli.groups import Commands, FormerWords
+from rlsim.cli.output import print_answer, terminal_style
 from rlsim.evidence.tables import Kind
 from rlsim.files.progress import ProgressLine
 

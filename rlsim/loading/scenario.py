@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, catalogue, find_entry, length_file
-from rlsim.files.reading import DOCUMENT_BYTES, installed_version, read_text, shown_path
-from rlsim.files.yaml import dump_yaml, parse_yaml
+from rlsim.files.reading import DOCUMENT_BYTES, delivered, installed_version, read_text, shown_path
+from rlsim.files.yaml import dump_yaml, parse_yaml, read_yaml
 from rlsim.loading.document import (
     DRAWN_KEYS,
     REFERENCES,
@@ -64,7 +64,10 @@ def load_scenario(
     path = find_scenario(path_or_name)
     if path.is_file() and path.suffix.lower() in FOREIGN_SUFFIXES:
         raise InputError(f"{shown_path(path)}: a scenario is a YAML file ({path.suffix} is none); rlsim new writes one")
-    return scenario_of_text(read_text(path, DOCUMENT_BYTES), shown_path(path), path.parent, given, path)
+    text, where = read_text(path, DOCUMENT_BYTES), shown_path(path)
+    if not delivered(path):
+        return scenario_of_text(text, where, path.parent, given, path)
+    return _of_document(*with_parents(read_yaml(path), text, where, path.parent, path), path.parent, given)
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlsim.loading.scenario import dump_scenario, scenario_digest
+from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
 from rlsim.projection.efficiency import measured_beside
 from rlsim.projection.summary import phase_parts, price_usd, provenance_of, speedups, timed, variant_of
@@ -24,10 +24,16 @@ def baseline_of(scenario: Scenario) -> Scenario:
     return Scenario.model_validate({**dict(scenario), "speculation": Speculation()})
 
 
-def project(scenario: Scenario, progress: Progress | None = None, tables: OperatorTables | None = None) -> Projection:
+def project(
+    scenario: Scenario,
+    progress: Progress | None = None,
+    tables: OperatorTables | None = None,
+    timeline: bool = True,
+) -> Projection:
     """Simulate ``scenario`` and its autoregressive baseline, replication by replication on the same drawn work.
 
     progress: called with (done, total) simulated variants. tables: operator tables in place of the profile's own.
+    timeline: with the spans and curves that its files and pictures show.
     Raises Infeasible where a configuration cannot run and InputError where it makes no sense.
     """
     variants = [baseline_of(scenario), scenario] if scenario.speculation.active else [baseline_of(scenario)]
@@ -38,7 +44,7 @@ def project(scenario: Scenario, progress: Progress | None = None, tables: Operat
             if progress is not None:
                 progress(place * each + done, len(variants) * each)
 
-        return simulate_variant(variants[place], tables, advance, detailed=True)
+        return simulate_variant(variants[place], tables, advance, detailed=timeline)
 
     runs = [simulated(place) for place in range(len(variants))]
     return _answer(scenario, runs[0], runs[-1])
@@ -83,5 +89,5 @@ def about(scenario: Scenario) -> dict[str, Any]:
         "seed": scenario.simulation.seed,
         "price_per_gpu_hour_usd": price_usd(scenario),
         "price_source": scenario.hardware.price_per_gpu_hour_usd.source,
-        "resolved_scenario": dump_scenario(scenario),
+        "asked": scenario,
     }

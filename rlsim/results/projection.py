@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import astuple, fields
-from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, PlainSerializer
 
 from rlsim.files.records import dataclass
+from rlsim.files.yaml import dump_yaml
 from rlsim.results.answer import Answer
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6, rounded
@@ -316,7 +317,7 @@ class Variant(Side):
 
 class About(Answer):
     """Which scenario an answer is of, and what was asked. The answer's file repeats no more of it than schema,
-    scenario, digest and seed: it is in scenario.yaml beside it."""
+    scenario, digest and seed: it is in scenario.yaml beside it. asked: the scenario, whose text few ask for."""
 
     schema_: str = Field(alias="schema")
     scenario: str
@@ -329,7 +330,12 @@ class About(Answer):
     hardware: str = Field(default="", exclude=True)
     price_per_gpu_hour_usd: float = Field(default=0.0, exclude=True)
     price_source: str = Field(default="", exclude=True)
-    resolved_scenario: str = Field(default="", exclude=True, repr=False)
+    asked: Any = Field(default=None, exclude=True, repr=False)
+
+    @property
+    def resolved_scenario(self) -> str:
+        """The scenario that was asked, whole, as YAML; empty for an answer that was read from a file."""
+        return "" if self.asked is None else dump_yaml(self.asked)
 
     @property
     def asynchronous(self) -> bool:

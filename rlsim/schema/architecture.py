@@ -1,7 +1,5 @@
 """Parts of a model card: experts, latent and sparse attention, recurrent mixers, kinds of layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 

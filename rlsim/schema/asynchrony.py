@@ -5,8 +5,6 @@ Read in their sources: NeMo-RL v0.7 (``async_utils``), verl fully_async (commit 
 (``train_async.py``, ``fully_async``), AReaL 4aef98d8d, ROLL 8eb27cc2, OpenRLHF 3c3be623, prime-rl 559b44772.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, Literal

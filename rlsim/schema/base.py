@@ -1,9 +1,7 @@
 """The common base of every input record, and the value types they share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -42,11 +40,13 @@ class Strict(BaseModel):
             return data
         return {key: _lists_to_tuples(value) for key, value in data.items()}
 
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def model_post_init(self, context: Any, /) -> None:
+        """Raises ValueError where keys do not fit each other, which pydantic tells like any other of its errors.
+
+        An after-validator would do the same, with a signature to inspect and a schema around that of each class.
+        """
         for problem in self._problems():
             raise ValueError(problem)
-        return self
 
     def _problems(self) -> Iterable[str]:
         """What is wrong with keys that are each right by themselves, the first to be told first."""

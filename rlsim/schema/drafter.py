@@ -1,7 +1,5 @@
 """Drafter card: the small network that proposes tokens, and what follows from it by counting."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 

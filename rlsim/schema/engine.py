@@ -1,7 +1,5 @@
 """The rollout engine: its parallel layout, precisions, batching and the host beside it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Literal

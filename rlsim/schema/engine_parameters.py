@@ -1,7 +1,5 @@
 """What no operator table holds of an engine: by family and release, fitted to measured iterations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache

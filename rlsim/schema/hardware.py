@@ -1,7 +1,5 @@
 """Hardware profile: one GPU, its node, its fabric; every number with the place it comes from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Literal

@@ -1,7 +1,5 @@
 """Model card from a Hugging Face config.json; what the card cannot express is refused by name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches

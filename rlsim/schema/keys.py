@@ -1,7 +1,5 @@
 """Every key that a scenario can hold: what it means, its type, its bounds and its default."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The RL loop, the cluster under it and how it is simulated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal, cast
@@ -238,7 +236,7 @@ class Loop(Strict):
         """Batches by which generation may be ahead of training; none in a synchronous loop."""
         return self.asynchrony.batches_ahead if self.mode == "async" else 0.0
 
-    def measured_steps(self, simulation: Simulation, sync_cycle_steps: int = 1) -> range:
+    def measured_steps(self, simulation: "Simulation", sync_cycle_steps: int = 1) -> range:
         """Numbers of the steps that are measured: as stated, else by the rules of the loop, in whole cycles.
 
         sync_cycle_steps: steps of a cycle where the loop is synchronous.

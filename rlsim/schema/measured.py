@@ -3,8 +3,6 @@
 A module of its own: cost models of engine and trainer take it, and calibration makes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from pydantic import Field

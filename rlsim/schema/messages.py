@@ -1,7 +1,5 @@
 """From a pydantic validation error to the one line that a user can act on."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Model card: the architecture of a target model, and what follows from it by counting."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

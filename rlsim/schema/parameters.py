@@ -1,7 +1,5 @@
 """What no operator table holds: few global parameters, fitted to measured RL steps, each with a physical meaning."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, model_validator

@@ -1,7 +1,5 @@
 """What a whole run meets besides its steps: growing lengths, validation, checkpoints, failures. Off by default."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

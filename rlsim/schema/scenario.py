@@ -1,9 +1,8 @@
 """The scenario: one question, fully stated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -171,7 +170,7 @@ class Scenario(Strict, metaclass=InOurWords):
         return changed(features, **stated)
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Scenario:
+    def _fits_together(self) -> Self:
         _simulated_steps(self)
         for check in (
             _loop_and_cluster,

@@ -1,7 +1,5 @@
 """Speculative decoding: who drafts, how many tokens, how many of them survive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal

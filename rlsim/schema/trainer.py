@@ -1,7 +1,5 @@
 """The trainer: parallel layout, batching, recomputation, optimizer and the passes before the update."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field

@@ -1,7 +1,5 @@
 """What is generated in one RL step: how many samples, how long, in which groups."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

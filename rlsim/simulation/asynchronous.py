@@ -14,7 +14,6 @@ from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.generation import Clock, Generation
 from rlsim.simulation.intake import Removed
-from rlsim.simulation.requests import SampleTokens
 from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.units import FloatArray, IntArray, distinct
 from rlsim.workload.draw import DrawnWorkload
@@ -75,15 +74,18 @@ class TokenVersions:
     def __init__(self, account: TokenAccount, generation: Generation) -> None:
         self._generation = generation
         self._response_tokens = account.response_tokens
-        self._past: deque[tuple[float, SampleTokens]] = deque(maxlen=MOST_VERSIONS)
+        self._past: deque[tuple[float, int, FloatArray]] = deque(maxlen=MOST_VERSIONS)
 
     def publish(self) -> None:
         """New weights are about to be published."""
         samples, tokens = self._generation.in_progress()
         if self._generation.intake.rules.at_update == "restart":
             tokens = np.zeros_like(tokens)
-        order = np.argsort(samples)
-        self._past.append((self._generation.clock.now, (samples[order], tokens[order])))
+        # By number from the first of them on: samples in flight lie close together.
+        first = int(samples.min(initial=self._response_tokens.size))
+        held = np.zeros(int(samples.max(initial=first)) - first + 1)
+        held[samples - first] = tokens
+        self._past.append((self._generation.clock.now, first, held))
 
     def ages(self, groups: IntArray) -> dict[int, float]:
         """Response tokens of ``groups`` by the age of the weights that they were generated with, in versions."""
@@ -91,8 +93,10 @@ class TokenVersions:
         whole = self._response_tokens[samples].astype(np.float64)
         finish_s = self._generation.engines.finish_s[samples]
         left, out = whole, dict[int, float]()
-        for age, (time_s, held) in enumerate(reversed(self._past)):
-            older = np.minimum(left, np.where(finish_s <= time_s, whole, _held_of(samples, held)))
+        for age, (time_s, first, held) in enumerate(reversed(self._past)):
+            place = samples - first
+            known = np.where((place >= 0) & (place < held.size), held.take(place, mode="clip"), 0.0)
+            older = np.minimum(left, np.where(finish_s <= time_s, whole, known))
             out[age] = float((left - older).sum())
             left = older
             if not left.any():
@@ -100,15 +104,6 @@ class TokenVersions:
         else:
             out[len(self._past)] = float(left.sum())
         return {age: tokens for age, tokens in out.items() if tokens > 0.0}
-
-
-def _held_of(samples: IntArray, held: SampleTokens) -> FloatArray:
-    """Tokens of ``samples`` by what was held, of which the samples are in order; 0 of others."""
-    numbers, tokens = held
-    if not numbers.size:
-        return np.zeros(samples.size)
-    place = np.minimum(np.searchsorted(numbers, samples), numbers.size - 1)
-    return np.where(numbers[place] == samples, tokens[place], 0.0)
 
 
 def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:

@@ -238,20 +238,22 @@ class Generation:
         if intake.rules.waiting and len(self._done) - intake.position >= intake.pool:
             return
         now_s = self.clock.now
-        while self._next_group < intake.released and self.in_flight < intake.max_in_flight:
-            batch, number = divmod(self._next_group, intake.batch)
-            if intake.rules.unit == "batch" and not number and self.in_flight + intake.batch > intake.max_in_flight:
-                break
-            self._started_s[batch] = min(self._started_s[batch], now_s)
-            self._next_group += 1
-            self.in_flight += 1
-        count = self._next_group - first
+        places = intake.max_in_flight - self.in_flight
+        count = min(intake.released - first, places)
+        if intake.rules.unit == "batch":  # what is left of one that has begun, and others whole
+            begun = -first % intake.batch
+            count = min(count, begun + max(0, places - begun) // intake.batch * intake.batch)
         if not count:
             return
+        self._next_group += count
+        self.in_flight += count
+        for batch in range(first // intake.batch, (first + count - 1) // intake.batch + 1):
+            self._started_s[batch] = min(self._started_s[batch], now_s)
         if not self._running:
             self._busy_since_s = now_s
         intake.started_version[first : first + count] = intake.version
-        self._running |= dict.fromkeys(range(first, first + count))
+        for group in range(first, first + count):
+            self._running[group] = None
         self._changes.append((now_s, 2, count * intake.size))
         self.engines.start(now_s, first, count)
 

@@ -12,7 +12,7 @@ from bench.measurements import Metadata
 from rlsim.calibration import cases
 from rlsim.calibration.case_axes import CPU_QUICK
 from rlsim.calibration.device_profile import DeviceRates, HostSeconds, profile_of
-from rlsim.cli import app
+from rlsim.cli.commands import app_of
 from rlsim.errors import InputError
 from rlsim.tables.operators import OperatorTables
 
@@ -33,7 +33,7 @@ HUGGINGFACE = {
 def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder that ``rlsim calibrate --device cpu --quick`` wrote, along very short axes."""
     monkeypatch.setattr(cases, "axes_for", lambda *_: FEW)
-    told = CliRunner().invoke(app, ["calibrate", "device", "cpu", "--quick", "--out", str(tmp_path / "cpu")])
+    told = CliRunner().invoke(app_of(), ["calibrate", "device", "cpu", "--quick", "--out", str(tmp_path / "cpu")])
     assert told.exit_code == 0, told.output
     assert "self-check" in told.output
     return tmp_path / "cpu"
@@ -58,7 +58,7 @@ def test_a_profile_measured_on_this_machine_projects_a_small_model(calibrated: P
         "simulation": {"replications": 2},
     }
     (folder / "scenario.yaml").write_text(yaml.safe_dump(document))
-    told = CliRunner().invoke(app, ["project", str(folder / "scenario.yaml"), "--json"])
+    told = CliRunner().invoke(app_of(), ["project", str(folder / "scenario.yaml"), "--json"])
     assert told.exit_code == 0, told.output
     answer = json.loads(told.stdout)
     assert answer["candidate"]["phases"]["generation_s"]["mean"] > 0

@@ -282,7 +282,7 @@ def test_a_trace_with_negative_lengths(run: Run, small: str, tmp_path: Path) -> 
 
 
 def test_infeasible_is_an_answer_with_exit_code_2(run: Run, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def infeasible(_: object, progress: object) -> None:
+    def infeasible(_: object, progress: object, timeline: bool) -> None:
         raise Infeasible("weights do not fit", 2.0**34, 2.0**33, "bytes")
 
     monkeypatch.setattr("rlsim.projection.project.project", infeasible)
@@ -290,7 +290,7 @@ def test_infeasible_is_an_answer_with_exit_code_2(run: Run, small: str, monkeypa
 
 
 def test_a_bug_is_not_dressed_up_as_bad_input(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(_: object, progress: object) -> None:
+    def bug(_: object, progress: object, timeline: bool) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("rlsim.projection.project.project", bug)
@@ -299,7 +299,7 @@ def test_a_bug_is_not_dressed_up_as_bad_input(small: str, monkeypatch: pytest.Mo
 
 
 def test_interruption_ends_with_130(run: Run, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: object, progress: object) -> None:
+    def interrupted(_: object, progress: object, timeline: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rlsim.projection.project.project", interrupted)

@@ -9,7 +9,7 @@ import pytest
 import typer
 from measured_tables import row, write
 
-from rlsim.cli import app
+from rlsim.cli.commands import app_of
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -95,7 +95,7 @@ def test_former_words_are_those_of_a_job(
     former: str, words: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, *given = former.split()
-    group = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    group = typer.main.get_command(app_of()).commands[name]  # type: ignore[attr-defined]
     assert group.translated(given) == words.split()
     out, err = capsys.readouterr()
     assert out == "" and (hint in err if hint else err == "")

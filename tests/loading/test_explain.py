@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.cli.main import app
+from rlsim.cli.commands import app_of
 from rlsim.errors import InputError
 from rlsim.loading.explain import ONE_STEP, explain
 from rlsim.loading.scenario import load_scenario
@@ -67,7 +67,7 @@ def test_commands_and_sources() -> None:
 def test_every_command_that_takes_a_scenario_is_named() -> None:
     takes = {
         command.callback.__name__
-        for command in app.registered_commands
+        for command in app_of().registered_commands
         if command.callback is not None and "words" in inspect.signature(command.callback).parameters
     }
     # explain names what the others use, import has words of its own, export simulates nothing.

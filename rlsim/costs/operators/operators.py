@@ -66,6 +66,7 @@ class Operators:
         self.siblings = siblings if tables is not None else ()
         self._measured_here = self.profile == self.reference
         self._products: dict[tuple[bytes, tuple[int, ...], int, int, str], OperatorTime] = {}
+        self._shares: dict[tuple[str, Operation], tuple[float, float]] = {}
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
         own = None if tables is None else TableSource(tables, self.reference)
         self.sources = tuple(source for source in (own, lent) if source is not None)
@@ -80,6 +81,11 @@ class Operators:
 
         What was not fitted of the operation is taken from matrix products, of the precision or else of BF16.
         """
+        if (precision, operation) not in self._shares:
+            self._shares[precision, operation] = self._fitted_shares(precision, operation)
+        return self._shares[precision, operation]
+
+    def _fitted_shares(self, precision: str, operation: Operation) -> tuple[float, float]:
         if self.tables is None:
             return DEFAULT_COMPUTE, DEFAULT_MEMORY
         candidates = ((operation, precision), (operation, "bf16"), ("gemm", precision), ("gemm", "bf16"))

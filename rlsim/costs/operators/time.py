@@ -21,11 +21,20 @@ class OperatorTime:
     bound: Bound
 
     def __add__(self, other: OperatorTime) -> OperatorTime:
+        if self.seconds.shape == other.seconds.shape == (1,):
+            return self._joined(other, self.seconds.item(), other.seconds.item())
         seconds = self.seconds + other.seconds
         known = self.seconds * self.measured + other.seconds * other.measured
         share = np.where(seconds > 0, known / np.maximum(seconds, 1e-300), 1.0)
         longer = self if self.seconds.sum() >= other.seconds.sum() else other
         return OperatorTime(seconds, share, longer.bound)
+
+    def _joined(self, other: OperatorTime, mine: float, others: float) -> OperatorTime:
+        """The sum of single times in plain numbers, in a quarter of the time that arrays of one take."""
+        known = mine * self.measured.item() + others * other.measured.item()
+        share = known / max(mine + others, 1e-300) if mine + others > 0 else 1.0
+        bound = self.bound if mine >= others else other.bound
+        return OperatorTime(np.array([mine + others]), np.array([share]), bound)
 
     def repeated(self, factor: float) -> OperatorTime:
         """The operation repeated ``factor`` times."""

@@ -187,15 +187,18 @@ def packed_bins(lengths: FloatArray, capacity: float) -> Bins:
     longest_first = np.sort(lengths)[::-1]
     # A bin is one whole number, its free tokens times this plus its own number: lists of those are searched in half the
     # time that pairs take, and a sample that goes in just lessens it.
-    unit = len(lengths) + 1
-    free: list[int] = []
-    filled, empty, opened = [], int(capacity) * unit, 0
-    for needed in (longest_first.astype(np.int64) * unit).tolist():
-        slot = bisect_left(free, needed)
+    unit, empty = len(lengths) + 1, int(capacity)
+    needed = longest_first.astype(np.int64)
+    # No two samples longer than half a bin share one: each opens its own, and the room that is left grows in order.
+    opened = int(np.searchsorted(-needed, -(empty // 2)))
+    first = (empty - needed[:opened]) * unit + np.arange(opened)
+    filled, free = first.tolist(), first[first >= unit].tolist()
+    for taken in (needed[opened:] * unit).tolist():
+        slot = bisect_left(free, taken)
         if slot < len(free):
-            rest = free.pop(slot) - needed
+            rest = free.pop(slot) - taken
         else:
-            rest = empty + opened - needed
+            rest = empty * unit + opened - taken
             opened += 1
         filled.append(rest)
         if rest >= unit:

@@ -166,7 +166,8 @@ def _drawn(
             never_measured += value * scale * _heavy(name, posterior.group_degrees)
     # einsum and not a matrix product: so small a one only wakes the threads of a BLAS up, which then spin.
     spread = np.einsum("c,ck->k", direction, posterior.factor)
-    return np.asarray(np.einsum("k,dk->d", spread, _normals(len(posterior.columns))) + never_measured)
+    half = np.einsum("k,dk->d", spread, _normals(len(posterior.columns)))
+    return np.concatenate([half, -half]) + never_measured
 
 
 def error_draws(posterior: Posterior, kind: str, name: str) -> FloatArray:
@@ -195,10 +196,9 @@ def around(mean: float, factors: FloatArray) -> Interval:
 
 @lru_cache(maxsize=2)
 def _normals(columns: int) -> FloatArray:
-    """Standard normal draws, shape (DRAWS, columns); each draw has its mirror image."""
+    """Standard normal draws, shape (DRAWS / 2, columns); each has its mirror image, whose sums differ in sign alone."""
     # By column, so that a posterior with further columns has the same draws of the others.
-    half = np.random.default_rng(SEED).standard_normal((columns, DRAWS // 2)).T
-    return np.ascontiguousarray(np.concatenate([half, -half]))
+    return np.ascontiguousarray(np.random.default_rng(SEED).standard_normal((columns, DRAWS // 2)).T)
 
 
 @lru_cache(maxsize=4096)

@@ -130,7 +130,7 @@ static int32_t replica_of(const Agents *agents, int32_t trajectory) {
 }
 
 static Absence *absence_of(Agents *agents, int32_t trajectory) {
-    return &agents->pool->replicas[replica_of(agents, trajectory)].absence;
+    return &replica_at(agents->pool, replica_of(agents, trajectory))->absence;
 }
 
 /* Its sample becomes its current turn. */
@@ -138,8 +138,8 @@ static void set_turn(Agents *agents, int32_t trajectory) {
     const Rules *rules = &agents->rules;
     const int64_t turn = agents->turn[trajectory], total = rules->iterations[turn], response = rules->response[turn];
     Sequence *sequence = &agents->pool->sequences[trajectory];
-    *sequence = (Sequence){.group = sequence->group, .prompt = sequence->prompt, .history = rules->history[turn],
-                           .response = response, .total = total, .heap_key = NONE,
+    *sequence = (Sequence){.group = sequence->group, .prompt = sequence->prompt, .history = (int32_t)rules->history[turn],
+                           .response = (int32_t)response, .total = (int32_t)total, .heap_key = NONE,
                            .tokens_per_iteration = total ? (double)(response - 1) / (double)total : 0.0};
 }
 
@@ -202,17 +202,18 @@ static void finish(Agents *agents, double time_s, int32_t trajectory) {
 /* A turn has its last token; whether the pool must stop for what follows. */
 static bool ended(void *owner, double time_s, int32_t trajectory, int32_t number) {
     Agents *agents = owner;
-    Replica *replica = &agents->pool->replicas[number];
+    Replica *replica = replica_at(agents->pool, number);
     const Sequence *sequence = &agents->pool->sequences[trajectory];
     const int64_t foreseen = agents->foreseen, following = ++agents->turn[trajectory];
     agents->counters.turns += 1.0;
+    agents->pool->samples.replica[trajectory] = number;
     absence_turn_ended(&replica->absence, time_s, !replica->outstanding);
     if (following == agents->rules.first[trajectory + 1] || time_s >= agents->deadline_s[trajectory]) {
         finish(agents, time_s, trajectory);
         return agents->stop || agents->foreseen > foreseen;
     }
     const bool kept = agents->rules.keeps && agents->rules.history[following];
-    const int64_t tokens = kept ? sequence->prompt + sequence->history + sequence->response - 1 : 0;
+    const int64_t tokens = kept ? sequence->prompt + sequence->history + agents->rules.response[following - 1] - 1 : 0;
     replica_leave(agents->pool, replica, time_s, trajectory, tokens);
     change(&agents->environment, time_s, 1.0);
     ask(agents, &agents->environments, work, time_s, trajectory);
@@ -299,7 +300,7 @@ EXPORT void agents_told(Agents *agents, double *counters, int64_t *changes) {
     told->judge_queued_s = agents->judges.queued_s;
     told->environment_idle_s = told->judge_idle_s = told->reused_tokens = 0.0;
     for (int32_t number = 0; number < agents->pool->num_replicas; number++) {
-        const Replica *replica = &agents->pool->replicas[number];
+        const Replica *replica = replica_at(agents->pool, number);
         told->environment_idle_s += replica->absence.environment_s;
         told->judge_idle_s += replica->absence.judge_s;
         told->reused_tokens += (double)replica->kept.reused;

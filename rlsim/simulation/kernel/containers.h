@@ -103,13 +103,12 @@ static inline void ordered_set(Ordered *ordered, int32_t number, double key) {
     ordered_put(ordered, at, entry);
 }
 
-/* A key, a pair of replica and prompt, and how many of its samples are resident; 0 marks a free place. */
+/* A prompt, and how many of its samples are resident; 0 marks a free place. */
 typedef struct {
-    int64_t key;
-    int32_t count;
+    int32_t key, count;
 } Shared;
 
-/* A hash table of them with open addressing and linear probes.
+/* A hash table of them for a replica, with open addressing and linear probes.
  *
  * mask: the number of places less 1, which is a power of two and at least twice the keys that can be in it. */
 typedef struct {
@@ -117,30 +116,30 @@ typedef struct {
     uint64_t mask;
 } Residents;
 
-static inline uint64_t residents_home(const Residents *residents, int64_t key) {
+static inline uint64_t residents_home(const Residents *residents, int32_t key) {
     return ((uint64_t)key * UINT64_C(0x9E3779B97F4A7C15) >> 20) & residents->mask; /* Fibonacci hashing */
 }
 
 /* The place of a key, or the free one where it belongs. */
-static inline uint64_t residents_find(const Residents *residents, int64_t key) {
+static inline uint64_t residents_find(const Residents *residents, int32_t key) {
     uint64_t at = residents_home(residents, key);
     while (residents->places[at].count && residents->places[at].key != key)
         at = (at + 1) & residents->mask;
     return at;
 }
 
-static inline int32_t residents_count(const Residents *residents, int64_t key) {
+static inline int32_t residents_count(const Residents *residents, int32_t key) {
     return residents->places[residents_find(residents, key)].count;
 }
 
-static inline void residents_add(Residents *residents, int64_t key) {
+static inline void residents_add(Residents *residents, int32_t key) {
     Shared *place = &residents->places[residents_find(residents, key)];
     place->key = key;
     place->count++;
 }
 
 /* One sample of a key less; how many are left. With the last one, later keys close the gap in their row of probes. */
-static inline int32_t residents_remove(Residents *residents, int64_t key) {
+static inline int32_t residents_remove(Residents *residents, int32_t key) {
     Shared *places = residents->places;
     uint64_t gap = residents_find(residents, key);
     const int32_t left = --places[gap].count;

@@ -87,8 +87,7 @@ class KernelEngines:
         if self._told == before:
             self._pool.check()
             return []
-        ended = slice(before, self._told)
-        return list(zip(self._ended_s[ended].tolist(), self._ended[ended].tolist(), strict=True))
+        return [(self._ended_s.item(place), self._ended.item(place)) for place in range(before, self._told)]
 
     def pause(self, time_s: float, duration_s: float, action: Action = "keep") -> None:
         """Stop every replica after its iteration in progress for ``duration_s``, and do to its requests as said.

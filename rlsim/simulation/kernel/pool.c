@@ -15,13 +15,13 @@ static void refresh(Pool *pool) {
     for (int32_t k = 0; k < pool->num_stale; k++) {
         const int32_t number = pool->stale[k];
         pool->is_stale[number] = false;
-        ordered_set(&pool->due, number, replica_next_event(pool, &pool->replicas[number]));
+        ordered_set(&pool->due, number, replica_next_event(pool, replica_at(pool, number)));
     }
     pool->num_stale = 0;
 }
 
 static void submit_to(Pool *pool, int32_t number, double time_s, int32_t sample) {
-    replica_submit(pool, &pool->replicas[number], time_s, sample);
+    replica_submit(pool, replica_at(pool, number), time_s, sample);
     mark_stale(pool, number);
 }
 
@@ -29,13 +29,13 @@ static void submit_to(Pool *pool, int32_t number, double time_s, int32_t sample)
 void pool_return(Pool *pool, double time_s, int32_t number, int32_t sample) {
     if (pool->dispatch == LEAST_LOADED)
         ordered_set(&pool->load, number, ordered_key(&pool->load, number) + 1);
-    absence_environment(&pool->replicas[number].absence, time_s, -1);
+    absence_environment(&replica_at(pool, number)->absence, time_s, -1);
     submit_to(pool, number, time_s, sample);
 }
 
 /* Hand the head of the shared queue to a replica that has room, or is idle and must take or refuse it. */
 static bool offer(Pool *pool, int32_t number, double time_s) {
-    const Replica *replica = &pool->replicas[number];
+    const Replica *replica = replica_at(pool, number);
     const int32_t sample = pool->shared.head;
     if (sample == NONE || !(replica_has_room(pool, replica, sample) || !replica->outstanding))
         return false;
@@ -92,8 +92,8 @@ void pool_submit(Pool *pool, double time_s, int32_t first, int32_t count) {
 static bool tell(Pool *pool, int32_t before, Finished finished, void *owner) {
     bool stop = false;
     for (int32_t k = before; k < pool->num_done; k++) {
-        const int32_t sample = pool->done[k], number = (int32_t)pool->samples.replica[sample];
-        stop |= finished(owner, pool->samples.finish_s[sample], sample, number);
+        const Sequence *sequence = &pool->sequences[pool->done[k]];
+        stop |= finished(owner, sequence->finish_s, pool->done[k], sequence->replica);
     }
     return stop;
 }
@@ -109,7 +109,7 @@ bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
         const double at_s = next.key;
         if (at_s > time_s || at_s == INFINITY)
             return false;
-        Replica *replica = &pool->replicas[number];
+        Replica *replica = replica_at(pool, number);
         const int32_t before = pool->num_done;
         replica_advance(pool, replica, at_s);
         const int32_t completed = pool->num_done - before;
@@ -129,14 +129,14 @@ bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
 /* Run every replica by itself to its last token, while nothing waits in a shared queue or is submitted. */
 void pool_drain(Pool *pool) {
     for (int32_t number = 0; number < pool->num_replicas; number++)
-        replica_advance(pool, &pool->replicas[number], INFINITY);
+        replica_advance(pool, replica_at(pool, number), INFINITY);
 }
 
 /* Stop every replica for duration_s once its iteration in progress has ended, and then do as the action says. */
 void pool_pause(Pool *pool, double time_s, double duration_s, Action action) {
     pool->pauses[pool->num_pauses++] = (Pause){time_s, duration_s, action};
     for (int32_t number = 0; number < pool->num_replicas; number++) {
-        replica_end_early(pool, &pool->replicas[number], time_s);
+        replica_end_early(pool, replica_at(pool, number), time_s);
         mark_stale(pool, number);
     }
 }
@@ -159,7 +159,7 @@ EXPORT void pool_emitted(const Pool *pool, double *generated_tokens, double *reg
                          double *discarded_tokens) {
     *generated_tokens = *regenerated_tokens = *discarded_tokens = 0.0;
     for (int32_t number = 0; number < pool->num_replicas; number++) {
-        const Emitted *emitted = &pool->replicas[number].emitted;
+        const Emitted *emitted = &replica_at(pool, number)->emitted;
         *generated_tokens += emitted->generated_tokens;
         *regenerated_tokens += emitted->regenerated_tokens;
         *discarded_tokens += emitted->discarded_tokens;
@@ -170,21 +170,30 @@ EXPORT void pool_emitted(const Pool *pool, double *generated_tokens, double *reg
 EXPORT int64_t pool_in_progress(const Pool *pool, int64_t *samples, double *tokens) {
     int64_t count = 0;
     for (int32_t number = 0; number < pool->num_replicas; number++)
-        count += replica_in_progress(pool, &pool->replicas[number], samples + count, tokens + count);
+        count += replica_in_progress(pool, replica_at(pool, number), samples + count, tokens + count);
     return count;
 }
 
 /* --- one rollout -------------------------------------------------------------------------------------------------- */
 
+/* Tell the caller when and where samples finished: 0 of those that were never submitted. */
+static void tell_all(const Pool *pool) {
+    for (int64_t i = 0; i < pool->samples.samples; i++) {
+        pool->samples.finish_s[i] = pool->sequences[i].finish_s;
+        pool->samples.replica[i] = pool->sequences[i].replica;
+    }
+}
+
 /* Run some replicas by themselves from time 0. rows: samples of each replica, -1 after the last; width: of a row. */
 EXPORT void pool_run_rows(Pool *pool, const int64_t *numbers, int64_t count, const int64_t *rows, int64_t width) {
     for (int64_t k = 0; k < count; k++) {
-        Replica *replica = &pool->replicas[numbers[k]];
+        Replica *replica = replica_at(pool, numbers[k]);
         const int64_t *row = rows + numbers[k] * width;
         for (int64_t i = 0; i < width && row[i] != NONE; i++)
             replica_submit(pool, replica, 0.0, (int32_t)row[i]);
         replica_advance(pool, replica, INFINITY);
     }
+    tell_all(pool);
 }
 
 static bool queue_is_empty(void *owner, double time_s, int32_t sample, int32_t replica) {
@@ -197,11 +206,12 @@ EXPORT void pool_run_queue(Pool *pool) {
     pool_submit(pool, 0.0, 0, (int32_t)pool->samples.samples);
     pool_run(pool, INFINITY, queue_is_empty, pool);
     pool_drain(pool);
+    tell_all(pool);
 }
 
 EXPORT void pool_peaks(const Pool *pool, double *peak_kv_tokens) {
     for (int32_t number = 0; number < pool->num_replicas; number++)
-        peak_kv_tokens[number] = pool->replicas[number].peak_kv_tokens;
+        peak_kv_tokens[number] = replica_at(pool, number)->peak_kv_tokens;
 }
 
 /* A sample that exceeds the KV cache of a replica, or -1. */
@@ -224,27 +234,39 @@ static void ordered_new(Ordered *ordered, Block *memory, int32_t count, double k
         ordered_put(ordered, i, (Place){key, i});
 }
 
+/* An idle replica in a block of its own: an event meets another replica than the one before, and with it few pages. */
+static void replica_new(const Pool *pool, Block *own, int32_t number) {
+    Replica *replica = part(own, sizeof *replica);
+    Completion *heap = part(own, (size_t)pool->heap_places * sizeof *heap);
+    int32_t *running = part(own, (size_t)pool->running_places * sizeof *running);
+    Shared *residents = part(own, (size_t)(pool->residents_mask + 1) * sizeof *residents);
+    if (own->start)
+        *replica = (Replica){.number = number, .waiting = EMPTY_LIST, .prefilling = EMPTY_LIST,
+                             .running = {.samples = running}, .heap = heap, .end_s = NOT_BEGUN,
+                             .residents = {residents, pool->residents_mask}, .kept = {.contexts = EMPTY_LIST}};
+}
+
 /* Lay everything that grows with samples and replicas out in the pool's memory, or only count it where there is none
  * yet. */
 static void lay_out(Pool *pool, int64_t slots, int64_t max_pauses) {
     Block *memory = &pool->memory;
     const size_t samples = (size_t)pool->samples.samples, replicas = (size_t)pool->num_replicas;
-    const size_t resident = replicas * (size_t)slots < samples ? replicas * (size_t)slots : samples;
     size_t places = 4;
-    while (places < 2 * resident)
+    while (places < 2 * (size_t)slots)
         places *= 2;
-    pool->residents.mask = places - 1;
+    pool->residents_mask = places - 1;
     pool->heap_places = (int32_t)(2 * slots);
-    pool->replicas = part(memory, replicas * sizeof *pool->replicas);
+    pool->running_places = (int32_t)(RUNNING_PLACES * slots);
+    Block own = {NULL, 0, 0}; /* what each replica has, one behind the other */
+    replica_new(pool, &own, 0);
+    pool->replica_bytes = own.used;
+    pool->replicas = part(memory, replicas * own.used);
     ordered_new(&pool->due, memory, pool->num_replicas, INFINITY);
     ordered_new(&pool->load, memory, pool->num_replicas, 0.0);
     pool->stale = part(memory, replicas * sizeof *pool->stale);
     pool->is_stale = part(memory, replicas * sizeof *pool->is_stale);
-    pool->heaps = part(memory, replicas * (size_t)pool->heap_places * sizeof *pool->heaps);
-    pool->residents.places = part(memory, places * sizeof *pool->residents.places);
     pool->sequences = part(memory, samples * sizeof *pool->sequences);
     pool->queue_links = (Links){(char *)&pool->sequences->queue, sizeof *pool->sequences};
-    pool->running_links = (Links){(char *)&pool->sequences->running, sizeof *pool->sequences};
     pool->kept_links = (Links){part(memory, samples * sizeof(Link)), sizeof(Link)};
     pool->kept_tokens = part(memory, samples * sizeof *pool->kept_tokens);
     pool->cancelled = part(memory, samples * sizeof *pool->cancelled);
@@ -271,15 +293,13 @@ EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Sa
     }
     lay_out(pool, slots, max_pauses);
     for (int32_t number = 0; number < pool->num_replicas; number++) {
-        Completion *heap = pool->heaps + (size_t)number * (size_t)pool->heap_places;
-        pool->replicas[number] = (Replica){.number = number, .waiting = EMPTY_LIST, .running = EMPTY_LIST,
-                                           .prefilling = EMPTY_LIST, .heap = heap, .end_s = NOT_BEGUN,
-                                           .kept = {.contexts = EMPTY_LIST}};
+        Block own = {pool->replicas + (size_t)number * pool->replica_bytes, 0, pool->replica_bytes};
+        replica_new(pool, &own, number);
     }
     for (int64_t i = 0; i < samples->samples; i++) {
         const int64_t total = samples->iterations[i], response = samples->response_tokens[i];
-        pool->sequences[i] = (Sequence){.group = samples->group[i], .prompt = samples->prompt_tokens[i],
-                                        .response = response, .total = total, .heap_key = NONE,
+        pool->sequences[i] = (Sequence){.group = (int32_t)samples->group[i], .prompt = (int32_t)samples->prompt_tokens[i],
+                                        .response = (int32_t)response, .total = (int32_t)total, .heap_key = NONE,
                                         .tokens_per_iteration = total ? (double)(response - 1) / (double)total : 0.0};
     }
     return pool;

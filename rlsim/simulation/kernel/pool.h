@@ -20,6 +20,8 @@
 #endif
 
 #define NOT_BEGUN (-1.0)
+/* Places for running samples over the slots of a replica: the more, the more seldom are they moved together. */
+#define RUNNING_PLACES 2
 
 /* EngineCounters of costs/interface.py. */
 typedef struct {
@@ -38,25 +40,40 @@ typedef struct {
     int64_t *replica;
 } Samples;
 
-/* A sample with what its replica keeps about it.
+/* A sample with what its replica keeps about it, in one cache line: at a million samples each visit misses it.
  *
- * history: context of its own before this response. done of its total decode iterations; prefill_left: tokens left to prefill, prefill_end: its context
- * after them; resumed: has emitted its first token.
- * While it decodes, heap_key is its key in the heap (else NONE), context_at_zero its context extrapolated to decode
- * iteration 0 of the replica, and last_iteration the decode iteration of the replica with which it completes. */
+ * history: context of its own before this response. done of its total decode iterations; resumed: has emitted its first
+ * token. While it decodes, heap_key is its key in the heap (else NONE), context_at_zero its context extrapolated to
+ * decode iteration 0 of the replica, and last_iteration the decode iteration of the replica with which it completes.
+ * Before that, response holds until it is admitted, arrival_s while it waits, and in prefill prefill_left the tokens
+ * that are left to prefill and prefill_end its context after them. place: among the running ones of its replica.
+ * finish_s, replica: when and where it finished. */
 typedef struct {
-    int64_t group, prompt, history, response, total;
-    double tokens_per_iteration, arrival_s, context_at_zero;
-    int64_t done, last_iteration, prefill_left, prefill_end, heap_key;
-    Link queue, running;
-    bool resumed;
+    double tokens_per_iteration;
+    union {
+        double arrival_s, context_at_zero, finish_s;
+    };
+    Link queue;
+    int32_t place, group, prompt, history, total, heap_key;
+    uint32_t done : 31, resumed : 1;
+    union {
+        int32_t response, prefill_left;
+    };
+    union {
+        int32_t prefill_end, last_iteration, replica;
+    };
 } Sequence;
 
 /* A decoding sequence in the heap of its replica, by (last_iteration, key). */
 typedef struct {
-    int64_t last_iteration, key;
-    int32_t sequence;
+    int32_t last_iteration, key, sequence;
 } Completion;
+
+/* Running samples in the order of their admission; those that left leave NONE. end: places that were ever taken since
+ * they were last moved together. A list would meet two other samples whenever one leaves. */
+typedef struct {
+    int32_t *samples, end, length;
+} Running;
 
 /* What a pause does to requests: nothing; they prefill what they have again; start from their prompts; or, those that
  * are cancelled, leave. */
@@ -86,24 +103,27 @@ typedef struct {
     bool idle;
 } Absence;
 
-/* heap_stale: entries of the heap whose sequences were evicted. waiting, running, prefilling: in the order of submission, admission, admission. The first `prefilled` of those in
- * prefill finish it with the iteration in progress. end_s: end of the segment in progress, or NOT_BEGUN. */
+/* In the order of how often it is asked for, whole cache lines. heap_stale: entries of the heap whose sequences were
+ * evicted. waiting, running, prefilling: in the order of submission, admission, admission. The first `prefilled` of those
+ * in prefill finish it with the iteration in progress. end_s: end of the segment in progress, or NOT_BEGUN. */
 typedef struct {
-    int32_t number, outstanding, prefilled, next_pause;
-    List waiting, running, prefilling;
+    _Alignas(64) int32_t number;
+    int32_t outstanding, prefilled, next_pause, heap_length, heap_stale, heap_keys;
+    List waiting, prefilling;
+    Running running;
+    double now_s, end_s, context_at_zero, tokens_per_iteration, held, peak_kv_tokens;
+    int64_t iteration, segment_iterations, decoded, waiting_prompts;
     Completion *heap;
-    int32_t heap_length, heap_stale;
-    int64_t heap_keys, waiting_prompts, iteration, segment_iterations, decoded;
-    double now_s, end_s, peak_kv_tokens, context_at_zero, tokens_per_iteration, held;
+    Residents residents;
+    Emitted emitted;
     Kept kept;
     Absence absence;
-    Emitted emitted;
 } Replica;
 
 typedef enum { STATIC, ROUND_ROBIN, LEAST_LOADED, SHARED_QUEUE } Dispatch;
 
-/* queue_links, running_links: in the sequences, which are at hand where these are asked for; the former of lists in
- * which a sample is before it decodes (the shared queue, waiting or prefilling on a replica). kept_tokens: of the
+/* queue_links: in the sequences, which are at hand where these are asked for; of lists in which a sample is before it
+ * decodes (the shared queue, waiting or prefilling on a replica). kept_tokens: of the
  * context that a sample has left in a prefix cache, linked by kept_links. done: samples in the order of completion.
  * due: replicas by their next event, load: by unfinished samples. stale: replicas whose next event must be asked for
  * anew. seen: last recomputation that met a prompt. cancelled: samples to be aborted. turn: replica that is offered the
@@ -116,16 +136,16 @@ typedef struct {
     bool sharing;
     Dispatch dispatch;
     Sequence *sequences;
-    Links queue_links, running_links, kept_links;
+    Links queue_links, kept_links;
     int64_t *kept_tokens;
     List shared;
-    int32_t num_replicas, heap_places, turn;
-    Replica *replicas;
-    Completion *heaps;
+    int32_t num_replicas, heap_places, running_places, turn;
+    char *replicas;
+    size_t replica_bytes;
+    uint64_t residents_mask;
     Pause *pauses;
     int32_t num_pauses;
     int32_t *done, num_done;
-    Residents residents;
     int64_t *seen, recomputations, submitted;
     Ordered due, load;
     int32_t *stale, num_stale;
@@ -133,12 +153,18 @@ typedef struct {
     int64_t infeasible;
 } Pool;
 
+static inline Replica *replica_at(const Pool *pool, int64_t number) {
+    return (Replica *)(void *)(pool->replicas + (size_t)number * pool->replica_bytes);
+}
+
 /* A sample finished at a time on a replica; whether the run stops there. */
 typedef bool (*Finished)(void *owner, double time_s, int32_t sample, int32_t replica);
 
 bool completion_is_valid(const Pool *pool, const Replica *replica, const Completion *entry);
 void completion_push(const Pool *pool, Replica *replica, Completion entry);
 Completion completion_pop(Replica *replica);
+
+void running_append(Pool *pool, Replica *replica, int32_t sample);
 
 void replica_submit(Pool *pool, Replica *replica, double time_s, int32_t sample);
 bool replica_has_room(const Pool *pool, const Replica *replica, int32_t sample);

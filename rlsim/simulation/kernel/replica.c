@@ -20,7 +20,7 @@ static double behind_own_s(const Pool *pool, const Sequence *sequence, int64_t c
 /* KV tokens that admission of a sequence adds. */
 static double kv_of(const Pool *pool, const Replica *replica, const Sequence *sequence) {
     const double own = own_tokens(sequence) + (double)pool->timing->tokens_per_sequence;
-    if (pool->sharing && residents_count(&pool->residents, prompt_key(replica, pool, sequence)))
+    if (pool->sharing && residents_count(&replica->residents, sequence->group))
         return own;
     return own + (double)sequence->prompt;
 }
@@ -28,8 +28,8 @@ static double kv_of(const Pool *pool, const Replica *replica, const Sequence *se
 static void complete(Pool *pool, Replica *replica, int32_t i, double end_s) {
     remove_running(pool, replica, i);
     replica->outstanding--;
-    pool->samples.finish_s[i] = end_s;
-    pool->samples.replica[i] = replica->number;
+    pool->sequences[i].finish_s = end_s;
+    pool->sequences[i].replica = replica->number;
     pool->done[pool->num_done++] = i;
 }
 
@@ -55,7 +55,7 @@ static void start_decoding(Pool *pool, Replica *replica, double end_s) {
         replica->context_at_zero += sequence->context_at_zero;
         replica->tokens_per_iteration += sequence->tokens_per_iteration;
         replica->held -= (double)sequence->prompt;
-        sequence->last_iteration = iteration + sequence->total - sequence->done;
+        sequence->last_iteration = (int32_t)iteration + sequence->total - (int32_t)sequence->done;
         const Completion entry = {sequence->last_iteration, ++replica->heap_keys, i};
         completion_push(pool, replica, entry); /* before the sequence has the key: a full heap drops what has none */
         sequence->heap_key = entry.key;
@@ -134,8 +134,7 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
         Sequence *sequence = &pool->sequences[i];
         if (sequence->arrival_s > replica->now_s)
             break;
-        const int64_t key = prompt_key(replica, pool, sequence);
-        const bool resident = pool->sharing && residents_count(&pool->residents, key);
+        const bool resident = pool->sharing && residents_count(&replica->residents, sequence->group);
         int64_t need = resident ? 0 : sequence->prompt;
         const double held = (double)need + own_tokens(sequence);
         const int64_t own = sequence->history + generated(sequence);
@@ -155,13 +154,13 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
             kept_take(pool, replica, i, resident);
             kept_reclaim(pool, replica, timing->kv_capacity_tokens - kv);
         }
-        list_append(&replica->running, pool->running_links, i);
+        running_append(pool, replica, i);
         if (pool->sharing)
-            residents_add(&pool->residents, key);
-        sequence->prefill_left = need;
-        sequence->prefill_end = sequence->prompt + own;
+            residents_add(&replica->residents, sequence->group);
+        sequence->prefill_left = (int32_t)need;
+        sequence->prefill_end = sequence->prompt + (int32_t)own;
         *behind += behind_own_s(pool, sequence, chunk);
-        sequence->prefill_left -= chunk;
+        sequence->prefill_left -= (int32_t)chunk;
         list_append(&replica->prefilling, pool->queue_links, i);
         replica->prefilled += !sequence->prefill_left;
     }
@@ -181,7 +180,7 @@ static void begin_prefill(Pool *pool, Replica *replica, double kv) {
         if (!chunk)
             break;
         behind += behind_own_s(pool, sequence, chunk);
-        sequence->prefill_left -= chunk;
+        sequence->prefill_left -= (int32_t)chunk;
         tokens += chunk;
         replica->prefilled += !sequence->prefill_left;
     }

@@ -16,17 +16,37 @@ static void stop(Pool *pool, Replica *replica, int32_t i) {
         list_remove(&replica->prefilling, pool->queue_links, i);
         replica->held -= own_tokens(sequence);
     } else {
-        sequence->done = sequence->total - (sequence->last_iteration - replica->iteration);
+        sequence->done = (uint32_t)(sequence->total - (sequence->last_iteration - replica->iteration));
         leave_decoding(replica, sequence);
         replica->heap_stale++;
     }
 }
 
+/* A sample is admitted; where no place is left behind the last one, all move together. */
+void running_append(Pool *pool, Replica *replica, int32_t sample) {
+    Running *running = &replica->running;
+    if (running->end == pool->running_places) {
+        running->end = 0;
+        for (int32_t k = 0; k < pool->running_places; k++)
+            if (running->samples[k] != NONE) {
+                pool->sequences[running->samples[k]].place = running->end;
+                running->samples[running->end++] = running->samples[k];
+            }
+    }
+    pool->sequences[sample].place = running->end;
+    running->samples[running->end++] = sample;
+    running->length++;
+}
+
 /* Free the slot of a sequence, and its prompt where no other resident one shares it. */
 void remove_running(Pool *pool, Replica *replica, int32_t i) {
     const Sequence *sequence = &pool->sequences[i];
-    list_remove(&replica->running, pool->running_links, i);
-    if (pool->sharing && residents_remove(&pool->residents, prompt_key(replica, pool, sequence)))
+    Running *running = &replica->running;
+    running->samples[sequence->place] = NONE;
+    running->length--;
+    while (running->end && running->samples[running->end - 1] == NONE)
+        running->end--;
+    if (pool->sharing && residents_remove(&replica->residents, sequence->group))
         return;
     replica->held -= (double)sequence->prompt;
     if (!replica->running.length)
@@ -36,10 +56,11 @@ void remove_running(Pool *pool, Replica *replica, int32_t i) {
 /* Send the newest running sequences back to the head of the queue until the rest fits; KV tokens left. */
 double evict(Pool *pool, Replica *replica, double kv) {
     while (kv > pool->timing->kv_capacity_tokens && replica->running.length > 1) {
-        const int32_t i = replica->running.tail;
+        const int32_t i = replica->running.samples[replica->running.end - 1];
         stop(pool, replica, i);
         remove_running(pool, replica, i);
         list_prepend(&replica->waiting, pool->queue_links, i);
+        pool->sequences[i].arrival_s = replica->now_s; /* it has been there for long */
         replica->waiting_prompts += pool->sequences[i].prompt + pool->sequences[i].history;
         pool->counters->preemptions++;
         kv = kv_tokens(pool, replica);
@@ -57,9 +78,9 @@ static void discard(Pool *pool, Replica *replica, int32_t i) {
 
 /* Samples that are cancelled leave, whether they run or wait. */
 void cancel(Pool *pool, Replica *replica) {
-    for (int32_t i = replica->running.head, next; i != NONE; i = next) {
-        next = link_of(pool->running_links, i)->next;
-        if (!pool->cancelled[i])
+    for (int32_t k = 0; k < replica->running.end; k++) {
+        const int32_t i = replica->running.samples[k];
+        if (i == NONE || !pool->cancelled[i])
             continue;
         stop(pool, replica, i);
         remove_running(pool, replica, i);
@@ -86,7 +107,10 @@ static void forget_one(Replica *replica, Sequence *sequence) {
 
 /* Samples that have begun start again: running ones in place, others when they are next. */
 void forget(Pool *pool, Replica *replica) {
-    for (int32_t i = replica->running.head; i != NONE; i = link_of(pool->running_links, i)->next) {
+    for (int32_t k = 0; k < replica->running.end; k++) {
+        const int32_t i = replica->running.samples[k];
+        if (i == NONE)
+            continue;
         Sequence *sequence = &pool->sequences[i];
         stop(pool, replica, i);
         forget_one(replica, sequence);
@@ -100,15 +124,18 @@ void forget(Pool *pool, Replica *replica) {
 /* All resident sequences prefill their context again, in the order of their admission. */
 void prefill_again(Pool *pool, Replica *replica) {
     const int64_t recomputation = ++pool->recomputations;
-    for (int32_t i = replica->running.head; i != NONE; i = link_of(pool->running_links, i)->next) {
+    for (int32_t k = 0; k < replica->running.end; k++) {
+        const int32_t i = replica->running.samples[k];
+        if (i == NONE)
+            continue;
         Sequence *sequence = &pool->sequences[i];
         stop(pool, replica, i);
         replica->held += own_tokens(sequence);
         const int64_t tokens = sequence->history + generated(sequence);
         const bool known = pool->sharing && pool->seen[sequence->group] == recomputation;
         pool->seen[sequence->group] = recomputation;
-        sequence->prefill_end = sequence->prompt + tokens;
-        sequence->prefill_left = known ? (tokens > 1 ? tokens : 1) : sequence->prefill_end;
+        sequence->prefill_end = sequence->prompt + (int32_t)tokens;
+        sequence->prefill_left = known ? (tokens > 1 ? (int32_t)tokens : 1) : sequence->prefill_end;
         list_append(&replica->prefilling, pool->queue_links, i);
     }
 }
@@ -120,7 +147,10 @@ int64_t replica_in_progress(const Pool *pool, const Replica *replica, int64_t *s
         samples[count] = i;
         tokens[count++] = emitted_tokens(&pool->sequences[i], 0);
     }
-    for (int32_t i = replica->running.head; i != NONE; i = link_of(pool->running_links, i)->next) {
+    for (int32_t k = 0; k < replica->running.end; k++) {
+        const int32_t i = replica->running.samples[k];
+        if (i == NONE)
+            continue;
         const Sequence *sequence = &pool->sequences[i];
         const int64_t since = sequence->total - (sequence->last_iteration - replica->iteration) - sequence->done;
         samples[count] = i;

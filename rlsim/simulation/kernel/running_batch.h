@@ -18,10 +18,6 @@ static inline double emitted_tokens(const Sequence *sequence, int64_t further) {
     return (double)(sequence->done + further) * sequence->tokens_per_iteration + (double)sequence->resumed;
 }
 
-static inline int64_t prompt_key(const Replica *replica, const Pool *pool, const Sequence *sequence) {
-    return replica->number * pool->samples.groups + sequence->group;
-}
-
 /* Tokens beyond its prompt that a sequence holds while it is not decoding. */
 static inline double own_tokens(const Sequence *sequence) {
     return (double)sequence->history + (double)(sequence->done + sequence->resumed) * sequence->tokens_per_iteration;
