@@ -30,7 +30,7 @@ from rlsim.projection.idle import idle_of
 from rlsim.projection.project import identity
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
-from rlsim.results.headroom import Headroom, Rung
+from rlsim.results.check import Headroom, Rung
 from rlsim.results.planning import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
 
@@ -91,10 +91,7 @@ def headroom(
         rungs.append(_rung(step.name, step.how, run, rungs[-1], step.changes, step.who, why))
         if progress is not None:
             progress(done, len(steps))
-    return Headroom(
-        **identity(scenario),
-        rungs=tuple(rungs),
-    )
+    return Headroom(**identity(scenario), rungs=tuple(rungs))
 
 
 def _rung(
@@ -114,6 +111,7 @@ def _rung(
 
 
 def _step_s(run: SimulatedVariant) -> float:
+    """Seconds of a step, mean over all that were measured."""
     return mean_value(run, lambda step: step.seconds)
 
 
@@ -263,7 +261,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
 
     run = simulate_variant(scenario)
     advance()
-    step_s = _mean_s(run)
+    step_s = _step_s(run)
     alone = {}
     for cause in causes:
         alone[cause.name] = _without(scenario, (cause,))
@@ -312,17 +310,12 @@ def _in_turn(
 
 def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
     """Mean step time on the same drawn work with causes taken away."""
-    return _mean_s(simulate_changed(scenario, causes))
+    return _step_s(simulate_changed(scenario, causes))
 
 
 def _tried(scenario: Scenario, policy: Policy) -> WhatIf:
     name, how, changes = policy
     try:
-        return WhatIf(name=name, how=how, step_s=_mean_s(simulate_variant(vary(scenario, changes))))
+        return WhatIf(name=name, how=how, step_s=_step_s(simulate_variant(vary(scenario, changes))))
     except (Infeasible, InputError) as error:
         return WhatIf(name=name, how=how, step_s=None, reason=str(error))
-
-
-def _mean_s(run: SimulatedVariant) -> float:
-    """Seconds of a step, mean over all that were measured."""
-    return float(np.mean([step.seconds for steps in run.steps for step in steps]))

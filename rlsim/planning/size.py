@@ -16,8 +16,8 @@ from rlsim.planning.new import HEADROOM, Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import plan
 from rlsim.planning.space import build_space, nearest_miss
+from rlsim.results.planning import ClusterSize, DeviceSize, MemoryShare, Sizing
 from rlsim.results.record import Interval
-from rlsim.results.size import ClusterSize, DeviceSize, MemoryShare, Sizing
 from rlsim.results.sweep import Plan
 from rlsim.schema.scenario import Scenario
 

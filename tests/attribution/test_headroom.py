@@ -15,7 +15,7 @@ from rlsim.costs.efficiency import peak_flops, update_flops
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.report.text.attribution import render_headroom
-from rlsim.results.headroom import Headroom
+from rlsim.results.check import Headroom
 
 NAMES = ["as it is", "no host time", "best kernels", "perfect overlap", "no straggler tail", "roofline"]
 

@@ -15,8 +15,8 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.new import Answers
 from rlsim.planning.size import KNEE_GAIN, Wanted, knee_of, memory_share, size
 from rlsim.report.text.run import render_size
+from rlsim.results.planning import ClusterSize, Sizing
 from rlsim.results.record import Interval
-from rlsim.results.size import ClusterSize, Sizing
 
 SMALL = Answers("qwen3-1.7b", "h100_sxm", 8, (16, 8), 500)
 

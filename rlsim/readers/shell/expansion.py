@@ -275,16 +275,12 @@ def _cut(value: str, rest: str, variables: Variables) -> str:
         return value[parts[0] :][: parts[1]] if len(parts) > 1 else value[parts[0] :]
     if how in ("/", "//"):
         old, _, new = text.partition("/")
-        pattern = re.compile(_pattern(variables.text(old))[4:-3] or "(?!)", re.DOTALL)
+        pattern = re.compile(translate(variables.text(old))[4:-3] or "(?!)", re.DOTALL)
         return pattern.sub(lambda _: variables.text(new), value, count=0 if how == "//" else 1)
-    pattern = re.compile(_pattern(variables.text(text)))
+    pattern = re.compile(translate(variables.text(text)))
     ends = range(len(value) + 1)
     if how.startswith("#"):
         hits = [end for end in ends if pattern.match(value[:end])]
         return value[(max if how == "##" else min)(hits) :] if hits else value
     hits = [start for start in ends if pattern.match(value[start:])]
     return value[: (min if how == "%%" else max)(hits)] if hits else value
-
-
-def _pattern(glob: str) -> str:
-    return translate(glob)

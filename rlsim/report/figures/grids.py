@@ -19,9 +19,9 @@ from rlsim.report.style import Style
 from rlsim.report.text.run import headline
 from rlsim.results import sweep
 from rlsim.results.answer import interval_columns
+from rlsim.results.planning import DeviceSize, Sizing
 from rlsim.results.record import Row
 from rlsim.results.run import Run
-from rlsim.results.size import DeviceSize, Sizing
 from rlsim.units import FloatArray
 
 SIZE_KEY = "cluster.num_gpus"
