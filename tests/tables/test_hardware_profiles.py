@@ -20,16 +20,10 @@ from rlsim.schema.hardware import HardwareProfile, SourcedValue
 from rlsim.tables.new_profile import Datasheet, write_profile
 from rlsim.tables.profile import list_profiles, load_profile, profile_called
 
-REQUIRED = {"gb200_nvl72", "h100_sxm", "h200_sxm", "b200_sxm"}
-
 
 def _quantities(profile: HardwareProfile) -> dict[str, SourcedValue]:
     values = {name: getattr(profile, name) for name in type(profile).model_fields}
     return {name: value for name, value in values.items() if isinstance(value, SourcedValue)}
-
-
-def test_required_profiles_ship() -> None:
-    assert set(list_profiles()) >= REQUIRED
 
 
 @pytest.mark.parametrize("name", list_profiles())
