@@ -176,31 +176,12 @@ def total_s(*overrides: str, lag: int = 1, prefill_token_s: float = 1e-4) -> flo
     return found[-1].end_s
 
 
-def test_whoever_is_done_first_waits_for_no_straggler():
-    assert total_s("loop.membership=first_done") < total_s()
-
-
 def test_restarted_requests_cost_more_than_recomputed_ones_and_these_more_than_kept_ones():
     kept, recomputed, restarted = (
         total_s(*one, prefill_token_s=5e-3)
         for one in ((), ("loop.recompute_kv=true",), ("loop.restart_requests=true",))
     )
     assert kept < recomputed < restarted
-
-
-def test_fewer_updates_save_refits():
-    costs = FixedCosts(refit_s=50.0, train_s=300.0)
-    often, seldom = (steps(costs, f"loop.update_every={every}", lag=1)[-1].end_s for every in (1, 3))
-    assert often - seldom == pytest.approx(8 * costs.refit_s)
-
-
-def test_a_share_of_stale_samples_lies_between_the_lags():
-    """More ahead hides more generation."""
-    shares = [
-        total_s(f"loop.staleness_fraction={one}", "loop.policy_lag=0", "loop.style=verl") for one in (0, 0.5, 1, 2)
-    ]
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] > shares[-1]
 
 
 def test_partial_rollouts_leave_the_tail_for_later():
