@@ -156,11 +156,6 @@ def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest
     assert len(message.splitlines()) == 1
 
 
-def test_no_device_is_no_sizing() -> None:
-    with pytest.raises(InputError, match="name at least one"):
-        size(Wanted(SMALL), [])
-
-
 # --- rlsim new --------------------------------------------------------------------------------------------------------
 
 

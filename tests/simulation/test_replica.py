@@ -95,60 +95,6 @@ def test_one_sequence_by_hand() -> None:
     assert time == pytest.approx(expected, rel=1e-12)
 
 
-def test_first_token_only_ends_with_the_prefill() -> None:
-    table = cost_table(prefill_context_s=np.zeros(2))
-    replica = Replica(table)
-    replica.submit(0.0, [Request(0, 0, 100, 1, 0)])
-    assert replica.advance_to(math.inf) == [(pytest.approx(iteration_seconds(table, 0, 0, 100)), 0)]
-
-
-@settings(max_examples=50)
-@given(n=st.integers(1, 64), context=st.floats(1, 5000), growth=st.floats(0.5, 4), count=st.integers(1, 400))
-def test_stretch_is_the_sum_of_its_iterations(n: int, context: float, growth: float, count: int) -> None:
-    table = cost_table()
-    total = sum(iteration_seconds(table, n, context + i * growth, 0) for i in range(count))
-    assert IterationTimes(table).segment(n, context, growth, count) == pytest.approx(total, rel=1e-6)
-
-
-def test_stretch_within_one_segment_is_exact() -> None:
-    table = cost_table(knots=2)
-    total = sum(iteration_seconds(table, 3, 10 + 2.5 * i, 0) for i in range(20))
-    assert IterationTimes(table).segment(3, 10.0, 2.5, 20) == pytest.approx(total, rel=1e-13)
-
-
-@settings(max_examples=30)
-@given(data=st.data())
-def test_doubled_costs_double_every_time(data: st.DataObject) -> None:
-    table = data.draw(tables())
-    samples = data.draw(sample_lists(table.tokens_per_sequence))
-    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
-    slower = replace(table, **{name: 2 * getattr(table, name) for name in names})
-    times = []
-    for costs in (table, slower):
-        replica = Replica(costs)
-        replica.submit(0.0, samples)
-        times.append({number: time for time, number in replica.advance_to(math.inf)})
-    assert times[1] == {number: 2 * time for number, time in times[0].items()}
-
-
-@settings(max_examples=50)
-@given(data=st.data())
-def test_every_iteration_of_every_sample_is_done_once(data: st.DataObject) -> None:
-    """Decoded plus re-prefilled tokens are all there are; a completed re-prefill replaces one decode iteration."""
-    table = data.draw(tables())
-    samples = data.draw(sample_lists(table.tokens_per_sequence))
-    replica = Replica(table, prefix_caching=False)
-    replica.submit(0.0, samples)
-    assert len(replica.advance_to(math.inf)) == len(samples)
-    decoded = sum(n * count for n, count in enumerate(replica.counters.iterations_at))
-    asked = sum(sample.iterations for sample in samples)
-    assert asked - replica.counters.preemptions <= decoded <= asked
-    prompts = sum(sample.prompt_tokens for sample in samples)
-    assert replica.counters.prefill_tokens >= prompts
-    if not replica.counters.preemptions:
-        assert (decoded, replica.counters.prefill_tokens) == (asked, prompts)
-
-
 def test_shared_prompts_prefill_and_hold_once() -> None:
     samples = [Request(i, 0, 1000, 11, 10) for i in range(8)]
     replica = Replica(cost_table())

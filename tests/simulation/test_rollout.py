@@ -133,24 +133,6 @@ def test_identical_sequences_by_hand() -> None:
     assert result.counters.mean_batch == 4.0
 
 
-def test_no_drafting_is_the_baseline() -> None:
-    batch = drawn()
-    plain = rollout(batch, draw_iterations(batch, NONE, Place(0, 0, 0)), Fleet(4, "static", cost_table()))
-    rejected = rollout(
-        batch, draw_iterations(batch, Acceptance(np.zeros(3)), Place(0, 0, 0)), Fleet(4, "static", cost_table())
-    )
-    assert np.array_equal(plain.finish_s, rejected.finish_s)
-
-
-def test_full_acceptance_divides_the_decode_iterations() -> None:
-    batch = make_batch([50] * 8, [401] * 8)
-    iterations = draw_iterations(batch, Acceptance(np.ones(3)), Place(0, 0, 0))
-    free = {"attention_s": 0.0, "prefill_s": 0.0, "sequence_s": 0.0}
-    plain = rollout(batch, batch.response_tokens - 1, Fleet(2, "static", cost_table(**free)))
-    drafted = rollout(batch, iterations, Fleet(2, "static", cost_table(**free, tokens_per_sequence=4)))
-    assert plain.seconds / drafted.seconds == pytest.approx(4.0)
-
-
 def test_running_curve_starts_full_and_ends_empty() -> None:
     batch = drawn()
     times, running = rollout(
@@ -158,67 +140,6 @@ def test_running_curve_starts_full_and_ends_empty() -> None:
     ).running_curve()
     assert (running[0], running[-1]) == (batch.samples, 0)
     assert np.all(np.diff(running) <= 0) and np.all(np.diff(times) > 0)
-
-
-# --- more replicas ----------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=50)
-@given(
-    responses=st.lists(st.integers(1, 300), min_size=1, max_size=40), fewer=st.integers(1, 6), times=st.integers(1, 4)
-)
-def test_multiples_of_replicas_never_slow_a_rollout(responses: list[int], fewer: int, times: int) -> None:
-    """Least-loaded with room for all deals in turn, so each of m R replicas serves a subset of what one of R served."""
-    batch = make_batch([20] * len(responses), responses)
-    few, many = (
-        rollout(batch, batch.response_tokens - 1, Fleet(r, "least_loaded", cost_table(), False)).seconds
-        for r in (fewer, fewer * times)
-    )
-    assert many <= few * (1 + 1e-12)
-
-
-@settings(max_examples=40)
-@given(
-    responses=st.lists(st.integers(1, 60), min_size=1, max_size=60),
-    fewer=st.integers(1, 6),
-    more=st.integers(1, 6),
-    slots=st.integers(1, 4),
-)
-def test_one_queue_never_slows_with_more_replicas(responses: list[int], fewer: int, more: int, slots: int) -> None:
-    """Where an iteration takes the same whatever it decodes, one queue is list scheduling: more slots never hurt."""
-    table = cost_table(max_running_sequences=slots, attention_s=0.0, sequence_s=0.0, prefill_s=0.0)
-    batch = make_batch([2] * len(responses), [r + 1 for r in responses])
-    few, many = (
-        rollout(batch, np.asarray(responses), Fleet(r, "shared_queue", table)).seconds for r in (fewer, fewer + more)
-    )
-    assert many <= few + 1e-9
-
-
-def test_more_replicas_shorten_drawn_rollouts() -> None:
-    """Over drawn lengths every further replica helps, queue or not. (Two long samples can meet on one replica by bad
-    luck, so a single rollout may lose a little.)"""
-    for slots in (8, 64):
-        means = []
-        for replicas in (2, 3, 4, 5, 6, 8, 12):
-            table = cost_table(max_running_sequences=slots, kv_capacity_tokens=40_000.0, attention_s=1e-5)
-            runs = []
-            for seed in range(12):
-                batch = drawn(seed=seed)
-                iterations = draw_iterations(batch, NONE, Place(seed, 0, 0))
-                runs.append(rollout(batch, iterations, Fleet(replicas, "shared_queue", table)).seconds)
-            means.append(np.mean(runs))
-        assert np.all(np.diff(means) < 0)
-
-
-def test_one_queue_beats_a_static_split_when_samples_wait() -> None:
-    batch = drawn(prompts=32)
-    iterations = draw_iterations(batch, NONE, Place(0, 0, 0))
-    table = cost_table(max_running_sequences=8)
-    shared = rollout(batch, iterations, Fleet(4, "shared_queue", table))
-    static = rollout(batch, iterations, Fleet(4, "static", table))
-    assert shared.seconds < static.seconds
-    assert shared.imbalance < static.imbalance
-    assert np.bincount(shared.replica).sum() == batch.samples
 
 
 # --- token by token ---------------------------------------------------------------------------------------------------

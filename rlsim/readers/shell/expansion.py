@@ -159,20 +159,17 @@ class _Expanding:
             if char == "\\":
                 self._escape(word[place + 1 : place + 2], quoted)
                 place += 2
-            elif char == "'" and not quoted:
-                end = skip_quoted(word, place, where, 0)
-                self._add(word[place + 1 : end - 1])
-                place = end
-            elif char == '"' and not quoted:
+            elif char == "`" or (char in "'\"" and not quoted):
                 end = skip_quoted(word, place, where, 0)
                 inner = word[place + 1 : end - 1]
-                if inner not in ("$@", "${@}") and not re.fullmatch(r"\$\{\w+\[@\](?::?[-+].*)?\}", inner):
-                    self._add("")
-                self._expand(inner, split, quoted=True)
-                place = end
-            elif char == "`":
-                end = skip_quoted(word, place, where, 0)
-                self._add_split(self.v.run(word[place + 1 : end - 1]), split and not quoted)
+                if char == "`":
+                    self._add_split(self.v.run(inner), split and not quoted)
+                elif char == "'":
+                    self._add(inner)
+                else:
+                    if inner not in ("$@", "${@}") and not re.fullmatch(r"\$\{\w+\[@\](?::?[-+].*)?\}", inner):
+                        self._add("")
+                    self._expand(inner, split, quoted=True)
                 place = end
             elif char == "$":
                 place = self._dollar(word, place, split, quoted)
