@@ -98,13 +98,14 @@ class Live:
         known = self._exact.get(_key(changes))
         if known is not None:
             return self._told(changes, known)
-        scenario = vary(self.scenario, {**changes, "simulation.replications": self._few})
+        few = min(self.scenario.simulation.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
+        scenario = vary(self.scenario, {**changes, "simulation.replications": few})
         run = simulate_variant(scenario)
-        factors = (1.0, *_edges(self._last.candidate))
+        last = self._last.candidate.step_s
         mean = mean_value(run, lambda step: step.seconds)
         names = ASYNC_PHASES if scenario.loop.mode == "async" else SYNC_PHASES
         phases = {name: run.phases_s[name] for name in names if run.phases_s[name] > 0}
-        candidate = Side(step_s=(mean, mean * factors[1], mean * factors[2]), phases=phases)
+        candidate = Side(step_s=(mean, mean * (last.low / last.mean), mean * (last.high / last.mean)), phases=phases)
         before = self._baseline(changes)
         verdict = f"about {mean:.3g} s a step"
         if before is not None:
@@ -119,10 +120,6 @@ class Live:
     def command(self, changes: Mapping[str, Any]) -> str:
         """The command line that gives the same answer."""
         return shlex.join(["rlsim", "project", self.name, *(f"{key}={value}" for key, value in changes.items())])
-
-    @property
-    def _few(self) -> int:
-        return min(self.scenario.simulation.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
 
     def _project(self, changes: Mapping[str, Any]) -> Projection:
         key = _key(changes)
@@ -159,10 +156,6 @@ class Live:
 
 def _key(changes: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted((key, float(value)) for key, value in changes.items()))
-
-
-def _edges(arm: Variant) -> tuple[float, float]:
-    return arm.step_s.low / arm.step_s.mean, arm.step_s.high / arm.step_s.mean
 
 
 def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
