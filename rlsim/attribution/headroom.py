@@ -111,7 +111,6 @@ def _rung(
 
 
 def _step_s(run: SimulatedVariant) -> float:
-    """Seconds of a step, mean over all that were measured."""
     return mean_value(run, lambda step: step.seconds)
 
 
@@ -261,7 +260,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
 
     run = simulate_variant(scenario)
     advance()
-    step_s = _step_s(run)
+    step_s = _mean_s(run)
     alone = {}
     for cause in causes:
         alone[cause.name] = _without(scenario, (cause,))
@@ -310,12 +309,17 @@ def _in_turn(
 
 def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
     """Mean step time on the same drawn work with causes taken away."""
-    return _step_s(simulate_changed(scenario, causes))
+    return _mean_s(simulate_changed(scenario, causes))
 
 
 def _tried(scenario: Scenario, policy: Policy) -> WhatIf:
     name, how, changes = policy
     try:
-        return WhatIf(name=name, how=how, step_s=_step_s(simulate_variant(vary(scenario, changes))))
+        return WhatIf(name=name, how=how, step_s=_mean_s(simulate_variant(vary(scenario, changes))))
     except (Infeasible, InputError) as error:
         return WhatIf(name=name, how=how, step_s=None, reason=str(error))
+
+
+def _mean_s(run: SimulatedVariant) -> float:
+    """Seconds of a step, mean over all that were measured."""
+    return float(np.mean([step.seconds for steps in run.steps for step in steps]))
