@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlsim.attribution.check import check
     from rlsim.attribution.headroom import blame, headroom
     from rlsim.errors import Infeasible, InputError, RlsimError
-    from rlsim.explore.notebook import live
+    from rlsim.explore.live import live
     from rlsim.loading.scenario import load_scenario, vary
     from rlsim.planning.compare import compare
     from rlsim.planning.new import Answers
@@ -63,7 +63,7 @@ _HOMES = {
     "check": "rlsim.attribution.check",
     "compare": "rlsim.planning.compare",
     "headroom": "rlsim.attribution.headroom",
-    "live": "rlsim.explore.notebook",
+    "live": "rlsim.explore.live",
     "load_scenario": "rlsim.loading.scenario",
     "plan": "rlsim.planning.plan",
     "project": "rlsim.projection.project",

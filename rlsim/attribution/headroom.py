@@ -30,7 +30,7 @@ from rlsim.projection.idle import idle_of
 from rlsim.projection.project import identity
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
-from rlsim.results.headroom import Headroom, Rung
+from rlsim.results.check import Headroom, Rung
 from rlsim.results.planning import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
 
@@ -91,10 +91,7 @@ def headroom(
         rungs.append(_rung(step.name, step.how, run, rungs[-1], step.changes, step.who, why))
         if progress is not None:
             progress(done, len(steps))
-    return Headroom(
-        **identity(scenario),
-        rungs=tuple(rungs),
-    )
+    return Headroom(**identity(scenario), rungs=tuple(rungs))
 
 
 def _rung(

@@ -1,15 +1,17 @@
-"""A scenario kept warm: each move is answered at once from what it leaves as it was, and exactly right after."""
+"""A scenario kept warm: each move is answered at once from what it leaves as it was, and exactly right after; and its
+sliders in a notebook."""
 
 from __future__ import annotations
 
 import shlex
 from collections import OrderedDict
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
-from rlsim.errors import InputError, shortened
+from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.files.records import dataclass
-from rlsim.loading.scenario import vary
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import simulate_variant
@@ -96,13 +98,14 @@ class Live:
         known = self._exact.get(_key(changes))
         if known is not None:
             return self._told(changes, known)
-        scenario = vary(self.scenario, {**changes, "simulation.replications": self._few})
+        few = min(self.scenario.simulation.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
+        scenario = vary(self.scenario, {**changes, "simulation.replications": few})
         run = simulate_variant(scenario)
-        factors = (1.0, *_edges(self._last.candidate))
+        last = self._last.candidate.step_s
         mean = mean_value(run, lambda step: step.seconds)
         names = ASYNC_PHASES if scenario.loop.mode == "async" else SYNC_PHASES
         phases = {name: run.phases_s[name] for name in names if run.phases_s[name] > 0}
-        candidate = Side(step_s=(mean, mean * factors[1], mean * factors[2]), phases=phases)
+        candidate = Side(step_s=(mean, mean * (last.low / last.mean), mean * (last.high / last.mean)), phases=phases)
         before = self._baseline(changes)
         verdict = f"about {mean:.3g} s a step"
         if before is not None:
@@ -117,10 +120,6 @@ class Live:
     def command(self, changes: Mapping[str, Any]) -> str:
         """The command line that gives the same answer."""
         return shlex.join(["rlsim", "project", self.name, *(f"{key}={value}" for key, value in changes.items())])
-
-    @property
-    def _few(self) -> int:
-        return min(self.scenario.simulation.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
 
     def _project(self, changes: Mapping[str, Any]) -> Projection:
         key = _key(changes)
@@ -159,10 +158,6 @@ def _key(changes: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted((key, float(value)) for key, value in changes.items()))
 
 
-def _edges(arm: Variant) -> tuple[float, float]:
-    return arm.step_s.low / arm.step_s.mean, arm.step_s.high / arm.step_s.mean
-
-
 def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
     """What can be moved in a scenario: drafts where it has a drafter, the split where it is split, lengths where they
     have a mean."""
@@ -195,3 +190,46 @@ def _around(key: str, label: str, now: float, least: float, most: float, steps: 
     """A slider of even steps that holds the present value."""
     values = sorted({round(least + (most - least) * i / steps, 2) for i in range(steps + 1)} | {now})
     return Slider(key, label, tuple(values), values.index(now))
+
+
+def live(scenario: Scenario | str) -> Any:
+    """Sliders over a scenario, or over the file or bundled name of one, and the answer that follows them, as a widget.
+
+    Needs ipywidgets (``pip install rlsim[live]``); raises InputError where it is missing.
+    """
+    try:
+        from ipywidgets import HTML, SelectionSlider, VBox
+    except ImportError:
+        raise InputError("rlsim.live needs ipywidgets: pip install ipywidgets") from None
+    name = scenario if isinstance(scenario, str) else ""
+    warm = Live(load_scenario(scenario) if isinstance(scenario, str) else scenario, name)
+    answer = HTML(shown(warm.settle({})))
+    controls = {
+        slider.key: SelectionSlider(
+            options=[(f"{value:g}", value) for value in slider.values],
+            index=slider.start,
+            description=slider.label,
+            style={"description_width": "11em"},
+            layout={"width": "32em"},
+        )
+        for slider in warm.sliders
+    }
+
+    def follow(change: object) -> None:
+        given = {key: control.value for key, control in controls.items()}
+        try:
+            answer.value = shown(warm.move(given))
+            answer.value = shown(warm.settle(given))
+        except RlsimError as error:
+            answer.value = f"<p>{escape(str(error))}</p>"
+
+    for control in controls.values():
+        control.observe(follow, names="value")
+    return VBox([*controls.values(), answer])
+
+
+def shown(moved: Moved) -> str:
+    """An answer as HTML: verdict, phases, command."""
+    phases = ", ".join(f"{escape(name)} {seconds:.3g}" for name, seconds in moved.candidate.phases.items())
+    strong = "b" if moved.exact else "span"
+    return f"<p><{strong}>{escape(moved.verdict)}</{strong}></p><p>{phases}</p><code>{escape(moved.command)}</code>"

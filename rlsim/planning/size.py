@@ -16,8 +16,8 @@ from rlsim.planning.new import HEADROOM, Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import plan
 from rlsim.planning.space import build_space, nearest_miss
+from rlsim.results.planning import ClusterSize, DeviceSize, MemoryShare, Sizing
 from rlsim.results.record import Interval
-from rlsim.results.size import ClusterSize, DeviceSize, MemoryShare, Sizing
 from rlsim.results.sweep import Plan
 from rlsim.schema.scenario import Scenario
 
@@ -106,25 +106,20 @@ def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] =
 
 
 def _device(wanted: Wanted, device: str, told: Callable[[int], object]) -> DeviceSize:
-    least, reason = _least(wanted, device)
-    price = wanted.scenario(device, 8).hardware.price_per_gpu_hour_usd.value
-    if least is None:
-        return DeviceSize(
-            device=device, usd_per_gpu_hour=price, least=None, knee=None, chosen=None, sizes=(), memory_share=None,
-            reason=reason,
-        )  # fmt: skip
-    planned = _curve(wanted, device, least, told)
-    sizes = [one.size for one in planned]
-    chosen, why = _chosen(wanted, sizes)
-    at = next((one for one in planned if one.size.gpus == chosen), planned[0])
+    least, why = _least(wanted, device)
+    planned = [] if least is None else _curve(wanted, device, least, told)
+    sizes, chosen = [one.size for one in planned], None
+    if sizes:
+        chosen, why = _chosen(wanted, sizes)
+    at = next((one for one in planned if one.size.gpus == chosen), planned[0] if planned else None)
     return DeviceSize(
         device=device,
-        usd_per_gpu_hour=price,
+        usd_per_gpu_hour=wanted.scenario(device, 8).hardware.price_per_gpu_hour_usd.value,
         least=least,
-        knee=knee_of(sizes),
+        knee=knee_of(sizes) if sizes else None,
         chosen=chosen,
         sizes=tuple(sizes),
-        memory_share=memory_share(at.scenario),
+        memory_share=None if at is None else memory_share(at.scenario),
         reason=why,
     )
 

@@ -22,13 +22,11 @@ from rlsim.report.format import NAMES
 from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.text.validation import rows_csv
 from rlsim.report.timeline import read_timeline, timeline_json
-from rlsim.results.check import Check
-from rlsim.results.headroom import Headroom
-from rlsim.results.planning import Blame, Techniques
+from rlsim.results.check import Check, Headroom
+from rlsim.results.planning import Blame, Sizing, Techniques
 from rlsim.results.projection import About, Projection
 from rlsim.results.record import LARGEST, Record, what_is_wrong
 from rlsim.results.run import Run
-from rlsim.results.size import Sizing
 from rlsim.results.sweep import Plan, SweepResult, scenario_in
 from rlsim.results.validation import CrossValidation, Published, Validation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlsim.results.record import Record, Row
 
@@ -17,7 +17,7 @@ MOST_LINES = 40
 TEXTS = {
     "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
     "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
-    "Techniques": "techniques:render_techniques", "Sensitivity": "planning:render_sensitivity",
+    "Techniques": "attribution:render_techniques", "Sensitivity": "planning:render_sensitivity",
     "Check": "attribution:render_check", "Sizing": "run:render_size", "Headroom": "attribution:render_headroom",
 }  # fmt: skip
 """Functions of :mod:`rlsim.report.text` by the answer that they show; by name, since results know no report."""
@@ -32,6 +32,9 @@ def interval_columns(name: str) -> tuple[str, str, str]:
 class Answer(Record):
     """A whole answer: ``print`` shows it as the command line does, a notebook as a table, and pandas has its rows."""
 
+    rows_in: ClassVar[str] = ""
+    """The field whose records are the lines of :meth:`to_frame`, of answers that write no table of their own."""
+
     def __str__(self) -> str:
         return self.text()
 
@@ -42,13 +45,9 @@ class Answer(Record):
         told = str(render(self) if style is None else render(self, style))
         return told if full or told.count("\n") <= MOST_LINES else _shortened(told)
 
-    def rows_shown(self) -> Sequence[Record]:
-        """The records that make the lines of :meth:`to_frame`; answers that write a table of their own have none."""
-        return ()
-
     def to_frame(self) -> DataFrame:
         """Its rows as a pandas table, in the units that the columns name; intervals as mean, low and high."""
-        return frame_of([flat(row) for row in self.rows_shown()])
+        return frame_of([flat(row) for row in getattr(self, self.rows_in)])
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -103,10 +103,10 @@ def scores_of(rows: Iterable[LoopRow]) -> LoopScores:
     rows = list(rows)
     errors = sorted(abs(row.error) for row in rows)
     speedups = [abs(row.speedup.predicted / row.speedup.measured - 1.0) for row in rows if row.speedup]
-    exposed = [row.phases["exposed_generation_s"] for row in rows if row.settings["placement"] == "split"]
-    told = [
+    split = [(row, row.phases["exposed_generation_s"]) for row in rows if row.settings["placement"] == "split"]
+    exposed = [
         abs(pair.error)
-        for row, pair in zip([row for row in rows if row.settings["placement"] == "split"], exposed, strict=True)
+        for row, pair in split
         if max(pair.measured_s, pair.predicted_s) > LEAST_EXPOSED * row.measured_s
     ]
     return LoopScores(
@@ -116,7 +116,7 @@ def scores_of(rows: Iterable[LoopRow]) -> LoopScores:
         coverage=sum(row.covered for row in rows) / len(rows),
         undisturbed_median_abs_error=statistics.median(abs(row.predicted_s / row.undisturbed_s - 1.0) for row in rows),
         speedup_median_abs_error=statistics.median(speedups) if speedups else None,
-        exposed_median_abs_error=statistics.median(told) if told else None,
+        exposed_median_abs_error=statistics.median(exposed) if exposed else None,
         best=_best(rows),
     )
 

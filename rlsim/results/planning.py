@@ -1,15 +1,17 @@
-"""What a comparison, a sensitivity (what is worth measuring), a blame and a choice's support hold."""
+"""What a comparison, a sensitivity (what is worth measuring), a blame, a choice's support and a sizing hold."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from rlsim.results.answer import Answer
+from rlsim.results.answer import Answer, flat, frame_of
 from rlsim.results.projection import Provenance, Support
-from rlsim.results.record import Interval, Number, Record, Rounded6
+from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class PhaseChange(Record):
@@ -29,6 +31,7 @@ class Comparison(Answer):
     explained_by: the phase with the largest difference; None where nothing differs.
     """
 
+    rows_in = "phases"
     schema_: Literal["rlsim.comparison/1"] = Field(default="rlsim.comparison/1", alias="schema")
     names: tuple[str, str] = Field(alias="scenarios")
     modes: tuple[str, str] = Field(exclude=True)
@@ -42,10 +45,6 @@ class Comparison(Answer):
     energy_per_step_j: tuple[Number, Number]
     price_per_gpu_hour_usd: tuple[Number, Number]
     warnings: tuple[str, ...] = ()
-
-    def rows_shown(self) -> Sequence[Record]:
-        """The phases."""
-        return self.phases
 
 
 class Choice(Record):
@@ -102,6 +101,7 @@ class Sensitivity(Answer):
     alternative of least expected step; regret_s: the expected regret of choosing it now.
     """
 
+    rows_in = "sources"
     schema_: Literal["rlsim.sensitivity/2"] = Field(default="rlsim.sensitivity/2", alias="schema")
     scenario: str
     step_s: Interval
@@ -111,10 +111,6 @@ class Sensitivity(Answer):
     alternatives: tuple[Choice, ...]
     sources: tuple[SourceValue, ...]
     inputs: tuple[InputEffect, ...]
-
-    def rows_shown(self) -> Sequence[Record]:
-        """The sources of the interval."""
-        return self.sources
 
 
 class Technique(Record):
@@ -145,6 +141,7 @@ class LeftOut(Record):
 class Techniques(Answer):
     """What published techniques would bring, fastest first; best_pair: two together, None where one does better."""
 
+    rows_in = "techniques"
     schema_: Literal["rlsim.techniques/1"] = Field(default="rlsim.techniques/1", alias="schema")
     scenario: str
     digest: str
@@ -157,10 +154,6 @@ class Techniques(Answer):
     def ranked(self) -> tuple[Technique, ...]:
         """The best pair, where there is one, and the techniques."""
         return (*([] if self.best_pair is None else [self.best_pair]), *self.techniques)
-
-    def rows_shown(self) -> Sequence[Record]:
-        """The techniques."""
-        return self.techniques
 
 
 class Idle(Record):
@@ -202,6 +195,7 @@ class Blame(Answer):
     step_s, left_s: mean step, and without every cause. work_share: of all GPU-seconds in which the GPUs compute.
     """
 
+    rows_in = "removals"
     schema_: Literal["rlsim.blame/1"] = Field(default="rlsim.blame/1", alias="schema")
     scenario: str
     digest: str
@@ -212,10 +206,6 @@ class Blame(Answer):
     idle: tuple[Idle, ...]
     removals: tuple[Removal, ...]
     what_ifs: tuple[WhatIf, ...]
-
-    def rows_shown(self) -> Sequence[Record]:
-        """The causes, taken away."""
-        return self.removals
 
 
 class TableSet(Record):
@@ -265,3 +255,78 @@ class Coverage(Record):
     parts: tuple[StepPart, ...]
     support: Support | None
     tried: tuple[Tried, ...]
+
+
+class ClusterSize(Record):
+    """A cluster in the layout that is fastest on it, synchronous and colocated.
+
+    step_p90_s: what its step keeps to with 90 %. speedup: over half the GPUs; None of the first. layout: in words;
+    changes: overrides of a scenario of ``rlsim new``. generation_share, training_share: of a GPU's memory in use.
+    """
+
+    gpus: int
+    step_s: Interval
+    step_p90_s: Rounded
+    usd_per_step: Rounded
+    speedup: Rounded6 | None
+    layout: str
+    changes: dict[str, int | str]
+    generation_share: Rounded6
+    training_share: Rounded6
+
+
+class MemoryShare(Record):
+    """Shares of a GPU that a colocated engine may and must take (engine.gpu_memory_utilization).
+
+    safe: beside a trainer whose weights still lie there, as at a hand-over of weights. after_offload: beside what a
+    trainer leaves when all it can offload is gone; an engine that takes its cache only then may have so much. least:
+    what weights and one longest sequence need. headroom: left free beside all of it.
+    """
+
+    safe: Rounded6
+    after_offload: Rounded6
+    least: Rounded6
+    headroom: Rounded6
+
+
+class DeviceSize(Record):
+    """A device. least: the fewest GPUs that fit, None where none do (``reason``). knee: the last doubling of GPUs
+    that still shortens the step enough. chosen: within the deadline or the budget, else the knee; None where nothing
+    keeps to them. memory_share: at ``chosen``.
+    """
+
+    device: str
+    usd_per_gpu_hour: Rounded
+    least: int | None
+    knee: int | None
+    chosen: int | None
+    sizes: tuple[ClusterSize, ...]
+    memory_share: MemoryShare | None
+    reason: str = ""
+
+    def at(self, gpus: int | None) -> ClusterSize | None:
+        """The cluster of so many GPUs."""
+        return next((one for one in self.sizes if one.gpus == gpus), None)
+
+
+class Sizing(Answer):
+    """Clusters for a model by device. best: the device to take; None where nothing keeps to what was asked.
+
+    deadline_s: longest step; budget_usd: highest price of one.
+    """
+
+    schema_: Literal["rlsim.size/1"] = Field(default="rlsim.size/1", alias="schema")
+    model: str
+    batch: tuple[int, int]
+    response_tokens: int
+    max_sequence_tokens: int
+    lora_rank: int | None
+    deadline_s: Rounded | None
+    budget_usd: Rounded | None
+    devices: tuple[DeviceSize, ...]
+    best: str | None
+    assumptions: tuple[str, ...]
+
+    def to_frame(self) -> DataFrame:
+        """The clusters of every device as a pandas table."""
+        return frame_of([{"device": one.device, **flat(size)} for one in self.devices for size in one.sizes])

@@ -249,7 +249,7 @@ def test_the_mfu_follows_the_time() -> None:
 
 
 def test_a_frameworks_configuration_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[1] / "readers" / "corpus" / "nemo_rl_async.yaml"
+    path = Path(__file__).parents[1] / "readers" / "corpus" / "nemo-rl" / "nemo_rl_async.yaml"
     with pytest.raises(SystemExit) as end:
         main(["check", str(path), "--step", "300", "--json"])
     assert not end.value.code

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 
 from bench.cases import ModelDims
-from bench.rejection import sampling_probabilities
+from bench.rejection import Draft, draw, sampling_probabilities, verify
 from bench.speculation import (
     Sampling,
     State,
@@ -85,13 +85,8 @@ def test_generated_text_follows_the_targets_joint_law(k: int, sampling: Sampling
     cells = (tokens * DIMS.vocabulary ** torch.arange(new - 1, -1, -1)).sum(1)
     counts = torch.bincount(cells, minlength=DIMS.vocabulary**new).double()
     expected = joint_law(seed, new, sampling) * batch
-    assert counts[expected == 0].sum() == 0
     rare = expected < 5.0
-    counts = torch.cat([counts[~rare], counts[rare].sum()[None]])
-    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
-    kept = expected > 0
-    statistic = ((counts - expected)[kept] ** 2 / expected[kept]).sum().item()
-    assert statistic < chi2.isf(FALSE_ALARM, int(kept.sum()) - 1)
+    assert chi_square_accepts(*(torch.cat([one[~rare], one[rare].sum()[None]]) for one in (counts, expected)))
 
 
 def test_greedy_decoding_is_the_same_text_for_every_draft_length() -> None:
@@ -115,15 +110,6 @@ def test_cache_after_rollback_equals_a_fresh_forward_over_the_accepted_tokens() 
         assert torch.allclose(used.values[:, :settled], expected.values, atol=1e-4)
 
 
-def test_length_advances_by_what_was_emitted() -> None:
-    target, head = model(41)
-    state = random_state(target, 16, 10, 4, capacity=64)
-    before = state.lengths.clone()
-    _, count = speculative_step(target, head, state, 4, Sampling(), KERNELS)
-    assert torch.equal(state.lengths, before + count)
-    assert ((count >= 1) & (count <= 5)).all()
-
-
 def test_mixture_of_experts_target_steps_and_is_finite() -> None:
     dims = ModelDims(**SMALL, width=8, vocabulary=7, layers=1, experts=6, top_k=2, draft_vocabulary=7)
     generator = torch.Generator().manual_seed(51)
@@ -133,3 +119,91 @@ def test_mixture_of_experts_target_steps_and_is_finite() -> None:
     tokens, _ = speculative_step(target, head, state, 2, Sampling(), KERNELS, generator)
     assert ((tokens >= 0) & (tokens < 7)).all()
     assert torch.isfinite(state.features).all()
+
+
+# --- rejection sampling -----------------------------------------------------------------------------------------------
+
+
+VOCABULARY = 6
+SAMPLES = 40_000
+
+
+def distributions(rows: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.softmax(1.5 * torch.randn(rows, VOCABULARY, generator=generator), -1)
+
+
+def drafted(q: torch.Tensor, generator: torch.Generator) -> Draft:
+    rows = q.expand(SAMPLES, *q.shape).contiguous()
+    return Draft(draw(rows, generator), rows)
+
+
+def chi_square_accepts(counts: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Pearson's statistic within its distribution's range at FALSE_ALARM; a cell that cannot occur must be empty."""
+    possible = expected > 0
+    assert counts[~possible].sum() == 0
+    statistic = ((counts[possible] - expected[possible]) ** 2 / expected[possible]).sum().item()
+    return statistic < chi2.isf(FALSE_ALARM, int(possible.sum()) - 1)
+
+
+def follows(tokens: torch.Tensor, count: torch.Tensor, p: torch.Tensor) -> None:
+    """What was emitted at every position has its probabilities of ``p``."""
+    for position, law in enumerate(p.double()):
+        reached = tokens[count > position, position]
+        counts = torch.bincount(reached, minlength=VOCABULARY).double()
+        assert chi_square_accepts(counts, law * len(reached)), position
+
+
+def as_often(accepted: torch.Tensor, tried: int, rate: float) -> bool:
+    low, high = binom.interval(1.0 - FALSE_ALARM, tried, rate)
+    return low <= int(accepted.sum()) <= high
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_each_output_position_follows_the_target_and_acceptance_is_one_minus_total_variation(seed: int) -> None:
+    k = 3
+    p, q = distributions(k + 1, seed), distributions(k, seed + 100)
+    generator = torch.Generator().manual_seed(seed)
+    tokens, count = verify(p.expand(SAMPLES, -1, -1), drafted(q, generator), generator)
+    follows(tokens, count, p)
+    for position in range(k):
+        rate = 1.0 - 0.5 * (p[position] - q[position]).abs().sum().item()
+        assert as_often(count > position + 1, int((count > position).sum()), rate), position
+
+
+def test_deterministic_draft_is_accepted_with_the_targets_probability_and_stays_lossless() -> None:
+    p = distributions(3, 5)
+    generator = torch.Generator().manual_seed(5)
+    draft = Draft(torch.tensor([[2, 4]]).expand(SAMPLES, -1))
+    tokens, count = verify(p.expand(SAMPLES, -1, -1), draft, generator)
+    assert as_often(count > 1, SAMPLES, p[0, 2].item())
+    follows(tokens, count, p)
+
+
+def test_reduced_draft_vocabulary_is_lossless() -> None:
+    p, q = distributions(2, 6), torch.softmax(torch.tensor([[0.3, 1.0, -0.5]]), -1)
+    to_target = torch.tensor([5, 0, 3])
+    generator = torch.Generator().manual_seed(6)
+    rows = q.expand(SAMPLES, 1, 3).contiguous()
+    indices = draw(rows, generator)
+    tokens, count = verify(p.expand(SAMPLES, -1, -1), Draft(to_target[indices], rows, indices, to_target), generator)
+    follows(tokens, count, p[:1])
+    assert as_often(count > 1, SAMPLES, torch.minimum(p[0, to_target], q[0]).sum().item())
+
+
+def test_greedy_target_accepts_exactly_its_argmax() -> None:
+    logits = torch.tensor([[[0.0, 3.0, 1.0], [2.0, 0.0, 1.0], [0.0, 0.0, 9.0]]])
+    p = sampling_probabilities(logits, temperature=0.0)
+    tokens, count = verify(p, Draft(torch.tensor([[1, 0]])))
+    assert tokens.tolist() == [[1, 0, 2]]
+    assert count.tolist() == [3]
+    tokens, count = verify(p, Draft(torch.tensor([[1, 1]])))
+    assert count.tolist() == [2]
+    assert tokens[0, :2].tolist() == [1, 0]
+
+
+def test_top_k_and_top_p_keep_the_smallest_sufficient_set() -> None:
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
+    assert torch.allclose(sampling_probabilities(logits, 1.0, top_k=2), torch.tensor([0.625, 0.375, 0.0, 0.0]))
+    assert torch.allclose(sampling_probabilities(logits, 1.0, top_p=0.7), torch.tensor([0.625, 0.375, 0.0, 0.0]))
+    assert torch.allclose(sampling_probabilities(logits, 0.5), torch.tensor([0.25, 0.09, 0.0225, 0.0025]) / 0.365)

@@ -111,12 +111,13 @@ def test_the_context_table_has_64_points() -> None:
     assert builders.Costs(bare()).iteration.attention_s.shape[1] == 64
 
 
-def test_the_last_pipeline_stage_runs_the_head_once_for_each_stage_in_an_iteration() -> None:
-    given = bare(engine={"pipeline_parallel": 2})
-    whole = builders.Costs(given).iteration_costs.components
-    half = layers(given).head_components(np.array([8.0]), np.array([8.0]))
-    for name in ("LM head", "sampling"):
-        assert whole[name].seconds[16] == exactly(2 * half[name].seconds[0])
+def test_the_last_pipeline_stage_samples_once_for_each_stage_in_an_iteration() -> None:
+    one, two = (
+        builders.Costs(bare(engine={"pipeline_parallel": stages}, speculation=EAGLE)).iteration_costs.components
+        for stages in (1, 2)
+    )
+    for name in ("LM head", "sampling", "draft passes", "rejection sampling"):
+        assert two[name].seconds[16] == exactly(2 * one[name].seconds[8])
 
 
 def test_prefill_attends_to_its_prompts_in_every_layer() -> None:

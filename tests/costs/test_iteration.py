@@ -8,9 +8,14 @@ import builders
 import numpy as np
 import pytest
 
+from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting, draft_card
 from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.layers import pipeline_hops, total
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import EngineCounters
+from rlsim.loading.models import load_card
+from rlsim.schema.architecture import LayerCounts
+from rlsim.schema.drafter import draft_model_from_card
 from rlsim.schema.engine_parameters import PrefillHost
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.profile import load_profile
@@ -199,3 +204,116 @@ def test_published_decode_iterations_of_llama_8b() -> None:
         attention = np.interp(2048.0, np.arange(len(row)) * table.context_step_tokens, row)
         host = costs.components["host"].seconds[batch]
         assert 1e3 * (table.step_s[batch] + attention - host) == pytest.approx(published, rel=0.25)
+
+
+# --- layers of the rollout engine -------------------------------------------------------------------------------------
+
+
+TOKENS = np.array([1.0, 64.0, 512.0])
+
+
+def test_every_layer_is_counted_once() -> None:
+    given = builders.layers(builders.scenario())
+    one, all_layers = given.layer_components(TOKENS, True, LayerCounts(1, 0, 0, 1, 0)), given.components(TOKENS, True)
+    assert set(one) == {"attention projections", "feed-forward", "elementwise"}
+    assert total(all_layers) == pytest.approx(36 * total(one))
+
+
+@pytest.mark.parametrize("model", ["qwen3-8b", "qwen3-30b-a3b"])
+def test_verification_attention_costs_between_one_and_k_plus_one_passes(model: str) -> None:
+    given = builders.layers(builders.scenario(model))
+    sequences, context = np.array([[1.0], [64.0], [256.0]]), np.array([[1.0, 1000.0, 8000.0]])
+    once = given.cached_attention(sequences, context, 1).seconds
+    for queries in (2, 4, 8):
+        verify = given.cached_attention(sequences, context, queries).seconds
+        assert (verify >= once).all()
+        assert (verify <= queries * once * (1 + 1e-12)).all()
+    assert given.cached_attention(sequences, context, 4).seconds == pytest.approx(once, rel=0.05)
+
+
+def test_absorbed_attention_of_many_heads_becomes_compute_bound_when_verifying() -> None:
+    """DeepSeek-V3 with 128 heads on one GPU: 512 rows share one latent vector, far above the machine balance."""
+    given = builders.layers(builders.deepseek(engine={"attention_data_parallel": 16}))
+    sequences, context = np.array([[1024.0]]), np.array([[16384.0]])
+    once, verify = (given.cached_attention(sequences, context, q) for q in (1, 4))
+    assert float(verify.seconds[0, 0]) > 1.2 * float(once.seconds[0, 0])
+    assert verify.bound == "compute"
+
+
+def test_pipeline_hops_grow_with_stages_and_use_the_network_beyond_the_domain() -> None:
+    profile = load_profile("h100_sxm")
+    fabric = builders.fabric(profile)
+    near = builders.scenario(engine={"pipeline_parallel": 4}).engine
+    far = builders.scenario(cluster={"num_gpus": 16}, engine={"tensor_parallel": 4, "pipeline_parallel": 4}).engine
+    tokens = np.array([1e5])
+    inside = float(pipeline_hops(near, fabric, tokens, 4096).seconds[0])
+    assert inside == pytest.approx(3 * (4.7e-6 + 1e5 * 4096 * 2 / fabric.nvlink))
+    assert float(pipeline_hops(far, fabric, tokens, 4096).seconds[0]) > 5 * inside
+
+
+# --- drafting ---------------------------------------------------------------------------------------------------------
+
+
+SEQUENCES = np.array([1.0, 16.0, 128.0])
+CAPTURED = np.zeros(3, dtype=bool)
+
+
+def _drafting(model: str = "qwen3-8b", hardware: str = "h100_sxm", **speculation: Any) -> Drafting:
+    chosen = {"method": "eagle3", "draft_length": 3, "acceptance_length": 1.5, **speculation}
+    given = builders.scenario(model, hardware, speculation=chosen)
+    return Drafting(builders.layers(given), given.speculation, given.hardware.eager_launch_s.value)
+
+
+def test_who_drafts() -> None:
+    card = load_card("deepseek-v3")
+    for method, kind in (("eagle3", "eagle3"), ("mtp", "mtp"), ("ngram", None), ("suffix", None), ("none", None)):
+        length = 0 if method == "none" else 1
+        accepted = {"acceptance_length": 1.5} if length else {}
+        chosen = builders.scenario(speculation={"method": "none"}).speculation.model_copy(
+            update={"method": method, "draft_length": length, **accepted}
+        )
+        draft = draft_card(chosen, card)
+        assert (draft.kind if draft else None) == kind
+
+
+def test_a_graphed_eagle_pass_streams_its_weights_and_a_launched_one_waits_for_the_host() -> None:
+    """EAGLE-3 of Qwen3-8B: about 0.33 G parameters a pass. Launched: every operation waits for the host."""
+    drafting = _drafting()
+    graphed = drafting.passes(np.ones(1), np.zeros(1, dtype=bool)).seconds[0] / 3
+    weights = 2 * (8192 * 6144 + 4096 * 4096 + 3 * 4096 * 12288 + 32_000 * 4096)
+    assert weights / 3.35e12 < graphed < 2.5 * weights / 3.35e12
+    launched = _drafting(draft_graph=False).passes(np.ones(1), np.zeros(1, dtype=bool))
+    assert launched.bound == "launch"
+    assert launched.seconds[0] >= 3 * PROPOSER_LAUNCHES * drafting.eager_launch_s
+    eager = drafting.passes(np.ones(1), np.ones(1, dtype=bool))
+    assert eager.seconds[0] == launched.seconds[0]
+
+
+def test_a_small_draft_model_has_its_own_width_in_its_head() -> None:
+    """The head of a drafter of hidden size 1,024 is a quarter of one of 4,096 over the same vocabulary."""
+    wide = draft_model_from_card(load_card("llama-3.1-8b")).model_copy(update={"num_layers": 1})
+    narrow = wide.model_copy(update={"hidden_size": 1024, "num_heads": 8, "num_kv_heads": 8, "intermediate_size": 3072})
+    times = []
+    for draft in (wide, narrow):
+        given = _drafting(method="draft_model", draft=draft.model_dump(mode="json"), heterogeneous_vocabulary=True)
+        times.append(given.passes(np.ones(1), np.zeros(1, dtype=bool)).seconds[0])
+    assert times[1] < 0.45 * times[0]
+
+
+def test_mtp_layer_of_deepseek_v3_costs_about_one_layer_and_its_head() -> None:
+    given = builders.deepseek(speculation={"method": "mtp", "draft_length": 1, "acceptance_length": 1.8})
+    layers = builders.layers(given)
+    drafting = Drafting(layers, given.speculation, given.hardware.eager_launch_s.value)
+    own = drafting.passes(SEQUENCES, CAPTURED).seconds
+    layer = sum(t.seconds for t in layers.layer_components(SEQUENCES * 2, True, LayerCounts(1, 0, 0, 0, 1)).values())
+    head = sum(t.seconds for t in layers.head_components(SEQUENCES, SEQUENCES).values())
+    assert (own > layer + head).all()
+    assert (own < 1.5 * (layer + head)).all()
+
+
+def test_ngram_costs_host_time_in_proportion_to_the_context() -> None:
+    drafting = _drafting(method="ngram", lookup_s_per_1k_tokens=3e-5)
+    found = drafting.cached_attention(np.array([64.0]), np.array([4000.0]))
+    assert found.seconds[0] == pytest.approx(64 * 4 * 3e-5)
+    assert found.bound == "host"
+    assert (drafting.passes(SEQUENCES, CAPTURED).seconds == 0).all()

@@ -106,14 +106,6 @@ def test_half_of_a_rate_shows_where_it_binds_although_tables_were_measured(key: 
     assert np.max(after - before) > 0.02 * np.max(before)
 
 
-def test_half_the_host_link_doubles_the_copies() -> None:
-    def copies(costs: builders.Costs) -> float:
-        return sum(part.seconds for part in costs.transfers.prepare().parts if part.bound == "host link")
-
-    slow = _costs("pinned", True, "host_link_bandwidth_bytes_per_s", 0.5)
-    assert copies(slow) == pytest.approx(2 * copies(_costs("pinned", True)))
-
-
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_costs_are_finite_positive_and_consistent(name: str) -> None:
     costs = _costs(name, True)
@@ -165,14 +157,6 @@ def test_the_padded_batch_goes_through_one_driver_and_a_serial_reward_lasts_as_i
     assert driven.logprob.seconds - plain.logprob.seconds == pytest.approx(positions * 48 / 1e8)
     assert driven.train.seconds - plain.train.seconds == pytest.approx(positions * 60 / 1e8)
     assert driven.data.seconds - plain.data.seconds == pytest.approx(7.0 + positions * 32 / 1e8)
-
-
-def test_online_drafter_training_adds_its_share() -> None:
-    trained = {**EAGLE["speculation"], "online_training": True}
-    lengths = np.full(256, 1000.0)
-    plain = builders.Costs(builders.scenario(**EAGLE)).step(lengths).train
-    online = builders.Costs(builders.scenario(speculation=trained)).step(lengths).train
-    assert 1.02 < online.seconds / plain.seconds < 1.15
 
 
 def test_table_covers_every_sequence_that_can_run() -> None:

@@ -49,17 +49,6 @@ def test_offload_copies_of_a_colocated_step_by_hand() -> None:
     assert _movement(given).reference_swap_s() == pytest.approx(4 * sharded / (64e9 * LINK_EFFICIENCY))
 
 
-def test_pinned_memory_copies_at_the_rate_of_the_link_without_waiting_for_each() -> None:
-    pageable, pinned = (_named(builders.scenario(loop={"offload_memory": kind})) for kind in ("pageable", "pinned"))
-    parameters = parameter_counts(builders.scenario().model).total
-    assert pinned["optimizer offload"] == pytest.approx(12 * parameters / 8 / (64e9 * V.host_link_share))
-    copies = ("optimizer offload", "policy weights offload", "policy weights onload", "optimizer onload")
-    assert all(pinned[name] < pageable[name] for name in copies)
-    assert {name: pinned[name] for name in pinned if name not in copies} == {
-        name: pageable[name] for name in pageable if name not in copies
-    }
-
-
 def test_the_transfer_is_part_of_preparing() -> None:
     transfers = _movement(builders.scenario())
     prepare, transfer = transfers.prepare(), transfers.transfer()
@@ -124,12 +113,6 @@ def test_a_framework_that_no_transfer_measured_is_named_with_those_that_were() -
     with pytest.raises(InputError, match=r"nemo_rl.*and other"):
         load_scenario("quickstart", ["loop.refit_framework=nobodys"])
     load_scenario("quickstart", ["loop.refit_framework=other"])
-
-
-def test_the_former_key_is_named_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"did you mean 'loop\.refit_method'") as caught:
-        load_scenario("quickstart", ["loop.refit=reshard"])
-    assert len(str(caught.value)) <= 600
 
 
 def test_a_model_held_whole_by_every_trainer_gathers_nothing() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rlsim.errors import InputError
 from rlsim.explore.live import Live
-from rlsim.explore.notebook import live as widget
+from rlsim.explore.live import live as widget
 from rlsim.explore.server import Explorer
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project

@@ -1,12 +1,17 @@
 """Sweeps: the same numbers as a projection, for any number of jobs, through kills; what cannot run keeps its reason."""
 
+from __future__ import annotations
+
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,7 +21,8 @@ from rlsim.errors import InputError
 from rlsim.files.journal import Journal, journal_name
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning import sweep
+from rlsim.planning import execution, sweep
+from rlsim.planning.execution import executor
 from rlsim.planning.grammar import grid, parse_axis
 from rlsim.projection.project import project
 from rlsim.report.figures import grids as pictures
@@ -231,3 +237,65 @@ def test_finished_cells_are_not_computed_again(tiny: Scenario, tmp_path: Path, m
     journal.close()
     assert sweep(tiny, [f"{K}=1:3"], out=tmp_path / "again").rows == whole.rows
     assert [overrides[K] for overrides in computed] == [2]
+
+
+# --- more processes begin where they pay, and nothing but the order of results tells ----------------------------------
+
+
+def process_of(task: int) -> tuple[int, int]:
+    return os.getpid(), math.factorial(task)
+
+
+@pytest.mark.parametrize(("worth_s", "others"), [(1e9, False), (-1.0, True)])
+def test_tasks_move_to_processes_where_what_is_left_is_worth_them(
+    monkeypatch: pytest.MonkeyPatch, worth_s: float, others: bool
+) -> None:
+    monkeypatch.setattr(execution, "WORTH_S", worth_s)
+    monkeypatch.setattr(execution, "local_jobs", lambda jobs: 2)
+    with executor(None, most=12) as run:
+        found = dict(run(process_of, range(12)))
+    assert {index: value for index, (_, value) in found.items()} == {i: math.factorial(i) for i in range(12)}
+    assert any(process != os.getpid() for process, _ in found.values()) == others
+
+
+def test_a_stated_number_is_taken_and_few_cores_plan_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with executor(2, most=4) as run:
+        assert all(process != os.getpid() for _, (process, _) in run(process_of, range(4)))
+    monkeypatch.setattr(execution, "local_jobs", lambda jobs: 2)
+    with executor(None) as run:
+        assert all(process == os.getpid() for _, (process, _) in run(process_of, range(4)))
+
+
+# --- the executor interface -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from dask.distributed import LocalCluster
+
+        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+            yield cluster.scheduler_address
+
+
+def test_a_sweep_on_dask_gives_the_same_bytes(tiny: Scenario, tmp_path: Path, address: str) -> None:
+    axes = ["speculation.draft_length=1:4", "engine.tensor_parallel=1,2,3"]
+    sweep(tiny, axes, out=tmp_path / "local")
+    sweep(tiny, axes, jobs=address, out=tmp_path / "dask")
+    for name in ("results.csv", "results.parquet", "lines.png"):
+        assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "dask" / name).read_bytes()
+
+
+def test_an_address_without_a_scheduler_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask import distributed
+
+    def refuse(*args: object, **named: object) -> None:
+        raise OSError("nobody there")
+
+    monkeypatch.setattr(distributed, "Client", refuse)
+    with (
+        pytest.raises(InputError, match=r"--dask tcp://127.0.0.1:9: no scheduler answers there"),
+        executor("tcp://127.0.0.1:9"),
+    ):
+        pass

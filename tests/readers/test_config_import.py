@@ -228,3 +228,26 @@ def test_the_shipped_trees_alone_are_configurations(tmp_path: Path) -> None:
     for framework in ("nemo-rl", "verl", "skyrl", "openrlhf", "prime-rl"):
         got = import_config(framework, written(tmp_path, "{}\n"), asked=Asked(model="qwen2.5-1.5b"))
         assert got.accounting.keys == () and len(got.accounting.defaults) > 10
+
+
+def test_an_assumed_device_holds_the_layout() -> None:
+    """A stated one is kept, though the trainer does not fit it."""
+    words = ("actor_rollout_ref.model.path=Qwen/Qwen3-32B", "trainer.nnodes=1")
+    assumed = import_config("verl", VERL / "verl_fsdp.yaml", words)
+    assert assumed.scenario.hardware.name == "h200_sxm" and "too small for its layout" in assumed.text
+    stated = import_config("verl", VERL / "verl_fsdp.yaml", words, Asked(hardware="h100_sxm"))
+    assert stated.scenario.hardware.name == "h100_sxm"
+
+
+def test_guessed_lengths_fit_a_packed_micro_batch_and_groups_of_equal_rewards_are_left_out() -> None:
+    actor = "actor_rollout_ref.actor"
+    words = (f"{actor}.ppo_max_token_len_per_gpu=700", f"{actor}.use_dynamic_bsz=true")
+    found = import_config("verl", VERL / "verl_fsdp.yaml", words).scenario
+    assert found.workload.response_tokens.mean_tokens < found.trainer.micro_batch_tokens
+    assert import_config("nemo-rl", NEMO / "nemo_rl_dapo.yaml").scenario.workload.usable_group_share < 1
+
+
+def test_a_configuration_without_rl_says_what_it_is_of(tmp_path: Path) -> None:
+    text = "policy: {model_name: Qwen/Qwen3-8B}\nsft: {val_batches: 2}\n"
+    with pytest.raises(InputError, match="supervised fine-tuning"):
+        import_config("nemo-rl", written(tmp_path, text))

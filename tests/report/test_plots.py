@@ -69,11 +69,6 @@ def test_the_title_names_scenario_and_candidate_and_bars_say_what_they_are(proje
     assert ("first step of the first replication alone" in told) is not projection.asynchronous
 
 
-def test_lanes_are_drawn_only_for_asynchronous_runs(projection):
-    titles = [text.get_text() for text in page_of(projection).texts]
-    assert ("What runs when" in titles) is projection.asynchronous
-
-
 def test_same_projection_same_bytes_whatever_the_users_style(answer, tmp_path):
     first, second = tmp_path / "a.png", tmp_path / "b.png"
     save_picture(phases_figure(answer("sync")), first)

@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsim.simulation.generation import Generation
-from rlsim.simulation.kernel.library import VARIABLE
-from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.trace import StepRecord
 
 TRAINER = ("data_s", "logprob_s", "train_s")
@@ -47,14 +45,6 @@ def test_generation_bound_steps_are_generation_and_refit():
         assert step.seconds == 100.0 + costs.refit_s
         assert step.phases["generation_s"] == 100.0
         assert step.phases["exposed_generation_s"] == 100.0 - costs.trainer_s
-
-
-def test_more_lag_hides_more_generation_until_the_trainer_is_busy():
-    """In the limit of an engine that takes any batch at once, lag L has L batches under way."""
-    mean = {lag: total_s(steps(FixedCosts(), lag=lag, tokens=401)) / 12 for lag in (1, 2, 3)}
-    assert mean[2] < 0.6 * mean[1]
-    assert mean[3] < mean[2]
-    assert total_s(steps(SLOW, lag=1)) == total_s(steps(SLOW, lag=2))
 
 
 def test_batches_that_start_together_make_cycles_of_lag_steps():
@@ -164,17 +154,6 @@ def test_dropped_groups_are_generated_but_not_trained_on():
 # --- publishing weights -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lag", [1, 2])
-@pytest.mark.parametrize("seed", range(3))
-def test_draining_is_never_faster_than_updating_in_flight(lag, seed):
-    keys = {"lag": lag, "prompts": 16}
-    times = [
-        total_s(steps(FixedCosts(), LOGNORMAL, f"simulation.seed={seed}", f"loop.in_flight_updates={updates}", **keys))
-        for updates in ("true", "false")
-    ]
-    assert times[1] > times[0]
-
-
 def test_a_drained_pool_is_empty_at_the_refit():
     trace = run(world_of(FixedCosts(), LOGNORMAL, "loop.in_flight_updates=false", lag=2, prompts=16))
     (curve,) = trace.curves
@@ -191,14 +170,6 @@ def test_a_drained_pool_is_empty_at_the_refit():
 
 def test_draining_an_idle_pool_costs_nothing():
     assert steps(SLOW, "loop.in_flight_updates=false", lag=1) == steps(SLOW, lag=1)
-
-
-@pytest.mark.parametrize("lag", [1, 2])
-def test_recomputing_the_cache_is_never_faster(lag):
-    costs = FixedCosts(prefill_token_s=2.0**-9)
-    stale, fresh = (run(world_of(costs, LOGNORMAL, f"loop.recompute_kv={r}", lag=lag)) for r in ("false", "true"))
-    assert total_s(fresh.steps) > total_s(stale.steps)
-    assert fresh.counters.prefill_tokens > stale.counters.prefill_tokens
 
 
 def test_a_refit_pauses_generation():
@@ -253,25 +224,6 @@ def test_what_holds_of_every_run(lag, prompts, size, replicas, slots, train_s, r
     for step in trace.steps:
         assert ends[step.step] <= step.start_s + step.phases["exposed_generation_s"] + 1e-9
     assert run(world).steps == trace.steps
-
-
-def test_every_sample_is_generated_once_and_every_batch_consumed_once(monkeypatch):
-    submitted: list[int] = []
-    submit = GenerationPool.submit
-
-    def recorded(pool: GenerationPool, time_s: float, samples: Any) -> None:
-        submitted.extend(sample.id for sample in samples)
-        submit(pool, time_s, samples)
-
-    monkeypatch.setattr(GenerationPool, "submit", recorded)
-    monkeypatch.setenv(VARIABLE, "python")
-    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=2, prompts=5, size=3))
-    assert len(submitted) == len(set(submitted))
-    assert set(range(12 * 15)) <= set(submitted)
-    assert [step.step for step in trace.steps] == list(range(12))
-    world = world_of(FixedCosts(), LOGNORMAL, lag=2, prompts=5, size=3)
-    drawn = [step.generated_tokens for step in world.workload.steps[:12]]
-    assert [step.generated_tokens for step in trace.steps] == drawn
 
 
 def test_the_counters_leave_the_warm_up_out():

@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 from reference_rollout import ReferenceReplica, iteration_seconds
 from rollout_cases import cost_table, sample_lists, tables
 
-from rlsim.costs.interface import IterationTable
+from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
 from rlsim.simulation.iteration_times import IterationTimes
+from rlsim.simulation.kernel.library import library as kernel_library
+from rlsim.simulation.kernel.pool import KernelPool
+from rlsim.simulation.pool import Fleet
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
+from rlsim.simulation.rollout import rollout
+from tests.simulation.fixed_costs import PROMPT, FixedCosts
+from tests.simulation.rollout_cases import make_batch
+from tests.simulation.test_agents import OBSERVATION, TURN, ran, some, trajectories
 
 Interrupt = tuple[float, float, bool]
 
@@ -88,60 +95,6 @@ def test_one_sequence_by_hand() -> None:
     assert time == pytest.approx(expected, rel=1e-12)
 
 
-def test_first_token_only_ends_with_the_prefill() -> None:
-    table = cost_table(prefill_context_s=np.zeros(2))
-    replica = Replica(table)
-    replica.submit(0.0, [Request(0, 0, 100, 1, 0)])
-    assert replica.advance_to(math.inf) == [(pytest.approx(iteration_seconds(table, 0, 0, 100)), 0)]
-
-
-@settings(max_examples=50)
-@given(n=st.integers(1, 64), context=st.floats(1, 5000), growth=st.floats(0.5, 4), count=st.integers(1, 400))
-def test_stretch_is_the_sum_of_its_iterations(n: int, context: float, growth: float, count: int) -> None:
-    table = cost_table()
-    total = sum(iteration_seconds(table, n, context + i * growth, 0) for i in range(count))
-    assert IterationTimes(table).segment(n, context, growth, count) == pytest.approx(total, rel=1e-6)
-
-
-def test_stretch_within_one_segment_is_exact() -> None:
-    table = cost_table(knots=2)
-    total = sum(iteration_seconds(table, 3, 10 + 2.5 * i, 0) for i in range(20))
-    assert IterationTimes(table).segment(3, 10.0, 2.5, 20) == pytest.approx(total, rel=1e-13)
-
-
-@settings(max_examples=30)
-@given(data=st.data())
-def test_doubled_costs_double_every_time(data: st.DataObject) -> None:
-    table = data.draw(tables())
-    samples = data.draw(sample_lists(table.tokens_per_sequence))
-    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
-    slower = replace(table, **{name: 2 * getattr(table, name) for name in names})
-    times = []
-    for costs in (table, slower):
-        replica = Replica(costs)
-        replica.submit(0.0, samples)
-        times.append({number: time for time, number in replica.advance_to(math.inf)})
-    assert times[1] == {number: 2 * time for number, time in times[0].items()}
-
-
-@settings(max_examples=50)
-@given(data=st.data())
-def test_every_iteration_of_every_sample_is_done_once(data: st.DataObject) -> None:
-    """Decoded plus re-prefilled tokens are all there are; a completed re-prefill replaces one decode iteration."""
-    table = data.draw(tables())
-    samples = data.draw(sample_lists(table.tokens_per_sequence))
-    replica = Replica(table, prefix_caching=False)
-    replica.submit(0.0, samples)
-    assert len(replica.advance_to(math.inf)) == len(samples)
-    decoded = sum(n * count for n, count in enumerate(replica.counters.iterations_at))
-    asked = sum(sample.iterations for sample in samples)
-    assert asked - replica.counters.preemptions <= decoded <= asked
-    prompts = sum(sample.prompt_tokens for sample in samples)
-    assert replica.counters.prefill_tokens >= prompts
-    if not replica.counters.preemptions:
-        assert (decoded, replica.counters.prefill_tokens) == (asked, prompts)
-
-
 def test_shared_prompts_prefill_and_hold_once() -> None:
     samples = [Request(i, 0, 1000, 11, 10) for i in range(8)]
     replica = Replica(cost_table())
@@ -156,3 +109,84 @@ def test_a_sequence_that_cannot_fit_is_infeasible() -> None:
     with pytest.raises(Infeasible, match="KV cache") as error:
         replica.submit(0.0, [Request(0, 0, 60, 40, 39)])
     assert (error.value.needed, error.value.available) == (100, 99)
+
+
+# --- Prefill behind a context takes the pairs of query and key that it makes, in the kernel and in the re -------------
+
+
+PAIR_S = 2.0**-10
+COSTS = FixedCosts(prefill_pair_s=PAIR_S)
+
+
+def pairs(start: int, end: int) -> float:
+    """Pairs of the tokens from ``start`` to ``end`` of a sequence with those before them and half of themselves."""
+    return (end**2 - start**2) / 2
+
+
+def table_of(**keys: object) -> IterationTable:
+    return replace(COSTS.iteration, **keys)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("budget", [1, 7, 64, 1000, 100_000])
+def test_chunks_of_a_prompt_add_up_to_the_whole(both, budget):
+    prompts = [1000, 30, 517]
+    batch = make_batch(prompts, [200] * 3)
+    table = table_of(max_batched_tokens=budget)
+    found = both(lambda: rollout(batch, batch.response_tokens - 1, Fleet(1, "static", table)).counters)
+    whole_s = PAIR_S * sum(pairs(0, prompt) for prompt in prompts)
+    for counters in found:
+        assert counters.prefill_tokens == sum(prompts)
+        assert counters.prefill_s == pytest.approx(whole_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_turns_of_an_agent_attend_to_their_history(both, keep):
+    turns = 5
+    found = both(lambda: ran(trajectories(1, turns, 3.0), some(keep_prefix=keep), COSTS).result)
+    ends = [PROMPT + turn * (TURN + OBSERVATION) for turn in range(turns)]
+    starts = [0, *(end - OBSERVATION - 1 for end in ends[1:])] if keep else [0] * turns
+    added_s = PAIR_S * sum(pairs(start, end) for start, end in zip(starts, ends, strict=True))
+    for result in found:
+        assert result.counters.prefill_s == pytest.approx(added_s, rel=1e-12)
+        assert result.seconds == pytest.approx(added_s + turns * (TURN - 1) * 0.25 + (turns - 1) * 3.0, rel=1e-12)
+
+
+def test_what_an_update_recomputes_is_priced_at_its_own_length():
+    again = Replica(COSTS.iteration)
+    again.submit(0.0, [Request(0, 0, 50, 400, 399), Request(1, 0, 50, 400, 399)])
+    again.pause(PAIR_S * (pairs(0, 50) + pairs(49, 50)) + 100 * 0.25, 0.0, "recompute")
+    again.advance_to(np.inf)
+    first_s = PAIR_S * (pairs(0, 50) + pairs(49, 50))
+    # The prompt is there once; both have 101 tokens of their own behind it, the last of which was never in the cache.
+    assert again.counters.prefill_s == pytest.approx(first_s + PAIR_S * (pairs(0, 151) + pairs(50, 151)), rel=1e-12)
+
+
+def test_what_was_preempted_is_priced_at_its_own_length(both):
+    """Two sequences outgrow the cache: the newer one leaves and prefills what it had once the older one is done."""
+    batch = make_batch([50, 50], [200, 200])
+    table = table_of(kv_capacity_tokens=301.5)
+    found = both(lambda: rollout(batch, batch.response_tokens - 1, Fleet(1, "static", table, False)).counters)
+    for counters in found:
+        assert counters.preemptions == 1
+        again = counters.prefill_tokens - 100
+        assert 140 < again < 160
+        assert counters.prefill_s == pytest.approx(PAIR_S * (2 * pairs(0, 50) + pairs(0, again)), rel=1e-12)
+
+
+def test_a_table_with_times_that_are_no_times_is_refused():
+    for name, value in (
+        ("step_s", np.nan),
+        ("attention_s", -1.0),
+        ("prefill_s", np.inf),
+        ("prefill_context_s", np.nan),
+    ):
+        with pytest.raises(ValueError, match=f"{name} of an iteration table"):
+            table_of(**{name: np.full_like(getattr(COSTS.iteration, name), value)})
+
+
+def test_rows_of_replicas_that_are_not_there_are_refused(kernel):
+    library = kernel_library()
+    timing, columns = IterationTimes(COSTS.iteration), tuple(np.ones(2, dtype=np.int64) for _ in range(4))
+    counters, refused = EngineCounters(timing.max_sequences), pytest.raises(IndexError, match="numbered from 0 to 0")
+    with KernelPool(library, columns, Fleet(1, "static", COSTS.iteration), counters) as pool, refused:
+        pool.run_rows(np.array([1]), np.array([[0, 1]]))

@@ -13,22 +13,17 @@ from pydantic import ValidationError
 from rlsim.costs.operators.device import DATASHEET_ERROR, device_of
 from rlsim.costs.operators.work import Matrix
 from rlsim.errors import InputError
+from rlsim.loading.models import list_cards, load_card
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
 from rlsim.tables.new_profile import Datasheet, write_profile
 from rlsim.tables.profile import list_profiles, load_profile, profile_called
 
-REQUIRED = {"gb200_nvl72", "h100_sxm", "h200_sxm", "b200_sxm"}
-
 
 def _quantities(profile: HardwareProfile) -> dict[str, SourcedValue]:
     values = {name: getattr(profile, name) for name in type(profile).model_fields}
     return {name: value for name, value in values.items() if isinstance(value, SourcedValue)}
-
-
-def test_required_profiles_ship() -> None:
-    assert set(list_profiles()) >= REQUIRED
 
 
 @pytest.mark.parametrize("name", list_profiles())
@@ -245,3 +240,55 @@ def test_devices_without_tables_of_their_own_carry_those_of_their_kin_over() -> 
     assert float(weak.gemm(large, matrix, "bf16").measured[0]) == 0.0
     slow, fast = load_profile("h800_sxm"), load_profile("h100_sxm")
     assert float(slow.nvlink_bandwidth_bytes_per_s) / float(fast.nvlink_bandwidth_bytes_per_s) == pytest.approx(4 / 9)
+
+
+# --- model cards by the names of repositories -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("repository", "card"),
+    [
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("Qwen/Qwen3-8B-Base", "qwen3-8b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+        ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
+    ],
+)
+def test_a_repository_is_the_card_of_its_dimensions(repository: str, card: str) -> None:
+    assert card in list_cards()
+    assert load_card(repository) == load_card(card)
+
+
+def test_the_repositories_that_cards_come_from_are_known() -> None:
+    for card in list_cards():
+        source, _, repository = load_card(card).source.partition("config.json of ")
+        if source and not repository:  # from a framework's own table of models, or from memory
+            continue
+        repository = repository.partition(" on Hugging Face")[0]
+        assert "/" in repository
+        if not repository.endswith("-FP8"):
+            assert load_card(repository) == load_card(card)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Qwen/Qwen3-9B", "unknown model 'Qwen3-9B'; nearest: qwen3.5-9b"),
+        ("Qwen/Qwen3-8B-FP8", "holds quantised weights; give model qwen3-8b and state engine.weight_precision"),
+        ("Qwen/Qwen3-8B-AWQ", "holds quantised weights"),
+        ("Qwen3-8B-Base", "unknown model 'Qwen3-8B-Base'"),
+        ("someone/Qwen3-8B-pruned", "unknown model"),
+    ],
+)
+def test_other_repositories_are_refused(name: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        load_card(name)
+
+
+def test_a_scenario_names_a_repository() -> None:
+    assert load_scenario("quickstart", ["model=Qwen/Qwen3-8B"]).model == load_card("qwen3-8b")

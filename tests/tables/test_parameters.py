@@ -67,10 +67,6 @@ def test_committed_sets_load_under_their_own_name(name):
     assert load_parameters(name).name == name
 
 
-def test_a_path_loads_a_file(tmp_path):
-    assert load_parameters(write(tmp_path)) == made()
-
-
 @pytest.mark.parametrize(
     ("load", "name", "told"),
     [

@@ -85,10 +85,8 @@ def _override(framework: Framework, key: str, value: Any, there: bool) -> list[s
 
 def _former(key: str, aliases: Mapping[str, str]) -> str:
     """A key as its configuration calls it."""
-    for name, old in aliases.items():
-        if f"{key}.".startswith(f"{name}."):
-            return old + key[len(name) :]
-    return key
+    found = (old + key[len(name) :] for name, old in aliases.items() if f"{key}.".startswith(f"{name}."))
+    return next(found, key)
 
 
 def _laid_back(values: Mapping[str, Any], tree: ConfigTree, changed: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -77,10 +77,8 @@ def _toml(text: str, where: str) -> Any:
 
 def _root_of(path: Path) -> Path:
     folder = path.absolute().parent
-    for above in (folder, *folder.parents):
-        if any((above / mark).exists() for mark in _ROOT_MARKS):
-            return above
-    return folder
+    marked = (above for above in (folder, *folder.parents) if any((above / mark).exists() for mark in _ROOT_MARKS))
+    return next(marked, folder)
 
 
 class _Reading:

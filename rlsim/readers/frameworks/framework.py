@@ -111,12 +111,7 @@ class Framework:
 
 def _matches(key: str, pattern: str) -> bool:
     """Whether a key, or the section it lies in, is one of a pattern with ``*``, which stands within one name."""
-    return (
-        re.match(
-            "".join("[^.]*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", pattern)) + r"(\.|$)", key
-        )
-        is not None
-    )
+    return re.match(re.escape(pattern).replace(r"\*", "[^.]*") + r"(\.|$)", key) is not None
 
 
 FORKS = {"vime": "slime", "miles": "slime"}

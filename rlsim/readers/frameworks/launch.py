@@ -136,19 +136,14 @@ def _at(folder: Path, path: Path, name: Path) -> Path | None:
 
 def _named(words: list[str]) -> tuple[list[str], dict[str, str]]:
     """Words without the names of configurations, and those names."""
-    rest, named, skip = [], {}, False
-    for at, word in enumerate(words):
-        if skip:
-            skip = False
-            continue
+    rest, named, given = [], {}, iter(words)
+    for word in given:
         found = re.match(r"^(?:--(config|config[-_]name|config[-_]path)(?:=(.*))?|@)$", word)
         if found is None:
             rest.append(word)
-            continue
-        value = found[2]
-        if value is None and at + 1 < len(words):
-            value, skip = words[at + 1], True
-        named[(found[1] or "config").replace("-", "_")] = (value or "").strip("'\"")
+        else:
+            value = next(given, "") if found[2] is None else found[2]
+            named[(found[1] or "config").replace("-", "_")] = value.strip("'\"")
     return rest, named
 
 

@@ -51,13 +51,8 @@ class Reader:
     def integer(self, key: str, default: int = 0) -> int:
         """A whole number; 8.0 counts as 8."""
         found = self.value(key)
-        if found is None:
-            return default
-        if isinstance(found, float) and found.is_integer():
-            found = int(found)
-        if isinstance(found, bool) or not isinstance(found, int):
-            raise self.error(key, "must be a whole number", found)
-        return found
+        whole = int(found) if isinstance(found, float) and found.is_integer() else found
+        return default if found is None else int(self._of_kind(key, whole, int, "a whole number"))
 
     def real_tokens(self, samples: int, cap: int) -> int:
         """Tokens of a micro-batch of so many samples without padding: mean ones, and at least one of ``cap``."""
@@ -78,21 +73,17 @@ class Reader:
     def number(self, key: str, default: float = 0.0) -> float:
         """A number."""
         found = self.value(key)
-        if found is None:
-            return default
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            raise self.error(key, "must be a number", found)
-        return float(found)
+        return default if found is None else float(self._of_kind(key, found, int | float, "a number"))
 
     def flag(self, key: str, default: bool = False) -> bool:
         """true or false, also as YAML 1.1 writes them."""
         found = self.value(key)
-        if found is None:
-            return default
-        if isinstance(found, str):
-            found = _WORDS.get(found.lower(), found)
-        if not isinstance(found, bool):
-            raise self.error(key, "must be true or false", found)
+        meant = _WORDS.get(found.lower(), found) if isinstance(found, str) else found
+        return default if found is None else bool(self._of_kind(key, meant, bool, "true or false"))
+
+    def _of_kind(self, key: str, found: Any, kind: Any, wanted: str) -> Any:
+        if not isinstance(found, kind) or isinstance(found, bool) != (kind is bool):
+            raise self.error(key, f"must be {wanted}", found)
         return found
 
     def text(self, key: str, default: str = "") -> str:

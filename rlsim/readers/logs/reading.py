@@ -215,13 +215,9 @@ def _add_mllog(scalars: Scalars, text: str) -> None:
 
 
 def _mllog_step(metadata: object, record: Mapping[str, Any]) -> float | None:
-    for source in (metadata, record):
-        if isinstance(source, Mapping):
-            for name in MLLOG_STEPS:
-                found = number_of(source.get(name))
-                if found is not None:
-                    return found
-    return None
+    sources = [source for source in (metadata, record) if isinstance(source, Mapping)]
+    steps = (number_of(source.get(name)) for source in sources for name in MLLOG_STEPS)
+    return next((step for step in steps if step is not None), None)
 
 
 def _add_console(scalars: Scalars, text: str) -> None:

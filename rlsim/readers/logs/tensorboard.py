@@ -9,7 +9,8 @@ values, a scalar as ``simple_value`` or as a tensor of one element. Every check 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -35,6 +36,7 @@ U32 = NDArray[np.uint32]
 
 VARINT, EIGHT, COUNTED, FOUR = 0, 1, 2, 5
 """Wire types of protocol buffers (https://protobuf.dev/programming-guides/encoding); groups, 3 and 4, are refused."""
+SIZES = {EIGHT: 8, FOUR: 4}
 _CONTENT = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}
 """Bytes of an element by the DataType of its tensor (tensorflow/core/framework/types.proto)."""
 
@@ -183,26 +185,24 @@ class MalformedError(ValueError):
     """Bytes that are no message."""
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """(number, wire type, value) of a message: varints as integers, all others as bytes. Raises MalformedError."""
-    at = 0
+def _message(data: bytes) -> dict[tuple[int, int], list[Any]]:
+    """Values of a message by (number, wire type): varints as integers, all others as bytes. Raises MalformedError."""
+    out, at = defaultdict[tuple[int, int], list[Any]](list), 0
     while at < len(data):
         key, at = _varint(data, at)
-        number, wire = key >> 3, key & 7
+        wire = key & 7
+        size, at = (SIZES.get(wire, 0), at) if wire != COUNTED else _varint(data, at)
         if wire == VARINT:
             value, at = _varint(data, at)
-            yield number, wire, value
+            out[key >> 3, wire].append(value)
             continue
-        if wire == COUNTED:
-            size, at = _varint(data, at)
-        elif wire in (FOUR, EIGHT):
-            size = 4 if wire == FOUR else 8
-        else:
+        if wire != COUNTED and wire not in SIZES:
             raise MalformedError(f"wire type {wire}")
         if size > len(data) - at:
             raise MalformedError("a field is longer than its message")
-        yield number, wire, data[at : at + size]
+        out[key >> 3, wire].append(data[at : at + size])
         at += size
+    return out
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -219,48 +219,26 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _add_event(scalars: Scalars, data: bytes) -> None:
-    step, summaries = 0, list[bytes]()
-    for number, wire, value in _fields(data):
-        if number == 2 and wire == VARINT and isinstance(value, int):
-            step = _signed(value)
-        elif number == 5 and wire == COUNTED and isinstance(value, bytes):
-            summaries.append(value)
-    for summary in summaries:
-        for number, wire, value in _fields(summary):
-            if number == 1 and wire == COUNTED and isinstance(value, bytes):
-                _add_value(scalars, step, value)
-
-
-def _add_value(scalars: Scalars, step: int, data: bytes) -> None:
-    tag, scalar = "", None
-    for number, wire, value in _fields(data):
-        if not isinstance(value, bytes):
-            continue
-        if number == 1 and wire == COUNTED:
-            tag = value.decode("utf-8")
-        elif number == 2 and wire == FOUR:
-            scalar = _number("<f4", value)
-        elif number == 8 and wire == COUNTED:
-            scalar = _tensor_scalar(value)
-    if tag and scalar is not None:
-        scalars.add(tag, step, scalar)
+    event = _message(data)
+    step = _signed(event[2, VARINT][-1]) if event[2, VARINT] else 0
+    for summary in event[5, COUNTED]:
+        for one in _message(summary)[1, COUNTED]:
+            value = _message(one)
+            tag = b"".join(value[1, COUNTED][-1:]).decode("utf-8")
+            found = [*(_number("<f4", each) for each in value[2, FOUR]), *map(_tensor_scalar, value[8, COUNTED])]
+            if tag and found and found[-1] is not None:
+                scalars.add(tag, step, found[-1])
 
 
 def _tensor_scalar(data: bytes) -> float | None:
     """The element of a TensorProto that has one; None of any other."""
-    kind, content, found = 0, b"", list[float]()
-    for number, wire, value in _fields(data):
-        if isinstance(value, int):
-            kind = value if number == 1 else kind
-            found += [float(_signed(value))] if number in (7, 10) else []
-        elif number == 4:
-            content = value
-        elif number == 5 and len(value) == 4 and wire in (FOUR, COUNTED):
-            found.append(_number("<f4", value))
-        elif number == 6 and len(value) == 8 and wire in (EIGHT, COUNTED):
-            found.append(_number("<f8", value))
-    if kind in _CONTENT and len(content) == np.dtype(_CONTENT[kind]).itemsize:
-        found.append(_number(_CONTENT[kind], content))
+    tensor = _message(data)
+    found = [float(_signed(each)) for number in (7, 10) for each in tensor[number, VARINT]]
+    for number, form, wire in ((5, "<f4", FOUR), (6, "<f8", EIGHT)):
+        listed = [each for each in tensor[number, COUNTED] if len(each) == SIZES[wire]]
+        found += [_number(form, each) for each in (*tensor[number, wire], *listed)]
+    form = _CONTENT.get(next(reversed(tensor[1, VARINT]), 0), "")
+    found += [_number(form, each) for each in tensor[4, COUNTED][-1:] if form and len(each) == np.dtype(form).itemsize]
     return found[0] if len(found) == 1 else None
 
 

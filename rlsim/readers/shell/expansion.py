@@ -159,20 +159,17 @@ class _Expanding:
             if char == "\\":
                 self._escape(word[place + 1 : place + 2], quoted)
                 place += 2
-            elif char == "'" and not quoted:
-                end = skip_quoted(word, place, where, 0)
-                self._add(word[place + 1 : end - 1])
-                place = end
-            elif char == '"' and not quoted:
+            elif char == "`" or (char in "'\"" and not quoted):
                 end = skip_quoted(word, place, where, 0)
                 inner = word[place + 1 : end - 1]
-                if inner not in ("$@", "${@}") and not re.fullmatch(r"\$\{\w+\[@\](?::?[-+].*)?\}", inner):
-                    self._add("")
-                self._expand(inner, split, quoted=True)
-                place = end
-            elif char == "`":
-                end = skip_quoted(word, place, where, 0)
-                self._add_split(self.v.run(word[place + 1 : end - 1]), split and not quoted)
+                if char == "`":
+                    self._add_split(self.v.run(inner), split and not quoted)
+                elif char == "'":
+                    self._add(inner)
+                else:
+                    if inner not in ("$@", "${@}") and not re.fullmatch(r"\$\{\w+\[@\](?::?[-+].*)?\}", inner):
+                        self._add("")
+                    self._expand(inner, split, quoted=True)
                 place = end
             elif char == "$":
                 place = self._dollar(word, place, split, quoted)
@@ -275,16 +272,12 @@ def _cut(value: str, rest: str, variables: Variables) -> str:
         return value[parts[0] :][: parts[1]] if len(parts) > 1 else value[parts[0] :]
     if how in ("/", "//"):
         old, _, new = text.partition("/")
-        pattern = re.compile(_pattern(variables.text(old))[4:-3] or "(?!)", re.DOTALL)
+        pattern = re.compile(translate(variables.text(old))[4:-3] or "(?!)", re.DOTALL)
         return pattern.sub(lambda _: variables.text(new), value, count=0 if how == "//" else 1)
-    pattern = re.compile(_pattern(variables.text(text)))
+    pattern = re.compile(translate(variables.text(text)))
     ends = range(len(value) + 1)
     if how.startswith("#"):
         hits = [end for end in ends if pattern.match(value[:end])]
         return value[(max if how == "##" else min)(hits) :] if hits else value
     hits = [start for start in ends if pattern.match(value[start:])]
     return value[: (min if how == "%%" else max)(hits)] if hits else value
-
-
-def _pattern(glob: str) -> str:
-    return translate(glob)

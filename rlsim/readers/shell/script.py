@@ -11,7 +11,6 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -56,18 +55,6 @@ class _Exit(Exception):  # noqa: N818 - no error
     """The script ended itself."""
 
 
-@dataclass
-class _State:
-    """What everything that one script leads to shares."""
-
-    root: Path
-    variables: Variables
-    commands: list[list[str]] = field(default_factory=list)
-    functions: dict[str, Node] = field(default_factory=dict)
-    cwd: str = ""
-    steps: int = 0
-
-
 def commands_of(
     path: Path, words: Sequence[str] = (), given: Mapping[str, str] | None = None, root: Path | None = None
 ) -> list[list[str]]:
@@ -76,26 +63,27 @@ def commands_of(
     words: parameters of the script. given: variables set before it. root: folder that scripts it reads must lie in.
     Raises InputError naming the file for what is no script or leads too far.
     """
-    folder = (root or path.parent).resolve()
     variables = Variables(shown_path(path), lambda text: "", {**(given or {})}, words=list(words),
                           given=frozenset(given or ()))  # fmt: skip
-    state = _State(folder, variables, cwd=str(folder))
-    run = _Run(state)
-    variables.run = run.output
+    run = _Run((root or path.parent).resolve(), variables)
     try:
         with suppress(_Exit):
             run.script(path)
     except RecursionError as error:
         raise InputError(f"{shown_path(path)}: is no launch script: its commands lie too deep") from error
-    return state.commands
+    return run.commands
 
 
 class _Run:
-    """One shell: conditions and substitutions ask, the rest tells."""
+    """A shell and all that its script leads to: conditions and substitutions ask, the rest tells."""
 
-    def __init__(self, state: _State, asking: bool = False, depth: int = 0) -> None:
-        self.s, self.v, self.asking, self.depth = state, state.variables, asking, depth
+    def __init__(self, root: Path, variables: Variables) -> None:
+        self.root, self.v, self.cwd = root, variables, str(root)
+        self.commands: list[list[str]] = []
+        self.functions: dict[str, Node] = {}
         self.printed: list[str] = []
+        self.steps, self.depth, self.asking = 0, 0, False
+        variables.run = self.output
 
     def script(self, path: Path) -> bool:
         """Follow the commands of a file."""
@@ -116,20 +104,19 @@ class _Run:
         """What ``$(...)`` prints."""
         if self.depth > MAX_DEPTH:
             raise InputError(f"{self.v.where}: more than {MAX_DEPTH} commands within each other")
-        inner = _Run(self.s, asking=True, depth=self.depth + 1)
-        before, texts = self.v.run, dict(self.v.texts)
-        cwd, self.v.run = self.s.cwd, inner.output
+        before = self.asking, self.depth, self.printed, self.cwd, dict(self.v.texts)
+        self.asking, self.depth, self.printed = True, self.depth + 1, []
         try:
             with suppress(_Exit):
-                inner.text(text)
+                self.text(text)
+            return "".join(self.printed).rstrip("\n")
         finally:
-            self.v.run, self.s.cwd, self.v.texts = before, cwd, texts
-        return "".join(inner.printed).rstrip("\n")
+            self.asking, self.depth, self.printed, self.cwd, self.v.texts = before
 
     def node(self, node: Node) -> bool:
         """Whether it succeeded."""
-        self.s.steps += 1
-        if self.s.steps > MAX_STEPS:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
             raise InputError(f"{self.v.where}: leads through more than {MAX_STEPS:,} commands")
         return bool(getattr(self, f"_{node.kind}")(node))
 
@@ -188,7 +175,7 @@ class _Run:
         return True
 
     def _function(self, node: Node) -> bool:
-        self.s.functions[node.parts[0]] = node.parts[1]
+        self.functions[node.parts[0]] = node.parts[1]
         return True
 
     def _arithmetic(self, node: Node) -> bool:
@@ -215,12 +202,12 @@ class _Run:
             return True
         if name in ("[", "[[", "test"):
             return self._test([self.v.text(word, empty=True) for word in words[1 : None if name == "test" else -1]])
-        if name in self.s.functions:
-            return self._call(self.s.functions[name], rest)
+        if name in self.functions:
+            return self._call(self.functions[name], rest)
         if name in ("true", "false"):
             return name == "true"
         if name in _PRINTED:
-            self.printed.append(_PRINTED[name](rest, self.s.cwd))
+            self.printed.append(_PRINTED[name](rest, self.cwd))
             return True
         method = getattr(self, f"_run_{name}", None) if name.isalpha() else None
         return method(rest, node) if method else self._program(argv)
@@ -267,7 +254,7 @@ class _Run:
     def _program(self, argv: list[str]) -> bool:
         """A program: taken down, not run; ``bash FILE`` and ``bash -c TEXT`` are followed."""
         if not self.asking:
-            self.s.commands.append(argv)
+            self.commands.append(argv)
         shells = [at for at, word in enumerate(argv) if posixpath.basename(word) in ("bash", "sh")]
         for at in shells[:1]:
             rest = argv[at + 1 :]
@@ -285,7 +272,7 @@ class _Run:
     def _follow(self, name: str, words: list[str] | None) -> bool:
         """Read another script of the folder. words: its parameters; none: those of this one."""
         path = next((one for one in self._places(name) if one.is_file()), None)
-        if path is None or not path.resolve().is_relative_to(self.s.root) or self.depth > MAX_DEPTH:
+        if path is None or not path.resolve().is_relative_to(self.root) or self.depth > MAX_DEPTH:
             return not self.asking
         with self._within(self.v.words if words is None else words), suppress(_Exit):
             return self.script(path)
@@ -293,7 +280,7 @@ class _Run:
 
     def _places(self, name: str) -> list[Path]:
         beside = Path(self.v.arrays.get("BASH_SOURCE", [""])[0]).parent
-        return [Path(self.s.cwd) / name, beside / name, self.s.root / name] if len(name) < MOST_PATH else []
+        return [Path(self.cwd) / name, beside / name, self.root / name] if len(name) < MOST_PATH else []
 
     def _run_source(self, words: list[str], node: Command) -> bool:
         return self._follow(words[0], words[1:] or None) if words else True
@@ -312,7 +299,7 @@ class _Run:
 
     def _run_cd(self, words: list[str], node: Command) -> bool:
         target = next((word for word in words if not word.startswith("-")), "")
-        self.s.cwd = _joined(self.s.cwd, target)
+        self.cwd = _joined(self.cwd, target)
         return True
 
     def _run_set(self, words: list[str], node: Command) -> bool:

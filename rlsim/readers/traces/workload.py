@@ -88,6 +88,11 @@ class TraceAnswer:
     correlation: Correlation | None
 
     @property
+    def both(self) -> list[Lengths]:
+        """Lengths of responses, and of prompts where the trace has them."""
+        return [self.response, *([] if self.prompt is None else [self.prompt])]
+
+    @property
     def longest_sequence(self) -> float | None:
         """Tokens that prompt and response need at most; None without prompts."""
         if self.prompt is None or self.requests.prompt is None:
@@ -106,8 +111,7 @@ class TraceAnswer:
                 None if one.lognormal or one.constant else one.quantiles,
                 None if self.cap_of_sequence or one is not self.response else self.cap,
             )
-            for one in (self.response, self.prompt)
-            if one is not None
+            for one in self.both
         ]
         cut = f", {self.truncated:.1%} cut at {self.cap:,.0f}" if self.cap is not None else ""
         return lengths_figure(f"{self.requests.response.size:,} samples{cut}", shown)
@@ -150,8 +154,8 @@ class TraceAnswer:
             )
         else:
             out.append("no sample shows that it was cut: too few have exactly the longest length")
-        for one in (self.response, self.prompt):
-            if one is not None and not (one.constant or one.lognormal or one.table_only):
+        for one in self.both:
+            if not (one.constant or one.lognormal or one.table_only):
                 far, miss = max(one.misses.items(), key=lambda entry: abs(entry[1]))
                 out.append(f"{one.name}: no lognormal comes near ({far} off by {miss:+.0%}), quantiles stand for it")
         if self.correlation is None:
@@ -172,8 +176,7 @@ class TraceAnswer:
                     "lognormal": {"log_sigma": rounded(one.fit.log_sigma, 6), "mean_tokens": rounded(one.fit.mean, 6)},
                     "lognormal_misses": {key: rounded(value, 6) for key, value in one.misses.items()},
                 }
-                for one in (self.response, self.prompt)
-                if one is not None
+                for one in self.both
             },
             "cap_tokens": self.cap,
             "truncated_share": rounded(self.truncated, 6),
@@ -187,10 +190,9 @@ class TraceAnswer:
 
     def text(self, style: Style = DEFAULT_STYLE) -> str:
         """For a terminal."""
-        both = [one for one in (self.response, self.prompt) if one is not None]
         heads = ("tokens", "mean", *(f"p{100 * level:g}" for level in TOLD), "longest")
         rows = []
-        for one in both:
+        for one in self.both:
             rows.append((one.name, *(f"{value:,.0f}" for value in one.told().values())))
             fitted = (one.fit.mean, *one.fit.quantile(np.array(TOLD)).tolist(), one.fit.cap)
             rows.append((f"  lognormal, sigma {one.fit.log_sigma:.2f}", *(f"{value:,.0f}" for value in fitted)))

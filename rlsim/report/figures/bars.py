@@ -16,8 +16,7 @@ from rlsim.report import format as fmt
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style
 from rlsim.report.text.attribution import LABELS
 from rlsim.results import Interval
-from rlsim.results.check import Check
-from rlsim.results.headroom import Headroom
+from rlsim.results.check import Check, Headroom
 from rlsim.results.planning import Blame, Techniques
 from rlsim.units import FloatArray
 

@@ -19,9 +19,9 @@ from rlsim.report.style import Style
 from rlsim.report.text.run import headline
 from rlsim.results import sweep
 from rlsim.results.answer import interval_columns
+from rlsim.results.planning import DeviceSize, Sizing
 from rlsim.results.record import Row
 from rlsim.results.run import Run
-from rlsim.results.size import DeviceSize, Sizing
 from rlsim.units import FloatArray
 
 SIZE_KEY = "cluster.num_gpus"
@@ -66,8 +66,7 @@ def _lines(result: sweep.SweepResult, x: str) -> Figure:
     others = [name for name, values in result.columns.items() if name != x and len(values) > 1]
     series = next((name for name in (*LAG_KEYS, *others) if name in others), None)
     rows, title = _slice(result, (x, series) if series else (x,))
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    _heading(figure, title)
+    figure = _titled((9.0, 3.8), title)
     places = sorted({row[x] for row in rows})
     for place, (column, name) in enumerate((STEP, SPEEDUPS[1]), start=1):
         axes = plain_axes(figure, (1, 2, place), name, "GPUs" if x == SIZE_KEY else x, "")
@@ -91,9 +90,11 @@ def _slice(result: sweep.SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
     return rows, "; ".join([result.scenario, *values])
 
 
-def _heading(figure: Figure, text: str) -> None:
-    """What the whole picture is of."""
+def _titled(size: tuple[float, float], text: str) -> Figure:
+    """A picture so many inches wide and high, and what the whole of it is of."""
+    figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(text, fontsize=10, x=0.01, ha="left", color=INK, wrap=True)
+    return figure
 
 
 def _heatmap(rows: Rows, draft: str, title: str) -> Figure:
@@ -101,8 +102,7 @@ def _heatmap(rows: Rows, draft: str, title: str) -> Figure:
     ks = sorted({row[draft] for row in rows})
     lengths = sorted({row[sweep.ACCEPTANCE_KEY] for row in rows})
     size = (max(7.0, 1.1 * len(ks) + 4.0), max(3.6, 0.26 * len(lengths) + 1.8))
-    figure = Figure(figsize=size, layout="constrained")
-    _heading(figure, title)
+    figure = _titled(size, title)
     known = False
     for place, (column, name) in enumerate(SPEEDUPS, start=1):
         table = np.full((len(lengths), len(ks)), np.nan)
@@ -166,8 +166,7 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
 @picture_style()
 def plan_figure(plan: sweep.Plan) -> Figure:
     """Every finalist by cost in USD and seconds of a step, the front as a line, the best marked."""
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    _heading(figure, f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
+    figure = _titled((7.0, 4.2), f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
     axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
     for number, lag in enumerate(sorted({row.overrides["lag"] for row in plan.finalists})):
         places = [_place(row) for row in plan.finalists if row.overrides["lag"] == lag]
@@ -188,8 +187,7 @@ def _place(row: sweep.PlanRow) -> tuple[float, float]:
 @picture_style()
 def size_figure(sizing: Sizing) -> Figure:
     """Step and price of a step over the GPUs of each device; the knee ringed, what to take filled."""
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    _heading(figure, f"{sizing.model}: clusters that train it")
+    figure = _titled((9.0, 3.8), f"{sizing.model}: clusters that train it")
     panels = [
         (plain_axes(figure, (1, 2, 1), STEP[1], "GPUs", ""), "step_s", sizing.deadline_s),
         (plain_axes(figure, (1, 2, 2), "USD per step", "GPUs", ""), "usd_per_step", sizing.budget_usd),

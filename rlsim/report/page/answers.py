@@ -27,20 +27,15 @@ from rlsim.report.page.parts import (
     table,
 )
 from rlsim.report.table import Table
-from rlsim.report.text import attribution as blamed
-from rlsim.report.text import attribution as checked
+from rlsim.report.text import attribution as wording
 from rlsim.report.text import run as told
-from rlsim.report.text import techniques as tried
-from rlsim.report.text.attribution import headroom_words, ladder_table, rung_words
 from rlsim.report.text.planning import candidates_table, objective_text, recommendation, sure_words
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
-from rlsim.results.check import Check
-from rlsim.results.headroom import Headroom
-from rlsim.results.planning import Blame, Techniques
+from rlsim.results.check import Check, Headroom
+from rlsim.results.planning import Blame, DeviceSize, Sizing, Techniques
 from rlsim.results.record import Row
 from rlsim.results.run import Run
-from rlsim.results.size import DeviceSize, Sizing
 from rlsim.results.sweep import Change, Plan, PlanRow, SweepResult, interval_in
 from rlsim.results.validation import Validation
 from rlsim.units import JOULES_PER_KWH
@@ -127,13 +122,13 @@ def blame_part(blame: Blame) -> Part:
     if blame.removals:
         largest = max(blame.removals, key=lambda one: one.saved_s)
         figures.append(("Largest gain alone", fmt.seconds(largest.saved_s), largest.cause))
-    policies = blamed.policies_table(blame)
+    policies = wording.policies_table(blame)
     sections: Sections = {
         "blame-idle": [_idle(blame)],
-        "blame-removals": [picture("blame-waterfall", waterfall_figure(blame), blamed.removals_table(blame))],
-        "blame-policies": [policies if policies.rows else Text("None was tried.")],
+        "blame-removals": [picture("blame-waterfall", waterfall_figure(blame), wording.removals_table(blame))],
+        "blame-policies": [policies if policies.rows else Text("None was wording.")],
     }
-    headline = f"A step takes {step_s}; {blamed.idle_words(blame)}"
+    headline = f"A step takes {step_s}; {wording.idle_words(blame)}"
     return Part("blame", blame.scenario, headline, figures, sections, [f"digest {blame.digest}"])
 
 
@@ -146,7 +141,7 @@ def _idle(blame: Blame) -> Block:
         for one in blame.idle[:MOST_ROWS]
     ]
     key = {color: pool for pool, color in colors.items()}
-    return picture("blame-idle-causes", bars, blamed.idle_table(blame), key)
+    return picture("blame-idle-causes", bars, wording.idle_table(blame), key)
 
 
 SHORTER, LONGER = LINE_COLORS[2], LINE_COLORS[1]
@@ -287,20 +282,26 @@ def check_part(found: Check) -> Part:
         ("A cause on no list", fmt.percent(found.unlisted), "probability"),
     ]
     rows = [
-        (one.title, fmt.percent(one.probability), f"{one.gain_s:.1f}", ", ".join(one.changes), checked.cure_words(one))
+        (
+            one.title,
+            fmt.percent(one.probability),
+            f"{one.gain_s:.1f}",
+            ", ".join(one.changes),
+            wording.cure_words(one),
+        )
         for group in found.groups
         for one in group.members
     ]
     sections: Sections = {
-        "check-times": [picture("check-phases", checked_figure(found), checked.phases_table(found))],
+        "check-times": [picture("check-phases", checked_figure(found), wording.phases_table(found))],
         "check-faults": [table("check-causes", rows)] if rows else [Text("No known fault explains it.")],
-        "check-tests": _listed(map(checked.test_words, found.tests)),
-        "check-stated": _listed(map(checked.stated_words, found.stated)),
+        "check-tests": _listed(map(wording.test_words, found.tests)),
+        "check-stated": _listed(map(wording.stated_words, found.stated)),
         "check-remarks": _listed(found.remarks),
     }
     about = [f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.mode}", found.source]
     about.append(f"{found.tried} known faults simulated on this scenario.")
-    headline = checked.verdict_words(found)
+    headline = wording.verdict_words(found)
     return Part("check", found.scenario, headline, figures, sections, [line for line in about if line])
 
 
@@ -342,23 +343,25 @@ def headroom_part(found: Headroom) -> Part:
         ("At the roofline", fmt.seconds(last.step_s), f"{found.ratio(last):.1f}x faster"),
     ]
     sections: Sections = {
-        "headroom-steps": [picture("headroom-ladder", ladder_figure(found), ladder_table(found))],
-        "headroom-rungs": [Entries([f"{rung_words(one)}. {one.who.capitalize()}." for one in found.rungs[1:]])],
+        "headroom-steps": [picture("headroom-ladder", ladder_figure(found), wording.ladder_table(found))],
+        "headroom-rungs": [Entries([f"{wording.rung_words(one)}. {one.who.capitalize()}." for one in found.rungs[1:]])],
     }
     about = [f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.mode}", f"digest {found.digest}"]
-    return Part("headroom", found.scenario, headroom_words(found), figures, sections, about)
+    return Part("headroom", found.scenario, wording.headroom_words(found), figures, sections, about)
 
 
 def techniques_part(found: Techniques) -> Part:
     """What published techniques would bring."""
     figures = [ranged("A step takes", found.step_s, fmt.seconds)]
-    figures += [ranged("With the best", one.step_s, fmt.seconds) for one in tried.faster(found)[:1]]
-    asked = [f"{tried.technique_words(one)} {' '.join(one.changes)}" for one in tried.faster(found)]
+    figures += [ranged("With the best", one.step_s, fmt.seconds) for one in wording.faster(found)[:1]]
+    asked = [f"{wording.technique_words(one)} {' '.join(one.changes)}" for one in wording.faster(found)]
     sections: Sections = {
-        "techniques-ranking": [picture("techniques-speedups", techniques_figure(found), tried.techniques_table(found))],
+        "techniques-ranking": [
+            picture("techniques-speedups", techniques_figure(found), wording.techniques_table(found))
+        ],
         "techniques-asked": _listed(asked),
         "techniques-left-out": _listed(f"{one.title}: {one.reason}" for one in found.left_out),
     }
     return Part(
-        "techniques", found.scenario, tried.best_technique(found), figures, sections, [f"digest {found.digest}"]
+        "techniques", found.scenario, wording.best_technique(found), figures, sections, [f"digest {found.digest}"]
     )

@@ -6,8 +6,8 @@ from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell, cells
 from rlsim.results import Interval
+from rlsim.results.planning import ClusterSize, DeviceSize, Sizing
 from rlsim.results.run import Loss, Run, RunSide
-from rlsim.results.size import ClusterSize, DeviceSize, Sizing
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 DAY_S = 86400.0
