@@ -83,7 +83,7 @@ def engine_host(
     iteration_s = _stated(engine.host_iteration_s, family.host_s(engine.version) + waited_s)
     return HostOverheads(
         iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
-        family.drafting_iteration_s, family.drafting_sequence_s, family.prefill.seconds(card),
+        family.drafting_iteration_s, family.drafting_sequence_s, family.prefill.seconds(card, engine.weight_precision),
         fitted.layers.seconds(card, engine.weight_precision),
     )  # fmt: skip
 

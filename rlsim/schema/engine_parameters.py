@@ -91,15 +91,15 @@ class PrefillHost(Strict):
     dense_s: NonNegativeFloat = 0.0
     """Of a dense FFN."""
     moe_s: NonNegativeFloat = 0.0
-    """Of a FFN with experts."""
+    """Of a FFN with experts that run kernel by kernel; experts in MXFP4 are one call, like a dense FFN."""
     source: str = ""
     """Where they come from."""
 
-    def seconds(self, card: ModelCard) -> float:
-        """Seconds of a prefill through all layers of ``card``."""
+    def seconds(self, card: ModelCard, precision: str) -> float:
+        """Seconds of a prefill through all layers of ``card`` with weights in ``precision``."""
         counts = card.layer_counts
         mixers = counts.attention * self.attention_s + card.num_recurrent_layers * self.recurrent_s
-        ffns = counts.dense * self.dense_s + counts.moe * self.moe_s
+        ffns = counts.dense * self.dense_s + counts.moe * (self.dense_s if precision == "mxfp4" else self.moe_s)
         return mixers + card.num_index_layers * self.indexer_s + ffns
 
 

@@ -172,10 +172,16 @@ def test_prefill_adds_time_that_grows_with_its_tokens(case: str) -> None:
 def test_a_short_prefill_takes_as_long_as_its_host(model: str, floor_s: float) -> None:
     blocks = PrefillHost(attention_s=2e-4, dense_s=8e-4, moe_s=1.3e-3, recurrent_s=1.0, indexer_s=1.0)
     inputs = builders.Costs(builders.scenario(model, engine={"name": "sglang"})).inputs.engine
-    hosts = (replace(inputs.host, prefill_s=own.seconds(inputs.model)) for own in (blocks, PrefillHost()))
+    hosts = (replace(inputs.host, prefill_s=own.seconds(inputs.model, "bf16")) for own in (blocks, PrefillHost()))
     short, free = (engine_prices(replace(inputs, host=host)).table.prefill_s[0] for host in hosts)
     assert short[1] == pytest.approx(floor_s, rel=0.15)
     assert short[1] > 1.5 * free[1] and short[-1] == free[-1]
+
+
+def test_experts_in_one_call_are_launched_like_a_dense_block() -> None:
+    blocks, card = PrefillHost(attention_s=2e-4, dense_s=1e-4, moe_s=8e-4), builders.scenario("gpt-oss-120b").model
+    seconds = [blocks.seconds(card, precision) for precision in ("bf16", "mxfp4")]
+    assert seconds == pytest.approx([36 * 1e-3, 36 * 3e-4])
 
 
 def test_prefill_of_a_full_budget_runs_near_the_peak() -> None:
