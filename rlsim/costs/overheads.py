@@ -63,7 +63,7 @@ def schedules_ahead(engine: Engine, card: ModelCard, drafting: Speculation) -> b
     radix cache (``mamba_scheduler_strategy`` no_buffer) that do not speculate, for n-gram drafts, and for all others
     without ``SGLANG_ENABLE_SPEC_V2``, which is on from 0.5.12.
     """
-    if engine.overlap_scheduling is not None or engine.name != "sglang":
+    if engine.name != "sglang" or engine.overlap_scheduling is not None:
         return engine.overlap_scheduling is not False
     if drafting.active:
         second = engine.version is None or version_order(engine.version) >= SECOND_SPECULATION

@@ -179,7 +179,7 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
     model = rows.model_card_name(cells["model"])
     profile = load_profile(rows.device_profile_name(cells["gpu"]))
     precision, copies = rows.weight_precision(cells["precision"], model, cells["model"]), _attention_copies(cells, gpus)
-    ahead = name != "sglang" or any(source in cells.get("source", "").lower() for source in AHEAD)
+    kept = name == "sglang" and not any(source in cells.get("source", "").lower() for source in AHEAD)
     # The next power of two, so that rows of similar size share a table.
     sequences = 1 << (math.ceil(max(load.batch, load.concurrency, LEAST_SEQUENCES)) - 1).bit_length()
     engine = {
@@ -196,8 +196,8 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
         "max_captured_tokens": min(65536, max(512, -(-sequences // copies) * (drafted + 1))),
         "gpu_memory_utilization": MEMORY_UTILIZATION,
         # Prompts are random, so that a cache helps none of them; but SGLang's decides what is scheduled ahead.
-        "prefix_caching": not ahead,
-        "overlap_scheduling": True if ahead else None,
+        "prefix_caching": kept,
+        "overlap_scheduling": True if name == "sglang" and not kept else None,
         "dispatch": "round_robin",
     }
     speculation = {"method": method, "draft_length": drafted, "acceptance_length": 1.0} if drafted else {}

@@ -102,9 +102,8 @@ def _step_ms(cells: Row) -> float | None:
     """
     names = ("stream_interval_est", "concurrency", "osl")
     window, clients, tokens = (measured_value(cells, name) or 0.0 for name in names)
-    if window > 1 and cells.get("serving_mode") == "agg" and window * clients > WINDOW_PREFILLS * tokens:
-        return None if measured_value(cells, "tpot_ms") else measured_value(cells, "decode_step_ms_est")
-    return measured_value(cells, "decode_step_ms_est")
+    prefills = cells.get("serving_mode") == "agg" and window > 1 and window * clients > WINDOW_PREFILLS * tokens
+    return None if prefills and measured_value(cells, "tpot_ms") else measured_value(cells, "decode_step_ms_est")
 
 
 def _described(name: str, cells: Row) -> list[MeasuredRow]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.costs.engine.iteration import PolicyChoice
+from rlsim.costs.overheads import schedules_ahead
 from rlsim.costs.transfer.job import job_of
 from rlsim.costs.transfer.methods import tensor_s
 from rlsim.files.reading import shown_path
@@ -109,7 +110,11 @@ def _host_source(scenario: Scenario) -> str:
         which += f" for {engine.version}, the nearest one measured"
     added = steps.release(engine.name, engine.version)
     adding = f"{steps.name}'s of {added.engine}"
-    return said("host fitted", engines=engines.name, which=which, added=adding, version=added.version)
+    told = said("host fitted", engines=engines.name, which=which, added=adding, version=added.version)
+    waited_s = engines.family(engine.name).unhidden_s
+    if waited_s and not schedules_ahead(engine, scenario.model, scenario.speculation):
+        told += said("unhidden", unhidden_ms=waited_s * 1e3)
+    return told
 
 
 def _tail_batching(workload: Workload) -> list[str]:

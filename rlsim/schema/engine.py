@@ -115,6 +115,11 @@ class Engine(Strict):
         return self.tensor_parallel * self.pipeline_parallel
 
     def _problems(self) -> Iterator[str]:
+        if self.overlap_scheduling is not None and self.name != "sglang":
+            yield (
+                f"overlap_scheduling is a switch of SGLang's and says nothing of {self.name}; host_iteration_s states "
+                "what its host takes, async_scheduling that it is hidden"
+            )
         if self.expert_parallel > 1 and self.tensor_parallel % self.expert_parallel:
             yield (
                 f"expert_parallel ({self.expert_parallel}) must divide tensor_parallel ({self.tensor_parallel}); "

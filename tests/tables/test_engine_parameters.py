@@ -129,7 +129,7 @@ RECURRENT = {"name": "sglang", "version": "0.5.8"}
         ({**RECURRENT, "prefix_caching": False}, "qwen3-next-80b-a3b", {}, True),
         ({**RECURRENT, "overlap_scheduling": True}, "qwen3-next-80b-a3b", {}, True),
         ({"name": "vllm"}, "qwen3-next-80b-a3b", {}, True),
-        ({"name": "vllm", "overlap_scheduling": False}, "qwen3-8b", {}, False),
+        ({**RECURRENT, "overlap_scheduling": False}, "qwen3-8b", {}, False),
         (RECURRENT, "qwen3-8b", {}, True),
         (RECURRENT, "qwen3-8b", {"method": "eagle3"}, False),
         ({"name": "sglang", "version": "0.5.12"}, "qwen3-8b", {"method": "eagle3"}, True),
@@ -240,6 +240,18 @@ def test_assumptions_name_the_measured_release_that_stands_for_the_engine(
     given = load_scenario("quickstart", [*SMALL, f"simulation.engine_parameters={write(tmp_path)}", *settings])
     told = " ".join(project(given).assumptions)
     assert said in told
+
+
+@pytest.mark.parametrize(("version", "waits"), [("0.5.9", True), ("0.5.12", False)])
+def test_an_answer_tells_what_a_host_takes_that_schedules_nothing_ahead(version: str, waits: bool) -> None:
+    given = load_scenario("quickstart", [*SMALL, "engine.name=sglang", f"engine.version={version}"])
+    told = " ".join(project(given).assumptions)
+    assert ("with 3 ms because no iteration is prepared ahead (engine.overlap_scheduling)" in told) is waits
+
+
+def test_other_engines_have_no_overlap_scheduler_to_switch() -> None:
+    with pytest.raises(InputError, match="overlap_scheduling is a switch of SGLang's and says nothing of vllm"):
+        load_scenario("quickstart", ["engine.overlap_scheduling=false"])
 
 
 def test_small_kernels_follow_the_layers_of_a_model_and_its_precision() -> None:
