@@ -115,7 +115,7 @@ def list_systems(source: Path | None = None) -> list[tuple[str, str, str]]:
     for path in sorted((package.systems / "data").glob("*/gemm/*")):
         system, backend = path.parent.parent.name, path.name
         version = package_files.current_version(package, system, backend)
-        newest = package_files.find_table(package, system, "gemm", backend, "gemm", version)
+        newest = package_files.find_table(package, (system, "gemm", backend), "gemm", version)
         if newest is not None:
             found.add((system, backend, newest.parent.name))
     return sorted(found)

@@ -89,7 +89,7 @@ def list_systems(source: Path) -> list[tuple[str, str, str]]:
                 continue
             version = current_version(package, system, backend)
             here = [item for item in SOURCES if item.family == family]
-            tables = [find_table(package, system, family, backend, name, version) for i in here for name in i.files]
+            tables = [find_table(package, (system, family, backend), name, version) for i in here for name in i.files]
             found |= {(system, backend, table.parent.name) for table in tables if table is not None}
     return sorted(found)
 

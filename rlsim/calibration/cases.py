@@ -79,7 +79,7 @@ def cases_of(axes: CaseAxes, on_gpu: bool, name: str = "custom") -> CaseList:
     for mode in reversed(modes):
         cases += [case for ranks in axes.ranks for case in collectives(axes.message_bytes, ranks, mode)]
     for mode in modes:
-        cases += [engine_step(axes.checked_model, axes.checked_layers, *point, mode) for point in axes.composites]
+        cases += [engine_step(axes.checked_model, axes.checked_layers, point, mode) for point in axes.composites]
     unique = list({case.key: case for case in cases}.values())
     return CaseList(name, axes.budget_s, axes.target_spread, models, unique)
 
@@ -156,8 +156,12 @@ def collectives(sizes: Iterable[int], ranks: int, mode: str) -> list[Case]:
     ]
 
 
-def engine_step(model: str, layers: int, batch: int, draft_length: int, context: int, mode: str) -> Case:
-    """A whole decode iteration (draft_length 0) or speculative step; the self-check predicts it from other cases."""
+def engine_step(model: str, layers: int, point: tuple[int, int, int], mode: str) -> Case:
+    """A whole decode iteration (draft length 0) or speculative step; the self-check predicts it from other cases.
+
+    point: sequences of the batch, draft length, tokens of context.
+    """
+    batch, draft_length, context = point
     sizes = {"layers": layers, "batch": batch, "draft_length": draft_length, "context": context}
     return Case("speculative_step" if draft_length else "decode_iteration", {"model": model, **sizes, "mode": mode})
 

@@ -127,9 +127,12 @@ def current_version(package: Package, system: str, backend: str) -> str:
     return str(slots["current"])
 
 
-def find_table(package: Package, system: str, family: str, engine: str, name: str, version: str | None) -> Path | None:
-    """File of one table in the newest version folder not newer than ``version`` (None: newest of all)."""
-    folder = package.systems / "data" / system / family / engine
+def find_table(package: Package, place: tuple[str, str, str], name: str, version: str | None) -> Path | None:
+    """File of one table in the newest version folder not newer than ``version`` (None: newest of all).
+
+    place: system, family of operations and engine.
+    """
+    folder = package.systems.joinpath("data", *place)
     found = [path for path in folder.glob(f"*/{name}_perf.parquet") if RELEASE.fullmatch(path.parent.name)]
     if version is not None:
         found = [path for path in found if version_key(path.parent.name) <= version_key(version)]
@@ -166,7 +169,8 @@ class Source:
     def path(self, package: Package, system: str, backend: str, version: str) -> Path | None:
         """File of the raw rows, of the engine not newer than ``version``; None where there is none."""
         newest = None if self.engine else version
-        found = (find_table(package, system, self.family, self.engine or backend, name, newest) for name in self.files)
+        place = (system, self.family, self.engine or backend)
+        found = (find_table(package, place, name, newest) for name in self.files)
         return next((path for path in found if path is not None), None)
 
     def adapt(self, raw: Columns) -> Columns:

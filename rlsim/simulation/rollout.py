@@ -45,13 +45,12 @@ class RolloutResult:
     @classmethod
     def of(
         cls, finish_s: FloatArray, replica: IntArray, peak_kv_tokens: FloatArray, counters: EngineCounters,
-        response_tokens: IntArray, skipped_tokens: float = 0.0,
+        generated_tokens: float,
     ) -> RolloutResult:  # fmt: skip
-        """The result of samples that finish at ``finish_s``; skipped_tokens: of ``response_tokens`` never generated."""
+        """The result of samples that finish at ``finish_s``."""
         end_s = np.zeros(peak_kv_tokens.size)
         np.maximum.at(end_s, replica, finish_s)
-        generated = int(response_tokens.sum()) - int(skipped_tokens)
-        return cls(finish_s, replica, end_s, peak_kv_tokens, counters, generated)
+        return cls(finish_s, replica, end_s, peak_kv_tokens, counters, int(generated_tokens))
 
     @property
     def seconds(self) -> float:
@@ -99,7 +98,7 @@ def rollout(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
             pool.run_rows(queueing, batches.index)
         finish_s += pool.finish_s
         peak += pool.peak_kv_tokens
-        return RolloutResult.of(finish_s, assigned, peak, counters, batch.response_tokens)
+        return RolloutResult.of(finish_s, assigned, peak, counters, batch.response_tokens.sum())
     for number in queueing.tolist():
         replica = Replica(fleet.table, fleet.prefix_caching, counters)
         mine = batches.index[number]
@@ -107,7 +106,7 @@ def rollout(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
         for time_s, sample in replica.advance_to(math.inf):
             finish_s[sample] = time_s
         peak[number] = replica.peak_kv_tokens
-    return RolloutResult.of(finish_s, assigned, peak, counters, batch.response_tokens)
+    return RolloutResult.of(finish_s, assigned, peak, counters, batch.response_tokens.sum())
 
 
 def _columns(batch: Batch, iterations: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -166,7 +165,7 @@ def _in_pool(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
         counters = EngineCounters(prepare(fleet.table).max_sequences)
         with KernelPool(kernel, _columns(batch, iterations), fleet, counters) as run:
             run.run_queue()
-        return RolloutResult.of(run.finish_s, run.replica, run.peak_kv_tokens, counters, batch.response_tokens)
+        return RolloutResult.of(run.finish_s, run.replica, run.peak_kv_tokens, counters, batch.response_tokens.sum())
     pool = GenerationPool(fleet)
     finish_s, assigned = np.zeros(batch.samples), np.zeros(batch.samples, dtype=np.int64)
 
@@ -177,7 +176,7 @@ def _in_pool(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
     pool.submit(0.0, samples_of(batch, iterations, np.arange(batch.samples)))
     pool.run(math.inf, finished)
     pool.drain(finished)  # nobody waits any more: every replica runs on by itself, without the common order of events
-    return RolloutResult.of(finish_s, assigned, pool.peaks_kv_tokens, pool.counters, batch.response_tokens)
+    return RolloutResult.of(finish_s, assigned, pool.peaks_kv_tokens, pool.counters, batch.response_tokens.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,9 +217,8 @@ def agent_rollout(one: Generated, iterations: IntArray, fleet: Fleet, agent: Age
     agents.submit(0.0, [trajectories.first_request(number) for number in range(samples)])
     agents.run(math.inf, finished)
     told = agents.agent_counters
-    result = RolloutResult.of(
-        finish_s, replica, pool.peaks_kv_tokens, pool.counters, trajectories.response_tokens, told.skipped_tokens
-    )
+    generated_tokens = trajectories.response_tokens.sum() - told.skipped_tokens
+    result = RolloutResult.of(finish_s, replica, pool.peaks_kv_tokens, pool.counters, generated_tokens)
     return AgentRollout(result, told, agents.timeline)
 
 
@@ -230,7 +228,6 @@ def _in_kernel(kernel: ctypes.CDLL, trajectories: Trajectories, fleet: Fleet, ag
         agents = KernelAgents(kernel, pool, agent, trajectories, fleet.prefix_caching, detailed=True)
         agents.run_all()
         told, timeline = agents.counters, agents.timeline
-    result = RolloutResult.of(
-        pool.finish_s, pool.replica, pool.peak_kv_tokens, counters, responses, told.skipped_tokens
-    )
+    generated_tokens = responses.sum() - told.skipped_tokens
+    result = RolloutResult.of(pool.finish_s, pool.replica, pool.peak_kv_tokens, counters, generated_tokens)
     return AgentRollout(result, told, timeline)

@@ -204,7 +204,7 @@ def test_profile_names_of_known_and_unknown_devices(device: str, name: str) -> N
 
 
 def test_errors_are_median_and_ninetieth_percentile_of_absolute_values() -> None:
-    step = engine_step("m", 1, 1, 0, 1, "graph")
+    step = engine_step("m", 1, (1, 0, 1), "graph")
     points = tuple(CheckedPoint(step, 1.0, 1.0 + error / 100) for error in (-10, 1, 2, 3, 4, 5, 6, 7, 8, 20))
     check = SelfCheck("d", points)
     assert check.median_abs_error == pytest.approx(0.055)
