@@ -1,9 +1,9 @@
 """How fast rollouts are simulated: 4,096 samples of about 4,200 tokens on 64 replicas, one core.
 
-Prints rollouts per CPU second of the closed form and of the paths that need events (a queue on each replica, one queue
-for all, an asynchronous loop), the latter with the C kernel and with the Python reference in turn, and in the same run
-those of the token-by-token reference (tests/simulation/reference_rollout.py) and of a SimPy loop with one timeout per
-engine iteration, each on a part of the same replicas. Costs are smooth functions of batch and context; only the time to
+Prints rollouts per CPU second where nothing queues, with a queue on each replica, with one queue for all and in an
+asynchronous loop, each with the C kernel and with the Python reference in turn, and in the same run those of the
+token-by-token reference (tests/simulation/reference_rollout.py) and of a SimPy loop with one timeout per engine
+iteration, each on a part of the same replicas. Costs are smooth functions of batch and context; only the time to
 simulate counts here.
 
     python benchmarks/rollout.py
@@ -136,15 +136,15 @@ def report(name: str, rollouts: int, seconds: float, rate_before: float = 0.0, t
     return rate
 
 
-def compare(name: str, rollouts: int, run: Callable[[], object]) -> None:
-    """Print a path with the reference and, where it was compiled, with the kernel."""
+def compare(name: str, rollouts: int, run: Callable[[], object]) -> float:
+    """Print a path with the reference and, where it was compiled, with the kernel; its rollouts per second."""
     with implementation("python"):
         reference = report(f"{name}, Python", rollouts, best_of(3, run, time.process_time))
     with implementation("auto"):
-        if library() is None:
-            print(f"{name}, C kernel: not compiled")
-        else:
-            report(f"{name}, C kernel", rollouts, best_of(20, run, time.process_time), reference, "Python")
+        if library() is not None:
+            return report(f"{name}, C kernel", rollouts, best_of(20, run, time.process_time), reference, "Python")
+    print(f"{name}, C kernel: not compiled")
+    return reference
 
 
 def main() -> None:
@@ -157,19 +157,20 @@ def main() -> None:
     result = rollout(batch, iterations, Fleet(REPLICAS, "static", table))
     count, cpu_s = batch.samples, time.process_time
 
-    closed = best_of(20, lambda: rollout(batch, iterations, Fleet(REPLICAS, "static", table)), cpu_s)
-    fastest = report("closed form, static split, no queue", count, closed)
-    compare("static split, 32 slots", count, lambda: rollout(batch, iterations, Fleet(REPLICAS, "static", queued)))
-    compare("one queue, 32 slots", count, lambda: rollout(batch, iterations, Fleet(REPLICAS, "shared_queue", queued)))
+    roomy, full, queue = (Fleet(REPLICAS, "static", table), Fleet(REPLICAS, "static", queued),
+                          Fleet(REPLICAS, "shared_queue", queued))  # fmt: skip
+    fastest = compare("static split, no queue", count, lambda: rollout(batch, iterations, roomy))
+    compare("static split, 32 slots", count, lambda: rollout(batch, iterations, full))
+    compare("one queue, 32 slots", count, lambda: rollout(batch, iterations, queue))
     compare("asynchronous loop", count, loop_of(batch, iterations, table, REPLICAS))
     ends: list[float] = []
     seconds = best_of(1, lambda: ends.append(run_simpy(table, batches[:SIMPY_REPLICAS])), cpu_s)
     simpy_count = sum(map(len, batches[:SIMPY_REPLICAS]))
-    report("SimPy, one timeout per engine iteration", simpy_count, seconds, fastest, "the closed form")
+    report("SimPy, one timeout per engine iteration", simpy_count, seconds, fastest, "no queue")
     reference = ReferenceReplica(table, prefix_caching=False)
     reference.submit(0.0, batches[0])
     seconds = best_of(1, reference.run, cpu_s)
-    report("token-by-token reference", len(batches[0]), seconds, fastest, "the closed form")
+    report("token-by-token reference", len(batches[0]), seconds, fastest, "no queue")
     plain = rollout(batch, iterations, Fleet(REPLICAS, "static", table, False))
     print(
         f"agreement: reference {reference.now / plain.replica_end_s[0] - 1:+.1e}, "

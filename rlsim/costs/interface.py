@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from rlsim.files.records import dataclass
-from rlsim.units import FloatArray, IntArray
+from rlsim.units import FloatArray
 
 Bound = Literal[
     "compute", "memory", "network", "host", "host link", "launch", "schedule", "environment", "judge", "none"
@@ -183,15 +183,6 @@ class EngineCounters:
         """Add ``iterations`` with ``decoding`` sequences at a mean context."""
         self.iterations_at[decoding] += iterations
         self.context_at[decoding] += iterations * mean_context
-
-    def count_all(self, decoding: IntArray, iterations: IntArray, mean_context: FloatArray) -> None:
-        """:meth:`count` over arrays of equal shape; entries of 0 iterations count nothing."""
-        n, times = decoding.ravel(), iterations.ravel()
-        counted = np.bincount(n, times)
-        contexts = np.bincount(n, times * mean_context.ravel())
-        for size in np.flatnonzero(counted).tolist():
-            self.iterations_at[size] += int(counted[size])
-            self.context_at[size] += float(contexts[size])
 
     def copy(self) -> EngineCounters:
         """What was counted so far, on its own."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlsim.costs.interface import IterationTable
-from rlsim.units import FloatArray, IntArray
+from rlsim.units import FloatArray
 
 Row = tuple[list[float], list[float]]
 
@@ -28,7 +28,7 @@ _BOUNDLESS = 1e15
 
 
 class IterationTimes:
-    """An IterationTable with its antiderivatives; scalar methods for one replica, vectorised ones for many.
+    """An IterationTable with its antiderivatives.
 
     max_sequences: sequences that can decode at once: max_running_sequences, within the token budget and the table.
     step_s, attention, integral: by decoding sequences, the latter two also by knot of context; inverse_knot: knots per
@@ -61,7 +61,6 @@ class IterationTimes:
         self.integral = np.concatenate((np.zeros((half.shape[0], 1)), np.cumsum(half, axis=1)), axis=1)
         self.context, self.context_integral = _behind(table, self.attention.shape[1])
         self._context_row: Row = self.context.tolist(), self.context_integral.tolist()
-        self._behind: FloatArray = np.empty(0)
         self._rows: dict[int, Row] = {}
         self._prefill_rows: dict[int, list[float]] = {}
         self.grid_tokens = np.ascontiguousarray(table.prefill_grid_tokens, dtype=np.float64)
@@ -152,49 +151,11 @@ class IterationTimes:
         a = context[i]
         return integral[i] + t * (a + 0.5 * t * (context[i + 1] - a))
 
-    def behind_all(self, most: int) -> FloatArray:
-        """:meth:`behind` of 0, 1, ... ``most`` tokens and perhaps more."""
-        if self._behind.size <= most:
-            x = np.arange(max(2 * most, 1024), dtype=np.float64) * self.inverse_knot
-            i = np.minimum(x.astype(np.int64), self.context.size - 2)
-            t = x - i
-            a = self.context[i]
-            self._behind = self.context_integral[i] + t * (a + 0.5 * t * (self.context[i + 1] - a))
-        return self._behind
-
     def chunk(self, need: int, taken: int, budget: int) -> int:
         """Tokens of a prefill that fit an iteration: any share of it when chunked, else all or nothing."""
         if self.chunked_prefill:
             return min(need, budget - taken)
         return need if not taken or taken + need <= budget else 0
-
-    def decodes(self, n: IntArray, mean_context: FloatArray) -> FloatArray:
-        """:meth:`decode` over arrays; 0 where n is 0."""
-        x = mean_context * self.inverse_knot
-        i = np.minimum(x.astype(np.int64), self.attention.shape[1] - 2)
-        low = self.attention[n, i]
-        return self.table.step_s[n] + np.where(n > 0, low + (x - i) * (self.attention[n, i + 1] - low), 0.0)
-
-    def segments(self, n: IntArray, mean_context: FloatArray, growth: FloatArray, iterations: IntArray) -> FloatArray:
-        """:meth:`segment` over arrays."""
-        start = (mean_context - 0.5 * growth) * self.inverse_knot
-        step = growth * self.inverse_knot
-        area = self._antiderivative(n, start + iterations * step) - self._antiderivative(n, start)
-        return iterations * self.table.step_s[n] + area / step
-
-    def prefills(self, n: IntArray, tokens: IntArray) -> FloatArray:
-        """:meth:`prefill` over arrays."""
-        return np.array([self.prefill(a, b) for a, b in zip(n.tolist(), tokens.tolist(), strict=True)])
-
-    def _antiderivative(self, n: IntArray, x: FloatArray) -> FloatArray:
-        knots = self.attention.shape[1]
-        i = np.clip(x.astype(np.int64), 0, knots - 2)
-        t = x - i
-        flat = n * knots + i
-        low = self.attention.ravel()[flat]
-        slope = self.attention.ravel()[flat + 1] - low
-        area: FloatArray = self.integral.ravel()[flat] + t * (low + 0.5 * t * slope)
-        return area
 
     def _row(self, n: int) -> Row:
         row = (self.attention[n].tolist(), self.integral[n].tolist())

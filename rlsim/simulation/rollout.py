@@ -7,14 +7,12 @@ import math
 from itertools import starmap
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.errors import Infeasible
 from rlsim.files.records import dataclass
 from rlsim.schema.workload import Agent
 from rlsim.simulation.agents import AgentPool
-from rlsim.simulation.closed_form import ReplicaBatches, closed_form
 from rlsim.simulation.iteration_times import IterationTimes, prepare
 from rlsim.simulation.kernel.agents import KernelAgents, first_turns
 from rlsim.simulation.kernel.library import library
@@ -78,35 +76,22 @@ def rollout(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
     """
     timing = prepare(fleet.table)
     _check_fit(batch, timing)
-    if fleet.migration != "none":
+    if fleet.migration != "none" or fleet.dispatch == "shared_queue":
         return _in_pool(batch, iterations, fleet)
     assigned = assigned_at_once(batch.samples, fleet.count, fleet.dispatch)
-    batches = replica_batches(batch, iterations, assigned, fleet.count)
-    counters = EngineCounters(timing.max_sequences)
-    solved = closed_form(timing, batches, fleet.prefix_caching, counters)
-    occupied = batches.real[:, 0]
-    finish_s = np.zeros(batch.samples)
-    peak = solved.peak_kv_tokens.copy()
-    queueing = np.flatnonzero(occupied & ~solved.valid)
-    if fleet.dispatch == "shared_queue" and queueing.size:
-        return _in_pool(batch, iterations, fleet)
-    done = batches.real & solved.valid[:, None]
-    finish_s[batches.index[done]] = solved.finish_s[done]
-    kernel = library() if queueing.size else None
+    rows, kernel, counters = samples_by_replica(assigned, fleet.count), library(), EngineCounters(timing.max_sequences)
     if kernel is not None:
         with KernelPool(kernel, _columns(batch, iterations), fleet, counters) as pool:
-            pool.run_rows(queueing, batches.index)
-        finish_s += pool.finish_s
-        peak += pool.peak_kv_tokens
-        return RolloutResult.of(finish_s, assigned, peak, counters, batch.response_tokens.sum())
-    for number in queueing.tolist():
+            pool.run_rows(np.flatnonzero(rows[:, 0] >= 0), rows)
+        return RolloutResult.of(pool.finish_s, assigned, pool.peak_kv_tokens, counters, batch.response_tokens.sum())
+    finish_s, peak_kv_tokens = np.zeros(batch.samples), np.zeros(fleet.count)
+    for number, mine in enumerate(rows):
         replica = Replica(fleet.table, fleet.prefix_caching, counters)
-        mine = batches.index[number]
         replica.submit(0.0, samples_of(batch, iterations, mine[mine >= 0]))
         for time_s, sample in replica.advance_to(math.inf):
             finish_s[sample] = time_s
-        peak[number] = replica.peak_kv_tokens
-    return RolloutResult.of(finish_s, assigned, peak, counters, batch.response_tokens.sum())
+        peak_kv_tokens[number] = replica.peak_kv_tokens
+    return RolloutResult.of(finish_s, assigned, peak_kv_tokens, counters, batch.response_tokens.sum())
 
 
 def _columns(batch: Batch, iterations: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -131,23 +116,16 @@ def samples_of(
     return list(starmap(Request, zip(*(column.tolist() for column in columns), strict=True)))
 
 
-def replica_batches(batch: Batch, iterations: IntArray, assigned: IntArray, num_replicas: int) -> ReplicaBatches:
-    """Lay the samples out by replica, in the order of submission."""
+def samples_by_replica(assigned: IntArray, num_replicas: int) -> IntArray:
+    """Numbers of the samples of each replica in the order of submission, shape (replicas, most samples), padded by -1.
+
+    assigned: replica of each sample.
+    """
     counts = np.bincount(assigned, minlength=num_replicas)
     order = np.argsort(assigned, kind="stable")
-    rows = assigned[order]
-    columns = np.arange(order.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    index = np.full((num_replicas, int(counts.max(initial=0))), -1)
-    index[rows, columns] = order
-    real = index >= 0
-
-    def laid_out(values: NDArray[np.int64]) -> IntArray:
-        return np.where(real, values[index], 0)
-
-    steps = laid_out(iterations)
-    growth = np.where(steps > 0, (laid_out(batch.response_tokens) - 1) / np.maximum(steps, 1), 0.0)
-    group = np.where(real, batch.group[index], int(batch.group.max()) + 1)
-    return ReplicaBatches(index, laid_out(batch.prompt_tokens).astype(np.float64), growth, steps, group)
+    rows = np.full((num_replicas, int(counts.max(initial=0))), -1)
+    rows[assigned[order], np.arange(order.size) - np.repeat(np.cumsum(counts) - counts, counts)] = order
+    return rows
 
 
 def _check_fit(batch: Batch, timing: IterationTimes) -> None:

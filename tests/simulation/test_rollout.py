@@ -1,4 +1,4 @@
-"""Whole rollouts: the closed form against the event-driven path, dispatch, speculation, limits."""
+"""Whole rollouts: the kernel against replicas in Python, dispatch, speculation, limits."""
 
 import math
 from dataclasses import replace
@@ -14,13 +14,12 @@ from rollout_cases import cost_table, make_batch
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
 from rlsim.schema.workload import Workload
-from rlsim.simulation.closed_form import closed_form
 from rlsim.simulation.closed_loop import closed_loop
 from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.pool import Dispatch, Fleet
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
-from rlsim.simulation.rollout import replica_batches, rollout, samples_of
+from rlsim.simulation.rollout import rollout, samples_of
 from rlsim.workload.acceptance import Acceptance, two_parameter_rates
 from rlsim.workload.batches import Batch, draw_batch, draw_iterations
 from rlsim.workload.lengths import Place
@@ -65,7 +64,7 @@ def scalar(
     dispatch=st.sampled_from(["static", "round_robin"]),
     seed=st.integers(0, 5),
 )
-def test_closed_form_agrees_with_the_event_driven_path(
+def test_a_rollout_agrees_with_replicas_by_themselves(
     replicas: int,
     sharing: bool,
     drafted: bool,
@@ -93,19 +92,6 @@ def test_closed_form_agrees_with_the_event_driven_path(
         result.counters.prefill_s,
     ) == pytest.approx((counters.mean_batch, counters.mean_context_tokens, counters.prefill_s))
     assert result.counters.iterations_at == counters.iterations_at
-
-
-def test_closed_form_is_used_where_everything_fits_and_only_there() -> None:
-    batch = drawn()
-    iterations = draw_iterations(batch, NONE, Place(0, 0, 0))
-    batches = replica_batches(batch, iterations, np.arange(batch.samples) % 4, 4)
-    assert closed_form(IterationTimes(cost_table()), batches, True, EngineCounters(64)).valid.all()
-    assert not closed_form(
-        IterationTimes(cost_table(max_running_sequences=40)), batches, True, EngineCounters(64)
-    ).valid.any()
-    assert not closed_form(
-        IterationTimes(cost_table(kv_capacity_tokens=6000.0)), batches, True, EngineCounters(64)
-    ).valid.any()
 
 
 def test_dispatch_of_static_and_round_robin() -> None:
