@@ -17,8 +17,7 @@ from rlsim.simulation.iteration_times import IterationTimes, prepare
 from rlsim.simulation.kernel.agents import KernelAgents, first_turns
 from rlsim.simulation.kernel.library import library
 from rlsim.simulation.kernel.pool import KernelPool
-from rlsim.simulation.pool import Fleet, GenerationPool, assigned_at_once
-from rlsim.simulation.replica import Replica
+from rlsim.simulation.pool import Fleet, GenerationPool
 from rlsim.simulation.requests import Request
 from rlsim.simulation.trajectories import AgentCounters, AgentTimeline, Trajectories
 from rlsim.units import FloatArray, IntArray
@@ -76,22 +75,25 @@ def rollout(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
     """
     timing = prepare(fleet.table)
     _check_fit(batch, timing)
-    if fleet.migration != "none" or fleet.dispatch == "shared_queue":
-        return _in_pool(batch, iterations, fleet)
-    assigned = assigned_at_once(batch.samples, fleet.count, fleet.dispatch)
-    rows, kernel, counters = samples_by_replica(assigned, fleet.count), library(), EngineCounters(timing.max_sequences)
-    if kernel is not None:
-        with KernelPool(kernel, _columns(batch, iterations), fleet, counters) as pool:
-            pool.run_rows(np.flatnonzero(rows[:, 0] >= 0), rows)
-        return RolloutResult.of(pool.finish_s, assigned, pool.peak_kv_tokens, counters, batch.response_tokens.sum())
-    finish_s, peak_kv_tokens = np.zeros(batch.samples), np.zeros(fleet.count)
-    for number, mine in enumerate(rows):
-        replica = Replica(fleet.table, fleet.prefix_caching, counters)
-        replica.submit(0.0, samples_of(batch, iterations, mine[mine >= 0]))
-        for time_s, sample in replica.advance_to(math.inf):
-            finish_s[sample] = time_s
-        peak_kv_tokens[number] = replica.peak_kv_tokens
-    return RolloutResult.of(finish_s, assigned, peak_kv_tokens, counters, batch.response_tokens.sum())
+    kernel, moves = library(), fleet.migration != "none"
+    generated_tokens = batch.response_tokens.sum()
+    if kernel is not None and not moves:
+        counters = EngineCounters(timing.max_sequences)
+        with KernelPool(kernel, _columns(batch, iterations), fleet, counters) as run:
+            run.run_all()
+        return RolloutResult.of(run.finish_s, run.replica, run.peak_kv_tokens, counters, generated_tokens)
+    pool = GenerationPool(fleet)
+    finish_s, assigned = np.zeros(batch.samples), np.zeros(batch.samples, dtype=np.int64)
+
+    def finished(time_s: float, sample: int, number: int) -> bool:
+        finish_s[sample], assigned[sample] = time_s, number
+        return not moves and not pool.waits_for_room
+
+    pool.submit(0.0, samples_of(batch, iterations, np.arange(batch.samples)))
+    if moves or pool.waits_for_room:
+        pool.run(math.inf, finished)
+    pool.drain(finished)  # nobody waits any more: every replica runs on by itself, without the common order of events
+    return RolloutResult.of(finish_s, assigned, pool.peaks_kv_tokens, pool.counters, generated_tokens)
 
 
 def _columns(batch: Batch, iterations: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -116,45 +118,12 @@ def samples_of(
     return list(starmap(Request, zip(*(column.tolist() for column in columns), strict=True)))
 
 
-def samples_by_replica(assigned: IntArray, num_replicas: int) -> IntArray:
-    """Numbers of the samples of each replica in the order of submission, shape (replicas, most samples), padded by -1.
-
-    assigned: replica of each sample.
-    """
-    counts = np.bincount(assigned, minlength=num_replicas)
-    order = np.argsort(assigned, kind="stable")
-    rows = np.full((num_replicas, int(counts.max(initial=0))), -1)
-    rows[assigned[order], np.arange(order.size) - np.repeat(np.cumsum(counts) - counts, counts)] = order
-    return rows
-
-
 def _check_fit(batch: Batch, timing: IterationTimes) -> None:
     longest = float(batch.total_tokens.max(initial=0)) + timing.tokens_per_sequence - 1
     if longest > timing.kv_capacity_tokens:
         raise Infeasible(
             "the longest sequence exceeds the KV cache of a replica", longest, timing.kv_capacity_tokens, "tokens"
         )
-
-
-def _in_pool(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
-    """One queue with more samples than fit, of which whoever has room next takes the next, or requests that move."""
-    kernel, moves = library(), fleet.migration != "none"
-    if kernel is not None and not moves:
-        counters = EngineCounters(prepare(fleet.table).max_sequences)
-        with KernelPool(kernel, _columns(batch, iterations), fleet, counters) as run:
-            run.run_queue()
-        return RolloutResult.of(run.finish_s, run.replica, run.peak_kv_tokens, counters, batch.response_tokens.sum())
-    pool = GenerationPool(fleet)
-    finish_s, assigned = np.zeros(batch.samples), np.zeros(batch.samples, dtype=np.int64)
-
-    def finished(time_s: float, sample: int, number: int) -> bool:
-        finish_s[sample], assigned[sample] = time_s, number
-        return not moves and not pool.waits_for_room
-
-    pool.submit(0.0, samples_of(batch, iterations, np.arange(batch.samples)))
-    pool.run(math.inf, finished)
-    pool.drain(finished)  # nobody waits any more: every replica runs on by itself, without the common order of events
-    return RolloutResult.of(finish_s, assigned, pool.peaks_kv_tokens, pool.counters, batch.response_tokens.sum())
 
 
 @dataclass(frozen=True, eq=False)

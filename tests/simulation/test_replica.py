@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from reference_rollout import ReferenceReplica, iteration_seconds
 from rollout_cases import cost_table, sample_lists, tables
 
-from rlsim.costs.interface import EngineCounters, IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible
-from rlsim.simulation.iteration_times import IterationTimes
-from rlsim.simulation.kernel.library import library as kernel_library
-from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
@@ -182,11 +179,3 @@ def test_a_table_with_times_that_are_no_times_is_refused():
     ):
         with pytest.raises(ValueError, match=f"{name} of an iteration table"):
             table_of(**{name: np.full_like(getattr(COSTS.iteration, name), value)})
-
-
-def test_rows_of_replicas_that_are_not_there_are_refused(kernel):
-    library = kernel_library()
-    timing, columns = IterationTimes(COSTS.iteration), tuple(np.ones(2, dtype=np.int64) for _ in range(4))
-    counters, refused = EngineCounters(timing.max_sequences), pytest.raises(IndexError, match="numbered from 0 to 0")
-    with KernelPool(library, columns, Fleet(1, "static", COSTS.iteration), counters) as pool, refused:
-        pool.run_rows(np.array([1]), np.array([[0, 1]]))

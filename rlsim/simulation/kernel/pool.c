@@ -184,27 +184,16 @@ static void tell_all(const Pool *pool) {
     }
 }
 
-/* Run some replicas by themselves from time 0. rows: samples of each replica, -1 after the last; width: of a row. */
-EXPORT void pool_run_rows(Pool *pool, const int64_t *numbers, int64_t count, const int64_t *rows, int64_t width) {
-    for (int64_t k = 0; k < count; k++) {
-        Replica *replica = replica_at(pool, numbers[k]);
-        const int64_t *row = rows + numbers[k] * width;
-        for (int64_t i = 0; i < width && row[i] != NONE; i++)
-            replica_submit(pool, replica, 0.0, (int32_t)row[i]);
-        replica_advance(pool, replica, INFINITY);
-    }
-    tell_all(pool);
-}
-
 static bool queue_is_empty(void *owner, double time_s, int32_t sample, int32_t replica) {
     (void)time_s, (void)sample, (void)replica;
     return !((Pool *)owner)->shared.length;
 }
 
-/* Run all samples from time 0 through the shared queue. Once nobody waits every replica runs on by itself. */
-EXPORT void pool_run_queue(Pool *pool) {
+/* Run all samples from time 0. Once nobody waits in a shared queue every replica runs on by itself. */
+EXPORT void pool_run_all(Pool *pool) {
     pool_submit(pool, 0.0, 0, (int32_t)pool->samples.samples);
-    pool_run(pool, INFINITY, queue_is_empty, pool);
+    if (pool->shared.length)
+        pool_run(pool, INFINITY, queue_is_empty, pool);
     pool_drain(pool);
     tell_all(pool);
 }

@@ -81,18 +81,9 @@ class KernelPool:
         if handle is not None:
             self.kernel.pool_free(handle)
 
-    def run_rows(self, numbers: IntArray, rows: IntArray) -> None:
-        """Run the replicas ``numbers`` by themselves. rows: samples of each replica, padded with -1. IndexError for a
-        number without a row."""
-        numbers, rows = (np.ascontiguousarray(array, dtype=np.int64) for array in (numbers, rows))
-        if np.any((numbers < 0) | (numbers >= len(rows))):
-            raise IndexError(f"replicas are numbered from 0 to {len(rows) - 1}")
-        self.kernel.pool_run_rows(self.handle, address(numbers), numbers.size, address(rows), rows.shape[1])
-        self.book()
-
-    def run_queue(self) -> None:
-        """Run all samples through the shared queue."""
-        self.kernel.pool_run_queue(self.handle)
+    def run_all(self) -> None:
+        """Run all samples, submitted at time 0."""
+        self.kernel.pool_run_all(self.handle)
         self.book()
 
     def book(self) -> None:
