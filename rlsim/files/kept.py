@@ -1,4 +1,4 @@
-"""What is worked out once an installation and kept as Python keeps byte code, among it: values, and pydantic's schemas."""
+"""What is worked out once an installation and kept as Python keeps byte code: plain values, and pydantic's schemas."""
 
 from __future__ import annotations
 

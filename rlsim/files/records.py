@@ -1,4 +1,4 @@
-"""Frozen dataclasses whose methods are compiled for those classes alone of which a process makes objects."""
+"""Frozen dataclasses whose fields are read and methods compiled for those classes alone that a process uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ else:
 
 def _frozen(cls: type, eq: bool) -> type:
     own = set(vars(cls))
-    dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+    cls.__dataclass_fields__ = _Unread(cls)  # type: ignore[attr-defined]
     methods: dict[str, Any] = {"__init__": _first_init(cls), "__repr__": _shown}
     if eq:
         methods |= {"__eq__": _equal} | ({} if "__eq__" in own else {"__hash__": _hashed})
@@ -36,6 +36,17 @@ def _frozen(cls: type, eq: bool) -> type:
             setattr(cls, name, method)
     cls.__setattr__, cls.__delattr__ = _refused, _refused  # type: ignore[assignment]
     return cls
+
+
+class _Unread:
+    """The fields of a class in their place until they are asked for: most classes of a process make no object."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def __get__(self, one: object, owner: type) -> Any:
+        dataclasses.dataclass(init=False, repr=False, eq=False)(self.cls)
+        return owner.__dataclass_fields__  # type: ignore[attr-defined]
 
 
 def _first_init(cls: type) -> Callable[..., None]:

@@ -93,7 +93,7 @@ def _generated(
 def _rest(
     scenario: Scenario, made: _Generated, cost: StepCost, trace: Trace, step: int, now_s: float
 ) -> tuple[float, float, float]:
-    """What a streaming trainer has left when generation ends; (its end, seconds waited, seconds overlapped) of the step.
+    """What a streaming trainer has left when generation ends; (its end, seconds waited, overlapped) in the step.
 
     Waiting and work alternate; the timeline draws all waiting first. A step never ends before its generation, whose
     last samples may be some that nobody trains on.
