@@ -117,8 +117,8 @@ def installed_version() -> str:
     """The version of rlsim; another one reads nothing that this one left half done."""
     # importlib.metadata, which finds it in the same place, takes a third of the time of `rlsim --help`.
     for folder in sys.path:
-        with suppress(OSError):
-            for one in os.scandir(folder or "."):
+        with suppress(OSError), os.scandir(folder or ".") as found:
+            for one in found:
                 if one.name.startswith("rlsim-") and one.name.endswith(".dist-info"):
                     said = Path(one.path, "METADATA").read_text(encoding="utf-8")
                     return said.partition("\nVersion: ")[2].partition("\n")[0].strip()
