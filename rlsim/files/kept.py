@@ -52,6 +52,7 @@ class KeptModel(BaseModel):
         """Complete the class, as pydantic does when it is first used."""
         given["_parent_namespace_depth"] = given.get("_parent_namespace_depth", 2) + 1  # this function's own frame
         plain = cls.__pydantic_fields_complete__ and not cls.__pydantic_decorators__.computed_fields
+        plain &= not given.get("force", False)  # someone changed the fields
         room = cls.__module__.split(".")[:2]
         if cls.__pydantic_complete__ or not plain or room not in [["rlsim", name] for name in _SCHEMA_ROOMS]:
             return super().model_rebuild(**given)
