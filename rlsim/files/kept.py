@@ -45,7 +45,8 @@ class KeptModel(BaseModel):
     find that schema.
     """
 
-    model_config = ConfigDict(defer_build=True)
+    # No name is refused for looking like one of pydantic's own: that check is a tenth of what making a class takes.
+    model_config = ConfigDict(defer_build=True, protected_namespaces=())
 
     @classmethod
     def model_rebuild(cls, **given: Any) -> bool | None:

@@ -171,6 +171,8 @@ def _plain_s(engine: Drafting, sequences: FloatArray) -> FloatArray:
     known = _known_s(engine)
     new = [n for n in dict.fromkeys(sequences.tolist()) if n not in known]
     if new:
+        if known:  # one that is asked again will be asked for others: all of them take little longer than some
+            new += [n for n in map(float, range(1, int(max(new)))) if n not in known and n not in new]
         found = iteration.plain_s(engine, np.array(new + new[:1] * (len(new) == 1)))
         known.update(zip(new, found.tolist(), strict=False))
     return np.array([known[n] for n in sequences.tolist()])
