@@ -81,7 +81,7 @@ def _sources() -> tuple[object, ...]:
     """What schemas follow from: pydantic, and the state of every source that says something of a field."""
     folders = (*_SCHEMA_ROOMS, "files", "")
     files = sorted(
-        (str(one), one.stat().st_mtime_ns, one.stat().st_size)
-        for folder in folders for one in (_PACKAGE / folder).glob("*.py")
+        (one.path, one.stat().st_mtime_ns, one.stat().st_size)
+        for folder in folders for one in os.scandir(_PACKAGE / folder) if one.name.endswith(".py")
     )  # fmt: skip
     return (VERSION, *files)

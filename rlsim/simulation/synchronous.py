@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +13,14 @@ from rlsim.files.records import dataclass
 from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.pool import fleet_of
-from rlsim.simulation.racing import Rounds
 from rlsim.simulation.rollout import AgentRollout, RolloutResult, agent_rollout, rollout
 from rlsim.simulation.streaming import streamed
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.units import FloatArray
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
+
+if TYPE_CHECKING:
+    from rlsim.simulation.racing import Rounds
 
 SHOWN_REPLICAS = 8
 """Replicas drawn in the timeline."""
@@ -39,8 +42,11 @@ def run_synchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices,
 
     One waits for the other throughout, so that a running time is clock enough.
     """
-    rounds = Rounds(scenario, prices) if scenario.workload.racing else None
-    now_s = 0.0
+    rounds, now_s = None, 0.0
+    if scenario.workload.racing:
+        from rlsim.simulation.racing import Rounds  # and with it the engines of asynchronous loops
+
+        rounds = Rounds(scenario, prices)
     for step, planned in enumerate(workload.steps):
         start_s = now_s
         prepare_s = prices.prepare.seconds + (len(planned.rollouts) - 1) * prices.wake.seconds
