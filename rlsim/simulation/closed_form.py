@@ -69,8 +69,8 @@ class _Prefilled:
 class _Segments:
     """Decoding from one completion to the next, in the order of completion; arrays of the shape of the batches.
 
-    order: columns of the batches. alive: sequences in the segment. iterations may be 0. context: mean at the start,
-    growth: of that mean per iteration. peak_kv_tokens: per replica.
+    order: places in the batches, row by row. alive: sequences in the segment. iterations may be 0. context: mean at the
+    start, growth: of that mean per iteration. peak_kv_tokens: per replica.
     """
 
     order: IntArray
@@ -199,22 +199,24 @@ def _segments(
     timing: IterationTimes, batches: ReplicaBatches, prefilled: _Prefilled, last: IntArray, prefix_caching: bool
 ) -> _Segments:
     """Sort by the last iteration of each sequence and sum over those still alive."""
-    order = np.argsort(last, axis=1, kind="stable")
+    real = batches.real
+    order = np.argsort(last, axis=1, kind="stable") + np.arange(0, last.size, last.shape[1])[:, None]
 
     def ordered(values: FloatArray) -> FloatArray:
-        return np.take_along_axis(np.where(batches.real, values, 0.0), order, axis=1)
+        return np.where(real, values, 0.0).take(order)
 
-    leaves = np.where(np.take_along_axis(batches.real, order, axis=1), np.take_along_axis(last, order, axis=1), 0)
+    leaves = np.where(real, last, 0).take(order)
     leaves = np.maximum.accumulate(np.maximum(leaves, prefilled.last[:, None]), axis=1)
     starts = np.concatenate((prefilled.last[:, None], leaves[:, :-1]), axis=1)
-    alive = np.maximum(batches.real.sum(axis=1)[:, None] - np.arange(last.shape[1]), 0)
+    alive = np.maximum(real.sum(axis=1)[:, None] - np.arange(last.shape[1]), 0)
     growth = _suffix_sum(ordered(batches.growth))
     lag = _suffix_sum(ordered(prefilled.joined * batches.growth))
-    context = _suffix_sum(ordered(batches.prompt)) - lag + starts * growth
     prompts = ordered(batches.prompt)
+    prompt_sums = _suffix_sum(prompts)
+    context = prompt_sums - lag + starts * growth
     if prefix_caching:
-        prompts = np.where(_last_places(np.take_along_axis(_group_keys(batches), order, axis=1)), prompts, 0.0)
-    held = _suffix_sum(prompts) - lag + (leaves - 1) * growth + alive * timing.tokens_per_sequence
+        prompt_sums = _suffix_sum(np.where(_last_places(_group_keys(batches).take(order)), prompts, 0.0))
+    held = prompt_sums - lag + (leaves - 1) * growth + alive * timing.tokens_per_sequence
     iterations = np.where(alive > 0, leaves - starts, 0)
     divisor = np.maximum(alive, 1)
     return _Segments(
@@ -234,7 +236,7 @@ def _finish_times(timing: IterationTimes, prefilled: _Prefilled, segments: _Segm
     )
     times = prefilled.end_s[:, None] + np.cumsum(seconds, axis=1)
     finish_s = np.empty(times.shape)
-    np.put_along_axis(finish_s, segments.order, times, axis=1)
+    finish_s.put(segments.order, times)
     return finish_s
 
 
