@@ -17,7 +17,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the library to a wheel, which is then one for each platform; an editable one finds it in the tree."""
-        specification = importlib.util.spec_from_file_location("build_kernel", Path(self.root, KERNEL, "build.py"))
+        specification = importlib.util.spec_from_file_location("build_kernel", Path(self.root, "rlsim/files/kernel.py"))
         assert specification is not None and specification.loader is not None
         module = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(module)

@@ -30,11 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "simul
 from reference_rollout import ReferenceReplica
 
 from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
+from rlsim.files.kernel import VARIABLE
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.workload import Workload
 from rlsim.simulation.asynchronous import run_asynchronous
 from rlsim.simulation.iteration_times import IterationTimes
-from rlsim.simulation.kernel.library import VARIABLE, library
+from rlsim.simulation.kernel.library import library
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import rollout, samples_of
 from rlsim.simulation.trace import Trace

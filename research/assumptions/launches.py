@@ -24,7 +24,7 @@ from research.assumptions.rows import (
 from rlsim.calibration.chain_cases import DEPTH_BATCH, DEPTH_CONTEXT
 from rlsim.calibration.selfcheck import card_of, speculation_of
 from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting
-from rlsim.costs.engine.iteration import COMPILED_LAUNCH, device_points
+from rlsim.costs.engine.iteration import COMPILED_LAUNCH, cached_s, plain_s
 from rlsim.costs.engine.layers import GRAPH_NODE_S, UNCOMPILED_LAUNCHES, EngineLayers
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import KERNEL_FLOOR_S, Operators
@@ -103,8 +103,8 @@ def _priced(dims: ModelDims, depths: Iterable[int], basis: Basis, overlap_s: flo
     out = []
     for depth in depths:
         layers = _layers(dims.with_layers(depth), basis, overlap_s)
-        points = device_points(Drafting(layers, Speculation(), 0.0), batch, context)
-        out.append((float(depth), float(points.plain_s[0] + points.cached_s[0])))
+        plain = Drafting(layers, Speculation(), 0.0)
+        out.append((float(depth), float(plain_s(plain, batch)[0] + cached_s(plain, batch, context)[0])))
     return out
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import json
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,6 +162,8 @@ def explore(
     server = Explorer(Live(given, scenario), port, 60.0 * idle_minutes)
     print_answer(f"{server.url}\nends after {idle_minutes:g} minutes without an open page, or with Ctrl-C")
     if not no_browser:
+        import webbrowser
+
         webbrowser.open(server.url)
     try:
         server.serve()

@@ -1,1 +1,1 @@
-"""Files and their names: bounded reading, whole writing, archives, YAML with places, journals, progress."""
+"""Files and names: bounded reading, whole writing, archives, YAML, kept values, the kernel, journals, progress."""

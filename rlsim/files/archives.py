@@ -6,13 +6,19 @@ import io
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsim.files.kept import recalled
+from rlsim.files.reading import delivered, read_bytes, shown_path
+
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, MemoryError, RuntimeError)
 """What a damaged archive makes zipfile, zlib and NumPy raise; a compression or encryption that zipfile does not know is
 a kind of RuntimeError, a header that claims more values than fit into memory a MemoryError."""
+
+Arrays = dict[str, NDArray[np.generic]]
 
 MOST_BYTES = 1 << 28
 """Most bytes that the wanted arrays of an archive may take; a posterior of all shipped measurements takes 0.4 MB."""
@@ -31,7 +37,7 @@ def archive(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
     return buffer.getvalue()
 
 
-def unarchived(content: bytes, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, NDArray[np.generic]]:
+def unarchived(content: bytes, wanted: Callable[[str], bool] = lambda name: True) -> Arrays:
     """Arrays of an archive by name, those that are wanted. Raises ValueError where ``content`` is none."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as file:
@@ -47,3 +53,21 @@ def unarchived(content: bytes, wanted: Callable[[str], bool] = lambda name: True
             }
     except DAMAGED as error:
         raise ValueError(str(error)) from error
+
+
+def read_arrays(
+    path: Path, most_bytes: int, part: str = "", wanted: Callable[[str], bool] = lambda name: True
+) -> Arrays:
+    """:func:`unarchived` of a file; the arrays of one that comes with rlsim are unpacked once an installation.
+
+    part: what ``wanted`` asks for, in a word. Raises InputError where there is no file, ValueError where it is none.
+    """
+
+    def unpacked() -> list[tuple[str, str, tuple[int, ...], bytes]]:
+        arrays = unarchived(read_bytes(path, most_bytes), wanted)
+        return [(name, one.dtype.str, one.shape, one.tobytes()) for name, one in arrays.items()]
+
+    known = delivered(path) and path.is_file()
+    state = (path.stat().st_mtime_ns, path.stat().st_size) if known else None
+    found = recalled(f"{shown_path(path)} {part}", state, unpacked) if known else unpacked()
+    return {name: np.frombuffer(held, kind).reshape(shape) for name, kind, shape, held in found}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -112,10 +115,11 @@ def _home_of(path: Path) -> Path | None:
 @cache
 def installed_version() -> str:
     """The version of rlsim; another one reads nothing that this one left half done."""
-    # importlib.metadata takes a third of the time of `rlsim --help`.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("rlsim")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0+unknown"
+    # importlib.metadata, which finds it in the same place, takes a third of the time of `rlsim --help`.
+    for folder in sys.path:
+        with suppress(OSError), os.scandir(folder or ".") as found:
+            for one in found:
+                if one.name.startswith("rlsim-") and one.name.endswith(".dist-info"):
+                    said = Path(one.path, "METADATA").read_text(encoding="utf-8")
+                    return said.partition("\nVersion: ")[2].partition("\n")[0].strip()
+    return "0+unknown"  # run from a source tree that was never installed

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import marshal
-import os
-import re
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache
-from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.kept import recalled
 from rlsim.files.reading import DOCUMENT_BYTES, delivered, read_text, shown_path
 
 MAX_NODES = 1_000_000
@@ -102,20 +97,12 @@ def read_value(path: Path) -> Any:
     """
     if not delivered(path):
         return parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path))
-    kept = Path(cache_from_source(str(Path(__file__).with_name(re.sub(r"\W", "_", shown_path(path)) + ".py"))))
-    state = [(one.st_mtime_ns, one.st_size) for one in (path.stat(), _RULES)] if path.is_file() else None
-    with suppress(OSError, ValueError, EOFError, TypeError):
-        known, value = marshal.loads(kept.read_bytes())
-        if known == state:
-            return value
-    value = parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path), own=True)
-    if not sys.dont_write_bytecode:
-        with suppress(OSError, ValueError):  # a folder that cannot be written, a value that is none of JSON's
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            beside = kept.with_suffix(f".{os.getpid()}")
-            beside.write_bytes(marshal.dumps((state, value)))
-            beside.replace(kept)
-    return value
+    state = tuple((one.st_mtime_ns, one.st_size) for one in (path.stat(), _RULES)) if path.is_file() else None
+
+    def parsed() -> Any:
+        return parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path), own=True)
+
+    return recalled(shown_path(path), state, parsed)
 
 
 @cache

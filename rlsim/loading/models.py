@@ -8,7 +8,6 @@ from pathlib import Path
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.files.yaml import lists_beside
-from rlsim.schema.huggingface import card_from_huggingface
 from rlsim.schema.messages import read_record
 from rlsim.schema.model import ModelCard
 
@@ -57,6 +56,8 @@ def load_card(name_or_path: str | Path, base: Path | None = None) -> ModelCard:
     name = str(name_or_path)
     path = as_path(name, (*YAML_SUFFIXES, ".json"), base) or _named(name)
     if path.suffix.lower() not in YAML_SUFFIXES:
+        from rlsim.schema.huggingface import card_from_huggingface  # which no shipped model needs
+
         return card_from_huggingface(path)
     return read_record(path, ModelCard)
 

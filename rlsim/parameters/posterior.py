@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.errors import InputError
-from rlsim.files.archives import archive, unarchived
+from rlsim.files.archives import archive, read_arrays
 from rlsim.files.lookup import as_path, catalogue, find_entry
-from rlsim.files.reading import TABLE_BYTES, data_folder, read_bytes, shown_path
+from rlsim.files.reading import TABLE_BYTES, data_folder, shown_path
 from rlsim.files.records import dataclass
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.fingerprint import file_digest
@@ -203,9 +203,9 @@ def load_posterior(name_or_path: str) -> Posterior | None:
 @lru_cache(maxsize=8)
 def _read(path: Path, modified_ns: int, size: int) -> Posterior:
     """A file is read again whenever its time of change or its size is another."""
-    content, where = read_bytes(path, TABLE_BYTES), shown_path(path)
+    where = shown_path(path)
     try:
-        arrays = unarchived(content)
+        arrays = read_arrays(path, TABLE_BYTES)
         header = json.loads(arrays["header"].tobytes().decode())
         mean, lower = arrays["mean"].astype(np.float64), arrays["factor"].astype(np.float64)
         if header["schema"] != SCHEMA:

@@ -198,7 +198,8 @@ class TrainerTask:
         """What prices of each trainer layout depend on, without speculation."""
         fixed = {**self.split.overrides(), **self.engine.layout.overrides(), "k": 0}
         settings: Overrides = {**fixed, "simulation.replications": SEARCH_REPLICATIONS}
-        return (PriceInputs(vary(self.scenario, {**settings, **trainer.overrides()})) for trainer in self.trainers)
+        first = vary(self.scenario, {**settings, **self.trainers[0].overrides()})
+        return (PriceInputs(trainer.applied(first)) for trainer in self.trainers)
 
 
 def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Candidate]:

@@ -14,6 +14,7 @@ from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Projection
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
+from rlsim.tables.fingerprint import tables_held
 from rlsim.tables.operators import OperatorTables
 
 Progress = Callable[[int, int], None]
@@ -24,6 +25,7 @@ def baseline_of(scenario: Scenario) -> Scenario:
     return Scenario.model_validate({**dict(scenario), "speculation": Speculation()})
 
 
+@tables_held()
 def project(
     scenario: Scenario,
     progress: Progress | None = None,

@@ -143,4 +143,7 @@ def _simulated(
         traces.append(simulate(scenario, workload, prices[-1], detailed=detailed and replication == 0))
         first_steps.append(workload.steps[scenario.measured_steps.start])
         see(replication + 1, workload)
-    return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, inputs.draft_plan, tables)
+    plan = inputs.draft_plan
+    found = SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, plan, tables)
+    vars(found)["inputs"] = inputs  # found already: the summary asks for them again
+    return found

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.kept import KeptModel
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.records import dataclass
 
@@ -63,7 +64,7 @@ class Interval:
         return Interval(self.mean / unit, self.low / unit, self.high / unit)
 
 
-class Record(BaseModel):
+class Record(KeptModel):
     """Part of an answer: frozen, checked when it is made, and the same in memory, in JSON and read back from it."""
 
     model_config = ConfigDict(

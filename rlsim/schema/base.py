@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rlsim.files.kept import KeptModel
+
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
@@ -22,7 +24,7 @@ def _lists_to_tuples(value: Any) -> Any:
     return tuple(_lists_to_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-class Strict(BaseModel):
+class Strict(KeptModel):
     """Frozen record that takes exactly its declared keys and types.
 
     An integer is accepted where a float is expected; a bool or a string never stands for a number, and neither

@@ -1,6 +1,6 @@
 """The trainer: parallel layout, batching, recomputation, optimizer and the passes before the update."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -18,10 +18,12 @@ order; a rank of several GPUs holds their shares in a row and cuts its updates f
 ray_trainer.py:905-917 and dp_actor.py:386-388 at b25bb7d4f), so that the updates of a step are not even.
 samples: equally many in their order, whatever their lengths."""
 
-CudaGraphs = Annotated[
-    Literal["none", "modules", "iteration"],
-    BeforeValidator(lambda given: {True: "modules", False: "none"}[given] if isinstance(given, bool) else given),
-]
+
+def _graphs(given: Any) -> Any:
+    return {True: "modules", False: "none"}[given] if isinstance(given, bool) else given
+
+
+CudaGraphs = Annotated[Literal["none", "modules", "iteration"], BeforeValidator(_graphs)]
 """What is replayed as CUDA graphs. modules: router and preparation of the dispatch, with or without the attention;
 iteration: the whole forward and backward pass, so that no host launches anything (Megatron-Core's scopes attn,
 moe_router, moe_preprocess and full_iteration). True is modules, False none."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import simpy
 
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.files.records import dataclass
 from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.pool import fleet_of
-from rlsim.simulation.racing import Rounds
 from rlsim.simulation.rollout import AgentRollout, RolloutResult, agent_rollout, rollout
 from rlsim.simulation.streaming import streamed
-from rlsim.simulation.trace import Process, StepRecord, Trace
+from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.units import FloatArray
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
+
+if TYPE_CHECKING:
+    from rlsim.simulation.racing import Rounds
 
 SHOWN_REPLICAS = 8
 """Replicas drawn in the timeline."""
@@ -37,70 +38,28 @@ class _Generated:
 
 
 def run_synchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
-    """Simulate all steps into ``trace``, one after the other."""
-    env = simpy.Environment()
-    weights_published = [env.event() for _ in workload.steps]
-    batch_ready = [env.event() for _ in workload.steps]
-    env.process(_generate(env, scenario, workload, prices, trace, weights_published, batch_ready))
-    env.run(until=env.process(_train(env, scenario, workload, prices, trace, weights_published, batch_ready)))
+    """Simulate all steps into ``trace``: hand the weights over, generate the batch, train on it.
 
+    One waits for the other throughout, so that a running time is clock enough.
+    """
+    rounds, now_s = None, 0.0
+    if scenario.workload.racing:
+        from rlsim.simulation.racing import Rounds  # and with it the engines of asynchronous loops
 
-def _generate(
-    env: simpy.Environment,
-    scenario: Scenario,
-    workload: DrawnWorkload,
-    prices: Prices,
-    trace: Trace,
-    weights_published: Sequence[simpy.Event],
-    batch_ready: Sequence[simpy.Event],
-) -> Process:
-    """The rollouts of each step with the weights that its trainer published."""
-    rounds = Rounds(scenario, prices) if scenario.workload.racing else None
-    for step, drawn in enumerate(workload.steps):
-        yield weights_published[step]
-        agents, tokens = _agent_rollouts(scenario, drawn, prices), float(drawn.generated_tokens)
-        if rounds is not None:
-            found = rounds.next(drawn)
-            drawn, results, tokens = found.drawn, [found.result], found.generated_tokens
-        else:
-            results = [one.result for one in agents] if agents else _rollouts(scenario, drawn, prices)
-        begin_s = float(env.now)
-        if step >= scenario.measured_steps.start:
-            _count(trace, drawn, results, agents, tokens)
-        generation_s = sum(result.seconds + scenario.workload.environment_s for result in results)
-        yield from trace.passing(env, "generator", "generation_s", step, generation_s)
-        if step == 0:
-            _show_rollout(trace, results, begin_s, step)
-            for number, one in enumerate(agents):
-                before_s = sum(result.seconds + scenario.workload.environment_s for result in results[:number])
-                one.timeline.show(trace, begin_s + before_s, step)
-        finish_s = _finish_s(drawn, results, scenario.workload.environment_s)
-        batch_ready[step].succeed(_Generated(drawn, generation_s, tokens, finish_s))
-
-
-def _train(
-    env: simpy.Environment,
-    scenario: Scenario,
-    workload: DrawnWorkload,
-    prices: Prices,
-    trace: Trace,
-    weights_published: Sequence[simpy.Event],
-    batch_ready: Sequence[simpy.Event],
-) -> Process:
-    """Hand the weights over, wait for the batch, train on it."""
+        rounds = Rounds(scenario, prices)
     for step, planned in enumerate(workload.steps):
-        start_s = float(env.now)
+        start_s = now_s
         prepare_s = prices.prepare.seconds + (len(planned.rollouts) - 1) * prices.wake.seconds
-        yield from trace.passing(env, "trainer", "prepare_s", step, prepare_s)
-        weights_published[step].succeed()
-        made = yield batch_ready[step]
+        now_s = trace.passed("trainer", "prepare_s", step, now_s, prepare_s)
+        made = _generated(scenario, planned, prices, trace, rounds, step, now_s)
+        now_s += made.seconds
         cost = prices.steps[step] if prices.steps else _cost(made.drawn, prices)
         exposed_s, overlapped_s = made.seconds, 0.0
         if scenario.loop.streaming:
-            exposed_s, overlapped_s = yield from _rest(env, scenario, made, cost, trace, step)
+            now_s, exposed_s, overlapped_s = _rest(scenario, made, cost, trace, step, now_s)
         else:
             for name, phase in (("data_s", cost.data), ("logprob_s", cost.logprob), ("train_s", cost.train)):
-                yield from trace.passing(env, "trainer", name, step, phase.seconds)
+                now_s = trace.passed("trainer", name, step, now_s, phase.seconds)
         phases = StepPhases(
             data_s=cost.data.seconds,
             prepare_s=prepare_s,
@@ -111,29 +70,50 @@ def _train(
             exposed_generation_s=exposed_s,
         )
         samples = {0: len(made.drawn.trained_tokens)}
-        record = StepRecord.of(step, start_s, float(env.now), phases, samples, made.drawn, cost)
+        record = StepRecord.of(step, start_s, now_s, phases, samples, made.drawn, cost)
         trace.steps.append(replace(record, generated_tokens=made.tokens, overlapped_s=overlapped_s))
 
 
+def _generated(
+    scenario: Scenario, drawn: DrawnStep, prices: Prices, trace: Trace, rounds: Rounds | None, step: int, begin_s: float
+) -> _Generated:
+    """The rollouts of a step with the weights that its trainer published at ``begin_s``."""
+    agents, tokens = _agent_rollouts(scenario, drawn, prices), float(drawn.generated_tokens)
+    if rounds is not None:
+        found = rounds.next(drawn)
+        drawn, results, tokens = found.drawn, [found.result], found.generated_tokens
+    else:
+        results = [one.result for one in agents] if agents else _rollouts(scenario, drawn, prices)
+    if step >= scenario.measured_steps.start:
+        _count(trace, drawn, results, agents, tokens)
+    generation_s = sum(result.seconds + scenario.workload.environment_s for result in results)
+    trace.passed("generator", "generation_s", step, begin_s, generation_s)
+    if step == 0:
+        _show_rollout(trace, results, begin_s, step)
+        for number, one in enumerate(agents):
+            before_s = sum(result.seconds + scenario.workload.environment_s for result in results[:number])
+            one.timeline.show(trace, begin_s + before_s, step)
+    return _Generated(drawn, generation_s, tokens, _finish_s(drawn, results, scenario.workload.environment_s))
+
+
 def _rest(
-    env: simpy.Environment, scenario: Scenario, made: _Generated, cost: StepCost, trace: Trace, step: int
-) -> Generator[simpy.Event, Any, tuple[float, float]]:
-    """What a streaming trainer has left when generation ends; (seconds waited, seconds overlapped) in the whole step.
+    scenario: Scenario, made: _Generated, cost: StepCost, trace: Trace, step: int, now_s: float
+) -> tuple[float, float, float]:
+    """What a streaming trainer has left when generation ends; (its end, seconds waited, overlapped) in the step.
 
     Waiting and work alternate; the timeline draws all waiting first. A step never ends before its generation, whose
     last samples may be some that nobody trains on.
     """
     found = streamed(made.finish_s, made.drawn.trained_tokens, cost, scenario.trainer)
     phases = (("logprob_s", cost.logprob), ("train_s", cost.train), ("data_s", cost.data))
-    work_s, begin_s = sum(phase.seconds for _, phase in phases), float(env.now) - made.seconds
+    work_s, begin_s = sum(phase.seconds for _, phase in phases), now_s - made.seconds
     exposed_s = max(found.exposed_s, made.seconds - work_s)
-    yield env.timeout(max(0.0, exposed_s + work_s - made.seconds))
     at_s = begin_s + exposed_s
     trace.span("trainer", "exposed_generation_s", step, begin_s, at_s, "waiting and work alternate")
     for name, phase in phases:
         trace.span("trainer", name, step, at_s, at_s + phase.seconds)
         at_s += phase.seconds
-    return exposed_s, found.overlapped_s
+    return now_s + max(0.0, exposed_s + work_s - made.seconds), exposed_s, found.overlapped_s
 
 
 def _finish_s(drawn: DrawnStep, results: Sequence[RolloutResult], environment_s: float) -> FloatArray:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import simpy
 
 from rlsim.costs.interface import EngineCounters, StepCost
 from rlsim.files.records import dataclass
@@ -16,7 +15,10 @@ from rlsim.simulation.trajectories import AgentCounters
 from rlsim.units import FloatArray, distinct
 from rlsim.workload.draw import DrawnStep
 
-Process = Generator[simpy.Event, Any, None]
+if TYPE_CHECKING:
+    import simpy
+
+Process = Generator["simpy.Event", Any, None]
 CURVE_POINTS = 2000
 """Points of a counter in the timeline; more than a screen has columns."""
 
@@ -102,7 +104,12 @@ class Trace:
         """Let ``seconds`` pass for ``actor`` and record them."""
         begin_s = float(env.now)
         yield env.timeout(seconds)
-        self.span(actor, phase, step, begin_s, float(env.now))
+        self.passed(actor, phase, step, begin_s, seconds)
+
+    def passed(self, actor: str, phase: str, step: int, begin_s: float, seconds: float) -> float:
+        """Record that ``seconds`` passed for ``actor`` from ``begin_s`` on; when that ends."""
+        self.span(actor, phase, step, begin_s, begin_s + seconds)
+        return begin_s + seconds
 
     def span(self, actor: str, phase: str, step: int, start_s: float, end_s: float, detail: str = "") -> None:
         """Record what ``actor`` did; spans of no duration are dropped."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.files.archives import archive, unarchived
-from rlsim.files.reading import TABLE_BYTES, read_bytes
+from rlsim.files.archives import archive, read_arrays
+from rlsim.files.reading import TABLE_BYTES
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import read_value
 from rlsim.tables.interpolation import Grid, build_grid
@@ -184,7 +184,7 @@ def _read(
     wanted = {ROWS, *layout.keys, *names}
     wanted |= {f"{name}{WORDS}" for name in wanted}
     try:
-        arrays = unarchived(read_bytes(path, TABLE_BYTES), lambda name: name in wanted)
+        arrays = read_arrays(path, TABLE_BYTES, "kernels" if KERNEL in names else "rows", lambda name: name in wanted)
         # Columns with words instead of their numbers.
         found: dict[str, NDArray[Any]] = {name: values for name, values in arrays.items() if not name.endswith(WORDS)}
         found |= {name: arrays[f"{name}{WORDS}"][codes] for name, codes in found.items() if f"{name}{WORDS}" in arrays}

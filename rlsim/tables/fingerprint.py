@@ -10,6 +10,7 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from rlsim.files.kept import recalled
 from rlsim.files.lookup import catalogue
 from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes
 from rlsim.schema.hardware import HardwareProfile
@@ -76,18 +77,24 @@ def tables_digest(profile: HardwareProfile) -> str:
     that ``rlsim calibrate`` measured here, from which a device without its own verification kernels borrows, and the
     measured exchange of experts; and the profiles of the devices that they were measured on.
     """
-    folders, whole = _folders(profile), hashlib.sha256()
+    folders, states = _folders(profile), list[tuple[str, str, int, int]]()
     devices = {table_device(profile).name, *(part for folder in folders for part in folder.parts[-2:])}
     for name, path in catalogue("hardware_profiles").items():
         if name in devices:
-            whole.update(f"{name} {file_digest(path)}\n".encode())
+            states.append((name, str(path), path.stat().st_mtime_ns, path.stat().st_size))
     for folder in folders:
         # Entries and not paths: every cell of a sweep asks for the digest, and paths are slow to make and to sort.
         for entry in sorted((one for one in os.scandir(folder) if one.is_file()), key=lambda one: one.name):
             state = entry.stat()
-            digest = _digest(entry.path, state.st_mtime_ns, state.st_size)
-            whole.update(f"{folder.name}/{entry.name} {digest}\n".encode())
-    return whole.hexdigest()
+            states.append((f"{folder.name}/{entry.name}", entry.path, state.st_mtime_ns, state.st_size))
+
+    def found() -> str:
+        whole = hashlib.sha256()
+        for name, *state in states:
+            whole.update(f"{name} {_digest(*state)}\n".encode())
+        return whole.hexdigest()
+
+    return str(recalled(f"tables of {profile.operator_tables}", tuple(states), found))
 
 
 @_once

@@ -21,8 +21,8 @@ from rlsim.units import BoolArray, FloatArray, distinct
 
 NODE_TOLERANCE = 1e-9
 """Distance in log size below which a point counts as on a node (floating-point noise of the logarithm)."""
-MOST_FIXED = 4096
-"""Fixed parts of a grid that are kept."""
+MOST_FIXED = 256
+"""Parts of a grid, each at one value of its first size, that are kept."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,20 @@ class Grid:
         """
         free = next((place for place, size in enumerate(sizes) if np.ndim(size)), len(sizes) - 1)
         free = min(free, len(sizes) - 1)
-        grid = self._fixed_at(tuple(float(size) for size in sizes[:free])) if free else self  # type: ignore[arg-type]
+        grid = reduce(Grid._at, map(float, sizes[:free]), self)  # type: ignore[arg-type]
         if free == len(sizes) - 1:
             return grid._along(np.asarray(sizes[-1], dtype=np.float64))
         return grid._over(*(np.asarray(size, dtype=np.float64) for size in sizes[free:]))
 
-    def _fixed_at(self, sizes: tuple[float, ...]) -> Grid:
-        """The grid over the other axes at fixed leading ``sizes``."""
-        if sizes in self._fixed:
-            return self._fixed[sizes]
-        if len(self._fixed) >= MOST_FIXED:
-            self._fixed.clear()
-        log_s, measured = self.log_s, self.measured
-        for axis, growth, size in zip(self.axes, self.growth, sizes, strict=False):
-            log_s, measured = _between(_place(axis, np.log(np.asarray(size))), growth, log_s, measured)
-        found = self._fixed[sizes] = Grid(self.axes[len(sizes) :], log_s, measured, self.growth[len(sizes) :])
+    def _at(self, size: float) -> Grid:
+        """The grid over the other axes where the first one is at ``size``."""
+        found = self._fixed.get(size)
+        if found is None:
+            if len(self._fixed) >= MOST_FIXED:
+                self._fixed.clear()
+            place = _placed(self._first_axis, float(np.log(size)))
+            log_s, measured = _between(place, self.growth[0], self.log_s, self.measured)
+            found = self._fixed[size] = Grid(self.axes[1:], log_s, measured, self.growth[1:])
         return found
 
     def _along(self, size: FloatArray) -> TableTime:
@@ -87,16 +86,12 @@ class Grid:
 
     def _single(self, x: float) -> tuple[float, bool]:
         """Seconds at one log size, and whether it is measured; the arithmetic of :meth:`_along`."""
-        axis, log_s, measured = self._nodes
-        clipped = min(max(x, axis[0]), axis[-1])
-        low = min(bisect_right(axis, clipped) - 1, max(len(axis) - 2, 0))
-        high = min(low + 1, len(axis) - 1)
-        step = axis[high] - axis[low]
-        share = (clipped - axis[low]) / step if step > 0 else 0.0
-        value = (1.0 - share) * log_s[low] + share * log_s[high] + self.growth[0] * max(x - axis[-1], 0.0)
+        low, high, share, beyond, inside = _placed(self._first_axis, x)
+        log_s, measured = self._nodes
+        value = (1.0 - share) * log_s[low] + share * log_s[high] + self.growth[0] * beyond
         known_low = measured[low] or 1.0 - share < NODE_TOLERANCE
         known_high = measured[high] or share < NODE_TOLERANCE
-        return float(np.exp(value)), known_low and known_high and abs(x - clipped) < NODE_TOLERANCE
+        return float(np.exp(value)), known_low and known_high and inside
 
     def _over(self, *sizes: FloatArray) -> TableTime:
         """Seconds over several axes: every size is placed in its own shape, and only what is read is broadcast."""
@@ -114,17 +109,31 @@ class Grid:
         return TableTime(np.exp(log_s), measured)
 
     @cached_property
-    def _fixed(self) -> dict[tuple[float, ...], Grid]:
+    def _fixed(self) -> dict[float, Grid]:
         return {}
 
     @cached_property
-    def _nodes(self) -> tuple[list[float], list[float], list[bool]]:
-        """Axis, log seconds and what is measured of a grid of one axis, as plain numbers."""
-        return self.axes[0].tolist(), self.log_s.tolist(), self.measured.tolist()
+    def _first_axis(self) -> list[float]:
+        return list(self.axes[0].tolist())
+
+    @cached_property
+    def _nodes(self) -> tuple[list[float], list[bool]]:
+        """Log seconds and what is measured of a grid of one axis, as plain numbers."""
+        return self.log_s.tolist(), self.measured.tolist()
 
 
 Placed = tuple[NDArray[np.intp], NDArray[np.intp], FloatArray, FloatArray, BoolArray]
 """Nodes below and above, share of the way between them, log distance beyond the last, whether inside."""
+
+
+def _placed(axis: list[float], x: float) -> tuple[int, int, float, float, bool]:
+    """:func:`_place` of one number, without the cost of arrays."""
+    clipped = min(max(x, axis[0]), axis[-1])
+    low = min(bisect_right(axis, clipped) - 1, max(len(axis) - 2, 0))
+    high = min(low + 1, len(axis) - 1)
+    step = axis[high] - axis[low]
+    share = (clipped - axis[low]) / step if step > 0 else 0.0
+    return low, high, share, max(x - axis[-1], 0.0), abs(x - clipped) < NODE_TOLERANCE
 
 
 def _place(axis: FloatArray, x: FloatArray) -> Placed:
@@ -136,7 +145,9 @@ def _place(axis: FloatArray, x: FloatArray) -> Placed:
     return low, high, fraction, np.maximum(x - axis[-1], 0.0), np.abs(x - clipped) < NODE_TOLERANCE
 
 
-def _between(place: Placed, growth: float, log_s: FloatArray, measured: BoolArray) -> tuple[FloatArray, BoolArray]:
+def _between(
+    place: Placed | tuple[int, int, float, float, bool], growth: float, log_s: FloatArray, measured: BoolArray
+) -> tuple[FloatArray, BoolArray]:
     """Log seconds at a place of the first axis, and what of them is measured."""
     low, high, share, beyond, inside = place
     known_low = measured[low] | (1.0 - share < NODE_TOLERANCE)

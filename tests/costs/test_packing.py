@@ -16,6 +16,7 @@ from rlsim.costs.trainer.layout import (
     packed_bins,
     padded_samples,
 )
+from rlsim.files.kernel import VARIABLE, compiled
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
 
@@ -50,6 +51,19 @@ def test_bins_are_at_most_one_above_the_optimum_of_small_cases(lengths: list[int
     """Best-fit decreasing needs at most 11/9 OPT + 6/9 bins (Johnson 1974); up to four bins that is OPT + 1."""
     optimum = _optimum(tuple(lengths), capacity)
     assert optimum <= len(packed_bins(np.array(lengths, dtype=float), capacity).tokens) <= optimum + 1
+
+
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=200), st.integers(1, 1000))
+def test_the_kernel_fills_the_bins_of_the_reference(lengths: list[int], capacity: int) -> None:
+    if compiled() is None:
+        pytest.skip("no kernel")
+    with pytest.MonkeyPatch.context() as patch:
+        found = []
+        for wanted in ("auto", "python"):
+            patch.setenv(VARIABLE, wanted)
+            bins = packed_bins(np.array(lengths, dtype=float), capacity)
+            found.append((bins.tokens.tolist(), bins.sum_squared.tolist()))
+    assert found[0] == found[1]
 
 
 def test_a_sample_above_the_capacity_takes_a_bin_of_its_own() -> None:

@@ -10,6 +10,7 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.evidence.tables import SkippedRow, length_tokens, number
 from rlsim.files import archives
+from rlsim.files import kernel as build
 from rlsim.files.journal import Journal
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.planning.compare import compare
@@ -19,7 +20,6 @@ from rlsim.projection.summary import iteration_tokens
 from rlsim.projection.variant import simulate_variant
 from rlsim.readers.frameworks.exporting import export_scenario
 from rlsim.report.text.projection import render_brief
-from rlsim.simulation.kernel import build
 
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=1")
 

@@ -1,13 +1,17 @@
 """Frozen records behave as the standard library's, and files that come with rlsim are parsed once."""
 
 import dataclasses
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlsim.errors import InputError
+from rlsim.files import kept as kept_files
 from rlsim.files import yaml as files_yaml
 from rlsim.files.records import dataclass as quick
 
@@ -94,8 +98,8 @@ def test_a_shipped_file_is_parsed_once_until_it_changes(tmp_path: Path, monkeypa
     parse = files_yaml.parse_value
     monkeypatch.setattr(files_yaml, "parse_value", lambda text, *a, **k: parsed.append(text) or parse(text, *a, **k))
     monkeypatch.setattr(files_yaml, "delivered", lambda _: True)
-    monkeypatch.setattr(files_yaml.sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(files_yaml.sys, "pycache_prefix", str(tmp_path / "kept"))
+    monkeypatch.setattr(kept_files.sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(kept_files.sys, "pycache_prefix", str(tmp_path / "kept"))
     path = tmp_path / "one.yaml"
     path.write_text("a: {b: [1, 2.5, x]}\n")
     assert [files_yaml.read_yaml(path) for _ in range(3)] == [{"a": {"b": [1, 2.5, "x"]}}] * 3
@@ -109,3 +113,36 @@ def test_a_shipped_file_is_parsed_once_until_it_changes(tmp_path: Path, monkeypa
     path.write_text("a: [\n")
     with pytest.raises(InputError, match="line 2"):
         files_yaml.read_yaml(path)
+
+
+ASKED = """
+import hashlib, json
+from pydantic import BaseModel, ValidationError
+found, rebuild = [], BaseModel.model_rebuild.__func__
+BaseModel.model_rebuild = classmethod(lambda cls, **given: found.append(cls.__name__) or rebuild(cls, **given))
+from rlsim.loading.scenario import load_scenario
+from rlsim.results import Projection
+scenario = load_scenario("quickstart")
+try:
+    type(scenario).model_validate({**dict(scenario), "loop": {"lag": "no"}, "trainer": {"cuda_graphs": 3}})
+except ValidationError as error:
+    wrong = str(error)
+told = [wrong, json.dumps(Projection.model_json_schema()), scenario.model_dump_json(), str(scenario)]
+print(len(found), hashlib.sha256("".join(told).encode()).hexdigest())
+"""
+
+
+def test_schemas_are_found_once_an_installation_and_are_the_same_when_they_come_back(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
+
+    def asked() -> list[str]:
+        command = [sys.executable, "-c", ASKED]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    first, again = asked(), asked()
+    assert int(first[0]) > 10 and int(again[0]) == 0
+    assert again[1] == first[1]
+    for kept in tmp_path.rglob("rlsim_schema_*.pyc"):
+        kept.write_bytes(kept.read_bytes()[:-9])
+    assert asked()[1] == first[1]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rlsim.simulation.kernel import build
-from rlsim.simulation.kernel import library as kernel_library
-from rlsim.simulation.kernel.library import VARIABLE, implementation
+from rlsim.files import kernel as build
+from rlsim.files.kernel import VARIABLE
+from rlsim.simulation.kernel.library import implementation
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def kernel() -> None:
         patch.delenv(VARIABLE, raising=False)
         if implementation() == "python":
             build.build()
-            kernel_library._load.cache_clear()
+            build._load.cache_clear()
         if implementation() == "python":
             pytest.skip("no C compiler")
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from rollout_cases import cost_table, make_batch, sample_lists, tables, told, traced
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.simulation.kernel import build
+from rlsim.files import kernel as build
+from rlsim.files.kernel import VARIABLE
 from rlsim.simulation.kernel.engines import PAUSES_PER_STEP
-from rlsim.simulation.kernel.library import VARIABLE, implementation
+from rlsim.simulation.kernel.library import implementation
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import rollout

@@ -197,17 +197,21 @@ class DevicePoints(NamedTuple):
     cached_s: FloatArray
 
 
-def device_points(drafting: Drafting, sequences: FloatArray, context: FloatArray) -> DevicePoints:
-    """What the device takes for one iteration at each of some points: ``sequences`` at mean ``context`` tokens.
+def plain_s(drafting: Drafting, sequences: FloatArray) -> FloatArray:
+    """What the device takes for one iteration of each of some numbers of ``sequences``, without their context.
 
     The same as a prepared table says, for few points of many engines.
     """
-    components, _ = _on_device(drafting, sequences)
+    return total(_on_device(drafting, sequences)[0])
+
+
+def cached_s(drafting: Drafting, sequences: FloatArray, context: FloatArray) -> FloatArray:
+    """What their mean ``context`` tokens add; no host and no captured graph changes it."""
     stages = drafting.layers.engine.pipeline_parallel
     own = np.ceil(sequences / stages)
     drafted = drafting.cached_attention(own, context).repeated(stages)
-    cached_s = drafting.layers.cached_attention(own, context, drafting.queries).seconds + drafted.seconds
-    return DevicePoints(sequences, total(components), cached_s)
+    whole: FloatArray = drafting.layers.cached_attention(own, context, drafting.queries).seconds + drafted.seconds
+    return whole
 
 
 def decode_s(engine: Engine, drafts: bool, points: DevicePoints, host: HostOverheads) -> FloatArray:

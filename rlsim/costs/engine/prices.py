@@ -17,7 +17,7 @@ from rlsim.costs.engine.iteration import DevicePoints, IterationCosts
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.measured import measured_costs, measured_iterations, of_method, stack_of
 from rlsim.costs.operators.device import Device
-from rlsim.costs.overheads import HostOverheads
+from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.files.records import dataclass
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.engine import Engine
@@ -147,18 +147,40 @@ def decode_points_of_hosts_s(
         return np.tile(plain + token * context_tokens, (len(hosts), 1))
     # Of the host, kernels know three values alone: many hosts, and cells of a sweep over them, share a device's work.
     engine = changed(inputs.engine, **dict.fromkeys(HOST_KEYS))
-    points = np.asarray(sequences, dtype=np.float64).tobytes(), np.asarray(context_tokens, dtype=np.float64).tobytes()
+    sequences, contexts = np.asarray(sequences, dtype=np.float64), np.asarray(context_tokens, dtype=np.float64)
+    bare = replace(inputs, engine=replaced(engine, {"max_captured_tokens": None}), host=NO_HOST)
+    cached_s = _cached_s(_engine(bare), sequences.tobytes(), contexts.tobytes())
     out: FloatArray = np.empty((len(hosts), len(sequences)))
     for number, host in enumerate(hosts):
         kernels = HostOverheads(0.0, 0.0, host.overlap_s, host.network_hop_s, layers_s=host.layers_s)
-        device = _device_points(replace(inputs, engine=engine, host=kernels), *points)
-        out[number] = iteration.decode_s(engine, inputs.drafting.active, device, host)
+        plain_s = _plain_s(_engine(replace(inputs, engine=engine, host=kernels)), sequences)
+        points = DevicePoints(sequences, plain_s, cached_s)
+        out[number] = iteration.decode_s(engine, inputs.drafting.active, points, host)
     return out
 
 
 @lru_cache(maxsize=POINTS_KEPT)
-def _device_points(inputs: EngineInputs, sequences: bytes, context_tokens: bytes) -> DevicePoints:
-    return iteration.device_points(_engine(inputs), np.frombuffer(sequences), np.frombuffer(context_tokens))
+def _cached_s(engine: Drafting, sequences: bytes, context_tokens: bytes) -> FloatArray:
+    return iteration.cached_s(engine, np.frombuffer(sequences), np.frombuffer(context_tokens))
+
+
+def _plain_s(engine: Drafting, sequences: FloatArray) -> FloatArray:
+    """Found once for each number of sequences: the cells of a sweep ask one engine for much the same ones."""
+    if len(sequences) == 1:  # NumPy adds the parts of a single point in another order than those of several
+        return iteration.plain_s(engine, sequences)
+    known = _known_s(engine)
+    new = [n for n in dict.fromkeys(sequences.tolist()) if n not in known]
+    if new:
+        if known:  # one that is asked again will be asked for others: all of them take little longer than some
+            new += [n for n in map(float, range(1, int(max(new)))) if n not in known and n not in new]
+        found = iteration.plain_s(engine, np.array(new + new[:1] * (len(new) == 1)))
+        known.update(zip(new, found.tolist(), strict=False))
+    return np.array([known[n] for n in sequences.tolist()])
+
+
+@lru_cache(maxsize=POINTS_KEPT)
+def _known_s(engine: Drafting) -> dict[float, float]:
+    return {}
 
 
 def _chosen_points_s(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from ctypes import c_int64, c_void_p
 
 import numpy as np
 
 from rlsim.costs.operators import work
 from rlsim.costs.operators.recurrent import recurrent_matrices
 from rlsim.costs.operators.work import Matrix
+from rlsim.files.kernel import compiled
 from rlsim.files.records import dataclass
 from rlsim.schema.architecture import LayerShape
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.trainer import PipelineBalance, RankBalance, Trainer
-from rlsim.units import FloatArray
+from rlsim.units import FloatArray, IntArray
 
 TENSORS_PER_ATTENTION, TENSORS_PER_FFN, TENSORS_PER_EXPERT = 8, 3, 3
 """Weight tensors of one mixer (projections and norms), one FFN and one gated expert in a published checkpoint."""
@@ -174,6 +176,10 @@ class MicroBatches:
     balance: float = 1.0
 
 
+COMPILED_TOKENS = 2**22
+"""Largest bin that the kernel packs: it has a place for every number of free tokens."""
+
+
 @dataclass(frozen=True, eq=False)
 class Bins:
     """Packed samples, fullest bin first. tokens, sum_squared: [bins]."""
@@ -185,12 +191,29 @@ class Bins:
 def packed_bins(lengths: FloatArray, capacity: float) -> Bins:
     """Samples in bins of ``capacity`` tokens by best-fit decreasing; one longer than that has a bin of its own."""
     longest_first = np.sort(lengths)[::-1]
+    needed, empty = longest_first.astype(np.int64), int(capacity)
+    # No two samples longer than half a bin share one: each opens its own, and the room that is left grows in order.
+    alone = int(np.searchsorted(-needed, -(empty // 2)))
+    kernel, number = compiled(), np.empty(len(needed), dtype=np.int64)
+    sizes = [c_int64(one) for one in (len(needed), empty, alone)]
+    places = [c_void_p(one.ctypes.data) for one in (needed, number)]
+    if (
+        kernel is None
+        or empty > COMPILED_TOKENS
+        or not kernel.packing_bins(sizes[0], places[0], sizes[1], sizes[2], places[1])
+    ):
+        number = _fitted(needed, empty, alone)
+    tokens = np.bincount(number, longest_first).astype(np.float64)
+    squared = np.bincount(number, longest_first**2).astype(np.float64)
+    order = np.argsort(-tokens, kind="stable")
+    return Bins(tokens[order], squared[order])
+
+
+def _fitted(needed: IntArray, empty: int, opened: int) -> IntArray:
+    """The bin of each sample, the first ``opened`` alone in theirs: the reference of the kernel's ``packing.c``."""
     # A bin is one whole number, its free tokens times this plus its own number: lists of those are searched in half the
     # time that pairs take, and a sample that goes in just lessens it.
-    unit, empty = len(lengths) + 1, int(capacity)
-    needed = longest_first.astype(np.int64)
-    # No two samples longer than half a bin share one: each opens its own, and the room that is left grows in order.
-    opened = int(np.searchsorted(-needed, -(empty // 2)))
+    unit = len(needed) + 1
     first = (empty - needed[:opened]) * unit + np.arange(opened)
     filled, free = first.tolist(), first[first >= unit].tolist()
     for taken in (needed[opened:] * unit).tolist():
@@ -203,11 +226,7 @@ def packed_bins(lengths: FloatArray, capacity: float) -> Bins:
         filled.append(rest)
         if rest >= unit:
             insort(free, rest)
-    number = np.array(filled, dtype=np.int64) % unit
-    tokens = np.bincount(number, longest_first).astype(np.float64)
-    squared = np.bincount(number, longest_first**2).astype(np.float64)
-    order = np.argsort(-tokens, kind="stable")
-    return Bins(tokens[order], squared[order])
+    return np.array(filled, dtype=np.int64) % unit
 
 
 def bins_by_step(lengths: FloatArray, capacity: float, steps: int, multiple: int) -> tuple[Bins, ...]:

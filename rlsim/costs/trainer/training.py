@@ -93,19 +93,18 @@ class TrainingCosts:
 
         Log-probs, update and exchange ask for the same one.
         """
-        if (batch, backward, last) in self._stages:
-            return self._stages[batch, backward, last]
-        parts: list[Part] = []
-        layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
-        share = layout.stage_layers(self.card, self.trainer, self.overheads.features.pipeline_balance)[last]
-        for moe_layer, shape, count in layout.stage_shapes(self.card, self.trainer.pipeline_parallel):
-            layer = layers.layer(batch, moe_layer, shape)
-            once = layer.forward()
-            if backward:
-                once += layer.backward() + layer.recomputed(self.trainer.recompute)
-            parts += _times(share * count, once)
-        found = self._stages[batch, backward, last] = PhaseCost.of(parts)
-        return found
+        if (batch, backward, last) not in self._stages:
+            layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
+            kinds: list[tuple[float, tuple[Part, ...]]] = []
+            for moe_layer, shape, count in layout.stage_shapes(self.card, self.trainer.pipeline_parallel):
+                layer = layers.layer(batch, moe_layer, shape)
+                further = layer.backward() + layer.recomputed(self.trainer.recompute) if backward else ()
+                kinds.append((count, layer.forward() + further))
+            shares = layout.stage_layers(self.card, self.trainer, self.overheads.features.pipeline_balance)
+            for at_end, share in zip((False, True), shares, strict=True):
+                parts = [part for count, once in kinds for part in _times(share * count, once)]
+                self._stages[batch, backward, at_end] = PhaseCost.of(parts)
+        return self._stages[batch, backward, last]
 
     @cached_property
     def _stages(self) -> dict[tuple[MicroBatches, bool, bool], PhaseCost]:

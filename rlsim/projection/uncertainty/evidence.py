@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from rlsim.errors import InputError
-from rlsim.files.archives import archive, unarchived
-from rlsim.files.reading import TABLE_BYTES, read_bytes, shown_path
+from rlsim.files.archives import archive, read_arrays
+from rlsim.files.reading import TABLE_BYTES, shown_path
 from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import evidence_path
 from rlsim.parameters.terms import Term
@@ -104,29 +104,30 @@ def _ragged(name: str, rows: Sequence[Sequence[tuple[int, float]]]) -> dict[str,
 def load_evidence(path: Path | None = None) -> EvidenceTable:
     """The evidence of ``path``, by default the shipped one. Raises InputError where the file is none."""
     found = path or evidence_path()
-    return _parsed(read_bytes(found, TABLE_BYTES), shown_path(found))
+    state = found.stat() if found.is_file() else None
+    return _parsed(found, *((state.st_mtime_ns, state.st_size) if state else (0, 0)))
 
 
 Built = TypeVar("Built")
 
 
 def read_archive(
-    content: bytes, where: str, build: Callable[[Mapping[str, Any], Arrays], Built], wanted: Callable[[str], bool]
+    path: Path, build: Callable[[Mapping[str, Any], Arrays], Built], part: str, wanted: Callable[[str], bool]
 ) -> Built:
     """What ``build`` makes of the header and the wanted arrays of evidence. Raises InputError where it is none."""
     try:
-        arrays = unarchived(content, wanted)
+        arrays = read_arrays(path, TABLE_BYTES, part, wanted)
         header = json.loads(arrays["header"].tobytes().decode())
         if header["schema"] != SCHEMA:
             raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
         return build(header, arrays)
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"{where}: is no evidence of rlsim ({str(error)[:80]})") from None
+        raise InputError(f"{shown_path(path)}: is no evidence of rlsim ({str(error)[:80]})") from None
 
 
 @lru_cache(maxsize=2)
-def _parsed(content: bytes, where: str) -> EvidenceTable:
-    return read_archive(content, where, _table, lambda name: True)
+def _parsed(path: Path, modified_ns: int, size: int) -> EvidenceTable:
+    return read_archive(path, _table, "whole", lambda name: True)
 
 
 def _table(header: Mapping[str, Any], arrays: Arrays) -> EvidenceTable:

@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 
 from rlsim.costs.engine.prices import decode_points_s
-from rlsim.costs.prices import PriceInputs
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
@@ -110,7 +109,7 @@ def _captured(run: SimulatedVariant) -> OpenInput:
     sequences, contexts, counts = points_of(run.counters)
     if engine.max_captured_tokens is not None or not engine.cuda_graphs or not len(counts):
         return OpenInput(CAPTURED, "engine.max_captured_tokens", {}, {})
-    inputs = PriceInputs(run.scenario).engine
+    inputs = run.inputs.engine
 
     def seconds(limit: float) -> float:
         engine = changed(inputs.engine, max_captured_tokens=max(1, round(limit)))

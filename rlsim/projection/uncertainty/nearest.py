@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.files.reading import TABLE_BYTES, read_bytes, shown_path
+from rlsim.files.reading import shown_path
 from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import evidence_path
 from rlsim.projection.uncertainty.evidence import Arrays, read_archive
@@ -99,8 +99,7 @@ def _read(path: Path, modified_ns: int, size: int) -> dict[RunKind, Runs]:
             out[kind] = Runs(lines, arrays[f"{kind}_places"].astype(np.int64), coded)
         return out
 
-    content, where = read_bytes(path, TABLE_BYTES), shown_path(path)
-    return read_archive(content, where, by_kind, lambda name: not name.startswith(("slopes", "groups")))
+    return read_archive(path, by_kind, "runs", lambda name: not name.startswith(("slopes", "groups")))
 
 
 NEIGHBOURS = 3

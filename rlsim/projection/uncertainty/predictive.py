@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rlsim.costs.operators.groups import family_of, phase_groups
+from rlsim.files.kept import recalled
 from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.projection.uncertainty.inputs import OpenInput, open_inputs
@@ -197,8 +198,13 @@ def around(mean: float, factors: FloatArray) -> Interval:
 @lru_cache(maxsize=2)
 def _normals(columns: int) -> FloatArray:
     """Standard normal draws, shape (DRAWS / 2, columns); each has its mirror image, whose sums differ in sign alone."""
-    # By column, so that a posterior with further columns has the same draws of the others.
-    return np.ascontiguousarray(np.random.default_rng(SEED).standard_normal((columns, DRAWS // 2)).T)
+
+    def drawn() -> bytes:
+        # By column, so that a posterior with further columns has the same draws of the others.
+        return np.ascontiguousarray(np.random.default_rng(SEED).standard_normal((columns, DRAWS // 2)).T).tobytes()
+
+    kept = recalled(f"normals {columns}", (np.__version__, SEED, DRAWS), drawn)
+    return np.frombuffer(kept).reshape(DRAWS // 2, columns)
 
 
 @lru_cache(maxsize=4096)

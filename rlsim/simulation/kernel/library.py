@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
 from functools import cache
 from typing import Any, Literal
@@ -13,13 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters
-from rlsim.errors import InputError
+from rlsim.files.kernel import compiled
 from rlsim.simulation.iteration_times import IterationTimes
-from rlsim.simulation.kernel.build import library_path
-
-VARIABLE = "RLSIM_KERNEL"
-"""Environment variable: ``python`` forces the Python reference; unset or ``auto`` takes the kernel where it is."""
-
 
 _TABLES = ("step_s", "attention_s", "integral", "prefill_s", "grid_tokens", "context_s", "context_integral")
 
@@ -132,24 +125,16 @@ def implementation() -> Literal["c", "python"]:
 
 
 def library() -> ctypes.CDLL | None:
-    """The kernel, or None where it was not compiled or RLSIM_KERNEL asks for the reference."""
-    wanted = os.environ.get(VARIABLE, "auto")
-    if wanted not in ("auto", "python"):
-        raise InputError(f"{VARIABLE}: must be auto or python, not {wanted!r}")
-    return None if wanted == "python" else _load()
+    """The kernel with the types of its functions, or None where the reference runs."""
+    found = compiled()
+    return None if found is None else _typed(found)
 
 
 @cache
-def _load() -> ctypes.CDLL | None:
-    try:
-        loaded = ctypes.CDLL(str(library_path()))
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(loaded, name)
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
-        if library_path().exists():  # one that was never compiled was told of when rlsim was installed
-            print(f"rlsim: {library_path()} does not load, events are simulated in Python: {error}", file=sys.stderr)
-        return None
+def _typed(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
     return loaded
 
 

@@ -1,0 +1,87 @@
+"""What is worked out once an installation and kept as Python keeps byte code: plain values, and pydantic's schemas."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import Any
+
+from pydantic import VERSION, BaseModel, ConfigDict
+from pydantic_core import SchemaSerializer, SchemaValidator
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_SCHEMA_ROOMS = ("schema", "results")
+
+
+def recalled(name: str, state: Any, make: Callable[[], Any]) -> Any:
+    """What ``make`` once made for ``name`` (plain values), for as long as ``state`` (the same) is as it was then."""
+    kept = Path(cache_from_source(str(Path(__file__).with_name(re.sub(r"\W", "_", name) + ".py"))))
+    with suppress(OSError, ValueError, EOFError, TypeError):
+        known, value = marshal.loads(kept.read_bytes())
+        if known == state:
+            return value
+    value = make()
+    if value is not None and not sys.dont_write_bytecode:
+        with suppress(OSError, ValueError):  # a folder that cannot be written, a value that is not plain
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            beside = kept.with_suffix(f".{os.getpid()}")
+            beside.write_bytes(marshal.dumps((state, value)))
+            beside.replace(kept)
+    return value
+
+
+class KeptModel(BaseModel):
+    """A pydantic model whose schema is worked out once an installation: the largest part of a cold start if it is not.
+
+    Pydantic has its validators made of a schema of plain values, which takes a hundredth of the time that it takes to
+    find that schema.
+    """
+
+    # No name is refused for looking like one of pydantic's own: that check is a tenth of what making a class takes.
+    model_config = ConfigDict(defer_build=True, protected_namespaces=())
+
+    @classmethod
+    def model_rebuild(cls, **given: Any) -> bool | None:
+        """Complete the class, as pydantic does when it is first used."""
+        given["_parent_namespace_depth"] = given.get("_parent_namespace_depth", 2) + 1  # this function's own frame
+        plain = cls.__pydantic_fields_complete__ and not cls.__pydantic_decorators__.computed_fields
+        plain &= not given.get("force", False)  # someone changed the fields
+        room = cls.__module__.split(".")[:2]
+        if cls.__pydantic_complete__ or not plain or room not in [["rlsim", name] for name in _SCHEMA_ROOMS]:
+            return super().model_rebuild(**given)
+
+        def found() -> bytes | None:
+            done = super(KeptModel, cls).model_rebuild(**given)
+            with suppress(pickle.PicklingError, AttributeError, TypeError):  # something in it has no name
+                return pickle.dumps(cls.__pydantic_core_schema__) if done else None
+            return None
+
+        kept = recalled(f"{cls.__module__}.{cls.__qualname__}", _sources(), found)
+        if kept is not None and not cls.__pydantic_complete__:
+            schema = inner = pickle.loads(kept)
+            while "config" not in inner:
+                inner = inner["schema"]
+            cls.__pydantic_core_schema__ = schema
+            cls.__pydantic_validator__ = SchemaValidator(schema, inner["config"])
+            cls.__pydantic_serializer__ = SchemaSerializer(schema, inner["config"])
+            cls.__pydantic_complete__ = True
+        return cls.__pydantic_complete__
+
+
+@cache
+def _sources() -> tuple[object, ...]:
+    """What schemas follow from: pydantic, and the state of every source that says something of a field."""
+    folders = (*_SCHEMA_ROOMS, "files", "")
+    files = sorted(
+        (one.path, one.stat().st_mtime_ns, one.stat().st_size)
+        for folder in folders for one in os.scandir(_PACKAGE / folder) if one.name.endswith(".py")
+    )  # fmt: skip
+    return (VERSION, *files)
