@@ -73,7 +73,9 @@ def _keys(model: type[BaseModel]) -> dict[str, None]:
 
 def is_key(dotted: str, model: type[BaseModel]) -> bool:
     """Whether ``dotted`` is a key of ``model``, in any branch of its unions."""
-    return dotted in _keys(model)
+    name, dot, rest = dotted.partition(".")
+    field = model.model_fields.get(name)
+    return field is not None and (not dot or any(is_key(rest, inner) for inner in models_in(field.annotation)))
 
 
 def unknown_key(dotted: str, model: type[BaseModel]) -> str:
