@@ -1,6 +1,5 @@
 """From a pydantic validation error to the one line that a user can act on."""
 
-import difflib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -92,6 +91,8 @@ def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
     parent, _, leaf = dotted.rpartition(".")
     keys = [key for key in _keys(model) if key != dotted]
     siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == parent}
+    import difflib  # for mistakes alone
+
     close = difflib.get_close_matches(leaf, siblings, n=1)
     if close:
         return siblings[close[0]]
