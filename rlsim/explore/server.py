@@ -123,11 +123,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer one request."""
         self.server.touched = time.monotonic()
         try:
-            self._send(200, *self._content())
-        except Refused as error:
-            self._send(error.status, json.dumps({"error": str(error)}), "application/json")
+            self._send(*self._answer())
         except (BrokenPipeError, ConnectionResetError):  # the page went on
             self.close_connection = True
+
+    def _answer(self) -> tuple[int, str, str]:
+        try:
+            return 200, *self._content()
+        except Refused as error:
+            return error.status, json.dumps({"error": str(error)}), "application/json"
 
     def _refuse_method(self) -> None:
         self.close_connection = True
@@ -145,8 +149,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(403, "another host's name")
         if len(self.path) > MOST_QUERY:
             raise Refused(414, "too long")
-        parts = urlsplit(self.path)
-        _, token, *rest = parts.path.split("/")
+        try:
+            parts = urlsplit(self.path)
+            _, token, *rest = parts.path.split("/")
+        except ValueError:
+            raise Refused(400, "no path") from None
         if not secrets.compare_digest(token.encode(), self.server.token.encode()) or len(rest) != 1:
             raise Refused(404, "there is nothing here")
         if not rest[0]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,10 +13,6 @@ from numpy.typing import NDArray
 from rlsim.files.kept import recalled
 from rlsim.files.reading import delivered, read_bytes, shown_path
 
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, MemoryError, RuntimeError)
-"""What a damaged archive makes zipfile, zlib and NumPy raise; a compression or encryption that zipfile does not know is
-a kind of RuntimeError, a header that claims more values than fit into memory a MemoryError."""
-
 Arrays = dict[str, NDArray[np.generic]]
 
 MOST_BYTES = 1 << 28
@@ -26,6 +21,8 @@ MOST_BYTES = 1 << 28
 
 def archive(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
     """Arrays as one .npz file without times of day, so that equal arrays give equal bytes."""
+    import zipfile
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
         for name, values in arrays.items():
@@ -39,6 +36,11 @@ def archive(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
 
 def unarchived(content: bytes, wanted: Callable[[str], bool] = lambda name: True) -> Arrays:
     """Arrays of an archive by name, those that are wanted. Raises ValueError where ``content`` is none."""
+    import zipfile  # which a start that finds what it needs unpacked does without
+
+    # A compression or encryption that zipfile does not know is a kind of RuntimeError, a header that claims more values
+    # than fit into memory a MemoryError.
+    damaged = (zipfile.BadZipFile, zlib.error, EOFError, OSError, MemoryError, RuntimeError)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as file:
             found = [entry for entry in file.infolist() if wanted(entry.filename.removesuffix(".npy"))]
@@ -51,7 +53,7 @@ def unarchived(content: bytes, wanted: Callable[[str], bool] = lambda name: True
                 )
                 for entry in found
             }
-    except DAMAGED as error:
+    except damaged as error:
         raise ValueError(str(error)) from error
 
 

@@ -52,7 +52,7 @@ class KeptModel(BaseModel):
     def model_rebuild(cls, **given: Any) -> bool | None:
         """Complete the class, as pydantic does when it is first used."""
         given["_parent_namespace_depth"] = given.get("_parent_namespace_depth", 2) + 1  # this function's own frame
-        plain = cls.__pydantic_fields_complete__ and not cls.__pydantic_decorators__.computed_fields
+        plain = getattr(cls, "__pydantic_fields_complete__", False) and not cls.__pydantic_decorators__.computed_fields
         plain &= not given.get("force", False)  # someone changed the fields
         room = cls.__module__.split(".")[:2]
         if cls.__pydantic_complete__ or not plain or room not in [["rlsim", name] for name in _SCHEMA_ROOMS]:
@@ -66,7 +66,10 @@ class KeptModel(BaseModel):
 
         kept = recalled(f"{cls.__module__}.{cls.__qualname__}", _sources(), found)
         if kept is not None and not cls.__pydantic_complete__:
-            schema = inner = pickle.loads(kept)
+            try:
+                schema = inner = pickle.loads(kept)
+            except (AttributeError, ImportError):  # a name of another room that moved
+                return super().model_rebuild(**given)
             while "config" not in inner:
                 inner = inner["schema"]
             cls.__pydantic_core_schema__ = schema
@@ -82,6 +85,6 @@ def _sources() -> tuple[object, ...]:
     folders = (*_SCHEMA_ROOMS, "files", "")
     files = sorted(
         (one.path, one.stat().st_mtime_ns, one.stat().st_size)
-        for folder in folders for one in os.scandir(_PACKAGE / folder) if one.name.endswith(".py")
+        for folder in folders for one in os.scandir(_PACKAGE / folder) if one.name.endswith((".py", ".yaml"))
     )  # fmt: skip
     return (VERSION, *files)

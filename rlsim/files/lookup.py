@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +31,8 @@ def find_entry(name: str, entries: dict[str, Path], what: str, otherwise: str = 
     key = by_normal.get(_normal(name))
     if key is not None:
         return entries[key]
+    import difflib  # for mistakes alone
+
     alike = difflib.get_close_matches(_normal(name), by_normal, n=3, cutoff=0.5)
     family = [one for one in by_normal if _normal(name) and f"{one}-".startswith(f"{_normal(name)}-")]
     near = [by_normal[match] for match in dict.fromkeys((*family, *alike))]

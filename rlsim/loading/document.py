@@ -182,9 +182,14 @@ def _anothers(section: Mapping[str, Any], old: Mapping[str, Any], stated: str, g
 
 def resolve(path: str, reference: str, places: Places, folder: Path | None) -> dict[str, Any]:
     """What the key ``path`` names, as a mapping. Raises InputError naming place and key."""
+    found = referred(path, reference, places, folder)
+    return found.model_dump(mode="json") if isinstance(found, BaseModel) else found
+
+
+def referred(path: str, reference: str, places: Places, folder: Path | None) -> BaseModel | dict[str, Any]:
+    """The same as the checked record that it is, where nothing in it is overridden."""
     try:
-        found = REFERENCES[path](reference, folder)
-        return found.model_dump(mode="json") if isinstance(found, BaseModel) else found
+        return REFERENCES[path](reference, folder)
     except InputError as error:
         raise InputError(places.message(path, error)) from error
     except (OSError, ValueError) as error:  # a NUL or whatever else the system refuses as a path

@@ -23,7 +23,7 @@ from rlsim.loading.document import (
     apply_settings,
     holder_of,
     name_parameters,
-    resolve,
+    referred,
     traces,
 )
 from rlsim.loading.extends import EXTENDS, with_parents
@@ -225,7 +225,7 @@ def _assemble(document: dict[str, Any], places: Places, folder: Path | None) -> 
     for path in REFERENCES:
         holder, key = holder_of(document, path)
         if isinstance(holder, dict) and isinstance(holder.get(key), str):
-            holder[key] = resolve(path, holder[key], places, folder)
+            holder[key] = referred(path, holder[key], places, folder)
     anchor_files(document, folder, places)
     try:
         scenario = Scenario.model_validate(document)

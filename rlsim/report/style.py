@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TextIO
@@ -30,7 +29,11 @@ class Style:
         terminal = stream.isatty()
         color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         known = terminal or "COLUMNS" in os.environ
-        width = shutil.get_terminal_size((cls.width, 24)).columns if known else cls.width
+        width = cls.width
+        if known:
+            import shutil
+
+            width = shutil.get_terminal_size((cls.width, 24)).columns
         return cls(min(WIDEST, max(NARROWEST, width)), color, stream.encoding or cls.encoding)
 
     def bold(self, text: str) -> str:

@@ -1,6 +1,5 @@
 """From a pydantic validation error to the one line that a user can act on."""
 
-import difflib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -73,7 +72,9 @@ def _keys(model: type[BaseModel]) -> dict[str, None]:
 
 def is_key(dotted: str, model: type[BaseModel]) -> bool:
     """Whether ``dotted`` is a key of ``model``, in any branch of its unions."""
-    return dotted in _keys(model)
+    name, dot, rest = dotted.partition(".")
+    field = model.model_fields.get(name)
+    return field is not None and (not dot or any(is_key(rest, inner) for inner in models_in(field.annotation)))
 
 
 def unknown_key(dotted: str, model: type[BaseModel]) -> str:
@@ -90,6 +91,8 @@ def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
     parent, _, leaf = dotted.rpartition(".")
     keys = [key for key in _keys(model) if key != dotted]
     siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == parent}
+    import difflib  # for mistakes alone
+
     close = difflib.get_close_matches(leaf, siblings, n=1)
     if close:
         return siblings[close[0]]

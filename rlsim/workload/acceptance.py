@@ -320,11 +320,11 @@ def _sampled(lengths: IntArray, rates: FloatArray, rng: np.random.Generator) -> 
     while active.size:
         chunk = max(4, int(np.max(remaining[active]) / mean) + 1)
         uniform = rng.random((active.size, chunk))
-        emitted = np.ones(uniform.shape, dtype=np.int64)
+        emitted = np.ones(uniform.shape, dtype=np.int16)
         own = rates if rates.ndim == 1 else rates[active].T[:, :, None]
         for rate in own:
             emitted += uniform < rate
-        total = np.cumsum(emitted, axis=1)
+        total = np.cumsum(emitted, axis=1, dtype=np.int64)
         reached = total >= remaining[active, None]
         counts[active] += np.where(reached[:, -1], reached.argmax(axis=1) + 1, chunk)
         remaining[active] -= total[:, -1]

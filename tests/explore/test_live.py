@@ -88,6 +88,7 @@ def test_the_page_answers_its_own_browser_alone(server: Explorer) -> None:
         assert (status, "Traceback" in text) == (expected, False), path
     assert asked(server, "/wrong/move?n=3&k=2")[0] == 404
     assert asked(server, "/")[0] == 404
+    assert asked(server, "*")[0] == asked(server, "ftp://[/x")[0] == 400
     assert asked(server, base, "POST")[0] == asked(server, base, "BREW")[0] == 405
     assert asked(server, base, host="evil.example")[0] == 403
 
