@@ -8,7 +8,6 @@ from fixed_costs import PROMPT, FixedCosts, World, run, world_of
 from rollout_cases import cost_table, counted
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import load_scenario
 from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import AgentRollout, agent_rollout
@@ -94,12 +93,6 @@ def test_one_environment_serialises_what_it_does():
     assert unlimited.result.seconds == 2 * generation_s + 10.0
 
 
-def test_one_trajectory_at_a_time_serialises_all():
-    alone = ran(trajectories(1, 3, environment_s=2.0), some()).result.seconds
-    found = ran(trajectories(5, 3, environment_s=2.0), some(max_trajectories=1))
-    assert sorted(found.result.finish_s) == [alone * k for k in (1, 2, 3, 4, 5)]
-
-
 def test_a_trajectory_out_of_time_ends_with_the_turn_or_the_wait_in_progress():
     generation_s = (TURN - 1) * 0.25
     waiting = ran(trajectories(1, 4, environment_s=10.0), some(trajectory_timeout_s=generation_s + 4.0))
@@ -117,11 +110,6 @@ def test_the_judge_sees_every_trajectory_after_its_last_turn():
     found = ran(trajectories(5, 1, 0.0, judge_s=6.0), some(judge=judge))
     assert sorted(found.result.finish_s) == [generation_s + wait for wait in (6.0, 6.0, 12.0, 12.0, 18.0)]
     assert (found.counters.judge_s, found.counters.judge_queued_s) == (30.0, 6.0 + 6.0 + 12.0)
-
-
-def test_a_trajectory_stays_on_its_replica():
-    found = ran(trajectories(7, 4, environment_s=1.5), some(), replicas=3)
-    assert found.result.replica.tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away():
@@ -163,14 +151,6 @@ def test_one_turn_gives_what_no_agent_gives(lag):
 def agent_world(lag: int, *overrides: str, **keys: Any) -> World:
     """Trajectories of three equal turns that wait 8 s for their environment after each of the first two."""
     return world_of(FixedCosts(), AGENT, *overrides, lag=lag, tokens=TURN, **keys)
-
-
-def test_a_synchronous_step_waits_for_its_environment():
-    trace = run(agent_world(0))
-    generation_s = 3 * (TURN - 1) * 0.25 + 2 * 8.0
-    assert {step.phases.generation_s for step in trace.steps} == {generation_s}
-    assert trace.agents.turns == 12 * 8 * 3
-    assert {span.actor for span in trace.spans} >= {"environment", "trainer"}
 
 
 def test_an_asynchronous_step_hides_what_the_environment_takes_behind_the_trainer():
@@ -243,8 +223,3 @@ def test_bad_keys_are_told_in_one_line(override, message):
             world_of(FixedCosts(), AGENT, "workload.agent.environment_trajectory_correlation=0.5", override).scenario, 0
         )
     assert "\n" not in str(error.value)
-
-
-def test_a_static_split_cannot_start_trajectories_one_by_one():
-    with pytest.raises(InputError, match="static"):
-        load_scenario("quickstart", ["workload.agent={max_trajectories: 4}", "engine.dispatch=static"])
