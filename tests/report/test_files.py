@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import defaultdict
 
 import pytest
 from hypothesis import given
@@ -64,14 +63,6 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
         assert all(use.keys() == {"parts_bytes", "total_bytes", "available_bytes"} for use in arm["memory"].values())
 
 
-def test_same_projection_same_files(answer, tmp_path):
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        folder.mkdir()
-        write_out(answer("async"), folder)
-    assert all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in NAMES)
-
-
 def test_text_and_file_reports_import_without_matplotlib():
     code = "import sys, rlsim.report.text.projection, rlsim.report.folder; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -112,23 +103,6 @@ def test_no_span_is_lost_and_times_are_microseconds(answer):
     span = next(s for s in made.candidate.spans if s.phase == "train_s")
     assert train["ts"] == pytest.approx(span.start_s * 1e6, abs=1e-3)
     assert train["dur"] == pytest.approx((span.end_s - span.start_s) * 1e6, abs=2e-3)
-
-
-def test_counters_follow_the_curves(answer):
-    made = answer("sync")
-    counters = [e for e in events_of(made) if e["ph"] == "C" and e["pid"] == 1]
-    assert [e["args"]["value"] for e in counters] == list(made.baseline.curves[0].values)
-    assert {e["name"] for e in counters} == {"running sequences"}
-
-
-def test_slices_of_a_thread_nest_or_follow_each_other(projection):
-    threads = defaultdict(list)
-    for event in events_of(projection):
-        if event["ph"] == "X":
-            threads[event["pid"], event["tid"]].append(
-                (round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000))
-            )
-    assert not any(crossing(slices) for slices in threads.values())
 
 
 def crossing(slices):

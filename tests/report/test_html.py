@@ -58,14 +58,6 @@ def test_nothing_in_a_file_becomes_an_element(name: str, text: str, copied: Resu
     assert "script" not in before and "img" not in before
 
 
-def test_nothing_in_a_table_becomes_an_element(copied: Results) -> None:
-    folder = copied("sweep")
-    path = folder / "results.csv"
-    lines = path.read_text().replace("eagle3", "<script>1</script>").replace("speculation.draft", "<b onclick=1>draft")
-    path.write_text(lines)
-    checked(report(folder))
-
-
 SPOILS: dict[str, Callable[[Path], object]] = {
     "no JSON": lambda path: path.write_text("{"),
     "empty": lambda path: path.write_text(""),
@@ -215,14 +207,6 @@ def test_a_page_never_replaces_results(copied: Results, run: Run) -> None:
     assert sorted(path.name for path in (folder / "deep").iterdir()) == ["page.html"]
 
 
-def test_another_format_is_told(copied: Results, run: Run) -> None:
-    folder = copied("blame")
-    path = folder / "blame.json"
-    path.write_text(path.read_text().replace("rlsim.blame/1", "rlsim.blame/9"))
-    code, _, err = run("report", folder)
-    assert code == 2 and "rlsim.blame/9" in err and "rlsim.blame/1" in err
-
-
 @pytest.mark.parametrize(
     ("written", "said"),
     [
@@ -329,10 +313,3 @@ def test_a_timeline_comes_back_from_its_file_in_the_last_steps_of_the_trainer(re
         start, end = window_of(span for span in arm["spans"] if span.actor == "trainer")
         assert all(span.start_s < end and span.end_s > start for span in arm["spans"])
         assert {curve.name for curve in arm["curves"]} == {"running sequences"}
-
-
-def test_the_page_of_a_large_projection_is_small(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    assert run("project", "qwen235b_2048", "--out", tmp_path)[0] == 0
-    code, told, _ = run("report", tmp_path)
-    assert (code, told.strip()) == (0, str(tmp_path / "report.html"))
-    assert (tmp_path / "report.html").stat().st_size < 300_000
