@@ -10,7 +10,6 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.evidence.tables import SkippedRow, length_tokens, number
 from rlsim.files import archives
-from rlsim.files.journal import Journal
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.new import Answers, with_layout
@@ -18,7 +17,6 @@ from rlsim.projection.project import project
 from rlsim.projection.summary import iteration_tokens
 from rlsim.projection.variant import simulate_variant
 from rlsim.readers.frameworks.exporting import export_scenario
-from rlsim.report.text.projection import render_brief
 from rlsim.simulation.kernel import build
 
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=1")
@@ -40,11 +38,6 @@ def test_a_number_that_can_mean_one_key_only_is_taken_for_it(short: str, long: s
         load_scenario("quickstart", ["engine=4"])
 
 
-def test_all_sections_that_are_missing_are_named() -> None:
-    with pytest.raises(InputError, match="hardware, cluster, workload: are required"):
-        scenario_of_text("name: x\nmodel: qwen3-8b\n", "x.yaml")
-
-
 @pytest.mark.parametrize(
     ("column", "cell", "value"),
     [("avg_seq_len", "1,610.1", 1610.1), ("gpu_memory_utilization", "86.6%", 0.866), ("avg_seq_len", " n/a ", 7.0)],
@@ -58,15 +51,6 @@ def test_mean_lengths_are_lengths_and_percentages_are_shares() -> None:
     for cells in ({"avg_seq_len": "86.6%"}, {"avg_seq_len": "1,61"}, {"avg_seq_len": "-"}):
         with pytest.raises(SkippedRow, match="avg_seq_len"):
             number(cells, "avg_seq_len")
-
-
-@pytest.mark.parametrize(
-    "content", ["garbage\n", "[1,2]\n", "7\n", '{"run": "x"}\n{"cell": 1}\n', '{"run": "x"}\nnull\n']
-)
-def test_a_file_that_is_no_journal_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "run.journal").write_text(content)
-    with pytest.raises(InputError, match=r"run\.journal: is no journal of run, or damaged"):
-        Journal(tmp_path, "x", "run")
 
 
 def test_an_archive_is_not_unpacked_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,11 +70,6 @@ def test_the_acceptance_length_counts_whole_verifications(length: float) -> None
     (found,) = iteration_tokens(run)
     assert found == pytest.approx(length, rel=0.001 if length in (1.0, 4.0) else 0.02)
     assert found <= 4.0
-
-
-def test_responses_of_one_token_verify_nothing() -> None:
-    one = load_scenario("quickstart", [*SMALL, "workload.response_tokens={kind: constant, tokens: 1}"])
-    assert "k=3, no verification" in render_brief(project(one))
 
 
 def test_a_kernel_of_other_flags_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +103,3 @@ def test_an_export_has_the_nodes_of_the_hardware_and_names_what_it_cannot_say() 
     assert {word for key, word in sizes.items() if key.endswith("n_gpus_per_node")} <= {"4"}
     assert sizes["actor_rollout_ref.hybrid_engine"] == "false"  # pools of their own
     assert any("checkpoint of your draft" in text for text in export_scenario(given, "nemo-rl").left)
-
-
-@pytest.mark.parametrize("gpus", [10**30, 2_000_000])
-def test_more_gpus_than_there_are_is_refused_at_once(gpus: int) -> None:
-    """The split of so many was once looked for one by one."""
-    with pytest.raises(InputError, match=r"num_gpus.*1000000"):
-        load_scenario("qwen8b_async_lag1", [f"cluster.num_gpus={gpus}"])

@@ -41,13 +41,6 @@ def test_as_many_ranks_and_replicas_as_samples_run() -> None:
     assert trainer_memory(widest).total > 0 and engine_memory(widest).kv_capacity_tokens > 0
 
 
-def test_an_update_divides_the_samples_of_a_step() -> None:
-    with pytest.raises(
-        InputError, match=r"trainer.global_batch_samples \(500\) must divide the 2048 samples of a step"
-    ):
-        load_scenario("quickstart", ["trainer.global_batch_samples=500"])
-
-
 WRONG: dict[str, Any] = {
     "memory_bandwidth_bytes_per_s": 1790, "bf16_flops": 500, "fp8_flops": 1979, "nvlink_bandwidth_bytes_per_s": 900,
     "network_bandwidth_bytes_per_s": 400, "host_link_bandwidth_bytes_per_s": 64, "memory_bytes": 80,

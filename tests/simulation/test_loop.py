@@ -10,7 +10,7 @@ from fixed_costs import PROMPT, FixedCosts, run, steps, world_of
 from fixed_costs import run as traced
 
 from rlsim.costs.interface import EngineCounters
-from rlsim.errors import Infeasible, InputError
+from rlsim.errors import Infeasible
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.schema.workload import Workload
@@ -203,18 +203,6 @@ def test_a_sweep_goes_on_behind_an_unlucky_cell(jobs: str, run: Command, tmp_pat
     assert run("sweep", "quickstart", *varied, "--jobs", jobs, "--out", tmp_path / "out")[0] == 0
     lines = (tmp_path / "out" / "results.csv").read_text().splitlines()
     assert [("too few usable" in line, ",ok," in line) for line in lines[1:]] == [(True, False), (False, True)]
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("workload.usable_group_share=0.05", "must be at least 1"),
-        ("workload.usable_group_share=0", "must be above 0.0"),
-    ],
-)
-def test_shares_that_cannot_fill_a_batch_are_refused(override: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        load_scenario("qwen8b_rl_zero", [override])
 
 
 def test_both_arms_of_a_projection_repeat_the_same_rollouts() -> None:

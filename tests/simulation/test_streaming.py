@@ -159,19 +159,6 @@ def test_an_answer_adds_up_and_is_shorter_with_its_interval() -> None:
     assert "loop.streaming" in told
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides", "message"),
-    [
-        ("quickstart", [], "loop.streaming needs a trainer on GPUs of its own"),
-        ("qwen8b_async_lag1", [], "streaming .* needs mode sync"),
-        ("qwen8b_async_lag1", ["loop.mode=sync", "loop.policy_lag=0", "workload.tail_batching={}"], "one of both"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(name: str, overrides: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        load_scenario(name, [*overrides, STREAMING])
-
-
 def test_a_plan_asks_for_a_scenario_that_does_not_stream() -> None:
     with pytest.raises(InputError, match=r"loop\.streaming"):
         plan(split(STREAMING))

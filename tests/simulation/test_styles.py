@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_cases import cost_table
 
-from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import load_scenario
+from rlsim.errors import Infeasible
 from rlsim.results import TokenLedger
 from rlsim.schema.asynchrony import STYLES
 from rlsim.simulation.asynchronous import TokenAccount
@@ -190,25 +189,6 @@ def test_partial_rollouts_leave_the_tail_for_later():
     whole, in_order = total_s(*turns, "loop.membership=first_done"), total_s(*turns)
     partial = total_s(*turns, "loop.membership=first_done", "loop.staleness_fraction=0.5")
     assert partial < whole == pytest.approx(in_order)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["loop.staleness_fraction=0.5"], "give one of policy_lag, staleness_fraction"),
-        (["loop.stale=drop", "loop.membership=first_done"], "needs max_age"),
-        (["loop.stale=drop", "loop.max_age=1"], "needs membership first_done"),
-        (["loop.recompute_kv=true", "loop.restart_requests=true"], "give one of recompute_kv"),
-        (["loop.style=nemo"], "nemo_rl"),
-        (["loop.start_unit=batch", "loop.max_in_flight_groups=2"], "must be at least"),
-        (["loop.mode=sync", "loop.policy_lag=0", "loop.update_every=2"], "update_every needs mode async"),
-        (["cluster={num_gpus: 64}"], "loop.overlap"),
-        (["cluster={num_gpus: 64}", NO_OVERLAP, "loop.refit_method=auto"], "KV cache"),
-    ],
-)
-def test_rules_that_do_not_go_together_are_refused(overrides, message):
-    with pytest.raises(InputError, match=message):
-        load_scenario("qwen8b_async_lag1", overrides)
 
 
 # --- by which versions of the weights the tokens of a batch were generated --------------------------------------------

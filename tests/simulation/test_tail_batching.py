@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from fixed_costs import PROMPT, FixedCosts, World, run, world_of
 
-from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.runs.run import run as run_whole
@@ -173,19 +172,3 @@ def test_a_whole_run_races_too_and_ends_within_a_cycle(tmp_path: Path) -> None:
     assert side.tokens.discarded > 0
     seconds = side.steps["generation_s"]
     assert seconds[4] == max(seconds)  # the fifth round is the long one
-
-
-@pytest.mark.parametrize(
-    ("name", "override", "message"),
-    [
-        ("qwen8b_async_lag1", factors(1.25, 1), "loop.mode sync"),
-        ("quickstart", "engine.migration=cheaper", "workload.tail_batching beside it"),
-        ("quickstart", "workload.usable_group_share=0.5", "give no usable_group_share 0.5"),
-        ("quickstart", "workload.generated_batch_factor=2", "give no generated_batch_factor 2"),
-        ("quickstart", "workload.agent={}", "give no agent"),
-        ("quickstart", f"{KEY}.prompts_factor=0.5", "at least 1"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(name: str, override: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        load_scenario(name, [factors(1.25, 1), override])
