@@ -312,19 +312,6 @@ def test_every_command_that_takes_a_scenario_takes_words(run: Run, small: str) -
         complains(run(*command, "engine.tensor_paralel=2"), "did you mean 'engine.tensor_parallel'")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["check", "quickstart", "--step", "abc"], "--step: must be a number, got 'abc'"),
-        (["plan", "quickstart", "--max-staleness", "-1"], "--max-staleness: must be at least 0, got '-1'"),
-        (["sweep", "quickstart", "--replications", "x"], "--replications: must be a whole number, got 'x'"),
-        (["import", "nemo", "x.yaml"], "FRAMEWORK: 'nemo' is not one of 'nemo-rl', 'verl'"),
-    ],
-)
-def test_values_of_options_are_refused_in_our_words(run: Run, words: list[str], said: str) -> None:
-    complains(run(*words), said)
-
-
 def test_a_tab_is_called_a_tab(run: Run, tmp_path: Path) -> None:
     (tmp_path / "tab.yaml").write_text("name: x\n\tmodel: y\n")
     complains(run("project", tmp_path / "tab.yaml"), "line 2, column 1: a tab", "use spaces")

@@ -200,6 +200,18 @@ def test_trl_takes_the_launchers_processes(folder: Path) -> None:
     assert (found.workload.prompts_per_step, found.cluster.num_gpus, found.trainer.global_batch_samples) == (4, 4, 32)
 
 
+def test_skyrl_means_the_same_in_both_of_its_layouts(folder: Path) -> None:
+    common = "trainer.policy.model.path=Qwen/Qwen3-8B trainer.placement.policy_num_gpus_per_node=8 "
+    flat = common + "generator.num_inference_engines=4 generator.inference_engine_tensor_parallel_size=2"
+    nested = common + "generator.inference_engine.num_engines=4 generator.inference_engine.tensor_parallel_size=2"
+    read = []
+    for name, words in (("flat", flat), ("nested", nested)):
+        (folder / f"{name}.sh").write_text(f"uv run -m skyrl.train.entrypoints.main_base {words}\n")
+        read.append(import_config("skyrl", Path(f"{name}.sh")))
+    assert read[0].scenario.engine == read[1].scenario.engine and read[1].scenario.engine.tensor_parallel == 2
+    assert any("another release" in note for note in read[0].accounting.notes)
+
+
 def test_a_heavy_key_that_is_not_understood_is_refused_by_name_unless_lenient(folder: Path) -> None:
     (folder / "c.yaml").write_text(
         "policy: {model_name: Qwen/Qwen3-8B, rollout_parallel_degree: 4}\n"
