@@ -29,10 +29,7 @@ from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import Evidence
 from rlsim.schema.parameters import GlobalParameters
 
-SETS, ENGINE_SETS = (
-    sorted(path.stem for path in (data_folder("calibration") / folder).glob("*.yaml"))
-    for folder in ("parameters", "engines")
-)
+ENGINE_SETS = sorted(path.stem for path in (data_folder("calibration") / "engines").glob("*.yaml"))
 HOSTS = [
     {"engine": "vllm", "version": "1.0", "iteration_s": 0.004},
     {"engine": "vllm", "version": "2.0", "iteration_s": 0.002},
@@ -60,11 +57,6 @@ def write(folder: Path, **changes: Any) -> str:
     path = folder / "own.yaml"
     path.write_text(yaml.safe_dump(content(**changes)))
     return str(path)
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_committed_sets_load_under_their_own_name(name):
-    assert load_parameters(name).name == name
 
 
 @pytest.mark.parametrize(
@@ -236,13 +228,6 @@ def test_the_stack_says_whose_transfers_count():
     ):  # fmt: skip
         given = load_scenario("quickstart", settings)
         assert overheads_of(given, sets(made())).refit.family.framework == framework
-
-
-def test_every_value_is_fitted_or_assumed():
-    fitted = load_parameters()
-    assert {"dense_efficiency", "engine_hosts.0.17.1", "host_cpu_factors.Grace"} <= set(fitted.fit.fitted)
-    assert (fitted.origin("dense_efficiency"), fitted.origin("step_error")) == ("fitted", "assumed")
-    assert load_parameters("start").origin("dense_efficiency") == "assumed"
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import yaml
 from rlsim.costs.overheads import training_overheads
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
-from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, vary
+from rlsim.loading.scenario import load_scenario, scenario_digest, vary
 from rlsim.parameters.sets import (
     DEFAULT_STACK,
     load_stack,
-    load_training_parameters,
     load_transfer_parameters,
     own_sets,
 )
@@ -22,7 +21,6 @@ from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.trainer import StackFeatures
 
 STACKS = sorted(path.stem for path in (data_folder("calibration") / "stacks").glob("*.yaml"))
-TERMS = sorted(path.stem for path in (data_folder("calibration") / "training").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -32,11 +30,6 @@ def test_committed_stacks_load_under_their_own_name_and_say_where_they_are_from(
     assert found.sources
     if found.release is not None:
         assert found.name.startswith(f"{found.framework}-{found.release}")
-
-
-@pytest.mark.parametrize("name", TERMS)
-def test_committed_terms_load_under_their_own_name(name: str) -> None:
-    assert load_training_parameters(name).name == name
 
 
 def test_a_scenario_without_a_stack_takes_the_newest_one_with_measured_steps() -> None:
@@ -102,14 +95,6 @@ def test_a_measured_framework_has_its_own_terms_and_rl_trainers_those_of_rl_step
     assert dropped.attention_speed == terms.fp8_attention_gain
 
 
-def test_a_resolved_scenario_holds_its_stack_and_its_digest_too(tmp_path: Path) -> None:
-    given = load_scenario("quickstart", ["stack=nemo_rl-0.5"])
-    path = tmp_path / "again.yaml"
-    path.write_text(dump_scenario(given))
-    assert load_scenario(path) == given
-    assert scenario_digest(given) != scenario_digest(load_scenario("quickstart"))
-
-
 def test_a_stack_of_ones_own_by_path_and_wrong_ones_by_name_and_key(tmp_path: Path) -> None:
     own = {"name": "ours", "description": "d", "framework": "nemo_rl", "release": "0.7"}
     path = tmp_path / "ours.yaml"
@@ -161,11 +146,3 @@ def test_a_scenario_names_its_set_and_it_counts_in_the_digest(tmp_path: Path) ->
     assert own_sets(plain).transfers.name == "measured"
     assert own_sets(own).transfers.name == "own"
     assert scenario_digest(plain) != scenario_digest(own)
-
-
-def test_the_shipped_fit_says_what_it_rests_on() -> None:
-    found = load_transfer_parameters()
-    assert found.fit.rows >= 80
-    assert found.fit.determined < found.fit.rows / 3
-    assert found.fit.median_error < 0.25
-    assert all(family.source and family.rows for family in found.families)
