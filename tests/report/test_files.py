@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -61,11 +59,6 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
         assert all(one.keys() == shares for one in arm["efficiency"])
         assert arm["memory"].keys() == {"generation", "training"}
         assert all(use.keys() == {"parts_bytes", "total_bytes", "available_bytes"} for use in arm["memory"].values())
-
-
-def test_text_and_file_reports_import_without_matplotlib():
-    code = "import sys, rlsim.report.text.projection, rlsim.report.folder; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # --- the timeline -----------------------------------------------------------------------------------------------------
