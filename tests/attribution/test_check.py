@@ -134,6 +134,15 @@ def test_published_weight_updates_that_took_minutes(seconds: float) -> None:
     assert {one.name for one in found.groups[0].members} <= TRANSFERS
 
 
+def test_a_published_weight_update_of_58_minutes_is_beyond_every_known_fault() -> None:
+    """training-gym issues 94 to 97, which name no size: whatever it was, nothing on the list is as grave."""
+    scenario = load_scenario("qwen8b_rl_think")
+    healthy = Faulty(scenario).healthy.phases
+    found = check(scenario, {**healthy, "refit": 3480.0, "step": healthy["step"] + 3480.0})
+    assert [one.phase for one in found.phases if one.verdict == "slow"] == ["step", "refit"]
+    assert found.unlisted > 0.9
+
+
 def test_a_published_weight_update_of_two_thirds_of_the_step() -> None:
     """147 of 217 s (marin issue 8936), in an asynchronous run whose step takes the other 70 s."""
     found = check(load_scenario("qwen8b_async_lag1"), {"step": 217.0, "refit": 147.0})
@@ -156,6 +165,50 @@ def test_drafts_that_cost_half_a_rollout() -> None:
     missing_s = slower["step"] - found.step.expected_s.mean
     assert missing_s < first.gain_s < 2 * missing_s
     assert found.tests[0].figure == "acceptance_length"
+
+
+def test_four_times_as_long_as_another_framework() -> None:
+    """slime issue 1072 has no phases: four times the step on 8 H800, Qwen3-1.7B. It is no healthy run, the first group
+    explains nearly all of what is lost, and what to measure next is told."""
+    scenario = load_scenario("quickstart", ["model=qwen3-1.7b", "hardware=h800_sxm", "k=0"])
+    found = check(scenario, {"step": 4 * Faulty(scenario).healthy.step_s})
+    assert found.healthy < 0.05
+    assert found.step.verdict == "slow" and found.step.lost_s is not None
+    assert all(one.gain_s > 0.9 * found.step.lost_s for one in found.groups[0].members)
+    assert {one.figure for one in found.tests} & {"iteration_s", "running_sequences"}
+
+
+def test_a_published_mfu_below_one_percent_is_the_shape_of_the_run() -> None:
+    """NVIDIA-NeMo/RL issue 2790 reports 0.8 % MFU of training; its commit 6ab16882 names GLM-5.1 at 2,048 tokens, which
+    is examples/configs/recipes/llm/grpo-glm5.1-64n8g-megatron.yaml at 7ea279ab. Its device and mean response (half of
+    what the cap leaves) are assumed, and NeMo-RL may count FLOP at the cap: hence a factor of two."""
+    scenario = load_scenario(
+        "quickstart",
+        {
+            "model": "glm-5", "cluster.num_gpus": 512, "speculation.method": "none",
+            "workload": {
+                "prompts_per_step": 8, "generations_per_prompt": 8, "max_sequence_tokens": 2048,
+                "prompt_tokens": {"kind": "constant", "tokens": 107},
+                "response_tokens": {"kind": "lognormal", "mean_tokens": 970, "log_sigma": 0.7},
+            },
+            "engine": {
+                "tensor_parallel": 128, "expert_parallel": 128, "attention_data_parallel": 4, "cuda_graphs": False,
+                "gpu_memory_utilization": 0.5,
+            },
+            "trainer": {
+                "tensor_parallel": 8, "pipeline_parallel": 8, "expert_parallel": 64, "global_batch_samples": 64,
+                "sequence_packing": False, "micro_batch_samples": 1, "recompute": "full",
+                "optimizer_bytes_per_parameter": 12,
+            },
+        },
+    )  # fmt: skip
+    expected = {one.phase: one for one in check(scenario, {"step": 100.0}).phases}["train"]
+    assert expected.expected_mfu is not None and 0.004 < expected.expected_mfu < 0.016
+    train_s = expected.expected_s.mean * expected.expected_mfu / 0.008
+    found = check(scenario, {"train": train_s})
+    assert found.likely_healthy
+    told = next(one for one in found.phases if one.phase == "train")
+    assert told.verdict == "as expected" and told.mfu == pytest.approx(0.008, rel=1e-3)
 
 
 def test_small_densities() -> None:
