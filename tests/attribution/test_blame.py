@@ -1,7 +1,5 @@
 """Blame: idle time that adds up, removals that gain what they must, and how it is told."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

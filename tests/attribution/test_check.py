@@ -1,7 +1,5 @@
 """A check of a run: healthy ones, faults that were put in, and published runs that were slow."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

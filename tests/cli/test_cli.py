@@ -1,7 +1,5 @@
 """The command line's manners: what it prints where, which exit code, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Words of every command that cannot be meant end in one message that names them, and nothing is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The corpus: configurations written for these tests, and the keys that they must cover between them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "corpus"

@@ -1,7 +1,5 @@
 """Configurations as scenarios: the corpus, what each key became, inheritance, overrides."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Configurations that mean harm: nothing is executed, nothing hangs, one message tells."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run's log changes of the predictions: phases, explanations, lengths, what-ifs."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The files of --out, and the keys of projection.json."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

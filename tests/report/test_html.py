@@ -1,7 +1,5 @@
 """Folders that are wrong, or mean harm: one message, or a page that is harmless."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import time

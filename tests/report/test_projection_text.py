@@ -1,7 +1,5 @@
 """The answer in a terminal: what it says, that it says it once, that it fits every terminal."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

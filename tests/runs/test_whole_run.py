@@ -1,7 +1,5 @@
 """Whole runs: closed forms, seams, interruptions, and the same bytes from wherever they are asked for."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A synchronous step whose trainer begins on samples that are done while others are generated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What frameworks do differently between generation and training: closed forms, conservation, and what moves what."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Tail batching (RollPacker): short rounds race for a step's batch, long rounds run what they put off."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
