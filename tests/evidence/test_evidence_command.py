@@ -56,15 +56,6 @@ def test_bad_input_is_one_message_and_exit_code_2(run: Run, argv: tuple[str, ...
     assert "Traceback" not in err
 
 
-def test_nothing_is_left_where_the_folder_cannot_be_written(run: Run, tmp_path: Path) -> None:
-    table = write(tmp_path / "t.csv", [row()])
-    (tmp_path / "file").write_text("mine")
-    code, _, err = run("validate", table, "--out", tmp_path / "file")
-    assert code == 2
-    assert "is a file" in err
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("former", "words", "hint"),
     [
