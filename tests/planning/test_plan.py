@@ -35,7 +35,7 @@ from rlsim.projection.uncertainty.response import CHAIN
 from rlsim.projection.variant import simulate_variant
 from rlsim.report.text.planning import render_plan
 from rlsim.results import Interval
-from rlsim.results.sweep import Mean, Plan
+from rlsim.results.sweep import Plan
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 
@@ -122,16 +122,6 @@ def test_no_window_of_a_lagged_loop_beats_its_bound(style: str, window: tuple[st
         bound_s = lagged_bound_s(rates, works, 4, scenario.loop.asynchrony, float(trainer_s))
         assert bound_s <= np.mean(seconds) * (1 + 1e-9), (lag, mean, sigma)
         assert bound_s >= 0.94 * trainer_s
-
-
-def test_best_yaml_is_the_best_plan(tiny: Scenario, tmp_path: Path) -> None:
-    answer = plan(tiny, limits=SYNC)
-    write_plan(answer, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"ranked.csv", "best.yaml", "plan.json", "pareto.png"}
-    best = load_scenario(tmp_path / "best.yaml")
-    assert best.question == f"What does the plan for step time of 'quickstart' take? {answer.best.name}."
-    again = project(best)
-    assert again.candidate.step_s.mean == pytest.approx(answer.best.step_s)
 
 
 def test_best_yaml_is_short_where_its_base_can_be_told(tiny: Scenario, tmp_path: Path) -> None:
@@ -300,11 +290,6 @@ def test_contradictions_are_said(tiny: Scenario, objective: Objective, said: str
         plan(tiny, objective=objective)
 
 
-def test_the_plan_does_not_depend_on_the_number_of_jobs(tiny: Scenario) -> None:
-    answers = [plan(tiny, limits=replace(SYNC, draft_lengths=(3,)), jobs=jobs) for jobs in (1, 2)]
-    assert {**answers[0].as_dict(), "simulated": 0} == {**answers[1].as_dict(), "simulated": 0}
-
-
 def simulated(tiny: Scenario, tensor: int, step_s: float, spread: float) -> Simulated:
     """A plan whose step is ``step_s`` in the mean and lies evenly within a factor of 1 +- spread around it."""
     cell = evaluate_overrides(tiny, {"engine.tensor_parallel": tensor}, with_baseline=False)
@@ -358,16 +343,6 @@ def test_plan_project_and_compare_have_one_interval_and_draws_are_common(tiny: S
     apart = [answer.best.numbers.step_s, answer.current.step_s]
     assert now.ratio.high / now.ratio.mean < np.prod([s.high / s.mean for s in apart if isinstance(s, Interval)])
     assert answer.objective_value == answer.best.step_p90_s
-
-
-def test_what_the_search_alone_has_seen_has_no_interval(tiny: Scenario) -> None:
-    found = plan(tiny, limits=replace(SYNC, draft_lengths=tuple(range(1, 8)), sizes=(8, 16)))
-    assert found.rest
-    assert all(isinstance(row.numbers.step_s, Mean) and row.replications == 1 for row in found.rest)
-    frame = found.to_frame()
-    assert frame["step_s"].notna().all()
-    for column in ("step_low_s", "step_high_s", "step_p90_s"):
-        assert frame[column].notna().sum() == len(found.finalists)
 
 
 @pytest.mark.parametrize(

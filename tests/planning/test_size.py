@@ -52,13 +52,6 @@ def test_the_least_cluster_fits_and_half_of_it_does_not() -> None:
     assert trainer_memory(half).total > 0.9 * half.hardware.memory_bytes.value
 
 
-def test_adapters_need_fewer_gpus() -> None:
-    full, lora = sized().devices[0], sized(lora=32).devices[0]
-    assert full.least is not None and lora.least is not None
-    assert lora.least < full.least
-    assert sized(lora=32).lora_rank == 32
-
-
 def test_steps_shorten_and_the_knee_is_where_they_stop_to() -> None:
     one = sized().devices[0]
     steps = [each.step_s.mean for each in one.sizes]
@@ -136,26 +129,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert Sizing.read(tmp_path / "size.json") == answer
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--device", "h101"], "h101"),
-        (["--device", ","], "--device: name at least one"),
-        (["--device", "h100_sxm", "--deadline", "-3"], "--deadline must be above 0"),
-        (["--device", "h100_sxm", "--deadline", "3", "--budget", "1"], "give one of them"),
-        (["--device", "h100_sxm", "--batch", "64"], "must be PROMPTSxSAMPLES"),
-        (["--device", "h100_sxm", "--engine", "vlm"], "vlm"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["size", "qwen3-1.7b", *words])
-    assert end.value.code == 2
-    message = capsys.readouterr().err
-    assert said in message
-    assert len(message.splitlines()) == 1
-
-
 # --- rlsim new --------------------------------------------------------------------------------------------------------
 
 
@@ -179,14 +152,6 @@ def test_a_new_scenario_loads_projects_and_states_what_it_assumes(run: Run, tmp_
     assert scenario.workload.max_sequence_tokens == 2048
     assert len(scenario.assumptions) == 3 and all(one.keys for one in scenario.assumptions)
     assert project(load_scenario(target, ["simulation.replications=1"])).candidate.step_s.mean > 0
-
-
-def test_a_model_that_one_gpu_cannot_hold_gets_a_layout(run: Run, tmp_path: Path) -> None:
-    target = tmp_path / "large.yaml"
-    assert run("new", str(target), *words(model="qwen2.5-72b", gpus="32"))[0] == 0
-    scenario = load_scenario(target, ["simulation.replications=1"])
-    assert scenario.engine.tensor_parallel > 1
-    assert project(scenario).candidate.step_s.mean > 0
 
 
 @pytest.mark.parametrize(
