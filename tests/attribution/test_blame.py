@@ -62,6 +62,12 @@ def test_rewards_that_are_waited_for_are_the_environments() -> None:
     assert next(one for one in found.idle if one.cause == "environment").gpu_s == pytest.approx(25.0 * 8)
 
 
+def test_equal_lengths_have_no_tail() -> None:
+    found = blamed("workload.response_tokens={kind: constant, tokens: 500}", "speculation={method: none}")
+    tail = next(one for one in found.removals if one.cause == "straggler tail")
+    assert tail.saved_s == pytest.approx(0.0, abs=1e-9)
+
+
 def test_pools_that_take_turns_wait_for_each_other() -> None:
     causes = {(one.pool, one.cause) for one in blamed(*SPLIT).idle}
     assert ("training", "generation meanwhile") in causes

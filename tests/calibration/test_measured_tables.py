@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from bench.cases import Case, CaseList
@@ -135,6 +136,12 @@ def test_circumstances_state_origin_errors_and_efficiency(fitted: Path) -> None:
     assert stated["efficiency"]["verify_attention"]["bf16"]["memory_median"] > 0.5
     assert (fitted / "cpu_local" / "measured" / "selfcheck.png").stat().st_size > 1000
     assert (fitted / "cpu_local" / "measured" / "selfcheck.txt").read_text().startswith("self-check on Some CPU")
+
+
+def test_every_case_keeps_its_provenance(fitted: Path) -> None:
+    cells = pq.read_table(fitted / "cpu_local" / "measured" / "cells.parquet").to_pylist()
+    assert len(cells) == len(case_list("cpu", True).cases)
+    assert all(cell["seconds_median"] > 0 and cell["repeats"] == 7 for cell in cells)
 
 
 def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_tables(tmp_path: Path) -> None:

@@ -63,6 +63,12 @@ def test_help_loads_nothing_heavy() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_schema_is_one_json_object(run: Run) -> None:
+    code, out, _ = run("schema")
+    assert code == 0
+    assert "cluster" in json.loads(out)["properties"]
+
+
 @pytest.mark.parametrize(("kind", "name"), [("models", "qwen3-8b"), ("hardware", "gb200_nvl72")])
 def test_catalogues_list_and_show_what_can_be_used(run: Run, small: str, tmp_path: Path, kind: str, name: str) -> None:
     code, out, _ = run(kind, "list")
@@ -268,6 +274,12 @@ def test_calibrate_moves_whole_tables_into_place(run: Run, tmp_path: Path, monke
     result = run("calibrate", "import", "aiconfigurator", "--system", "gb200", "--out", str(tmp_path / "tables"))
     assert result == (0, f"tables in {folder}\n", "")
     assert (folder / "gemm.npz").read_text() == "rows"
+
+
+def test_calibrate_lists_what_there_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlsim.calibration.aiconfigurator.list_systems", lambda: [("gb200", "vllm", "0.24.0")])
+    code, out, err = run("calibrate", "import", "aiconfigurator", "--list")
+    assert (code, out.split(), err) == (0, ["gb200", "vllm", "0.24.0"], "")
 
 
 def test_calibrate_needs_a_known_origin(run: Run) -> None:

@@ -1,5 +1,6 @@
 """rlsim calibrate --from-curves: processes and drift back from curves made with them, and tables that cannot be."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,11 @@ def test_a_column_that_is_missing_is_named(tmp_path: Path, capsys: pytest.Captur
     assert run("--from-curves", str(path), "--out", str(tmp_path / "out.yaml")) == 2
     assert "series (there is 'serie')" in capsys.readouterr().err
     assert not (tmp_path / "out.yaml").exists()
+
+
+def test_rows_of_other_kinds_are_left_alone(tmp_path: Path) -> None:
+    other = "draft_drift,run,,training_step,0,generation_time,220,s"
+    found = fit_curves(table(tmp_path / "c.csv", other, *by_k("a", 0.8, 0.9)))
+    assert list(found.processes) == ["a"]
+    with (tmp_path / "c.csv").open() as file:
+        assert len(list(csv.reader(file))) == 8

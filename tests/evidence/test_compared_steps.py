@@ -1,6 +1,7 @@
 """validate(): rows, reasons, statistics, files."""
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,13 @@ from measured_tables import row, write
 from rlsim.evidence.compare import validate_table as validate
 from rlsim.report.text.validation import rows_csv
 from rlsim.report.text.validation import validation_text as render
+from rlsim.results import PHASES
 from rlsim.results.validation import ComparedRow, PhaseError, Validation
+
+STEP_KEYS = {"id", "measured_s", "predicted_s", "error_pct", "low_s", "high_s", "covered", "skipped", "phases"}
+
+
+KEYS = STEP_KEYS | {"group", "measured", "predicted", "unit", "low", "high", "reason"}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +55,24 @@ def test_every_row_is_answered_in_order_or_skipped_with_its_reason(mixed: Valida
         assert found.id == name.removesuffix(" again")
         assert reason in (found.skipped or "") and bool(found.skipped) == bool(reason)
     assert (mixed.skipped, len(mixed.scored)) == (7, 4)
+
+
+def test_contract_form(mixed: Validation) -> None:
+    document = json.loads(mixed.to_json())
+    steps = {"rows", "median_abs_error_pct", "p90_abs_error_pct", "interval_coverage", "skipped"}
+    assert set(document) == {*steps, "kind", "score", "groups"}
+    for entry in document["rows"]:
+        assert set(entry) == KEYS
+        assert [entry[name] for name in ("measured", "predicted", "low", "high", "unit", "reason")] == [
+            *(entry[name] for name in ("measured_s", "predicted_s", "low_s", "high_s")),
+            "s",
+            entry["skipped"],
+        ]
+        if entry["skipped"] is None:
+            assert entry["low_s"] <= entry["predicted_s"] <= entry["high_s"]
+            assert entry["error_pct"] == pytest.approx(100 * (entry["predicted_s"] / entry["measured_s"] - 1), rel=1e-6)
+            assert entry["covered"] == (entry["low_s"] <= entry["measured_s"] <= entry["high_s"])
+            assert set(entry["phases"]) == set(PHASES)
 
 
 def test_published_phases_stand_beside_ours(mixed: Validation) -> None:

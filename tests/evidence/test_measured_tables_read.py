@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.evidence.tables import MAX_LINE_CHARACTERS, read_table
+from rlsim.evidence.tables import MAX_LINE_CHARACTERS, MAX_ROWS, read_table
 
 
 def table(tmp_path: Path, content: bytes | str) -> Path:
@@ -40,6 +40,12 @@ def test_what_is_no_table_is_told_in_one_line(tmp_path: Path, content: bytes | s
         read_table(table(tmp_path, content), ("id",))
     assert "\n" not in str(caught.value)
     assert "t.csv" in str(caught.value)
+
+
+def test_a_million_rows_are_refused_after_a_few_have_been_read(tmp_path: Path) -> None:
+    path = table(tmp_path, "id\n" + "r\n" * 1_000_000)
+    with pytest.raises(InputError, match=f"more than {MAX_ROWS:,} rows"):
+        read_table(path, ("id",))
 
 
 def test_records_of_another_width_keep_their_place_and_carry_the_problem(tmp_path: Path) -> None:

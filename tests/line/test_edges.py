@@ -10,6 +10,7 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.evidence.tables import SkippedRow, length_tokens, number
 from rlsim.files import archives
+from rlsim.files.journal import Journal
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.new import Answers, with_layout
@@ -17,6 +18,7 @@ from rlsim.projection.project import project
 from rlsim.projection.summary import iteration_tokens
 from rlsim.projection.variant import simulate_variant
 from rlsim.readers.frameworks.exporting import export_scenario
+from rlsim.report.text.projection import render_brief
 from rlsim.simulation.kernel import build
 
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=1")
@@ -53,6 +55,15 @@ def test_mean_lengths_are_lengths_and_percentages_are_shares() -> None:
             number(cells, "avg_seq_len")
 
 
+@pytest.mark.parametrize(
+    "content", ["garbage\n", "[1,2]\n", "7\n", '{"run": "x"}\n{"cell": 1}\n', '{"run": "x"}\nnull\n']
+)
+def test_a_file_that_is_no_journal_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.journal").write_text(content)
+    with pytest.raises(InputError, match=r"run\.journal: is no journal of run, or damaged"):
+        Journal(tmp_path, "x", "run")
+
+
 def test_an_archive_is_not_unpacked_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
@@ -70,6 +81,11 @@ def test_the_acceptance_length_counts_whole_verifications(length: float) -> None
     (found,) = iteration_tokens(run)
     assert found == pytest.approx(length, rel=0.001 if length in (1.0, 4.0) else 0.02)
     assert found <= 4.0
+
+
+def test_responses_of_one_token_verify_nothing() -> None:
+    one = load_scenario("quickstart", [*SMALL, "workload.response_tokens={kind: constant, tokens: 1}"])
+    assert "k=3, no verification" in render_brief(project(one))
 
 
 def test_a_kernel_of_other_flags_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:

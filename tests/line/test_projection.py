@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlsim.loading.scenario import load_scenario
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import baseline_of, project
 from rlsim.projection.summary import phase_parts, speedups, step_values, timed, variant_of
 from rlsim.projection.variant import simulate_variant
@@ -120,6 +120,15 @@ def test_candidate_and_baseline_meet_the_same_batches():
     assert len({*tokens[0], *tokens[1]}) == 4
 
 
+def test_tokens_per_second_are_those_of_whole_cycles():
+    chosen = lagged("loop.policy_lag=2", "simulation.steps=4", "simulation.warmup_steps=3", "simulation.replications=1")
+    run = simulate_variant(chosen)
+    rate = variant_of(run, phase_parts(run)).tokens_per_s_per_gpu
+    cycles = [run.steps[0][:2], run.steps[0][2:]]
+    expected = [sum(s.total_tokens for s in cycle) / sum(s.seconds for s in cycle) / 8 for cycle in cycles]
+    assert rate.mean == pytest.approx(sum(expected) / 2)
+
+
 def test_online_training_costs_the_candidate_only():
     plain, trained = (project(scenario(f"speculation.online_training={t}")) for t in ("false", "true"))
     assert trained.baseline == plain.baseline
@@ -148,6 +157,25 @@ def test_every_measured_step_is_one_value_and_a_cycle_of_lagged_ones():
         found = step_values(run, lambda s: s.seconds)
         assert len(found) == values
         assert variant_of(run, phase_parts(run)).step_s.mean == pytest.approx(sum(found) / values)
+
+
+def test_time_to_the_reward_is_its_own_part():
+    chosen = scenario("workload.environment_s=40", "simulation.replications=1", "speculation={method: none}")
+    arm, plain = project(chosen).candidate, project(vary(chosen, "workload.environment_s=0")).candidate
+    parts = {share.name: share.seconds for share in arm.parts if share.phase == "generation_s"}
+    assert parts.pop("environment") == pytest.approx(40.0)
+    assert parts == pytest.approx({s.name: s.seconds for s in plain.parts if s.phase == "generation_s"})
+    # Rates of the engine are of its own time: rewards are none of it.
+    assert arm.statistics.tokens_per_s == pytest.approx(plain.statistics.tokens_per_s)
+    assert arm.statistics.iterations_per_s == pytest.approx(plain.statistics.iterations_per_s)
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_the_host_of_a_lookup_is_not_called_attention(method):
+    made = project(scenario(f"speculation={{method: {method}, draft_length: 4, acceptance_length: 1.6}}"))
+    lookup = [s for s in made.candidate.parts if s.name == "context look-up"]
+    assert [share.bound for share in lookup] == ["host"]
+    assert "draft attention" not in {s.name for s in made.candidate.parts}
 
 
 def test_a_table_has_the_phases_of_both_sides(sync):

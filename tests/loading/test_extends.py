@@ -46,6 +46,13 @@ def test_a_bundled_parent_a_replaced_list_a_null_and_a_name_of_its_own(tmp_path:
     assert load_scenario(child(tmp_path, fewer)).speculation.position_acceptance == (0.9, 0.5)
 
 
+def test_another_kind_of_length_keeps_none_of_the_old_keys_and_an_empty_mapping_changes_nothing(small: Path) -> None:
+    path = child(
+        small.parent, "extends: small.yaml\nengine: {}\nworkload: {response_tokens: {kind: constant, tokens: 9}}\n"
+    )
+    assert load_scenario(path).workload.response_tokens.model_dump() == {"kind": "constant", "tokens": 9}
+
+
 def test_assumptions_fall_where_the_child_changes_what_they_speak_of(small: Path) -> None:
     small.write_text(SMALL + ASSUMED)
     path = child(small.parent, "extends: small.yaml\nspeculation: {acceptance_length: 3}\nassumptions: [mine]\n")

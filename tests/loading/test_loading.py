@@ -73,6 +73,14 @@ def test_another_drafter_does_not_keep_an_acceptance(small: Path, change: str) -
     assert load_scenario(small, ["speculation.method=none"])
 
 
+def test_a_drafter_card_file_is_taken_as_it_is(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "head.yaml").write_text(
+        "{kind: eagle3, hidden_size: 64, num_heads: 4, num_kv_heads: 2, head_dim: 16, intermediate_size: 9, source: t}"
+    )
+    scenario = load_scenario(small, ["speculation.draft=head.yaml", "speculation.draft.num_layers=2"])
+    assert (scenario.speculation.draft.hidden_size, scenario.speculation.draft.num_layers) == (64, 2)
+
+
 @pytest.mark.parametrize("name", ["quickstart", "quickstart.yaml", "scenarios/quickstart.yaml", "QuickStart"])
 def test_bundled_scenarios_are_found_by_name_from_anywhere(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -290,6 +290,11 @@ def test_contradictions_are_said(tiny: Scenario, objective: Objective, said: str
         plan(tiny, objective=objective)
 
 
+def test_the_plan_does_not_depend_on_the_number_of_jobs(tiny: Scenario) -> None:
+    answers = [plan(tiny, limits=replace(SYNC, draft_lengths=(3,)), jobs=jobs) for jobs in (1, 2)]
+    assert {**answers[0].as_dict(), "simulated": 0} == {**answers[1].as_dict(), "simulated": 0}
+
+
 def simulated(tiny: Scenario, tensor: int, step_s: float, spread: float) -> Simulated:
     """A plan whose step is ``step_s`` in the mean and lies evenly within a factor of 1 +- spread around it."""
     cell = evaluate_overrides(tiny, {"engine.tensor_parallel": tensor}, with_baseline=False)

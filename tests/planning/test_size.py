@@ -52,6 +52,13 @@ def test_the_least_cluster_fits_and_half_of_it_does_not() -> None:
     assert trainer_memory(half).total > 0.9 * half.hardware.memory_bytes.value
 
 
+def test_adapters_need_fewer_gpus() -> None:
+    full, lora = sized().devices[0], sized(lora=32).devices[0]
+    assert full.least is not None and lora.least is not None
+    assert lora.least < full.least
+    assert sized(lora=32).lora_rank == 32
+
+
 def test_steps_shorten_and_the_knee_is_where_they_stop_to() -> None:
     one = sized().devices[0]
     steps = [each.step_s.mean for each in one.sizes]

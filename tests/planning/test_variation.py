@@ -59,6 +59,12 @@ def test_lag_moves_between_the_modes(tiny: Scenario, lagged: Scenario) -> None:
     assert (together.loop.mode, together.cluster.colocated) == ("sync", True)
 
 
+def test_a_split_cluster_keeps_its_share_when_it_grows(lagged: Scenario) -> None:
+    base = vary(lagged, "cluster.num_gpus=16", "cluster.generation_gpus=12", "cluster.training_gpus=4")
+    grown = vary(base, {"cluster.num_gpus": 64})
+    assert (grown.cluster.generation, grown.cluster.training) == (48, 16)
+
+
 def test_a_share_gives_whole_replicas_and_whole_shards(lagged: Scenario) -> None:
     split = vary(lagged, {"cluster.num_gpus": 32, "generation_share": 0.7, "engine.tensor_parallel": 4})
     assert (split.cluster.generation, split.cluster.training) == (24, 8)

@@ -1,5 +1,6 @@
 """Configurations that mean harm: nothing is executed, nothing hangs, one message tells."""
 
+import json
 import pickle
 import time
 from pathlib import Path
@@ -138,6 +139,14 @@ def test_an_import_writes_the_scenario_and_tells_the_accounting(
     assert "0 not understood" in told
     assert "hardware: gb200_nvl72" in out.read_text()
     assert [path.name for path in out.parent.iterdir()] == ["scenario.yaml"]
+
+
+def test_an_import_prints_the_same_bytes_twice_and_json_with_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "import", "nemo-rl", BASE) == run(capsys, "import", "nemo-rl", BASE)
+    code, printed, _ = run(capsys, "import", "nemo-rl", BASE, "~logger", "--json")
+    answer = json.loads(printed)
+    assert code == 0 and answer["accounting"]["counts"]["used"] > 40
+    assert len(answer["accounting"]["keys"]) == sum(answer["accounting"]["counts"].values())
 
 
 def test_a_wrong_import_is_one_message_and_writes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

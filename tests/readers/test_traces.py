@@ -262,6 +262,13 @@ def test_log_lines_weigh_by_their_verifications() -> None:
     assert found.position_rates == pytest.approx((0.5, 0.25)) and found.verifications == 400
 
 
+def test_the_fragment_loads() -> None:
+    answer = read_acceptance(counters(1000, (730, 520, 360)), "m")
+    words = [word.removeprefix("--set ").strip("'") for word in answer.settings()]
+    found = load_scenario("qwen8b_rl_think", [*words, "speculation.method=eagle3"]).speculation
+    assert found.position_acceptance == (0.73, 0.52, 0.36) and found.draft_length == 3
+
+
 def test_rates_that_rise_are_lowered_and_told() -> None:
     found = read_acceptance(counters(100, (50, 60)), "m")
     assert found.position_rates == (0.5, 0.5) and "lowered" in found.remarks[0]
@@ -286,3 +293,10 @@ def test_counts_that_make_no_sense_are_one_message(text: str, run: Command, tmp_
     (tmp_path / "metrics.txt").write_text(text)
     code, out, err = run("traces", tmp_path / "metrics.txt")
     assert (code, out) == (2, "") and err.count("\n") == 1
+
+
+def test_the_command_takes_metrics(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "metrics.txt").write_text(counters(1000, (730, 520, 360)))
+    code, out, err = run("traces", tmp_path / "metrics.txt", "--out", tmp_path / "found")
+    assert (code, err) == (0, "") and "position_acceptance: [0.73, 0.52, 0.36]" in out
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {"fragment.yaml", "trace.json"}

@@ -96,6 +96,13 @@ def test_no_span_is_lost_and_times_are_microseconds(answer):
     assert train["dur"] == pytest.approx((span.end_s - span.start_s) * 1e6, abs=2e-3)
 
 
+def test_counters_follow_the_curves(answer):
+    made = answer("sync")
+    counters = [e for e in events_of(made) if e["ph"] == "C" and e["pid"] == 1]
+    assert [e["args"]["value"] for e in counters] == list(made.baseline.curves[0].values)
+    assert {e["name"] for e in counters} == {"running sequences"}
+
+
 def crossing(slices):
     """Whether two intervals overlap without one holding the other."""
     return any(a[0] < b[0] < a[1] < b[1] for a in slices for b in slices)

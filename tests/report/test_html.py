@@ -56,6 +56,14 @@ def test_nothing_in_a_file_becomes_an_element(name: str, text: str, copied: Resu
     assert "script" not in before and "img" not in before
 
 
+def test_nothing_in_a_table_becomes_an_element(copied: Results) -> None:
+    folder = copied("sweep")
+    path = folder / "results.csv"
+    lines = path.read_text().replace("eagle3", "<script>1</script>").replace("speculation.draft", "<b onclick=1>draft")
+    path.write_text(lines)
+    checked(report(folder))
+
+
 SPOILS: dict[str, Callable[[Path], object]] = {
     "no JSON": lambda path: path.write_text("{"),
     "empty": lambda path: path.write_text(""),
@@ -203,6 +211,14 @@ def test_a_page_never_replaces_results(copied: Results, run: Run) -> None:
     assert (folder / "blame.json").read_bytes() == before
     assert run("report", folder, "-o", folder / "deep" / "page.html")[0] == 0
     assert sorted(path.name for path in (folder / "deep").iterdir()) == ["page.html"]
+
+
+def test_another_format_is_told(copied: Results, run: Run) -> None:
+    folder = copied("blame")
+    path = folder / "blame.json"
+    path.write_text(path.read_text().replace("rlsim.blame/1", "rlsim.blame/9"))
+    code, _, err = run("report", folder)
+    assert code == 2 and "rlsim.blame/9" in err and "rlsim.blame/1" in err
 
 
 @pytest.mark.parametrize(

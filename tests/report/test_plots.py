@@ -104,6 +104,13 @@ def overlap(first, second):
     return min(wide, high)
 
 
+def test_a_long_curve_is_thinned_and_keeps_its_ends():
+    times = tuple(np.linspace(0.0, 10.0, 50_000))
+    shown, values = phases_plot._in_view(Curve("running", times, times), None)
+    assert len(shown) <= 2 * phases_plot.MOST_POINTS
+    assert (shown[0], shown[-1], values[-1]) == (0.0, 10.0, 10.0)
+
+
 def test_a_curve_in_a_window_holds_its_values_from_start_to_end():
     shown, values = phases_plot._in_view(Curve("running", (0.0, 4.0, 9.0), (5.0, 3.0, 1.0)), (2.0, 8.0))
     assert (list(shown), list(values)) == ([0.0, 2.0, 6.0], [5.0, 3.0, 3.0])

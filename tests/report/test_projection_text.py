@@ -125,6 +125,16 @@ def test_the_place_to_look_first_is_the_largest_part_of_the_longest_phase(projec
     assert line_of(render(projection), found[1])
 
 
+def test_what_the_phases_leave_of_the_step_is_shown_as_other(answer):
+    made = answer("sync")
+    step = made.candidate.step_s
+    longer = replace(
+        made, candidate=replace(made.candidate, step_s=replace(step, mean=step.mean + 5, high=step.high + 5))
+    )
+    assert numbers(line_of(render(longer), "other")) == pytest.approx([0.0, 5.0], abs=0.01)
+    assert "other" not in "\n".join(section(render(made), "Time per step"))
+
+
 def test_cost_is_told_with_its_price(answer):
     made = answer("moe")
     text = render(made)

@@ -74,6 +74,11 @@ def test_slow_nodes_everywhere_slow_everything_but_the_host(factor: float) -> No
     assert found.totals["slow_nodes"] == pytest.approx(10 * (factor - 1) * (GENERATION_S + 3.0))
 
 
+def test_a_slow_node_is_rare_on_few_nodes() -> None:
+    found = lost(small({"run.slow_nodes": {"share": 0.01, "factor": 2.0}}))
+    assert found.totals["slow_nodes"].mean() == pytest.approx(400 * 0.01 * 9.0, rel=0.1)
+
+
 def test_stalls_come_with_their_probability() -> None:
     found = lost(small({"run.stalls": {"probability": 0.1, "seconds": 7.0}}))
     assert found.totals["stalls"].mean() == pytest.approx(400 * 0.1 * 7.0, rel=0.05)

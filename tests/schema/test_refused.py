@@ -65,6 +65,8 @@ QUICKSTART = {
     ("engine.overlap_scheduling=false",): "overlap_scheduling is a switch of SGLang's and says nothing of vllm",
     ("engine.kv_precision=nvfp4",): "engine.kv_precision nvfp4 is not supported by h100_sxm",
     ("trainer.mtp_layers=1",): "trainer.mtp_layers .1. needs a native MTP head",
+    ("cluster.num_gpus=6", "engine.tensor_parallel=3"): r"\(3\) must divide the 32 attention heads",
+    ("hardware.operator_tables=./absent",): r"operator_tables: no folder './absent' of measured tables",
     ("simulation.seed=null",): "simulation.seed",
     ("simulation.replications=null",): "simulation.replications",
 }

@@ -93,6 +93,12 @@ def test_one_environment_serialises_what_it_does():
     assert unlimited.result.seconds == 2 * generation_s + 10.0
 
 
+def test_one_trajectory_at_a_time_serialises_all():
+    alone = ran(trajectories(1, 3, environment_s=2.0), some()).result.seconds
+    found = ran(trajectories(5, 3, environment_s=2.0), some(max_trajectories=1))
+    assert sorted(found.result.finish_s) == [alone * k for k in (1, 2, 3, 4, 5)]
+
+
 def test_a_trajectory_out_of_time_ends_with_the_turn_or_the_wait_in_progress():
     generation_s = (TURN - 1) * 0.25
     waiting = ran(trajectories(1, 4, environment_s=10.0), some(trajectory_timeout_s=generation_s + 4.0))
@@ -110,6 +116,11 @@ def test_the_judge_sees_every_trajectory_after_its_last_turn():
     found = ran(trajectories(5, 1, 0.0, judge_s=6.0), some(judge=judge))
     assert sorted(found.result.finish_s) == [generation_s + wait for wait in (6.0, 6.0, 12.0, 12.0, 18.0)]
     assert (found.counters.judge_s, found.counters.judge_queued_s) == (30.0, 6.0 + 6.0 + 12.0)
+
+
+def test_a_trajectory_stays_on_its_replica():
+    found = ran(trajectories(7, 4, environment_s=1.5), some(), replicas=3)
+    assert found.result.replica.tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away():

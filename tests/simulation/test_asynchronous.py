@@ -162,6 +162,13 @@ def test_what_holds_of_every_run(lag, prompts, size, replicas, slots, train_s, r
     assert run(world).steps == trace.steps
 
 
+def test_the_counters_leave_the_warm_up_out():
+    whole = run(world_of(FixedCosts(), lag=1, tokens=401))
+    warm = run(world_of(FixedCosts(), "simulation.steps=8", "simulation.warmup_steps=4", lag=1, tokens=401))
+    assert len(warm.steps) == len(whole.steps) == 12
+    assert 3 * warm.counters.iterations == pytest.approx(2 * whole.counters.iterations, rel=0.1)
+
+
 def test_a_run_leaves_nothing_behind():
     """Nothing of it waits for the garbage collector, which the command line hardly ever runs."""
     gc.collect()

@@ -60,6 +60,15 @@ def test_spans_cover_the_step_one_after_the_other():
     assert max(s.end_s for s in replicas) == generation.end_s
 
 
+def test_dynamic_sampling_generates_more_than_it_trains_on():
+    costs = FixedCosts()
+    step = steps(costs, "workload.generated_batch_factor=1.5", "simulation.steps=1", prompts=4, size=2)[0]
+    assert step.generated_tokens == 12 * 401
+    assert step.samples == 8
+    assert step.total_tokens == 8 * (401 + PROMPT)
+    assert step.staleness == {0: 8}
+
+
 def test_only_the_first_replication_keeps_spans_and_curves():
     world = world_of(FixedCosts())
     assert run(world).curves

@@ -200,6 +200,17 @@ def test_prefill_of_one_request_delays_the_others() -> None:
     assert min(one.ttft_s for one in slow) >= 100 * 0.01
 
 
+def test_one_client_waits_for_the_sum_of_its_iterations() -> None:
+    """Iterations of 0.25 s and 1/1024 s for every token of context."""
+    plain = FixedCosts(ITERATION_S).iteration
+    table = replace(plain, attention_s=np.tile([0.0, 1000 / 1024], (len(plain.step_s), 1)))
+    served = closed_loop(table, requests(3, prompt=40, response=30), 1, 3)
+    iterations = [ITERATION_S + (40 + i) / 1024 for i in range(29)]
+    for one in served:
+        assert one.end_s - one.first_token_s == pytest.approx(sum(iterations), rel=1e-12)
+        assert one.tpot_s == pytest.approx(sum(iterations) / 29, rel=1e-12)
+
+
 def test_accepted_tokens_divide_the_time_per_token() -> None:
     drafted = [Request(i, i, 10, 41, 20) for i in range(30)]
     assert {one.tpot_s for one in closed_loop(FixedCosts(ITERATION_S).iteration, drafted, 3, 20)} == {ITERATION_S / 2}

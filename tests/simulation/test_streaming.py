@@ -13,6 +13,7 @@ import rlsim.costs.trainer
 from rlsim.costs.interface import Part, PhaseCost, StepCost
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
+from rlsim.planning.evaluate import step_phases
 from rlsim.planning.plan import plan
 from rlsim.projection.project import project
 from rlsim.report.text import findings
@@ -155,6 +156,12 @@ def test_an_answer_adds_up_and_is_shorter_with_its_interval() -> None:
         assert 0 <= low < mean < high
     (told,) = [line for line in project(split(STREAMING)).assumptions if "2504.15930" in line]
     assert "loop.streaming" in told
+
+
+def test_phases_of_a_streaming_scenario() -> None:
+    assert "generation_s" in step_phases(split())
+    assert "exposed_generation_s" in step_phases(split(STREAMING))
+    assert len(step_phases(split(STREAMING))) == len(step_phases(split()))
 
 
 def test_a_plan_asks_for_a_scenario_that_does_not_stream() -> None:

@@ -164,31 +164,6 @@ def test_what_is_lost_is_named():
         assert ledger(f"loop.stale={stale}", "loop.max_age=0").stale > 0
 
 
-# --- what moves what --------------------------------------------------------------------------------------------------
-
-
-def total_s(*overrides: str, lag: int = 1, prefill_token_s: float = 1e-4) -> float:
-    costs = FixedCosts(slots=6, prefill_token_s=prefill_token_s, train_s=20.0)
-    found = steps(costs, LOGNORMAL, "engine.dispatch=least_loaded", *overrides, lag=lag, prompts=8, size=2)
-    return found[-1].end_s
-
-
-def test_restarted_requests_cost_more_than_recomputed_ones_and_these_more_than_kept_ones():
-    kept, recomputed, restarted = (
-        total_s(*one, prefill_token_s=5e-3)
-        for one in ((), ("loop.recompute_kv=true",), ("loop.restart_requests=true",))
-    )
-    assert kept < recomputed < restarted
-
-
-def test_partial_rollouts_leave_the_tail_for_later():
-    """Turns on the same GPUs: half a batch more is started, the first batch is trained on, the rest waits its turn."""
-    turns = (NO_OVERLAP, "loop.recompute_kv=true", "loop.policy_lag=0")
-    whole, in_order = total_s(*turns, "loop.membership=first_done"), total_s(*turns)
-    partial = total_s(*turns, "loop.membership=first_done", "loop.staleness_fraction=0.5")
-    assert partial < whole == pytest.approx(in_order)
-
-
 # --- by which versions of the weights the tokens of a batch were generated --------------------------------------------
 
 
@@ -209,6 +184,12 @@ def test_every_token_has_an_age_and_none_is_older_than_its_sample(style):
     for step in steps(FixedCosts(), *keys(style), lag=1, **LONGER):
         assert tokens_of(step) == pytest.approx(step.total_tokens - 4 * PROMPT)
         assert max(step.token_ages) <= max(step.staleness)
+
+
+def test_requests_that_are_awaited_have_tokens_of_one_age():
+    """nemo_rl drains: what a step trains on was begun and ended with the same weights."""
+    for step in steps(FixedCosts(), *keys("nemo_rl"), lag=1, **LONGER):
+        assert set(step.token_ages) == set(step.staleness)
 
 
 def test_requests_that_go_on_have_tokens_of_several():

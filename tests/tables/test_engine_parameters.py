@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from engine_set import ENGINES, content, family
@@ -85,6 +86,12 @@ def test_a_serving_engine_takes_its_release_and_stated_keys_win(
     assert (found.iteration_s, found.sequence_s) == expected
     assert (found.overlap_s, found.network_hop_s) == (1e-6, 2e-5)
     assert (found.drafting_iteration_s, found.drafting_sequence_s) == (5e-4, 4e-6)
+
+
+def test_speculation_adds_its_own_host_time() -> None:
+    host = engine_host(Engine(), load_card("qwen3-8b"), ENGINES)
+    assert host.seconds(np.array([0.0, 10.0]), False) == pytest.approx([0.003, 0.0033])
+    assert host.seconds(np.array([0.0, 10.0]), True) == pytest.approx([0.0035, 0.00384])
 
 
 RECURRENT = {"name": "sglang", "version": "0.5.8"}

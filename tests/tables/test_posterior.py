@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlsim.costs.operators.groups import engine_groups
 from rlsim.errors import InputError
 from rlsim.files.archives import archive, unarchived
+from rlsim.loading.models import load_card
 from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior, order_of, ordered_mean, shipped_order
 from rlsim.parameters.sets import shipped
@@ -155,6 +157,17 @@ def test_a_measured_deviation_is_taken_as_it_is() -> None:
     without = replace(posterior, device_order={})
     assert without.mean_of("engine kernels on device: vllm, dense bf16, h200_sxm") == 0.0
     assert np.isfinite(posterior.mean_of("engine kernels on device: vllm, dense bf16, h200_sxm"))
+
+
+def test_kernels_of_experts_say_nothing_of_dense_ones() -> None:
+    dense, moe = load_card("llama-3.1-8b"), load_card("qwen3-30b-a3b")
+    groups = {
+        (card.name, precision): engine_groups("vllm", None, "h200_sxm", card, precision)[0]
+        for card in (dense, moe)
+        for precision in ("bf16", "fp8_block")
+    }
+    assert len(set(groups.values())) == 4
+    assert all("h200_sxm" in group and group.startswith("engine kernels on device: vllm") for group in groups.values())
 
 
 # --- archives of arrays -----------------------------------------------------------------------------------------------

@@ -61,6 +61,17 @@ def test_share_of_variance_between_groups(rho: float) -> None:
     assert between / logs.var() == pytest.approx(rho, abs=0.04)
 
 
+def test_prompt_and_sample_scores_are_independent() -> None:
+    work = workload(
+        {"kind": "lognormal", "mean_tokens": 900.0, "log_sigma": 0.5},
+        group_correlation=0.5,
+        generations_per_prompt=1,
+        prompts_per_step=5000,
+        max_sequence_tokens=1_000_000,
+    )
+    assert np.log(draw_batch(work, Place(1, 0, 0)).response_tokens).std() == pytest.approx(0.5, rel=0.05)
+
+
 def test_draws_depend_on_seed_step_and_replication_only() -> None:
     work = workload({"kind": "lognormal", "mean_tokens": 900.0})
     first = draw_batch(work, Place(5, 2, 1))
