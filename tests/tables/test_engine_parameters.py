@@ -147,26 +147,6 @@ def test_the_digest_of_a_scenario_holds_its_set(tmp_path: Path) -> None:
     assert scenario_digest(plain) == scenario_digest(same) != scenario_digest(own)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"network_hop_s": -1}, "network_hop_s"),
-        ({"network_hops_s": 1}, "did you mean 'network_hop_s'"),
-        ({"families": []}, "families"),
-        ({"families": [family("vlm")]}, "families[0].engine"),
-        ({"families": [family("vllm", overlap_s="1us")]}, "families[0].overlap_s"),
-        ({"families": [family("vllm", releases=[{"version": "1", "iteration_s": 0.1}])]}, "rows"),
-        ({"families": [family("vllm", error=1.5)]}, "families[0].error"),
-    ],
-)
-def test_a_wrong_set_is_refused_by_file_and_key(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as told:
-        load_scenario("quickstart", [f"simulation.engine_parameters={write(tmp_path, **changes)}"])
-    message = str(told.value)
-    assert "own.yaml" in message and said in message
-    assert len(message) <= 600 and message.count("\n") < 3
-
-
 def test_a_set_that_lacks_the_engine_of_the_scenario_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, families=[family("vllm")])
     assert load_scenario("quickstart", [f"simulation.engine_parameters={path}"]).engine.name == "vllm"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from engine_set import ENGINES
+from engine_set import ENGINES, family
+from engine_set import content as engines
 
 from rlsim.costs.engine.layers import GRAPH_NODE_S
 from rlsim.costs.overheads import Overheads, overheads_of
@@ -27,6 +28,7 @@ from rlsim.parameters.sets import (
 from rlsim.parameters.terms import Term, current, limits_of, moved, value_of
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import Evidence
+from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.parameters import GlobalParameters
 
 ENGINE_SETS = sorted(path.stem for path in (data_folder("calibration") / "engines").glob("*.yaml"))
@@ -73,25 +75,45 @@ def test_an_unknown_name_lists_what_there_is(load, name, told):
         load(name)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"dense_efficiency": 1.2}, "dense_efficiency"),
-        ({"dense_efficiency": 0.0}, "dense_efficiency"),
-        ({"sequence_s": -1e-6}, "sequence_s"),
-        ({"host_cpu_factors": {"x86": 0.0}}, "host_cpu_factors"),
-        ({"engine_hosts": []}, "engine_hosts"),
-        ({"engine_hosts": [{"engine": "vllm", "version": "1", "iteration_s": "fast"}]}, "iteration_s"),
-        ({"step_error": 1.5}, "step_error"),
-        ({"executor": 1.0}, "executor"),
-    ],
-)
-def test_wrong_values_name_file_and_key(changes, named, tmp_path):
-    path = write(tmp_path, **changes)
+def transfers(**changes: Any) -> dict[str, Any]:
+    return {**load_transfer_parameters("start").model_dump(mode="json"), **changes}
+
+
+FAMILY = load_transfer_parameters("start").families[0].model_dump(mode="json")
+WRONG = [
+    (load_parameters, content, {"dense_efficiency": 1.2}, "dense_efficiency"),
+    (load_parameters, content, {"dense_efficiency": 0.0}, "dense_efficiency"),
+    (load_parameters, content, {"sequence_s": -1e-6}, "sequence_s"),
+    (load_parameters, content, {"host_cpu_factors": {"x86": 0.0}}, "host_cpu_factors"),
+    (load_parameters, content, {"engine_hosts": []}, "engine_hosts"),
+    (load_parameters, content, {"engine_hosts": [{**HOSTS[0], "iteration_s": "fast"}]}, "iteration_s"),
+    (load_parameters, content, {"step_error": 1.5}, "step_error"),
+    (load_parameters, content, {"executor": 1.0}, "executor"),
+    (load_engine_parameters, engines, {"network_hop_s": -1}, "network_hop_s"),
+    (load_engine_parameters, engines, {"network_hops_s": 1}, "did you mean 'network_hop_s'"),
+    (load_engine_parameters, engines, {"families": []}, "families"),
+    (load_engine_parameters, engines, {"families": [family("vlm")]}, "families[0].engine"),
+    (load_engine_parameters, engines, {"families": [family("vllm", overlap_s="1us")]}, "families[0].overlap_s"),
+    (load_engine_parameters, engines, {"families": [family("vllm", releases=[HOSTS[0]])]}, "rows"),
+    (load_engine_parameters, engines, {"families": [family("vllm", error=1.5)]}, "families[0].error"),
+    (load_transfer_parameters, transfers, {"families": []}, "families"),
+    (load_transfer_parameters, transfers, {"families": [FAMILY, FAMILY]}, "families"),
+    (load_transfer_parameters, transfers, {"families": [FAMILY, {**FAMILY, "framework": OTHER}]}, "families"),
+    (load_transfer_parameters, transfers, {"error": 2.0}, "error"),
+    (load_transfer_parameters, transfers, {"assumed": ["speed"]}, "assumed names speed"),
+    (load_transfer_parameters, transfers, {"extra": 1}, "extra"),
+]
+
+
+@pytest.mark.parametrize(("load", "base", "changes", "named"), WRONG)
+def test_wrong_values_name_file_and_key(load, base, changes, named, tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(base(**changes)))
     with pytest.raises(InputError) as caught:
-        load_parameters(path)
-    assert named in str(caught.value)
-    assert "own.yaml" in str(caught.value)
+        load(str(path))
+    told = str(caught.value)
+    assert named in told and "own.yaml" in told
+    assert len(told) <= 600 and told.count("\n") < 3
 
 
 MISSING = {key: value for key, value in content().items() if key != "fsdp_efficiency"}

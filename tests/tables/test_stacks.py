@@ -17,7 +17,6 @@ from rlsim.parameters.sets import (
     own_sets,
 )
 from rlsim.parameters.terms import fitted_of
-from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.trainer import StackFeatures
 
 STACKS = sorted(path.stem for path in (data_folder("calibration") / "stacks").glob("*.yaml"))
@@ -115,29 +114,6 @@ def write(folder: Path, **changes: Any) -> str:
     path = folder / "own.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return str(path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"families": []}, "families"),
-        ({"error": 2.0}, "error"),
-        ({"assumed": ["speed"]}, "assumed names speed"),
-        ({"extra": 1}, "extra"),
-    ],
-)
-def test_wrong_values_name_file_and_key(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=named) as caught:
-        load_transfer_parameters(write(tmp_path, **changes))
-    assert "own.yaml" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["nemo_rl", OTHER])
-def test_each_framework_stands_once_and_other_never(name: str, tmp_path: Path) -> None:
-    family = load_transfer_parameters("start").families[0].model_dump(mode="json")
-    families = [family, {**family, "framework": name}]
-    with pytest.raises(InputError, match="families"):
-        load_transfer_parameters(write(tmp_path, families=families))
 
 
 def test_a_scenario_names_its_set_and_it_counts_in_the_digest(tmp_path: Path) -> None:
