@@ -182,13 +182,6 @@ def test_assumptions_name_the_measured_release_that_stands_for_the_engine(
     assert said in told
 
 
-@pytest.mark.parametrize(("version", "waits"), [("0.5.9", True), ("0.5.12", False)])
-def test_an_answer_tells_what_a_host_takes_that_schedules_nothing_ahead(version: str, waits: bool) -> None:
-    given = load_scenario("quickstart", [*SMALL, "engine.name=sglang", f"engine.version={version}"])
-    told = " ".join(project(given).assumptions)
-    assert ("with 3 ms because no iteration is prepared ahead (engine.overlap_scheduling)" in told) is waits
-
-
 def test_small_kernels_follow_the_layers_of_a_model_and_its_precision() -> None:
     layers = LayerKernels(block_fp8_s=1e-6, fp8_s=2e-6, nvfp4_s=3e-6, latent_s=4e-6, indexer_s=5e-6, recurrent_s=6e-6)
     expected = {

@@ -253,22 +253,6 @@ def test_the_stack_says_whose_transfers_count():
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("engine.version=0.20.0", "what the RL framework adds is nemo_rl's of vllm 0.17.1"),
-        ("engine.host_iteration_s=0.002", "engine.host_sequence_s; stated)"),
-        ("simulation.seed=0", "of the operator tables' speed (fitted: nemo_rl; trainer.device_efficiency)"),
-        ("trainer.device_efficiency=0.5", "Training products reach 50 % of the operator tables' speed (stated;"),
-        ("trainer.stack=megatron_bridge-26.06", "nemo_rl-0.7, trainer megatron_bridge-26.06 (stack), vllm 0.20.0"),
-    ],
-)
-def test_assumptions_say_what_was_fitted(override, said):
-    small = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
-    answer = project(load_scenario("quickstart", [*small, override]))
-    assert said in " ".join(answer.assumptions)
-
-
-@pytest.mark.parametrize(
     ("name", "low", "high"),
     [
         ("steps/executor_s", 0.0, np.inf),
