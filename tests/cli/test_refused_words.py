@@ -39,7 +39,9 @@ REFUSED = {
     ("plan", "SMALL", "--steps", "9", "--deadline-hours", "1e-5", "--max-staleness", "0"): "no plan keeps to",
     ("sensitivity", "SMALL", "--uncertain", "x"): "is not KEY=LOW:HIGH",
     ("compare", "SMALL", "nowhere.yaml"): "nowhere.yaml",
-    # size, check, log
+    # validate, size, check, log
+    ("validate", "absent.csv"): "absent.csv: no such file",
+    ("validate", "absent.csv", "--replications", "0"): "--replications: must be at least 1, got '0'",
     ("size", "qwen3-1.7b", "--device", "h101"): "h101",
     ("size", "qwen3-1.7b", "--device", ","): "--device: name at least one",
     (*SIZE, "--deadline", "-3"): "--deadline must be above 0",

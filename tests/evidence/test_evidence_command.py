@@ -39,24 +39,6 @@ def test_json_is_one_object_and_nothing_else(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "argv",
-    [
-        ("validate",),
-        ("validate", "absent.csv"),
-        ("validate", "absent.csv", "--published"),
-        ("validate", "--published", "--date", "today"),
-        ("validate", "--sweep", "absent.csv"),
-        ("validate", "absent.csv", "--replications", "0"),
-    ],
-)
-def test_bad_input_is_one_message_and_exit_code_2(run: Run, argv: tuple[str, ...]) -> None:
-    code, out, err = run(*argv)
-    assert (code, out) == (2, "")
-    assert err.strip()
-    assert "Traceback" not in err
-
-
-@pytest.mark.parametrize(
     ("former", "words", "hint"),
     [
         ("validate t.csv --json", "table t.csv --json", ""),
