@@ -10,6 +10,7 @@ from rlsim.costs.operators.groups import transfer_groups
 from rlsim.costs.transfer.job import job_of
 from rlsim.costs.transfer.methods import TransferTerms, transfer_parts
 from rlsim.evidence.compare import validate_table
+from rlsim.evidence.published import published_table
 from rlsim.evidence.tables import SkippedRow
 from rlsim.evidence.transfers import framework_of, links_of_row, method_of, transfer_job, weights_of
 from rlsim.loading.models import load_card
@@ -137,3 +138,12 @@ def test_a_colocated_row_holds_the_offload_around_the_transfer_unless_it_says_ot
     shared = {"method": "CUDA IPC", "placement": "colocated sync", "num_gpus": "16", "train_parallelism": "EP8"}
     whole, alone = validated(tmp_path, shared, {**shared, "id": "b", "timed": "transfer"}).rows
     assert (whole.predicted or 0) > (alone.predicted or 0) + 2
+
+
+@pytest.mark.parametrize(("table", "rows"), [("refit.csv", 20), ("refit_colocated.csv", 24)])
+def test_published_transfers_are_met(table: str, rows: int) -> None:
+    """Every published row without an objection is priced; median within 25 % and none off by more than 2.5 times."""
+    found = validate_table(published_table(table))
+    assert len(found.scored) == rows
+    assert found.score.median_abs_error < 0.25
+    assert all(1 / 2.5 < (row.predicted or 0) / (row.measured or 1) < 2.5 for row in found.scored)

@@ -62,13 +62,6 @@ def test_absent_precision_is_an_input_error() -> None:
         load_profile("h100_sxm").flops("nvfp4")
 
 
-def test_unknown_profile_names_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"unknown hardware profile 'h100'; nearest: .*h100_sxm"):
-        load_profile("h100")
-    with pytest.raises(InputError, match=r"known: .*gb200_nvl72"):
-        load_profile("zzzzzzzz")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
