@@ -76,6 +76,9 @@ def test_a_table_of_no_kind_is_told_the_nearest_and_what_it_lacks(tmp_path: Path
         kind(["a", "b"])
     with pytest.raises(InputError, match="columns gpu, tpot_ms or decode_step_ms_est are missing"):
         kind([name for name in TABLES[Kind.ITERATIONS] if name not in ("gpu", "tpot_ms")])
+    (tmp_path / "t.csv").write_text(",".join(TABLES[Kind.CURVES]) + "\n")
+    with pytest.raises(InputError, match="has a header but no rows"):
+        validate_table(tmp_path / "t.csv")
 
 
 def test_a_stated_kind_wins_over_the_columns(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from rlsim.projection.uncertainty.response import CHAIN
 from rlsim.projection.variant import simulate_variant
 from rlsim.report.text.planning import render_plan
 from rlsim.results import Interval
-from rlsim.results.sweep import Plan
+from rlsim.results.sweep import Mean, Plan
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 
@@ -348,6 +348,16 @@ def test_plan_project_and_compare_have_one_interval_and_draws_are_common(tiny: S
     apart = [answer.best.numbers.step_s, answer.current.step_s]
     assert now.ratio.high / now.ratio.mean < np.prod([s.high / s.mean for s in apart if isinstance(s, Interval)])
     assert answer.objective_value == answer.best.step_p90_s
+
+
+def test_what_the_search_alone_has_seen_has_no_interval(tiny: Scenario) -> None:
+    found = plan(tiny, limits=replace(SYNC, draft_lengths=tuple(range(1, 8)), sizes=(8, 16)))
+    assert found.rest
+    assert all(isinstance(row.numbers.step_s, Mean) and row.replications == 1 for row in found.rest)
+    frame = found.to_frame()
+    assert frame["step_s"].notna().all()
+    for column in ("step_low_s", "step_high_s", "step_p90_s"):
+        assert frame[column].notna().sum() == len(found.finalists)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
 from rlsim.planning import sensitivity
-from rlsim.planning.sensitivity import AS_IT_IS, alternatives, narrowed, regret, saved, saved_by_input
+from rlsim.planning.sensitivity import AS_IT_IS, alternatives, narrowed, regret, regrets, saved, saved_by_input
 from rlsim.planning.stated_inputs import ACCEPTED, uncertain_inputs
 from rlsim.projection.project import project
 from rlsim.report.style import Style
@@ -99,6 +99,14 @@ def test_the_same_seed_gives_the_same_answer_for_any_number_of_jobs(tiny: Scenar
     assert sensitivity(tiny, jobs=2).as_dict() == answer.as_dict()
 
 
+def test_inputs_follow_the_scenario(tiny: Scenario) -> None:
+    keys = {item.key for item in uncertain_inputs(tiny)}
+    assert {"workload.group_correlation", ACCEPTED, "workload.response_tokens.log_sigma"} <= keys
+    plain = {item.key for item in uncertain_inputs(vary(tiny, "speculation.method=none"))}
+    assert keys - plain == {ACCEPTED}
+    assert all(item.low < item.high and item.reason and item.centred for item in uncertain_inputs(tiny))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -142,6 +150,13 @@ def test_two_normal_alternatives_have_the_regret_of_the_closed_form(parts: np.nd
     assert saved(steps, parts[1]) == pytest.approx(least_of_two(-gap, 1), rel=0.05, abs=2e-3)
     assert saved(steps, parts[2]) == pytest.approx(0.0, abs=0.02)
     assert saved(steps, parts[0]) <= regret(steps)
+
+
+def test_what_moves_all_alternatives_alike_is_worth_nothing(parts: np.ndarray) -> None:
+    steps = np.array([100 + 5 * parts[0], 101 + 5 * parts[0]])
+    assert regret(steps) == pytest.approx(0.0, abs=1e-9)
+    assert saved(steps, parts[0]) == pytest.approx(0.0, abs=1e-9)
+    assert regrets(steps) == pytest.approx([0.0, 1.0])
 
 
 def test_the_interval_narrows_by_what_is_known(parts: np.ndarray) -> None:

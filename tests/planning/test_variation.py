@@ -11,7 +11,7 @@ from rlsim.loading.variation import Overrides, split_gpus
 from rlsim.planning.grammar import Axis, grid, parse_axis, parse_sizes
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
-from rlsim.workload.acceptance import acceptance_of
+from rlsim.workload.acceptance import acceptance_of, two_parameter_rates
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
@@ -30,6 +30,13 @@ def test_mappings_nested_or_dotted_are_overrides(tiny: Scenario) -> None:
     assert vary(tiny, {"engine.version": "0.10"}).engine.version == "0.10"
     with pytest.raises(InputError, match="tensor_parallell"):
         vary(tiny, {"engine": {"tensor_parallell": 2}})
+
+
+def test_k_extends_the_two_parameter_form_exactly() -> None:
+    own = two_parameter_rates(0.886, 0.985, 3)
+    stated = {"acceptance_length": float(1 + own.sum()), "acceptance_decay": 0.985, "acceptance_at_draft_length": 3}
+    speculation = Speculation(method="eagle3", draft_length=7, **stated)
+    np.testing.assert_allclose(acceptance_of(speculation).position_rates, two_parameter_rates(0.886, 0.985, 7), 1e-9)
 
 
 def test_k_of_a_drafter_that_seldom_proposes_keeps_its_rates_per_proposal() -> None:
