@@ -1,6 +1,7 @@
 """The files of --out, and the keys of projection.json."""
 
 import json
+from collections import defaultdict
 
 import pytest
 from hypothesis import given
@@ -101,6 +102,16 @@ def test_counters_follow_the_curves(answer):
     counters = [e for e in events_of(made) if e["ph"] == "C" and e["pid"] == 1]
     assert [e["args"]["value"] for e in counters] == list(made.baseline.curves[0].values)
     assert {e["name"] for e in counters} == {"running sequences"}
+
+
+def test_slices_of_a_thread_nest_or_follow_each_other(projection):
+    threads = defaultdict(list)
+    for event in events_of(projection):
+        if event["ph"] == "X":
+            threads[event["pid"], event["tid"]].append(
+                (round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000))
+            )
+    assert not any(crossing(slices) for slices in threads.values())
 
 
 def crossing(slices):
