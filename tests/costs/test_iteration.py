@@ -76,6 +76,15 @@ def test_an_iteration_never_gets_shorter_with_more_sequences(case: str, speculat
     assert (np.diff(table.attention_s[1:], axis=0) >= -1e-12).all()
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_verification_costs_at_least_a_decode(case: str) -> None:
+    decode, verify = _costs(case).table, _costs(case, True).table
+    most = min(len(decode.step_s), len(verify.step_s))
+    assert (verify.step_s[1:most] >= decode.step_s[1:most]).all()
+    assert (verify.attention_s[1:most] >= decode.attention_s[1:most] * (1 - 1e-12)).all()
+    assert verify.tokens_per_sequence == 4
+
+
 def test_nothing_drafted_equals_the_baseline() -> None:
     """k = 0 at acceptance length 1, whatever the method says, is the autoregressive table."""
     base = builders.Costs(builders.scenario()).iteration
@@ -163,6 +172,15 @@ def test_experts_in_one_call_are_launched_like_a_dense_block() -> None:
     blocks, card = PrefillHost(attention_s=2e-4, dense_s=1e-4, moe_s=8e-4), builders.scenario("gpt-oss-120b").model
     seconds = [blocks.seconds(card, precision) for precision in ("bf16", "mxfp4")]
     assert seconds == pytest.approx([36 * 1e-3, 36 * 3e-4])
+
+
+def test_data_parallel_attention_captures_graphs_per_copy() -> None:
+    """Sixteen copies capture 512 tokens each: 4,096 sequences still replay."""
+    shape = {"attention_data_parallel": 16, "max_running_sequences": 4096}
+    given = builders.deepseek(engine=shape, workload={"prompts_per_step": 4096})
+    costs = builders.Costs(given).iteration_costs
+    assert len(costs.table.step_s) > 4000
+    assert "eager launches" not in costs.components
 
 
 def test_published_decode_iterations_of_llama_8b() -> None:

@@ -169,6 +169,15 @@ def test_training_takes_kernels_that_have_a_backward_pass() -> None:
     assert 2 < training / serving < 4
 
 
+def test_a_recurrent_iteration_does_not_grow_with_its_context() -> None:
+    given = layers("nemotron-3-nano-30b-a3b")
+    state = given.state_components(np.array([64.0]), 1)["recurrent state"]
+    assert state.seconds[0] > 0
+    assert layers("qwen3-8b").state_components(np.array([64.0]), 1) == {}
+    short, long = (given.cached_attention(np.array([64.0]), np.array([c]), 1).seconds[0] for c in (1e5, 1e6))
+    assert long == pytest.approx(10 * short, rel=0.01)  # six layers of attention do
+
+
 def test_sparse_attention_grows_by_its_index_keys_alone() -> None:
     """Beyond 2,048 tokens every further one costs 132 bytes of index key, or 32 heads of 128 in arithmetic."""
     card = load_card("glm-5")

@@ -58,3 +58,9 @@ def test_widths_add_in_squares_of_the_logarithm():
 @pytest.mark.parametrize("quantity", [Interval(0.0, 0.0, 0.0), Interval(0.0, 0.0, 1.0)])
 def test_what_is_zero_stays_zero(quantity):
     assert widened(quantity, 0.3) == quantity
+
+
+def test_a_lower_end_at_zero_stays_there():
+    found = widened(Interval(5.0, 0.0, 12.0), 0.1)
+    assert found.low == 0.0
+    assert found.high > 12.0

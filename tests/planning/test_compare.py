@@ -9,6 +9,14 @@ from rlsim.report.text.planning import render_comparison
 from rlsim.schema.scenario import Scenario
 
 
+def test_a_scenario_does_not_differ_from_itself(tiny: Scenario) -> None:
+    comparison = compare(tiny, tiny)
+    assert comparison.differences == {}
+    assert (comparison.speedup.mean, comparison.speedup.low, comparison.speedup.high) == (1.0, 1.0, 1.0)
+    assert comparison.explained_by is None
+    assert "do not differ" in render_comparison(comparison)
+
+
 def test_the_phase_that_changed_explains_the_difference(tiny: Scenario) -> None:
     comparison = compare(tiny, vary(tiny, "speculation.method=none"))
     assert comparison.paired

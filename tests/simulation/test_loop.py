@@ -175,6 +175,15 @@ def test_a_step_pays_for_every_rollout_and_trains_on_one_batch() -> None:
         assert (step.samples, step.total_tokens) == (16, 16 * (401 + PROMPT))
 
 
+def test_the_timeline_shows_every_rollout() -> None:
+    trace = traced(world_of(FixedCosts(), SHARE, LOGNORMAL, prompts=8, size=2))
+    first = trace.steps[0]
+    lane = [span for span in trace.spans if span.actor == "replica 0" and span.step == 0]
+    assert len(lane) == first.rollouts > 1
+    generation = next(span for span in trace.spans if span.phase == "generation_s" and span.step == 0)
+    assert max(s.end_s for s in trace.spans if s.actor.startswith("replica")) <= generation.end_s + 1e-9
+
+
 def test_too_few_usable_groups_end_as_infeasible() -> None:
     unlucky = workload(prompts_per_step=2, usable_group_share=0.5, max_rollouts_per_step=2)
     outcomes = []

@@ -115,6 +115,16 @@ def test_dispatch_of_static_and_round_robin() -> None:
     assert rollout(batch, iterations, Fleet(3, "round_robin", cost_table())).replica.tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
+def test_identical_sequences_by_hand() -> None:
+    table = cost_table(prefill_context_s=np.zeros(2))
+    batch = make_batch([100] * 12, [11] * 12)
+    result = rollout(batch, batch.response_tokens - 1, Fleet(3, "static", table, False))
+    expected = iteration_seconds(table, 0, 0, 400) + sum(iteration_seconds(table, 4, 100 + i, 0) for i in range(10))
+    assert result.finish_s == pytest.approx(np.full(12, expected), rel=1e-12)
+    assert result.imbalance == 1.0
+    assert result.counters.mean_batch == 4.0
+
+
 def test_running_curve_starts_full_and_ends_empty() -> None:
     batch = drawn()
     times, running = rollout(
