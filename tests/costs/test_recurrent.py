@@ -171,8 +171,9 @@ def test_training_takes_kernels_that_have_a_backward_pass() -> None:
 
 def test_a_recurrent_iteration_does_not_grow_with_its_context() -> None:
     given = layers("nemotron-3-nano-30b-a3b")
+    each = RecurrentBlock(given.operators, given.card.recurrent, 1).decode(np.array([64.0]), 1, False)
     state = given.state_components(np.array([64.0]), 1)["recurrent state"]
-    assert state.seconds[0] > 0
+    assert state.seconds[0] == pytest.approx(23 * each.seconds[0])
     assert layers("qwen3-8b").state_components(np.array([64.0]), 1) == {}
     short, long = (given.cached_attention(np.array([64.0]), np.array([c]), 1).seconds[0] for c in (1e5, 1e6))
     assert long == pytest.approx(10 * short, rel=0.01)  # six layers of attention do
