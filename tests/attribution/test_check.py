@@ -1,7 +1,5 @@
 """A check of a run: healthy ones, faults that were put in, and published runs that were slow."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -293,21 +291,3 @@ def test_a_log_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert told["step"]["measured_s"] == 151
     assert told["generation"]["verdict"] == "slow"
     assert told["train"]["verdict"] == "as expected"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--figure", "mfu"], "--figure mfu: expected NAME=VALUE"),
-        (["--steps", "1:2"], "--steps takes steps of a log"),
-        (["--noise", "3"], "--noise: must be at most 1.0"),
-        ([], "no time of the run is given; give one of step, generation"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["check", "quickstart", *words])
-    assert end.value.code == 2
-    message = capsys.readouterr().err
-    assert said in message
-    assert len(message.splitlines()) == 1

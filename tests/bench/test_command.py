@@ -2,11 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import programs
 import pytest
 
 import bench
@@ -15,14 +15,7 @@ from bench.cases import CaseList, read_cases, write_cases
 from bench.measurements import read_measurements
 
 EMPTY = {"schema": "rlsim.cases/1", "name": "x", "budget_s": 1, "target_spread": 0.1, "models": {}, "cases": []}
-BLOCK = "import sys, runpy\nfor name in {names!r}: sys.modules[name] = None\n"
-ENTRY = "sys.path[:0] = [{folder!r}]\nsys.argv[1:] = {arguments!r}\nrunpy.run_module('bench', run_name='__main__')"
-NOT_ON_THE_MEASURED_MACHINE = ["rlsim", "pydantic", "simpy", "scipy", "pyarrow", "yaml", "matplotlib", "typer"]
-
-
-def run(folder: Path, blocked: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
-    code = BLOCK.format(names=blocked) + ENTRY.format(folder=str(folder), arguments=[str(word) for word in arguments])
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+run = partial(programs.run, module="bench")
 
 
 @pytest.fixture
@@ -36,7 +29,7 @@ def carried(tmp_path: Path, tiny: CaseList) -> Path:
 
 def test_the_folder_measures_alone(carried: Path) -> None:
     options = ["--cases", carried / "cases.json", "--device", "cpu", "--out", carried / "out"]
-    done = run(carried, NOT_ON_THE_MEASURED_MACHINE, *options)
+    done = run(carried, programs.NOT_ON_THE_MEASURED_MACHINE, *options)
     assert (done.returncode, done.stderr) == (0, "")
     measured = read_measurements(carried / "out" / "measurements.json")
     assert [record.case for record in measured.of()] == read_cases(carried / "cases.json").cases

@@ -17,7 +17,6 @@ from bench.operators import prepare
 from bench.speculation import Sampling, propose, random_draft_head, random_state, random_target
 from bench.timing import StopRule, Watch
 from bench.transformer import cache_capacity
-from bench.weights import pack, unpack
 from bench.workbench import UnsupportedError, Workbench
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -87,15 +86,6 @@ def test_passes_one_by_one_draft_what_a_step_proposes() -> None:
         call()
         drafted.append(passes.token.clone())
     assert torch.equal(torch.stack(drafted, 1), proposed)
-
-
-def test_a_bucket_carries_every_tensor() -> None:
-    sources = [torch.arange(n, n + 5.0) for n in range(3)]
-    targets = [torch.zeros(5) for _ in sources]
-    bucket = torch.empty(15)
-    pack(sources, bucket)
-    unpack(bucket, targets)
-    assert all(torch.equal(*pair) for pair in zip(sources, targets, strict=True))
 
 
 @pytest.mark.parametrize("path", ["tensors", "foreach", "bucket"])

@@ -186,12 +186,6 @@ def test_a_number_that_is_none_is_refused(tmp_path: Path) -> None:
         journal.append(record("a", float("nan")))
 
 
-def test_an_impossible_folder_is_one_message(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BenchError, match="cannot write"):
-        Journal(tmp_path / "file" / "j", "run")
-
-
 def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "result.json"
     write_whole(path, "old", "cannot write")
@@ -208,14 +202,6 @@ def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: p
 
 
 # --- the bar appears on a terminal only -------------------------------------------------------------------------------
-
-
-def test_silent_unless_the_stream_is_a_terminal() -> None:
-    stream = io.StringIO()
-    bar = Progress(10, 0, stream=stream)
-    bar.advance("gemm")
-    bar.close()
-    assert stream.getvalue() == ""
 
 
 def test_bar_counts_what_was_measured_before() -> None:

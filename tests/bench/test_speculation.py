@@ -110,17 +110,6 @@ def test_cache_after_rollback_equals_a_fresh_forward_over_the_accepted_tokens() 
         assert torch.allclose(used.values[:, :settled], expected.values, atol=1e-4)
 
 
-def test_mixture_of_experts_target_steps_and_is_finite() -> None:
-    dims = ModelDims(**SMALL, width=8, vocabulary=7, layers=1, experts=6, top_k=2, draft_vocabulary=7)
-    generator = torch.Generator().manual_seed(51)
-    target = random_target(dims, CPU, torch.float32, generator)
-    head = random_draft_head(dims, CPU, torch.float32, generator)
-    state = random_state(target, 5, 6, 2, capacity=16)
-    tokens, _ = speculative_step(target, head, state, 2, Sampling(), KERNELS, generator)
-    assert ((tokens >= 0) & (tokens < 7)).all()
-    assert torch.isfinite(state.features).all()
-
-
 # --- rejection sampling -----------------------------------------------------------------------------------------------
 
 
@@ -169,37 +158,6 @@ def test_each_output_position_follows_the_target_and_acceptance_is_one_minus_tot
     for position in range(k):
         rate = 1.0 - 0.5 * (p[position] - q[position]).abs().sum().item()
         assert as_often(count > position + 1, int((count > position).sum()), rate), position
-
-
-def test_deterministic_draft_is_accepted_with_the_targets_probability_and_stays_lossless() -> None:
-    p = distributions(3, 5)
-    generator = torch.Generator().manual_seed(5)
-    draft = Draft(torch.tensor([[2, 4]]).expand(SAMPLES, -1))
-    tokens, count = verify(p.expand(SAMPLES, -1, -1), draft, generator)
-    assert as_often(count > 1, SAMPLES, p[0, 2].item())
-    follows(tokens, count, p)
-
-
-def test_reduced_draft_vocabulary_is_lossless() -> None:
-    p, q = distributions(2, 6), torch.softmax(torch.tensor([[0.3, 1.0, -0.5]]), -1)
-    to_target = torch.tensor([5, 0, 3])
-    generator = torch.Generator().manual_seed(6)
-    rows = q.expand(SAMPLES, 1, 3).contiguous()
-    indices = draw(rows, generator)
-    tokens, count = verify(p.expand(SAMPLES, -1, -1), Draft(to_target[indices], rows, indices, to_target), generator)
-    follows(tokens, count, p[:1])
-    assert as_often(count > 1, SAMPLES, torch.minimum(p[0, to_target], q[0]).sum().item())
-
-
-def test_greedy_target_accepts_exactly_its_argmax() -> None:
-    logits = torch.tensor([[[0.0, 3.0, 1.0], [2.0, 0.0, 1.0], [0.0, 0.0, 9.0]]])
-    p = sampling_probabilities(logits, temperature=0.0)
-    tokens, count = verify(p, Draft(torch.tensor([[1, 0]])))
-    assert tokens.tolist() == [[1, 0, 2]]
-    assert count.tolist() == [3]
-    tokens, count = verify(p, Draft(torch.tensor([[1, 1]])))
-    assert count.tolist() == [2]
-    assert tokens[0, :2].tolist() == [1, 0]
 
 
 def test_top_k_and_top_p_keep_the_smallest_sufficient_set() -> None:

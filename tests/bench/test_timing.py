@@ -66,11 +66,6 @@ def test_a_noisy_call_ends_at_the_time_bound(clock: Clock) -> None:
     assert sample.spread > 0.1
 
 
-def test_seconds_are_per_call_of_the_pass(clock: Clock) -> None:
-    sample = measure([spend(clock, [0.01])] * 4, CPU, "eager", StopRule(max_seconds=10.0))
-    assert math.isclose(sample.seconds_median, 0.01)
-
-
 def test_watch_notices_a_slowed_device(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = [1.0]
     monkeypatch.setattr(timing, "measure", lambda *_: summarise([pace[0]]))

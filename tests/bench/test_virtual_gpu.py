@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 from virtual_gpu import DISPATCH_S, KERNEL_S, LINK_BYTES_PER_S, MEMORY_BYTES, virtual_gpu
 
-from bench import operators, recording, run, speculation
+from bench import recording, run
 from bench.attention import KERNELS
 from bench.cases import COLLECTIVES, HANDED_OVER, Case, is_isolated
 from bench.measurements import Measurement, Measurements, read_measurements
@@ -143,43 +143,6 @@ def test_every_attention_kernel_can_be_captured(kernel: str) -> None:
         on = Workbench(GPU, SMALL.models, memory={"kernels 32/8/128": [kernel]})
         for case in (case_of("verify_attention", heads=32, kv_heads=8), case_of("speculative_step", mode="graph")):
             assert one_record(case, on).sample
-
-
-def test_waiting_for_the_device_inside_a_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = speculation.verify
-
-    def waiting(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, count = exact(*arguments)
-        count.max().item()
-        return tokens, count
-
-    monkeypatch.setattr(speculation, "verify", waiting)
-    with virtual_gpu():
-        on = Workbench(GPU, SMALL.models)
-        assert "capturing" in one_record(case_of("speculative_step", mode="graph"), on).unsupported
-        assert one_record(case_of("speculative_step", mode="eager"), on).sample
-
-
-def test_a_tensor_left_on_the_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_device = operators.rope_table
-    monkeypatch.setattr(operators, "rope_table", lambda rows, width, _: on_device(rows, width, torch.device("cpu")))
-    with virtual_gpu():
-        assert "device" in one_record(case_of("rotary"), Workbench(GPU, SMALL.models)).unsupported
-
-
-def test_a_kernel_that_no_operator_counts_shows_in_the_self_check(
-    records: Measurements, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    forward = speculation.decoder_layer
-    monkeypatch.setattr(speculation, "decoder_layer", lambda x, *rest: forward(x + 0.0 * x, *rest))
-    assumed = replace(
-        AXES.assumed, depths=(), compiled_depths=(), chain_elements=(), drafts=(), weight_tensors=(), trained=()
-    )
-    axes = replace(AXES, models=("qwen3-8b",), rows=(1, 2), composites=((1, 0, 1024),), assumed=assumed)
-    with virtual_gpu():
-        longer = run.run(cases_of(axes, on_gpu=True), "cuda", tmp_path, progress=False).whole
-    errors = [check_of(whole, tmp_path / str(id(whole))).points[0].error for whole in (records, longer)]
-    assert errors[1] < errors[0] - 0.01
 
 
 def test_the_full_list_fits_into_memory() -> None:

@@ -1,7 +1,5 @@
 """A sample of the trials behind docs/check_trials.md."""
 
-from __future__ import annotations
-
 from benchmarks.check_trials import SCENARIOS, TRIALS, Trial, place_of, tables, trials
 from rlsim.attribution.check import check
 from rlsim.loading.scenario import load_scenario

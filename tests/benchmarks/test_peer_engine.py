@@ -1,7 +1,5 @@
 """The comparison with AIConfigurator, as far as it runs without that package."""
 
-import json
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -19,13 +17,6 @@ def peer(script) -> ModuleType:
     return script("benchmarks/peer_engine.py")
 
 
-def written(tmp_path: Path, *rows: dict[str, str]) -> Path:
-    table = tmp_path / "table.csv"
-    lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
-    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return table
-
-
 def test_score(peer):
     assert peer.score([-0.1, 0.2, 0.4]) == (0.2, 0.2, 0.36)
 
@@ -36,13 +27,6 @@ def test_question_splits_the_batch_over_attention_copies(peer):
     assert (engine["tp"], engine["dp"], engine["moe_tp"], engine["moe_ep"]) == (1, 8, 1, 8)
     assert (question["batch"], question["prompt"], question["response"]) == (8, 900, 450)
     assert question["serving"] is False
-
-
-def test_rows_without_a_checkpoint_or_a_draft_length_are_refused(peer):
-    with pytest.raises(peer.RefusedError, match="no checkpoint"):
-        peer.question_of(ROW | {"model": "someone/Else"})
-    with pytest.raises(peer.RefusedError, match="spec_k"):
-        peer.question_of(ROW | {"spec_method": "mtp", "spec_k": ""})
 
 
 @pytest.mark.parametrize(
@@ -73,32 +57,3 @@ def test_comparison_of_rows_that_both_answer(peer, monkeypatch):
     assert any(line.startswith("plain, several nodes or trays") for line in text.splitlines())
     assert not any("one node" in line for line in text.splitlines())
     assert text.endswith("4 rows; refused: rlsim 2, AIConfigurator 2")
-
-
-def complaint(peer, capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        peer.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
-    return err
-
-
-def test_missing_package_is_one_line(peer, tmp_path, monkeypatch, capsys):
-    lacking = tmp_path / "aiconfigurator"
-    lacking.mkdir()
-    (lacking / "__init__.py").write_text("raise ModuleNotFoundError('none', name='aiconfigurator')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    message = complaint(peer, capsys, written(tmp_path, ROW))
-    assert "aiconfigurator is not installed" in message and "rlsim[peer]" in message
-
-
-def test_bad_files_are_one_line(peer, tmp_path, monkeypatch, capsys):
-    table = written(tmp_path, ROW)
-    assert "--peer-python" in complaint(peer, capsys, table, "--peer-python", tmp_path / "none")
-    assert "cannot be read" in complaint(peer, capsys, tmp_path / "none.csv")
-    assert "spec_method" in complaint(peer, capsys, written(tmp_path, {"id": "a", "flag": ""}))
-    assert "no row" in complaint(peer, capsys, written(tmp_path, ROW | {"flag": "far_above_floor"}))
-    monkeypatch.setattr(peer, "ask_peer", lambda python, questions: [])
-    bad = tmp_path / "bad.json"
-    bad.write_text(json.dumps([1]))
-    assert "bad.json" in complaint(peer, capsys, written(tmp_path, ROW), "--rlsim-json", bad)

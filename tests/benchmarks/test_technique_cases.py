@@ -1,7 +1,5 @@
 """Published speed-ups of techniques beside their predictions: what the benchmark says of them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

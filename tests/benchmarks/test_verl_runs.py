@@ -1,7 +1,5 @@
 """verl's six runs under one scenario: what the benchmark prints."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -269,16 +269,6 @@ def test_older_engine_version_serves_what_the_current_one_lacks(package: Path, t
     assert tables.metadata["operations"]["all_reduce"]["engine_version"] == "0.9"
 
 
-def test_same_package_gives_the_same_bytes(package: Path, tmp_path: Path) -> None:
-    put(package, "moe", "vllm", "moe", moe_rows({"bfloat16": 1.0}))
-    for name in ("first", "second"):
-        import_tables("toy", "vllm", tmp_path / name, package)
-    files = sorted(path.relative_to(tmp_path / "first") for path in (tmp_path / "first").rglob("*.*"))
-    assert len(files) == 3
-    for path in files:
-        assert (tmp_path / "first" / path).read_bytes() == (tmp_path / "second" / path).read_bytes()
-
-
 def test_circumstances_tell_origin_and_licence(package: Path, tmp_path: Path) -> None:
     meta = package / "systems" / "data" / "toy" / "gemm" / "vllm" / "1.0" / "collection_meta.yaml"
     meta.write_text("collected_at: '2026-08-31'\n", encoding="utf-8")
@@ -291,10 +281,6 @@ def test_circumstances_tell_origin_and_licence(package: Path, tmp_path: Path) ->
     assert "gemm: 180 of 180 rows kept" in report.text()
     fitted = tables.fitted_efficiency("gemm", "bf16")
     assert fitted is not None and fitted.floor_s == pytest.approx(3e-6, rel=0.1)
-
-
-def test_systems_are_listed(package: Path) -> None:
-    assert list_systems(package) == [("toy", "vllm", "1.0")]
 
 
 def test_unknown_system_and_engine_are_told_what_is_there(package: Path, tmp_path: Path) -> None:

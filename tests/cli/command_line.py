@@ -1,7 +1,5 @@
 """What tests of the command line share: a small scenario file, the program as a process, its complaints."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """A small scenario file on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

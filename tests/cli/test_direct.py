@@ -1,7 +1,5 @@
 """Command lines read without typer mean what typer takes them for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The entry point ``rlsim`` in a process of its own, and called by another program."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Output that fails: files that cannot be written, full disks, readers that stop listening."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """rlsim plot: the pictures of finished results again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path

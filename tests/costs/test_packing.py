@@ -140,8 +140,3 @@ def test_packed_micro_batches_never_hold_more_than_their_capacity_on_average() -
     """Optimizer steps differ in length: their mean micro-batch count, rounded down, would overfill each."""
     lengths = np.array([100.0] * 7 + [0.0] * 3)
     assert dealt_bins(bins_by_step(lengths, 100.0, 5, 1), 1).tokens <= 100.0
-
-
-def test_without_packing_each_sample_is_padded_to_the_longest() -> None:
-    batch = padded_samples(np.array([10.0, 20.0, 30.0, 40.0]), 2, 1, 1)
-    assert (batch.count, batch.tokens, batch.sum_squared, batch.balance) == (2, 40.0, 1600.0, 1.0)

@@ -171,8 +171,9 @@ def test_training_takes_kernels_that_have_a_backward_pass() -> None:
 
 def test_a_recurrent_iteration_does_not_grow_with_its_context() -> None:
     given = layers("nemotron-3-nano-30b-a3b")
+    each = RecurrentBlock(given.operators, given.card.recurrent, 1).decode(np.array([64.0]), 1, False)
     state = given.state_components(np.array([64.0]), 1)["recurrent state"]
-    assert state.seconds[0] > 0
+    assert state.seconds[0] == pytest.approx(23 * each.seconds[0])
     assert layers("qwen3-8b").state_components(np.array([64.0]), 1) == {}
     short, long = (given.cached_attention(np.array([64.0]), np.array([c]), 1).seconds[0] for c in (1e5, 1e6))
     assert long == pytest.approx(10 * short, rel=0.01)  # six layers of attention do
@@ -196,14 +197,6 @@ def test_a_sparse_block_is_the_measured_module() -> None:
     batch, context = np.array([64.0]), np.array([32_768.0])
     whole = block._projections((own, True), batch).seconds + block._attention((own, True), batch, context).seconds
     assert whole[0] == pytest.approx(269.1e-6, rel=0.02)
-
-
-def test_costs_are_defined_up_to_a_million_tokens() -> None:
-    for model, hardware in (("qwen3.5-9b", "b200_sxm"), ("nemotron-3-nano-30b-a3b", "b200_sxm")):
-        given = layers(model, hardware)
-        contexts = np.array([1.0, 1e3, 1e4, 1e5, 1e6])
-        seconds = given.cached_attention(np.full(5, 4.0), contexts, 1).seconds
-        assert np.isfinite(seconds).all() and (np.diff(seconds) >= 0).all()
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

@@ -1,13 +1,11 @@
 """Sliding windows: closed forms, the mean of two kinds of layers, and windows that hold everything."""
 
-import itertools
 from typing import Any
 
 import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.memory import engine_memory, kv_bytes_per_gpu_token
 from rlsim.costs.operators import work
 from rlsim.costs.operators.device import device_of
@@ -82,26 +80,6 @@ def test_a_window_as_long_as_the_context_changes_nothing(hardware: str, queries:
     batch, prompts = np.array([0.3, 1.0, 7.7]), np.array([33.0, 1024.0, 4096.0])
     times = [operators.prefill_attention(card, 1, batch, prompts) for card in (plain, windowed)]
     assert _exactly(*times)
-
-
-def _iterations(card: ModelCard, **sections: Any) -> IterationCosts:
-    return builders.Costs(_scenario(card, trainer={"recompute": "full"}, **sections)).iteration_costs
-
-
-def test_a_window_as_long_as_every_sequence_changes_no_price() -> None:
-    plain, windowed = (_iterations(_card(window)).table for window in (None, builders.WORKLOAD["max_sequence_tokens"]))
-    for name in ("step_s", "attention_s", "prefill_s"):
-        assert np.array_equal(getattr(plain, name), getattr(windowed, name))
-    assert plain.kv_capacity_tokens == windowed.kv_capacity_tokens
-
-
-def test_shorter_windows_never_slow_an_iteration_nor_fill_the_cache() -> None:
-    tables = [_iterations(_card(window)).table for window in (64, 512, 2048, None)]
-    for shorter, longer in itertools.pairwise(tables):
-        assert np.all(shorter.attention_s <= longer.attention_s * (1 + 1e-12))
-        assert np.all(shorter.prefill_s <= longer.prefill_s * (1 + 1e-12))
-        assert shorter.kv_capacity_tokens >= longer.kv_capacity_tokens
-    assert tables[0].attention_s.sum() < 0.8 * tables[-1].attention_s.sum()
 
 
 def test_cache_of_windowed_layers_by_hand() -> None:

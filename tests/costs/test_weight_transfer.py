@@ -4,16 +4,13 @@ from typing import Any
 
 import builders
 import pytest
-from pydantic import ValidationError
 
 from rlsim.costs.memory import weight_bytes
 from rlsim.costs.operators.collectives import LINK_EFFICIENCY
 from rlsim.costs.overheads import overheads_of
 from rlsim.costs.trainer.layout import train_layout, weight_tensors
 from rlsim.costs.transfer.job import WeightTransfer, job_of
-from rlsim.errors import InputError
 from rlsim.loading.models import load_card
-from rlsim.loading.scenario import load_scenario
 from rlsim.parameters.terms import fitted_of
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -92,27 +89,6 @@ def test_the_job_of_a_scenario_by_hand() -> None:
     fsdp = job_of(_split(trainer={"backend": "fsdp"}, loop={"refit_onload": True}))
     assert (fsdp.sender.copy_gpus, fsdp.sender.fsdp) == (8, True)
     assert fsdp.sender.onload_bytes == pytest.approx(4 * parameter_counts(_split().model).total / 8)
-
-
-@pytest.mark.parametrize(
-    ("method", "colocated", "message"),
-    [
-        ("cuda_ipc", False, "same GPUs"),
-        ("nccl_broadcast", True, "split cluster"),
-        ("nccl_reshard", True, "split cluster"),
-        ("rdma", True, "split cluster"),
-        ("delta_sharded", True, "split cluster"),
-    ],
-)
-def test_methods_need_their_kind_of_cluster(method: str, colocated: bool, message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        (builders.scenario if colocated else _split)(loop={"refit_method": method})
-
-
-def test_a_framework_that_no_transfer_measured_is_named_with_those_that_were() -> None:
-    with pytest.raises(InputError, match=r"nemo_rl.*and other"):
-        load_scenario("quickstart", ["loop.refit_framework=nobodys"])
-    load_scenario("quickstart", ["loop.refit_framework=other"])
 
 
 def test_a_model_held_whole_by_every_trainer_gathers_nothing() -> None:

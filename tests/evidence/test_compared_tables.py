@@ -2,19 +2,16 @@
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from measured_tables import PHASES, ROW, TRAINING, TRANSFER, row, write
+from measured_tables import PHASES, ROW, TRAINING, TRANSFER, write
 
 from rlsim.errors import InputError
 from rlsim.evidence.compare import validate_table
-from rlsim.evidence.tables import COLUMNS, Kind, kind_of
+from rlsim.evidence.tables import Kind, kind_of
 from rlsim.report.text.validation import rows_csv
 from rlsim.results.validation import ComparedRow, Score, Validation
-
-Run = Callable[..., tuple[int, str, str]]
 
 TABLES = {
     Kind.STEPS: ROW,
@@ -79,17 +76,9 @@ def test_a_table_of_no_kind_is_told_the_nearest_and_what_it_lacks(tmp_path: Path
         kind(["a", "b"])
     with pytest.raises(InputError, match="columns gpu, tpot_ms or decode_step_ms_est are missing"):
         kind([name for name in TABLES[Kind.ITERATIONS] if name not in ("gpu", "tpot_ms")])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.STEPS])
-def test_a_wrong_kind_names_the_columns_that_are_missing(kind: Kind, run: Run, tmp_path: Path) -> None:
-    table = write(tmp_path / "t.csv", [row()])
-    code, out, err = run("validate", table, "--kind", kind)
-    assert (code, out) == (2, "")
-    assert f"is no table of {kind}" in err
-    first = next(entry.split("|")[-1] for entry in COLUMNS[kind].split() if not set(entry.split("|")) & set(ROW))
-    assert first in err
-    assert len(err) <= 600
+    (tmp_path / "t.csv").write_text(",".join(TABLES[Kind.CURVES]) + "\n")
+    with pytest.raises(InputError, match="has a header but no rows"):
+        validate_table(tmp_path / "t.csv")
 
 
 def test_a_stated_kind_wins_over_the_columns(tmp_path: Path) -> None:
@@ -97,16 +86,6 @@ def test_a_stated_kind_wins_over_the_columns(tmp_path: Path) -> None:
     assert [validate_table(table, kind, replications=1).kind for kind in ("curves", "steps")] == ["curves", "steps"]
     with pytest.raises(InputError, match="kind must be one of steps, iterations"):
         validate_table(table, "epochs")
-
-
-@pytest.mark.parametrize("text", ["", "\n", "id,curve_kind,series,x_name,x,y_name,y\n", '"a\n', "x" * 200_000])
-def test_files_that_are_no_tables_are_one_message(text: str, run: Run, tmp_path: Path) -> None:
-    table = tmp_path / "t.csv"
-    table.write_text(text)
-    code, out, err = run("validate", table, "--json")
-    assert (code, out) == (2, "")
-    assert 0 < len(err) <= 600
-    assert "Traceback" not in err
 
 
 def test_bias_and_errors_are_shares_of_the_measured_values() -> None:

@@ -39,33 +39,6 @@ def test_json_is_one_object_and_nothing_else(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "argv",
-    [
-        ("validate",),
-        ("validate", "absent.csv"),
-        ("validate", "absent.csv", "--published"),
-        ("validate", "--published", "--date", "today"),
-        ("validate", "--sweep", "absent.csv"),
-        ("validate", "absent.csv", "--replications", "0"),
-    ],
-)
-def test_bad_input_is_one_message_and_exit_code_2(run: Run, argv: tuple[str, ...]) -> None:
-    code, out, err = run(*argv)
-    assert (code, out) == (2, "")
-    assert err.strip()
-    assert "Traceback" not in err
-
-
-def test_nothing_is_left_where_the_folder_cannot_be_written(run: Run, tmp_path: Path) -> None:
-    table = write(tmp_path / "t.csv", [row()])
-    (tmp_path / "file").write_text("mine")
-    code, _, err = run("validate", table, "--out", tmp_path / "file")
-    assert code == 2
-    assert "is a file" in err
-    assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
     ("former", "words", "hint"),
     [
         ("validate t.csv --json", "table t.csv --json", ""),

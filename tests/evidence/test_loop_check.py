@@ -1,17 +1,14 @@
 """The real loop beside its predictions: journals replayed by the simulation, scores, files and the command."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from bench.loop.measure import QUICK, measure_loop
 from bench.loop.settings import LoopSettings
 from rlsim.calibration.loop_stack import LoopStacks, measure_stacks, scenario_of, settings_of, with_drawn_lengths
-from rlsim.cli.calibrate import app
 from rlsim.errors import InputError
 from rlsim.evidence.loop.check import configurations, predict, read_journal, replay, run_predicted, undisturbed
 from rlsim.loading.scenario import load_scenario
@@ -47,12 +44,6 @@ def test_a_lagged_journal_replays_within_two_percent(stacks: LoopStacks, name: s
     assert iterations[0] == pytest.approx(iterations[1], rel=0.02)
 
 
-def test_another_rule_does_not_replay(stacks: LoopStacks) -> None:
-    settings, events = read_journal(HERE / "replayed_lag_1.jsonl")
-    turns = replace(settings, lag=0, lengths=tuple(map(tuple, settings.response_lengths().tolist())))
-    assert abs(replay(stacks, turns, events).error) > 0.05
-
-
 def test_undisturbed_events_are_never_longer() -> None:
     _, events = read_journal(HERE / "replayed_lag_1.jsonl")
     for before, after in zip(events, undisturbed(events), strict=True):
@@ -70,16 +61,6 @@ def test_a_configuration_is_a_scenario_that_meets_the_same_lengths(stacks: LoopS
         assert lengths.max() <= settings.response_tokens[-1]
         assert scenario.loop.lag == settings.lag
         assert scenario.simulation.measured_stack == stacks.stacks[stacks.setting(settings)]
-
-
-def test_the_configurations_cover_what_the_check_promises() -> None:
-    asked = [settings for settings, _ in configurations()]
-    assert len(asked) >= 12
-    assert {one.draft_length for one in asked if one.drafter == "model"} >= {1, 3, 7}
-    assert {one.drafter for one in asked} == {"none", "model", "ngram"}
-    assert {(one.placement, one.lag) for one in asked} == {("shared", 0), ("split", 0), ("split", 1), ("split", 2)}
-    names = {one.name for one in asked}
-    assert {over for _, over in configurations() if over} <= names
 
 
 def test_the_files_load_and_project_like_any_scenario(stacks: LoopStacks, tmp_path: Path) -> None:
@@ -169,8 +150,3 @@ def test_scores_count_errors_coverage_and_the_best_draft_length() -> None:
     assert scores.speedup_median_abs_error == pytest.approx(0.1)
     assert scores.exposed_median_abs_error == pytest.approx(0.05)
     assert scores.best == {"model": (1, 3, pytest.approx(1.5 / 1.4 - 1))}
-
-
-def test_the_former_spelling_names_the_command() -> None:
-    group: Any = get_command(app)
-    assert group.translated(["--check-loop", "--json"]) == ["check-loop", "--json"]

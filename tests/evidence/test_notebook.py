@@ -30,8 +30,3 @@ def test_every_cell_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     out = capsys.readouterr().out
     assert "5 rows of kind steps, 5 simulated" in out
     assert "worst: nemorl-v0.5.0-h100-dsv3-dapo-sync-512g" in out
-
-
-def test_outputs_are_committed() -> None:
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    assert all(cell["outputs"] for cell in cells if cell["cell_type"] == "code" and "print(" in "".join(cell["source"]))

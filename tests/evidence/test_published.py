@@ -2,23 +2,8 @@
 
 import pytest
 
-from rlsim.evidence.published import measured_speculation, published_refits, published_table, study
-from rlsim.evidence.steps import scenario_of
-from rlsim.evidence.tables import STEP_COLUMNS, SkippedRow, read_table
+from rlsim.evidence.published import measured_speculation, study
 from rlsim.report.text.validation import group_errors
-
-
-def test_published_steps_are_simulable_or_say_why_not() -> None:
-    reasons, ids = list[str](), list[str]()
-    for record in read_table(published_table("rl_steps.csv"), STEP_COLUMNS):
-        ids.append(record.cells["id"])
-        try:
-            scenario_of(record.cells)
-        except SkippedRow as reason:
-            reasons.append(str(reason))
-    assert len(set(ids)) == 68
-    assert len(reasons) == 7
-    assert sum("is not given" in reason for reason in reasons) == 6
 
 
 def test_the_study_is_predicted_cell_by_cell() -> None:
@@ -45,10 +30,3 @@ def test_speedup_at_fixed_batch_follows_the_acceptance_length() -> None:
     for values in ratios.values():
         assert max(values) == pytest.approx(min(values), rel=1e-9)
     assert ratios["3"][0] > ratios["5"][0] > ratios["7"][0]
-
-
-def test_every_published_refit_is_compared_or_left_out_with_a_reason() -> None:
-    compared, left_out = published_refits()
-    assert len(compared) + len(left_out) == 22
-    assert {cell.group for cell in compared} == {"refit, NeMo-RL", "refit, verl"}
-    assert all(reason for _, reason in left_out.items())

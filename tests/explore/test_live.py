@@ -1,7 +1,5 @@
 """Sliders over a warm scenario: the quick answer near the exact one, the exact one that of project, the page safe."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import threading

@@ -1,4 +1,4 @@
-"""Conventions of the code (CONTRIBUTING.md), held by the machine."""
+"""Conventions of the code and of the house (CONTRIBUTING.md), held by the machine."""
 
 import ast
 import subprocess
@@ -11,10 +11,12 @@ import pytest
 import bench
 import rlsim
 
+ROOT = Path(__file__).parents[2]
 PACKAGES = [Path(package.__path__[0]) for package in (rlsim, bench)]
 FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
+MOST_MODULES, MOST_FLOORS = 20, 14
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -44,7 +46,35 @@ def test_files_and_functions_stay_small_and_public_names_are_documented(path: Pa
     assert not text.strip() or ast.get_docstring(tree)
 
 
-def test_projecting_never_imports_torch() -> None:
-    code = "import sys, rlsim.projection.project, rlsim.report.folder; sys.exit('torch' in sys.modules)"
+def test_projecting_imports_no_library_of_other_commands() -> None:
+    wanted = "rlsim.cli, rlsim.projection.project, rlsim.report.folder, rlsim.report.text.projection"
+    others = ("torch", "omegaconf", "matplotlib")
+    code = f"import sys, {wanted}; sys.exit(' '.join(name for name in {others} if name in sys.modules) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- the house: rooms of the import contract, the map of them, how large a room may be, and its mutants ---------------
+
+
+def test_the_map_of_rooms_is_what_the_import_contract_says() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "rooms", "--check"])
+    assert done.returncode == 0, "run scripts/rooms"
+
+
+def test_rooms_and_floors_stay_few(script) -> None:
+    floors = script("scripts/rooms").floors()
+    assert len(floors) <= MOST_FLOORS
+    assert {path.stem for path in PACKAGES[0].glob("*.py")} == {"__init__", "__main__", "errors", "units"}
+    folders = [folder for folder in PACKAGES[0].rglob("*") if (folder / "__init__.py").exists()]
+    sizes = {str(folder): len([*folder.glob("*.py")]) - 1 for folder in folders}
+    assert {folder: size for folder, size in sizes.items() if size > MOST_MODULES} == {}
+
+
+def test_every_mutant_changes_a_line_that_is_there(script) -> None:
+    module = script("scripts/mutants")
+    found = list(module.all_mutants())
+    assert {mutant.room for mutant in found} == set(module.ROOMS)
+    for mutant in found:
+        compile(mutant.text, mutant.module, "exec")
+        assert mutant.text != (module.ROOT / "rlsim" / mutant.module).read_text(encoding="utf-8"), mutant

@@ -16,7 +16,6 @@ from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.projection.summary import _generation, phase_parts, provenance_of
 from rlsim.projection.variant import simulate_variant
-from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.workload import acceptance, batches
@@ -69,10 +68,6 @@ def test_no_price_is_asked_and_nothing_is_drawn_while_time_passes(name: str, mon
     assert simulate(scenario, workload, priced).steps == expected.steps
 
 
-def parts_of(arm: Variant, phase: str) -> dict[str, float]:
-    return {part.name: part.seconds for part in arm.parts if part.phase == phase}
-
-
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [*((name, ()) for name in SCENARIOS), ("quickstart", LONG_PROMPTS), ("quickstart", PREEMPTED)],
@@ -86,13 +81,6 @@ def test_parts_of_generation_are_counted_and_not_stretched_to_fit(name: str, ove
     assert counted <= 1.01 * phase_s
     assert sum(part.seconds for part in _generation(run, phase_s, count)) == pytest.approx(phase_s, rel=1e-9)
     assert sum(p.seconds for p in phase_parts(run) if p.phase == "generation_s") == pytest.approx(phase_s, rel=1e-9)
-
-
-def test_prefill_of_long_prompts_has_its_own_part() -> None:
-    arm = project(one("quickstart", *LONG_PROMPTS, "speculation={method: none}")).candidate
-    parts = parts_of(arm, "generation_s")
-    assert parts["prefill"] > 0.1 * arm.phases.generation_s.mean
-    assert {"imbalance", "feed-forward", "attention"} <= parts.keys()
 
 
 def test_a_device_without_tables_has_nothing_measured() -> None:

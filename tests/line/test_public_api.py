@@ -1,7 +1,5 @@
 """The public surface: what `import rlsim` offers and what it costs."""
 
-import subprocess
-import sys
 from importlib.metadata import version
 
 import pytest
@@ -28,10 +26,3 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_version_is_the_installed_one() -> None:
     assert rlsim.__version__ == version("rlsim")
-
-
-def test_importing_costs_nothing_until_something_is_used() -> None:
-    heavy = ("numpy", "pydantic", "simpy", "typer", "yaml")
-    code = f"import sys, rlsim; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")

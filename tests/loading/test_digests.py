@@ -127,11 +127,6 @@ def test_the_digest_follows_whatever_an_answer_reads(
     assert scenario_digest(scenario) != before
 
 
-def test_tables_that_are_not_where_they_are_said_to_be(small: Path) -> None:
-    text = message(small, "hardware.operator_tables=./absent")
-    assert "hardware.operator_tables: no folder './absent' of measured tables" in text
-
-
 # words that go with keys
 
 

@@ -9,12 +9,6 @@ import rlsim
 import rlsim.planning as planning
 
 
-def test_names_are_there_and_documented() -> None:
-    assert planning.__all__ == sorted(planning.__all__)
-    for name in planning.__all__:
-        assert getattr(planning, name).__doc__, name
-
-
 @pytest.mark.parametrize("name", ["compare", "plan", "sensitivity", "sweep"])
 def test_functions_are_functions_whatever_is_imported_first(name: str) -> None:
     """A module of the same name never hides one."""

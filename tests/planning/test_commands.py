@@ -68,26 +68,3 @@ def test_sensitivity_and_compare_print_their_answers(run: Run, tiny: Scenario, f
     sides = ["--set-a", "loop.refit_fixed_s=1", "--set-b", "loop.refit_fixed_s=2", "--set", "engine.tensor_parallel=1"]
     told = json.loads(run("compare", file, str(other), *sides, "--json")[1])
     assert told["differences"] == {"loop.refit_fixed_s": [1, 2]}
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["sweep", "FILE", "--vary", "nonsense=1:3"], "unknown key 'nonsense'"),
-        (["sweep", "FILE"], "at least one --vary"),
-        (["sweep", "FILE", "--vary", "cluster.num_gpus=abc", "--jobs", "1"], "none of the 1 cells can run"),
-        (["sweep", "FILE", "--vary", "k=1", "--jobs", "0"], "--jobs must be at least 1"),
-        (["plan", "FILE", "--objective", "mean,regret"], "regret is no statistic of a plan any more"),
-        (["plan", "FILE", "--near-evidence"], "rlsim project names the nearest measured runs"),
-        (["plan", "FILE", "--target-step-s", "3"], "write --objective gpus=SECONDS"),
-        (["plan", "FILE", "--gpus", "0"], "at least 1 GPU"),
-        (["plan", "FILE", "--steps", "9", "--deadline-hours", "1e-5", "--max-staleness", "0"], "no plan keeps to"),
-        (["sensitivity", "FILE", "--uncertain", "x"], "is not KEY=LOW:HIGH"),
-        (["compare", "FILE", "nowhere.yaml"], "nowhere.yaml"),
-    ],
-)  # fmt: skip
-def test_bad_input_ends_with_2_and_one_message(run: Run, file: str, argv: list[str], said: str) -> None:
-    code, out, err = run(*(file if item == "FILE" else item for item in argv))
-    assert (code, out) == (2, "")
-    assert said in err
-    assert err.count("\n") == 1

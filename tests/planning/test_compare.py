@@ -4,7 +4,6 @@ import pytest
 
 from rlsim.loading.scenario import vary
 from rlsim.planning import compare
-from rlsim.planning.compare import differences
 from rlsim.projection.project import project
 from rlsim.report.text.planning import render_comparison
 from rlsim.schema.scenario import Scenario
@@ -16,11 +15,6 @@ def test_a_scenario_does_not_differ_from_itself(tiny: Scenario) -> None:
     assert (comparison.speedup.mean, comparison.speedup.low, comparison.speedup.high) == (1.0, 1.0, 1.0)
     assert comparison.explained_by is None
     assert "do not differ" in render_comparison(comparison)
-
-
-def test_differences_are_dotted_keys_of_what_counts(tiny: Scenario) -> None:
-    other = vary(tiny, "name=other", "question=why", "engine.tensor_parallel=2", "trainer.lora_rank=16")
-    assert differences(tiny, other) == {"engine.tensor_parallel": (1, 2), "trainer.lora_rank": (None, 16)}
 
 
 def test_the_phase_that_changed_explains_the_difference(tiny: Scenario) -> None:

@@ -125,15 +125,3 @@ def test_contradictions_are_refused_in_any_order(tiny: Scenario, pair: tuple[str
             vary(tiny, *order)
         with pytest.raises(InputError):
             load_scenario("quickstart", order)
-
-
-def test_three_acceptances_beside_a_word_are_three_answers(tiny: Scenario) -> None:
-    axes = ["k=2", "speculation.acceptance_length=1.2,2,3"]
-    result, turned = sweep(tiny, axes), sweep(tiny, axes[::-1])
-    steps = [row["step_s"] for row in result.rows]
-    assert steps[0] > steps[1] > steps[2]
-    assert sorted(row["step_s"] for row in turned.rows) == sorted(steps)
-    assert [row["acceptance_length"] for row in result.rows] == pytest.approx([1.2, 2, 3], rel=0.05)
-    winning = sweep(vary(tiny, "speculation.draft_graph=true"), ["k=2", "speculation.acceptance_length=2.8,2.9"])
-    assert all(row["rollout_speedup"] > 1 for row in winning.rows)
-    assert "Each draft length wins at all of these acceptance lengths" in render_sweep(winning)

@@ -124,16 +124,6 @@ def test_no_window_of_a_lagged_loop_beats_its_bound(style: str, window: tuple[st
         assert bound_s >= 0.94 * trainer_s
 
 
-def test_best_yaml_is_the_best_plan(tiny: Scenario, tmp_path: Path) -> None:
-    answer = plan(tiny, limits=SYNC)
-    write_plan(answer, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"ranked.csv", "best.yaml", "plan.json", "pareto.png"}
-    best = load_scenario(tmp_path / "best.yaml")
-    assert best.question == f"What does the plan for step time of 'quickstart' take? {answer.best.name}."
-    again = project(best)
-    assert again.candidate.step_s.mean == pytest.approx(answer.best.step_s)
-
-
 def test_best_yaml_is_short_where_its_base_can_be_told(tiny: Scenario, tmp_path: Path) -> None:
     base = tmp_path / "base.yaml"
     base.write_text(dump_scenario(tiny))

@@ -136,26 +136,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert Sizing.read(tmp_path / "size.json") == answer
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--device", "h101"], "h101"),
-        (["--device", ","], "--device: name at least one"),
-        (["--device", "h100_sxm", "--deadline", "-3"], "--deadline must be above 0"),
-        (["--device", "h100_sxm", "--deadline", "3", "--budget", "1"], "give one of them"),
-        (["--device", "h100_sxm", "--batch", "64"], "must be PROMPTSxSAMPLES"),
-        (["--device", "h100_sxm", "--engine", "vlm"], "vlm"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["size", "qwen3-1.7b", *words])
-    assert end.value.code == 2
-    message = capsys.readouterr().err
-    assert said in message
-    assert len(message.splitlines()) == 1
-
-
 # --- rlsim new --------------------------------------------------------------------------------------------------------
 
 
@@ -179,14 +159,6 @@ def test_a_new_scenario_loads_projects_and_states_what_it_assumes(run: Run, tmp_
     assert scenario.workload.max_sequence_tokens == 2048
     assert len(scenario.assumptions) == 3 and all(one.keys for one in scenario.assumptions)
     assert project(load_scenario(target, ["simulation.replications=1"])).candidate.step_s.mean > 0
-
-
-def test_a_model_that_one_gpu_cannot_hold_gets_a_layout(run: Run, tmp_path: Path) -> None:
-    target = tmp_path / "large.yaml"
-    assert run("new", str(target), *words(model="qwen2.5-72b", gpus="32"))[0] == 0
-    scenario = load_scenario(target, ["simulation.replications=1"])
-    assert scenario.engine.tensor_parallel > 1
-    assert project(scenario).candidate.step_s.mean > 0
 
 
 @pytest.mark.parametrize(

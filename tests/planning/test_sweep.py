@@ -152,12 +152,6 @@ def test_speedup_rises_with_acceptance_and_breaks_even_in_between(tiny: Scenario
     assert at == pytest.approx(1.0, abs=0.02)
 
 
-def test_the_result_does_not_depend_on_the_number_of_jobs(tiny: Scenario, tmp_path: Path) -> None:
-    for jobs in (1, 2):
-        sweep(tiny, [f"{K}=1:4", f"{A}=1,1.5,2,4"], jobs=jobs, out=tmp_path / str(jobs))
-    assert contents(tmp_path / "1") == contents(tmp_path / "2")
-
-
 def test_a_script_without_a_main_guard_may_use_processes(tiny: Scenario, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(dump_scenario(tiny))
     script = tmp_path / "plain.py"
@@ -216,12 +210,6 @@ def test_a_killed_sweep_ends_with_the_bytes_of_an_undisturbed_one(tiny: Scenario
         subprocess.run(command(scenario, out, 1), stdout=subprocess.DEVNULL, check=True)
     assert contents(torn) == contents(whole)
     assert len(contents(whole)["results.csv"].splitlines()) == 6 * 9 + 1
-
-
-def test_a_journal_of_another_sweep_is_not_mixed_in(tiny: Scenario, tmp_path: Path) -> None:
-    Journal(tmp_path, "another", "sweep").close()
-    with pytest.raises(InputError, match="another, interrupted sweep"):
-        sweep(tiny, [f"{K}=1:3"], out=tmp_path)
 
 
 def test_finished_cells_are_not_computed_again(tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

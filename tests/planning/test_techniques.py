@@ -37,12 +37,6 @@ def test_the_ranking_is_that_of_their_steps_and_the_steps_are_projects(answer: T
         assert one.speedup.mean == pytest.approx(answer.step_s.mean / one.step_s.mean, rel=0.02)
 
 
-def test_a_pair_is_better_than_either_alone(answer: Techniques) -> None:
-    if answer.best_pair is not None:
-        assert answer.best_pair.step_s.mean < answer.techniques[0].step_s.mean
-        assert set(answer.best_pair.name.split(" + ")) <= {one.name for one in answer.techniques}
-
-
 def test_what_a_scenario_has_or_cannot_have_is_left_out() -> None:
     drafting = techniques(vary(load_scenario("quickstart", SMALL[:-1]), {"loop.offload_memory": "pinned"}))
     reasons = {one.name: one.reason for one in drafting.left_out}

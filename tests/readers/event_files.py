@@ -1,7 +1,5 @@
 """Event files of TensorBoard as its writers make them, for tests: straight from the format's description."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Mapping
 

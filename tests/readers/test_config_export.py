@@ -1,7 +1,5 @@
 """Scenarios as overrides: export after import is the identity, and what is written reads as it was meant."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

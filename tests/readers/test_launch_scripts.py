@@ -1,7 +1,5 @@
 """Launch scripts and command lines as they are: followed for their words, never executed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a run's log changes of the predictions: phases, explanations, lengths, what-ifs."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -212,18 +210,3 @@ def test_the_command_writes_a_scenario_that_predicts_the_run(run: Command, tmp_p
     assert run("log", tmp_path / "log.csv", "quickstart", *words, *more, "--out", again)[0] == 0
     for name in ("log.json", "posterior.npz", "scenario.yaml", "phases.png"):
         assert (again / name).read_bytes() == (out / name).read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--steps", "9:2"], "expected FIRST:LAST"),
-        (["--steps", "x"], "expected FIRST:LAST"),
-        (["--what-if", "cluster.gpus=4"], "cluster.gpus"),
-        (["--what-if", "nothing"], "nothing"),
-    ],
-)
-def test_wrong_words_are_one_message(words: list[str], told: str, run: Command, tmp_path: Path) -> None:
-    write_log(tmp_path / "log.csv", {"step": 100.0}, 5)
-    code, out, err = run("log", tmp_path / "log.csv", "quickstart", *words)
-    assert (code, out) == (2, "") and told in err and err.count("\n") == 1

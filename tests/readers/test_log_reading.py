@@ -1,7 +1,5 @@
 """Readers of run logs: every form, what they keep, and what damaged or hostile files get."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import struct

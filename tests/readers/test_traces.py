@@ -1,7 +1,5 @@
 """Traces of requests: formats, distributions, groups, caps, and hostile files."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Answers of the program itself, on small work: what the reports are tested on."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil

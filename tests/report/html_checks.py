@@ -1,7 +1,5 @@
 """A page taken apart, and what must hold of every one."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Small work for every command that writes results."""
 
-from __future__ import annotations
-
 SCENARIO = """\
 name: small
 question: What does drafting bring a small job?

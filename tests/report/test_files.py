@@ -1,10 +1,6 @@
 """The files of --out, and the keys of projection.json."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 from collections import defaultdict
 
 import pytest
@@ -62,19 +58,6 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
         assert all(one.keys() == shares for one in arm["efficiency"])
         assert arm["memory"].keys() == {"generation", "training"}
         assert all(use.keys() == {"parts_bytes", "total_bytes", "available_bytes"} for use in arm["memory"].values())
-
-
-def test_same_projection_same_files(answer, tmp_path):
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        folder.mkdir()
-        write_out(answer("async"), folder)
-    assert all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in NAMES)
-
-
-def test_text_and_file_reports_import_without_matplotlib():
-    code = "import sys, rlsim.report.text.projection, rlsim.report.folder; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # --- the timeline -----------------------------------------------------------------------------------------------------

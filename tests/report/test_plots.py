@@ -1,7 +1,5 @@
 """The picture: it is one, it differs where the answer differs, nothing in it overlaps or falls off the page."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import matplotlib

@@ -1,7 +1,5 @@
 """The answer in a terminal: what it says, that it says it once, that it fits every terminal."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re
@@ -50,14 +48,6 @@ def test_lines_fit_any_width_and_any_encoding(projection, width, encoding, writt
     "".join(lines).encode(encoding)
     assert max(map(len, lines)) <= width
     assert all(line == line.rstrip() for line in lines)
-
-
-def test_no_row_says_that_nothing_changed_and_no_label_is_cut(projection):
-    text = render(projection)
-    assert "1.00x " not in "\n".join(section(text, "Time per step"))
-    assert len(text.splitlines()) < 132
-    for unsaid in ("per (s)", "Facts", "root", "rests on"):
-        assert unsaid not in text
 
 
 def test_brief_is_the_verdict_in_five_lines(projection):
@@ -143,14 +133,6 @@ def test_what_the_phases_leave_of_the_step_is_shown_as_other(answer):
     )
     assert numbers(line_of(render(longer), "other")) == pytest.approx([0.0, 5.0], abs=0.01)
     assert "other" not in "\n".join(section(render(made), "Time per step"))
-
-
-def test_without_speculation_there_is_one_column_and_a_hint(answer):
-    text = render(answer("plain"))
-    assert text.startswith("No speculative decoding is configured: a step takes ")
-    assert "set speculation.method" in text
-    assert "candidate  " not in text
-    assert line_of(text, "step").endswith("100 %")
 
 
 def test_cost_is_told_with_its_price(answer):
@@ -321,11 +303,6 @@ def test_narrower_tables_move_together_then_drop_intervals_but_the_last_then_wra
     assert "12.5" in "".join(widths[62]) and "12.5" not in "".join(widths[52])
     assert all("[1.09, 1.51]" in lines[-1] for lines in widths.values())
     assert [line.split()[0] for line in widths[40][1:4]] == ["data", "exposed", "generation"]
-
-
-def test_words_stand_left_and_numbers_right():
-    lines = table(("model", "bound", "s"), [("a", "memory", "1.5"), ("bb", "host", "10.5")], Style(), "<<>")
-    assert lines == ["  model   bound       s", "  a       memory    1.5", "  bb      host     10.5"]
 
 
 def test_ascii_tables_are_ascii_and_emphasis_shifts_nothing():

@@ -12,14 +12,13 @@ from bench.cases import COMPILED, HANDED_OVER, Case, ModelDims
 from bench.measurements import Facts, Measurement, Measurements, Metadata, Sample
 from research.assumptions import __main__ as program
 from research.assumptions import check
-from research.assumptions.launches import draft_assumptions, launch_assumptions
+from research.assumptions.launches import launch_assumptions
 from research.assumptions.rows import Assumption, Basis
 from research.assumptions.training import training_assumptions
 from research.assumptions.transfers import transfer_assumptions
 from rlsim.calibration.calibrate import calibrate_measurements
 from rlsim.calibration.cases import case_list, dims_of
-from rlsim.calibration.chain_cases import chained, depth_iteration, draft_passes, trained_layer
-from rlsim.costs.engine.draft import PROPOSER_LAUNCHES
+from rlsim.calibration.chain_cases import depth_iteration, trained_layer
 from rlsim.costs.engine.iteration import COMPILED_LAUNCH
 from rlsim.costs.engine.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, UNCOMPILED_LAUNCHES
 from rlsim.loading.models import load_card
@@ -74,40 +73,6 @@ def test_kernels_cost_the_slope_of_the_host_over_their_number() -> None:
     layer = row(rows, "UNCOMPILED_LAUNCHES x eager_launch_s")
     assert (layer.used, layer.measured) == (pytest.approx(UNCOMPILED_LAUNCHES * launch_s), pytest.approx(120 * US))
     assert row(rows, "GRAPH_NODE_S").measured == pytest.approx(4 * US)
-
-
-@pytest.mark.parametrize("lost_s", [0.0, 6 * US])
-def test_chains_of_kernels_tell_whether_launches_hide(lost_s: float) -> None:
-    durations = {1: 1.5 * US, 2**20: 3 * US, 2**24: 40 * US}
-    chains = [record(chained(size, "graph"), seconds) for size, seconds in durations.items()]
-    chains += [record(chained(size, "eager"), max(5 * US, seconds) + lost_s) for size, seconds in durations.items()]
-    rows = launch_assumptions(measured([*iterations(), *chains]), BASIS)
-    assert row(rows, "KERNEL_FLOOR_S").measured == pytest.approx(1.5 * US)
-    found = row(rows, "max(launch, device), kernels")
-    assert (found.used, found.measured) == (1.0, pytest.approx(1.0 + lost_s / (40 * US)))
-    waited = row(rows, "max(launch, device), steps")
-    assert waited.measured == pytest.approx(320 / 290), "the shallowest iteration is farthest from its longer side"
-
-
-def passes(mode: str, k: int, seconds: float, host_s: float | None = None, batch: int = 1) -> Measurement:
-    return record(draft_passes("qwen3-8b", DENSE, 8, (batch, k, 2048), mode), seconds, 57 * k, host_s)
-
-
-def test_a_further_draft_pass_stands_beside_its_price_in_and_out_of_graphs() -> None:
-    records = [
-        passes(mode, k, (30 + each * k) * US, 240 * k * US if mode == "eager" else None)
-        for k in (1, 3, 5)
-        for mode, each in (("one_graph", 90), ("graph_each", 95), ("eager", 260))
-    ]
-    rows = draft_assumptions(measured(records), BASIS)
-    launched_s = (PROPOSER_LAUNCHES + UNCOMPILED_LAUNCHES) * BASIS.profile.eager_launch_s.value
-    eager, host = row(rows, "draft pass (eager), batch 1"), row(rows, "draft pass (host), batch 1")
-    assert eager.measured == pytest.approx(260 * US) and host.measured == pytest.approx(240 * US)
-    assert host.used == pytest.approx(launched_s)
-    assert eager.used is not None and launched_s <= eager.used < 1.1 * launched_s, "launches and attention"
-    one, each = (row(rows, f"draft pass ({mode}), batch 1") for mode in ("one_graph", "graph_each"))
-    assert (one.measured, each.measured) == (pytest.approx(90 * US), pytest.approx(95 * US))
-    assert one.used == each.used is not None and one.used < eager.used / 2
 
 
 def copies(op: str, seconds_of: dict[int, float], **params: str) -> list[Measurement]:

@@ -1,7 +1,5 @@
 """What tests of runs share: small scenarios."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rlsim.loading.scenario import load_scenario, vary

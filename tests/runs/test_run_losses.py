@@ -1,7 +1,5 @@
 """What a run loses: rates, equations and checkpoints, on steps of known times."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whole runs: closed forms, seams, interruptions, and the same bytes from wherever they are asked for."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -199,34 +197,6 @@ def test_replications_are_independent_runs() -> None:
     assert one.sampling.run_error_s is None
     assert three.sampling.run_error_s is not None and 0 < three.sampling.run_error_s < three.seconds.mean / 10
     assert three.samples == one.samples
-
-
-@pytest.mark.parametrize(
-    ("words", "naming"),
-    [
-        ((), "--steps N or --samples M"),
-        (("--steps", "5", "--samples", "5"), "--steps N or --samples M"),
-        (("--steps", "0"), "1 to 100,000 steps"),
-        (("--samples", "0"), "--samples must be at least 1"),
-        (("--steps", "1000000"), "1 to 100,000 steps"),
-        (("--steps", "60000", "--replications", "2"), "1 to 100,000 steps"),
-        (("--steps", "5", "--set", "run.faults.gpu_hours_between=1"), "faults need run.checkpoint"),
-        (("--steps", "5", "--set", "run.validation.every_steps=1"), "needs either seconds or samples"),
-        (("--steps", "5", "--set", "run.checkpoint={every_steps: 1}"), "needs either seconds or bytes_per_s"),
-        (("--steps", "5", "--set", "run.response_growth=[[0, 1], [0, 2]]"), "increase strictly"),
-        (("--steps", "5", "--set", "run.response_growth=[[0, 0.0]]"), "0.001..1000"),
-        (("--steps", "5", "--set", "run.fault=1"), "run.faults"),
-        (("--steps", "5", "--set", "run.stalls={probability: 2, seconds: 1}"), "run.stalls.probability"),
-        (("--steps", "5", "--set", "engine.gpu_memory_utilization=0.01"), "infeasible"),
-    ],
-)
-def test_bad_input_is_one_message_and_leaves_nothing(
-    run: Cli, tmp_path: Path, words: tuple[str, ...], naming: str
-) -> None:
-    code, out, err = run("run", "quickstart", "--out", tmp_path / "out", *words)
-    assert (code, out) == (2, "")
-    assert err.startswith("rlsim: ") and err.count("\n") == 1 and naming in err
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_validation_may_have_fewer_samples_than_an_update_of_the_trainer() -> None:

@@ -86,11 +86,8 @@ def _write(folder: Path, config: Any, name: str = "config.json") -> Path:
     ("config", "total", "active", "tables_left_out"),
     [
         (LLAMA, 8.03e9, 8.03e9, 0),
-        (QWEN25_7B, 7.61e9, 6.53e9, 2),  # model card: 7.61B, 6.53B without embedding and head
         (MIXTRAL_8X7B, 46.7e9, 12.9e9, 0),  # mistral.ai/news/mixtral-of-experts: 46.7B, 12.9B per token
         (DEEPSEEK_V2_LITE, 15.7e9, 2.4e9, 1),  # model card: 15.7B, 2.4B active (meets ours without the embedding)
-        (KIMI_K2, 1.04e12, 32.6e9, 0),  # arXiv 2507.20534 table 2
-        (GLM_45_AIR, 106e9, 12e9, 2),  # arXiv 2508.06471 table 1, which leaves out embedding and head
     ],
 )
 def test_counts_of_other_families(
@@ -106,13 +103,6 @@ def test_nested_text_config(tmp_path: Path) -> None:
     path = _write(tmp_path, {"text_config": text, "vision_config": {"hidden_size": 7}, "tie_word_embeddings": True})
     card = card_from_huggingface(path)
     assert (card.hidden_size, card.tied_embeddings) == (4096, True)
-
-
-def test_mtp_and_shared_experts_are_read(tmp_path: Path) -> None:
-    card = card_from_huggingface(_write(tmp_path, GLM_45_AIR))
-    assert card.mtp_layers == 1
-    assert card.attention_bias
-    assert (card.moe.first_dense_layers, card.moe.num_shared_experts) == (1, 1)
 
 
 def test_qwen3_has_a_query_and_key_norm(tmp_path: Path) -> None:
@@ -217,6 +207,9 @@ def test_missing_config(tmp_path: Path) -> None:
         (QWEN35_9B, "qwen3.5-9b"),
         (NEMOTRON_3_NANO, "nemotron-3-nano-30b-a3b"),
         (GLM_5, "glm-5"),
+        (QWEN25_7B, "qwen2.5-7b"),
+        (KIMI_K2, "kimi-k2"),
+        (GLM_45_AIR, "glm-4.5-air"),
     ],
 )
 def test_configs_are_the_shipped_cards(tmp_path: Path, config: dict[str, Any], card: str) -> None:

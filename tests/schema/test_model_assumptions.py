@@ -1,8 +1,5 @@
 """What an answer says of a model's own layers."""
 
-import pytest
-
-from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.model_assumptions import model_assumptions
 
@@ -30,12 +27,3 @@ def test_states_that_limit_an_engine_are_told() -> None:
     assert "24 of 32 mixers" in told(*HYBRID)
     assert "runs 7 sequences at once" in told(*HYBRID, running=7)
     assert "at once" not in told(*HYBRID, running=10**6)
-
-
-def test_what_hardware_and_heads_do_not_allow_is_refused_by_key() -> None:
-    for change, message in (
-        ("engine.kv_precision=nvfp4", "engine.kv_precision nvfp4 is not supported by h100_sxm"),
-        ("trainer.mtp_layers=1", "trainer.mtp_layers .1. needs a native MTP head"),
-    ):
-        with pytest.raises(InputError, match=message):
-            load_scenario("quickstart", (change,))

@@ -154,18 +154,6 @@ def test_counts_are_those_of_the_files(name: str) -> None:
     assert parameter_counts(load_card(name)).total == EXACT[name]
 
 
-def test_parts_add_up_to_the_total() -> None:
-    card = load_card("deepseek-v3")
-    counts = parameter_counts(card)
-    moe_layer = counts.router_per_layer + counts.shared_experts_per_layer + card.moe.num_experts * counts.expert
-    parts = counts.embedding + counts.lm_head + counts.final_norm
-    parts += card.num_layers * (counts.attention_per_layer + counts.norms_per_layer)
-    parts += card.num_dense_layers * counts.dense_ffn_per_layer + card.num_moe_layers * moe_layer
-    assert counts.total == parts
-    idle = card.num_moe_layers * (card.moe.num_experts - card.moe.top_k) * counts.expert
-    assert counts.total - counts.active == idle
-
-
 def test_mtp_layer_of_deepseek_is_counted_apart() -> None:
     """14B of the checkpoint are MTP weights, embedding and head included (README_WEIGHTS.md of the repository)."""
     card = load_card("deepseek-v3")
@@ -174,12 +162,6 @@ def test_mtp_layer_of_deepseek_is_counted_apart() -> None:
     assert counts.mtp + shared == pytest.approx(14e9, rel=0.05)
     without = ModelCard.model_validate({**card.model_dump(), "mtp_layers": 0})
     assert parameter_counts(without).total == counts.total
-
-
-def test_tied_embeddings_save_one_table() -> None:
-    card = load_card("qwen3-8b")
-    tied = ModelCard.model_validate({**card.model_dump(), "tied_embeddings": True})
-    assert parameter_counts(card).total - parameter_counts(tied).total == card.vocab_size * card.hidden_size
 
 
 def test_kv_bytes_per_token() -> None:
@@ -206,59 +188,36 @@ def test_kinds_of_attention() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "changes", "message"),
     [
-        ({"sliding_window_tokens": 128}, "given together, got 128 and 0"),
-        ({"sliding_window_layers": 3}, "given together, got None and 3"),
-        ({"sliding_window_tokens": 128, "sliding_window_layers": 49}, "49 exceeds num_layers 48"),
-        ({"sliding_window_tokens": 0, "sliding_window_layers": 1}, "greater than 0"),
-        ({"num_kv_heads": 5}, "does not divide num_heads"),
-        ({"num_layers": 0}, "greater than 0"),
-        ({"hidden_size": "2048"}, "valid integer"),
-        ({"hidden_size": True}, "valid integer"),
-        ({"tied_embeddings": 1}, "valid boolean"),
-        ({"layers": 3}, "Extra inputs"),
+        ("qwen3-30b-a3b", {"sliding_window_tokens": 128}, "given together, got 128 and 0"),
+        ("qwen3-30b-a3b", {"sliding_window_layers": 3}, "given together, got None and 3"),
+        ("qwen3-30b-a3b", {"sliding_window_tokens": 128, "sliding_window_layers": 49}, "49 exceeds num_layers 48"),
+        ("qwen3-30b-a3b", {"sliding_window_tokens": 0, "sliding_window_layers": 1}, "greater than 0"),
+        ("qwen3-30b-a3b", {"num_kv_heads": 5}, "does not divide num_heads"),
+        ("qwen3-30b-a3b", {"num_layers": 0}, "greater than 0"),
+        ("qwen3-30b-a3b", {"hidden_size": "2048"}, "valid integer"),
+        ("qwen3-30b-a3b", {"hidden_size": True}, "valid integer"),
+        ("qwen3-30b-a3b", {"tied_embeddings": 1}, "valid boolean"),
+        ("qwen3-30b-a3b", {"layers": 3}, "Extra inputs"),
+        ("qwen3-30b-a3b", {"moe": {"top_k": 129}}, "top_k 129 exceeds num_experts 128"),
+        ("qwen3-30b-a3b", {"moe": {"first_dense_layers": 48}}, "leaves no MoE layer"),
+        ("qwen3-30b-a3b", {"moe": {"num_shared_experts": 1}}, "both zero or both positive"),
+        ("deepseek-v3", {"sliding_window_tokens": 128, "sliding_window_layers": 5}, "windows over latent attention"),
+        ("deepseek-v3", {"head_dim": 128}, "qk_nope_head_dim"),
     ],
 )
-def test_card_refuses(changes: dict[str, Any], message: str) -> None:
+def test_a_card_refuses(name: str, changes: dict[str, Any], message: str) -> None:
+    values = load_card(name).model_dump()
+    for key, value in changes.items():
+        values[key] = {**values[key], **value} if isinstance(value, dict) else value
     with pytest.raises(ValidationError, match=message):
-        ModelCard.model_validate(_values(**changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"top_k": 129}, "top_k 129 exceeds num_experts 128"),
-        ({"first_dense_layers": 48}, "leaves no MoE layer"),
-        ({"num_shared_experts": 1}, "both zero or both positive"),
-    ],
-)
-def test_moe_card_refuses(changes: dict[str, Any], message: str) -> None:
-    moe = load_card("qwen3-30b-a3b").moe
-    with pytest.raises(ValidationError, match=message):
-        ModelCard.model_validate(_values(moe={**moe.model_dump(), **changes}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sliding_window_tokens": 128, "sliding_window_layers": 5}, "windows over latent attention"),
-        ({"head_dim": 128}, "qk_nope_head_dim"),
-    ],
-)
-def test_mla_card_refuses(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        ModelCard.model_validate({**load_card("deepseek-v3").model_dump(), **changes})
+        ModelCard.model_validate(values)
 
 
 @pytest.mark.parametrize("name", ["QWEN3-8B", "Qwen/Qwen3-8B", "qwen3_8b"])
 def test_card_is_found_whatever_the_case(name: str) -> None:
     assert load_card(name).name == "Qwen3-8B"
-
-
-def test_unknown_card_names_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"unknown model 'qwen3-7b'; nearest: .*qwen3-8b"):
-        load_card("qwen3-7b")
 
 
 def test_eagle3_head_of_qwen3_8b() -> None:

@@ -8,7 +8,6 @@ from fixed_costs import PROMPT, FixedCosts, World, run, world_of
 from rollout_cases import cost_table, counted
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import load_scenario
 from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import AgentRollout, agent_rollout
@@ -165,14 +164,6 @@ def agent_world(lag: int, *overrides: str, **keys: Any) -> World:
     return world_of(FixedCosts(), AGENT, *overrides, lag=lag, tokens=TURN, **keys)
 
 
-def test_a_synchronous_step_waits_for_its_environment():
-    trace = run(agent_world(0))
-    generation_s = 3 * (TURN - 1) * 0.25 + 2 * 8.0
-    assert {step.phases.generation_s for step in trace.steps} == {generation_s}
-    assert trace.agents.turns == 12 * 8 * 3
-    assert {span.actor for span in trace.spans} >= {"environment", "trainer"}
-
-
 def test_an_asynchronous_step_hides_what_the_environment_takes_behind_the_trainer():
     """A batch that takes less than the trainer's own work exposes nothing; one that takes longer sets the pace."""
     trace = run(agent_world(1))
@@ -243,8 +234,3 @@ def test_bad_keys_are_told_in_one_line(override, message):
             world_of(FixedCosts(), AGENT, "workload.agent.environment_trajectory_correlation=0.5", override).scenario, 0
         )
     assert "\n" not in str(error.value)
-
-
-def test_a_static_split_cannot_start_trajectories_one_by_one():
-    with pytest.raises(InputError, match="static"):
-        load_scenario("quickstart", ["workload.agent={max_trajectories: 4}", "engine.dispatch=static"])

@@ -47,13 +47,6 @@ def test_generation_bound_steps_are_generation_and_refit():
         assert step.phases["exposed_generation_s"] == 100.0 - costs.trainer_s
 
 
-def test_batches_that_start_together_make_cycles_of_lag_steps():
-    found = steps(FixedCosts(), lag=2, tokens=401)[2:]
-    long, short = found[::2], found[1::2]
-    assert min(s.phases["exposed_generation_s"] for s in long) > 50
-    assert max(s.phases["exposed_generation_s"] for s in short) < 10
-
-
 @pytest.mark.parametrize("poll_s", [0.5, 7.0])
 def test_the_trainer_looks_at_intervals(poll_s):
     exact, polled = (steps(FixedCosts(), f"loop.poll_s={p}", lag=1, tokens=402) for p in (0.0, poll_s))
@@ -64,52 +57,6 @@ def test_the_trainer_looks_at_intervals(poll_s):
 
 
 # --- the generator ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lag", [1, 2, 3])
-def test_targets_up_to_the_lag_may_start_on_the_first_weights(lag):
-    ages = [step.staleness for step in steps(SLOW, lag=lag, tokens=401)]
-    assert ages == [{min(step, lag): 8} for step in range(12)]
-
-
-@pytest.mark.parametrize("lag", [1, 2, 3])
-def test_a_target_waits_for_the_weights_lag_steps_before_it(lag):
-    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16))
-    starts = {span.step: span.start_s for span in trace.spans if span.actor == "generator"}
-    assert set(range(12)) <= set(starts)
-    for target, start_s in starts.items():
-        if target > lag:
-            assert start_s >= trace.steps[target - lag - 1].end_s
-
-
-@pytest.mark.parametrize("lag", [1, 2])
-def test_at_most_lag_batches_of_groups_are_in_flight(lag):
-    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16, size=4))
-    (curve,) = trace.curves
-    assert max(curve.values) == 16 * 4 * lag
-    assert Driven(world_of(FixedCosts(), lag=lag, prompts=16, size=4)).generation.in_flight == 16 * lag
-
-
-def test_a_straggling_group_stalls_its_own_step_only():
-    """Target 1 holds one sample of 1,000 s; the batch of target 2 is ready long before it."""
-    lengths = {1: [401] * 7 + [4001]}
-    trace = run(world_of(FixedCosts(), lag=2, tokens=401, lengths=lengths))
-    ends = {span.step: span.end_s for span in trace.spans if span.actor == "generator"}
-    assert ends[2] < ends[1]
-    straggled, after = trace.steps[1], trace.steps[2]
-    assert straggled.start_s + straggled.phases["exposed_generation_s"] == ends[1] >= 1000.0
-    assert after.phases["exposed_generation_s"] == 0.0
-
-
-def test_a_group_is_done_with_its_slowest_sample():
-    lengths = {0: [401, 5, 5, 5, 5, 5, 5, 5]}
-    world = world_of(FixedCosts(), "simulation.steps=1", lag=1, lengths=lengths)
-    driven = Driven(world)
-    driven.at(50.0)
-    assert driven.waited(driven.generation.batch(0)) == 100.0
-    generation = driven.at(130.0)
-    assert driven.waited(generation.batch(0)) == 130.0
-    assert generation.intake.ages(generation.take(0)) == {0: 8}
 
 
 def test_a_blocked_generator_starts_nothing_until_new_weights_are_published():
@@ -144,13 +91,6 @@ def test_rewards_keep_a_group_in_flight_without_keeping_the_engine_busy():
         assert step.phases["generation_s"] == pytest.approx(100.0)
 
 
-def test_dropped_groups_are_generated_but_not_trained_on():
-    costs = FixedCosts()
-    found = steps(costs, "workload.generated_batch_factor=1.5", lag=1, prompts=4, size=2)
-    assert all(sum(step.staleness.values()) == step.samples == 8 for step in found)
-    assert {step.generated_tokens for step in found} == {12 * 401}
-
-
 # --- publishing weights -----------------------------------------------------------------------------------------------
 
 
@@ -166,10 +106,6 @@ def test_a_drained_pool_is_empty_at_the_refit():
     for step in trace.steps:
         waited = [s for s in trace.spans if s.phase == "exposed_generation_s" and s.step == step.step]
         assert step.phases["exposed_generation_s"] == pytest.approx(sum(s.end_s - s.start_s for s in waited))
-
-
-def test_draining_an_idle_pool_costs_nothing():
-    assert steps(SLOW, "loop.in_flight_updates=false", lag=1) == steps(SLOW, lag=1)
 
 
 def test_a_refit_pauses_generation():
@@ -231,14 +167,6 @@ def test_the_counters_leave_the_warm_up_out():
     warm = run(world_of(FixedCosts(), "simulation.steps=8", "simulation.warmup_steps=4", lag=1, tokens=401))
     assert len(warm.steps) == len(whole.steps) == 12
     assert 3 * warm.counters.iterations == pytest.approx(2 * whole.counters.iterations, rel=0.1)
-
-
-def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
-    driven = Driven(world_of(FixedCosts(), lag=1, tokens=5))
-    driven.waited(driven.generation.drain())
-    with pytest.raises(RuntimeError, match="nobody generates"):
-        driven.waited(driven.generation.batch(1))
-    assert not driven.generation.in_flight
 
 
 def test_a_run_leaves_nothing_behind():

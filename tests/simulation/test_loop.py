@@ -10,12 +10,12 @@ from fixed_costs import PROMPT, FixedCosts, run, steps, world_of
 from fixed_costs import run as traced
 
 from rlsim.costs.interface import EngineCounters
-from rlsim.errors import Infeasible, InputError
+from rlsim.errors import Infeasible
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.schema.workload import Workload
 from rlsim.simulation.trace import CURVE_POINTS, Trace
-from rlsim.workload.batches import draw_batch, draw_rollouts
+from rlsim.workload.batches import draw_rollouts
 from rlsim.workload.draw import steps_per_lag_cycle
 from rlsim.workload.lengths import Place
 
@@ -60,13 +60,6 @@ def test_spans_cover_the_step_one_after_the_other():
     assert max(s.end_s for s in replicas) == generation.end_s
 
 
-def test_split_pools_run_the_same_phases_in_turn():
-    split = world_of(FixedCosts(), LOGNORMAL)
-    together = world_of(FixedCosts(), LOGNORMAL, "cluster={num_gpus: 64}")
-    assert (split.scenario.cluster.colocated, together.scenario.cluster.colocated) == (False, True)
-    assert run(split).steps == run(together).steps
-
-
 def test_dynamic_sampling_generates_more_than_it_trains_on():
     costs = FixedCosts()
     step = steps(costs, "workload.generated_batch_factor=1.5", "simulation.steps=1", prompts=4, size=2)[0]
@@ -74,12 +67,6 @@ def test_dynamic_sampling_generates_more_than_it_trains_on():
     assert step.samples == 8
     assert step.total_tokens == 8 * (401 + PROMPT)
     assert step.staleness == {0: 8}
-
-
-def test_rewards_come_after_the_last_token():
-    plain, delayed = (steps(FixedCosts(), f"workload.environment_s={s}", "simulation.steps=1")[0] for s in (0, 7))
-    assert delayed.phases["generation_s"] == plain.phases["generation_s"] + 7
-    assert delayed.seconds == plain.seconds + 7
 
 
 def test_only_the_first_replication_keeps_spans_and_curves():
@@ -147,13 +134,6 @@ def workload(**keys: object) -> Workload:
         "max_sequence_tokens": 4096,
     }
     return Workload.model_validate({**given, **keys})
-
-
-def test_without_unusable_groups_there_is_one_rollout_as_ever() -> None:
-    given, place = workload(generated_batch_factor=1.5), Place(0, 3, 1)
-    (only,) = draw_rollouts(given, place)
-    assert np.array_equal(only.batch.response_tokens, draw_batch(given, place).response_tokens)
-    assert np.array_equal(only.trained, only.batch.group < 64)
 
 
 def test_rollouts_repeat_until_just_enough_whole_groups_are_usable() -> None:
@@ -241,23 +221,6 @@ def test_a_sweep_goes_on_behind_an_unlucky_cell(jobs: str, run: Command, tmp_pat
     assert run("sweep", "quickstart", *varied, "--jobs", jobs, "--out", tmp_path / "out")[0] == 0
     lines = (tmp_path / "out" / "results.csv").read_text().splitlines()
     assert [("too few usable" in line, ",ok," in line) for line in lines[1:]] == [(True, False), (False, True)]
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("workload.usable_group_share=0.05", "must be at least 1"),
-        ("workload.usable_group_share=0", "must be above 0.0"),
-    ],
-)
-def test_shares_that_cannot_fill_a_batch_are_refused(override: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        load_scenario("qwen8b_rl_zero", [override])
-
-
-def test_an_asynchronous_loop_refuses_repeated_rollouts() -> None:
-    with pytest.raises(InputError, match="generated_batch_factor"):
-        load_scenario("qwen8b_async_lag1", [SHARE])
 
 
 def test_both_arms_of_a_projection_repeat_the_same_rollouts() -> None:

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from reference_rollout import ReferenceReplica
 from rollout_cases import cost_table, make_batch, sample_lists, tables, told
 
-from rlsim.loading.scenario import load_scenario
-from rlsim.projection.project import project
 from rlsim.schema.engine import Migration
-from rlsim.simulation.pool import Dispatch, Fleet, GenerationPool
+from rlsim.simulation.pool import Fleet, GenerationPool
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import RolloutResult, rollout, samples_of
 
@@ -38,29 +36,6 @@ def drive(pool: GenerationPool) -> list[tuple[float, int]]:
         assert all(time == at for time, _ in completed)
         done += completed
     return done
-
-
-def test_an_idle_pool_has_no_event() -> None:
-    pool = GenerationPool(Fleet(2, "round_robin", cost_table()))
-    assert pool.next_event_time() == math.inf
-    assert advance(pool, 100.0) == []
-
-
-@pytest.mark.parametrize("dispatch", ["round_robin", "least_loaded"])
-def test_everything_at_once_is_the_rollout(dispatch: Dispatch) -> None:
-    """The policy means the same in both, also where samples wait for slots."""
-    responses = (np.arange(60) * 37 % 200 + 1).tolist()
-    batch = make_batch([30 + i for i in range(60)], responses, group_size=4)
-    iterations = batch.response_tokens - 1
-    table = cost_table(max_running_sequences=6, kv_capacity_tokens=900.0)
-    expected = rollout(batch, iterations, Fleet(5, dispatch, table))
-    pool = GenerationPool(Fleet(5, dispatch, table))
-    pool.submit(0.0, samples_of(batch, iterations, np.arange(60)))
-    done = drive(pool)
-    assert {number: time for time, number in done} == pytest.approx(dict(enumerate(expected.finish_s)), rel=1e-12)
-    assert [time for time, _ in done] == sorted(time for time, _ in done)
-    assert pool.outstanding == 0
-    assert pool.counters.iterations_at == expected.counters.iterations_at
 
 
 @settings(max_examples=60)
@@ -118,37 +93,6 @@ def test_static_goes_on_with_the_next_replica_where_little_is_submitted_at_once(
     for group in range(4):
         pool.submit(0.0, [Request(3 * group + i, group, 10, 20, 19) for i in range(3)])
     assert [replica.outstanding for replica in pool.replicas] == [3, 3, 3, 3]
-
-
-def test_stopping_at_every_completion_is_the_same_as_running_on() -> None:
-    table = cost_table(max_running_sequences=5)
-    samples = [Request(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(60)]
-    outcomes = []
-    for stop in (False, True):
-        pool, waiting, done = GenerationPool(Fleet(3, "round_robin", table)), samples[20:], []
-
-        def finished(
-            time: float,
-            number: int,
-            replica: int,
-            pool: GenerationPool = pool,
-            waiting: list[Request] = waiting,
-            done: list[tuple[float, int]] = done,
-            stop: bool = stop,
-        ) -> bool:
-            done.append((time, number))
-            if waiting:
-                pool.submit(time, [waiting.pop(0)])
-            return stop
-
-        pool.submit(0.0, samples[:20])
-        stops = 0
-        while pool.run(math.inf, finished):
-            stops += 1
-        assert (stops > 0) == stop
-        outcomes.append(done)
-    assert len(outcomes[0]) == 60
-    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize("later", [0, 12])
@@ -230,11 +174,3 @@ def test_every_token_is_generated_once(responses, migration, dispatch, slots, ro
     assert sorted(done) == list(range(len(responses)))
     assert pool.emitted.generated_tokens == pytest.approx(sum(responses), rel=1e-9)
     assert (pool.outstanding, pool.emitted.regenerated_tokens, pool.emitted.discarded_tokens) == (0, 0.0, 0.0)
-
-
-def test_none_is_the_plain_loop_bit_for_bit() -> None:
-    plain = load_scenario("quickstart", ["simulation.replications=2"])
-    neutral = load_scenario("quickstart", ["simulation.replications=2", "engine.migration=none"])
-    assert project(plain).candidate == project(neutral).candidate
-    moving = load_scenario("quickstart", ["simulation.replications=2", "engine.migration=cheaper"])
-    assert project(moving).candidate.step_s.mean <= project(plain).candidate.step_s.mean

@@ -4,8 +4,6 @@ The world of most tests: four prompts a step on one engine, a response takes 100
 and an update 0.5 s; prompt 5 takes 400 s. Sources of the rules: rlsim/schema/asynchrony.py.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_rollout import ReferenceReplica, iteration_seconds
+from reference_rollout import ReferenceReplica
 from rollout_cases import cost_table, sample_lists, tables
 
 from rlsim.costs.interface import IterationTable
@@ -68,28 +68,6 @@ def test_agrees_with_the_token_by_token_reference(data: st.DataObject) -> None:
     assert fast.counters.prefill_tokens == slow.prefilled
     assert fast.peak_kv_tokens == pytest.approx(slow.peak_kv)
     assert fast.outstanding == 0
-
-
-def test_the_cases_reach_eviction_and_chunks() -> None:
-    """A guard for the test above: a tight engine evicts and splits prompts."""
-    table = cost_table(max_running_sequences=8, max_batched_tokens=20, kv_capacity_tokens=150.0)
-    samples = [Request(i, i, 30, 40, 39) for i in range(10)]
-    fast, finish, slow = run_both(table, samples, [0.0] * 10, [], True)
-    assert slow.preemptions > 5 and slow.prefilled > 10 * 30
-    assert finish == pytest.approx(slow.finish, rel=1e-8)
-    assert fast.peak_kv_tokens <= 150
-
-
-def test_one_sequence_by_hand() -> None:
-    """Prefill of 100 tokens, then 9 decode iterations at contexts 100..108."""
-    table = cost_table(prefill_context_s=np.zeros(2))
-    replica = Replica(table)
-    replica.submit(1.0, [Request(7, 0, 100, 10, 9)])
-    expected = 1.0 + iteration_seconds(table, 0, 0, 100)
-    expected += sum(iteration_seconds(table, 1, 100 + i, 0) for i in range(9))
-    ((time, number),) = replica.advance_to(math.inf)
-    assert number == 7
-    assert time == pytest.approx(expected, rel=1e-12)
 
 
 def test_shared_prompts_prefill_and_hold_once() -> None:

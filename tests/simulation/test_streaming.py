@@ -1,21 +1,18 @@
 """A synchronous step whose trainer begins on samples that are done while others are generated."""
 
-from __future__ import annotations
-
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fixed_costs import PROMPT, FixedCosts, run, steps, world_of
+from fixed_costs import FixedCosts, run, steps, world_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rlsim.costs.trainer
 from rlsim.costs.interface import Part, PhaseCost, StepCost
 from rlsim.errors import InputError
-from rlsim.loading.scenario import load_scenario, vary
+from rlsim.loading.scenario import load_scenario
 from rlsim.planning.evaluate import step_phases
 from rlsim.planning.plan import plan
 from rlsim.projection.project import project
@@ -42,13 +39,6 @@ def both(**keys: Any) -> tuple[StepRecord, StepRecord]:
     costs = keys.pop("costs", FixedCosts())
     one, other = (steps(costs, "simulation.steps=1", *more, **keys)[0] for more in ([], [STREAMING]))
     return one, other
-
-
-def test_samples_that_finish_at_once_are_trained_on_as_ever() -> None:
-    plain, streaming = both(lengths={0: [401] * 8})
-    assert streaming.seconds == pytest.approx(plain.seconds, rel=1e-12)
-    assert streaming.phases["exposed_generation_s"] == pytest.approx(100.0, rel=1e-12)
-    assert streaming.overlapped_s == 0.0
 
 
 def test_an_infinitely_fast_trainer_takes_generation_and_the_end_of_the_step() -> None:
@@ -174,34 +164,6 @@ def test_phases_of_a_streaming_scenario() -> None:
     assert len(step_phases(split(STREAMING))) == len(step_phases(split()))
 
 
-def test_false_is_the_plain_loop_bit_for_bit() -> None:
-    base = split()
-    one, other = project(base), project(vary(base, {"loop.streaming": False}))
-    assert (one.baseline, one.candidate, one.assumptions) == (other.baseline, other.candidate, other.assumptions)
-    assert [replace(step, overlapped_s=0.0) for step in steps(FixedCosts(), LOGNORMAL)] == steps(
-        FixedCosts(), LOGNORMAL
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "overrides", "message"),
-    [
-        ("quickstart", [], "loop.streaming needs a trainer on GPUs of its own"),
-        ("qwen8b_async_lag1", [], "streaming .* needs mode sync"),
-        ("qwen8b_async_lag1", ["loop.mode=sync", "loop.policy_lag=0", "workload.tail_batching={}"], "one of both"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(name: str, overrides: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        load_scenario(name, [*overrides, STREAMING])
-
-
 def test_a_plan_asks_for_a_scenario_that_does_not_stream() -> None:
     with pytest.raises(InputError, match=r"loop\.streaming"):
         plan(split(STREAMING))
-
-
-def test_prompts_are_part_of_the_work() -> None:
-    """Work goes by prompt and response: with prompts alone counting, samples would be alike."""
-    found = streamed(np.array([0.0, 50.0]), np.array([1.0, 3.0]) * (PROMPT + 90), cost(4, 4), Trainer())
-    assert found.overlapped_s == pytest.approx(2.0)

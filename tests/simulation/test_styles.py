@@ -1,7 +1,5 @@
 """What frameworks do differently between generation and training: closed forms, conservation, and what moves what."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, replace
 
 import pytest
@@ -10,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_cases import cost_table
 
-from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import load_scenario
+from rlsim.errors import Infeasible
 from rlsim.results import TokenLedger
 from rlsim.schema.asynchrony import STYLES
 from rlsim.simulation.asynchronous import TokenAccount
@@ -167,50 +164,6 @@ def test_what_is_lost_is_named():
         assert ledger(f"loop.stale={stale}", "loop.max_age=0").stale > 0
 
 
-# --- what moves what --------------------------------------------------------------------------------------------------
-
-
-def total_s(*overrides: str, lag: int = 1, prefill_token_s: float = 1e-4) -> float:
-    costs = FixedCosts(slots=6, prefill_token_s=prefill_token_s, train_s=20.0)
-    found = steps(costs, LOGNORMAL, "engine.dispatch=least_loaded", *overrides, lag=lag, prompts=8, size=2)
-    return found[-1].end_s
-
-
-def test_restarted_requests_cost_more_than_recomputed_ones_and_these_more_than_kept_ones():
-    kept, recomputed, restarted = (
-        total_s(*one, prefill_token_s=5e-3)
-        for one in ((), ("loop.recompute_kv=true",), ("loop.restart_requests=true",))
-    )
-    assert kept < recomputed < restarted
-
-
-def test_partial_rollouts_leave_the_tail_for_later():
-    """Turns on the same GPUs: half a batch more is started, the first batch is trained on, the rest waits its turn."""
-    turns = (NO_OVERLAP, "loop.recompute_kv=true", "loop.policy_lag=0")
-    whole, in_order = total_s(*turns, "loop.membership=first_done"), total_s(*turns)
-    partial = total_s(*turns, "loop.membership=first_done", "loop.staleness_fraction=0.5")
-    assert partial < whole == pytest.approx(in_order)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["loop.staleness_fraction=0.5"], "give one of policy_lag, staleness_fraction"),
-        (["loop.stale=drop", "loop.membership=first_done"], "needs max_age"),
-        (["loop.stale=drop", "loop.max_age=1"], "needs membership first_done"),
-        (["loop.recompute_kv=true", "loop.restart_requests=true"], "give one of recompute_kv"),
-        (["loop.style=nemo"], "nemo_rl"),
-        (["loop.start_unit=batch", "loop.max_in_flight_groups=2"], "must be at least"),
-        (["loop.mode=sync", "loop.policy_lag=0", "loop.update_every=2"], "update_every needs mode async"),
-        (["cluster={num_gpus: 64}"], "loop.overlap"),
-        (["cluster={num_gpus: 64}", NO_OVERLAP, "loop.refit_method=auto"], "KV cache"),
-    ],
-)
-def test_rules_that_do_not_go_together_are_refused(overrides, message):
-    with pytest.raises(InputError, match=message):
-        load_scenario("qwen8b_async_lag1", overrides)
-
-
 # --- by which versions of the weights the tokens of a batch were generated --------------------------------------------
 
 
@@ -244,25 +197,3 @@ def test_requests_that_go_on_have_tokens_of_several():
     its time; the step that trains on it tells all of them."""
     found = steps(FixedCosts(), *keys("skyrl"), lag=1, **LONGER)
     assert max(len(step.token_ages) for step in found) >= 3
-
-
-def test_requests_that_start_again_have_tokens_of_their_last_weights():
-    restart = ("simulation.steps=6", "loop.style=nemo_rl", "loop.in_flight_updates=true", "loop.restart_requests=true")
-    again, on = (
-        steps(FixedCosts(train_s=30.0), *restart[:3], more, lag=1, **LONGER)
-        for more in (restart[3], "loop.restart_requests=false")
-    )
-    mean_age = [
-        sum(age * n for age, n in step.token_ages.items()) / tokens_of(step) for run in (again, on) for step in run
-    ]
-    assert sum(mean_age[:6]) <= sum(mean_age[6:])
-
-
-def test_without_overlap_and_nothing_ahead_all_tokens_are_new():
-    for step in steps(FixedCosts(), "loop.mode=async", "loop.overlap=false", "loop.policy_lag=0", **LONGER):
-        assert set(step.token_ages) == {0}
-
-
-def test_the_kernel_counts_as_the_reference(both):
-    kernel, reference = both(lambda: [step.token_ages for step in steps(FixedCosts(), *keys("roll"), lag=1, **LONGER)])
-    assert kernel == reference

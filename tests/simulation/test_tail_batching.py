@@ -1,7 +1,5 @@
 """Tail batching (RollPacker): short rounds race for a step's batch, long rounds run what they put off."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +7,6 @@ import numpy as np
 import pytest
 from fixed_costs import PROMPT, FixedCosts, World, run, world_of
 
-from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.runs.run import run as run_whole
@@ -104,25 +101,6 @@ def test_factors_of_one_are_the_plain_loop_bit_for_bit(set_up: tuple[str, ...]) 
     assert a.assumptions == b.assumptions
 
 
-def mean_generation_s(prompts_factor: float, samples_factor: float) -> float:
-    keys = HEAVY, "simulation.steps=40", factors(prompts_factor, samples_factor)
-    found = run(world_of(FixedCosts(), *keys, prompts=16, size=8, replicas=4)).steps
-    return float(np.mean([step.phases["generation_s"] for step in found]))
-
-
-def test_more_racing_samples_are_never_slower_in_the_mean_of_heavy_tails() -> None:
-    for prompts in (1, 1.25):
-        means = [mean_generation_s(prompts, samples) for samples in (1, 1.125, 1.25, 1.5)]
-        assert means == sorted(means, reverse=True)
-        assert means[-1] < 0.8 * means[0]
-
-
-@pytest.mark.parametrize("prompts", [1.125, 1.25, 1.5])
-def test_racing_prompts_are_faster_than_none_though_long_rounds_come_more_often(prompts: float) -> None:
-    for samples in (1, 1.25):
-        assert mean_generation_s(prompts, samples) < mean_generation_s(1, 1)
-
-
 @pytest.mark.parametrize("dispatch", ["static", "round_robin", "least_loaded", "shared_queue"])
 def test_equal_input_gives_equal_bits_with_either_core(dispatch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = HEAVY, factors(1.25, 1.5), f"engine.dispatch={dispatch}", "simulation.steps=5"
@@ -188,19 +166,3 @@ def test_a_whole_run_races_too_and_ends_within_a_cycle(tmp_path: Path) -> None:
     assert side.tokens.discarded > 0
     seconds = side.steps["generation_s"]
     assert seconds[4] == max(seconds)  # the fifth round is the long one
-
-
-@pytest.mark.parametrize(
-    ("name", "override", "message"),
-    [
-        ("qwen8b_async_lag1", factors(1.25, 1), "loop.mode sync"),
-        ("quickstart", "engine.migration=cheaper", "workload.tail_batching beside it"),
-        ("quickstart", "workload.usable_group_share=0.5", "give no usable_group_share 0.5"),
-        ("quickstart", "workload.generated_batch_factor=2", "give no generated_batch_factor 2"),
-        ("quickstart", "workload.agent={}", "give no agent"),
-        ("quickstart", f"{KEY}.prompts_factor=0.5", "at least 1"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(name: str, override: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        load_scenario(name, [factors(1.25, 1), override])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from engine_set import ENGINES, RELEASES, content, family
+from engine_set import ENGINES, content, family
 
 from rlsim.costs.overheads import engine_host, rollout_host
 from rlsim.errors import InputError
@@ -17,10 +17,9 @@ from rlsim.parameters.sets import load_engine_parameters, load_parameters, own_s
 from rlsim.projection.project import project
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
-from rlsim.schema.engine_parameters import EngineParameters, LayerKernels, version_order
+from rlsim.schema.engine_parameters import LayerKernels
 from rlsim.schema.speculation import Speculation
 
-SETS = sorted(path.stem for path in (data_folder("calibration") / "engines").glob("*.yaml"))
 SMALL = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
 
 
@@ -65,30 +64,6 @@ def test_the_newest_release_not_newer_stands_for_one_without_measurements(versio
 def test_without_a_version_or_a_measured_release_the_family_stands(engine: str, version: str | None) -> None:
     assert ENGINES.family(engine).measured_release(version) is None
     assert ENGINES.family(engine).host_s(version) == 0.003
-
-
-def test_the_order_of_releases_in_a_file_does_not_matter() -> None:
-    backwards = EngineParameters.model_validate(content(families=[family("vllm", releases=RELEASES[::-1])]))
-    for version in ("0.5", "0.10.0", "0.12", "2"):
-        assert backwards.family("vllm").host_s(version) == ENGINES.family("vllm").host_s(version)
-
-
-def test_releases_are_compared_by_their_numbers() -> None:
-    assert version_order("0.10.0") > version_order("0.9.2")
-    assert version_order("v0.5.10.post1") > version_order("0.5.9")
-    assert version_order("1.3.0rc2") > version_order("1.2")
-
-
-def test_a_set_without_the_family_says_so() -> None:
-    assert ENGINES.names == ("vllm", "sglang", "trtllm")
-    with pytest.raises(KeyError, match="other"):
-        ENGINES.family("other")
-
-
-def test_equal_sets_are_one_key_of_a_cache() -> None:
-    again = EngineParameters.model_validate(content())
-    assert again == ENGINES and hash(again) == hash(ENGINES)
-    assert hash(EngineParameters.model_validate(content(network_hop_s=0.0))) != hash(ENGINES)
 
 
 # --- who wins over whom -----------------------------------------------------------------------------------------------
@@ -157,15 +132,6 @@ def test_a_rollout_engine_adds_the_frameworks_iteration_and_takes_its_time_per_s
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_committed_sets_hold_every_engine(name: str) -> None:
-    found = load_engine_parameters(name)
-    assert {"vllm", "sglang", "trtllm"} == set(found.names)
-    for one in found.families:
-        versions = [version_order(release.version) for release in one.releases]
-        assert versions == sorted(versions)
-
-
 def test_a_scenario_names_its_set_by_name_by_path_or_inline(tmp_path: Path) -> None:
     path = write(tmp_path)
     named = load_scenario("quickstart", ["simulation.engine_parameters=start"])
@@ -181,37 +147,11 @@ def test_the_digest_of_a_scenario_holds_its_set(tmp_path: Path) -> None:
     assert scenario_digest(plain) == scenario_digest(same) != scenario_digest(own)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"network_hop_s": -1}, "network_hop_s"),
-        ({"network_hops_s": 1}, "did you mean 'network_hop_s'"),
-        ({"families": []}, "families"),
-        ({"families": [family("vlm")]}, "families[0].engine"),
-        ({"families": [family("vllm", overlap_s="1us")]}, "families[0].overlap_s"),
-        ({"families": [family("vllm", releases=[{"version": "1", "iteration_s": 0.1}])]}, "rows"),
-        ({"families": [family("vllm", error=1.5)]}, "families[0].error"),
-    ],
-)
-def test_a_wrong_set_is_refused_by_file_and_key(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as told:
-        load_scenario("quickstart", [f"simulation.engine_parameters={write(tmp_path, **changes)}"])
-    message = str(told.value)
-    assert "own.yaml" in message and said in message
-    assert len(message) <= 600 and message.count("\n") < 3
-
-
 def test_a_set_that_lacks_the_engine_of_the_scenario_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, families=[family("vllm")])
     assert load_scenario("quickstart", [f"simulation.engine_parameters={path}"]).engine.name == "vllm"
     with pytest.raises(InputError, match=r"simulation\.engine_parameters round .* engine\.name sglang, only vllm"):
         load_scenario("quickstart", [f"simulation.engine_parameters={path}", "engine.name=sglang"])
-
-
-@pytest.mark.parametrize("key", ["simulation.seed", "simulation.replications"])
-def test_an_empty_key_beside_the_sets_is_told(key: str) -> None:
-    with pytest.raises(InputError, match=key):
-        load_scenario("quickstart", [f"{key}=null"])
 
 
 @pytest.mark.parametrize("key", ["parameters", "engine_parameters"])
@@ -240,18 +180,6 @@ def test_assumptions_name_the_measured_release_that_stands_for_the_engine(
     given = load_scenario("quickstart", [*SMALL, f"simulation.engine_parameters={write(tmp_path)}", *settings])
     told = " ".join(project(given).assumptions)
     assert said in told
-
-
-@pytest.mark.parametrize(("version", "waits"), [("0.5.9", True), ("0.5.12", False)])
-def test_an_answer_tells_what_a_host_takes_that_schedules_nothing_ahead(version: str, waits: bool) -> None:
-    given = load_scenario("quickstart", [*SMALL, "engine.name=sglang", f"engine.version={version}"])
-    told = " ".join(project(given).assumptions)
-    assert ("with 3 ms because no iteration is prepared ahead (engine.overlap_scheduling)" in told) is waits
-
-
-def test_other_engines_have_no_overlap_scheduler_to_switch() -> None:
-    with pytest.raises(InputError, match="overlap_scheduling is a switch of SGLang's and says nothing of vllm"):
-        load_scenario("quickstart", ["engine.overlap_scheduling=false"])
 
 
 def test_small_kernels_follow_the_layers_of_a_model_and_its_precision() -> None:

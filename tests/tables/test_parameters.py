@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from engine_set import ENGINES
+from engine_set import ENGINES, family
+from engine_set import content as engines
 
 from rlsim.costs.engine.layers import GRAPH_NODE_S
 from rlsim.costs.overheads import Overheads, overheads_of
@@ -27,12 +28,10 @@ from rlsim.parameters.sets import (
 from rlsim.parameters.terms import Term, current, limits_of, moved, value_of
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import Evidence
+from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.parameters import GlobalParameters
 
-SETS, ENGINE_SETS = (
-    sorted(path.stem for path in (data_folder("calibration") / folder).glob("*.yaml"))
-    for folder in ("parameters", "engines")
-)
+ENGINE_SETS = sorted(path.stem for path in (data_folder("calibration") / "engines").glob("*.yaml"))
 HOSTS = [
     {"engine": "vllm", "version": "1.0", "iteration_s": 0.004},
     {"engine": "vllm", "version": "2.0", "iteration_s": 0.002},
@@ -62,11 +61,6 @@ def write(folder: Path, **changes: Any) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_committed_sets_load_under_their_own_name(name):
-    assert load_parameters(name).name == name
-
-
 @pytest.mark.parametrize(
     ("load", "name", "told"),
     [
@@ -81,25 +75,45 @@ def test_an_unknown_name_lists_what_there_is(load, name, told):
         load(name)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"dense_efficiency": 1.2}, "dense_efficiency"),
-        ({"dense_efficiency": 0.0}, "dense_efficiency"),
-        ({"sequence_s": -1e-6}, "sequence_s"),
-        ({"host_cpu_factors": {"x86": 0.0}}, "host_cpu_factors"),
-        ({"engine_hosts": []}, "engine_hosts"),
-        ({"engine_hosts": [{"engine": "vllm", "version": "1", "iteration_s": "fast"}]}, "iteration_s"),
-        ({"step_error": 1.5}, "step_error"),
-        ({"executor": 1.0}, "executor"),
-    ],
-)
-def test_wrong_values_name_file_and_key(changes, named, tmp_path):
-    path = write(tmp_path, **changes)
+def transfers(**changes: Any) -> dict[str, Any]:
+    return {**load_transfer_parameters("start").model_dump(mode="json"), **changes}
+
+
+FAMILY = load_transfer_parameters("start").families[0].model_dump(mode="json")
+WRONG = [
+    (load_parameters, content, {"dense_efficiency": 1.2}, "dense_efficiency"),
+    (load_parameters, content, {"dense_efficiency": 0.0}, "dense_efficiency"),
+    (load_parameters, content, {"sequence_s": -1e-6}, "sequence_s"),
+    (load_parameters, content, {"host_cpu_factors": {"x86": 0.0}}, "host_cpu_factors"),
+    (load_parameters, content, {"engine_hosts": []}, "engine_hosts"),
+    (load_parameters, content, {"engine_hosts": [{**HOSTS[0], "iteration_s": "fast"}]}, "iteration_s"),
+    (load_parameters, content, {"step_error": 1.5}, "step_error"),
+    (load_parameters, content, {"executor": 1.0}, "executor"),
+    (load_engine_parameters, engines, {"network_hop_s": -1}, "network_hop_s"),
+    (load_engine_parameters, engines, {"network_hops_s": 1}, "did you mean 'network_hop_s'"),
+    (load_engine_parameters, engines, {"families": []}, "families"),
+    (load_engine_parameters, engines, {"families": [family("vlm")]}, "families[0].engine"),
+    (load_engine_parameters, engines, {"families": [family("vllm", overlap_s="1us")]}, "families[0].overlap_s"),
+    (load_engine_parameters, engines, {"families": [family("vllm", releases=[HOSTS[0]])]}, "rows"),
+    (load_engine_parameters, engines, {"families": [family("vllm", error=1.5)]}, "families[0].error"),
+    (load_transfer_parameters, transfers, {"families": []}, "families"),
+    (load_transfer_parameters, transfers, {"families": [FAMILY, FAMILY]}, "families"),
+    (load_transfer_parameters, transfers, {"families": [FAMILY, {**FAMILY, "framework": OTHER}]}, "families"),
+    (load_transfer_parameters, transfers, {"error": 2.0}, "error"),
+    (load_transfer_parameters, transfers, {"assumed": ["speed"]}, "assumed names speed"),
+    (load_transfer_parameters, transfers, {"extra": 1}, "extra"),
+]
+
+
+@pytest.mark.parametrize(("load", "base", "changes", "named"), WRONG)
+def test_wrong_values_name_file_and_key(load, base, changes, named, tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(base(**changes)))
     with pytest.raises(InputError) as caught:
-        load_parameters(path)
-    assert named in str(caught.value)
-    assert "own.yaml" in str(caught.value)
+        load(str(path))
+    told = str(caught.value)
+    assert named in told and "own.yaml" in told
+    assert len(told) <= 600 and told.count("\n") < 3
 
 
 MISSING = {key: value for key, value in content().items() if key != "fsdp_efficiency"}
@@ -236,29 +250,6 @@ def test_the_stack_says_whose_transfers_count():
     ):  # fmt: skip
         given = load_scenario("quickstart", settings)
         assert overheads_of(given, sets(made())).refit.family.framework == framework
-
-
-def test_every_value_is_fitted_or_assumed():
-    fitted = load_parameters()
-    assert {"dense_efficiency", "engine_hosts.0.17.1", "host_cpu_factors.Grace"} <= set(fitted.fit.fitted)
-    assert (fitted.origin("dense_efficiency"), fitted.origin("step_error")) == ("fitted", "assumed")
-    assert load_parameters("start").origin("dense_efficiency") == "assumed"
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("engine.version=0.20.0", "what the RL framework adds is nemo_rl's of vllm 0.17.1"),
-        ("engine.host_iteration_s=0.002", "engine.host_sequence_s; stated)"),
-        ("simulation.seed=0", "of the operator tables' speed (fitted: nemo_rl; trainer.device_efficiency)"),
-        ("trainer.device_efficiency=0.5", "Training products reach 50 % of the operator tables' speed (stated;"),
-        ("trainer.stack=megatron_bridge-26.06", "nemo_rl-0.7, trainer megatron_bridge-26.06 (stack), vllm 0.20.0"),
-    ],
-)
-def test_assumptions_say_what_was_fitted(override, said):
-    small = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
-    answer = project(load_scenario("quickstart", [*small, override]))
-    assert said in " ".join(answer.assumptions)
 
 
 @pytest.mark.parametrize(

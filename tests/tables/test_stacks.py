@@ -9,20 +9,17 @@ import yaml
 from rlsim.costs.overheads import training_overheads
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
-from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, vary
+from rlsim.loading.scenario import load_scenario, scenario_digest, vary
 from rlsim.parameters.sets import (
     DEFAULT_STACK,
     load_stack,
-    load_training_parameters,
     load_transfer_parameters,
     own_sets,
 )
 from rlsim.parameters.terms import fitted_of
-from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.trainer import StackFeatures
 
 STACKS = sorted(path.stem for path in (data_folder("calibration") / "stacks").glob("*.yaml"))
-TERMS = sorted(path.stem for path in (data_folder("calibration") / "training").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -32,11 +29,6 @@ def test_committed_stacks_load_under_their_own_name_and_say_where_they_are_from(
     assert found.sources
     if found.release is not None:
         assert found.name.startswith(f"{found.framework}-{found.release}")
-
-
-@pytest.mark.parametrize("name", TERMS)
-def test_committed_terms_load_under_their_own_name(name: str) -> None:
-    assert load_training_parameters(name).name == name
 
 
 def test_a_scenario_without_a_stack_takes_the_newest_one_with_measured_steps() -> None:
@@ -102,14 +94,6 @@ def test_a_measured_framework_has_its_own_terms_and_rl_trainers_those_of_rl_step
     assert dropped.attention_speed == terms.fp8_attention_gain
 
 
-def test_a_resolved_scenario_holds_its_stack_and_its_digest_too(tmp_path: Path) -> None:
-    given = load_scenario("quickstart", ["stack=nemo_rl-0.5"])
-    path = tmp_path / "again.yaml"
-    path.write_text(dump_scenario(given))
-    assert load_scenario(path) == given
-    assert scenario_digest(given) != scenario_digest(load_scenario("quickstart"))
-
-
 def test_a_stack_of_ones_own_by_path_and_wrong_ones_by_name_and_key(tmp_path: Path) -> None:
     own = {"name": "ours", "description": "d", "framework": "nemo_rl", "release": "0.7"}
     path = tmp_path / "ours.yaml"
@@ -132,40 +116,9 @@ def write(folder: Path, **changes: Any) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"families": []}, "families"),
-        ({"error": 2.0}, "error"),
-        ({"assumed": ["speed"]}, "assumed names speed"),
-        ({"extra": 1}, "extra"),
-    ],
-)
-def test_wrong_values_name_file_and_key(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=named) as caught:
-        load_transfer_parameters(write(tmp_path, **changes))
-    assert "own.yaml" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["nemo_rl", OTHER])
-def test_each_framework_stands_once_and_other_never(name: str, tmp_path: Path) -> None:
-    family = load_transfer_parameters("start").families[0].model_dump(mode="json")
-    families = [family, {**family, "framework": name}]
-    with pytest.raises(InputError, match="families"):
-        load_transfer_parameters(write(tmp_path, families=families))
-
-
 def test_a_scenario_names_its_set_and_it_counts_in_the_digest(tmp_path: Path) -> None:
     plain = load_scenario("quickstart")
     own = load_scenario("quickstart", [f"simulation.transfer_parameters={write(tmp_path, name='own')}"])
     assert own_sets(plain).transfers.name == "measured"
     assert own_sets(own).transfers.name == "own"
     assert scenario_digest(plain) != scenario_digest(own)
-
-
-def test_the_shipped_fit_says_what_it_rests_on() -> None:
-    found = load_transfer_parameters()
-    assert found.fit.rows >= 80
-    assert found.fit.determined < found.fit.rows / 3
-    assert found.fit.median_error < 0.25
-    assert all(family.source and family.rows for family in found.families)

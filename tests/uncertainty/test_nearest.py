@@ -40,11 +40,3 @@ def test_the_run_of_a_scenario_is_nearest_to_it_and_names_differ_before_sizes(
     assert [[one.feature for one in run.differences] for run in found] == [
         [], ["samples of a step"], ["model"], ["model", "samples of a step"]
     ]  # fmt: skip
-
-
-def test_shipped_runs_say_what_differs() -> None:
-    scenario = load_scenario("quickstart")
-    for kind in features.RUN_KINDS:
-        for run in nearest.nearest(scenario, kind, 3):
-            assert run.id
-            assert all(each.asked != each.measured for each in run.differences if each.feature == "model")

@@ -19,10 +19,6 @@ def scenario(*overrides: str) -> Scenario:
     return load_scenario("quickstart", [*SMALL, "simulation.replications=2", *overrides])
 
 
-def relative(interval: Interval) -> tuple[float, float]:
-    return interval.low / interval.mean, interval.high / interval.mean
-
-
 def test_the_interval_is_the_models_error_whatever_the_replications() -> None:
     few, many = (project(scenario(f"simulation.replications={n}")).candidate for n in (1, 32))
     width = [one.step_s.high / one.step_s.low for one in (few, many)]

@@ -5,9 +5,8 @@ import pytest
 
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
-from rlsim.projection.uncertainty.nearest import support_of
-from rlsim.projection.uncertainty.predictive import log_draws, parted_draws, phase_groups, posterior_of, prediction_of
-from rlsim.projection.uncertainty.sources import covariance_shares, mean_shares, sources_of, step_parts
+from rlsim.projection.uncertainty.predictive import log_draws, phase_groups, posterior_of, prediction_of
+from rlsim.projection.uncertainty.sources import covariance_shares, mean_shares, sources_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.report.style import Style
 from rlsim.report.text.projection import render
@@ -69,18 +68,6 @@ def test_correlated_sources_split_what_they_share() -> None:
     assert covariance_shares(np.zeros((2, 10))).tolist() == [0.0, 0.0]
 
 
-def test_removing_a_source_removes_its_own_variance(run: SimulatedVariant) -> None:
-    posterior, predicted = posterior_of(run.scenario), prediction_of(run)
-    parts = step_parts(run.scenario, posterior, predicted)
-    draws = parted_draws(posterior, list(parts.values()))
-    shares = covariance_shares(draws)
-    place = [origin.text for origin in parts].index("this layout's rollout")
-    others = [part for origin, part in parts.items() if origin.text != "this layout's rollout"]
-    rest = parted_draws(posterior, others).sum(axis=0)
-    # The layout's own deviation is independent of all else.
-    assert shares[place] == pytest.approx(1 - np.var(rest) / np.var(draws.sum(axis=0)), abs=0.03)
-
-
 def test_launches_are_a_source_where_iterations_exceed_the_graphs(run: SimulatedVariant) -> None:
     def share(of: SimulatedVariant) -> float:
         return sum(one.share for one in sources_of(of) if one.name.startswith("launches"))
@@ -112,14 +99,3 @@ def test_the_answer_holds_its_support_and_says_it(answer: Projection) -> None:
         assert "either way (90 %); the nearest measured step, " in " ".join(section.split())
         assert "rlsim calibrate" in " ".join(section.split())
         assert max(map(len, section.splitlines()[1:])) <= width
-
-
-def test_the_best_sources_are_named_first(answer: Projection) -> None:
-    support = answer.support
-    largest = max(support.sources, key=lambda one: one.share)
-    assert largest.source.split()[0] in render(answer, Style(200))
-    assert "\nSupport\n" not in render(answer.model_copy(update={"support": None}))
-
-
-def test_the_same_run_has_the_same_support(run: SimulatedVariant) -> None:
-    assert support_of(run) == support_of(simulated())

@@ -1,6 +1,5 @@
 """Acceptance over training steps, between samples, along responses and under other sampling."""
 
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -8,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.errors import InputError
-from rlsim.loading.scenario import load_scenario, scenario_digest
+from rlsim.loading.scenario import load_scenario
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Drift, Sampling, Speculation, Variation
 from rlsim.workload.acceptance import (
@@ -181,49 +179,3 @@ def test_draws_follow_the_drift_of_their_step() -> None:
     expected = [acceptance_at(scenario.speculation, step).mean for step in range(6)]
     assert lengths == pytest.approx(expected, rel=0.02)
     assert lengths[-1] > lengths[0] + 0.1
-
-
-def test_turns_of_a_trajectory_share_their_difficulty() -> None:
-    scenario = load_scenario("mlperf_grpo", [
-        "speculation.method=mtp", "speculation.draft_length=3", "speculation.acceptance_length=2.8",
-        "speculation.variation.sample_spread=0.7", "workload.prompts_per_step=4",
-        "trainer.global_batch_samples=null",
-    ])  # fmt: skip
-    drawn = draw_step(scenario, 0, 0)
-    turns, counts = drawn.rollouts[0].turns, drawn.iterations[0]
-    assert turns is not None and counts.size == turns.response_tokens.size
-
-
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ("speculation.drift={steps: [0, 5, 5], logit_shift: [0, 1, 2]}", "must rise"),
-        ("speculation.drift={steps: [0, 5], logit_shift: [0, 1, 2]}", "one value for each"),
-        ("speculation.drift={steps: [0, 5]}", "needs logit_shift"),
-        ("speculation.drift={steps: [0, 5], logit_shift: [0, 99]}", "between -10 and 10"),
-        ("speculation.variation.prompt_spred=1", "prompt_spread"),
-        ("speculation.policy=by_batches", "by_batch"),
-    ],
-)
-def test_what_makes_no_sense_is_named(override: str, named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        quickstart(override)
-
-
-def test_newer_keys_at_their_defaults_leave_the_digest_alone() -> None:
-    digest = scenario_digest(quickstart())
-    assert scenario_digest(quickstart("speculation.policy=fixed", "speculation.off_above_sequences=32")) == digest
-    assert scenario_digest(quickstart("speculation.policy=by_batch")) != digest
-    assert scenario_digest(quickstart("speculation.drift.mismatch_per_100_steps=1")) != digest
-
-
-def test_difficulty_and_drift_stay_cheap() -> None:
-    scenario = quickstart(
-        "workload.prompts_per_step=64", "workload.generations_per_prompt=64",
-        "speculation.variation={prompt_spread: 0.5, sample_spread: 0.2, trend_per_1k_tokens: -0.01}",
-        "speculation.drift.mismatch_per_100_steps=1",
-    )  # fmt: skip
-    begin = time.process_time()
-    for step in range(10):
-        draw_step(scenario, step, 0)
-    assert time.process_time() - begin < 1.0  # 4,096 samples x 1,000 steps in less than 100 s; it takes a fifth of that

@@ -49,8 +49,6 @@ def test_no_gain_is_the_plain_draw_and_more_is_never_slower() -> None:
     assert sums[-1] < 0.8 * sums[0]
 
 
-def test_networks_and_agents_are_refused() -> None:
-    with pytest.raises(InputError, match="needs method suffix"):
-        load_scenario("quickstart", ["speculation.variation={group_gain: 1}"])
+def test_agents_are_refused() -> None:
     with pytest.raises(InputError, match="single responses"):
         verifications(1.0, "workload.agent={}")
