@@ -72,14 +72,8 @@ class Objective:
             raise InputError(
                 "--objective gpus needs the step time to reach, and no other takes one: --objective gpus=SECONDS"
             )
-        check_positive(
-            {
-                "--steps": self.steps,
-                "--deadline-hours": self.deadline_s,
-                "--budget-usd": self.budget_usd,
-                "--objective gpus=SECONDS": self.target_step_s,
-            }
-        )
+        limits = {"--steps": self.steps, "--deadline-hours": self.deadline_s, "--budget-usd": self.budget_usd}
+        check_positive({**limits, "--objective gpus=SECONDS": self.target_step_s})
         if not 0 < self.confidence < 1:
             raise InputError(f"confidence must lie between 0 and 1, got {self.confidence:g}")
 
@@ -94,10 +88,6 @@ class Objective:
             per_second = gpus * price_usd(scenario) / SECONDS_PER_HOUR
             out.append(AllowedStep("budget", self.budget_usd / self.steps / per_second))
         return out
-
-    def breach(self, scenario: Scenario, gpus: int, step_s: float) -> float:
-        """Step time over the longest one allowed, the worst over constraints: up to 1 all are met; 0 without any."""
-        return max((step_s / allowed.longest_s for allowed in self.allowed_steps(scenario, gpus)), default=0.0)
 
     def effort(self, gpus: int, step_s: Seconds) -> Seconds:
         """What plans are compared by, smaller being better: seconds of a step, times the GPUs that are paid for."""

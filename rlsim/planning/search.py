@@ -91,9 +91,11 @@ class Contest:
         value = self.objective.effort(gpus, p90(plan.drawn_s) if sure else plan.mean_s)
         return (float(gpus), value) if self.objective.measure == "gpus" else (value, float(gpus))
 
-    def breach(self, plan: Simulated) -> float:
-        """Mean step time over the longest one allowed; up to 1 the mean keeps all constraints."""
-        return self.objective.breach(self.scenario, plan.numbers.num_gpus, plan.mean_s)
+    def breach(self, plan: Simulated, step_s: float | None = None) -> float:
+        """Step time, default the mean, over the longest one allowed, the worst over constraints: up to 1 all are met, 0
+        without any."""
+        took_s = plan.mean_s if step_s is None else step_s
+        return max((took_s / allowed.longest_s for allowed in self.allowed(plan)), default=0.0)
 
     def allowed(self, plan: Simulated) -> list[AllowedStep]:
         """Longest steps of a plan by its constraints."""
@@ -105,8 +107,7 @@ class Contest:
 
     def miss(self, plan: Simulated) -> float:
         """What the plan takes with the probability asked for, over the longest step allowed; above 1 it misses."""
-        sure_s = quantile(plan.drawn_s, self.objective.confidence)
-        return self.objective.breach(self.scenario, plan.numbers.num_gpus, sure_s)
+        return self.breach(plan, quantile(plan.drawn_s, self.objective.confidence))
 
     def ranked(self, plans: Iterable[Simulated]) -> list[Simulated]:
         """Best first."""
@@ -122,9 +123,7 @@ class Contest:
     def chosen(self, plans: Sequence[Simulated]) -> list[Simulated]:
         """Plans worth final numbers: those near the best, and the best of each cluster size and lag."""
         ranked = self.ranked(plans)
-        groups: dict[tuple[int, int], Simulated] = {}
-        for plan in ranked:
-            groups.setdefault(plan.layout.split.group, plan)
+        groups = {plan.layout.split.group: plan for plan in reversed(ranked)}
         return list(dict.fromkeys([*self.near(ranked)[:MOST_EQUAL], *(groups[group] for group in sorted(groups))]))
 
     def against(self, plan: Simulated, rival: Simulated) -> Against:
@@ -135,18 +134,15 @@ class Contest:
 
     def row(self, plan: Simulated) -> PlanRow:
         """A plan as it is shown."""
-        sure_s = beats = None
-        if plan.timed is not None:
-            sure_s = p90(plan.drawn_s)
-            beats = None if self.current is None else self.against(plan, self.current).wins
+        final, current = plan.timed is not None, self.current
         return PlanRow(
             name=plan.name,
             overrides=plan.layout.overrides(),
             bound_s=plan.found.bound_s,
-            replications=SEARCH_REPLICATIONS if plan.timed is None else final_replications(self.scenario),
+            replications=final_replications(self.scenario) if final else SEARCH_REPLICATIONS,
             numbers=plan.numbers,
-            step_p90_s=sure_s,
-            beats_current=beats,
+            step_p90_s=p90(plan.drawn_s) if final else None,
+            beats_current=self.against(plan, current).wins if final and current is not None else None,
             trainers=plan.found.trainers,
         )
 

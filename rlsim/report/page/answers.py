@@ -187,7 +187,7 @@ def _way(changes: Sequence[Change]) -> list[Block]:
     first, last = changes[0], changes[-1]
     bars = [BarRow(first.what, fmt.seconds(first.step_s), [Bar.of(first.step_s, GREY)])]
     for before, after in itertools.pairwise(changes):
-        bar = Bar.between(before.step_s, after.step_s, SHORTER if after.step_s <= before.step_s else LONGER)
+        bar = Bar(areas=[(before.step_s, after.step_s, SHORTER if after.step_s <= before.step_s else LONGER)])
         bars.append(BarRow(after.what, f"{after.step_s - before.step_s:+.2f} s", [bar]))
     bars.append(BarRow("best plan", fmt.seconds(last.step_s), [Bar.of(last.step_s, LINE_COLORS[0])]))
     numbers = table("plan-waterfall", [(one.what, f"{one.step_s:.2f}") for one in changes])

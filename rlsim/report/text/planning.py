@@ -241,9 +241,7 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
         f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
         "simulated, all others excluded by bounds of their means"
     )
-    sure = sure_words(plan)
-    value = objective_text(plan)
-    heading = style.bold(f"Best by {plan.objective.replace('_', ' ')}, {sure}: {value}")
+    heading = style.bold(f"Best by {plan.objective.replace('_', ' ')}, {sure_words(plan)}: {objective_text(plan)}")
     eager = eager_remark([(row.name, row.numbers.row()) for row in plan.finalists])
     return sections(
         style.wrapped(counts),
@@ -262,24 +260,18 @@ def sure_words(plan: Plan) -> str:
 def objective_text(plan: Plan) -> str:
     """The objective's value of the best plan with its unit, seconds as in every table."""
     unit = fmt.NAMES["objectives"][plan.objective]
-    value = (
-        f"{plan.objective_value:,.1f}"
-        if unit == "s" and plan.objective_value >= 1
-        else fmt.number(plan.objective_value)
-    )
-    return f"{value} {unit}"
+    value = plan.objective_value
+    return f"{f'{value:,.1f}' if unit == 's' and value >= 1 else fmt.number(value)} {unit}"
 
 
 def recommendation(plan: Plan) -> str:
     """The one sentence for who decides: what to take, what it brings, and how likely it does not."""
     best, n = plan.best, plan.best.numbers
-    said = f"Take {best.name}: a step takes {fmt.seconds(n.step_s.mean)}"
+    takes, costs = fmt.seconds(n.step_s.mean), f"{n.cost_per_step_usd:.2f}"
     if plan.current is not None:
-        said += f" in place of {fmt.seconds(plan.current.step_s.mean)}"
-        now = plan.current.cost_per_step_usd
-        said += f" and costs {n.cost_per_step_usd:.2f} in place of {now:.2f} USD"
-    else:
-        said += f" and costs {n.cost_per_step_usd:.2f} USD"
+        takes += f" in place of {fmt.seconds(plan.current.step_s.mean)}"
+        costs += f" in place of {plan.current.cost_per_step_usd:.2f}"
+    said = f"Take {best.name}: a step takes {takes} and costs {costs} USD"
     if best.beats_current is None:
         return f"{said}."
     return f"{said}; the risk that it gains nothing is {_chance(1 - best.beats_current)}."
@@ -327,17 +319,13 @@ def _from_here(plan: Plan) -> list[str]:
 
 def _constraints(plan: Plan) -> list[str]:
     """With what probability each constraint holds."""
-    lines = [
-        f"keeps to the {one.constraint} ({one.limit:.1f} {one.unit}) with {_chance(one.probability)}"
-        for one in plan.constraints
-        if one.probability is not None and one.unit == "s per step"
-    ]
-    lines += [
-        f"takes {fmt.percent(one.value)} of the memory of its fullest GPU (allowed {fmt.percent(one.limit)}); no "
-        "measurement bounds the memory model"
-        for one in plan.constraints
-        if one.constraint == "memory"
-    ]
+    lines = []
+    for one in plan.constraints:  # the memory last
+        if one.probability is not None and one.unit == "s per step":
+            lines.append(f"keeps to the {one.constraint} ({one.limit:.1f} {one.unit}) with {_chance(one.probability)}")
+        elif one.constraint == "memory":
+            allowed = f"(allowed {fmt.percent(one.limit)}); no measurement bounds the memory model"
+            lines.append(f"takes {fmt.percent(one.value)} of the memory of its fullest GPU {allowed}")
     return lines
 
 
@@ -355,8 +343,7 @@ def candidates_table(plan: Plan) -> Table:
         step, beats = row.numbers.step_s, row.beats_current
         sure = "" if row.step_p90_s is None else f"{row.step_p90_s:.1f}"
         took = cell(step, 1) if isinstance(step, Interval) else f"{step.mean:.1f}"
-        chance = "-" if beats is None else _chance(beats)
-        loses = wins.get(row.name, "-")
-        shown.append((row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", chance, loses, sure, took))
+        chances = "-" if beats is None else _chance(beats), wins.get(row.name, "-")
+        shown.append((row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", *chances, sure, took))
     heads = ("", "limited by", "USD/step", "beats now", "first beats it", "90 % sure", "step (s)")
     return Table("Candidates", "shares of 2,048 draws of the model's error, common to all", heads, shown, "<<>")
