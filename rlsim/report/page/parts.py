@@ -205,13 +205,17 @@ def speedup(name: str, value: Interval) -> KeyFigure:
     return ranged(name, value, "{:.2f}x".format)
 
 
+def listed(entries: Iterable[str], title: str = "") -> list[Block]:
+    """A numbered list, where there is anything to list."""
+    return [Entries(shown, title)] if (shown := list(entries)) else []
+
+
 def assumed(assumptions: Sequence[str], warnings: Sequence[str]) -> list[Block]:
     """What the answer takes for granted, warnings first."""
-    return [*([Entries(warnings, "Warnings")] if warnings else []), *([Entries(assumptions)] if assumptions else [])]
+    return [*listed(warnings, "Warnings"), *listed(assumptions)]
 
 
 def counted(reasons: Iterable[str], what: str) -> list[Block]:
     """How many rows or cells there are for each reason."""
     found = Counter(reasons).most_common()
-    entries = [f"{n:,} {what}{'' if n == 1 else 's'}: {reason}" for reason, n in found]
-    return [Entries(entries)] if entries else []
+    return listed(f"{n:,} {what}{'' if n == 1 else 's'}: {reason}" for reason, n in found)

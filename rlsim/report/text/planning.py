@@ -12,7 +12,6 @@ from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell
 from rlsim.results.planning import Comparison, Sensitivity
-from rlsim.results.record import Interval
 from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, break_even_lengths, interval_in
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
@@ -287,9 +286,7 @@ def _front(plan: Plan) -> list[str]:
 
 def _best_lines(plan: Plan) -> list[str]:
     n, best = plan.best.numbers, plan.best
-    step = f"step {n.step_s.mean:.1f} s"
-    if isinstance(n.step_s, Interval):
-        step += f" [{n.step_s.low:.1f}, {n.step_s.high:.1f}]"
+    step = f"step {n.step.mean:.1f} s [{n.step.low:.1f}, {n.step.high:.1f}]"
     money = f"{n.cost_per_step_usd:.2f} USD and at most {n.energy_per_step_j / JOULES_PER_KWH:.1f} kWh per step"
     lines = [
         f"{step}, {money}",
@@ -340,10 +337,9 @@ def candidates_table(plan: Plan) -> Table:
     wins = {one.rival: _chance(one.wins) for one in plan.against}
     shown = []
     for row in plan.finalists:
-        step, beats = row.numbers.step_s, row.beats_current
+        n, beats = row.numbers, row.beats_current
         sure = "" if row.step_p90_s is None else f"{row.step_p90_s:.1f}"
-        took = cell(step, 1) if isinstance(step, Interval) else f"{step.mean:.1f}"
         chances = "-" if beats is None else _chance(beats), wins.get(row.name, "-")
-        shown.append((row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", *chances, sure, took))
+        shown.append((row.name, n.limit, f"{n.cost_per_step_usd:.2f}", *chances, sure, cell(n.step, 1)))
     heads = ("", "limited by", "USD/step", "beats now", "first beats it", "90 % sure", "step (s)")
     return Table("Candidates", "shares of 2,048 draws of the model's error, common to all", heads, shown, "<<>")
