@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from rlsim.files.progress import ProgressLine
 from rlsim.files.records import dataclass
@@ -15,7 +16,7 @@ from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import SEARCH_REPLICATIONS, Candidate
 from rlsim.planning.evaluate import Cell, evaluate_means, evaluate_overrides
 from rlsim.planning.execution import Runner, in_order
-from rlsim.planning.objective import AllowedStep, Objective, Seconds, p90, probability, quantile, wins
+from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile, wins
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
 from rlsim.projection.summary import Timed
 from rlsim.projection.uncertainty.predictive import around
@@ -95,15 +96,16 @@ class Contest:
         """Step time, default the mean, over the longest one allowed, the worst over constraints: up to 1 all are met, 0
         without any."""
         took_s = plan.mean_s if step_s is None else step_s
-        return max((took_s / allowed.longest_s for allowed in self.allowed(plan)), default=0.0)
+        return max((took_s / longest_s for longest_s in self.allowed(plan).values()), default=0.0)
 
-    def allowed(self, plan: Simulated) -> list[AllowedStep]:
-        """Longest steps of a plan by its constraints."""
+    def allowed(self, plan: Simulated) -> dict[str, float]:
+        """Longest steps of a plan in seconds by its constraints."""
         return self.objective.allowed_steps(self.scenario, plan.numbers.num_gpus)
 
     def keeps(self, plan: Simulated) -> bool:
         """Whether the plan keeps each constraint in the share of draws that is asked for."""
-        return all(probability(plan.drawn_s, a.longest_s) >= self.objective.confidence for a in self.allowed(plan))
+        sure = (probability(plan.drawn_s, longest_s) for longest_s in self.allowed(plan).values())
+        return all(share >= self.objective.confidence for share in sure)
 
     def miss(self, plan: Simulated) -> float:
         """What the plan takes with the probability asked for, over the longest step allowed; above 1 it misses."""
@@ -190,14 +192,22 @@ def simulate_once(task: Task) -> Cell:
 class Finals:
     """feasible: plans that keep all constraints on their final numbers, best first; missed: those that do not.
 
-    rest: plans that the search left behind these, on its one drawn workload, best first. rejected: those that further
-    drawn workloads show to overflow.
+    rest: plans that the search left behind these, on its one drawn workload, best first. rejected: parts that do not
+    fit, plans that drawn workloads show to overflow too. considered, configurations, simulated: as in the answer.
     """
 
     feasible: tuple[Simulated, ...] = ()
     missed: tuple[Simulated, ...] = ()
     rest: tuple[Simulated, ...] = ()
     rejected: tuple[InfeasiblePart, ...] = ()
+    considered: int = 0
+    configurations: int = 0
+    simulated: int = 0
+
+    def __add__(self, larger: Finals) -> Finals:
+        """Those of some sizes, none of whose plans keeps to the constraints, and of larger ones."""
+        added = ("missed", "rejected", "considered", "configurations", "simulated")
+        return replace(larger, **{name: getattr(self, name) + getattr(larger, name) for name in added})
 
 
 def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:

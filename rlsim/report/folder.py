@@ -37,9 +37,16 @@ if TYPE_CHECKING:
 KINDS: dict[str, Sequence[str]] = NAMES["kinds"]
 """File that makes a folder one of a kind, and the command that writes it."""
 RECORDS: dict[str, type[Record]] = {
-    "projection": Projection, "run": Run, "plan": Plan, "validation": Validation, "blame": Blame, "check": Check,
-    "size": Sizing, "headroom": Headroom, "techniques": Techniques,
-}  # fmt: skip
+    "projection": Projection,
+    "run": Run,
+    "plan": Plan,
+    "validation": Validation,
+    "blame": Blame,
+    "check": Check,
+    "size": Sizing,
+    "headroom": Headroom,
+    "techniques": Techniques,
+}
 """What the files hold."""
 LONG = (Run, Plan, Validation)
 """Answers with as many rows as a table has."""

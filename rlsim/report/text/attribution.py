@@ -36,11 +36,10 @@ def idle_table(blame: Blame, least_share: float = 0.0) -> Table:
 
 def removals_table(blame: Blame) -> Table:
     """What each removal gains alone and in turn, and what is left without all of them."""
-    rows = [
-        (one.cause, f"{one.step_s:.1f}", f"{one.saved_s:+.1f}", f"{one.chain_s:+.1f}",
-         "; ".join(filter(None, (one.how, one.why))))
-        for one in blame.removals
-    ]  # fmt: skip
+    rows = []
+    for one in blame.removals:
+        how = "; ".join(filter(None, (one.how, one.why)))
+        rows.append((one.cause, f"{one.step_s:.1f}", f"{one.saved_s:+.1f}", f"{one.chain_s:+.1f}", how))
     total = f"{blame.step_s - blame.left_s:+.1f}"
     last = Row(("all of them", f"{blame.left_s:.1f}", "", total, "what is left is work"), strong=True)
     note = "step (s) and what it saves alone, and after those above it"
