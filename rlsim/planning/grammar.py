@@ -133,13 +133,12 @@ def _up_to(low: Decimal, high: Decimal, following: Callable[[Decimal], Decimal],
     """A range from ``low`` to at most ``high``, as people write numbers."""
     if high < low:
         raise InputError(f"{whole}: the range is empty, {high} lies below {low}")
-    out, value = list[str](), low
-    while value <= high:
-        out.append(str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}")
+    out = [low]
+    while (value := following(out[-1])) <= high:
+        out.append(value)
         if len(out) > MAX_CELLS:
             raise InputError(f"{whole}: more than {MAX_CELLS:,} values")
-        value = following(value)
-    return tuple(out)
+    return tuple(str(int(v)) if v == v.to_integral_value() else f"{v.normalize():f}" for v in out)
 
 
 def grid(axes: Sequence[Axis]) -> list[Overrides]:
