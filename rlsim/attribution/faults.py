@@ -23,6 +23,7 @@ from rlsim.costs.interface import Prices
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
+from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import vary
 from rlsim.projection.summary import iteration_tokens, mean_value, phase_parts
 from rlsim.projection.variant import SimulatedVariant
@@ -61,7 +62,7 @@ class Fault:
 
     def possible(self, scenario: Scenario) -> bool:
         """Whether the scenario states what the fault needs."""
-        return all(_holds(value_of(scenario, key), allowed) for key, allowed in self.when.items())
+        return all(_holds(value_at(scenario, key), allowed) for key, allowed in self.when.items())
 
     def at(self, scenario: Scenario, severity: float, step_s: float) -> Cause | None:
         """The fault at a severity in a scenario whose step is expected to take ``step_s``; None where it has no key."""
@@ -72,9 +73,9 @@ class Fault:
             if form not in FORMS:
                 changes[key] = form
                 continue
-            now = value_of(scenario, key)
+            now = value_at(scenario, key)
             if now is None and key in self.instead:
-                now = value_of(scenario, self.instead[key])
+                now = value_at(scenario, self.instead[key])
             if now is None and "now" in str(form):
                 return None
             value = FORMS[str(form)](now or 0.0, severity, step_s)
@@ -84,14 +85,6 @@ class Fault:
 
 def _holds(value: Any, allowed: Sequence[Any]) -> bool:
     return value in allowed or (GIVEN in allowed and value is not None)
-
-
-def value_of(scenario: Scenario, key: str) -> Any:
-    """What a dotted key or property of a scenario is; None where a section of it is missing."""
-    found: Any = scenario
-    for name in key.split("."):
-        found = getattr(found, name, None)
-    return found
 
 
 def catalogue() -> tuple[Fault, ...]:

@@ -29,6 +29,7 @@ from rlsim.files.records import dataclass
 from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
+from rlsim.results.validation import ComparedRow, Validation
 from rlsim.schema.architecture import MoECard
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import DraftCard
@@ -200,15 +201,19 @@ def check_text(check: SelfCheck, style: Style = DEFAULT_STYLE) -> str:
 
 def check_picture(check: SelfCheck) -> Figure:
     """Predicted over measured milliseconds, by mode and drafted tokens."""
-    from rlsim.report.figures.bars import CheckedSteps, check_figure
+    from rlsim.report.figures.validation import scatter
 
-    steps = []
-    for mode, marker in (("graph", "o"), ("eager", "^")):
-        points = check.of_mode(mode).points
-        for k in sorted({point.case.number("draft_length") for point in points}):
-            chosen = [point for point in points if point.case.number("draft_length") == k]
-            times = ([getattr(p, name) / MILLISECOND for p in chosen] for name in ("measured_s", "predicted_s"))
-            steps.append(CheckedSteps(f"{mode}, k = {k}", marker, *times))
+    rows = [
+        ComparedRow(
+            id=str(number),
+            group=f"{point.case.text('mode')}, k = {point.case.number('draft_length')}",
+            unit="ms",
+            measured=point.measured_s / MILLISECOND,
+            predicted=point.predicted_s / MILLISECOND,
+        )
+        for number, point in enumerate(check.points)
+    ]
     counted = check.as_engines_run
     median, p90 = (percent(error, 1) for error in (counted.median_abs_error, counted.p90_abs_error))
-    return check_figure(f"{check.device}\nmedian error {median}, p90 {p90}", steps)
+    found = Validation.of("iterations", rows, table="all engine steps")
+    return scatter(found, f"{check.device}: as engines run, median error {median}, p90 {p90}")

@@ -13,7 +13,7 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.document import REFERENCES
-from rlsim.loading.overrides import Places, prefixes
+from rlsim.loading.overrides import Places, prefixes, value_at
 from rlsim.loading.scenario import load_scenario, places_of
 from rlsim.loading.variation import WORDS
 from rlsim.report.style import Style
@@ -105,9 +105,7 @@ def _source(key: Key) -> str:
 
 def _current(key: str, name: str, overrides: Sequence[str]) -> Current:
     scenario, places = load_scenario(name, overrides), places_of(name, overrides)
-    value: Any = scenario
-    for part in key.split("."):
-        value = getattr(value, part, None)
+    value = value_at(scenario, key)
     resolved = _RESOLVED[key](scenario) if value is None and key in _RESOLVED else None
     return Current(scenario.name, _shown(value), _origin(key, places), "" if resolved is None else as_yaml(resolved))
 

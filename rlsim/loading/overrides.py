@@ -47,6 +47,13 @@ def prefixes(key: str) -> tuple[str, ...]:
     return tuple(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
 
 
+def value_at(record: Any, key: str) -> Any:
+    """What a dotted key or property of a record is; None where a section of it is missing."""
+    for name in key.split("."):
+        record = record.get(name) if isinstance(record, dict) else getattr(record, name, None)
+    return record
+
+
 def same_branch(key: str, other: str) -> bool:
     """Whether one of two dotted keys is, or lies below, the other."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")

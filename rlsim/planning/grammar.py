@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -94,12 +94,18 @@ def _written(value: Any) -> str:
 
 def _values(text: str, whole: str) -> tuple[str, ...]:
     if (match := _RANGE.fullmatch(text)) is not None:
-        return _arithmetic(match, whole)
+        low, high, step = (Decimal(part or 1) for part in match.groups())
+        if step <= 0:
+            raise InputError(f"{whole}: the step must be above 0, got {step}")
+        return _up_to(low, high, lambda value: value + step, whole)
     if (match := _GEOMETRIC.fullmatch(text)) is not None:
-        return _geometric(match, whole)
+        low, high, factor = map(Decimal, match.groups())
+        if factor <= 1 or low <= 0:
+            raise InputError(f"{whole}: a geometric range needs a start above 0 and a factor above 1")
+        return _up_to(low, high, lambda value: value * factor, whole)
     if (match := _DOTS.fullmatch(text)) is not None:
-        low, high = match.groups()
-        raise InputError(f"{whole}: '{shortened(text)}' is no value; did you mean {low}:{high}, or {low}..{high}x2?")
+        hint = "did you mean {0}:{1}, or {0}..{1}x2?".format(*match.groups())
+        raise InputError(f"{whole}: '{shortened(text)}' is no value; {hint}")
     values = tuple(part.strip() for part in _split(text))
     if not all(values):
         raise InputError(f"{whole}: an empty value; {FORMS}")
@@ -123,37 +129,16 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _arithmetic(match: re.Match[str], whole: str) -> tuple[str, ...]:
-    low, high, step = (Decimal(part) if part else Decimal(1) for part in match.groups())
-    if step <= 0:
-        raise InputError(f"{whole}: the step must be above 0, got {step}")
-    if high < low:
-        raise InputError(f"{whole}: the range is empty, {high} lies below {low}")
-    count = int((high - low) / step) + 1
-    _check_count(count, whole)
-    return tuple(_plain(low + i * step) for i in range(count))
-
-
-def _geometric(match: re.Match[str], whole: str) -> tuple[str, ...]:
-    low, high, factor = (Decimal(part) for part in match.groups())
-    if factor <= 1 or low <= 0:
-        raise InputError(f"{whole}: a geometric range needs a start above 0 and a factor above 1")
+def _up_to(low: Decimal, high: Decimal, following: Callable[[Decimal], Decimal], whole: str) -> tuple[str, ...]:
+    """A range from ``low`` to at most ``high``, as people write numbers."""
     if high < low:
         raise InputError(f"{whole}: the range is empty, {high} lies below {low}")
     out = [low]
-    while out[-1] * factor <= high:
-        out.append(out[-1] * factor)
-        _check_count(len(out), whole)
-    return tuple(_plain(value) for value in out)
-
-
-def _check_count(count: int, whole: str) -> None:
-    if count > MAX_CELLS:
-        raise InputError(f"{whole}: more than {MAX_CELLS:,} values")
-
-
-def _plain(value: Decimal) -> str:
-    return str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}"
+    while (value := following(out[-1])) <= high:
+        out.append(value)
+        if len(out) > MAX_CELLS:
+            raise InputError(f"{whole}: more than {MAX_CELLS:,} values")
+    return tuple(str(int(v)) if v == v.to_integral_value() else f"{v.normalize():f}" for v in out)
 
 
 def grid(axes: Sequence[Axis]) -> list[Overrides]:

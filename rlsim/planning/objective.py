@@ -33,14 +33,6 @@ CONFIDENCE = 0.9
 
 
 @dataclass(frozen=True)
-class AllowedStep:
-    """The longest step in seconds that a constraint allows."""
-
-    constraint: str
-    longest_s: float
-
-
-@dataclass(frozen=True)
 class Objective:
     """What is made best, and constraints. steps: length of the run that deadline_s (seconds) and budget_usd hold for.
 
@@ -72,32 +64,19 @@ class Objective:
             raise InputError(
                 "--objective gpus needs the step time to reach, and no other takes one: --objective gpus=SECONDS"
             )
-        check_positive(
-            {
-                "--steps": self.steps,
-                "--deadline-hours": self.deadline_s,
-                "--budget-usd": self.budget_usd,
-                "--objective gpus=SECONDS": self.target_step_s,
-            }
-        )
+        limits = {"--steps": self.steps, "--deadline-hours": self.deadline_s, "--budget-usd": self.budget_usd}
+        check_positive({**limits, "--objective gpus=SECONDS": self.target_step_s})
         if not 0 < self.confidence < 1:
             raise InputError(f"confidence must lie between 0 and 1, got {self.confidence:g}")
 
-    def allowed_steps(self, scenario: Scenario, gpus: int) -> list[AllowedStep]:
-        """Longest step that each constraint allows on ``gpus`` GPUs, in seconds."""
-        out = []
-        if self.target_step_s is not None:
-            out.append(AllowedStep("target step time", self.target_step_s))
+    def allowed_steps(self, scenario: Scenario, gpus: int) -> dict[str, float]:
+        """Longest step that each constraint allows on ``gpus`` GPUs, in seconds by the constraint's name."""
+        out = {} if self.target_step_s is None else {"target step time": self.target_step_s}
         if self.deadline_s is not None and self.steps:
-            out.append(AllowedStep("deadline", self.deadline_s / self.steps))
+            out["deadline"] = self.deadline_s / self.steps
         if self.budget_usd is not None and self.steps:
-            per_second = gpus * price_usd(scenario) / SECONDS_PER_HOUR
-            out.append(AllowedStep("budget", self.budget_usd / self.steps / per_second))
+            out["budget"] = self.budget_usd / self.steps / (gpus * price_usd(scenario) / SECONDS_PER_HOUR)
         return out
-
-    def breach(self, scenario: Scenario, gpus: int, step_s: float) -> float:
-        """Step time over the longest one allowed, the worst over constraints: up to 1 all are met; 0 without any."""
-        return max((step_s / allowed.longest_s for allowed in self.allowed_steps(scenario, gpus)), default=0.0)
 
     def effort(self, gpus: int, step_s: Seconds) -> Seconds:
         """What plans are compared by, smaller being better: seconds of a step, times the GPUs that are paid for."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.lookup import catalogue
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document
 from rlsim.loading.extends import EXTENDS
 from rlsim.loading.models import load_card
@@ -45,23 +44,6 @@ CATALOGUED = {"model": load_card, "hardware": load_profile, "training_hardware":
 """Sections that a name stands for, where what it means is equal."""
 
 
-@dataclass(frozen=True)
-class _Searched:
-    """Finals of all groups searched, and the counts behind them."""
-
-    finals: Finals = field(default_factory=Finals)
-    rejected: tuple[InfeasiblePart, ...] = ()
-    considered: int = 0
-    configurations: int = 0
-    simulated: int = 0
-
-    def __add__(self, larger: _Searched) -> _Searched:
-        """These sizes, none of whose plans keeps to the constraints, and larger ones."""
-        finals = replace(larger.finals, missed=(*self.finals.missed, *larger.finals.missed))
-        counts = (getattr(self, name) + getattr(larger, name) for name in ("considered", "configurations", "simulated"))
-        return _Searched(finals, (*self.rejected, *larger.rejected), *counts)
-
-
 def plan(
     scenario: Scenario,
     *,
@@ -87,7 +69,7 @@ def plan(
     with executor(jobs) as run:
         contest = Contest(scenario, objective, limits, _current(scenario))
         found = _search_sizes(contest, run)
-        if not found.finals.feasible:
+        if not found.feasible:
             raise _nothing(contest, found)
         return _answer(contest, found, run)
 
@@ -134,32 +116,33 @@ def default_limits(scenario: Scenario, objective: Objective | None = None) -> Se
     return SearchLimits(sizes, tuple(range(most + 1)))
 
 
-def _search_sizes(contest: Contest, run: Runner) -> _Searched:
+def _search_sizes(contest: Contest, run: Runner) -> Finals:
     """Search all sizes at once; for the smallest cluster size by size until one reaches the target."""
     if contest.objective.measure != "gpus":
         return _searched(contest, contest.limits, run)
-    total = _Searched()
+    total = Finals()
     for gpus in sorted(contest.limits.sizes):
         total = total + _searched(contest, replace(contest.limits, sizes=(gpus,)), run)
-        if total.finals.feasible:
+        if total.feasible:
             break
     return total
 
 
-def _searched(contest: Contest, limits: SearchLimits, run: Runner) -> _Searched:
+def _searched(contest: Contest, limits: SearchLimits, run: Runner) -> Finals:
     space = build_space(contest.scenario, limits)
     candidates = bounded_candidates(contest.scenario, space, run)
     found = search(contest.scenario, candidates, run)
     plans = [checked(contest, candidates[index], cell) for index, cell in found.items()]
     last = finals(contest, [plan for plan in plans if isinstance(plan, Simulated)], run)
     rejected = (*space.rejected, *(plan for plan in plans if isinstance(plan, InfeasiblePart)), *last.rejected)
-    return _Searched(last, rejected, space.considered, space.configurations, len(found))
+    considered, configurations = space.considered, space.configurations
+    return replace(last, rejected=rejected, considered=considered, configurations=configurations, simulated=len(found))
 
 
-def _nothing(contest: Contest, found: _Searched) -> Infeasible | InputError:
+def _nothing(contest: Contest, found: Finals) -> Infeasible | InputError:
     """The nearest miss and what binds it."""
-    if found.finals.missed:
-        return _missed(contest, min(found.finals.missed, key=contest.miss))
+    if found.missed:
+        return _missed(contest, min(found.missed, key=contest.miss))
     nearest = nearest_miss(found.rejected)
     if nearest is None:
         return InputError("the limits leave no plan to look at; widen --gpus, --max-staleness or the layouts")
@@ -170,22 +153,22 @@ def _nothing(contest: Contest, found: _Searched) -> Infeasible | InputError:
 
 
 def _missed(contest: Contest, plan: Simulated) -> Infeasible:
-    binding = min(contest.allowed(plan), key=lambda step: step.longest_s)
+    binding, longest_s = min(contest.allowed(plan).items(), key=lambda one: one[1])
     wanted = contest.objective.confidence
     return Infeasible(
-        f"no plan keeps to the {binding.constraint} with a probability of {percent(wanted)}; the nearest is "
-        f"{plan.name}, which keeps to it with {percent(probability(plan.drawn_s, binding.longest_s))}",
+        f"no plan keeps to the {binding} with a probability of {percent(wanted)}; the nearest is {plan.name}, which "
+        f"keeps to it with {percent(probability(plan.drawn_s, longest_s))}",
         quantile(plan.drawn_s, wanted),
-        binding.longest_s,
+        longest_s,
         f"s per step with {percent(wanted)}",
     )
 
 
-def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
+def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
     scenario, objective, current = contest.scenario, contest.objective, contest.current
-    best = _beside_baseline(scenario, found.finals.feasible[0])
+    best = _beside_baseline(scenario, found.feasible[0])
     numbers, step_s = best.numbers, p90(best.drawn_s) if objective.statistic == "p90" else best.mean_s
-    finalists = (best, *found.finals.feasible[1:])
+    finalists = (best, *found.feasible[1:])
     # A scenario that asks its own question.
     question = f"What does the plan for {objective.measure.replace('_', ' ')} of '{scenario.name}' take? {best.name}."
     chosen = vary(scenario, best.layout.overrides())
@@ -206,7 +189,7 @@ def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
         considered=found.considered,
         configurations=found.configurations,
         simulated=found.simulated,
-        rest=tuple(map(contest.row, found.finals.rest)),
+        rest=tuple(map(contest.row, found.rest)),
         steps=objective.steps,
         best_scenario=dump_scenario(vary(chosen, {"question": question, "name": f"{scenario.name[:190]}-best"})),
         changes=changes(scenario, chosen),
@@ -222,8 +205,8 @@ def _constraints(contest: Contest, best: Simulated) -> tuple[ConstraintMet, ...]
     n, limits = best.numbers, contest.limits
     used = max(n.generation_memory_bytes, n.training_memory_bytes) / contest.scenario.hardware.memory_bytes.value
     met: list[tuple[str, float, float, str, float | None]] = [
-        (a.constraint, a.longest_s, best.mean_s, "s per step", probability(best.drawn_s, a.longest_s))
-        for a in contest.allowed(best)
+        (constraint, longest_s, best.mean_s, "s per step", probability(best.drawn_s, longest_s))
+        for constraint, longest_s in contest.allowed(best).items()
     ]
     met.append(("policy lag", float(max(limits.lags)), float(n.policy_lag), "steps", 1.0))
     met.append(("memory", 1 - limits.memory_headroom, used, "share of a GPU", None))

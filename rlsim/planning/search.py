@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from rlsim.files.progress import ProgressLine
 from rlsim.files.records import dataclass
@@ -15,7 +16,7 @@ from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import SEARCH_REPLICATIONS, Candidate
 from rlsim.planning.evaluate import Cell, evaluate_means, evaluate_overrides
 from rlsim.planning.execution import Runner, in_order
-from rlsim.planning.objective import AllowedStep, Objective, Seconds, p90, probability, quantile, wins
+from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile, wins
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
 from rlsim.projection.summary import Timed
 from rlsim.projection.uncertainty.predictive import around
@@ -91,22 +92,24 @@ class Contest:
         value = self.objective.effort(gpus, p90(plan.drawn_s) if sure else plan.mean_s)
         return (float(gpus), value) if self.objective.measure == "gpus" else (value, float(gpus))
 
-    def breach(self, plan: Simulated) -> float:
-        """Mean step time over the longest one allowed; up to 1 the mean keeps all constraints."""
-        return self.objective.breach(self.scenario, plan.numbers.num_gpus, plan.mean_s)
+    def breach(self, plan: Simulated, step_s: float | None = None) -> float:
+        """Step time, default the mean, over the longest one allowed, the worst over constraints: up to 1 all are met, 0
+        without any."""
+        took_s = plan.mean_s if step_s is None else step_s
+        return max((took_s / longest_s for longest_s in self.allowed(plan).values()), default=0.0)
 
-    def allowed(self, plan: Simulated) -> list[AllowedStep]:
-        """Longest steps of a plan by its constraints."""
+    def allowed(self, plan: Simulated) -> dict[str, float]:
+        """Longest steps of a plan in seconds by its constraints."""
         return self.objective.allowed_steps(self.scenario, plan.numbers.num_gpus)
 
     def keeps(self, plan: Simulated) -> bool:
         """Whether the plan keeps each constraint in the share of draws that is asked for."""
-        return all(probability(plan.drawn_s, a.longest_s) >= self.objective.confidence for a in self.allowed(plan))
+        sure = (probability(plan.drawn_s, longest_s) for longest_s in self.allowed(plan).values())
+        return all(share >= self.objective.confidence for share in sure)
 
     def miss(self, plan: Simulated) -> float:
         """What the plan takes with the probability asked for, over the longest step allowed; above 1 it misses."""
-        sure_s = quantile(plan.drawn_s, self.objective.confidence)
-        return self.objective.breach(self.scenario, plan.numbers.num_gpus, sure_s)
+        return self.breach(plan, quantile(plan.drawn_s, self.objective.confidence))
 
     def ranked(self, plans: Iterable[Simulated]) -> list[Simulated]:
         """Best first."""
@@ -122,9 +125,7 @@ class Contest:
     def chosen(self, plans: Sequence[Simulated]) -> list[Simulated]:
         """Plans worth final numbers: those near the best, and the best of each cluster size and lag."""
         ranked = self.ranked(plans)
-        groups: dict[tuple[int, int], Simulated] = {}
-        for plan in ranked:
-            groups.setdefault(plan.layout.split.group, plan)
+        groups = {plan.layout.split.group: plan for plan in reversed(ranked)}
         return list(dict.fromkeys([*self.near(ranked)[:MOST_EQUAL], *(groups[group] for group in sorted(groups))]))
 
     def against(self, plan: Simulated, rival: Simulated) -> Against:
@@ -135,18 +136,15 @@ class Contest:
 
     def row(self, plan: Simulated) -> PlanRow:
         """A plan as it is shown."""
-        sure_s = beats = None
-        if plan.timed is not None:
-            sure_s = p90(plan.drawn_s)
-            beats = None if self.current is None else self.against(plan, self.current).wins
+        final, current = plan.timed is not None, self.current
         return PlanRow(
             name=plan.name,
             overrides=plan.layout.overrides(),
             bound_s=plan.found.bound_s,
-            replications=SEARCH_REPLICATIONS if plan.timed is None else final_replications(self.scenario),
+            replications=final_replications(self.scenario) if final else SEARCH_REPLICATIONS,
             numbers=plan.numbers,
-            step_p90_s=sure_s,
-            beats_current=beats,
+            step_p90_s=p90(plan.drawn_s) if final else None,
+            beats_current=self.against(plan, current).wins if final and current is not None else None,
             trainers=plan.found.trainers,
         )
 
@@ -194,14 +192,22 @@ def simulate_once(task: Task) -> Cell:
 class Finals:
     """feasible: plans that keep all constraints on their final numbers, best first; missed: those that do not.
 
-    rest: plans that the search left behind these, on its one drawn workload, best first. rejected: those that further
-    drawn workloads show to overflow.
+    rest: plans that the search left behind these, on its one drawn workload, best first. rejected: parts that do not
+    fit, plans that drawn workloads show to overflow too. considered, configurations, simulated: as in the answer.
     """
 
     feasible: tuple[Simulated, ...] = ()
     missed: tuple[Simulated, ...] = ()
     rest: tuple[Simulated, ...] = ()
     rejected: tuple[InfeasiblePart, ...] = ()
+    considered: int = 0
+    configurations: int = 0
+    simulated: int = 0
+
+    def __add__(self, larger: Finals) -> Finals:
+        """Those of some sizes, none of whose plans keeps to the constraints, and of larger ones."""
+        added = ("missed", "rejected", "considered", "configurations", "simulated")
+        return replace(larger, **{name: getattr(self, name) + getattr(larger, name) for name in added})
 
 
 def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:

@@ -17,7 +17,6 @@ from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import plan
 from rlsim.planning.space import build_space, nearest_miss
 from rlsim.results.planning import ClusterSize, DeviceSize, MemoryShare, Sizing
-from rlsim.results.record import Interval
 from rlsim.results.sweep import Plan
 from rlsim.schema.scenario import Scenario
 
@@ -67,14 +66,6 @@ class Wanted:
         return vary(scenario, {"simulation.replications": REPLICATIONS})
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """A cluster with its best plan and the scenario in that layout."""
-
-    size: ClusterSize
-    scenario: Scenario
-
-
 def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] = lambda done: None) -> Sizing:
     """Clusters of each of ``devices`` for a model: the least, the knee of the step, and the one to take.
 
@@ -107,11 +98,10 @@ def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] =
 
 def _device(wanted: Wanted, device: str, told: Callable[[int], object]) -> DeviceSize:
     least, why = _least(wanted, device)
-    planned = [] if least is None else _curve(wanted, device, least, told)
-    sizes, chosen = [one.size for one in planned], None
+    sizes, chosen = [] if least is None else _curve(wanted, device, least, told), None
     if sizes:
         chosen, why = _chosen(wanted, sizes)
-    at = next((one for one in planned if one.size.gpus == chosen), planned[0] if planned else None)
+    at = next((one for one in sizes if one.gpus == chosen), sizes[0] if sizes else None)
     return DeviceSize(
         device=device,
         usd_per_gpu_hour=wanted.scenario(device, 8).hardware.price_per_gpu_hour_usd.value,
@@ -119,7 +109,7 @@ def _device(wanted: Wanted, device: str, told: Callable[[int], object]) -> Devic
         knee=knee_of(sizes) if sizes else None,
         chosen=chosen,
         sizes=tuple(sizes),
-        memory_share=None if at is None else memory_share(at.scenario),
+        memory_share=None if at is None else memory_share(vary(wanted.scenario(device, at.gpus), at.changes)),
         reason=why,
     )
 
@@ -147,60 +137,54 @@ def _least(wanted: Wanted, device: str) -> tuple[int | None, str]:
     return None, f"{tried}; nearest is {layout or 'one GPU'}: {nearest.reason}"
 
 
-def _curve(wanted: Wanted, device: str, least: int, told: Callable[[int], object]) -> list[_Planned]:
+def _curve(wanted: Wanted, device: str, least: int, told: Callable[[int], object]) -> list[ClusterSize]:
     """The least cluster and doublings of it, until they hardly pay any more."""
-    out: list[_Planned] = []
+    out: list[ClusterSize] = []
     gpus = least
     while gpus <= MOST_GPUS:
-        before = out[-1].size if out else None
-        found = _planned(wanted, device, gpus, before)
+        found = _planned(wanted, device, gpus, out[-1] if out else None)
         told(1)
-        if found is None:
-            if before is not None:
-                break
-        else:
+        if found is not None:
             out.append(found)
-            if found.size.speedup is not None and found.size.speedup < LEAST_GAIN:
-                break
+        if out and (found is None or (found.speedup is not None and found.speedup < LEAST_GAIN)):
+            break
         gpus *= 2
     return out
 
 
-def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None) -> _Planned | None:
+def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None) -> ClusterSize | None:
     """The fastest layout on so many GPUs in the first way that fits, and in the way of half of them; None where none
     does."""
-    found: list[_Planned] = []
+    found: list[ClusterSize] = []
     for stages, recompute in WAYS:
         try:
             scenario = wanted.scenario(device, gpus, stages, recompute)
             best = plan(scenario, limits=plain_limits(gpus))
         except (Infeasible, InputError):
             continue
-        laid_out = vary(scenario, best.best.overrides)
-        found.append(_Planned(_cluster(best, recompute, before, laid_out), laid_out))
+        found.append(_cluster(best, recompute, before, scenario.hardware.memory_bytes.value))
         if before is None or before.changes.get("trainer.recompute", recompute) == recompute:
             break
-    return min(found, key=lambda one: one.size.step_s.mean, default=None)
+    return min(found, key=lambda one: one.step_s.mean, default=None)
 
 
-def _cluster(found: Plan, recompute: str, before: ClusterSize | None, scenario: Scenario) -> ClusterSize:
+def _cluster(found: Plan, recompute: str, before: ClusterSize | None, available_bytes: float) -> ClusterSize:
     changes: dict[str, int | str] = {} if recompute == "none" else {"trainer.recompute": recompute}
     changes |= {
         key: value for key, value in found.best.overrides.items() if key.partition(".")[0] in ("engine", "trainer")
     }
     layout = found.best.name.partition("sync, ")[2].replace("no speculation, ", "")
-    numbers, available = found.best.numbers, scenario.hardware.memory_bytes.value
-    step_s = numbers.step_s if isinstance(numbers.step_s, Interval) else Interval(*[numbers.step_s.mean] * 3)
+    numbers = found.best.numbers
     return ClusterSize(
         gpus=numbers.num_gpus,
-        step_s=step_s,
-        step_p90_s=found.best.step_p90_s or step_s.high,
+        step_s=numbers.step,
+        step_p90_s=found.best.step_p90_s or numbers.step.high,
         usd_per_step=numbers.cost_per_step_usd,
-        speedup=None if before is None else before.step_s.mean / step_s.mean,
+        speedup=None if before is None else before.step_s.mean / numbers.step.mean,
         layout=layout if recompute == "none" else f"{layout}, recompute {recompute}",
         changes=changes,
-        generation_share=numbers.generation_memory_bytes / available,
-        training_share=numbers.training_memory_bytes / available,
+        generation_share=numbers.generation_memory_bytes / available_bytes,
+        training_share=numbers.training_memory_bytes / available_bytes,
     )
 
 
@@ -217,17 +201,15 @@ def knee_of(sizes: Sequence[ClusterSize]) -> int:
 def _chosen(wanted: Wanted, sizes: Sequence[ClusterSize]) -> tuple[int | None, str]:
     """The cheapest within the deadline, the fastest within the budget, or the knee; and why there is none."""
     if wanted.deadline_s is not None:
-        within = [one for one in sizes if one.step_p90_s <= wanted.deadline_s]
-        if not within:
-            fastest = min(one.step_p90_s for one in sizes)
-            return None, f"no step keeps to {wanted.deadline_s:g} s with 90 %; the fastest keeps to {fastest:.1f} s"
-        return min(within, key=lambda one: one.usd_per_step).gpus, ""
+        if within := [one for one in sizes if one.step_p90_s <= wanted.deadline_s]:
+            return min(within, key=lambda one: one.usd_per_step).gpus, ""
+        fastest = min(one.step_p90_s for one in sizes)
+        return None, f"no step keeps to {wanted.deadline_s:g} s with 90 %; the fastest keeps to {fastest:.1f} s"
     if wanted.budget_usd is not None:
-        within = [one for one in sizes if one.usd_per_step <= wanted.budget_usd]
-        if not within:
-            least = min(one.usd_per_step for one in sizes)
-            return None, f"no step costs as little as {wanted.budget_usd:g} USD; the cheapest costs {least:.2f} USD"
-        return min(within, key=lambda one: one.step_s.mean).gpus, ""
+        if within := [one for one in sizes if one.usd_per_step <= wanted.budget_usd]:
+            return min(within, key=lambda one: one.step_s.mean).gpus, ""
+        least = min(one.usd_per_step for one in sizes)
+        return None, f"no step costs as little as {wanted.budget_usd:g} USD; the cheapest costs {least:.2f} USD"
     return knee_of(sizes), ""
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
-from typing import Any
 
 import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.files.records import dataclass
+from rlsim.loading.overrides import value_at
 from rlsim.loading.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -116,13 +115,7 @@ def _parse(text: str, scenario: Scenario) -> UncertainInput:
 
 def _own(scenario: Scenario, key: str) -> float | None:
     """The value that ``scenario`` states for a key; None without one."""
-    if key == ACCEPTED:
-        return 1.0
-
-    def inside(record: Any, name: str) -> Any:
-        return record.get(name) if isinstance(record, dict) else getattr(record, name, None)
-
-    value = reduce(inside, key.split("."), scenario)
+    value = 1.0 if key == ACCEPTED else value_at(scenario, key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

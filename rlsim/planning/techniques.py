@@ -26,6 +26,8 @@ EFFECT_ERROR = 0.3
 behind it are assumed. 1.5 times the median of 0.2 by which predicted gains miss published ones (docs/techniques.md)."""
 NORMAL_90 = 1.645
 """Standard deviations to either side that hold 90 %."""
+LISTS: dict[str, Any] = lists_beside(__file__, "techniques.yaml")
+"""Techniques, what they need, and the shares that are tried."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class _Known:
             "drafts": scenario.speculation.active,
             "one_update": batch is None or batch >= scenario.workload.samples_per_step,
         }
-        return "" if holds[self.needs] else str(_lists()["needs"][self.needs])
+        return "" if holds[self.needs] else str(LISTS["needs"][self.needs])
 
     def ways(self, scenario: Scenario) -> list[Overrides]:
         """Its overrides, with each share of what it tries out; a cluster that is split already stays so."""
@@ -64,7 +66,7 @@ class _Known:
             "pool": lambda share: _pooled(scenario, share),
             "trajectories": lambda share: {"workload.agent.max_trajectories": math.ceil(share * samples)},
         }
-        return [{**self.sets, **tried[self.tries](share)} for share in _lists()["shares"][self.tries]]
+        return [{**self.sets, **tried[self.tries](share)} for share in LISTS["shares"][self.tries]]
 
 
 def _pooled(scenario: Scenario, share: float) -> Overrides:
@@ -90,15 +92,11 @@ class _Tried:
         return self.timed.step_s
 
 
-def _lists() -> dict[str, Any]:
-    return lists_beside(__file__, "techniques.yaml")
-
-
 def known_techniques() -> tuple[_Known, ...]:
     """All techniques of the list (techniques.yaml)."""
     return tuple(
         _Known(name=name, sets=one["set"], **{key: value for key, value in one.items() if key != "set"})
-        for name, one in _lists()["techniques"].items()
+        for name, one in LISTS["techniques"].items()
     )
 
 
@@ -112,7 +110,7 @@ def techniques(scenario: Scenario) -> Techniques:
     base, known = timed(simulate_variant(scenario)), known_techniques()
     found: list[_Tried] = []
     left_out: list[LeftOut] = []
-    pairs = _lists()["pairs"]
+    pairs = LISTS["pairs"]
     with ProgressLine("techniques tried", len(known) + pairs) as progress:
         for one in known:
             best = _best(scenario, one)
@@ -142,18 +140,15 @@ def techniques(scenario: Scenario) -> Techniques:
 
 def _best(scenario: Scenario, known: _Known) -> _Tried | str:
     """The fastest way to apply a technique, or why there is none."""
-    reasons = [known.missing(scenario)]
-    if reasons[0]:
-        return reasons[0]
-    tried: list[_Tried] = []
+    if missing := known.missing(scenario):
+        return missing
+    tried, reasons = list[_Tried](), list[str]()
     for overrides in known.ways(scenario):
         try:
             tried.append(_tried(scenario, known, overrides))
         except (Infeasible, InputError) as error:
             reasons.append(Cell(error=error).reason)
-    if tried:
-        return min(tried, key=lambda one: one.step_s)
-    return reasons[1]
+    return min(tried, key=lambda one: one.step_s) if tried else reasons[0]
 
 
 def _tried(scenario: Scenario, known: _Known, overrides: Overrides) -> _Tried:
@@ -177,14 +172,8 @@ def _promising(faster: Sequence[_Tried]) -> list[tuple[_Tried, _Tried]]:
 def _combined(scenario: Scenario, first: _Tried, second: _Tried) -> _Tried | None:
     """Both together; None where they cannot be."""
     one, other = first.known, second.known
-    known = _Known(
-        f"{one.name} + {other.name}",
-        f"{one.title}; {other.title}",
-        {},
-        f"{one.asks}; {other.asks}",
-        f"{one.source}; {other.source}",
-        one.exact and other.exact,
-    )
+    title, asks, source = (f"{getattr(one, each)}; {getattr(other, each)}" for each in ("title", "asks", "source"))
+    known = _Known(f"{one.name} + {other.name}", title, {}, asks, source, one.exact and other.exact)
     try:
         return _tried(scenario, known, {**first.overrides, **second.overrides})
     except (Infeasible, InputError):

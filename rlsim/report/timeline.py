@@ -99,10 +99,9 @@ def lanes(spans: Iterable[Span]) -> list[Lane]:
 
 
 def _rows(ordered: list[Span]) -> list[list[Span]]:
-    rows: list[list[Span]] = []
-    open_spans: list[list[Span]] = []
+    rows: list[tuple[list[Span], list[Span]]] = []  # the spans of a row, and those open at its end
     for span in ordered:
-        for row, stack in zip(rows, open_spans, strict=True):
+        for row, stack in rows:
             while stack and stack[-1].end_s <= span.start_s:
                 stack.pop()
             outer = stack[-1] if stack else None
@@ -111,9 +110,8 @@ def _rows(ordered: list[Span]) -> list[list[Span]]:
                 stack.append(span)
                 break
         else:
-            rows.append([span])
-            open_spans.append([span])
-    return rows
+            rows.append(([span], [span]))
+    return [row for row, _ in rows]
 
 
 class _Args(Loose):

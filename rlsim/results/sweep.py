@@ -77,6 +77,11 @@ class StepNumbers:
     end_to_end_speedup: Interval | None
     digest: str
 
+    @property
+    def step(self) -> Interval:
+        """The step in seconds; its interval has no width where only a search has seen the scenario."""
+        return self.step_s if isinstance(self.step_s, Interval) else Interval(*[self.step_s.mean] * 3)
+
     def row(self) -> Row:
         """Columns of results.csv and of plan.json; an interval takes three, with nothing in two of them where there is
         none; what is None takes none."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlsim.costs.operators.groups import refit_method, series
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
+from rlsim.loading.overrides import value_at
 from rlsim.report.format import number
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, ConstantTurns, Length, LognormalTurns
@@ -128,12 +129,7 @@ def about(scenario: Scenario, kind: RunKind) -> dict[str, str | float]:
 
 def _stated(scenario: Scenario, of: str) -> Any:
     """What a scenario says at a key, or a value of VALUES; None where a section is not there."""
-    if of in VALUES:
-        return VALUES[of](scenario)
-    found: Any = scenario
-    for name in of.split("."):
-        found = getattr(found, name, None)
-    return found
+    return VALUES[of](scenario) if of in VALUES else value_at(scenario, of)
 
 
 def _tokens(length: Length) -> float:

@@ -102,12 +102,13 @@ def _what_ifs(what_ifs: Sequence[WhatIf], style: Style) -> list[str]:
 
 def run_picture(answer: RunAnswer) -> Figure:
     """Seconds of each phase: measured medians with their 10th and 90th percentile, and both predictions."""
-    from rlsim.report.figures.bars import log_figure
+    from rlsim.report.figures.bars import beside_figure
 
-    measured = ((line, line.measured) for line in answer.phases)
     phases = {
         _label(line.quantity): (Interval(found.median, found.low, found.high), line.before, line.after)
-        for line, found in measured
+        for line, found in ((line, line.measured) for line in answer.phases)
     }
     steady = answer.steady
-    return log_figure(f"{answer.calibrated.name}: steps {steady.first} to {steady.last} of a run", phases)
+    title = f"{answer.calibrated.name}: steps {steady.first} to {steady.last} of a run"
+    measured = "measured: median, 10 to 90 % of the steps"
+    return beside_figure(title, phases, (measured, "predicted, 90 % interval of the median", "predicted with this run"))

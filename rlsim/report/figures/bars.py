@@ -47,11 +47,6 @@ class Bar:
         """A bar from zero in one colour."""
         return cls(interval, [(0.0, length, color)])
 
-    @classmethod
-    def between(cls, start: float, end: float, color: str) -> Bar:
-        """What a stage of a waterfall takes off, or adds."""
-        return cls(areas=[(min(start, end), max(start, end), color)])
-
 
 @dataclass(frozen=True)
 class BarRow:
@@ -152,7 +147,7 @@ def waterfall_figure(blame: Blame) -> Figure:
     at_s = blame.step_s
     for one in blame.removals:
         if abs(one.chain_s) >= LEAST_REMOVAL * blame.step_s:
-            bar = Bar.between(at_s, at_s - one.chain_s, LINE_COLORS[0 if one.chain_s >= 0 else 1])
+            bar = Bar(areas=[(at_s, at_s - one.chain_s, LINE_COLORS[0 if one.chain_s >= 0 else 1])])
             rows.append(BarRow(f"without {one.cause}", f"{-one.chain_s:+.1f} s", [bar]))
             at_s -= one.chain_s
     rest_s = at_s - blame.left_s
@@ -190,39 +185,33 @@ def techniques_figure(found: Techniques) -> Figure:
     return bars_figure(rows, "step now over step with it", key, rule=1.0, title=title)
 
 
-POINTS = 400
-BANDS = ((0.2, 0.12), (0.1, 0.2))
-"""Shaded deviations from the diagonal as shares, and how dark they are."""
-SIDES = (
-    (INK, "o", "measured: median, 10 to 90 % of the steps"),
-    (GREY, "s", "predicted, 90 % interval of the median"),
-    (LINE_COLORS[0], "D", "predicted with this run"),
-)
+MARKS = ((INK, "o"), (GREY, "s"), (LINE_COLORS[0], "D"))
+"""Of what was measured, of what was expected of it, and of what is expected now."""
 
 
-def log_figure(title: str, phases: Mapping[str, Sequence[Interval | None]]) -> Figure:
-    """Seconds of each phase by its label: measured, predicted, and predicted with the run; None is left out."""
+def beside_figure(title: str, phases: Mapping[str, Sequence[Interval | None]], sides: Sequence[str]) -> Figure:
+    """Seconds of each phase by its label on each of the ``sides``, in the order of MARKS; None is left out."""
     rows = []
     for label, values in phases.items():
-        told = [(value, side) for value, side in zip(values, SIDES, strict=True) if value is not None]
-        rows.append(BarRow(label, "", [Bar(value, color=color, mark=mark) for value, (color, mark, _) in told]))
-    return bars_figure(rows, "seconds of a step", {color: words for color, _, words in SIDES}, title=title)
+        told = [(value, mark) for value, mark in zip(values, MARKS, strict=False) if value is not None]
+        rows.append(BarRow(label, "", [Bar(value, color=color, mark=mark) for value, (color, mark) in told]))
+    key = {color: words for (color, _), words in zip(MARKS, sides, strict=False)}
+    return bars_figure(rows, "seconds of a step", key, title=title)
 
 
 def checked_figure(check: Check) -> Figure:
     """Seconds of each phase of a checked run: measured, expected, and under the best explanation."""
     best = check.groups[0].members[0] if check.groups and not check.likely_healthy else None
-    sides = {INK: "measured", GREY: "expected, 90 % interval"} | ({LINE_COLORS[0]: best.title} if best else {})
-    rows = []
+    phases: dict[str, list[Interval | None]] = {}
     for one in check.phases:
-        bars = [Bar(one.expected_s, color=GREY, mark="s")]
-        if one.measured_s is not None:
-            bars.append(Bar(Interval(one.measured_s, one.measured_s, one.measured_s), color=INK, mark="o"))
-        if best is not None and one.phase in best.phases_s:
-            value = best.phases_s[one.phase]
-            bars.append(Bar(Interval(value, value, value), color=LINE_COLORS[0], mark="D"))
-        rows.append(BarRow(LABELS[one.phase], "", bars))
-    return bars_figure(rows, "seconds of a step", sides, title=f"{check.scenario}: measured beside expected")
+        explained = None if best is None else best.phases_s.get(one.phase)
+        points = [None if seconds is None else Interval(*[seconds] * 3) for seconds in (one.measured_s, explained)]
+        phases[LABELS[one.phase]] = [points[0], one.expected_s, points[1]]
+    sides = ["measured", "expected, 90 % interval", *([] if best is None else [best.title])]
+    return beside_figure(f"{check.scenario}: measured beside expected", phases, sides)
+
+
+POINTS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,31 +256,3 @@ def _lengths(axes: Axes, one: MeasuredLengths) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylim(-0.02, 1.04)
     axes.set_xlabel(f"{one.name} tokens")
-
-
-@dataclass(frozen=True)
-class CheckedSteps:
-    """Engine steps of one kind in milliseconds; label: of the kind."""
-
-    label: str
-    marker: str
-    measured_ms: Sequence[float]
-    predicted_ms: Sequence[float]
-
-
-@picture_style()
-def check_figure(title: str, steps: Sequence[CheckedSteps]) -> Figure:
-    """Predicted over measured milliseconds with the 10 and 20 % bands."""
-    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
-    axes = figure.add_subplot()
-    measured = [value for one in steps for value in one.measured_ms]
-    ends = [min(measured) / 1.5, max(measured) * 1.5]
-    for band, shade in BANDS:
-        low, high = ([end * (1 + side * band) for end in ends] for side in (-1, 1))
-        axes.fill_between(ends, low, high, color=GREY, alpha=shade, lw=0)
-    axes.plot(ends, ends, color=INK, lw=0.8)
-    for one in steps:
-        axes.scatter(one.measured_ms, one.predicted_ms, s=18, marker=one.marker, label=one.label, alpha=0.8)
-    axes.set(xscale="log", yscale="log", xlim=ends, xlabel="measured [ms]", ylabel="predicted [ms]", title=title)
-    axes.legend(fontsize=8)
-    return figure

@@ -3,23 +3,21 @@ clusters by size, and of how a run's steps evolve."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from rlsim.report.figures.bars import TIP
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, VARIANT_COLORS, picture_style, plain_axes
-from rlsim.report.style import Style
 from rlsim.report.text.run import headline
-from rlsim.results import sweep
-from rlsim.results.answer import interval_columns
-from rlsim.results.planning import DeviceSize, Sizing
+from rlsim.results import Interval, sweep
+from rlsim.results.planning import Sizing
 from rlsim.results.record import Row
 from rlsim.results.run import Run
 from rlsim.units import FloatArray
@@ -67,18 +65,35 @@ def _lines(result: sweep.SweepResult, x: str) -> Figure:
     series = next((name for name in (*LAG_KEYS, *others) if name in others), None)
     rows, title = _slice(result, (x, series) if series else (x,))
     figure = _titled((9.0, 3.8), title)
-    places = sorted({row[x] for row in rows})
     for place, (column, name) in enumerate((STEP, SPEEDUPS[1]), start=1):
         axes = plain_axes(figure, (1, 2, place), name, "GPUs" if x == SIZE_KEY else x, "")
         _series(axes, rows, x, series, column)
-        if x == SIZE_KEY and len(places) > 1:
-            axes.set_xscale("log", base=2)
-        if len(places) <= MOST_TICKS:
-            axes.set_xticks(places, [f"{value:,.10g}" for value in places])
-            axes.minorticks_off()
+        _ticks(axes, sorted({row[x] for row in rows}), x == SIZE_KEY)
         if column != STEP[0]:
             axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
     return figure
+
+
+def _ticks(axes: Axes, places: Sequence[float], doubling: bool) -> None:
+    """A tick at each place where they are few; doubling: of places that grow by factors."""
+    if doubling and len(places) > 1:
+        axes.set_xscale("log", base=2)
+    if len(places) <= MOST_TICKS:
+        axes.set_xticks(places, [f"{value:,.10g}" for value in places])
+        axes.minorticks_off()
+
+
+def _line(axes: Axes, color: str, label: str | None, points: Sequence[tuple[float, Interval, str]]) -> None:
+    """Means over their places within the band of their intervals; each point tells its text on a page."""
+    places, values = [place for place, _, _ in points], [value for _, value, _ in points]
+    ends = [value.low for value in values], [value.high for value in values]
+    if len(points) > 1:
+        axes.fill_between(places, *ends, color=color, alpha=0.08, linewidth=0)
+    else:
+        axes.vlines(places, *ends, color=color)
+    axes.plot(places, [value.mean for value in values], color=color, label=label)
+    for place, value, told in points:
+        axes.plot([place], [value.mean], color=color, marker="o", markersize=3, gid=f"{TIP}{told}")
 
 
 def _slice(result: sweep.SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
@@ -145,20 +160,13 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
     groups = list(dict.fromkeys(row[series] if series else "" for row in rows))
     for number, group in enumerate(groups):
         own = sorted((row for row in rows if not series or row[series] == group), key=lambda row: row[x])
-        color = LINE_COLORS[number % len(LINE_COLORS)]
-        places, values = [row[x] for row in own], np.array([row[column] for row in own])
-        low, high = (np.array([row[name] for row in own]) for name in interval_columns(column)[1:])
-        label = f"{series.rpartition('.')[2]} {group}" if series else None
-        if len(own) > 1:
-            axes.fill_between(places, low, high, color=color, alpha=0.08, linewidth=0)
-            axes.plot(places, values, color=color, marker="o", markersize=3, label=label)
-            for place, value, least, most in zip(places, values, low, high, strict=True):
-                shown = " ".join(filter(None, (label, f"{x.rpartition('.')[2]} {place}:")))
-                told = f"{shown} {value:.4g} [{least:.4g}, {most:.4g}]"
-                axes.plot([place], [value], color=color, marker="o", markersize=3, gid=f"{TIP}{told}")
-        else:
-            ends = [values - low, high - values]
-            axes.errorbar(places, values, ends, color=color, fmt="o", markersize=3, label=label)
+        label = f"{series.rpartition('.')[2]} {group}" if series else ""
+        points = []
+        for row in own:
+            value, place = sweep.interval_in(row, column), f"{x.rpartition('.')[2]} {row[x]}:"
+            told = f"{label} {place} {value.mean:.4g} [{value.low:.4g}, {value.high:.4g}]".lstrip()
+            points.append((row[x], value, told))
+        _line(axes, LINE_COLORS[number % len(LINE_COLORS)], label or None, points)
     if series and len(groups) > 1:
         axes.legend(fontsize=8, frameon=False)
 
@@ -168,59 +176,46 @@ def plan_figure(plan: sweep.Plan) -> Figure:
     """Every finalist by cost in USD and seconds of a step, the front as a line, the best marked."""
     figure = _titled((7.0, 4.2), f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
     axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
-    for number, lag in enumerate(sorted({row.overrides["lag"] for row in plan.finalists})):
-        places = [_place(row) for row in plan.finalists if row.overrides["lag"] == lag]
-        color, label = LINE_COLORS[number % len(LINE_COLORS)], f"lag {lag}" if lag else "synchronous"
-        costs, steps = zip(*places, strict=True)
-        axes.scatter(costs, steps, s=12, color=color, label=label)
-    axes.plot(*zip(*map(_place, plan.pareto), strict=True), color=GREY, linewidth=1.0, zorder=0)
-    axes.scatter(*_place(plan.best), 90, facecolors="none", edgecolors=INK, label="best")
+    lags = sorted({row.overrides["lag"] for row in plan.finalists})
+    for color, lag in zip(itertools.cycle(LINE_COLORS), lags, strict=False):
+        own = [row for row in plan.finalists if row.overrides["lag"] == lag]
+        axes.scatter(*_places(own), s=12, color=color, label=f"lag {lag}" if lag else "synchronous")
+    axes.plot(*_places(plan.pareto), color=GREY, linewidth=1.0, zorder=0)
+    axes.scatter(*_places([plan.best]), s=90, facecolors="none", edgecolors=INK, label="best")
     axes.legend(fontsize=8, frameon=False)
     return figure
 
 
-def _place(row: sweep.PlanRow) -> tuple[float, float]:
-    """Cost in USD and seconds of a plan's step."""
-    return row.numbers.cost_per_step_usd, row.step_s
+def _places(rows: Sequence[sweep.PlanRow]) -> tuple[list[float], list[float]]:
+    """Costs in USD and seconds of the steps of plans."""
+    return [row.numbers.cost_per_step_usd for row in rows], [row.step_s for row in rows]
 
 
 @picture_style()
 def size_figure(sizing: Sizing) -> Figure:
     """Step and price of a step over the GPUs of each device; the knee ringed, what to take filled."""
     figure = _titled((9.0, 3.8), f"{sizing.model}: clusters that train it")
-    panels = [
-        (plain_axes(figure, (1, 2, 1), STEP[1], "GPUs", ""), "step_s", sizing.deadline_s),
-        (plain_axes(figure, (1, 2, 2), "USD per step", "GPUs", ""), "usd_per_step", sizing.budget_usd),
-    ]
-    places = sorted({size.gpus for one in sizing.devices for size in one.sizes})
-    for axes, column, limit in panels:
-        for number, one in enumerate(one for one in sizing.devices if one.sizes):
-            _sizes(axes, one, column, LINE_COLORS[number % len(LINE_COLORS)])
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(places, [f"{value:,}" for value in places])
-        axes.minorticks_off()
+    for place, (name, limit) in enumerate(((STEP[1], sizing.deadline_s), ("USD per step", sizing.budget_usd)), start=1):
+        axes = plain_axes(figure, (1, 2, place), name, "GPUs", "")
+        for color, one in zip(itertools.cycle(LINE_COLORS), (one for one in sizing.devices if one.sizes), strict=False):
+            points = []
+            for size in one.sizes:
+                told = f"{size.step_s.mean:.1f} s, {size.usd_per_step:.2f} USD; {size.layout}"
+                value = size.step_s if place == 1 else Interval(*[size.usd_per_step] * 3)
+                points.append((size.gpus, value, f"{size.gpus:,} {one.device}: {told}"))
+                if size.gpus in (one.knee, one.chosen):
+                    filled = color if size.gpus == one.chosen else "white"
+                    axes.scatter([size.gpus], [value.mean], s=60, facecolors=filled, edgecolors=color, zorder=3)
+            _line(axes, color, one.device, points)
+        _ticks(axes, sorted({size.gpus for one in sizing.devices for size in one.sizes}), doubling=True)
         axes.set_ylim(bottom=0)
         if limit is not None:
             axes.axhline(limit, color=GREY, linewidth=0.8, linestyle="--", label="limit")
-    panels[0][0].legend(fontsize=8, frameon=False)
+    figure.axes[0].legend(fontsize=8, frameon=False)
     return figure
 
 
-def _sizes(axes: Axes, one: DeviceSize, column: str, color: str) -> None:
-    places = [size.gpus for size in one.sizes]
-    values = [size.step_s.mean if column == "step_s" else size.usd_per_step for size in one.sizes]
-    axes.plot(places, values, color=color, marker=".", label=one.device)
-    if column == "step_s":
-        ends = [size.step_s.low for size in one.sizes], [size.step_s.high for size in one.sizes]
-        axes.fill_between(places, *ends, color=color, alpha=0.08, linewidth=0)
-    for gpus, size, value in zip(places, one.sizes, values, strict=True):
-        told = f"{gpus:,} {one.device}: {size.step_s.mean:.1f} s, {size.usd_per_step:.2f} USD; {size.layout}"
-        filled = color if gpus == one.chosen else "none"
-        shown = 60 if gpus in (one.knee, one.chosen) else 8
-        axes.scatter([gpus], [value], s=shown, facecolors=filled, edgecolors=color, gid=f"{TIP}{told}", zorder=3)
-
-
-WIDTH_IN, PANEL_IN, TITLE_IN = 10.0, 1.55, 0.75
+WIDTH_IN, PANEL_IN = 10.0, 1.55
 SMOOTHED_SHARE = 0.02
 """Share of the run over which the lines are averaged, twice; single steps stand behind them as dots. The line of the
 step is that of the undisturbed one."""
@@ -232,28 +227,20 @@ PANELS = (
     ("staleness", "age of samples\n(steps)"),
     ("lost", "lost so far\n(hours)"),
 )
-TITLE_CHARACTERS = 100
 
 
 @picture_style()
 def run_figure(run: Run) -> Figure:
     """One panel for each quantity that says anything, steps from left to right."""
     panels = _panels(run)
-    title = Style(TITLE_CHARACTERS).wrapped(f"{run.scenario}: {headline(run)}")
-    top = 0.25 * len(title) + 0.55
-    height = top + PANEL_IN * len(panels) + 0.6
-    figure = Figure(figsize=(WIDTH_IN, height))
-    FigureCanvasAgg(figure)
-    figure.text(0.02, 1 - 0.12 / height, "\n".join(title), va="top", fontweight="bold")
+    figure = _titled((WIDTH_IN, PANEL_IN * len(panels) + 1.4), f"{run.scenario}: {headline(run)}")
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    figure.subplots_adjust(left=0.13, right=0.97, top=1 - top / height, bottom=0.55 / height, hspace=0.28)
     for axis, (column, label) in zip(axes, panels, strict=True):
         _panel(axis, run, column, label)
     axes[-1].set_xlabel("training step")
     if len(run.sides) > 1:
-        handles, labels = axes[0].get_legend_handles_labels()
-        place = (0.97, 1 - (top - 0.38) / height)
-        figure.legend(handles, labels, loc="upper right", bbox_to_anchor=place, ncols=2, frameon=False)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False)
+    figure.align_ylabels()
     return figure
 
 
@@ -295,7 +282,6 @@ def _panel(axis: Axes, run: Run, column: str, label: str) -> None:
     if tops and column != "acceptance_length":
         axis.set_ylim(0, 1.08 * max(tops) or 1.0)
     axis.set_ylabel(label, fontsize=9)
-    axis.yaxis.set_label_coords(-0.075, 0.5)
     axis.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
     axis.yaxis.set_major_formatter("{x:,.10g}")
     axis.xaxis.set_major_formatter("{x:,.10g}")

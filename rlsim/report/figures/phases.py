@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from rlsim.report import format as fmt
 from rlsim.report.figures.style import (
@@ -55,74 +56,62 @@ def phases_figure(projection: Projection) -> Figure:
     """The step of both arms as stacked bars, then running sequences over time; lanes of trainer and generator between
     them where generation runs beside training."""
     title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
-    head_in = 0.26 * len(title) + 0.64
-    page = _page(projection, head_in, [_bars, *([_lanes] if projection.asynchronous else []), _curves])
-    page.text(0.25, 0.22, "\n".join(title), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
-    mode = "asynchronous" if projection.asynchronous else "synchronous"
-    about = f"{projection.model}, {mode}, seed {projection.seed}; brackets: 90 % interval"
-    page.text(0.25, head_in - 0.36, about, fontsize=9.5, color=GREY, va="top")
-    return page.figure
+    return _page(projection, title, [_bars, *([_lanes] if projection.asynchronous else []), _curves])
 
 
 @picture_style()
 def step_figure(projection: Projection) -> Figure:
     """The step of both arms as stacked bars in seconds."""
-    return _page(projection, 0.2, [_bars]).figure
+    return _page(projection, (), [_bars])
 
 
 @picture_style()
 def timeline_figure(projection: Projection) -> Figure:
     """Lanes of trainer and generator over the last steps, and running sequences over time in seconds."""
-    return _page(projection, 0.0, [_lanes, _curves]).figure
+    return _page(projection, (), [_lanes, _curves])
 
 
-def _page(projection: Projection, head_in: float, panels: Sequence[Callable[[_Page, Projection], None]]) -> _Page:
-    """A page with room for a head, the key of the phases where there are bars, and the panels."""
-    phases, top_in = _key_phases(projection), head_in
-    heights_in: dict[Callable[[_Page, Projection], None], float] = {_curves: CURVES_IN}
-    if _bars in panels:
-        top_in += 0.37 * (1 + (len(phases) > KEY_COLUMNS))
-        heights_in[_bars] = 0.34 + 0.8 * len(projection.variants)
+Panel = Callable[[Axes, Projection], tuple[str, str]]
+"""Draws into axes; gives the title that stands over their left end, and a note behind it."""
+
+
+def _page(projection: Projection, title: Sequence[str], panels: Sequence[Panel]) -> Figure:
+    """Laid out in inches from the top: a title, the key of the phases where there are bars, and the panels."""
+    arms, phases = projection.variants.values(), _key_phases(projection)
+    head_in = 0.26 * len(title) + 0.64 if title else 0.2 if _bars in panels else 0.0
+    down_in = head_in + (0.37 * (1 + (len(phases) > KEY_COLUMNS)) if _bars in panels else 0.0)
+    heights_in: dict[Panel, float] = {_bars: 0.34 + 0.8 * len(arms), _curves: CURVES_IN}
     if _lanes in panels:
-        heights_in[_lanes] = LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for arm in projection.variants.values())
-    page = _Page(top_in, [heights_in[panel] for panel in panels])
+        heights_in[_lanes] = LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for arm in arms)
+    whole_in = down_in + sum(heights_in[panel] + ABOVE_IN + BELOW_IN for panel in panels)
+    figure = Figure(figsize=(WIDTH_IN, whole_in), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+
+    def text(x_in: float, y_in: float, words: str, **style: Any) -> Text:
+        return figure.text(x_in / WIDTH_IN, 1 - y_in / whole_in, words, **style)
+
+    if title:
+        text(0.25, 0.22, "\n".join(title), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
+        mode = "asynchronous" if projection.asynchronous else "synchronous"
+        about = f"{projection.model}, {mode}, seed {projection.seed}; brackets: 90 % interval"
+        text(0.25, head_in - 0.36, about, fontsize=9.5, color=GREY, va="top")
     if _bars in panels:
-        _key(page, phases, projection.asynchronous, head_in - 0.12)
+        _key(figure, phases, projection.asynchronous, 1 - (head_in - 0.12) / whole_in)
     for panel in panels:
-        panel(page, projection)
-    return page
+        down_in += ABOVE_IN + heights_in[panel]
+        place = (LEFT_IN, whole_in - down_in, PLOT_IN, heights_in[panel])
+        axes = figure.add_axes(tuple(np.divide(place, [WIDTH_IN, whole_in] * 2)))
+        name, note = panel(axes, projection)
+        named = text(LEFT_IN, down_in - heights_in[panel] - 0.12, name, fontweight="bold", va="bottom", fontsize=10.5)
+        behind: dict[str, Any] = {"xycoords": named, "textcoords": "offset points", "annotation_clip": False}
+        axes.annotate(note, (1, 0), xytext=(9, 0), va="bottom", fontsize=9, color=GREY, **behind)
+        down_in += BELOW_IN
+    return figure
 
 
-class _Page:
-    """A figure laid out in inches from the top: a head, then panels of given heights."""
-
-    def __init__(self, top_in: float, heights_in: Sequence[float]) -> None:
-        self.height_in = top_in + sum(heights_in) + len(heights_in) * (ABOVE_IN + BELOW_IN)
-        self.figure = Figure(figsize=(WIDTH_IN, self.height_in), dpi=DPI, facecolor="white")
-        FigureCanvasAgg(self.figure)
-        self._top, self._left = top_in, list(heights_in)
-
-    def panel(self, title: str, note: str) -> Axes:
-        """Axes of the next height with a title above their left end, and what is shown after it."""
-        height = self._left.pop(0)
-        self._top += ABOVE_IN
-        axes = self.figure.add_axes(
-            (LEFT_IN / WIDTH_IN, 1 - (self._top + height) / self.height_in, PLOT_IN / WIDTH_IN, height / self.height_in)
-        )
-        self.text(LEFT_IN, self._top - 0.12, title, fontweight="bold", va="bottom", fontsize=10.5)
-        written = self.figure.texts[-1].get_window_extent().width / DPI
-        self.text(LEFT_IN + written + 0.12, self._top - 0.12, note, va="bottom", fontsize=9, color=GREY)
-        self._top += height + BELOW_IN
-        return axes
-
-    def text(self, x_in: float, down_in: float, text: str, **style: Any) -> None:
-        """Text at inches from the left and from the top."""
-        self.figure.text(x_in / WIDTH_IN, 1 - down_in / self.height_in, text, **style)
-
-
-def _lanes(page: _Page, projection: Projection) -> None:
+def _lanes(axes: Axes, projection: Projection) -> tuple[str, str]:
     """One row for each lane, baseline above candidate, each arm from the start of its own shown steps."""
-    axes, arms = page.panel("What runs when", "last steps of the first replication"), projection.variants
+    arms = projection.variants
     axes.set_xlim(0, _longest_s(arms) * 1.005)
     axes.set_ylim(-sum(len(_shown(arm)) + HEAD_ROWS for arm in arms.values()), 0)
     y = 0.0
@@ -138,6 +127,7 @@ def _lanes(page: _Page, projection: Projection) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(f"seconds over at most {SHOWN_STEPS} steps; the number in a span is the step it works for")
+    return "What runs when", "last steps of the first replication"
 
 
 def _longest_s(arms: Mapping[str, Variant]) -> float:
@@ -167,13 +157,12 @@ def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
             text_that_fits(axes, (left, right, y), [str(span.step)], 0.7, color=text_color(color), fontsize=8.5)
 
 
-def _bars(page: _Page, projection: Projection) -> None:
+def _bars(axes: Axes, projection: Projection) -> tuple[str, str]:
     """The bars of a step; the note tells the time that generation takes beside an asynchronous one."""
     arms, note = projection.variants, "mean of the simulated steps; whisker: 90 % interval"
     if projection.asynchronous:
         busy = " → ".join(fmt.seconds(arm.phases.generation_s.mean) for arm in arms.values())
         note = f"trainer's path, {note}; beside it generation is busy for {busy}"
-    axes = page.panel("Time of one step", note)
     phases = [findings.step_phases(arm, projection.asynchronous) for arm in arms.values()]
     bar, whisker = max(sum(row.values()) for row in phases), max(arm.step_s.high for arm in arms.values())
     longest = max(bar, whisker)
@@ -196,6 +185,7 @@ def _bars(page: _Page, projection: Projection) -> None:
     axes.spines["left"].set_visible(False)
     axes.spines["bottom"].set_bounds(0, longest)
     axes.set_xlabel("seconds", x=longest / axes.get_xlim()[1] / 2)
+    return "Time of one step", note
 
 
 def _result(axes: Axes, projection: Projection | None, step_s: Interval, end: float, y: float) -> None:
@@ -243,7 +233,7 @@ def _key_phases(projection: Projection) -> dict[str, list[float]]:
     return {phase: values for phase, values in found.items() if any(values)}
 
 
-def _key(page: _Page, phases: Mapping[str, Sequence[float]], asynchronous: bool, down_in: float) -> None:
+def _key(figure: Figure, phases: Mapping[str, Sequence[float]], asynchronous: bool, top: float) -> None:
     """Every phase with its seconds in both arms, so that segments too small for a label are told too."""
     handles = [matplotlib.patches.Patch(color=PHASE_COLORS[phase]) for phase in phases]
     labels = [
@@ -251,21 +241,18 @@ def _key(page: _Page, phases: Mapping[str, Sequence[float]], asynchronous: bool,
         for phase, values in phases.items()
     ]
     style: dict[str, Any] = {
-        **{"loc": "upper left", "bbox_to_anchor": (0.25 / WIDTH_IN, 1 - down_in / page.height_in)},
+        **{"loc": "upper left", "bbox_to_anchor": (0.25 / WIDTH_IN, top)},
         **{"fontsize": 9, "handlelength": 1.0, "handleheight": 1.0, "columnspacing": 1.5, "handletextpad": 0.5},
         **{"frameon": False, "borderaxespad": 0.0, "borderpad": 0.0},
     }
-    page.figure.legend(handles, labels, ncols=min(KEY_COLUMNS, len(phases)), **style)
+    figure.legend(handles, labels, ncols=min(KEY_COLUMNS, len(phases)), **style)
 
 
-def _curves(page: _Page, projection: Projection) -> None:
+def _curves(axes: Axes, projection: Projection) -> tuple[str, str]:
     """Running sequences over time, and trajectories with environments and the judge."""
     arms, asynchronous = projection.variants, projection.asynchronous
     *_, last = arms
     curves, end, highest = arms[last].curves, 0.0, 0.0
-    title = "Trajectories under way" if len(curves) > 1 else "Sequences being generated"
-    shown = "the same steps" if asynchronous else "first step of the first replication alone"
-    axes = page.panel(title, shown)
     for name, arm in arms.items():
         color, window = VARIANT_COLORS[name], _window(arm) if asynchronous else None
         running, *others = arm.curves
@@ -291,6 +278,8 @@ def _curves(page: _Page, projection: Projection) -> None:
     # Synchronous curves fall: their upper right is free. Asynchronous ones fill the panel.
     place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 4, "borderaxespad": 0.1}
     axes.legend(framealpha=1.0, edgecolor="none", fontsize=9.5, **(place if asynchronous else {"loc": "upper right"}))
+    title = "Trajectories under way" if len(curves) > 1 else "Sequences being generated"
+    return title, "the same steps" if asynchronous else "first step of the first replication alone"
 
 
 def _in_view(curve: Curve, window: tuple[float, float] | None) -> tuple[FloatArray, FloatArray]:

@@ -32,9 +32,9 @@ _TICKS, _FINE_TICKS = (tuple(m * 10.0**e for e in range(-3, 7) for m in each) fo
 
 
 @picture_style()
-def scatter(found: Validation) -> Figure:
+def scatter(found: Validation, title: str = "") -> Figure:
     """Measured against predicted value of every scored row with its interval, both axes logarithmic."""
-    figure = _titled(f"Measured and predicted: {TITLES[found.kind]}", found, 10.2, 7.0)
+    figure = _titled(title or f"Measured and predicted: {TITLES[found.kind]}", found, 10.2, 7.0)
     if found.scored:
         _scattered(figure.add_axes((0.075, 0.085, 0.55, 0.80)), found)
     return figure
@@ -47,9 +47,10 @@ def _titled(title: str, found: Validation, width: float, height: float) -> Figur
         _, median, p90 = errors_of(score)
         line = (
             f"{shortened(found.table, 50)}{found.table and ': '}{score.n:,} of {len(found.rows):,} rows; "
-            f"bias {signed_percent(score.bias or 0)}, median error {median}, p90 {p90}, "
-            f"{percent(score.coverage or 0)} inside 90 % intervals (x{score.half_width or 1.0:.2f})"
+            f"bias {signed_percent(score.bias or 0)}, median error {median}, p90 {p90}"
         )
+        if score.half_width is not None:
+            line += f", {percent(score.coverage or 0)} inside 90 % intervals (x{score.half_width:.2f})"
     else:
         line = shortened(found.table, 80)
         figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
@@ -67,7 +68,7 @@ def _scattered(axes: Axes, found: Validation) -> None:
         label = shortened(group, 46) if named else "smaller groups" if index == MOST_KEYS else None
         x, y, low, high = (_values(members, name) for name in ("measured", "predicted", "low", "high"))
         axes.plot(x, y, marker, color=color, markersize=4, alpha=0.65, markeredgewidth=0, label=label, zorder=3)
-        if few:
+        if few and any(high):
             axes.vlines(x, np.maximum(low, np.array(y) / 100), high, color=color, alpha=0.4, linewidth=1.2, zorder=2)
     values = _values(rows, "measured") + _values(rows, "predicted")
     ends = np.array([min(values) / 1.35, max(values) * 1.35])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from rlsim.report import format as fmt
@@ -21,6 +21,7 @@ from rlsim.report.page.parts import (
     Text,
     assumed,
     counted,
+    listed,
     picture,
     ranged,
     speedup,
@@ -36,7 +37,7 @@ from rlsim.results.check import Check, Headroom
 from rlsim.results.planning import Blame, DeviceSize, Sizing, Techniques
 from rlsim.results.record import Row
 from rlsim.results.run import Run
-from rlsim.results.sweep import Change, Plan, PlanRow, SweepResult, interval_in
+from rlsim.results.sweep import Change, Plan, SweepResult, interval_in
 from rlsim.results.validation import Validation
 from rlsim.units import JOULES_PER_KWH
 
@@ -65,8 +66,8 @@ def run_part(run: Run) -> Part:
     }
     where = f"{run.num_gpus:,} {run.hardware}" if run.num_gpus and run.hardware else ""
     given = (run.model, where, f"seed {run.seed}", f"replications {run.replications}", f"digest {run.digest}")
-    lines = [line for line in (run.question, ", ".join(filter(None, given))) if line]
-    return Part("run", run.scenario, told.headline(run), figures, sections, lines)
+    about = [run.question, ", ".join(filter(None, given))]
+    return Part("run", run.scenario, told.headline(run), figures, sections, about)
 
 
 def _rounded(name: str, value: Interval, unit: str) -> KeyFigure:
@@ -150,10 +151,9 @@ SWEEP_COLUMNS = ("status", "limit", "step_s", "rollout_speedup", "end_to_end_spe
 
 def plan_part(plan: Plan) -> Part:
     """The plan."""
-    best, step = plan.best, _step_of(plan.best)
-    measure = plan.objective.replace("_", " ")
+    best, measure = plan.best, plan.objective.replace("_", " ")
     figures = [
-        ranged("A step takes", step, fmt.seconds),
+        ranged("A step takes", best.numbers.step, fmt.seconds),
         (f"{measure.capitalize()}, {sure_words(plan)}", objective_text(plan), ""),
         ("Cost per step", f"{fmt.number(best.numbers.cost_per_step_usd)} USD", ""),
     ]
@@ -170,15 +170,8 @@ def plan_part(plan: Plan) -> Part:
     }
     where = f"{plan.model} on {best.numbers.num_gpus:,} {plan.hardware}" if plan.model else ""
     price = f"{plan.price_per_gpu_hour_usd:.2f} USD per GPU and hour" if plan.price_per_gpu_hour_usd else ""
-    about = [line for line in (", ".join(filter(None, (where, price))), f"Limited by {best.numbers.limit}.") if line]
-    about.append(f"Combinations: {counts}.")
+    about = [", ".join(filter(None, (where, price))), f"Limited by {best.numbers.limit}.", f"Combinations: {counts}."]
     return Part("plan", plan.scenario, recommendation(plan), figures, sections, about)
-
-
-def _step_of(row: PlanRow) -> Interval:
-    """The step in seconds; without width where only the search has seen it."""
-    step = row.numbers.step_s
-    return step if isinstance(step, Interval) else Interval(step.mean, step.mean, step.mean)
 
 
 def _way(changes: Sequence[Change]) -> list[Block]:
@@ -187,7 +180,7 @@ def _way(changes: Sequence[Change]) -> list[Block]:
     first, last = changes[0], changes[-1]
     bars = [BarRow(first.what, fmt.seconds(first.step_s), [Bar.of(first.step_s, GREY)])]
     for before, after in itertools.pairwise(changes):
-        bar = Bar.between(before.step_s, after.step_s, SHORTER if after.step_s <= before.step_s else LONGER)
+        bar = Bar(areas=[(before.step_s, after.step_s, SHORTER if after.step_s <= before.step_s else LONGER)])
         bars.append(BarRow(after.what, f"{after.step_s - before.step_s:+.2f} s", [bar]))
     bars.append(BarRow("best plan", fmt.seconds(last.step_s), [Bar.of(last.step_s, LINE_COLORS[0])]))
     numbers = table("plan-waterfall", [(one.what, f"{one.step_s:.2f}") for one in changes])
@@ -207,7 +200,7 @@ def _constraints(plan: Plan) -> list[Block]:
 
 def _plans(plan: Plan) -> list[Block]:
     front = picture("plan-pareto", plan_figure(plan))
-    bars = [BarRow(row.name, fmt.seconds(row.step_s), [Bar(_step_of(row))]) for row in plan.finalists[:MOST_ROWS]]
+    bars = [BarRow(row.name, fmt.seconds(row.step_s), [Bar(row.numbers.step)]) for row in plan.finalists[:MOST_ROWS]]
     return [candidates_table(plan), front, *([picture("plan-finalists", bars)] if bars else [])]
 
 
@@ -236,23 +229,14 @@ def _keys(sweep: SweepResult, done: Sequence[Row]) -> list[Block]:
     """A picture for each of several keys: the shortest step at each of its values, over all others."""
     found: list[Block] = []
     for number, key in enumerate(sweep.columns if len(sweep.columns) > 1 else ()):
-        fastest: dict[str, Row] = {}
-        for row in done:  # the fastest first
-            fastest.setdefault(str(row[key]), row)
+        fastest = {str(row[key]): row for row in reversed(done)}  # the fastest is the first of all
+        shown = [(value, fastest[value]) for value in sweep.columns[key] if value in fastest][:MOST_ROWS]
         bars = [
             BarRow(f"{key.rpartition('.')[2]} {value}", fmt.seconds(row["step_s"]), [Bar(interval_in(row, "step_s"))])
-            for value, row in sorted(fastest.items(), key=lambda one: _order(one[0]))[:MOST_ROWS]
+            for value, row in shown
         ]
         found.append(picture(f"sweep-key-{number}", bars, axis=key))
     return found
-
-
-def _order(value: str) -> tuple[bool, float, str]:
-    """Numbers by their size, then texts."""
-    try:
-        return False, float(value), ""
-    except ValueError:
-        return True, 0.0, value
 
 
 def _cells(sweep: SweepResult, done: Sequence[Row], axes: Sequence[str]) -> Block:
@@ -282,31 +266,21 @@ def check_part(found: Check) -> Part:
         ("A cause on no list", fmt.percent(found.unlisted), "probability"),
     ]
     rows = [
-        (
-            one.title,
-            fmt.percent(one.probability),
-            f"{one.gain_s:.1f}",
-            ", ".join(one.changes),
-            wording.cure_words(one),
-        )
+        (one.title, fmt.percent(one.probability), f"{one.gain_s:.1f}", ", ".join(one.changes), wording.cure_words(one))
         for group in found.groups
         for one in group.members
     ]
     sections: Sections = {
         "check-times": [picture("check-phases", checked_figure(found), wording.phases_table(found))],
         "check-faults": [table("check-causes", rows)] if rows else [Text("No known fault explains it.")],
-        "check-tests": _listed(map(wording.test_words, found.tests)),
-        "check-stated": _listed(map(wording.stated_words, found.stated)),
-        "check-remarks": _listed(found.remarks),
+        "check-tests": listed(map(wording.test_words, found.tests)),
+        "check-stated": listed(map(wording.stated_words, found.stated)),
+        "check-remarks": listed(found.remarks),
     }
     about = [f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.mode}", found.source]
     about.append(f"{found.tried} known faults simulated on this scenario.")
     headline = wording.verdict_words(found)
-    return Part("check", found.scenario, headline, figures, sections, [line for line in about if line])
-
-
-def _listed(entries: Iterable[str]) -> list[Block]:
-    return [Entries(shown)] if (shown := list(entries)) else []
+    return Part("check", found.scenario, headline, figures, sections, about)
 
 
 def size_part(found: Sizing) -> Part:
@@ -354,14 +328,12 @@ def techniques_part(found: Techniques) -> Part:
     """What published techniques would bring."""
     figures = [ranged("A step takes", found.step_s, fmt.seconds)]
     figures += [ranged("With the best", one.step_s, fmt.seconds) for one in wording.faster(found)[:1]]
+    ranking = wording.techniques_table(found)
     asked = [f"{wording.technique_words(one)} {' '.join(one.changes)}" for one in wording.faster(found)]
     sections: Sections = {
-        "techniques-ranking": [
-            picture("techniques-speedups", techniques_figure(found), wording.techniques_table(found))
-        ],
-        "techniques-asked": _listed(asked),
-        "techniques-left-out": _listed(f"{one.title}: {one.reason}" for one in found.left_out),
+        "techniques-ranking": [picture("techniques-speedups", techniques_figure(found), ranking)],
+        "techniques-asked": listed(asked),
+        "techniques-left-out": listed(f"{one.title}: {one.reason}" for one in found.left_out),
     }
-    return Part(
-        "techniques", found.scenario, wording.best_technique(found), figures, sections, [f"digest {found.digest}"]
-    )
+    headline = wording.best_technique(found)
+    return Part("techniques", found.scenario, headline, figures, sections, [f"digest {found.digest}"])

@@ -33,6 +33,8 @@ MOST_MARKS = 400
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 """What XML does not allow, and what turns the direction of text."""
 DROPPED = ("metadata", "style", "title")
+REFERENCE = re.compile(r"""(?:url\(|href=")#([^)"]+)""")
+"""A reference to an id inside a picture."""
 
 
 def inline_svg(figure: Figure, key: str, description: str) -> Markup:
@@ -43,8 +45,9 @@ def inline_svg(figure: Figure, key: str, description: str) -> Markup:
     out = io.StringIO()
     with picture_style(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rlsim"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, dpi=110)
-    root = ElementTree.fromstring(CONTROLS.sub("\ufffd", out.getvalue()))
-    _clean(root, key, {each.get("id", ""): f"{key}-{i}" for i, each in enumerate(root.iter())})
+    drawn = CONTROLS.sub("\ufffd", out.getvalue())
+    root = ElementTree.fromstring(drawn)
+    _clean(root, {name: f"{key}-{i}" for i, name in enumerate(dict.fromkeys(REFERENCE.findall(drawn)))})
     for name in ("width", "height", "version", "id"):
         root.attrib.pop(name, None)
     root.attrib |= {"class": "chart", "role": "img", "aria-label": readable(description)}
@@ -53,13 +56,13 @@ def inline_svg(figure: Figure, key: str, description: str) -> Markup:
     return Markup(re.sub(r">\s+<", "><", text))
 
 
-def _clean(element: ElementTree.Element, key: str, ids: dict[str, str]) -> None:
-    """Attributes instead of styles, ids of the page's own, nothing but what is drawn."""
+def _clean(element: ElementTree.Element, ids: dict[str, str]) -> None:
+    """Attributes instead of styles, ids of the page's own where something refers to them, nothing but what is drawn."""
     for child in list(element):
         if child.tag.removeprefix(NAMESPACE) in DROPPED:
             element.remove(child)
         else:
-            _clean(child, key, ids)
+            _clean(child, ids)
     _restyle(element, ids)
     if "d" in element.attrib:
         element.set("d", re.sub(r"(\.\d\d)\d+", r"\1", element.attrib["d"]).strip())
@@ -68,18 +71,12 @@ def _clean(element: ElementTree.Element, key: str, ids: dict[str, str]) -> None:
         element.set("href", f"#{ids[link[1:]]}" if link.startswith("#") else link)
     if "clip-path" in element.attrib:
         element.set("clip-path", _referring(element.attrib["clip-path"], ids))
-    found = element.attrib.pop("id", None)
-    if found is not None and found.startswith(TIP):
+    found = element.attrib.pop("id", "")
+    if found.startswith(TIP):
         told = ElementTree.Element(f"{NAMESPACE}title")
         told.text = readable(found.removeprefix(TIP))
         element.insert(0, told)
-        return
-    inside = element.tag.removeprefix(NAMESPACE) in ("path", "clipPath")
-    if (
-        found is not None
-        and inside
-        and not re.match(r"(patch|text|line2d|axes|figure|matplotlib|xtick|ytick|legend)", found)
-    ):
+    elif found in ids:
         element.set("id", ids[found])
 
 
@@ -205,13 +202,17 @@ def speedup(name: str, value: Interval) -> KeyFigure:
     return ranged(name, value, "{:.2f}x".format)
 
 
+def listed(entries: Iterable[str], title: str = "") -> list[Block]:
+    """A numbered list, where there is anything to list."""
+    return [Entries(shown, title)] if (shown := list(entries)) else []
+
+
 def assumed(assumptions: Sequence[str], warnings: Sequence[str]) -> list[Block]:
     """What the answer takes for granted, warnings first."""
-    return [*([Entries(warnings, "Warnings")] if warnings else []), *([Entries(assumptions)] if assumptions else [])]
+    return [*listed(warnings, "Warnings"), *listed(assumptions)]
 
 
 def counted(reasons: Iterable[str], what: str) -> list[Block]:
     """How many rows or cells there are for each reason."""
     found = Counter(reasons).most_common()
-    entries = [f"{n:,} {what}{'' if n == 1 else 's'}: {reason}" for reason, n in found]
-    return [Entries(entries)] if entries else []
+    return listed(f"{n:,} {what}{'' if n == 1 else 's'}: {reason}" for reason, n in found)

@@ -54,8 +54,7 @@ def projection_part(data: Projection) -> Part:
         look_here = findings.look_here_first(data)
     except StopIteration:  # the file names no part of a phase
         look_here = ""
-    lines = [line for line in (data.question, look_here, about) if line]
-    return Part("projection", data.scenario, headline, figures, sections, lines)
+    return Part("projection", data.scenario, headline, figures, sections, [data.question, look_here, about])
 
 
 def _step(data: Projection) -> list[Block]:

@@ -6,17 +6,8 @@ from collections.abc import Sequence
 
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import RULE, Cell, Row, Table, cell
-from rlsim.results.check import (
-    Check,
-    CheckedPhase,
-    Explanation,
-    ExplanationGroup,
-    Headroom,
-    Measurement,
-    Rung,
-    StatedFault,
-)
+from rlsim.report.table import RULE, Row, Table, cell
+from rlsim.results.check import Check, Explanation, ExplanationGroup, Headroom, Measurement, Rung, StatedFault
 from rlsim.results.planning import Blame, Technique, Techniques
 
 LEAST_SHARE = 0.0005
@@ -48,7 +39,7 @@ def removals_table(blame: Blame) -> Table:
     rows = []
     for one in blame.removals:
         how = "; ".join(filter(None, (one.how, one.why)))
-        rows.append((one.cause, *_step(one.step_s, one.saved_s), f"{one.chain_s:+.1f}", how))
+        rows.append((one.cause, f"{one.step_s:.1f}", f"{one.saved_s:+.1f}", f"{one.chain_s:+.1f}", how))
     total = f"{blame.step_s - blame.left_s:+.1f}"
     last = Row(("all of them", f"{blame.left_s:.1f}", "", total, "what is left is work"), strong=True)
     note = "step (s) and what it saves alone, and after those above it"
@@ -60,15 +51,11 @@ def policies_table(blame: Blame) -> Table:
     rows = [
         (one.name, "-", "", one.reason)
         if one.step_s is None
-        else (one.name, *_step(one.step_s, blame.step_s - one.step_s), one.how)
+        else (one.name, f"{one.step_s:.1f}", f"{blame.step_s - one.step_s:+.1f}", one.how)
         for one in blame.what_ifs
     ]
     note = "step (s) and what it saves"
     return Table("Policies against the tail", note, ("", "step", "saves", "how"), rows, "<>><")
-
-
-def _step(step_s: float, saved_s: float) -> tuple[str, str]:
-    return f"{step_s:.1f}", f"{saved_s:+.1f}"
 
 
 def render_headroom(found: Headroom, style: Style = DEFAULT_STYLE) -> str:
@@ -76,7 +63,7 @@ def render_headroom(found: Headroom, style: Style = DEFAULT_STYLE) -> str:
     return sections(
         style.opening(headroom_words(found), f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.scenario}"),
         ladder_table(found).lines(style),
-        [line for one in found.rungs[1:] for line in style.wrapped(rung_words(one), "- ")],
+        style.paragraphs(map(rung_words, found.rungs[1:]), "- "),
     )
 
 
@@ -107,15 +94,7 @@ def rung_words(one: Rung) -> str:
 
 
 MOST_GROUPS, MOST_MEMBERS, MOST_ALIKE, MOST_TESTS, MOST_STATED = 3, 3, 6, 2, 2
-LABELS = {
-    "step": "step",
-    "generation": "generation",
-    "exposed_generation": "waiting for samples",
-    "logprob": "log-probs",
-    "train": "train",
-    "refit": "weight update",
-    "data": "data",
-}
+LABELS: dict[str, str] = fmt.NAMES["checked"]
 """Phases as a check names them."""
 
 
@@ -131,7 +110,7 @@ def render_check(check: Check, style: Style = DEFAULT_STYLE) -> str:
         _explanations(check, style),
         _listed("What tells them apart", [] if check.likely_healthy else tests, style),
         _listed("In the configuration itself", list(map(stated_words, check.stated[:MOST_STATED])), style),
-        [line for remark in check.remarks for line in style.wrapped(remark, "- ")],
+        style.paragraphs(check.remarks, "- "),
     )
 
 
@@ -156,17 +135,15 @@ def verdict_words(check: Check) -> str:
 
 def phases_table(check: Check) -> Table:
     """What was measured with its MFU, beside the MFU and the time expected."""
-    rows = [Row(_phase_row(one), strong=one.phase == "step") for one in check.phases]
+    rows = []
+    for one in check.phases:
+        measured = "-" if one.measured_s is None else fmt.fixed(one.measured_s, 1)
+        ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
+        verdict = "" if one.verdict == "not given" else one.verdict
+        used, usual = ("" if mfu is None else fmt.percent(mfu, 1) for mfu in (one.mfu, one.expected_mfu))
+        cells = LABELS[one.phase], measured, ratio, verdict, used, usual, cell(one.expected_s, 1)
+        rows.append(Row(cells, strong=one.phase == "step"))
     return Table("", "", ("seconds", "yours", "ratio", "", "MFU", "usual MFU", "expected (s)"), rows, "<>><>>>")
-
-
-def _phase_row(one: CheckedPhase) -> tuple[Cell | str, ...]:
-    measured = "-" if one.measured_s is None else fmt.fixed(one.measured_s, 1)
-    ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
-    verdict = "" if one.verdict == "not given" else one.verdict
-    used = "" if one.mfu is None else fmt.percent(one.mfu, 1)
-    usual = "" if one.expected_mfu is None else fmt.percent(one.expected_mfu, 1)
-    return LABELS[one.phase], measured, ratio, verdict, used, usual, cell(one.expected_s, 1)
 
 
 def _explanations(check: Check, style: Style) -> list[str]:

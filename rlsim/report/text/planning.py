@@ -12,7 +12,6 @@ from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell
 from rlsim.results.planning import Comparison, Sensitivity
-from rlsim.results.record import Interval
 from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, break_even_lengths, interval_in
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
@@ -241,9 +240,7 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
         f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
         "simulated, all others excluded by bounds of their means"
     )
-    sure = sure_words(plan)
-    value = objective_text(plan)
-    heading = style.bold(f"Best by {plan.objective.replace('_', ' ')}, {sure}: {value}")
+    heading = style.bold(f"Best by {plan.objective.replace('_', ' ')}, {sure_words(plan)}: {objective_text(plan)}")
     eager = eager_remark([(row.name, row.numbers.row()) for row in plan.finalists])
     return sections(
         style.wrapped(counts),
@@ -262,24 +259,18 @@ def sure_words(plan: Plan) -> str:
 def objective_text(plan: Plan) -> str:
     """The objective's value of the best plan with its unit, seconds as in every table."""
     unit = fmt.NAMES["objectives"][plan.objective]
-    value = (
-        f"{plan.objective_value:,.1f}"
-        if unit == "s" and plan.objective_value >= 1
-        else fmt.number(plan.objective_value)
-    )
-    return f"{value} {unit}"
+    value = plan.objective_value
+    return f"{f'{value:,.1f}' if unit == 's' and value >= 1 else fmt.number(value)} {unit}"
 
 
 def recommendation(plan: Plan) -> str:
     """The one sentence for who decides: what to take, what it brings, and how likely it does not."""
     best, n = plan.best, plan.best.numbers
-    said = f"Take {best.name}: a step takes {fmt.seconds(n.step_s.mean)}"
+    takes, costs = fmt.seconds(n.step_s.mean), f"{n.cost_per_step_usd:.2f}"
     if plan.current is not None:
-        said += f" in place of {fmt.seconds(plan.current.step_s.mean)}"
-        now = plan.current.cost_per_step_usd
-        said += f" and costs {n.cost_per_step_usd:.2f} in place of {now:.2f} USD"
-    else:
-        said += f" and costs {n.cost_per_step_usd:.2f} USD"
+        takes += f" in place of {fmt.seconds(plan.current.step_s.mean)}"
+        costs += f" in place of {plan.current.cost_per_step_usd:.2f}"
+    said = f"Take {best.name}: a step takes {takes} and costs {costs} USD"
     if best.beats_current is None:
         return f"{said}."
     return f"{said}; the risk that it gains nothing is {_chance(1 - best.beats_current)}."
@@ -295,9 +286,7 @@ def _front(plan: Plan) -> list[str]:
 
 def _best_lines(plan: Plan) -> list[str]:
     n, best = plan.best.numbers, plan.best
-    step = f"step {n.step_s.mean:.1f} s"
-    if isinstance(n.step_s, Interval):
-        step += f" [{n.step_s.low:.1f}, {n.step_s.high:.1f}]"
+    step = f"step {n.step.mean:.1f} s [{n.step.low:.1f}, {n.step.high:.1f}]"
     money = f"{n.cost_per_step_usd:.2f} USD and at most {n.energy_per_step_j / JOULES_PER_KWH:.1f} kWh per step"
     lines = [
         f"{step}, {money}",
@@ -327,17 +316,13 @@ def _from_here(plan: Plan) -> list[str]:
 
 def _constraints(plan: Plan) -> list[str]:
     """With what probability each constraint holds."""
-    lines = [
-        f"keeps to the {one.constraint} ({one.limit:.1f} {one.unit}) with {_chance(one.probability)}"
-        for one in plan.constraints
-        if one.probability is not None and one.unit == "s per step"
-    ]
-    lines += [
-        f"takes {fmt.percent(one.value)} of the memory of its fullest GPU (allowed {fmt.percent(one.limit)}); no "
-        "measurement bounds the memory model"
-        for one in plan.constraints
-        if one.constraint == "memory"
-    ]
+    lines = []
+    for one in plan.constraints:  # the memory last
+        if one.probability is not None and one.unit == "s per step":
+            lines.append(f"keeps to the {one.constraint} ({one.limit:.1f} {one.unit}) with {_chance(one.probability)}")
+        elif one.constraint == "memory":
+            allowed = f"(allowed {fmt.percent(one.limit)}); no measurement bounds the memory model"
+            lines.append(f"takes {fmt.percent(one.value)} of the memory of its fullest GPU {allowed}")
     return lines
 
 
@@ -352,11 +337,9 @@ def candidates_table(plan: Plan) -> Table:
     wins = {one.rival: _chance(one.wins) for one in plan.against}
     shown = []
     for row in plan.finalists:
-        step, beats = row.numbers.step_s, row.beats_current
+        n, beats = row.numbers, row.beats_current
         sure = "" if row.step_p90_s is None else f"{row.step_p90_s:.1f}"
-        took = cell(step, 1) if isinstance(step, Interval) else f"{step.mean:.1f}"
-        chance = "-" if beats is None else _chance(beats)
-        loses = wins.get(row.name, "-")
-        shown.append((row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", chance, loses, sure, took))
+        chances = "-" if beats is None else _chance(beats), wins.get(row.name, "-")
+        shown.append((row.name, n.limit, f"{n.cost_per_step_usd:.2f}", *chances, sure, cell(n.step, 1)))
     heads = ("", "limited by", "USD/step", "beats now", "first beats it", "90 % sure", "step (s)")
     return Table("Candidates", "shares of 2,048 draws of the model's error, common to all", heads, shown, "<<>")

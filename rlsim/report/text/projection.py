@@ -36,15 +36,12 @@ def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
 
 def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     """The verdict in at most five lines of 100 columns: answer, step and cost, where to look, what it rests on."""
-    arms, shares, count = projection.variants.values(), projection.provenance, len(projection.warnings)
-    steps = " -> ".join(fmt.seconds(arm.step_s.mean) for arm in arms)
-    costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in arms)
-    price = f"{projection.price_per_gpu_hour_usd:.2f} per GPU and hour ({projection.price_source})"
-    rests = ", ".join(f"{fmt.percent(getattr(shares, kind))} {kind}" for kind in support.ROOTS)
+    steps = " -> ".join(fmt.seconds(arm.step_s.mean) for arm in projection.variants.values())
+    warned = f"; warnings: {len(projection.warnings)}" if projection.warnings else ""
     sentences = (
-        f"A step takes {steps} and costs {costs} USD at {price}.",
+        f"A step takes {steps} and {_costs(projection)}.",
         findings.look_here_first(projection),
-        f"{projection.scenario}: {rests}{f'; warnings: {count}' if count else ''}.",
+        f"{projection.scenario}: {_rests(projection)}{warned}.",
     )
     return sections([*style.opening(findings.headline(projection)), *style.paragraphs(sentences, "")])
 
@@ -241,12 +238,17 @@ def render_answer(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     """The answer in at most 40 lines of 100 columns."""
     mode = "asynchronous" if projection.asynchronous else "synchronous"
     about = f"{projection.scenario}: {projection.model} on {projection.num_gpus:,} {projection.hardware}, {mode}"
+    rates = " -> ".join(fmt.number(arm.tokens_per_s_per_gpu.mean) for arm in projection.variants.values())
+    price = f"a step {_costs(projection)}; {rates} tokens/s/GPU"
+    sure = [f"Its seconds are {_rests(projection)}; {len(projection.assumptions)} assumptions."]
+    if projection.support is not None:
+        sure.insert(0, support.nearest_step(projection.support))
     said = [
         style.opening(findings.headline(projection), about),
         [*times_table(projection, style), *style.paragraphs(_beside(projection))],
         [style.bold("What bounds it"), *_bounds(projection, style), *_try_first(projection, style)],
-        [style.bold("Memory and price"), *style.paragraphs([_held(projection), _price(projection)])],
-        [style.bold("How sure"), *style.paragraphs(_sure(projection))],
+        [style.bold("Memory and price"), *style.paragraphs([_held(projection), price])],
+        [style.bold("How sure"), *style.paragraphs(sure)],
     ]
     more = [*map(style.dim, style.wrapped(_MORE))]
     left = MOST_LINES - sections(*said, more).count("\n") - 1
@@ -304,20 +306,16 @@ def _held(projection: Projection) -> str:
     return f"a GPU holds {', '.join(pools)}"
 
 
-def _price(projection: Projection) -> str:
-    arms = projection.variants.values()
-    costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in arms)
-    rates = " -> ".join(fmt.number(arm.tokens_per_s_per_gpu.mean) for arm in arms)
+def _costs(projection: Projection) -> str:
+    """What a step costs on each side, and at which price."""
+    costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in projection.variants.values())
     each = f"{projection.price_per_gpu_hour_usd:.2f} per GPU and hour ({projection.price_source})"
-    return f"a step costs {costs} USD at {each}; {rates} tokens/s/GPU"
+    return f"costs {costs} USD at {each}"
 
 
-def _sure(projection: Projection) -> list[str]:
-    """How far to trust it: interval, nearest measured run, what the seconds rest on."""
-    shares = projection.provenance
-    rests = ", ".join(f"{fmt.percent(getattr(shares, kind))} {kind}" for kind in support.ROOTS)
-    said = f"Its seconds are {rests}; {len(projection.assumptions)} assumptions."
-    return [*([] if projection.support is None else [support.nearest_step(projection.support)]), said]
+def _rests(projection: Projection) -> str:
+    """What the seconds rest on."""
+    return ", ".join(f"{fmt.percent(getattr(projection.provenance, kind))} {kind}" for kind in support.ROOTS)
 
 
 def _warnings(projection: Projection, style: Style, most_lines: int) -> list[str]:

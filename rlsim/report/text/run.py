@@ -6,7 +6,7 @@ from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell, cells
 from rlsim.results import Interval
-from rlsim.results.planning import ClusterSize, DeviceSize, Sizing
+from rlsim.results.planning import DeviceSize, Sizing
 from rlsim.results.run import Loss, Run, RunSide
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
@@ -135,8 +135,14 @@ def render_size(sizing: Sizing, style: Style = DEFAULT_STYLE) -> str:
     """The recommendation, and for each device its clusters."""
     return sections(
         style.opening(recommendation(sizing), task_words(sizing)),
-        *(_device(one, style) for one in sorted(sizing.devices, key=lambda one: one.device != sizing.best)),
-        [line for text in assumed_words(sizing) for line in style.wrapped(text, "- ")],
+        *(
+            [
+                *(clusters_table(one).lines(style) if one.sizes else [style.bold(one.device)]),
+                *style.paragraphs([text for text in (one.reason, share_words(one)) if text]),
+            ]
+            for one in sorted(sizing.devices, key=lambda one: one.device != sizing.best)
+        ),
+        style.paragraphs(assumed_words(sizing), "- "),
     )
 
 
@@ -172,15 +178,17 @@ def recommendation(sizing: Sizing) -> str:
     return f"Take {chosen.gpus:,} {one.device}: {step} and {chosen.usd_per_step:.2f} USD a step ({why})."
 
 
-def _device(one: DeviceSize, style: Style) -> list[str]:
-    lines = clusters_table(one).lines(style) if one.sizes else [style.bold(one.device)]
-    return [*lines, *style.paragraphs([text for text in (one.reason, share_words(one)) if text])]
-
-
 def clusters_table(one: DeviceSize) -> Table:
     """The clusters of a device, the fewest GPUs first."""
     told = "" if one.least is None else f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
-    rows = [Row(_row(size, one), strong=size.gpus == one.chosen) for size in one.sizes]
+    marks, rows = ((one.least, "least"), (one.knee, "knee"), (one.chosen, "take this")), []
+    for size in one.sizes:
+        named = ", ".join(word for gpus, word in marks if gpus == size.gpus)
+        used = fmt.percent(max(size.generation_share, size.training_share))
+        gain = "" if size.speedup is None else f"{size.speedup:.2f}x"
+        cost = f"{size.usd_per_step:.2f}"
+        cells = f"{size.gpus:,}", named, size.layout, used, cost, gain, cell(size.step_s, 1)
+        rows.append(Row(cells, strong=size.gpus == one.chosen))
     heads = ("GPUs", "", "layout", "memory", "USD/step", "over half", "step (s)")
     return Table(one.device, told, heads, rows, "><<>>>>")
 
@@ -188,20 +196,10 @@ def clusters_table(one: DeviceSize) -> Table:
 def share_words(one: DeviceSize) -> str:
     """How much of a GPU the engine may take; empty where nothing fits."""
     share = one.memory_share
+    if share is None:
+        return ""
     return (
-        ""
-        if share is None
-        else (
-            f"engine.gpu_memory_utilization: at most {share.safe:.2f} while the trainer's weights lie beside the "
-            f"engine, {share.after_offload:.2f} where the cache is taken after they are gone, at least "
-            f"{share.least:.2f} ({fmt.percent(share.headroom)} of the GPU stays free)"
-        )
+        f"engine.gpu_memory_utilization: at most {share.safe:.2f} while the trainer's weights lie beside the engine, "
+        f"{share.after_offload:.2f} where the cache is taken after they are gone, at least {share.least:.2f} "
+        f"({fmt.percent(share.headroom)} of the GPU stays free)"
     )
-
-
-def _row(size: ClusterSize, one: DeviceSize) -> tuple[Cell | str, ...]:
-    marks = (one.least, "least"), (one.knee, "knee"), (one.chosen, "take this")
-    named = ", ".join(word for gpus, word in marks if gpus == size.gpus)
-    gain = "" if size.speedup is None else f"{size.speedup:.2f}x"
-    used = fmt.percent(max(size.generation_share, size.training_share))
-    return f"{size.gpus:,}", named, size.layout, used, f"{size.usd_per_step:.2f}", gain, cell(size.step_s, 1)

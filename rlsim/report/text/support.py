@@ -171,7 +171,7 @@ def render_coverage(answer: Coverage, shape: str, style: Style) -> str:
     lines += [*style.wrapped(_tables(answer), "  "), "", *_measured(answer, style), ""]
     where = f"  synchronous GRPO on {answer.num_gpus:,} GPUs, laid out by plan"
     lines += [style.bold("A plain step") + style.dim(where), *style.wrapped(shape, "  ")]
-    for label in ("measured", "modelled", "assumed"):
+    for label in ROOTS:
         if any(part.root == label for part in answer.parts):
             lines += style.wrapped(_listed(answer, label), f"  {label}: ", 4)
     lines += ["", *provenance_lines(answer.provenance, style), "", *support_lines(answer.support, style), ""]
@@ -241,12 +241,9 @@ def efficiency_table(projection: Projection) -> Table:
             if one.phase != "generation_s" and arm is not projection.candidate:
                 continue
             side = f", {name}" if one.phase == "generation_s" and len(projection.variants) > 1 else ""
-            rows.append(efficiency_row(f"{_label(one.phase, projection)}{side}", one))
+            label = fmt.phase_label(one.phase, projection.asynchronous) if one.phase in PHASES else one.phase
+            rows.append(efficiency_row(f"{label}{side}", one))
     return Table("Efficiency", "shares of a GPU's peak by phase", EFFICIENCY_HEADS, rows)
-
-
-def _label(phase: str, projection: Projection) -> str:
-    return fmt.phase_label(phase, projection.asynchronous) if phase in PHASES else phase
 
 
 def efficiency_row(label: str, one: PhaseEfficiency) -> tuple[str, ...]:
