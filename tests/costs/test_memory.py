@@ -33,6 +33,14 @@ def test_235b_on_one_gpu_is_infeasible_and_says_by_how_much() -> None:
     assert "GiB" in str(answer)
 
 
+def test_training_235b_on_eight_gpus_is_infeasible() -> None:
+    given = builders.scenario("qwen3-235b-a22b", trainer={"expert_parallel": 8, "recompute": "full"},
+                              engine={"tensor_parallel": 8})  # fmt: skip
+    with pytest.raises(Infeasible, match=r"most of it is (optimizer|gradients)") as caught:
+        trainer_memory(given)
+    assert caught.value.needed > caught.value.available == 80 * GIB
+
+
 def test_low_precision_weights_shrink_all_but_embedding_head_and_router() -> None:
     card = load_card("qwen3-235b-a22b")
     high = 2 * 151_936 * 4096 + 94 * 4096 * 128

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlsim.evidence.published import measured_speculation, study
+from rlsim.evidence.published import measured_speculation, published_refits, study
 from rlsim.report.text.validation import group_errors
 
 
@@ -30,3 +30,10 @@ def test_speedup_at_fixed_batch_follows_the_acceptance_length() -> None:
     for values in ratios.values():
         assert max(values) == pytest.approx(min(values), rel=1e-9)
     assert ratios["3"][0] > ratios["5"][0] > ratios["7"][0]
+
+
+def test_every_published_refit_is_compared_or_left_out_with_a_reason() -> None:
+    compared, left_out = published_refits()
+    assert len(compared) + len(left_out) == 22
+    assert {cell.group for cell in compared} == {"refit, NeMo-RL", "refit, verl"}
+    assert all(reason for _, reason in left_out.items())

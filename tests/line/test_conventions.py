@@ -46,6 +46,12 @@ def test_files_and_functions_stay_small_and_public_names_are_documented(path: Pa
     assert not text.strip() or ast.get_docstring(tree)
 
 
+def test_projecting_never_imports_torch() -> None:
+    code = "import sys, rlsim.projection.project, rlsim.report.folder; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_projecting_imports_no_library_of_other_commands() -> None:
     wanted = "rlsim.cli, rlsim.projection.project, rlsim.report.folder, rlsim.report.text.projection"
     others = ("torch", "omegaconf", "matplotlib")

@@ -214,6 +214,11 @@ def test_the_garbage_collector_is_left_as_it_was(enabled, monkeypatch):
     assert seen == [False]
 
 
+def test_too_little_warm_up_is_said():
+    assert any("warmup_steps" in text for text in project(lagged("simulation.warmup_steps=0")).warnings)
+    assert not any("warmup_steps" in text for text in project(lagged()).warnings)
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_committed_scenarios_project(name):
     made = project(load_scenario(name, ["simulation.replications=1"]))

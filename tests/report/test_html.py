@@ -327,3 +327,10 @@ def test_a_timeline_comes_back_from_its_file_in_the_last_steps_of_the_trainer(re
         start, end = window_of(span for span in arm["spans"] if span.actor == "trainer")
         assert all(span.start_s < end and span.end_s > start for span in arm["spans"])
         assert {curve.name for curve in arm["curves"]} == {"running sequences"}
+
+
+def test_the_page_of_a_large_projection_is_small(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    assert run("project", "qwen235b_2048", "--out", tmp_path)[0] == 0
+    code, told, _ = run("report", tmp_path)
+    assert (code, told.strip()) == (0, str(tmp_path / "report.html"))
+    assert (tmp_path / "report.html").stat().st_size < 300_000

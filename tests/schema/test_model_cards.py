@@ -154,6 +154,18 @@ def test_counts_are_those_of_the_files(name: str) -> None:
     assert parameter_counts(load_card(name)).total == EXACT[name]
 
 
+def test_parts_add_up_to_the_total() -> None:
+    card = load_card("deepseek-v3")
+    counts = parameter_counts(card)
+    moe_layer = counts.router_per_layer + counts.shared_experts_per_layer + card.moe.num_experts * counts.expert
+    parts = counts.embedding + counts.lm_head + counts.final_norm
+    parts += card.num_layers * (counts.attention_per_layer + counts.norms_per_layer)
+    parts += card.num_dense_layers * counts.dense_ffn_per_layer + card.num_moe_layers * moe_layer
+    assert counts.total == parts
+    idle = card.num_moe_layers * (card.moe.num_experts - card.moe.top_k) * counts.expert
+    assert counts.total - counts.active == idle
+
+
 def test_mtp_layer_of_deepseek_is_counted_apart() -> None:
     """14B of the checkpoint are MTP weights, embedding and head included (README_WEIGHTS.md of the repository)."""
     card = load_card("deepseek-v3")

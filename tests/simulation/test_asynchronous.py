@@ -56,6 +56,41 @@ def test_the_trainer_looks_at_intervals(poll_s):
     assert 0 <= total_s(polled) - total_s(exact) < poll_s
 
 
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_targets_up_to_the_lag_may_start_on_the_first_weights(lag):
+    ages = [step.staleness for step in steps(SLOW, lag=lag, tokens=401)]
+    assert ages == [{min(step, lag): 8} for step in range(12)]
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_a_target_waits_for_the_weights_lag_steps_before_it(lag):
+    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16))
+    starts = {span.step: span.start_s for span in trace.spans if span.actor == "generator"}
+    assert set(range(12)) <= set(starts)
+    for target, start_s in starts.items():
+        if target > lag:
+            assert start_s >= trace.steps[target - lag - 1].end_s
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_at_most_lag_batches_of_groups_are_in_flight(lag):
+    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16, size=4))
+    (curve,) = trace.curves
+    assert max(curve.values) == 16 * 4 * lag
+    assert Driven(world_of(FixedCosts(), lag=lag, prompts=16, size=4)).generation.in_flight == 16 * lag
+
+
+def test_a_straggling_group_stalls_its_own_step_only():
+    """Target 1 holds one sample of 1,000 s; the batch of target 2 is ready long before it."""
+    lengths = {1: [401] * 7 + [4001]}
+    trace = run(world_of(FixedCosts(), lag=2, tokens=401, lengths=lengths))
+    ends = {span.step: span.end_s for span in trace.spans if span.actor == "generator"}
+    assert ends[2] < ends[1]
+    straggled, after = trace.steps[1], trace.steps[2]
+    assert straggled.start_s + straggled.phases["exposed_generation_s"] == ends[1] >= 1000.0
+    assert after.phases["exposed_generation_s"] == 0.0
+
+
 # --- the generator ----------------------------------------------------------------------------------------------------
 
 
@@ -89,6 +124,13 @@ def test_rewards_keep_a_group_in_flight_without_keeping_the_engine_busy():
     for step in found[1:]:
         assert step.seconds == pytest.approx(105.0 + costs.refit_s)
         assert step.phases["generation_s"] == pytest.approx(100.0)
+
+
+def test_dropped_groups_are_generated_but_not_trained_on():
+    costs = FixedCosts()
+    found = steps(costs, "workload.generated_batch_factor=1.5", lag=1, prompts=4, size=2)
+    assert all(sum(step.staleness.values()) == step.samples == 8 for step in found)
+    assert {step.generated_tokens for step in found} == {12 * 401}
 
 
 # --- publishing weights -----------------------------------------------------------------------------------------------
@@ -167,6 +209,14 @@ def test_the_counters_leave_the_warm_up_out():
     warm = run(world_of(FixedCosts(), "simulation.steps=8", "simulation.warmup_steps=4", lag=1, tokens=401))
     assert len(warm.steps) == len(whole.steps) == 12
     assert 3 * warm.counters.iterations == pytest.approx(2 * whole.counters.iterations, rel=0.1)
+
+
+def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
+    driven = Driven(world_of(FixedCosts(), lag=1, tokens=5))
+    driven.waited(driven.generation.drain())
+    with pytest.raises(RuntimeError, match="nobody generates"):
+        driven.waited(driven.generation.batch(1))
+    assert not driven.generation.in_flight
 
 
 def test_a_run_leaves_nothing_behind():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixed_costs import Driven, FixedCosts, World, rules, run, world_of
+from fixed_costs import PROMPT, Driven, FixedCosts, World, rules, run, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_cases import cost_table, make_batch, sample_lists, tables, told, traced
@@ -105,6 +105,17 @@ def test_asynchronous_loops_are_those_of_the_reference(both, world, detailed):
     rewards, eviction, every dispatch."""
     fast, slow = both(lambda: traced(world, detailed))
     assert fast == slow
+
+
+def test_the_loops_reach_eviction_and_recomputation(both):
+    """A guard for the test above: pauses and recomputations meet a cache too small for its slots."""
+    table = cost_table(max_running_sequences=8, max_batched_tokens=60, kv_capacity_tokens=LONG + 40.371717)
+    overrides = ("loop.recompute_kv=true", "workload.max_sequence_tokens=700", "simulation.steps=6")
+    world = world_of(FixedCosts(), *overrides, lag=2, prompts=6, size=4, tokens=500)
+    fast, slow = both(lambda: traced(replace(world, prices=replace(world.prices, iteration=table)), True))
+    assert fast == slow
+    assert slow["counters"]["preemptions"] > 50
+    assert slow["counters"]["prefill_tokens"] > 6 * 24 * PROMPT
 
 
 def wait_in_vain() -> None:

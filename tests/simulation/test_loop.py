@@ -69,6 +69,12 @@ def test_dynamic_sampling_generates_more_than_it_trains_on():
     assert step.staleness == {0: 8}
 
 
+def test_rewards_come_after_the_last_token():
+    plain, delayed = (steps(FixedCosts(), f"workload.environment_s={s}", "simulation.steps=1")[0] for s in (0, 7))
+    assert delayed.phases["generation_s"] == plain.phases["generation_s"] + 7
+    assert delayed.seconds == plain.seconds + 7
+
+
 def test_only_the_first_replication_keeps_spans_and_curves():
     world = world_of(FixedCosts())
     assert run(world).curves

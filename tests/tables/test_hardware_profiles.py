@@ -57,6 +57,23 @@ def test_every_number_names_its_origin(name: str) -> None:
     assert re.search(r"20\d\d-\d\d", price.ref)
 
 
+def test_published_gb200() -> None:
+    """NVIDIA GB200 NVL72 datasheet: 72 GPUs, 576 TB/s, and 360 / 720 / 1,440 PFLOP/s with sparsity."""
+    profile = load_profile("GB200-NVL72")
+    gpus = int(profile.nvlink_domain_gpus)
+    assert (gpus, int(profile.gpus_per_node)) == (72, 4)
+    assert gpus * float(profile.memory_bandwidth_bytes_per_s) == pytest.approx(576e12)
+    for precision, petaflops in (("bf16", 360), ("fp8", 720), ("nvfp4", 1440)):
+        assert 2 * gpus * profile.flops(precision) == pytest.approx(petaflops * 1e15)
+
+
+def test_grace_host_link_is_faster_than_pcie_and_its_launches_slower() -> None:
+    """Eager launches cost 39 us on GB200 and 17 us on H100 in the same vLLM 0.24.0 tables."""
+    grace, x86 = load_profile("gb200_nvl72"), load_profile("h100_sxm")
+    assert float(grace.host_link_bandwidth_bytes_per_s) > 3 * float(x86.host_link_bandwidth_bytes_per_s)
+    assert 2 < float(grace.eager_launch_s) / float(x86.eager_launch_s) < 3
+
+
 def test_absent_precision_is_an_input_error() -> None:
     with pytest.raises(InputError, match="'h100_sxm' has no nvfp4 rate; it has bf16, fp8"):
         load_profile("h100_sxm").flops("nvfp4")
@@ -176,6 +193,18 @@ def test_a_device_of_a_datasheet_alone_has_wider_intervals_and_says_why() -> Non
     told = [text for text in bare.assumptions if "No operator was measured on mi300x" in text]
     assert len(told) == 1 and "25 %" in told[0] and "70 %" in told[0]
     assert not any("No operator was measured" in text for text in known.assumptions)
+
+
+def test_speeds_are_in_the_order_of_the_datasheets() -> None:
+    """Where every rate of one device is above the other's by a fifth and more."""
+    order = ("vr200_nvl72", "mi355x", "mi300x", "tpu_v5p", "a100_pcie")
+    seconds = [
+        project(
+            load_scenario("quickstart", [f"hardware={name}", "simulation.replications=1", "k=0"])
+        ).candidate.step_s.mean
+        for name in order
+    ]
+    assert sorted(seconds) == seconds
 
 
 def _yaml(value: Any) -> str:

@@ -16,6 +16,7 @@ from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available
 from tests.costs.builders import faked
 
 SYSTEMS = ("gb200_nvl72", "h100_sxm", "h200_sxm", "b200_sxm")
+BF16_FLOPS = {"gb200_nvl72": 2.5e15, "h100_sxm": 989e12, "h200_sxm": 989e12, "b200_sxm": 2.25e15}
 HBM_BYTES_PER_S = {"gb200_nvl72": 8e12, "h100_sxm": 3.35e12, "h200_sxm": 4.8e12, "b200_sxm": 8e12}
 ROUNDING = 2.0 ** -(MANTISSA_BITS + 1)
 
@@ -98,6 +99,21 @@ def test_attention_never_gets_faster_with_more_work(real: dict[str, OperatorTabl
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
+def test_large_product_reaches_a_credible_share_of_the_datasheet(real: dict[str, OperatorTables], system: str) -> None:
+    # NVIDIA datasheets: dense BF16 rates; 8192^3 at 40 to 100 % of them.
+    found = real[system].gemm_s("bf16", 4096, 8192, 8192)
+    assert found is not None and found.measured.all()
+    share = 2 * 4096 * 8192 * 8192 / found.seconds / BF16_FLOPS[system]
+    assert 0.4 < share < 1.0
+
+
+def test_h200_product_agrees_with_our_own_measurement(real: dict[str, OperatorTables]) -> None:
+    # Seen on one H200: 770-800 TFLOP/s for BF16 8192^3 on random data; the table was measured on another one.
+    found = real["h200_sxm"].gemm_s("bf16", 4096, 8192, 8192)
+    assert 2 * 4096 * 8192 * 8192 / found.seconds == pytest.approx(785e12, rel=0.15)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_decode_attention_reads_its_cache_at_a_credible_bandwidth(real: dict[str, OperatorTables], system: str) -> None:
     found = real[system].decode_attention_s(Heads(32, 8, 128, "bf16"), 64, 8192)
     cache_bytes = 64 * 8192 * 8 * 128 * 2 * 2
@@ -113,6 +129,13 @@ def test_experts_of_a_rank_are_read_at_a_credible_bandwidth(real: dict[str, Oper
         assert 0.6 < weights / found.seconds / HBM_BYTES_PER_S[system] < 1.0
 
 
+def test_uneven_routing_costs_more_where_every_expert_has_many_tokens(real: dict[str, OperatorTables]) -> None:
+    args = ("bf16", 4096, 1536, 8, 128, 1, 8)
+    even = real["gb200_nvl72"].moe_s(ExpertShape(*args), "balanced", 16384)
+    uneven = real["gb200_nvl72"].moe_s(ExpertShape(*args), "power_law_1.2", 16384)
+    assert uneven.seconds > 1.2 * even.seconds
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_message_bytes_are_those_of_the_full_tensor(real: dict[str, OperatorTables], system: str) -> None:
     """Of a full tensor of 256 MiB each GPU sends 3/4 in an all-gather over 4: below the link rate, above half of it."""
@@ -120,6 +143,12 @@ def test_message_bytes_are_those_of_the_full_tensor(real: dict[str, OperatorTabl
     for op in ("all_gather", "reduce_scatter"):
         found = real[system].collective_s(op, 4, 2.0**28)
         assert 0.4 < 0.75 * 2.0**28 / found.seconds / link < 1.0
+
+
+def test_mla_block_includes_the_output_projection(real: dict[str, OperatorTables]) -> None:
+    """From 1 to 128 heads an H100 must read 343 MB more BF16 weights, 235 MB of them the output projection."""
+    one, all_heads = (real["h100_sxm"].mla_decode_s(heads, "bf16", "bf16", 1, 64) for heads in (1, 128))
+    assert all_heads.seconds - one.seconds > 343e6 / HBM_BYTES_PER_S["h100_sxm"]
 
 
 def test_nearest_heads_are_scaled_by_cache_bytes(tmp_path: Path) -> None:
