@@ -4,9 +4,10 @@ again; read back as validated records, whoever wrote them; pictures anew."""
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -247,21 +248,26 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
     return found | ({"scenario.yaml": answer.resolved_scenario} if isinstance(answer, About) else {})
 
 
+PICTURES: Mapping[str, Mapping[str, str]] = {
+    "Projection": {"phases.png": "phases:phases_figure"}, "Run": {"run.png": "grids:run_figure"},
+    "Blame": {"waterfall.png": "bars:waterfall_figure"}, "Check": {"check.png": "bars:checked_figure"},
+    "Sizing": {"size.png": "grids:size_figure"}, "Headroom": {"headroom.png": "bars:ladder_figure"},
+    "Techniques": {"techniques.png": "bars:techniques_figure"},
+    "Plan": {"pareto.png": "grids:plan_figure"}, "CrossValidation": {"reliability.png": "validation:reliability"},
+    "Validation": {"scatter.png": "validation:scatter", "ratios.png": "validation:ratios"},
+}  # fmt: skip
+"""Files and functions of :mod:`rlsim.report.figures` by the answer that they show."""
+
+
 def _pictures(answer: Answer | SweepResult | Plan) -> dict[str, Figure]:
     """Pictures of an answer by their files; matplotlib is imported where one is drawn."""
-    from rlsim.report.figures import bars, grids, phases, validation
-
     if isinstance(answer, SweepResult):
-        return {f"{name}.png": figure for name, figure in grids.sweep_figures(answer).items()}
-    drawn: dict[type[Record], dict[str, Callable[[Any], Figure]]] = {
-        Projection: {"phases.png": phases.phases_figure}, Run: {"run.png": grids.run_figure},
-        Blame: {"waterfall.png": bars.waterfall_figure}, Check: {"check.png": bars.checked_figure},
-        Sizing: {"size.png": grids.size_figure}, Headroom: {"headroom.png": bars.ladder_figure},
-        Techniques: {"techniques.png": bars.techniques_figure}, Plan: {"pareto.png": grids.plan_figure},
-        CrossValidation: {"reliability.png": validation.reliability},
-        Validation: {"scatter.png": validation.scatter, "ratios.png": validation.ratios},
-    }  # fmt: skip
-    return {name: draw(answer) for name, draw in drawn.get(type(answer), {}).items()}
+        from rlsim.report.figures.grids import sweep_figures
+
+        return {f"{name}.png": figure for name, figure in sweep_figures(answer).items()}
+    places = {name: place.split(":") for name, place in PICTURES.get(type(answer).__name__, {}).items()}
+    modules = {name: importlib.import_module(f"rlsim.report.figures.{module}") for name, (module, _) in places.items()}
+    return {name: getattr(modules[name], function)(answer) for name, (_, function) in places.items()}
 
 
 def replot(folder: Path, out: Path | None = None) -> list[Path]:
