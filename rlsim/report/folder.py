@@ -4,9 +4,10 @@ again; read back as validated records, whoever wrote them; pictures anew."""
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,20 +37,18 @@ if TYPE_CHECKING:
 
 KINDS: dict[str, Sequence[str]] = NAMES["kinds"]
 """File that makes a folder one of a kind, and the command that writes it."""
-RECORDS: dict[str, type[Record]] = {
-    "projection": Projection,
-    "run": Run,
-    "plan": Plan,
-    "validation": Validation,
-    "blame": Blame,
-    "check": Check,
-    "size": Sizing,
-    "headroom": Headroom,
-    "techniques": Techniques,
+RECORDS: dict[str, tuple[type[Record], int]] = {
+    "projection": (Projection, DOCUMENT_BYTES),
+    "run": (Run, TABLE_BYTES),
+    "plan": (Plan, TABLE_BYTES),
+    "validation": (Validation, TABLE_BYTES),
+    "blame": (Blame, DOCUMENT_BYTES),
+    "check": (Check, DOCUMENT_BYTES),
+    "size": (Sizing, DOCUMENT_BYTES),
+    "headroom": (Headroom, DOCUMENT_BYTES),
+    "techniques": (Techniques, DOCUMENT_BYTES),
 }
-"""What the files hold."""
-LONG = (Run, Plan, Validation)
-"""Answers with as many rows as a table has."""
+"""What the files hold, and how large they may be."""
 SCENARIO_BYTES = 2**18
 """Largest scenario.yaml that is looked into; a resolved scenario has 18 KiB."""
 FIELD_CHARACTERS, TEXT_CHARACTERS, NUMBER_CHARACTERS = 100_000, 300, 30
@@ -101,8 +100,8 @@ def read_answer(kind: str, folder: Path, left_out: list[str]) -> Any:
     path = file_in(folder, KINDS[kind][0])
     if kind == "sweep":
         return _sweep(path)
-    record = RECORDS[kind]
-    answer = record.read(path, TABLE_BYTES if record in LONG else DOCUMENT_BYTES)
+    record, most_bytes = RECORDS[kind]
+    answer = record.read(path, most_bytes)
     if isinstance(answer, Run):
         if min(side.seconds.mean for side in answer.sides.values()) <= 0:
             raise InputError("run.json: 'seconds' must have a mean above 0")
@@ -233,7 +232,7 @@ def write_files(contents: Mapping[str, Content], out: Path) -> None:
 
 def _contents(answer: Answer) -> Mapping[str, Content]:
     """Text or figure of each file; scenario.yaml is the resolved scenario, which gives the same answer again."""
-    kind = next((kind for kind, record in RECORDS.items() if isinstance(answer, record)), "")
+    kind = next((kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record)), "")
     name = KINDS[kind][0] if kind else "cross.json" if isinstance(answer, CrossValidation) else "published.json"
     found: dict[str, Content] = {**_pictures(answer), name: answer.to_json()}
     if isinstance(answer, Projection):
@@ -247,21 +246,26 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
     return found | ({"scenario.yaml": answer.resolved_scenario} if isinstance(answer, About) else {})
 
 
+PICTURES: Mapping[str, Mapping[str, str]] = {
+    "Projection": {"phases.png": "phases:phases_figure"}, "Run": {"run.png": "grids:run_figure"},
+    "Blame": {"waterfall.png": "bars:waterfall_figure"}, "Check": {"check.png": "bars:checked_figure"},
+    "Sizing": {"size.png": "grids:size_figure"}, "Headroom": {"headroom.png": "bars:ladder_figure"},
+    "Techniques": {"techniques.png": "bars:techniques_figure"},
+    "Plan": {"pareto.png": "grids:plan_figure"}, "CrossValidation": {"reliability.png": "validation:reliability"},
+    "Validation": {"scatter.png": "validation:scatter", "ratios.png": "validation:ratios"},
+}  # fmt: skip
+"""Files and functions of :mod:`rlsim.report.figures` by the answer that they show."""
+
+
 def _pictures(answer: Answer | SweepResult | Plan) -> dict[str, Figure]:
     """Pictures of an answer by their files; matplotlib is imported where one is drawn."""
-    from rlsim.report.figures import bars, grids, phases, validation
-
     if isinstance(answer, SweepResult):
-        return {f"{name}.png": figure for name, figure in grids.sweep_figures(answer).items()}
-    drawn: dict[type[Record], dict[str, Callable[[Any], Figure]]] = {
-        Projection: {"phases.png": phases.phases_figure}, Run: {"run.png": grids.run_figure},
-        Blame: {"waterfall.png": bars.waterfall_figure}, Check: {"check.png": bars.checked_figure},
-        Sizing: {"size.png": grids.size_figure}, Headroom: {"headroom.png": bars.ladder_figure},
-        Techniques: {"techniques.png": bars.techniques_figure}, Plan: {"pareto.png": grids.plan_figure},
-        CrossValidation: {"reliability.png": validation.reliability},
-        Validation: {"scatter.png": validation.scatter, "ratios.png": validation.ratios},
-    }  # fmt: skip
-    return {name: draw(answer) for name, draw in drawn.get(type(answer), {}).items()}
+        from rlsim.report.figures.grids import sweep_figures
+
+        return {f"{name}.png": figure for name, figure in sweep_figures(answer).items()}
+    places = {name: place.split(":") for name, place in PICTURES.get(type(answer).__name__, {}).items()}
+    modules = {name: importlib.import_module(f"rlsim.report.figures.{module}") for name, (module, _) in places.items()}
+    return {name: getattr(modules[name], function)(answer) for name, (_, function) in places.items()}
 
 
 def replot(folder: Path, out: Path | None = None) -> list[Path]:

@@ -135,13 +135,7 @@ def render_size(sizing: Sizing, style: Style = DEFAULT_STYLE) -> str:
     """The recommendation, and for each device its clusters."""
     return sections(
         style.opening(recommendation(sizing), task_words(sizing)),
-        *(
-            [
-                *(clusters_table(one).lines(style) if one.sizes else [style.bold(one.device)]),
-                *style.paragraphs([text for text in (one.reason, share_words(one)) if text]),
-            ]
-            for one in sorted(sizing.devices, key=lambda one: one.device != sizing.best)
-        ),
+        *(_device(one, style) for one in sorted(sizing.devices, key=lambda one: one.device != sizing.best)),
         style.paragraphs(assumed_words(sizing), "- "),
     )
 
@@ -178,6 +172,11 @@ def recommendation(sizing: Sizing) -> str:
     return f"Take {chosen.gpus:,} {one.device}: {step} and {chosen.usd_per_step:.2f} USD a step ({why})."
 
 
+def _device(one: DeviceSize, style: Style) -> list[str]:
+    lines = clusters_table(one).lines(style) if one.sizes else [style.bold(one.device)]
+    return [*lines, *style.paragraphs([text for text in (one.reason, share_words(one)) if text])]
+
+
 def clusters_table(one: DeviceSize) -> Table:
     """The clusters of a device, the fewest GPUs first."""
     told = "" if one.least is None else f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
@@ -187,8 +186,8 @@ def clusters_table(one: DeviceSize) -> Table:
         used = fmt.percent(max(size.generation_share, size.training_share))
         gain = "" if size.speedup is None else f"{size.speedup:.2f}x"
         cost = f"{size.usd_per_step:.2f}"
-        cells = f"{size.gpus:,}", named, size.layout, used, cost, gain, cell(size.step_s, 1)
-        rows.append(Row(cells, strong=size.gpus == one.chosen))
+        shown = f"{size.gpus:,}", named, size.layout, used, cost, gain, cell(size.step_s, 1)
+        rows.append(Row(shown, strong=size.gpus == one.chosen))
     heads = ("GPUs", "", "layout", "memory", "USD/step", "over half", "step (s)")
     return Table(one.device, told, heads, rows, "><<>>>>")
 
