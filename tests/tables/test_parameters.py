@@ -172,7 +172,7 @@ def test_overheads_come_from_the_fit_where_nothing_is_stated():
     added_s, framework_sequence_s = fitted.host(
         fitted.release("vllm", version), 1, 1, True, quickstart.hardware.host_cpu
     )
-    served_s = ENGINES.family("vllm").host_s(quickstart.engine_version)
+    served_s = ENGINES.family("vllm").iteration_s
     assert found.engine.iteration_s == pytest.approx(served_s + added_s)
     assert found.engine.sequence_s == pytest.approx(framework_sequence_s)
     assert (found.engine.overlap_s, found.engine.network_hop_s) == (1e-6, 2e-5)
