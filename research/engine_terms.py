@@ -71,7 +71,7 @@ def rows_of(path: Path) -> Iterator[Row]:
 
 def _without_terms(sets: Fitted) -> Fitted:
     def bare(family: EngineFamily) -> EngineFamily:
-        return changed(family, releases=(), **dict.fromkeys(HOST, 0.0))
+        return changed(family, **dict.fromkeys(HOST, 0.0))
 
     families = tuple(bare(family) for family in sets.engines.families)
     return replace(sets, engines=changed(sets.engines, layers=LayerKernels(), families=families))

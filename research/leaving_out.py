@@ -19,8 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from research.markdown import signed, table
-from rlsim.evidence.cross import GROUPINGS, Fit, software
+from rlsim.evidence.cross import GROUPINGS, Fit
 from rlsim.evidence.hierarchy import Design, solve
+from rlsim.evidence.left_out import software
 from rlsim.files.yaml import read_yaml
 from rlsim.projection.uncertainty.evidence import Evidence, load_evidence
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, heading, picture_style, save_picture

@@ -12,6 +12,7 @@ from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters, version_order
+from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
 from rlsim.schema.scenario import Scenario
@@ -49,6 +50,10 @@ class HostOverheads:
 
 GATED_MATRICES = 3
 """Matrices of a gated expert, whose host time is fitted; one without a gate launches as many fewer kernels."""
+AMPERE_JOULES_PER_FLOP = 400 / 312e12
+"""Power over peak in BF16 of an A100 SXM (its datasheet), the last that holds its clocks up at its peak."""
+BLACKWELL_FOUR_BITS = 4.0
+"""Peak in NVFP4 over BF16 of B200 and GB200 (their datasheets, dense)."""
 NO_SPECULATION = Speculation()
 SECOND_SPECULATION = (0, 5, 12)
 """SGLang's release from which on drafts are scheduled ahead."""
@@ -80,7 +85,7 @@ def engine_host(
     """
     family = fitted.family(engine.name)
     waited_s = 0.0 if schedules_ahead(engine, card, drafting) else family.unhidden_s
-    iteration_s = _stated(engine.host_iteration_s, family.host_s(engine.version) + waited_s)
+    iteration_s = _stated(engine.host_iteration_s, family.iteration_s + waited_s)
     return HostOverheads(
         iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
         family.drafting_iteration_s, family.drafting_sequence_s, family.prefill.seconds(card, engine.weight_precision),
@@ -242,9 +247,15 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     """
     trainer, terms, features = scenario.trainer, fitted.training, _able(scenario)
     stack, four_bits = _stack_terms(scenario, fitted), trainer.precision == "nvfp4"
-    gain = terms.nvfp4_gain if four_bits else 1.0
+    sustained = _sustained(scenario.training_device, terms.power_exponent)
+    wide = terms.dense_efficiency * sustained
+    four = _four_bit_units(scenario.training_device) if four_bits else 1.0
+    efficiency = wide * {"nvfp4": four * terms.nvfp4_gain, "fp8": terms.fp8_gain}.get(trainer.precision, 1.0)
     fused_gain = terms.fused_grouped_gain if features.fused_grouped_mlp else 1.0
-    efficiency, grouped = terms.dense_efficiency * gain, terms.grouped_efficiency * fused_gain * stack.grouped_speed
+    grouped = terms.grouped_efficiency * sustained * fused_gain * stack.grouped_speed
+    own_grouped = grouped * {"nvfp4": four * terms.nvfp4_grouped_gain, "fp8": terms.fp8_gain}.get(
+        trainer.precision, 1.0
+    )
     for_all, of_experts = trainer.device_efficiency, trainer.moe_device_efficiency
     of_experts = for_all if of_experts is None else of_experts
     layer_s, expert_s = _host_s(terms, features, trainer.precision)
@@ -252,8 +263,8 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
         dense_speed=stack.dense_speed if for_all is None else for_all / efficiency,
         moe_speed=stack.moe_speed if of_experts is None else of_experts / efficiency,
         dense_efficiency=efficiency,
-        grouped_efficiency=grouped * (terms.nvfp4_grouped_gain if four_bits else 1.0),
-        wide_efficiency=terms.dense_efficiency,
+        grouped_efficiency=own_grouped,
+        wide_efficiency=wide,
         wide_grouped_efficiency=grouped,
         elementwise_passes=terms.elementwise_passes,
         permute_passes=terms.permute_passes
@@ -326,6 +337,19 @@ def _stack_terms(scenario: Scenario, fitted: Fitted) -> _StackTerms:
     if _blackwell(scenario):
         speed, grouped = speed * framework.blackwell_speed, framework.blackwell_grouped_speed
     return _StackTerms(speed, speed, terms.moe_host_layer_s * factor, factor, grouped_speed=grouped)
+
+
+def _sustained(profile: HardwareProfile, exponent: float) -> float:
+    """Speed of products that run for hours over that of tables, whose kernels run for milliseconds: the power of a GPU
+    over its peak, relative to an Ampere's."""
+    held_up = profile.power_w.value / profile.flops("bf16") / AMPERE_JOULES_PER_FLOP
+    return float(min(1.0, held_up) ** exponent)
+
+
+def _four_bit_units(profile: HardwareProfile) -> float:
+    """Products in NVFP4 over those of a B200's kind, by peaks: half as many more on Blackwell Ultra, which the tables'
+    kernels, at a third of its peak, do not use and cuBLAS does."""
+    return profile.flops("nvfp4") / profile.flops("bf16") / BLACKWELL_FOUR_BITS if profile.nvfp4_flops else 1.0
 
 
 def _blackwell(scenario: Scenario) -> bool:

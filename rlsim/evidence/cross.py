@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.costs.operators.groups import family_of, series
+from rlsim.costs.operators.groups import family_of
 from rlsim.evidence.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
+from rlsim.evidence.left_out import OF_WIDTH, software, with_new_scales
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted, shipped
@@ -57,7 +58,8 @@ class Fit:
     def of(cls, table: EvidenceTable) -> Fit:
         """The fit of the rows of ``table``."""
         design = Design.of(table.rows, table.terms, moved(shipped(), table.shifts))
-        return cls(table.rows, design, *fit_spreads(design))
+        spreads, weights = fit_spreads(design)
+        return cls(table.rows, design, with_new_scales(design, spreads, weights, table.rows), weights)
 
     def names(self, grouping: str) -> NDArray[np.str_]:
         """Group of each row; empty where it has none."""
@@ -216,20 +218,6 @@ def single_factor(row: Evidence, sets: Fitted) -> float:
     return sets.steps.step_error
 
 
-def software(row: Evidence) -> str:
-    """Engine or framework of a row."""
-    return str(row.about.get("engine") or row.about.get("framework") or "")
-
-
-def _release(row: Evidence) -> str:
-    release = str(row.about.get("release", ""))
-    return f"{software(row)} {series(release)}" if release else ""
-
-
-def _device(row: Evidence) -> str:
-    return str(row.about.get("device", "")).split("_")[0].split(" ")[0].lower()
-
-
 def _newest(row: Evidence) -> str:
     release, name = str(row.about.get("release", "")), software(row)
     return "newest" if release and name in NEWEST and tuple(version_order(release)) >= NEWEST[name] else ""
@@ -242,9 +230,7 @@ def _fold(row: Evidence) -> str:
 
 
 GROUPINGS: Mapping[str, Callable[[Evidence], str]] = {
-    "release": _release,
-    "device": _device,
-    "model": lambda row: str(row.about.get("model", "")).lower(),
+    **OF_WIDTH,
     "framework": software,
     "newest": _newest,
     "runs": _fold,

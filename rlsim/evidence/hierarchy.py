@@ -48,20 +48,24 @@ MOST_SPREAD = {"trainer on device": 0.03}
 with few members takes what terms miss of the models that happened to run there."""
 PRIOR_COUNT, PRIOR_SPREAD = 2.0, 0.06
 """What the spread of a family is taken for before it is fitted, as so many groups: one with few members says little."""
-CALIBRATION = {"engine with model": 1.4, "rollout release": 1.5, "transfer release": 1.5}
-"""Factor on the scale of what was never measured, by how the names of families begin. An engine's model: what the 90 %
-intervals of iterations of left-out models need to hold 85 %; most of the eight were measured on few engines. An RL
-framework's release: with 1.5 the intervals of the newest left-out release hold 9 of its 11 steps (8 without) and score
-best; a new release changes more than older ones differ by. Other families need none: left out, 89 to 98 % lie inside.
-"""
 
 
 @dataclass(frozen=True)
 class Spreads:
-    """Scales of the groups of each family and of the errors of each kind, in logarithms."""
+    """Scales of the groups of each family and of the errors of each kind, in logarithms.
+
+    new: factor on the scale of a member that was never measured, by how the names of families begin
+    (:mod:`left_out`); 1 for others.
+    """
 
     families: Mapping[str, float]
     errors: Mapping[str, float]
+    new: Mapping[str, float] = field(default_factory=dict)
+
+    def of_new(self, family: str) -> float:
+        """Scale of a member of ``family`` that was never measured, from the scale of those that were."""
+        factors = (factor for begin, factor in self.new.items() if family.startswith(begin))
+        return self.families[family] * next(factors, 1.0)
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Design:
 
     def new_scales(self, spreads: Spreads) -> FloatArray:
         """Scale of every column as a member of its family that was never measured; 0 for terms of none."""
-        return np.array([calibrated(name, spreads.families[name]) if name else 0.0 for name in self.families_of])
+        return np.array([spreads.of_new(name) if name else 0.0 for name in self.families_of])
 
     def informed(self, used: BoolArray) -> BoolArray:
         """Columns that some of the rows ``used`` tell of; terms of no family count as such."""
@@ -154,11 +158,6 @@ class Design:
     def scales(self, spreads: Spreads) -> FloatArray:
         """Of the error of every row."""
         return np.array([spreads.errors[kind] for kind in self.kinds])
-
-
-def calibrated(family: str, scale: float) -> float:
-    """Scale of a member of ``family`` that was never measured, from the scale of those that were."""
-    return scale * next((factor for begin, factor in CALIBRATION.items() if family.startswith(begin)), 1.0)
 
 
 @dataclass(frozen=True)

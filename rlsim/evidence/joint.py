@@ -19,6 +19,7 @@ from rlsim.costs.operators.groups import family_of
 from rlsim.errors import InputError
 from rlsim.evidence import hierarchy
 from rlsim.evidence.compare import validated
+from rlsim.evidence.left_out import with_new_scales
 from rlsim.evidence.structure import compared_times, step_s_of, step_times, tokens_of, was_predicted
 from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.transfers import each_once
@@ -102,6 +103,7 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
         spreads, weights = hierarchy.fit_spreads(design, progress=progress)
         held = np.concatenate([np.where(fixed | last, 0.0, np.nan), np.full(len(design.families), np.nan)])
         found = hierarchy.solve(design, spreads, weights, held=held)
+        spreads = with_new_scales(design, spreads, weights, rows) if last else spreads
         change = float(np.abs(found.mean[: len(terms)]).max())
         progress(f"linearised {number + 1} times: {len(rows)} rows, largest move {change:.2f}")
         errors = _median_errors(design, found)
@@ -202,7 +204,7 @@ def _posterior(
         factor=np.asarray(np.linalg.cholesky(covariance), dtype=np.float64),
         terms=design.terms,
         spreads={
-            **{family: rounded(hierarchy.calibrated(family, value), 4) for family, value in spreads.families.items()},
+            **{family: rounded(spreads.of_new(family), 4) for family in spreads.families},
             **dict.fromkeys(SPECULATION, rounded(speculation / np.sqrt(len(SPECULATION)), 4)),
         },
         errors={kind: rounded(value, 4) for kind, value in spreads.errors.items()},

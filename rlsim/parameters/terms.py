@@ -27,7 +27,7 @@ from rlsim.parameters.sets import (
     shipped,
 )
 from rlsim.schema.base import Strict, replaced
-from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, LayerKernels, TransferParameters
+from rlsim.schema.engine_parameters import EngineParameters, LayerKernels, TransferParameters
 from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 from rlsim.schema.scenario import Scenario
 
@@ -42,7 +42,7 @@ TRANSFER_FAMILY_SPREAD, STEP_SCALES = _PRIORS["transfer_family"], _PRIORS["steps
 STEP_LEAST, SHARES, ENGINE_MOST = _PRIORS["least"], _PRIORS["shares"], _PRIORS["engine_most"]
 ENGINE_VALUE_SPREAD = 0.7
 """Standard deviation of the logarithm of an engine's value around where its fit starts: a factor of two."""
-ENGINE_RELEASE_SPREAD, TRANSFER_SPREAD = 0.5, 0.8
+TRANSFER_SPREAD = 0.8
 ENGINE_HOST_SCALE = 2e-3
 STEP_SPREAD = 2.0
 """Standard deviation of the deviation of a value fitted to RL steps before any step was measured."""
@@ -64,11 +64,9 @@ class Term:
 def term_family(name: str) -> str:
     """The family of a term among others of its kind, whose spread is fitted; "" for one of a kind.
 
-    Host times of releases, factors of frameworks, values of transfers and of RL steps.
+    Factors of frameworks, values of transfers and of RL steps.
     """
     head, *rest = name.split("/")
-    if head == "engines":
-        return "term: engine release" if len(rest) == 2 and rest[1] not in ENGINE_VALUES else ""
     if head == "training" and len(rest) > 1:
         return f"term: framework {rest[-1]}"
     if head == "transfers":
@@ -97,10 +95,6 @@ def _engine_terms(fitted: Fitted) -> list[Term]:
         out += [
             _assumed(f"{at}/{name}", ENGINE_VALUE_SPREAD, getattr(family, name), getattr(before, name))
             for name in ENGINE_VALUES
-        ]
-        out += [
-            _assumed(f"{at}/{one.version}", ENGINE_RELEASE_SPREAD, one.iteration_s, family.iteration_s)
-            for one in family.releases
         ]
     return out
 
@@ -174,9 +168,10 @@ def _moved(fitted: Fitted, name: str, z: float) -> Fitted:
 
 
 _MEMBERS = {
-    EngineParameters: ("families", "engine"), EngineFamily: ("releases", "version"),
-    TrainingParameters: ("frameworks", "framework"), TransferParameters: ("families", "framework"),
-}  # fmt: skip
+    EngineParameters: ("families", "engine"),
+    TrainingParameters: ("frameworks", "framework"),
+    TransferParameters: ("families", "framework"),
+}
 """Where a record has members, and what each of them is called by."""
 
 
@@ -199,16 +194,9 @@ def _scaled(record: Record, path: Sequence[str], z: float) -> Record:
 
 
 def _engines(engines: EngineParameters, path: list[str], z: float) -> EngineParameters:
-    if path[1:] and path[1] not in ENGINE_VALUES:
-        return _scaled(engines, [*path, "iteration_s"], z)
     if path[0] in LayerKernels.model_fields:
         return replaced(engines, {"layers": _scaled(engines.layers, path, z)})
-    out = _scaled(engines, path, z)
-    if path[1:] == ["iteration_s"]:
-        # A family's host time is that of its releases, each with its own deviation.
-        for release in engines.family(path[0]).releases:
-            out = _scaled(out, [path[0], release.version, "iteration_s"], z)
-    return out
+    return _scaled(engines, path, z)
 
 
 def _transfers(transfers: TransferParameters, path: list[str], z: float) -> TransferParameters:

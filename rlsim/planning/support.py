@@ -16,6 +16,7 @@ from rlsim.projection.uncertainty.evidence import load_evidence
 from rlsim.projection.uncertainty.features import Feature
 from rlsim.results.planning import Coverage, StepPart, TableSet, Tried
 from rlsim.schema.engine import Engine
+from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.files import LAYOUTS, read_metadata, table_path
@@ -40,7 +41,6 @@ def coverage(model: str, device: str, engine: str, gpus: int | None = None) -> C
     profile = load_profile(device)
     text = _plain(model, device, engine, gpus)
     scenario = scenario_of_text(text, "the scenario", Path())
-    family = current().engines.family(engine)
     answer = project(scenario)
     parts = sorted(answer.candidate.parts, key=lambda part: -part.seconds)
     return Coverage(
@@ -48,7 +48,7 @@ def coverage(model: str, device: str, engine: str, gpus: int | None = None) -> C
         device=profile.name,
         engine=engine,
         tables=_tables(profile, engine),
-        releases={one.version: one.rows for one in family.releases},
+        releases=_releases(engine),
         counts=_counts(scenario),
         scenario=text,
         num_gpus=answer.num_gpus,
@@ -57,6 +57,14 @@ def coverage(model: str, device: str, engine: str, gpus: int | None = None) -> C
         support=answer.support,
         tried=tuple(_tried(scenario)),
     )
+
+
+def _releases(engine: str) -> dict[str, int]:
+    """Measured iterations of each release of ``engine`` behind the shipped fit, oldest first."""
+    posterior, begin = current().posterior, f"engine release: {engine} "
+    rows = {} if posterior is None else posterior.rows
+    found = {group.removeprefix(begin): count for group, count in rows.items() if group.startswith(begin)}
+    return dict(sorted(found.items(), key=lambda one: version_order(one[0])))
 
 
 def _plain(model: str, device: str, engine: str, gpus: int | None) -> str:

@@ -100,17 +100,19 @@ def _eager_prefill(scenario: Scenario, least_s: float) -> list[str]:
 
 
 def _host_source(scenario: Scenario) -> str:
-    """Where the host time comes from: the scenario, or the fitted release that stands for the engine's."""
+    """Where the host time comes from: the scenario, or the fits of the engine and of what an RL framework adds."""
     engine, engines, steps = scenario.released_engine, own_sets(scenario).engines, own_sets(scenario).steps
     if engine.host_iteration_s is not None:
         return "stated"
-    served = engines.family(engine.name).measured_release(engine.version)
-    which = f"{engine.name} {served.version}" if served else f"{engine.name} over its releases"
-    if served and engine.version != served.version:
-        which += f" for {engine.version}, the nearest one measured"
     added = steps.release(engine.name, engine.version)
     adding = f"{steps.name}'s of {added.engine}"
-    told = said("host fitted", engines=engines.name, which=which, added=adding, version=added.version)
+    told = said(
+        "host fitted",
+        engines=engines.name,
+        which=f"{engine.name} over its releases",
+        added=adding,
+        version=added.version,
+    )
     waited_s = engines.family(engine.name).unhidden_s
     if waited_s and not schedules_ahead(engine, scenario.model, scenario.speculation):
         told += said("unhidden", unhidden_ms=waited_s * 1e3)

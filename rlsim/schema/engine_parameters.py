@@ -67,17 +67,6 @@ def once(names: Sequence[str], what: str) -> None:
         raise ValueError(f"{what} twice: {', '.join(names)}")
 
 
-class ReleaseHost(Strict):
-    """Host time of one release, drawn towards that of its family the fewer rows there are."""
-
-    version: str = Field(min_length=1)
-    """Release, without its corrections."""
-    iteration_s: NonNegativeFloat
-    """Host time per iteration that the device waits for."""
-    rows: int = Field(ge=1)
-    """Measured iterations of this release."""
-
-
 class PrefillHost(Strict):
     """Host time of blocks in a prefill that an engine runs operator by operator from Python; where the device takes
     longer it hides. All 0 of an engine that compiles its prefills, whose launches are counted instead."""
@@ -139,7 +128,7 @@ class EngineFamily(Strict):
     """Of each kernel's measured time, what overlaps with its neighbours in a replayed graph: start and end, which a
     measurement of one kernel holds and a chain of them hides."""
     iteration_s: NonNegativeFloat
-    """Host time per iteration that the device waits for, of a release without measurements."""
+    """Host time per iteration that the device waits for."""
     sequence_s: NonNegativeFloat
     """The same per running sequence of one attention copy."""
     drafting_iteration_s: NonNegativeFloat
@@ -153,25 +142,9 @@ class EngineFamily(Strict):
     """Speculating iterations behind these two; 0: assumed."""
     prefill: PrefillHost = PrefillHost()
     """Host time of prefills outside of graphs and compiled code."""
-    releases: tuple[ReleaseHost, ...] = ()
-    """Releases that were measured, oldest first."""
     error: Fraction01
     """Standard deviation of ln(predicted / measured) of iterations on pairs of GPU and engine that were left out of the
     fit."""
-
-    def measured_release(self, version: str | None) -> ReleaseHost | None:
-        """The newest measured release that is not newer than ``version``, the oldest where all are newer.
-
-        None for no version, or where none was measured.
-        """
-        if version is None or not self.releases:
-            return None
-        return standing_for(version, self.releases, lambda one: one.version)
-
-    def host_s(self, version: str | None) -> float:
-        """Host seconds per iteration of the measured release nearest to ``version``, or of the family without one."""
-        release = self.measured_release(version)
-        return self.iteration_s if release is None else release.iteration_s
 
 
 class IterationFit(Fit):

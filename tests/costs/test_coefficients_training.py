@@ -227,6 +227,36 @@ def test_tensor_parallel_layers_gather_and_scatter_twice_and_experts_exchange_tw
     assert found.layer(ONE, True).communication_backward_s == exactly(pair + 2 * exchange)
 
 
+@pytest.mark.parametrize(
+    ("precision", "rank", "wire", "gathers"), [("bf16", None, 2.0, 1.0), ("fp8", None, 1.0, 1.0), ("fp8", 16, 1.0, 0.0)]
+)
+def test_a_gather_has_the_products_precision_and_backward_what_nobody_waits_for_hides(
+    precision: str, rank: int | None, wire: float, gathers: float
+) -> None:
+    layout = {"tensor_parallel": 2, "precision": precision, "lora_rank": rank, "recompute": "none"}
+    given, fabric, row = bare("qwen3-8b", trainer=layout), Collectives(BARE, None), 8192 * 4096
+    gather = float(fabric.collective("all_gather", 2, wire * row).seconds)
+    scatter = float(fabric.collective("reduce_scatter", 2, 2.0 * row).seconds)
+    for features, awaited in ((StackFeatures(), 1.0), (OVERLAP, 0.25)):
+        layer = training(given, overlap_cost=0.25, features=features).layers.layer(ONE, False)
+        assert layer.communication_s == exactly(2 * awaited * (gather + scatter))
+        assert layer.communication_backward_s == exactly(2 * (awaited * gather + 0.25 * (scatter + gathers * gather)))
+
+
+def test_shared_experts_are_gathered_for_and_scattered_too() -> None:
+    given = bare("glm-4.5-air", trainer={"tensor_parallel": 2, "expert_parallel": 8})
+    layers = training(given).layers
+    exchange = layers.layer(ONE, True).communication_s - layers.layer(ONE, False).communication_s
+    without = bare("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
+    assert given.model.moe is not None and given.model.moe.num_shared_experts == 1
+    assert exchange > 0
+    plain = training(without).layers
+    assert plain.layer(ONE, True).communication_s < plain.layer(ONE, False).communication_s * 1e3
+    assert exchange == exactly(
+        2 * float(Collectives(BARE, None).collective("alltoall", 8, 8192 / 2 * 8 * given.model.hidden_size * 2).seconds)
+    )
+
+
 def test_overlapped_exchange_costs_half_of_what_is_hidden_and_all_of_the_rest() -> None:
     given = bare("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
     open_s, hidden_s = (

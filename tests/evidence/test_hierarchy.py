@@ -9,6 +9,7 @@ from rlsim.evidence import cross
 from rlsim.evidence.cross import Fit, left_out_draws, validate_cross
 from rlsim.evidence.hierarchy import MOST_SPREAD, Design, Spreads, Weights, fit_spreads, solve
 from rlsim.evidence.joint import counted_once
+from rlsim.evidence.left_out import with_new_scales
 from rlsim.parameters.terms import Term
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.projection.uncertainty.learning import Prior, conditioned
@@ -116,6 +117,20 @@ def test_left_out_groups_lie_in_their_intervals_as_often_as_these_say() -> None:
         low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2), axis=1)
         shares.append(float(np.mean((design.log_error >= low) & (design.log_error <= high))))
     assert 0.4 < shares[0] < 0.68 and 0.84 < shares[1] <= 0.99
+
+
+@pytest.mark.parametrize("taken", [0.75, 1.0, 1.5])
+def test_new_members_get_the_scale_at_which_left_out_intervals_hold(taken: float) -> None:
+    rows = [replace(row, about={"model": row.about["model"]}) for row in made_up(groups=60)]
+    design = Design.of(rows, TERMS)
+    fitted, weights = fit_spreads(design)
+    name = "training with model"
+    design = replace(design, families=(name,) * len(design.families))
+    known = Spreads({name: taken * SPREAD}, fitted.errors)
+    found = with_new_scales(design, known, weights, rows)
+    # A normal deviation lies inside what Student's t says of it at a scale somewhat below its own.
+    assert found.of_new(name) == pytest.approx(0.87 * SPREAD, rel=0.15)
+    assert found.families == known.families
 
 
 def test_a_group_that_is_left_out_does_not_tell_of_itself() -> None:

@@ -4,16 +4,9 @@ from typing import Any
 
 from rlsim.schema.engine_parameters import EngineParameters
 
-RELEASES = [
-    {"version": "0.9.2", "iteration_s": 0.005, "rows": 3},
-    {"version": "0.11.0", "iteration_s": 0.004, "rows": 4},
-    {"version": "0.24.0.post1", "iteration_s": 0.001, "rows": 5},
-]
-"""Oldest first; as text 0.11.0 would be older than 0.9.2."""
-
 
 def family(engine: str, **changes: Any) -> dict[str, Any]:
-    plain = {"overlap_s": 1e-6, "iteration_s": 0.003, "sequence_s": 3e-5, "error": 0.1, "releases": RELEASES}
+    plain = {"overlap_s": 1e-6, "iteration_s": 0.003, "sequence_s": 3e-5, "error": 0.1}
     drafting = {"drafting_iteration_s": 5e-4, "drafting_sequence_s": 4e-6, "drafting_rows": 7}
     return {"engine": engine, "rows": 12, **plain, **drafting, **changes}
 
@@ -25,7 +18,7 @@ def content(**changes: Any) -> dict[str, Any]:
         "description": "round values",
         "fit": {**fit, "held_out_median_error": 0.15},
         "network_hop_s": 2e-5,
-        "families": [family("vllm"), family("sglang", iteration_s=0.002), family("trtllm", releases=[])],
+        "families": [family("vllm"), family("sglang", iteration_s=0.002), family("trtllm")],
         **changes,
     }
 

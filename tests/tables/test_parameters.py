@@ -94,7 +94,6 @@ WRONG = [
     (load_engine_parameters, engines, {"families": []}, "families"),
     (load_engine_parameters, engines, {"families": [family("vlm")]}, "families[0].engine"),
     (load_engine_parameters, engines, {"families": [family("vllm", overlap_s="1us")]}, "families[0].overlap_s"),
-    (load_engine_parameters, engines, {"families": [family("vllm", releases=[HOSTS[0]])]}, "rows"),
     (load_engine_parameters, engines, {"families": [family("vllm", error=1.5)]}, "families[0].error"),
     (load_transfer_parameters, transfers, {"families": []}, "families"),
     (load_transfer_parameters, transfers, {"families": [FAMILY, FAMILY]}, "families"),
@@ -186,7 +185,7 @@ def test_overheads_come_from_the_fit_where_nothing_is_stated():
     added_s, framework_sequence_s = fitted.host(
         fitted.release("vllm", version), 1, 1, True, quickstart.hardware.host_cpu
     )
-    served_s = ENGINES.family("vllm").host_s(quickstart.engine_version)
+    served_s = ENGINES.family("vllm").iteration_s
     assert found.engine.iteration_s == pytest.approx(served_s + added_s)
     assert found.engine.sequence_s == pytest.approx(framework_sequence_s)
     assert (found.engine.overlap_s, found.engine.network_hop_s) == (1e-6, 2e-5)

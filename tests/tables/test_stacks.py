@@ -80,18 +80,22 @@ def test_a_measured_framework_has_its_own_terms_and_rl_trainers_those_of_rl_step
     host = framework.host_factor * terms.host_cpu_factors["Grace"]
     assert found.moe_host_layer_s == pytest.approx(terms.moe_host_layer_s * host * terms.graph_host_share)
     assert found.expert_host_s == pytest.approx(terms.expert_host_s * host)
-    assert found.grouped_efficiency == pytest.approx(terms.grouped_efficiency)
+    held_up = (1200 / 2500e12 / (400 / 312e12)) ** terms.power_exponent
+    assert found.wide_efficiency == pytest.approx(terms.dense_efficiency * held_up)
+    assert found.grouped_efficiency == pytest.approx(terms.grouped_efficiency * held_up * terms.fp8_gain)
     assert found.permute_passes == pytest.approx(terms.permute_passes * terms.hybridep_permute)
     fused = training_overheads(vary(bridge, "trainer.fused_grouped_mlp=true"), fitted)
     assert fused.grouped_efficiency == pytest.approx(found.grouped_efficiency * terms.fused_grouped_gain)
     in_bf16 = training_overheads(vary(bridge, "trainer.fused_grouped_mlp=true", "trainer.precision=bf16"), fitted)
-    assert in_bf16.grouped_efficiency == found.grouped_efficiency
+    assert in_bf16.grouped_efficiency == pytest.approx(found.grouped_efficiency / terms.fp8_gain)
     assert in_bf16.expert_host_s == pytest.approx(found.expert_host_s * terms.bf16_expert_host_share)
     beside = training_overheads(vary(bridge, "trainer.cuda_graphs=none", "trainer.exchange_overlap=true"), fitted)
     assert beside.moe_host_layer_s == pytest.approx(terms.moe_host_layer_s * host * terms.overlap_host_factor)
     dropped = training_overheads(vary(bridge, "trainer.token_drop=true", "trainer.fp8_attention=true"), fitted)
     assert dropped.expert_host_s == pytest.approx(found.expert_host_s * terms.static_host_share)
     assert dropped.attention_speed == terms.fp8_attention_gain
+    ultra = training_overheads(vary(bridge, "hardware=gb300_nvl72", "trainer.precision=nvfp4"), fitted)
+    assert ultra.dense_efficiency == pytest.approx(ultra.wide_efficiency * 1.5 * terms.nvfp4_gain)
 
 
 def test_a_stack_of_ones_own_by_path_and_wrong_ones_by_name_and_key(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ class TrainingLayers:
         return LayerTime(
             device=device,
             device_backward=backward,
-            communication_s=around_s + self._communication_s(raw, device, 1.0),
-            communication_backward_s=around_s + self._communication_s(raw, backward, RING_BACKWARD),
+            communication_s=around_s + self._communication_s(raw, device, False),
+            communication_backward_s=around_s + self._communication_s(raw, backward, True),
             floor_s=self._floor_s(raw, moe_layer, shape),
         )
 
@@ -151,12 +151,25 @@ class TrainingLayers:
         own = self.overheads
         return own.exposed_s(own.exchange_factor * raw.exchange_s, beside_s, own.features.exchange_overlap)
 
-    def _communication_s(self, raw: LayerWork, device: tuple[Part, ...], ring: float) -> float:
-        """What of the tensor and context exchange of a pass is not hidden."""
-        own = self.overheads
+    def _communication_s(self, raw: LayerWork, device: tuple[Part, ...], backward: bool) -> float:
+        """What of the tensor and context exchange of a pass is not hidden.
+
+        Backward, a product waits for the gathered gradients of its outputs. Its inputs, which only a shard of was kept,
+        are gathered again beside the product with the weights, the gradients of the inputs scattered beside that of the
+        weights, overlap or not (Megatron-Core's LinearWithGradAccumulationAndAsyncCommunication, TransformerEngine's
+        linear layers).
+        """
+        own, gather_s, scatter_s = self.overheads, raw.gather_s, raw.scatter_s
         seconds = {part.name: part.seconds for part in device}
-        tensor = own.exposed_s(raw.tensor_pairs * raw.tensor_s, seconds["products"], own.features.tensor_overlap)
-        return tensor + own.exposed_s(ring * raw.ring_s, seconds["attention"], True)
+        awaited_s, beside_s, ring = gather_s + scatter_s, 0.0, 1.0
+        if backward:
+            awaited_s, beside_s, ring = gather_s, scatter_s, RING_BACKWARD
+            if self.trainer.lora_rank is None:
+                beside_s += gather_s
+        if own.features.tensor_overlap:
+            awaited_s, beside_s = 0.0, awaited_s + beside_s
+        tensor_s = raw.tensor_pairs * awaited_s + own.exposed_s(raw.tensor_pairs * beside_s, seconds["products"], True)
+        return tensor_s + own.exposed_s(ring * raw.ring_s, seconds["attention"], True)
 
     def _floor_s(self, raw: LayerWork, moe_layer: bool, shape: LayerShape) -> float:
         """Least host time of a layer; a MoE layer launches the kernels of every expert on its rank."""

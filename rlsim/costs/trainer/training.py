@@ -82,7 +82,7 @@ class TrainingCosts:
         share = (LOSS_BACKWARD if backward else 1.0) / (1.0 + LOSS_BACKWARD)
         loss = operators.stream(np.array([tokens * shard * own.logits_bytes * share]))
         # One large product of cuBLAS: what slows the many kernels of a stack's layers does not concern it.
-        timed = at_efficiency(LM_HEAD, product, own.dense_efficiency)
+        timed = at_efficiency(LM_HEAD, product, own.wide_efficiency)
         return (
             timed.lasting(timed.seconds, 0.0 if backward else timed.measured),
             Part(LOSS, float(loss.seconds[0]), loss.bound),

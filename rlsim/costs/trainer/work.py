@@ -73,7 +73,8 @@ class LayerWork:
     attention, attention_backward: attention or recurrence forward, and how much longer backward takes.
     adapter_bytes, biased_bytes: what adapters (LoRA) and biases of experts move besides, unless a fused kernel holds
     them.
-    tensor_s: a gather and a scatter of the activations over the tensor-parallel group; tensor_pairs: how many of them.
+    gather_s, scatter_s: of the activations over the tensor-parallel group, gathered in the precision of their product
+    (TransformerEngine quantises before it gathers), scattered in BF16; tensor_pairs: how many of both.
     exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group. local_experts: on the rank;
     matrices: of each.
     """
@@ -91,7 +92,8 @@ class LayerWork:
     routed_bytes: float
     adapter_bytes: float
     biased_bytes: float
-    tensor_s: float
+    gather_s: float
+    scatter_s: float
     tensor_pairs: float
     exchange_s: float
     ring_s: float
@@ -161,9 +163,11 @@ class TrainedLayer:
             activated = routed * moe.matrices * width * BYTES_PER_ELEMENT["bf16"]
         adapted = (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
         biased = BIASED_WIDTHS * moe.expert_intermediate_size + BIASED_ROWS * card.hidden_size if moe else 0
+        low = 1.0 - self._bf16_share if self.split.precision != "bf16" else 0.0
+        wire = low * BYTES_PER_ELEMENT[self.split.precision] + (1.0 - low) * BYTES_PER_ELEMENT["bf16"]
         gather, scatter = (
-            self.device.fabric.collective(op, tp, tokens * (card.hidden_size * BYTES_PER_ELEMENT["bf16"]))
-            for op in ("all_gather", "reduce_scatter")
+            self.device.fabric.collective(op, tp, tokens * card.hidden_size * size)
+            for op, size in (("all_gather", wire), ("reduce_scatter", BYTES_PER_ELEMENT["bf16"]))
         )
         products, wide = self._products(kept, matrices, moe)
         router_s = 0.0
@@ -171,7 +175,6 @@ class TrainedLayer:
             router = Matrix("router", moe.num_experts, card.hidden_size)
             router_s = float(self.device.operators.gemm(np.array([tokens / tp]), router, "bf16").seconds[0])
         experts, wide_experts = self._experts(moe) if moe is not None else (_no_pass(), _no_pass())
-        low = 1.0 - self._bf16_share if self.split.precision != "bf16" else 0.0
         return LayerWork(
             products=products,
             experts=experts,
@@ -186,8 +189,11 @@ class TrainedLayer:
             routed_bytes=routed * inner * BYTES_PER_ELEMENT["bf16"],
             adapter_bytes=adapted if self.split.lora_rank is not None else 0.0,
             biased_bytes=routed * biased * BYTES_PER_ELEMENT["bf16"] if moe is not None and moe.expert_bias else 0.0,
-            tensor_s=float(gather.seconds + scatter.seconds),
-            tensor_pairs=float((self.shape.mixer != "none") + (self.shape.ffn and moe is None)),
+            gather_s=float(gather.seconds),
+            scatter_s=float(scatter.seconds),
+            tensor_pairs=float(
+                (self.shape.mixer != "none") + (self.shape.ffn and (moe is None or moe.num_shared_experts > 0))
+            ),
             exchange_s=self._exchange_s(moe) if moe is not None else 0.0,
             ring_s=self._ring_s() if self.shape.mixer != "none" else 0.0,
             local_experts=moe.num_experts / self.split.expert_parallel if moe is not None else 0.0,

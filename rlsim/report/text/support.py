@@ -202,7 +202,7 @@ def _measured(answer: Coverage, style: Style) -> list[str]:
     heads = ("", "all three", "model, device", "model", "device", "software", "of")
     return [
         *Table("Measured times", "that share model, device, software with it", heads, rows).lines(style),
-        *style.wrapped(f"releases of {answer.engine} with fitted host time (iterations): {releases}", "  ", 4),
+        *style.wrapped(f"releases of {answer.engine} in the fit (measured iterations): {releases}", "  ", 4),
     ]
 
 
