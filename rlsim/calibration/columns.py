@@ -19,6 +19,20 @@ Efficiencies = Mapping[str, Mapping[str, Efficiency]]
 """Achieved share of a device's rates by operation and precision."""
 
 
+BOUND_RATIO = 2.0
+"""How far compute and memory time must be apart for a row to count as bound by the larger."""
+
+
+def efficiency(computed: FloatArray, moved: FloatArray, fewest: int, floor_s: float | None) -> Efficiency:
+    """Median and 90th percentile of the shares that rows bound by arithmetic and by bytes reached; none of too few."""
+
+    def share(reached: FloatArray, quantile: float) -> float | None:
+        return round(float(np.quantile(reached, quantile)), 4) if reached.size >= fewest else None
+
+    shares = [share(reached, quantile) for reached in (computed, moved) for quantile in (0.5, 0.9)]
+    return Efficiency(*shares, None if floor_s is None else float(f"{floor_s:.4g}"))
+
+
 def efficiencies_as_yaml(found: Efficiencies) -> dict[str, object]:
     """The shares as metadata.yaml states them: what was not fitted is left out."""
     return {
