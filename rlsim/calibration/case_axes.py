@@ -11,27 +11,6 @@ from rlsim.files.yaml import lists_beside
 
 
 @dataclass(frozen=True)
-class AssumptionAxes:
-    """Axes of the cases that stand beside assumptions of the cost model (:mod:`rlsim.calibration.chain_cases`).
-
-    depths: layers of the decode iterations that tell the time of a kernel; compiled_depths: of those by torch.compile.
-    chain_elements: FP32 values of a kernel, by which it lasts longer. drafts: draft lengths; draft_batches: sequences.
-    weight_tensors: how many tensors hold ``weight_bytes`` in all. replayed_tokens: of the training layers that are
-    replayed as a graph, for the models ``trained``.
-    """
-
-    depths: tuple[int, ...]
-    compiled_depths: tuple[int, ...]
-    chain_elements: tuple[int, ...]
-    drafts: tuple[int, ...]
-    draft_batches: tuple[int, ...]
-    weight_bytes: int
-    weight_tensors: tuple[int, ...]
-    trained: tuple[str, ...]
-    replayed_tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class CaseAxes:
     """Axes of a run. ``max_cached_tokens`` bounds batch x context, ``max_head_rows`` the rows of a vocabulary-wide
     product; ``peak_gemm`` is a product (m, n, k) that comes near the device's best rate.
@@ -59,7 +38,6 @@ class CaseAxes:
     max_cached_tokens: int
     max_head_rows: int
     peak_gemm: tuple[int, int, int]
-    assumed: AssumptionAxes
     budget_s: float
     target_spread: float = 0.01
     ranks: tuple[int, ...] = (2, 4, 8)

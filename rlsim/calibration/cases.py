@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
 from rlsim.calibration.case_axes import CaseAxes, axes_for
-from rlsim.calibration.chain_cases import ELEMENT_BYTES, assumption_cases, cached_work, trained_layer
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
 from rlsim.loading.models import load_card
@@ -17,6 +16,9 @@ from rlsim.schema.model import ModelCard
 from rlsim.tables.operators import ExpertShape
 from rlsim.units import BYTES_PER_ELEMENT
 
+ELEMENT_BYTES = BYTES_PER_ELEMENT["bf16"]
+BACKWARD_WORK = 3.0
+"""FLOPs and bytes of forward and backward over those of forward: two products for each one."""
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
 """Routing of the measured experts: what ``engine.expert_balance`` can name."""
 _ADAM_BYTES_PER_PARAMETER = 28.0
@@ -75,7 +77,6 @@ def cases_of(axes: CaseAxes, on_gpu: bool, name: str = "custom") -> CaseList:
         Case("optimizer_step", {"parameters": n}, _ADAM_FLOPS_PER_PARAMETER * n, _ADAM_BYTES_PER_PARAMETER * n)
         for n in axes.optimizer_parameters
     ]
-    cases += assumption_cases(axes, models, on_gpu)
     for mode in reversed(modes):
         cases += [case for ranks in axes.ranks for case in collectives(axes.message_bytes, ranks, mode)]
     for mode in modes:
@@ -101,6 +102,23 @@ def cached_attention(batch: int, queries: int, context: int, dims: ModelDims) ->
     return _case(
         op, cached_work(dims, batch, queries, context), batch=batch, queries=queries, context=context, **_heads(dims)
     )
+
+
+def cached_work(dims: ModelDims, batch: int, queries: int, context: int) -> Work:
+    """Attention of ``queries`` new tokens of each sequence to ``context`` cached ones and themselves."""
+    cached = batch * (context + queries)
+    once = work.decode_attention(cached, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
+    return Work(once.flops * queries, once.bytes)
+
+
+def trained_layer(op: str, tokens: int, model: str, dims: ModelDims, mode: str = "eager") -> Case:
+    """Forward (``layer_forward``), or that with the backward pass, of one layer over one sequence."""
+    weights = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width * (dims.top_k or 1))
+    forward = 2.0 * tokens * weights + float(work.causal_attention_flops(tokens**2, dims.heads, dims.head_dim))
+    moved = weights * ELEMENT_BYTES + 8.0 * tokens * dims.hidden * ELEMENT_BYTES
+    factor = BACKWARD_WORK if op == "layer_forward_backward" else 1.0
+    stated = {"mode": mode} if mode != "eager" else {}
+    return Case(op, {"tokens": tokens, "model": model, **stated}, factor * forward, factor * moved)
 
 
 def prefill_attention(batch: int, tokens: int, dims: ModelDims) -> Case:

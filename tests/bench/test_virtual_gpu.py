@@ -19,8 +19,9 @@ from bench.operators import OPERATORS, prepare
 from bench.timing import StopRule, Watch
 from bench.training import NEEDS_GRADIENTS
 from bench.workbench import Workbench
+from research.assumptions.cases import AssumptionAxes, wider_list, with_assumptions
 from research.assumptions.check import check_assumptions
-from rlsim.calibration.case_axes import GPU_FULL, GPU_QUICK, AssumptionAxes
+from rlsim.calibration.case_axes import GPU_QUICK
 from rlsim.calibration.cases import cases_of
 from rlsim.calibration.device_profile import rates_of
 from rlsim.calibration.measured_tables import make_tables
@@ -36,11 +37,11 @@ ASSUMED = AssumptionAxes(
 )  # fmt: skip
 AXES = replace(
     GPU_QUICK, checked_layers=4, rows=(1, 16, 64), batches=(1, 16, 64), queries=(1, 4), contexts=(1024, 8192),
-    moe_tokens=(16,), train_tokens=(1024,), copy_bytes=(2**26,), max_head_rows=64, assumed=ASSUMED,
+    moe_tokens=(16,), train_tokens=(1024,), copy_bytes=(2**26,), max_head_rows=64,
     composites=((1, 0, 1024), (16, 3, 8192), (64, 0, 1024)),
 )  # fmt: skip
 """Axes of few values, among them those of the engine steps, so that little is interpolated; true dimensions."""
-SMALL = cases_of(AXES, on_gpu=True)
+SMALL = with_assumptions(cases_of(AXES, on_gpu=True), AXES, ASSUMED, on_gpu=True)
 
 
 @pytest.fixture(scope="module")
@@ -172,10 +173,7 @@ def test_a_kernel_that_no_operator_counts_shows_in_the_self_check(
 ) -> None:
     forward = speculation.decoder_layer
     monkeypatch.setattr(speculation, "decoder_layer", lambda x, *rest: forward(x + 0.0 * x, *rest))
-    assumed = replace(
-        AXES.assumed, depths=(), compiled_depths=(), chain_elements=(), drafts=(), weight_tensors=(), trained=()
-    )
-    axes = replace(AXES, models=("qwen3-8b",), rows=(1, 2), composites=((1, 0, 1024),), assumed=assumed)
+    axes = replace(AXES, models=("qwen3-8b",), rows=(1, 2), composites=((1, 0, 1024),))
     with virtual_gpu():
         longer = run.run(cases_of(axes, on_gpu=True), "cuda", tmp_path, progress=False).whole
     errors = [check_of(whole, tmp_path / str(id(whole))).points[0].error for whole in (records, longer)]
@@ -187,7 +185,7 @@ def test_the_full_list_fits_into_memory() -> None:
 
     Without training: under autograd torch tells a fused attention kernel from a naive one only on a real device.
     """
-    wanted = cases_of(GPU_FULL, on_gpu=True)
+    wanted = wider_list("cuda", quick=False)
     cases = [case for case in wanted.cases if case.op not in {*NEEDS_GRADIENTS, *COLLECTIVES} and not is_isolated(case)]
     largest = [max((case for case in cases if case.op == op), key=volume) for op in sorted({case.op for case in cases})]
     with virtual_gpu() as gpu, torch.inference_mode():

@@ -12,13 +12,13 @@ from bench.cases import COMPILED, HANDED_OVER, Case, ModelDims
 from bench.measurements import Facts, Measurement, Measurements, Metadata, Sample
 from research.assumptions import __main__ as program
 from research.assumptions import check
+from research.assumptions.cases import chained, depth_iteration, draft_passes
 from research.assumptions.launches import draft_assumptions, launch_assumptions
 from research.assumptions.rows import Assumption, Basis
 from research.assumptions.training import training_assumptions
 from research.assumptions.transfers import transfer_assumptions
 from rlsim.calibration.calibrate import calibrate_measurements
-from rlsim.calibration.cases import case_list, dims_of
-from rlsim.calibration.chain_cases import chained, depth_iteration, draft_passes, trained_layer
+from rlsim.calibration.cases import case_list, dims_of, trained_layer
 from rlsim.costs.engine.draft import PROPOSER_LAUNCHES
 from rlsim.costs.engine.iteration import COMPILED_LAUNCH
 from rlsim.costs.engine.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, UNCOMPILED_LAUNCHES

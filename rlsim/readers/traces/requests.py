@@ -219,7 +219,7 @@ def parquet_requests(content: bytes, where: str, names: Sequence[str | None], gr
         response, prompt, group = chosen_columns(dict.fromkeys(present.names), names, where)
         chosen = [name for name in (response, prompt, group) if name is not None]
         for name in chosen:
-            _check(name, present, where, text=name == group)
+            _check(name, present, where, text=name not in (response, prompt))
         # Texts stay in their dictionary: some KiB can repeat a long one any number of times.
         named = [group] if group is not None else []
         table = parquet.ParquetFile(io.BytesIO(content), read_dictionary=named).read(columns=chosen)
