@@ -96,11 +96,8 @@ def value_of(scenario: Scenario, key: str) -> Any:
 
 def catalogue() -> tuple[Fault, ...]:
     """All known faults."""
-    found = []
-    for name, told in _lists()["faults"].items():
-        fields: dict[str, Any] = {**told, "severities": tuple(told.get("severities", ()))}
-        found.append(Fault(name=name, **fields))
-    return tuple(found)
+    listed: dict[str, dict[str, Any]] = _lists()["faults"]
+    return tuple(Fault(name, **told | {"severities": (*told.get("severities", ()),)}) for name, told in listed.items())
 
 
 def prior_of(name: str) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -171,15 +171,10 @@ def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_ST
 MEASUREMENTS = "measurements.json"
 
 
-@dataclass(frozen=True)
-class CalibrationResult:
+class CalibrationResult(NamedTuple):
     """Outcome of a calibration: ``profile`` can be named in a scenario's hardware key; ``text`` is for people."""
 
-    name: str
     profile: Path
-    tables: Path
-    median_abs_error: float
-    p90_abs_error: float
     text: str
 
 
@@ -220,7 +215,7 @@ def calibrate_device(
     with _as_input_errors():
         told = program.measure(case_list(device.partition(":")[0], quick), device, out, resume, progress)
     made = calibrate_measurements(out, out, name, style=style)
-    return replace(made, text=f"{told}\n\n{made.text}")
+    return made._replace(text=f"{told}\n\n{made.text}")
 
 
 def calibrate_measurements(
@@ -242,11 +237,7 @@ def calibrate_measurements(
         imported = OperatorTables.load(system, merge_over).folder
         merged = merge_tables(made.tables, imported, out / system / merge_over)
         texts.append(merged_text(merged, out / system / merge_over))
-    counted = made.check.as_engines_run
-    text = "\n\n".join(text for text in texts if text)
-    return CalibrationResult(
-        made.name, made.profile, made.tables, counted.median_abs_error, counted.p90_abs_error, text
-    )
+    return CalibrationResult(made.profile, "\n\n".join(text for text in texts if text))
 
 
 def profile_name(device: str, device_type: str) -> str:

@@ -29,8 +29,9 @@ def efficiency(computed: FloatArray, moved: FloatArray, fewest: int, floor_s: fl
     def share(reached: FloatArray, quantile: float) -> float | None:
         return round(float(np.quantile(reached, quantile)), 4) if reached.size >= fewest else None
 
-    shares = [share(reached, quantile) for reached in (computed, moved) for quantile in (0.5, 0.9)]
-    return Efficiency(*shares, None if floor_s is None else float(f"{floor_s:.4g}"))
+    compute, memory = ([share(reached, quantile) for quantile in (0.5, 0.9)] for reached in (computed, moved))
+    floor = None if floor_s is None else float(f"{floor_s:.4g}")
+    return Efficiency(compute[0], compute[1], memory[0], memory[1], floor)
 
 
 def efficiencies_as_yaml(found: Efficiencies) -> dict[str, object]:

@@ -236,7 +236,8 @@ def _profile(measured: Mapping[str, Any], source: str) -> HardwareProfile:
         else:
             quantities[key] = SourcedValue(value=float(f"{value:.5g}"), source="measured", ref=source)
     description = f"{about['device']}, as the loop of bench/loop uses it"
-    return HardwareProfile(name="cpu_loop", description=description, host_cpu=about["host_cpu"], **quantities)
+    about_it = {"name": "cpu_loop", "description": description, "host_cpu": about["host_cpu"]}
+    return HardwareProfile.model_validate({**about_it, **quantities})
 
 
 def settings_of(content: Mapping[str, Any]) -> LoopSettings:

@@ -87,5 +87,5 @@ def _fit(name: str, rows: Columns, sheet: Sheet) -> Efficiency:
 
     tiny = np.maximum(compute_s, memory_s) < LAUNCH_BOUND_S
     launch_bound = name != "moe" and tiny.sum() >= FEWEST_ROWS and np.median(latency[tiny]) < GRAPH_LAUNCH_S
-    shares = (ideal[rows] / latency[rows] for rows, ideal in ((by_compute, compute_s), (by_memory, memory_s)))
-    return efficiency(*shares, FEWEST_ROWS, float(np.median(latency[tiny])) if launch_bound else None)
+    computed, moved = (ideal[rows] / latency[rows] for rows, ideal in ((by_compute, compute_s), (by_memory, memory_s)))
+    return efficiency(computed, moved, FEWEST_ROWS, float(np.median(latency[tiny])) if launch_bound else None)

@@ -149,7 +149,7 @@ def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_
     path = measurements(tmp_path, wanted, wanted.cases, replace(SOME_GPU, device="NVIDIA H200"))
     result = calibrate_measurements(path, tmp_path, merge_over="vllm")
     shipped, made = load_profile("h200_sxm"), load_profile(result.profile)
-    assert result.name == "h200_sxm"
+    assert result.profile.name == "h200_sxm.yaml"
     assert made.bf16_flops == shipped.bf16_flops
     assert made.host_link_bandwidth_bytes_per_s.source == "measured"
     assert made.eager_launch_s == shipped.eager_launch_s, "an engine's own launches are known of this device"

@@ -144,7 +144,7 @@ def framework_of(name: str) -> Framework:
         entry={pattern: options or {} for pattern, options in table.get("entry", {}).items()},
         facts=_facts(table["model"], facts, tuple(table.get("settings", {}).items())),
         idle={
-            section: test_of(idle, tests) if isinstance(idle, str) else idle
+            section: tests.get(idle) or Formula(idle, tests) if isinstance(idle, str) else idle
             for section, idle in table.get("idle", {}).items()
         },
         assumptions=[

@@ -172,9 +172,10 @@ class _Expanding:
             elif char == "$":
                 place = self._dollar(word, place, split, quoted)
             else:
-                end = _PLAIN.match(word, place).end()
-                self._add(word[place:end])
-                place = end
+                plain = _PLAIN.match(word, place)
+                assert plain is not None  # every character begins one
+                self._add(plain[0])
+                place = plain.end()
 
     def _escape(self, char: str, quoted: bool) -> None:
         if char != "\n":
