@@ -55,14 +55,19 @@ class _Parser:
         token = self.peek()
         return token.text if token.kind == "word" else ""
 
+    def take(self) -> str:
+        """The next token's text, and on."""
+        self.place += 1
+        return self.given[self.place - 1].text if self.place <= len(self.given) else ""
+
     def expect(self, text: str) -> None:
         if self.peek().text != text or self.peek().kind == "document":
             raise self.unexpected()
-        self.place += 1
+        self.take()
 
     def newlines(self) -> None:
         while self.peek().kind in ("\n", ";"):
-            self.place += 1
+            self.take()
 
     def list(self, ends: tuple[str, ...]) -> Node:
         """Commands up to a word or an operator of ``ends``."""
@@ -124,61 +129,50 @@ class _Parser:
     def condition(self) -> Node:
         parts: list[tuple[Node | None, Node]] = []
         while self.word() in ("if", "elif"):
-            self.place += 1
+            self.take()
             asked = self.list(("then",))
             self.expect("then")
             parts.append((asked, self.list(("elif", "else", "fi"))))
         if self.word() == "else":
-            self.place += 1
+            self.take()
             parts.append((None, self.list(("fi",))))
         self.expect("fi")
         return Node("if", parts)
 
     def loop(self) -> Node:
-        self.place += 1
-        name, words = self.word(), []
-        self.place += 1
+        self.take()
+        name, words = self.take(), []
         self.newlines()
         # A counting loop says nothing of its words: its body is left out.
         if self.word() == "in":
-            self.place += 1
+            self.take()
             while self.peek().kind == "word":
-                words.append(self.peek().text)
-                self.place += 1
+                words.append(self.take())
         self.newlines()
-        self.expect("do")
-        body = self.list(("done",))
-        self.expect("done")
-        return Node("for", (name, words, body))
+        return Node("for", (name, words, self.block("do", "done")))
 
     def repeat(self) -> Node:
-        negated = self.word() == "until"
-        self.place += 1
+        negated = self.take() == "until"
         asked = self.list(("do",))
-        self.expect("do")
-        body = self.list(("done",))
-        self.expect("done")
-        return Node("while", (Node("not", [asked]) if negated else asked, body))
+        return Node("while", (Node("not", [asked]) if negated else asked, self.block("do", "done")))
 
     def case(self) -> Node:
-        self.place += 1
-        value, arms = self.word(), []
-        self.place += 1
+        self.take()
+        value, arms = self.take(), []
         self.newlines()
         self.expect("in")
         self.newlines()
         while self.word() != "esac":
             if self.peek().kind == "(":
-                self.place += 1
-            patterns = [self.word()]
-            self.place += 1
+                self.take()
+            patterns = [self.take()]
             while self.peek().kind == "|":
-                patterns.append(self.given[self.place + 1].text)
-                self.place += 2
+                self.take()
+                patterns.append(self.take())
             self.expect(")")
             arms.append((patterns, self.list((";;", ";;&", "esac"))))
             if self.peek().kind in (";;", ";;&"):
-                self.place += 1
+                self.take()
             self.newlines()
             if self.peek().kind == "end":
                 raise self.unexpected()
@@ -187,9 +181,8 @@ class _Parser:
 
     def function(self) -> Node:
         if self.word() == "function":
-            self.place += 1
-        name = self.word()
-        self.place += 1
+            self.take()
+        name = self.take()
         if self.peek().kind == "(":
             self.expect("(")
             self.expect(")")
@@ -197,23 +190,18 @@ class _Parser:
         return Node("function", (name, self.command()))
 
     def simple(self) -> Node:
-        words: list[str] = []
-        document: str | None = None
-        inside = False
+        words, document, inside = list[str](), None, False
         while True:
             token = self.peek()
             if token.kind in REDIRECTIONS and not inside:
-                self.place += 1
-                held = self.peek()
-                if token.kind in ("<<", "<<-", "<<<"):
-                    document = held.text
-                self.place += 1
+                self.take()
+                held = self.take()
+                document = held if token.kind in ("<<", "<<-", "<<<") else document
             elif token.kind == "word" or (inside and token.kind in ("&&", "||", "(", ")", "<", ">", "|", "\n")):
-                words.append(token.text)
+                words.append(self.take())
                 inside = (inside or words == ["[["]) and token.text != "]]"
-                self.place += 1
             elif token.kind == "document":
-                self.place += 1
+                self.take()
             else:
                 break
         if not words and document is None and self.peek().kind not in ("\n", ";", "end"):
