@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import yaml
+from pandas import MultiIndex
 
 import bench.__main__ as program
 from bench import BenchError
@@ -89,8 +90,7 @@ def _merge(layout: TableLayout, own: Columns, imported: Columns) -> tuple[Column
     if not row_count(imported):
         return own, Merged(0, 0, row_count(own), 0)
     kept = take(own, _on_grid(layout, own, imported))
-    known = set(_identities(kept, (*layout.keys, *layout.sizes)))
-    overridden = np.array([row in known for row in _identities(imported, (*layout.keys, *layout.sizes))])
+    overridden = _among(imported, kept, (*layout.keys, *layout.sizes))
     rest = take(imported, ~overridden)
     table = {name: np.concatenate([rest[name], kept[name]]) for name in imported}
     replaced = int(overridden.sum())
@@ -98,23 +98,16 @@ def _merge(layout: TableLayout, own: Columns, imported: Columns) -> tuple[Column
     return table, counts
 
 
-def _identities(table: Columns, names: Sequence[str]) -> list[tuple[object, ...]]:
-    return list(zip(*(table[name].tolist() for name in names), strict=True))
+def _among(one: Columns, other: Columns, names: Sequence[str]) -> BoolArray:
+    """Rows of one table whose columns ``names`` are those of a row of another."""
+    rows, known = (MultiIndex.from_arrays([table[name] for name in names]) for table in (one, other))
+    return rows.isin(known)
 
 
 def _on_grid(layout: TableLayout, own: Columns, imported: Columns) -> BoolArray:
     """Rows whose key is new, or whose every size is a node of the imported grid of that key."""
-    nodes: dict[tuple[object, ...], set[object]] = {}
-    keys = _identities(imported, layout.keys)
-    for size in layout.sizes:
-        for key, value in zip(keys, imported[size].tolist(), strict=True):
-            nodes.setdefault((*key, size), set()).add(value)
-    own_keys = _identities(own, layout.keys)
-    fits = [
-        all((*key, size) not in nodes or own[size][row] in nodes[(*key, size)] for size in layout.sizes)
-        for row, key in enumerate(own_keys)
-    ]
-    return np.array(fits, dtype=bool)
+    nodes = [_among(own, imported, (*layout.keys, size)) for size in layout.sizes]
+    return np.all(nodes, axis=0) | ~_among(own, imported, layout.keys)
 
 
 REFERENCE_ENGINE = "vllm"
