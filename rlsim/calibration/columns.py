@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pandas import DataFrame
 
 from rlsim.files.records import dataclass
 from rlsim.tables.operators import Efficiency
@@ -57,11 +58,8 @@ def take(table: Columns, rows: NDArray[Any]) -> Columns:
 
 def group_ids(table: Columns, names: Sequence[str]) -> IntArray:
     """Number of the group each row belongs to; groups are equal in all columns ``names``, numbered in sorted order."""
-    ids = np.zeros(row_count(table), dtype=np.intp)
-    for name in names:
-        _, code = np.unique(table[name], return_inverse=True)
-        _, ids = np.unique(ids * (code.max(initial=0) + 1) + code, return_inverse=True)
-    return ids
+    groups = DataFrame({name: table[name] for name in names}).groupby(list(names))
+    return np.asarray(groups.ngroup(), dtype=np.intp)
 
 
 @dataclass(frozen=True)
