@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from bench.cases import COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, Case, CaseList, ModelDims
-from rlsim.calibration.case_axes import CaseAxes, axes_for
-from rlsim.calibration.cases import ELEMENT_BYTES, cached_work, case_list, trained_layer
+from rlsim.calibration.cases import ELEMENT_BYTES, CaseAxes, axes_for, cached_work, case_list, trained_layer
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
 from rlsim.files.records import dataclass

@@ -5,8 +5,7 @@ import torch
 
 from bench.cases import CaseList
 from research.assumptions.cases import AssumptionAxes, with_assumptions
-from rlsim.calibration.case_axes import CaseAxes
-from rlsim.calibration.cases import cases_of
+from rlsim.calibration.cases import CaseAxes, cases_of
 
 torch.set_num_threads(1)
 

@@ -21,8 +21,7 @@ from bench.training import NEEDS_GRADIENTS
 from bench.workbench import Workbench
 from research.assumptions.cases import AssumptionAxes, wider_list, with_assumptions
 from research.assumptions.check import check_assumptions
-from rlsim.calibration.case_axes import GPU_QUICK
-from rlsim.calibration.cases import cases_of
+from rlsim.calibration.cases import GPU_QUICK, cases_of
 from rlsim.calibration.device_profile import rates_of
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import SelfCheck

@@ -5,9 +5,13 @@ import pytest
 from bench.cases import COLLECTIVES, COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, is_isolated, read_cases, write_cases
 from bench.operators import OPERATORS
 from research.assumptions.cases import depth_iteration, draft_passes, wider_list
-from rlsim.calibration.case_axes import CPU_FULL, CPU_QUICK, GPU_FULL, GPU_QUICK, CaseAxes
 from rlsim.calibration.cases import (
+    CPU_FULL,
+    CPU_QUICK,
     DISTRIBUTIONS,
+    GPU_FULL,
+    GPU_QUICK,
+    CaseAxes,
     case_list,
     cases_of,
     dims_of,

@@ -11,8 +11,7 @@ import pytest
 from bench.cases import Case, CaseList
 from bench.measurements import Measurement, Measurements, Metadata, Sample, read_measurements, write_measurements
 from rlsim.calibration.calibrate import calibrate_measurements, compare, profile_name
-from rlsim.calibration.case_axes import CPU_QUICK
-from rlsim.calibration.cases import case_list, collectives, engine_step
+from rlsim.calibration.cases import CPU_QUICK, case_list, collectives, engine_step
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import CheckedPoint, SelfCheck, card_of, check_text
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES, elementwise

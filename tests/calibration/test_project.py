@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from bench.measurements import Metadata
 from rlsim.calibration import cases
-from rlsim.calibration.case_axes import CPU_QUICK
+from rlsim.calibration.cases import CPU_QUICK
 from rlsim.calibration.device_profile import LAUNCHES, DeviceRates, profile_of
 from rlsim.cli.commands import app_of
 from rlsim.errors import InputError
