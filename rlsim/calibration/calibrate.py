@@ -101,7 +101,7 @@ def _merge(layout: TableLayout, own: Columns, imported: Columns) -> tuple[Column
 def _among(one: Columns, other: Columns, names: Sequence[str]) -> BoolArray:
     """Rows of one table whose columns ``names`` are those of a row of another."""
     rows, known = (MultiIndex.from_arrays([table[name] for name in names]) for table in (one, other))
-    return rows.isin(known)
+    return np.asarray(rows.isin(known), dtype=np.bool_)
 
 
 def _on_grid(layout: TableLayout, own: Columns, imported: Columns) -> BoolArray:

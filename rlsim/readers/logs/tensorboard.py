@@ -194,7 +194,7 @@ def _message(data: bytes) -> dict[tuple[int, int], list[Any]]:
             out[key >> 3, wire].append(size)
             continue
         if size > len(data) - at:
-            raise ValueError(f"a field of wire type {wire} is longer than its message")
+            raise ValueError(f"wire type {wire} is none, or its field longer than its message")
         out[key >> 3, wire].append(data[at : at + size])
         at += size
     return out
