@@ -107,7 +107,7 @@ def _among(one: Columns, other: Columns, names: Sequence[str]) -> BoolArray:
 def _on_grid(layout: TableLayout, own: Columns, imported: Columns) -> BoolArray:
     """Rows whose key is new, or whose every size is a node of the imported grid of that key."""
     nodes = [_among(own, imported, (*layout.keys, size)) for size in layout.sizes]
-    return np.all(nodes, axis=0) | ~_among(own, imported, layout.keys)
+    return np.asarray(np.all(nodes, axis=0) | ~_among(own, imported, layout.keys))
 
 
 REFERENCE_ENGINE = "vllm"
