@@ -223,21 +223,15 @@ def _profile(measured: Mapping[str, Any], source: str) -> HardwareProfile:
     """The CPU as a device: rates that the loop's own products and copies reached."""
     about, quantities = measured["about"], dict[str, SourcedValue]()
     memory = float(about["host_memory_bytes"])
-    known = {
-        **measured["host"],
-        "memory_bytes": memory,
-        "host_memory_bytes": max(memory, 1e9),
-        "cache": CPU_CACHE_BYTES,
-    }
+    known = {"memory_bytes": memory, "host_memory_bytes": max(memory, 1e9), "cache": CPU_CACHE_BYTES} | measured["host"]
     for key, told in _LISTS["profile"].items():
         value = told["value"] if "value" in told else known[told["is"]]
         if "assumed" in told:
             quantities[key] = SourcedValue(value=value, source="assumed", ref=told["assumed"])
         else:
             quantities[key] = SourcedValue(value=float(f"{value:.5g}"), source="measured", ref=source)
-    description = f"{about['device']}, as the loop of bench/loop uses it"
-    about_it = {"name": "cpu_loop", "description": description, "host_cpu": about["host_cpu"]}
-    return HardwareProfile.model_validate({**about_it, **quantities})
+    own = {"description": f"{about['device']}, as the loop of bench/loop uses it", "host_cpu": about["host_cpu"]}
+    return HardwareProfile.model_validate({"name": "cpu_loop", **own, **quantities})
 
 
 def settings_of(content: Mapping[str, Any]) -> LoopSettings:
