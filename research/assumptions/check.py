@@ -55,7 +55,7 @@ def check_assumptions(
     it is the one that projections have used so far.
     """
     before = load_profile(name) if name in catalogue("hardware_profiles") else profile
-    host = {"graph_replay_s": rates.host.graph_replay_s}
+    host = {"graph_replay_s": rates.host["graph_replay_s"]}
     tables = OperatorTables(folder, {"efficiency": efficiencies_as_yaml(rates.efficiency), "host": host})
     basis = Basis(before, tables, shipped())
     groups = {group: tuple(rows_of(measured, basis)) for group, rows_of in GROUPS}

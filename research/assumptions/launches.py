@@ -8,6 +8,7 @@ import numpy as np
 
 from bench.cases import COMPILED, ModelDims
 from bench.measurements import Measurement, Measurements
+from research.assumptions.cases import DEPTH_BATCH, DEPTH_CONTEXT
 from research.assumptions.rows import (
     Assumption,
     Basis,
@@ -21,7 +22,6 @@ from research.assumptions.rows import (
     slope_of,
     taken,
 )
-from rlsim.calibration.chain_cases import DEPTH_BATCH, DEPTH_CONTEXT
 from rlsim.calibration.selfcheck import card_of, speculation_of
 from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting
 from rlsim.costs.engine.iteration import COMPILED_LAUNCH, cached_s, plain_s

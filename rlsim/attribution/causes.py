@@ -78,9 +78,12 @@ def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
         found.append(Cause("straggler tail", how, workload=equal_lengths, rebound=REBOUND))
     found.append(Cause("refit", "weights reach the engine at once", prices=no_refit))
     if scenario.trainer.pipeline_parallel > 1:
-        found.append(Cause(BUBBLE, "stages never wait for each other", prices=_without(BUBBLE)))
+        found.append(
+            Cause(BUBBLE, "stages never wait for each other", prices=without_parts(lambda part: part.name == BUBBLE))
+        )
     if scenario.trainer.sequence_packing:
-        found.append(Cause(IMBALANCE, "all data-parallel ranks get as many tokens", prices=_without(IMBALANCE)))
+        even = without_parts(lambda part: part.name == IMBALANCE)
+        found.append(Cause(IMBALANCE, "all data-parallel ranks get as many tokens", prices=even))
     return tuple(found)
 
 
@@ -155,11 +158,6 @@ def iterations_with(factor: float) -> Priced:
         return replace(prices, iteration=replace(table, **{name: factor * getattr(table, name) for name in names}))
 
     return priced
-
-
-def _without(name: str) -> Priced:
-    """Log-probs and updates without their part ``name``."""
-    return without_parts(lambda part: part.name == name)
 
 
 CARRIED_SHARE = 0.25

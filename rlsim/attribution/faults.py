@@ -25,7 +25,7 @@ from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import vary
-from rlsim.projection.summary import iteration_tokens, mean_value, phase_parts
+from rlsim.projection.summary import contract_name, iteration_tokens, mean_value, phase_parts
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, ConstantTime
@@ -89,11 +89,8 @@ def _holds(value: Any, allowed: Sequence[Any]) -> bool:
 
 def catalogue() -> tuple[Fault, ...]:
     """All known faults."""
-    found = []
-    for name, told in _lists()["faults"].items():
-        fields: dict[str, Any] = {**told, "severities": tuple(told.get("severities", ()))}
-        found.append(Fault(name=name, **fields))
-    return tuple(found)
+    listed: dict[str, dict[str, Any]] = _lists()["faults"]
+    return tuple(Fault(name, **told | {"severities": (*told.get("severities", ()),)}) for name, told in listed.items())
 
 
 def prior_of(name: str) -> float:
@@ -199,11 +196,6 @@ def phase_names(scenario: Scenario) -> tuple[str, ...]:
     """Phases that a framework's log tells of such a loop, as ``rlsim log`` calls them."""
     waited = "generation" if scenario.loop.mode == "sync" else "exposed_generation"
     return ("step", waited, "logprob", "train", "refit", "data")
-
-
-def contract_name(phase: str, mode: str) -> str:
-    """The phase of the contract, or step; a synchronous weight update is told with all that stands around it."""
-    return "step" if phase == "step" else "prepare_s" if phase == "refit" and mode == "sync" else f"{phase}_s"
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,13 +20,16 @@ from rlsim.attribution.causes import (
     tail_policies,
     without_parts,
 )
+from rlsim.attribution.faults import value_of
 from rlsim.costs.efficiency import iteration_bytes
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
+from rlsim.costs.trainer.training import IMBALANCE
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.records import dataclass
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.projection.efficiency import efficiency_of, measured_beside
-from rlsim.projection.idle import idle_of
+from rlsim.projection.idle import BUBBLE, idle_of
 from rlsim.projection.project import identity
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
@@ -40,20 +43,19 @@ SAME = 1e-9
 NO_HOST = without_parts(lambda part: part.bound in ("host", "launch"))
 NO_LINKS = without_parts(lambda part: part.bound in ("network", "host link"))
 NO_DATA = passes_with(lambda phase, part: 0.0 if phase == "data" else 1.0)
-ENGINE_WRITERS = "writers of the engine and of the training framework"
-KERNEL_WRITERS = "writers of kernels: measured on this device"
-NOBODY = "nobody can"
+_LISTS = lists_beside(__file__, "headroom.yaml")
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A rung to climb: the causes taken away there, known once those below are. changes: keys that do the same."""
+    """A rung to climb, as headroom.yaml words it. causes: those taken away there, known once those below are; changes:
+    keys that do the same."""
 
     name: str
     how: str
     who: str
     causes: Callable[[SimulatedVariant], Sequence[Cause]]
-    changes: tuple[str, ...] = ()
+    changes: tuple[str, ...]
 
 
 def headroom(
@@ -114,56 +116,34 @@ def _step_s(run: SimulatedVariant) -> float:
     return mean_value(run, lambda step: step.seconds)
 
 
-def _steps(scenario: Scenario) -> tuple[_Step, ...]:
+def _steps(scenario: Scenario) -> list[_Step]:
     """The rungs above the layout, bottom first."""
-    changes = _hostless(scenario)
-    return (
-        _Step(
-            "no host time",
-            "nothing waits for a host: no scheduler, no launches, no driver",
-            ENGINE_WRITERS,
-            lambda run: [Cause("host", "", changes), Cause("host parts", "", prices=NO_HOST)],
-            tuple(f"{key}={str(value).lower()}" for key, value in changes.items() if value not in (0, 0.0)),
-        ),
-        _Step(
-            "best kernels",
-            "updates at the best measured MFU, decoding at the best measured share of the memory bandwidth",
-            KERNEL_WRITERS,
-            lambda run: [_faster(run, _best(scenario))],
-        ),
-        _Step(
-            "perfect overlap",
-            "weight updates, offloading and exchanges between GPUs beside the computation",
-            NOBODY,
-            lambda run: [Cause("refit", "", prices=no_refit), Cause("links", "", prices=NO_LINKS)],
-            _overlapping(scenario),
-        ),
-        _Step(
-            "no straggler tail",
-            "responses of equal length, ranks with equal tokens, stages that never wait",
-            f"{NOBODY} wholly; partial rollouts, tail batching, lag",
-            lambda run: _even(scenario),
-        ),
-        _Step(
-            "roofline",
-            "all FLOP at the datasheet's rate, weights and caches at its bandwidth",
-            NOBODY,
-            lambda run: [_faster(run, {"train": 1.0, "decode": 1.0}), Cause("data", "", prices=NO_DATA)],
-        ),
-    )
-
-
-def _hostless(scenario: Scenario) -> dict[str, float | bool | None]:
-    """Keys without which an engine waits for no host."""
-    changes: dict[str, float | bool | None] = {
-        "engine.host_iteration_s": 0.0,
-        "engine.host_sequence_s": 0.0,
-        "engine.cuda_graphs": True,
-        "engine.async_scheduling": True,
-        "trainer.host_launch_s": 0.0,
-        "trainer.moe_host_layer_s": 0.0,
-        "loop.driver_sample_s": 0.0,
+    hostless = _hostless(scenario)
+    overlapping = [key for key in _LISTS["overlap"] if not value_of(scenario, key)]
+    if scenario.model.moe is not None and not scenario.trainer.exchange_overlap:
+        overlapping.append("trainer.exchange_overlap")
+    causes: dict[str, Callable[[SimulatedVariant], Sequence[Cause]]] = {
+        "no host time": lambda run: [Cause("host", "", hostless), Cause("host parts", "", prices=NO_HOST)],
+        "best kernels": lambda run: [_faster(run, _best(scenario))],
+        "perfect overlap": lambda run: [Cause("refit", "", prices=no_refit), Cause("links", "", prices=NO_LINKS)],
+        "no straggler tail": lambda run: _even(scenario),
+        "roofline": lambda run: [_faster(run, {"train": 1.0, "decode": 1.0}), Cause("data", "", prices=NO_DATA)],
     }
+    changes = {
+        "no host time": tuple(
+            f"{key}={str(value).lower()}" for key, value in hostless.items() if value not in (0, 0.0)
+        ),
+        "perfect overlap": tuple(f"{key}=true" for key in overlapping),
+    }
+    return [
+        _Step(name, **said, causes=causes[name], changes=changes.get(name, ()))
+        for name, said in _LISTS["rungs"].items()
+    ]
+
+
+def _hostless(scenario: Scenario) -> dict[str, float | bool]:
+    """Keys without which an engine waits for no host."""
+    changes = dict(_LISTS["hostless"])
     if scenario.speculation.active and not scenario.speculation.draft_graph:
         changes["speculation.draft_graph"] = True
     if scenario.loop.mode == "async":
@@ -171,20 +151,9 @@ def _hostless(scenario: Scenario) -> dict[str, float | bool | None]:
     return changes
 
 
-def _overlapping(scenario: Scenario) -> tuple[str, ...]:
-    """Keys that go some of the way to perfect overlap."""
-    keys = {
-        "trainer.gradient_overlap": scenario.trainer.gradient_overlap,
-        "trainer.tensor_overlap": scenario.trainer.tensor_overlap,
-    }
-    if scenario.model.moe is not None:
-        keys["trainer.exchange_overlap"] = scenario.trainer.exchange_overlap
-    return tuple(f"{key}=true" for key, value in keys.items() if not value)
-
-
 def _even(scenario: Scenario) -> list[Cause]:
     """Equal lengths, and what the trainer's ranks and stages wait for each other."""
-    found = [one for one in causes_of(scenario) if one.name in ("pipeline bubble", "rank imbalance")]
+    found = [one for one in causes_of(scenario) if one.name in (BUBBLE, IMBALANCE)]
     return [*found, *([] if scenario.workload.agent is not None else [Cause("tail", "", workload=equal_lengths)])]
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from rlsim.attribution.faults import Pattern, contract_name, figures, figures_of, phase_names
+from rlsim.attribution.faults import Pattern, figures, figures_of, phase_names
 from rlsim.errors import InputError
 from rlsim.files.records import dataclass
 from rlsim.projection.efficiency import efficiency_of
-from rlsim.projection.summary import around_phase
+from rlsim.projection.summary import around_phase, contract_name
 from rlsim.projection.uncertainty.predictive import DRAWS, prediction_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results import Interval

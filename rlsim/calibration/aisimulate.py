@@ -12,13 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlsim.calibration.aiconfigurator import (
-    DEVICES,
-    ImportReport,
-    read_all,
-    write_tables,
-)
-from rlsim.calibration.package_tables import Package, current_version, find_table, read_sheet, sources_of
+from rlsim.calibration.aiconfigurator import DEVICES, ImportReport, read_all, write_tables
+from rlsim.calibration.package_tables import Package, current_version, find_table, package_in, read_sheet, sources_of
 from rlsim.errors import InputError
 from rlsim.files.reading import shown_path
 from rlsim.tables.files import METADATA, read_metadata
@@ -44,39 +39,27 @@ def open_package(source: Path, system: str | None = None) -> Iterator[Package]:
     source: a .whl file, or the folder that holds aisimulate_core/ (or is it). Raises InputError where it is neither.
     """
     if source.is_dir():
-        core = source if (source / "systems").is_dir() else source / CORE
-        if not (core / "systems" / "data").is_dir():
-            raise InputError(f"{shown_path(source)}: holds no {CORE}/systems/data of {DISTRIBUTION}")
-        names = [path.name for path in core.parent.glob(f"{DISTRIBUTION}-*.dist-info")]
-        yield Package(core / "systems", _version(names), DISTRIBUTION)
+        yield package_in(source if (source / "systems").is_dir() else source / CORE, DISTRIBUTION, shown_path(source))
         return
     if not source.is_file() or not zipfile.is_zipfile(source):
         raise InputError(f"{shown_path(source)}: is neither a wheel of {DISTRIBUTION} nor a folder of it")
     with tempfile.TemporaryDirectory(prefix="rlsim-") as folder, zipfile.ZipFile(source) as wheel:
-        wanted = [member for member in wheel.infolist() if _is_read(member.filename, system)]
-        if not wanted:
-            raise InputError(f"{shown_path(source)}: holds no {CORE}/systems/data of {DISTRIBUTION}")
-        for member in wanted:
+        for member in wheel.infolist():
+            if not _is_read(member.filename, system):
+                continue
             if member.file_size > LARGEST_MEMBER_BYTES:
                 raise InputError(f"{shown_path(source)}: {member.filename} is larger than any table")
             wheel.extract(member, folder)
-        names = [name.split("/")[0] for name in wheel.namelist()]
-        yield Package(Path(folder) / CORE / "systems", _version(names), DISTRIBUTION)
+        yield package_in(Path(folder) / CORE, DISTRIBUTION, shown_path(source))
 
 
 def _is_read(name: str, system: str | None) -> bool:
     parts = name.split("/")
-    if parts[:2] != [CORE, "systems"] or ".." in parts or name.endswith("/"):
-        return False
+    if ".." in parts or parts[:2] != [CORE, "systems"]:
+        return parts[0].startswith(f"{DISTRIBUTION}-") and parts[1:] in ([""], ["METADATA"])
     if len(parts) == 3:
         return name.endswith(".yaml")
     return len(parts) > 5 and parts[2] == "data" and parts[3] == (system or parts[3]) and parts[4] in FAMILIES
-
-
-def _version(names: list[str]) -> str:
-    """Version that the name of the distribution's metadata folder states."""
-    found = [name for name in names if name.startswith(f"{DISTRIBUTION}-") and name.endswith(".dist-info")]
-    return found[0].removeprefix(f"{DISTRIBUTION}-").removesuffix(".dist-info") if found else "unknown"
 
 
 def list_systems(source: Path) -> list[tuple[str, str, str]]:

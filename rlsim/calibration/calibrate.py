@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
+from pandas import MultiIndex
 
 import bench.__main__ as program
 from bench import BenchError
@@ -89,8 +90,7 @@ def _merge(layout: TableLayout, own: Columns, imported: Columns) -> tuple[Column
     if not row_count(imported):
         return own, Merged(0, 0, row_count(own), 0)
     kept = take(own, _on_grid(layout, own, imported))
-    known = set(_identities(kept, (*layout.keys, *layout.sizes)))
-    overridden = np.array([row in known for row in _identities(imported, (*layout.keys, *layout.sizes))])
+    overridden = _among(imported, kept, (*layout.keys, *layout.sizes))
     rest = take(imported, ~overridden)
     table = {name: np.concatenate([rest[name], kept[name]]) for name in imported}
     replaced = int(overridden.sum())
@@ -98,23 +98,16 @@ def _merge(layout: TableLayout, own: Columns, imported: Columns) -> tuple[Column
     return table, counts
 
 
-def _identities(table: Columns, names: Sequence[str]) -> list[tuple[object, ...]]:
-    return list(zip(*(table[name].tolist() for name in names), strict=True))
+def _among(one: Columns, other: Columns, names: Sequence[str]) -> BoolArray:
+    """Rows of one table whose columns ``names`` are those of a row of another."""
+    rows, known = (MultiIndex.from_arrays([table[name] for name in names]) for table in (one, other))
+    return np.asarray(rows.isin(known), dtype=np.bool_)
 
 
 def _on_grid(layout: TableLayout, own: Columns, imported: Columns) -> BoolArray:
     """Rows whose key is new, or whose every size is a node of the imported grid of that key."""
-    nodes: dict[tuple[object, ...], set[object]] = {}
-    keys = _identities(imported, layout.keys)
-    for size in layout.sizes:
-        for key, value in zip(keys, imported[size].tolist(), strict=True):
-            nodes.setdefault((*key, size), set()).add(value)
-    own_keys = _identities(own, layout.keys)
-    fits = [
-        all((*key, size) not in nodes or own[size][row] in nodes[(*key, size)] for size in layout.sizes)
-        for row, key in enumerate(own_keys)
-    ]
-    return np.array(fits, dtype=bool)
+    nodes = [_among(own, imported, (*layout.keys, size)) for size in layout.sizes]
+    return np.asarray(np.all(nodes, axis=0) | ~_among(own, imported, layout.keys))
 
 
 REFERENCE_ENGINE = "vllm"
@@ -171,15 +164,10 @@ def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_ST
 MEASUREMENTS = "measurements.json"
 
 
-@dataclass(frozen=True)
-class CalibrationResult:
+class CalibrationResult(NamedTuple):
     """Outcome of a calibration: ``profile`` can be named in a scenario's hardware key; ``text`` is for people."""
 
-    name: str
     profile: Path
-    tables: Path
-    median_abs_error: float
-    p90_abs_error: float
     text: str
 
 
@@ -220,7 +208,7 @@ def calibrate_device(
     with _as_input_errors():
         told = program.measure(case_list(device.partition(":")[0], quick), device, out, resume, progress)
     made = calibrate_measurements(out, out, name, style=style)
-    return replace(made, text=f"{told}\n\n{made.text}")
+    return made._replace(text=f"{told}\n\n{made.text}")
 
 
 def calibrate_measurements(
@@ -242,11 +230,7 @@ def calibrate_measurements(
         imported = OperatorTables.load(system, merge_over).folder
         merged = merge_tables(made.tables, imported, out / system / merge_over)
         texts.append(merged_text(merged, out / system / merge_over))
-    counted = made.check.as_engines_run
-    text = "\n\n".join(text for text in texts if text)
-    return CalibrationResult(
-        made.name, made.profile, made.tables, counted.median_abs_error, counted.p90_abs_error, text
-    )
+    return CalibrationResult(made.profile, "\n\n".join(text for text in texts if text))
 
 
 def profile_name(device: str, device_type: str) -> str:

@@ -5,18 +5,24 @@ work, and whole engine steps that hold the prediction made of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
+
+from pydantic import TypeAdapter
 
 from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
-from rlsim.calibration.case_axes import CaseAxes, axes_for
-from rlsim.calibration.chain_cases import ELEMENT_BYTES, assumption_cases, cached_work, trained_layer
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
+from rlsim.files.records import dataclass
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.schema.drafter import default_eagle3_draft
 from rlsim.schema.model import ModelCard
 from rlsim.tables.operators import ExpertShape
 from rlsim.units import BYTES_PER_ELEMENT
 
+ELEMENT_BYTES = BYTES_PER_ELEMENT["bf16"]
+BACKWARD_WORK = 3.0
+"""FLOPs and bytes of forward and backward over those of forward: two products for each one."""
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
 """Routing of the measured experts: what ``engine.expert_balance`` can name."""
 _ADAM_BYTES_PER_PARAMETER = 28.0
@@ -30,6 +36,58 @@ _TINY = {
     "tiny-moe": ModelDims(256, 8, 2, 32, 64, 2048, experts=16, top_k=2),
 }
 """No published models: what a CPU can measure in seconds."""
+
+
+@dataclass(frozen=True)
+class CaseAxes:
+    """Axes of a run. ``max_cached_tokens`` bounds batch x context, ``max_head_rows`` the rows of a vocabulary-wide
+    product; ``peak_gemm`` is a product (m, n, k) that comes near the device's best rate.
+
+    ``composites`` are (batch, draft length, context) of the self-check's engine steps; ``ranks`` numbers of GPUs that
+    collectives run over; budget_s is the time that the whole run aims
+    at, target_spread the one at which a case is done.
+    """
+
+    models: tuple[str, ...]
+    checked_model: str
+    checked_layers: int
+    tensor_parallel: tuple[int, ...]
+    rows: tuple[int, ...]
+    batches: tuple[int, ...]
+    queries: tuple[int, ...]
+    contexts: tuple[int, ...]
+    prompts: tuple[tuple[int, int], ...]
+    moe_tokens: tuple[int, ...]
+    train_tokens: tuple[int, ...]
+    copy_bytes: tuple[int, ...]
+    message_bytes: tuple[int, ...]
+    optimizer_parameters: tuple[int, ...]
+    composites: tuple[tuple[int, int, int], ...]
+    max_cached_tokens: int
+    max_head_rows: int
+    peak_gemm: tuple[int, int, int]
+    budget_s: float
+    target_spread: float = 0.01
+    ranks: tuple[int, ...] = (2, 4, 8)
+
+
+def _axes(name: str) -> CaseAxes:
+    """The axes of that name in case_axes.yaml."""
+    stated = dict(lists_beside(__file__, "case_axes.yaml")[name])
+    points = stated["composites"]
+    every = product(points["batches"], points["drafts"], points["contexts"])
+    stated["composites"] = [point for point in every if point[0] * point[2] <= points["most"]]
+    return TypeAdapter(CaseAxes).validate_python(stated)
+
+
+GPU_QUICK, GPU_FULL, CPU_QUICK, CPU_FULL = map(_axes, ("gpu_quick", "gpu_full", "cpu_quick", "cpu_full"))
+
+
+def axes_for(device_type: str, quick: bool) -> CaseAxes:
+    """Axes of a run on ``cuda`` or ``cpu``."""
+    if device_type == "cuda":
+        return GPU_QUICK if quick else GPU_FULL
+    return CPU_QUICK if quick else CPU_FULL
 
 
 def dims_of(card: ModelCard) -> ModelDims:
@@ -75,7 +133,6 @@ def cases_of(axes: CaseAxes, on_gpu: bool, name: str = "custom") -> CaseList:
         Case("optimizer_step", {"parameters": n}, _ADAM_FLOPS_PER_PARAMETER * n, _ADAM_BYTES_PER_PARAMETER * n)
         for n in axes.optimizer_parameters
     ]
-    cases += assumption_cases(axes, models, on_gpu)
     for mode in reversed(modes):
         cases += [case for ranks in axes.ranks for case in collectives(axes.message_bytes, ranks, mode)]
     for mode in modes:
@@ -101,6 +158,23 @@ def cached_attention(batch: int, queries: int, context: int, dims: ModelDims) ->
     return _case(
         op, cached_work(dims, batch, queries, context), batch=batch, queries=queries, context=context, **_heads(dims)
     )
+
+
+def cached_work(dims: ModelDims, batch: int, queries: int, context: int) -> Work:
+    """Attention of ``queries`` new tokens of each sequence to ``context`` cached ones and themselves."""
+    cached = batch * (context + queries)
+    once = work.decode_attention(cached, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
+    return Work(once.flops * queries, once.bytes)
+
+
+def trained_layer(op: str, tokens: int, model: str, dims: ModelDims, mode: str = "eager") -> Case:
+    """Forward (``layer_forward``), or that with the backward pass, of one layer over one sequence."""
+    weights = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width * (dims.top_k or 1))
+    forward = 2.0 * tokens * weights + float(work.causal_attention_flops(tokens**2, dims.heads, dims.head_dim))
+    moved = weights * ELEMENT_BYTES + 8.0 * tokens * dims.hidden * ELEMENT_BYTES
+    factor = BACKWARD_WORK if op == "layer_forward_backward" else 1.0
+    stated = {"mode": mode} if mode != "eager" else {}
+    return Case(op, {"tokens": tokens, "model": model, **stated}, factor * forward, factor * moved)
 
 
 def prefill_attention(batch: int, tokens: int, dims: ModelDims) -> Case:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pandas import DataFrame
 
 from rlsim.files.records import dataclass
 from rlsim.tables.operators import Efficiency
@@ -17,6 +18,21 @@ Columns = dict[str, NDArray[Any]]
 IntArray = NDArray[np.intp]
 Efficiencies = Mapping[str, Mapping[str, Efficiency]]
 """Achieved share of a device's rates by operation and precision."""
+
+
+BOUND_RATIO = 2.0
+"""How far compute and memory time must be apart for a row to count as bound by the larger."""
+
+
+def efficiency(computed: FloatArray, moved: FloatArray, fewest: int, floor_s: float | None) -> Efficiency:
+    """Median and 90th percentile of the shares that rows bound by arithmetic and by bytes reached; none of too few."""
+
+    def share(reached: FloatArray, quantile: float) -> float | None:
+        return round(float(np.quantile(reached, quantile)), 4) if reached.size >= fewest else None
+
+    compute, memory = ([share(reached, quantile) for quantile in (0.5, 0.9)] for reached in (computed, moved))
+    floor = None if floor_s is None else float(f"{floor_s:.4g}")
+    return Efficiency(compute[0], compute[1], memory[0], memory[1], floor)
 
 
 def efficiencies_as_yaml(found: Efficiencies) -> dict[str, object]:
@@ -42,11 +58,8 @@ def take(table: Columns, rows: NDArray[Any]) -> Columns:
 
 def group_ids(table: Columns, names: Sequence[str]) -> IntArray:
     """Number of the group each row belongs to; groups are equal in all columns ``names``, numbered in sorted order."""
-    ids = np.zeros(row_count(table), dtype=np.intp)
-    for name in names:
-        _, code = np.unique(table[name], return_inverse=True)
-        _, ids = np.unique(ids * (code.max(initial=0) + 1) + code, return_inverse=True)
-    return ids
+    groups = DataFrame({name: table[name] for name in names}).groupby(list(names))
+    return np.asarray(groups.ngroup(), dtype=np.intp)
 
 
 @dataclass(frozen=True)

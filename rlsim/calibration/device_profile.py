@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from bench.cases import CPU_CACHE_BYTES
 from bench.measurements import Measurement, Measurements, Metadata
-from rlsim.calibration.columns import Efficiencies
+from rlsim.calibration.columns import BOUND_RATIO, Efficiencies, efficiency
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
@@ -20,27 +20,17 @@ from rlsim.schema.hardware import BOUNDS, HardwareProfile, SourcedValue
 from rlsim.schema.messages import as_input_error
 from rlsim.tables.operators import Efficiency
 from rlsim.tables.profile import load_profile
-from rlsim.units import GIGA, MICROSECOND, TERA, FloatArray
+from rlsim.units import GIGA, MICROSECOND, TERA
 
-_BOUND_RATIO = 2.0
-"""How far compute and memory time must be apart for a case to count as bound by the larger."""
 _FEWEST_CASES = 3
 _EFFICIENCY_OPS = ("gemm", "decode_attention", "verify_attention", "prefill_attention", "moe")
 _PRECISION = "bf16"
 
 
-@dataclass(frozen=True)
-class HostSeconds:
-    """Host seconds of one launch, of a launch inside a replayed graph, of a replay, and to enqueue parts of an eager
-    step (None where the device was not asked).
-    """
-
-    launch_eager_s: float
-    launch_in_graph_s: float
-    graph_replay_s: float
-    enqueue_layer_s: float | None = None
-    enqueue_draft_pass_s: float | None = None
-    enqueue_tail_s: float | None = None
+LAUNCHES = ("launch_eager_s", "launch_in_graph_s", "graph_replay_s")
+HOST_SECONDS = (*LAUNCHES, "enqueue_layer_s", "enqueue_draft_pass_s", "enqueue_tail_s")
+"""Host seconds of one launch, of a launch inside a replayed graph and of a replay; and, where the device was asked, to
+enqueue parts of an eager step."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +38,8 @@ class DeviceRates:
     """Best rates that the cases reached, launch costs, and per operation the share of these rates that was achieved.
 
     flops: best rate by precision. eager_launch_s: host seconds of an eager layer over the launches that the cost model
-    counts in one. training: share of the BF16 rate that the largest layer reached forward and with its backward pass,
-    and of the memory bandwidth that the largest optimizer step reached.
+    counts in one. host: HOST_SECONDS by name. training: share of the BF16 rate that the largest layer reached forward
+    and with its backward pass, and of the memory bandwidth that the largest optimizer step reached.
     """
 
     flops: Mapping[str, float]
@@ -58,7 +48,7 @@ class DeviceRates:
     link_bytes_per_s: float | None
     link_latency_s: float | None
     eager_launch_s: float
-    host: HostSeconds
+    host: Mapping[str, float]
     efficiency: Efficiencies
     training: Mapping[str, float]
 
@@ -113,25 +103,24 @@ def _training(measured: Measurements, flops: float, bandwidth: float) -> Mapping
     return {op: round(share, 4) for op, share in shares.items()}
 
 
-def _host(measured: Measurements) -> HostSeconds:
+def _host(measured: Measurements) -> Mapping[str, float]:
     seconds: dict[str, float] = {}
     for record in measured.of("launch_eager", "launch_in_graph", "graph_replay"):
         seconds[f"{record.case.op}_s"] = record.seconds
     for record in measured.of("host_enqueue"):
         seconds[f"enqueue_{record.case.text('part')}_s"] = record.seconds
-    try:
-        return HostSeconds(**{name: float(f"{value:.4g}") for name, value in seconds.items()})
-    except TypeError as error:
-        raise InputError("the measurements lack launches or the replay of a graph") from error
+    if not seconds.keys() >= set(LAUNCHES):
+        raise InputError("the measurements lack launches or the replay of a graph")
+    return {name: float(f"{seconds[name]:.4g}") for name in HOST_SECONDS if name in seconds}
 
 
-def _launch_s(host: HostSeconds, device_type: str) -> float:
+def _launch_s(host: Mapping[str, float], device_type: str) -> float:
     """Host seconds of one launch as the cost model counts them; on a CPU, where host and device are one, of a smallest
     kernel.
     """
-    if device_type != "cuda" or host.enqueue_layer_s is None:
-        return host.launch_eager_s
-    return host.enqueue_layer_s / UNCOMPILED_LAUNCHES
+    if device_type != "cuda" or "enqueue_layer_s" not in host:
+        return host["launch_eager_s"]
+    return host["enqueue_layer_s"] / UNCOMPILED_LAUNCHES
 
 
 def _efficiency(measured: Measurements, flops: Mapping[str, float], bandwidth: float) -> Efficiencies:
@@ -150,15 +139,11 @@ def _shares(records: Sequence[Measurement], rate: float, bandwidth: float) -> Ef
     compute = np.array([record.case.flops for record in records]) / rate
     memory = np.array([record.case.bytes for record in records]) / bandwidth
     small = float(np.median(np.sort(seconds)[:_FEWEST_CASES]))
-
-    def share(ideal: FloatArray, other: FloatArray, quantile: float) -> float | None:
-        chosen = (ideal > _BOUND_RATIO * other) & (seconds > _BOUND_RATIO * small)
-        if chosen.sum() < _FEWEST_CASES:
-            return None
-        return round(float(np.quantile(np.minimum(ideal[chosen] / seconds[chosen], 1.0), quantile)), 4)
-
-    computed, moved = ([share(*pair, q) for q in (0.5, 0.9)] for pair in ((compute, memory), (memory, compute)))
-    return Efficiency(computed[0], computed[1], moved[0], moved[1], float(f"{small:.4g}"))
+    large, chosen = seconds > BOUND_RATIO * small, []
+    for ideal, other in ((compute, memory), (memory, compute)):
+        bound = (ideal > BOUND_RATIO * other) & large
+        chosen.append(np.minimum(ideal[bound] / seconds[bound], 1.0))
+    return efficiency(chosen[0], chosen[1], _FEWEST_CASES, small)
 
 
 def profile_of(

@@ -17,7 +17,7 @@ from rlsim.calibration.calibrate import _as_input_errors
 from rlsim.calibration.selfcheck import card_of
 from rlsim.errors import InputError
 from rlsim.files.records import dataclass
-from rlsim.files.yaml import dump_document, dump_yaml
+from rlsim.files.yaml import dump_document, dump_yaml, lists_beside
 from rlsim.loading.scenario import dump_scenario, scenario_of_text, vary
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_model_from_card
@@ -30,7 +30,8 @@ from rlsim.workload.draw import draw
 if TYPE_CHECKING:
     from bench.loop.results import Row
 
-ENGINE, STYLE = "torch_eager", "nemo_rl_in_order"
+_LISTS = lists_beside(__file__, "loop_stack.yaml")
+ENGINE: str = _LISTS["engines"]["name"]
 MEASUREMENTS = "loop_measurements.json"
 METHODS = {"none": "none", "model": "draft_model", "ngram": "ngram"}
 RANGE_OF_THREE = 1.69
@@ -141,36 +142,30 @@ def scenario_of(stacks: LoopStacks, settings: LoopSettings) -> Scenario:
         raise InputError(f"{settings.name}: model and prompts differ from the measured {stacks.measured['model']}")
     split, stack = settings.placement == "split", stacks.stacks[stacks.setting(settings)]
     cluster = {"num_gpus": 2, "generation_gpus": 1, "training_gpus": 1} if split else {"num_gpus": 1}
-    lagged = {"mode": "async", "style": STYLE, "policy_lag": settings.lag, "poll_s": 0.0} if split else {}
+    lagged = {**_LISTS["lagged"], "policy_lag": settings.lag} if split else {}
     parts = stacks.measured["stacks"][stacks.setting(settings)]
     longest = settings.prompt_tokens + round(max(settings.response_tokens))
+    workload = {
+        "prompts_per_step": settings.prompts, "generations_per_prompt": settings.samples,
+        "prompt_tokens": {"kind": "constant", "tokens": settings.prompt_tokens},
+        "response_tokens": {
+            "kind": "quantiles", "quantiles": list(settings.quantiles), "tokens": list(settings.response_tokens)
+        },
+        "max_sequence_tokens": longest,
+    }  # fmt: skip
+    engine = {"max_running_sequences": settings.running, "max_batched_tokens": settings.budget_tokens}
+    trainer = {"micro_batch_samples": settings.micro_batch, "policy_logprobs": settings.policy_logprobs}
+    simulation = {
+        "seed": settings.seed, "steps": settings.steps, "warmup_steps": settings.warmup_steps,
+        "engine_parameters": _family(stacks), "measured_stack": stack.model_dump(mode="json"),
+    }  # fmt: skip
+    always = _LISTS["scenario"]
     document: dict[str, Any] = {
-        "name": settings.name, "question": "How long is a step of the loop of bench/loop?",
+        "name": settings.name, "question": always["question"],
         "model": stacks.card.model_dump(mode="json"), "hardware": stacks.profile.model_dump(mode="json"),
-        "cluster": cluster,
-        "workload": {
-            "prompts_per_step": settings.prompts, "generations_per_prompt": settings.samples,
-            "prompt_tokens": {"kind": "constant", "tokens": settings.prompt_tokens},
-            "response_tokens": {
-                "kind": "quantiles", "quantiles": list(settings.quantiles), "tokens": list(settings.response_tokens),
-            },
-            "max_sequence_tokens": longest,
-        },
-        "engine": {
-            "name": ENGINE, "max_running_sequences": settings.running, "max_batched_tokens": settings.budget_tokens,
-            "cuda_graphs": False, "prefix_caching": False, "chunked_prefill": False, "host_sequence_s": 0.0,
-            "host_iteration_s": 0.0,
-        },
-        "speculation": _speculation(stacks, settings),
-        "trainer": {
-            "sequence_packing": False, "micro_batch_samples": settings.micro_batch, "reference_logprobs": False,
-            "policy_logprobs": settings.policy_logprobs, "offload": False,
-        },
-        "loop": {**lagged, "driver_sample_s": parts["data"][0][0]},
-        "simulation": {
-            "seed": settings.seed, "replications": 1, "steps": settings.steps, "warmup_steps": settings.warmup_steps,
-            "engine_parameters": _family(stacks), "measured_stack": stack.model_dump(mode="json"),
-        },
+        "cluster": cluster, "workload": workload, "engine": always["engine"] | engine,
+        "speculation": _speculation(stacks, settings), "trainer": always["trainer"] | trainer,
+        "loop": {**lagged, "driver_sample_s": parts["data"][0][0]}, "simulation": always["simulation"] | simulation,
     }  # fmt: skip
     return scenario_of_text(dump_document(document), f"configuration {settings.name}")
 
@@ -215,45 +210,28 @@ def _slower(content: Mapping[str, Any], pace: float) -> dict[str, Any]:
 
 def _family(stacks: LoopStacks) -> dict[str, Any]:
     """The loop as an engine family: host time of an iteration is that of its launches, which the device waits for."""
-    shared = stacks.stacks["shared"]
+    shared, always = stacks.stacks["shared"], _LISTS["engines"]
+    rows, drafting = len(shared.iterations), sum(point[1] > 0 for point in shared.iterations)
+    own = {"rows": rows, "drafting_rows": drafting, "error": min(1.0, shared.error)}
     return {
-        "name": ENGINE, "description": f"Measured by {shared.source}.",
-        "fit": {"command": "rlsim calibrate device cpu", "rows": len(shared.iterations), "data_digest": "measured",
-                "median_error": 0.0, "p90_error": 0.0, "held_out_median_error": 0.0},
-        "network_hop_s": 0.0,
-        "families": [{
-            "engine": ENGINE, "rows": len(shared.iterations), "overlap_s": 0.0, "iteration_s": 0.0, "sequence_s": 0.0,
-            "drafting_iteration_s": 0.0, "drafting_sequence_s": 0.0,
-            "drafting_rows": sum(point[1] > 0 for point in shared.iterations), "error": min(1.0, shared.error),
-        }],
+        **always, "description": f"Measured by {shared.source}.", "fit": {**always["fit"], "rows": rows},
+        "families": [always["families"][0] | own],
     }  # fmt: skip
 
 
 def _profile(measured: Mapping[str, Any], source: str) -> HardwareProfile:
     """The CPU as a device: rates that the loop's own products and copies reached."""
-    host, about = measured["host"], measured["about"]
-
-    def known(value: float) -> SourcedValue:
-        return SourcedValue(value=float(f"{value:.5g}"), source="measured", ref=source)
-
-    def assumed(value: float, reason: str) -> SourcedValue:
-        return SourcedValue(value=value, source="assumed", ref=reason)
-
-    itself = "generator and trainer share the memory of one machine"
-    rate, memory = host["copy_bytes_per_s"], float(about["host_memory_bytes"])
-    return HardwareProfile(
-        name="cpu_loop", description=f"{about['device']}, as the loop of bench/loop uses it",
-        host_cpu=about["host_cpu"], memory_bytes=known(memory), memory_bandwidth_bytes_per_s=known(rate),
-        bf16_flops=known(host["best_flops"]), fp8_flops=assumed(host["best_flops"], "the loop computes in FP32"),
-        nvlink_bandwidth_bytes_per_s=assumed(rate, itself), nvlink_domain_gpus=assumed(2, "a process on each core"),
-        gpus_per_node=assumed(2, "a process on each core"), nvlink_latency_s=assumed(host["launch_s"], itself),
-        network_bandwidth_bytes_per_s=assumed(rate, itself), network_latency_s=assumed(host["launch_s"], itself),
-        host_link_bandwidth_bytes_per_s=assumed(rate, itself), host_memory_bytes=known(max(memory, 1e9)),
-        l2_bytes=assumed(CPU_CACHE_BYTES, "typical cache share of a server CPU"),
-        power_w=assumed(200.0, "typical package power of a server CPU; set your own"),
-        price_per_gpu_hour_usd=assumed(1.0, "round default, no offer; set your own"),
-        eager_launch_s=known(host["launch_s"]),
-    )  # fmt: skip
+    about, quantities = measured["about"], dict[str, SourcedValue]()
+    memory = float(about["host_memory_bytes"])
+    known = {"memory_bytes": memory, "host_memory_bytes": max(memory, 1e9), "cache": CPU_CACHE_BYTES} | measured["host"]
+    for key, told in _LISTS["profile"].items():
+        value = told["value"] if "value" in told else known[told["is"]]
+        if "assumed" in told:
+            quantities[key] = SourcedValue(value=value, source="assumed", ref=told["assumed"])
+        else:
+            quantities[key] = SourcedValue(value=float(f"{value:.5g}"), source="measured", ref=source)
+    own = {"description": f"{about['device']}, as the loop of bench/loop uses it", "host_cpu": about["host_cpu"]}
+    return HardwareProfile.model_validate({"name": "cpu_loop", **own, **quantities})
 
 
 def settings_of(content: Mapping[str, Any]) -> LoopSettings:

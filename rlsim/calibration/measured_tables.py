@@ -167,7 +167,7 @@ def _write_circumstances(
         "notes": _LISTS["notes"],
         "operations": {layout.name: {"rows_kept": len(table[LATENCY])} for layout, table in tables.items()},
         "unsupported": sorted({record.unsupported for record in measured.records if record.unsupported}),
-        "host": {name: value for name, value in asdict(rates.host).items() if value is not None},
+        "host": dict(rates.host),
         "self_check": check.summary(),
         "efficiency": efficiencies_as_yaml(rates.efficiency),
         "training": dict(rates.training),

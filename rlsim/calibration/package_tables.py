@@ -83,14 +83,23 @@ def find_package(source: Path | None) -> Package:
     Raises InputError that says how to install it.
     """
     if source is not None:
-        if not (source / "systems" / "data").is_dir():
-            raise InputError(f"{source.name}: holds no systems/data folder of {DISTRIBUTION}")
-        found = sorted(source.parent.glob(f"{PACKAGE}-*.dist-info"))
-        return Package(source / "systems", found[-1].name.split("-")[1].removesuffix(".dist") if found else "unknown")
+        return package_in(source, DISTRIBUTION, source.name)
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise InputError(f"{DISTRIBUTION} is not installed; install it with: pip install 'rlsim[aic]'")
     return Package(Path(spec.origin).parent / "systems", metadata.version(DISTRIBUTION))
+
+
+def package_in(folder: Path, distribution: str, where: str) -> Package:
+    """The package unpacked in ``folder``, which holds ``systems/``; its version is that of the metadata beside it.
+
+    where: the folder, for messages.
+    """
+    if not (folder / "systems" / "data").is_dir():
+        raise InputError(f"{where}: holds no systems/data folder of {distribution}")
+    found = sorted(folder.parent.glob(f"{distribution.replace('-', '_')}-*.dist-info"))
+    version = found[-1].name.split("-")[1].removesuffix(".dist") if found else "unknown"
+    return Package(folder / "systems", version, distribution)
 
 
 def read_sheet(package: Package, system: str) -> Sheet:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from pandas import Series
 from scipy.optimize import isotonic_regression
 
 from rlsim.calibration.columns import Columns, Lines, group_ids, lines_along, row_count, take
@@ -47,11 +48,9 @@ def not_positive(table: Columns) -> BoolArray:
 
 def duplicated(table: Columns, names: Sequence[str]) -> BoolArray:
     """All but the fastest row of each key (an engine that autotunes takes the fastest kernel)."""
-    order = np.lexsort((table["latency_s"], group_ids(table, names)))
-    ids = group_ids(table, names)[order]
-    later = np.concatenate([[False], ids[1:] == ids[:-1]]) if len(ids) else np.zeros(0, bool)
+    order = np.argsort(table["latency_s"], kind="stable")
     mask = np.zeros(row_count(table), dtype=bool)
-    mask[order[later]] = True
+    mask[order] = Series(group_ids(table, names)[order]).duplicated()
     return mask
 
 
@@ -158,13 +157,8 @@ def balanced_slower_than_uneven(table: Columns, others: Sequence[str]) -> BoolAr
 
 def _groups_above(groups: IntArray, ratio: FloatArray, limit: float) -> BoolArray:
     """Rows of the groups whose median ratio exceeds the limit; NaN does not count."""
-    mask = np.zeros(len(groups), dtype=bool)
-    order = np.argsort(groups, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-        known = ratio[rows][~np.isnan(ratio[rows])]
-        if len(known) and np.median(known) > limit:
-            mask[rows] = True
-    return mask
+    medians = Series(ratio).groupby(groups).transform("median")
+    return np.asarray(medians > limit)
 
 
 def monotone(table: Columns, sizes: Sequence[str], others: Sequence[str]) -> FloatArray:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.calibration.columns import Columns, Efficiencies, take
+from rlsim.calibration.columns import BOUND_RATIO, Columns, Efficiencies, efficiency, take
 from rlsim.calibration.lower_bounds import element_bytes, least_time, least_work
 from rlsim.calibration.package_tables import Sheet
 from rlsim.calibration.table_checks import BULK_S, GRAPH_LAUNCH_S, LAUNCH_BOUND_S
 from rlsim.tables.files import LATENCY, TableLayout, write_columns
 from rlsim.tables.operators import Efficiency
-from rlsim.units import BoolArray, FloatArray
+from rlsim.units import FloatArray
 
 MANTISSA_BITS = 11
 """Bits kept of a latency: a relative error below 2**-12, far below the noise of any measurement, at half the size."""
@@ -22,8 +22,6 @@ BULK_GEMM_M, BULK_GEMM_NK = 4096, 1024
 """Products that show the compute efficiency: at least so many rows, and so wide."""
 SKINNY_GEMM_M = 16
 """Products that show the memory efficiency: at most so many rows."""
-BOUND_RATIO = 2.0
-"""How far compute and memory time must be apart for a row to count as bound by the larger."""
 FEWEST_ROWS = 20
 """Rows that an efficiency must rest on."""
 
@@ -87,14 +85,7 @@ def _fit(name: str, rows: Columns, sheet: Sheet) -> Efficiency:
         whole = (rows["expert_parallel"] == 1) & (rows["distribution"] == "balanced")
         by_compute, by_memory = by_compute & whole, by_memory & whole
 
-    def share(chosen: BoolArray, ideal: FloatArray, quantile: float) -> float | None:
-        if chosen.sum() < FEWEST_ROWS:
-            return None
-        return round(float(np.quantile(ideal[chosen] / latency[chosen], quantile)), 4)
-
-    by_both = ((by_compute, compute_s), (by_memory, memory_s))
-    compute, memory = ([share(*bound, q) for q in (0.5, 0.9)] for bound in by_both)
     tiny = np.maximum(compute_s, memory_s) < LAUNCH_BOUND_S
     launch_bound = name != "moe" and tiny.sum() >= FEWEST_ROWS and np.median(latency[tiny]) < GRAPH_LAUNCH_S
-    floor_s = float(f"{np.median(latency[tiny]):.4g}") if launch_bound else None
-    return Efficiency(compute[0], compute[1], memory[0], memory[1], floor_s)
+    computed, moved = (ideal[rows] / latency[rows] for rows, ideal in ((by_compute, compute_s), (by_memory, memory_s)))
+    return efficiency(computed, moved, FEWEST_ROWS, float(np.median(latency[tiny])) if launch_bound else None)

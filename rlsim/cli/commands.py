@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rlsim.cli import calibrate, catalogue, guidance, planning, project, readers, validate
-from rlsim.cli.groups import Commands, listed
+from rlsim.cli.groups import FORMER, Commands, listed
 from rlsim.cli.main import BAD_INPUT
 from rlsim.errors import InputError, shortened
 
@@ -82,21 +82,9 @@ def run(words: Sequence[str]) -> object:
         raise InputError(_wrong_words(error)) from error
 
 
-REMOVED = {
-    "--near-evidence": "plan looks at all layouts; rlsim project names the nearest measured runs of each",
-    "--confidence": "constraints of a plan hold with 90 %; rlsim.Objective(confidence=...) says else",
-    "--memory-headroom": "a plan leaves 10 % of memory free; rlsim.SearchLimits(memory_headroom=...) says else",
-    "--any-domain": "tensor and expert parallelism of a plan stay within one NVLink domain",
-    "--drafter": "plan varies the scenario's own drafter; set speculation.* for another one",
-    "--target-step-s": "write --objective gpus=SECONDS",
-    "--dask": "only sweep runs on a Dask scheduler; other commands take --jobs",
-}
-"""Options that commands had once, and what to do instead."""
-
-
 def _wrong_words(error: Any) -> str:
     """What is wrong with the words on the command line; the whole help where there are none."""
-    if hint := REMOVED.get(getattr(error, "option_name", "")):
+    if hint := FORMER["removed"].get(getattr(error, "option_name", "")):
         return f"{error.option_name}: {hint}"
     if error.ctx is None:
         return str(error.format_message())

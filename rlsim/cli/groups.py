@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from rlsim.cli.direct import said_of
 from rlsim.errors import InputError
+from rlsim.files.yaml import lists_beside
 
 
 class Commands(typer.Typer):
@@ -48,32 +49,9 @@ def described(function: Any) -> Any:
     return twin
 
 
-JOBS = {
-    "--check-loop": "check-loop",
-    "--cases": "cases",
-    "--device": "device",
-    "--from": "import",
-    "--from-measurements": "measurements",
-    "--from-steps": "own",
-    "--from-curves": "curves",
-    "--jointly": "fit",
-    "--from-iterations": "fit",
-    "--from-training": "fit",
-    "--from-transfers": "fit",
-    "--refit": "fit",
-    "--published": "published",
-    "--cross": "cross",
-}
-"""Sub-command of each former option; of several that are given the first here counts."""
-SWITCHES = ("--check-loop", "--refit", "--published", "--cross")
-GONE = {
-    "--write-accuracy": "docs/ACCURACY.md is written by `python -m research.accuracy` in a checkout",
-    "--date": "docs/ACCURACY.md is written by `python -m research.accuracy` in a checkout",
-    "--sweep": "sweeps of engine iterations are compared by `python -m research.sweeps FILE` in a checkout",
-}
-
-COURSES = ("--within", "--draft-length")
-"""Former options of curves over training steps, which `python -m research.acceptance` fits; left out."""
+FORMER: dict[str, Any] = lists_beside(__file__, "former.yaml")
+"""What options that commands had once are now."""
+JOBS: dict[str, str] = FORMER["jobs"]
 
 
 class FormerWords(TyperGroup):
@@ -90,9 +68,9 @@ class FormerWords(TyperGroup):
         words = [
             part
             for word in args
-            for part in (word.split("=", 1) if word.split("=", 1)[0] in (*JOBS, *COURSES) else [word])
+            for part in (word.split("=", 1) if word.split("=", 1)[0] in (*JOBS, *FORMER["curves"]) else [word])
         ]
-        for option, reason in GONE.items():
+        for option, reason in FORMER["gone"].items():
             if any(word.split("=", 1)[0] == option for word in words):
                 raise InputError(f"{option}: {reason}")
         known = [option for option, job in JOBS.items() if option in words and job in self.commands]
@@ -103,11 +81,11 @@ class FormerWords(TyperGroup):
         for option in known:
             while option in left:
                 place = left.index(option)
-                taken = left[place : place + (1 if option in SWITCHES else 2)]
+                taken = left[place : place + (1 if option in FORMER["switches"] else 2)]
                 del left[place : place + len(taken)]
                 keeps_name = (job == "cases" and option == "--device") or (job == "published" and option == "--cross")
                 out += taken if keeps_name else taken[1:]
-        for option in COURSES if job == "curves" else ():
+        for option in FORMER["curves"] if job == "curves" else ():
             while option in left:
                 del left[left.index(option) : left.index(option) + 2]
         former = " ".join(known)

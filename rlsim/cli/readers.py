@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlsim.cli.output import given_scenario, print_answer, step_range, terminal_style
 from rlsim.files.progress import ProgressLine
-from rlsim.readers.traces.form import Format
+from rlsim.readers.traces import Format
 
 if TYPE_CHECKING:
     from rlsim.report.folder import Content

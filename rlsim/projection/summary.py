@@ -78,6 +78,11 @@ def speedups(before: Timed, after: Timed) -> tuple[Interval, Interval]:
     return rollout, around(before.step_s / after.step_s, drawn.step_factor / other.step_factor)
 
 
+def contract_name(phase: str, mode: str) -> str:
+    """The phase that logs call so, or step; a synchronous weight update is told with all that stands around it."""
+    return "step" if phase == "step" else "prepare_s" if phase == "refit" and mode == "sync" else f"{phase}_s"
+
+
 def mean_value(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> float:
     """Mean of a value of the measured steps."""
     return float(np.mean(step_values(run, of)))

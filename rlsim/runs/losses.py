@@ -7,7 +7,7 @@ the step answers to its phases (:class:`rlsim.projection.uncertainty.response.St
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -50,25 +50,24 @@ class Losses:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The undisturbed steps of a run, shape (replications, steps), and its blocks in order."""
+    """The undisturbed steps of a run: values of its chapters, shape (replications, steps) each, and blocks in order."""
 
-    plain_s: FloatArray
-    generation_s: FloatArray
-    exposed_s: FloatArray
-    validation_s: FloatArray
+    values: Mapping[str, FloatArray]
     blocks: tuple[BlockRecord, ...]
 
     @classmethod
     def of(cls, chapters: Sequence[ChapterRecord]) -> Course:
         """The chapters, one after the other."""
+        parts = {
+            name: [np.asarray(one.values[name], dtype=np.float64) for one in chapters] for name in chapters[0].values
+        }
+        values = {name: np.concatenate(each, axis=1) for name, each in parts.items()}
+        return cls(values, tuple(block for one in chapters for block in one.blocks))
 
-        names = ("step_s", "generation_s", "exposed_generation_s", "validation_s")
-        plain_s, generation_s, exposed_s, validation_s = (
-            np.concatenate([np.asarray(one.values[name], dtype=np.float64) for one in chapters], axis=1)
-            for name in names
-        )
-        blocks = tuple(block for one in chapters for block in one.blocks)
-        return cls(plain_s, generation_s, exposed_s, validation_s, blocks)
+    @property
+    def plain_s(self) -> FloatArray:
+        """Seconds of every undisturbed step."""
+        return self.values["step_s"]
 
     @property
     def replications(self) -> int:
@@ -85,7 +84,8 @@ class Course:
         """What the first batch takes beyond a later one: an asynchronous pool starts empty, at first and again."""
         if self.blocks[0].step_response.generation_ratio is None:
             return 0.0
-        return max(0.0, float(self.exposed_s[:, 0].mean() - self.exposed_s[:, 1:].mean())) if self.steps > 1 else 0.0
+        exposed_s = self.values["exposed_generation_s"]
+        return max(0.0, float(exposed_s[:, 0].mean() - exposed_s[:, 1:].mean())) if self.steps > 1 else 0.0
 
     @property
     def steps(self) -> int:
@@ -165,7 +165,7 @@ class _History:
             found["stalls"] = (hit * stalls.seconds, hit)
         validation = self._conditions.validation
         if validation is not None and due(validation.every_steps, step):
-            found["validation"] = (self._course.validation_s[own, step], np.ones_like(plain_s))
+            found["validation"] = (self._course.values["validation_s"][own, step], np.ones_like(plain_s))
         exposed_s = plain_s + sum((seconds for seconds, _ in found.values()), self._none)
         before_s, waited_s = self._kept.undone_s, self._kept.pass_step(step, exposed_s)
         if waited_s is not None:
@@ -207,7 +207,7 @@ class _History:
         if faults is None or not self._replica_rate:
             return None
         asynchronous = block.step_response.generation_ratio is not None
-        pace_s = (self._course.plain_s if asynchronous else self._course.generation_s)[own, step]
+        pace_s = self._course.values["step_s" if asynchronous else "generation_s"][own, step]
         count = rng.poisson(self._replica_rate * pace_s).astype(np.float64)
         away_s = count * (faults.replica_restart_s + block.redo_s) / self._replicas_in_all
         ones = np.ones_like(pace_s)

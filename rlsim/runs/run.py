@@ -168,7 +168,7 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
     """Add a run up. Raises Infeasible where failures leave it hardly any progress."""
     course = Course.of(chapters)
     losses = losses_of(scenario, course)
-    columns = _columns(chapters, course, losses)
+    columns = _columns(course, losses)
     ledger = _ledger(scenario, course, losses)
     seconds = math.fsum(loss.seconds.mean for loss in ledger.values())
     draws = _draws(scenario, course, losses)
@@ -202,14 +202,13 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
     return Summed(side, draws)
 
 
-def _columns(chapters: Sequence[ChapterRecord], course: Course, losses: Losses) -> dict[str, FloatArray]:
+def _columns(course: Course, losses: Losses) -> dict[str, FloatArray]:
     """Values of every step, mean over replications, shape (steps,) each."""
 
     def mean(name: str) -> FloatArray:
         if name in ENGINES:
             return np.array([float(getattr(block, name)) for block in course.by_step()])
-        parts = [np.asarray(one.values[name], dtype=np.float64).mean(axis=0) for one in chapters]
-        return np.concatenate(parts)
+        return np.asarray(course.values[name].mean(axis=0))
 
     causes = {"steps": course.mean_s, **losses.by_step}
     step_s = np.asarray(sum(causes[cause] for cause in CAUSES), dtype=np.float64)
@@ -236,7 +235,7 @@ def _draws(scenario: Scenario, course: Course, losses: Losses) -> FloatArray:
 
 def _validation(scenario: Scenario, course: Course) -> FloatArray:
     """Draws of the seconds of all validations: generated ones have the error of generation, stated ones none."""
-    seconds = course.validation_s.mean(axis=0)
+    seconds = course.values["validation_s"].mean(axis=0)
     generated = scenario.run and scenario.run.validation and scenario.run.validation.samples
     return _modelled(course, seconds, "generation_factors") if generated else np.full(DRAWS, float(seconds.sum()))
 

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 from virtual_gpu import DISPATCH_S, KERNEL_S, LINK_BYTES_PER_S, MEMORY_BYTES, virtual_gpu
 
-from bench import recording, run
+from bench import operators, recording, run, speculation
 from bench.attention import KERNELS
 from bench.cases import COLLECTIVES, HANDED_OVER, Case, is_isolated
 from bench.measurements import Measurement, Measurements, read_measurements
@@ -19,9 +19,9 @@ from bench.operators import OPERATORS, prepare
 from bench.timing import StopRule, Watch
 from bench.training import NEEDS_GRADIENTS
 from bench.workbench import Workbench
+from research.assumptions.cases import AssumptionAxes, wider_list, with_assumptions
 from research.assumptions.check import check_assumptions
-from rlsim.calibration.case_axes import GPU_FULL, GPU_QUICK, AssumptionAxes
-from rlsim.calibration.cases import cases_of
+from rlsim.calibration.cases import GPU_QUICK, cases_of
 from rlsim.calibration.device_profile import rates_of
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import SelfCheck
@@ -36,11 +36,11 @@ ASSUMED = AssumptionAxes(
 )  # fmt: skip
 AXES = replace(
     GPU_QUICK, checked_layers=4, rows=(1, 16, 64), batches=(1, 16, 64), queries=(1, 4), contexts=(1024, 8192),
-    moe_tokens=(16,), train_tokens=(1024,), copy_bytes=(2**26,), max_head_rows=64, assumed=ASSUMED,
+    moe_tokens=(16,), train_tokens=(1024,), copy_bytes=(2**26,), max_head_rows=64,
     composites=((1, 0, 1024), (16, 3, 8192), (64, 0, 1024)),
 )  # fmt: skip
 """Axes of few values, among them those of the engine steps, so that little is interpolated; true dimensions."""
-SMALL = cases_of(AXES, on_gpu=True)
+SMALL = with_assumptions(cases_of(AXES, on_gpu=True), AXES, ASSUMED, on_gpu=True)
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +145,46 @@ def test_every_attention_kernel_can_be_captured(kernel: str) -> None:
             assert one_record(case, on).sample
 
 
+def test_waiting_for_the_device_inside_a_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = speculation.verify
+
+    def waiting(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, count = exact(*arguments)
+        count.max().item()
+        return tokens, count
+
+    monkeypatch.setattr(speculation, "verify", waiting)
+    with virtual_gpu():
+        on = Workbench(GPU, SMALL.models)
+        assert "capturing" in one_record(case_of("speculative_step", mode="graph"), on).unsupported
+        assert one_record(case_of("speculative_step", mode="eager"), on).sample
+
+
+def test_a_tensor_left_on_the_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_device = operators.rope_table
+    monkeypatch.setattr(operators, "rope_table", lambda rows, width, _: on_device(rows, width, torch.device("cpu")))
+    with virtual_gpu():
+        assert "device" in one_record(case_of("rotary"), Workbench(GPU, SMALL.models)).unsupported
+
+
+def test_a_kernel_that_no_operator_counts_shows_in_the_self_check(
+    records: Measurements, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    forward = speculation.decoder_layer
+    monkeypatch.setattr(speculation, "decoder_layer", lambda x, *rest: forward(x + 0.0 * x, *rest))
+    axes = replace(AXES, models=("qwen3-8b",), rows=(1, 2), composites=((1, 0, 1024),))
+    with virtual_gpu():
+        longer = run.run(cases_of(axes, on_gpu=True), "cuda", tmp_path, progress=False).whole
+    errors = [check_of(whole, tmp_path / str(id(whole))).points[0].error for whole in (records, longer)]
+    assert errors[1] < errors[0] - 0.01
+
+
 def test_the_full_list_fits_into_memory() -> None:
     """The cases of each operator that move most, with what is kept between cases, in 60 % of an H200's memory.
 
     Without training: under autograd torch tells a fused attention kernel from a naive one only on a real device.
     """
-    wanted = cases_of(GPU_FULL, on_gpu=True)
+    wanted = wider_list("cuda", quick=False)
     cases = [case for case in wanted.cases if case.op not in {*NEEDS_GRADIENTS, *COLLECTIVES} and not is_isolated(case)]
     largest = [max((case for case in cases if case.op == op), key=volume) for op in sorted({case.op for case in cases})]
     with virtual_gpu() as gpu, torch.inference_mode():

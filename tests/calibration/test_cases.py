@@ -4,9 +4,22 @@ import pytest
 
 from bench.cases import COLLECTIVES, COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, is_isolated, read_cases, write_cases
 from bench.operators import OPERATORS
-from rlsim.calibration.case_axes import CPU_FULL, CPU_QUICK, GPU_FULL, GPU_QUICK, CaseAxes
-from rlsim.calibration.cases import DISTRIBUTIONS, case_list, cases_of, dims_of, gemm, moe, prefill_attention
-from rlsim.calibration.chain_cases import depth_iteration, draft_passes, trained_layer
+from research.assumptions.cases import depth_iteration, draft_passes, wider_list
+from rlsim.calibration.cases import (
+    CPU_FULL,
+    CPU_QUICK,
+    DISTRIBUTIONS,
+    GPU_FULL,
+    GPU_QUICK,
+    CaseAxes,
+    case_list,
+    cases_of,
+    dims_of,
+    gemm,
+    moe,
+    prefill_attention,
+    trained_layer,
+)
 from rlsim.calibration.selfcheck import card_of
 from rlsim.loading.models import load_card
 from rlsim.schema.drafter import default_eagle3_draft
@@ -17,7 +30,8 @@ AXES = [(GPU_QUICK, True), (GPU_FULL, True), (CPU_QUICK, False), (CPU_FULL, Fals
 
 @pytest.mark.parametrize(("axes", "on_gpu"), AXES)
 def test_lists_are_complete_and_without_duplicates(axes: CaseAxes, on_gpu: bool) -> None:
-    cases = cases_of(axes, on_gpu).cases
+    cases = wider_list("cuda" if on_gpu else "cpu", quick=axes in (GPU_QUICK, CPU_QUICK)).cases
+    assert [case for case in cases if case in (own := cases_of(axes, on_gpu).cases)] == own
     assert len({case.key for case in cases}) == len(cases)
     linked, apart = {"host_to_device", "device_to_host", "host_weight_copy"}, set(COLLECTIVES)
     wanted = set(OPERATORS) | apart | {HANDED_OVER} if on_gpu else (set(OPERATORS) | apart) - linked
@@ -53,7 +67,7 @@ def test_declared_work_of_what_stands_beside_assumptions() -> None:
     draft, few, many = dims.draft_layer, *(draft_passes("qwen3-8b", dims, 1, (1, k, 8), "eager") for k in (2, 3))
     matrices = draft.hidden * (2 * draft.qkv_width + draft.heads * draft.head_dim + 3 * draft.width + draft.vocabulary)
     assert many.bytes - few.bytes == pytest.approx(2 * matrices, rel=0.01)
-    copies = [case for case in case_list("cuda", False).cases if case.op in ("weight_copy", HANDED_OVER)]
+    copies = [case for case in wider_list("cuda", False).cases if case.op in ("weight_copy", HANDED_OVER)]
     assert {case.bytes / case.number("bytes") for case in copies if case.text("path") == "tensors"} == {2.0}
     assert {case.bytes / case.number("bytes") for case in copies if case.op == "weight_copy"} == {2.0, 6.0}
     eager, replayed = (
@@ -63,9 +77,9 @@ def test_declared_work_of_what_stands_beside_assumptions() -> None:
 
 
 def test_isolated_cases_are_those_of_a_compiler_and_of_several_processes() -> None:
-    found = {(case.op, case.text("mode")) for case in case_list("cuda", False).cases if is_isolated(case)}
+    found = {(case.op, case.text("mode")) for case in wider_list("cuda", False).cases if is_isolated(case)}
     assert found == {("depth_iteration", COMPILED), (HANDED_OVER, "")}
-    assert not any(is_isolated(case) for case in case_list("cpu", False).cases)
+    assert not any(is_isolated(case) for case in wider_list("cpu", False).cases)
 
 
 def test_routing_is_measured_as_scenarios_can_name_it() -> None:

@@ -11,8 +11,7 @@ import pytest
 from bench.cases import Case, CaseList
 from bench.measurements import Measurement, Measurements, Metadata, Sample, read_measurements, write_measurements
 from rlsim.calibration.calibrate import calibrate_measurements, compare, profile_name
-from rlsim.calibration.case_axes import CPU_QUICK
-from rlsim.calibration.cases import case_list, collectives, engine_step
+from rlsim.calibration.cases import CPU_QUICK, case_list, collectives, engine_step
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import CheckedPoint, SelfCheck, card_of, check_text
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES, elementwise
@@ -149,7 +148,7 @@ def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_
     path = measurements(tmp_path, wanted, wanted.cases, replace(SOME_GPU, device="NVIDIA H200"))
     result = calibrate_measurements(path, tmp_path, merge_over="vllm")
     shipped, made = load_profile("h200_sxm"), load_profile(result.profile)
-    assert result.name == "h200_sxm"
+    assert result.profile.name == "h200_sxm.yaml"
     assert made.bf16_flops == shipped.bf16_flops
     assert made.host_link_bandwidth_bytes_per_s.source == "measured"
     assert made.eager_launch_s == shipped.eager_launch_s, "an engine's own launches are known of this device"

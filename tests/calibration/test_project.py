@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from bench.measurements import Metadata
 from rlsim.calibration import cases
-from rlsim.calibration.case_axes import CPU_QUICK
-from rlsim.calibration.device_profile import DeviceRates, HostSeconds, profile_of
+from rlsim.calibration.cases import CPU_QUICK
+from rlsim.calibration.device_profile import LAUNCHES, DeviceRates, profile_of
 from rlsim.cli.commands import app_of
 from rlsim.errors import InputError
 from rlsim.tables.operators import OperatorTables
@@ -70,7 +70,7 @@ def test_a_profile_measured_on_this_machine_projects_a_small_model(calibrated: P
 
 @pytest.mark.parametrize("rate", [4e5, 4e9])
 def test_messages_that_a_busy_machine_held_up_are_no_link(rate: float) -> None:
-    host = HostSeconds(1e-6, 1e-6, 1e-6)
+    host = dict.fromkeys(LAUNCHES, 1e-6)
     rates = DeviceRates({"bf16": 1e11}, 2e10, None, rate, 5e-5, 1e-6, host, {}, {})
     metadata = Metadata("1", "quick", "2026-01-01", "a core", "cpu", 2, 10**10, "2", "a core", 10**10)
     link = profile_of("some_core", "none", rates, metadata).nvlink_bandwidth_bytes_per_s

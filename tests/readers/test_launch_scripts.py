@@ -284,6 +284,7 @@ HARMFUL = {
     "recursion": "f() { f; f; }\nf\n",
     "itself": "source run.sh\nsource run.sh\n",
     "growth": "a=xxxxxxxxxxxxxxxx\n" + "a=$a$a$a$a\n" * 40,
+    "array": "a=(x)\n" + 'a+=("${a[@]}")\n' * 40,
     "deep": "if true; then\n" * 200,
     "nested": "echo " + "$(echo " * 200 + ")" * 200,
     "outside": "source ../../etc/passwd.sh\nbash /etc/harm.sh\n",

@@ -112,6 +112,9 @@ def test_parquet_reads_numbers_alone(tmp_path: Path) -> None:
         requests_of(tmp_path / "t.parquet", column="text")
     with pytest.raises(InputError, match="no column 'nowhere'"):
         requests_of(tmp_path / "t.parquet", column="nowhere")
+    parquet.write_table(pa.table({"prompt_id": ["a", "b"]}), tmp_path / "named.parquet")
+    with pytest.raises(InputError, match="no numbers"):
+        requests_of(tmp_path / "named.parquet", column="prompt_id")
     by_number = pa.table({"output_tokens": [5.0, 6.0, 7.0], "group": [4, 9, 4]})
     parquet.write_table(by_number, tmp_path / "n.parquet", row_group_size=1)
     groups = requests_of(tmp_path / "n.parquet").groups

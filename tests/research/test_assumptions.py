@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.cases import COMPILED, HANDED_OVER, Case, ModelDims
+from bench.cases import COMPILED, HANDED_OVER, Case, ModelDims, read_cases
 from bench.measurements import Facts, Measurement, Measurements, Metadata, Sample
 from research.assumptions import __main__ as program
 from research.assumptions import check
+from research.assumptions.cases import depth_iteration
 from research.assumptions.launches import launch_assumptions
 from research.assumptions.rows import Assumption, Basis
 from research.assumptions.training import training_assumptions
 from research.assumptions.transfers import transfer_assumptions
 from rlsim.calibration.calibrate import calibrate_measurements
-from rlsim.calibration.cases import case_list, dims_of
-from rlsim.calibration.chain_cases import depth_iteration, trained_layer
+from rlsim.calibration.cases import dims_of, trained_layer
 from rlsim.costs.engine.iteration import COMPILED_LAUNCH
 from rlsim.costs.engine.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, UNCOMPILED_LAUNCHES
 from rlsim.loading.models import load_card
@@ -159,7 +159,9 @@ def test_used_values_are_those_of_the_loaded_objects() -> None:
 def test_the_program_prints_a_table_for_each_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = case_list("cuda", True)
+    monkeypatch.setattr("sys.argv", ["assumptions", "--cases", str(tmp_path / "cases.json"), "--quick"])
+    program.main()
+    wanted = read_cases(tmp_path / "cases.json")
     path = measurements(tmp_path, wanted, wanted.cases, GPU)
     calibrate_measurements(path, tmp_path)
     monkeypatch.setattr("sys.argv", ["assumptions", str(path), str(tmp_path)])

@@ -23,9 +23,8 @@ def course(steps: int, replications: int = 1) -> Course:
     """Synchronous steps of 10 s: 6 of generation, 1 of log-probs, 2 of training, 1 of all else."""
     response = StepResponse(GENERATION_S, 1.0, 2.0, 0.0, 1.0)
     block = BlockRecord(0, steps, asdict(response), [1.0], [1.0], 8.0, 300.0, REDO_S)
-    shape = (replications, steps)
-    times = [np.full(shape, value) for value in (STEP_S, GENERATION_S, GENERATION_S, 0.0)]
-    return Course(*times, (block,))
+    times = {"step_s": STEP_S, "generation_s": GENERATION_S, "exposed_generation_s": GENERATION_S, "validation_s": 0.0}
+    return Course({name: np.full((replications, steps), value) for name, value in times.items()}, (block,))
 
 
 def lost(scenario: Scenario, steps: int = 400) -> Losses:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +56,6 @@ class Asked:
     environment_s: float | None = None
     smaller_device: str | None = None
     """``hardware`` is not the user's word: it was taken because this device is too small for the layout."""
-
-    @property
-    def larger_devices(self) -> tuple[Asked, ...]:
-        """The same with each device of more memory than the assumed one, the least first; none where one is stated."""
-        if self.hardware is not None:
-            return ()
-        return tuple(
-            replace(self, hardware=larger, smaller_device=smaller)
-            for smaller, choices in LARGER.items()
-            for larger in choices
-        )
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def read_tree(
 
 def override_list(path: Path) -> list[str]:
     """Overrides of a file that is a list of them, as Hydra writes into ``.hydra/overrides.yaml``; else none."""
-    value = _document(path)
+    value = document_in(path)
     return [str(item) for item in value] if isinstance(value, list) and all(isinstance(i, str) for i in value) else []
 
 
@@ -58,7 +58,8 @@ def shipped_layer(name: str) -> Layer:
     return Layer(f"rlsim's defaults ({name})", read_value(path), own=True)
 
 
-def _document(path: Path) -> Any:
+def document_in(path: Path) -> Any:
+    """The value of a configuration file. Raises InputError where it is none, or too large."""
     if path.suffix.lower() not in _SUFFIXES:
         raise InputError(f"{shown_path(path)}: is no .yaml file, .toml file or launch script (.sh)")
     text = read_text(path, DOCUMENT_BYTES)
@@ -98,7 +99,7 @@ class _Reading:
             raise InputError(f"{where}: inherits from itself (defaults)")
         if self._count > MAX_FILES:
             raise InputError(f"{where}: more than {MAX_FILES} files are inherited (defaults)")
-        document = _document(path)
+        document = document_in(path)
         if not isinstance(document, dict):
             raise InputError(f"{where}: expected a mapping of keys to values")
         parents = document.get("defaults")

@@ -6,8 +6,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, cached_property, partial
+from dataclasses import field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,14 @@ class Framework:
     shipped: Mapping[str, Sequence[str]]
     start: Sequence[str]
     start_asynchronous: Sequence[str]
-    form: str
     entry: Mapping[str, Mapping[str, str]]
-    renamed: Mapping[str, str]
-    begin: Mapping[str, Any]
-    dashes: bool
     facts: Callable[[Reader], Facts]
     idle: Mapping[str, Mapping[str, Any] | Test]
     assumptions: Sequence[tuple[Test | None, str, Sequence[str]]]
+    form: str = "yaml"
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    begin: Mapping[str, Any] = field(default_factory=dict)
+    dashes: bool = False
 
     @property
     def hydra(self) -> bool:
@@ -123,37 +123,32 @@ def framework_of(name: str) -> Framework:
     """The framework of the table ``keys/NAME.yaml``, or of the one whose words it has."""
     if name in FORKS:
         return replace(framework_of(FORKS[name]), name=name)
-    table = read_yaml(Path(__file__).parent / "keys" / f"{name.replace('-', '_')}.yaml")
-    sections = {f"{name}/": f"{section}." for name, section in table.pop("sections", {}).items()}
-
-    full = partial(_written_out, sections=sections)
-    rows = {target: dict([row.split()]) if isinstance(row, str) else row for target, row in table["rows"].items()}
-    known: dict[str, Test] = {}
-    known.update({name: Formula(text, known) for name, text in full(table.get("tests", {})).items()})
-    said = {name: Formula(str(text), known) for name, text in full(table.get("facts", {})).items()}
-    elsewhere = [key for formula in said.values() for key in formula.keys]
+    given = read_yaml(Path(__file__).parent / "keys" / f"{name.replace('-', '_')}.yaml")
+    sections = {f"{name}/": f"{section}." for name, section in given.pop("sections", {}).items()}
+    given["rows"] = {
+        target: dict([row.split()]) if isinstance(row, str) else row for target, row in given["rows"].items()
+    }
+    table = _written_out(given, sections)
+    tests: dict[str, Test] = {}
+    tests.update({name: Formula(text, tests) for name, text in table.get("tests", {}).items()})
+    facts = {name: Formula(str(text), tests) for name, text in table.get("facts", {}).items()}
+    elsewhere = [key for formula in facts.values() for key in formula.keys]
+    as_given = ("name", "node_size", "shipped", "start", "form", "renamed", "begin", "dashes")
     return Framework(
-        name=table["name"],
-        rows=table_rows(full(rows), known),
+        **{name: table[name] for name in as_given if name in table},
+        rows=table_rows(table["rows"], tests),
         irrelevant=_dotted(table["irrelevant"]),
         not_simulated=_dotted(table["not_simulated"]),
-        elsewhere=(table["model"], *full(table.get("elsewhere", [])), *elsewhere),
-        node_size=full(table["node_size"]),
-        shipped=table["shipped"],
-        start=table["start"],
+        elsewhere=(table["model"], *table.get("elsewhere", []), *elsewhere),
         start_asynchronous=table.get("start_asynchronous", table["start"]),
-        form=table.get("form", "yaml"),
         entry={pattern: options or {} for pattern, options in table.get("entry", {}).items()},
-        renamed=full(table.get("renamed", {})),
-        begin=table.get("begin", {}),
-        dashes=table.get("dashes", False),
-        facts=_facts(table["model"], said, tuple(table.get("settings", {}).items())),
+        facts=_facts(table["model"], facts, tuple(table.get("settings", {}).items())),
         idle={
-            section: known.get(said, Formula(said, known)) if isinstance(said, str) else said
-            for section, said in full(table.get("idle", {})).items()
+            section: tests.get(idle) or Formula(idle, tests) if isinstance(idle, str) else idle
+            for section, idle in table.get("idle", {}).items()
         },
         assumptions=[
-            (test_of(full(one.get("when")), known), one["text"], one["keys"]) for one in table.get("assumptions", [])
+            (test_of(one.get("when"), tests), one["text"], one["keys"]) for one in table.get("assumptions", [])
         ],
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.readers.frameworks.accounting import Accounting, account_for
-from rlsim.readers.frameworks.asked import Asked, Draft, complete, mean_sample_tokens
+from rlsim.readers.frameworks.asked import LARGER, Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
 from rlsim.readers.frameworks.framework import FORKS, Framework, framework_of
 from rlsim.readers.frameworks.launch import Launch, flag_layer, framework_of_file, launch_of, repository_of, starts_run
@@ -133,9 +134,10 @@ def _on_larger_device(
     holds it. Recipes are run by those who publish them: a layout that exceeds a guessed device says that the guess is
     wrong."""
     small = scenario.hardware.name
-    for larger in asked.larger_devices:
-        if larger.smaller_device == small and not _too_small(vary(scenario, {"hardware": larger.hardware})):
-            return _imported(path, tree, *document_of(framework, tree, larger))
+    for larger in LARGER.get(small, ()) if asked.hardware is None else ():
+        if not _too_small(vary(scenario, {"hardware": larger})):
+            again = replace(asked, hardware=larger, smaller_device=small)
+            return _imported(path, tree, *document_of(framework, tree, again))
     return None
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.records import dataclass
-from rlsim.files.yaml import parse_value
+from rlsim.files.yaml import lists_beside, parse_value
+from rlsim.readers.frameworks.files import document_in
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.trees import Layer, Mappings, nested, present
 from rlsim.readers.shell.script import commands_of
@@ -23,11 +21,7 @@ from rlsim.readers.shell.script import commands_of
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".sub")
 """Endings of launch scripts."""
 _VARIABLE = re.compile(r"^([A-Z][A-Z0-9_]*)=(.*)$", re.DOTALL)
-_SLURM = {
-    r"(?:--nodes[= ]|-N\s*)(\d+)": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    r"--(?:gpus-per-node[= ]|gres[= ]gpu:)(?:\w+:)?(\d+)": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
-}
-"""Options of a Slurm header, and the variables that a job has of them."""
+_KNOWN = lists_beside(__file__, "launch.yaml")
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         given = {found[1]: found[2] for word in words if (found := _VARIABLE.match(word))}
         rest = [word for word in words if not _VARIABLE.match(word)]
         text = read_text(path, DOCUMENT_BYTES)
-        for pattern, names in _SLURM.items():
+        for pattern, names in _KNOWN["slurm"].items():
             for number in re.findall(rf"^#SBATCH\s.*?{pattern}", text, re.MULTILINE)[:1]:
                 given = {**dict.fromkeys(names, number), **given}
         folder = root or repository_of(path)
@@ -178,36 +172,15 @@ def plain(text: str) -> Any:
         return text
 
 
-SIGNS = {
-    "nemo-rl": ("policy.generation", "policy.megatron_cfg", "policy.dtensor_cfg", "grpo", "ppo.async_ppo"),
-    "verl": ("actor_rollout_ref",),
-    "skyrl": ("trainer.placement", "generator.inference_engine", "generator.n_samples_per_prompt"),
-    "areal": ("gconfig", "rollout.max_head_offpolicyness"),
-    "roll": ("actor_infer", "actor_train.strategy_args"),
-    "prime-rl": ("orchestrator", "inference.vllm"),
-}
-"""Keys by which a configuration is known."""
-PROGRAMS = {
-    "nemo-rl": r"run_(grpo|vlm_grpo|ppo)\w*\.py",
-    "verl": r"verl\.(trainer\.main_ppo|experimental\.)",
-    "skyrl": r"skyrl\.train\.entrypoints|generator\.inference_engine\.",
-    "slime": r"--rollout-batch-size",
-    "openrlhf": r"openrlhf\.cli\.train_ppo_ray",
-    "roll": r"start_(rlvr|agentic)\w*_pipeline\.py",
-    "trl": r"--num_generations",
-}
-"""What a launch script is known by."""
-
-
 def framework_of_file(path: Path) -> str | None:
     """Name of the framework that a configuration or a launch script is of; None where nothing says it."""
     try:
-        text = read_text(path, DOCUMENT_BYTES)
         if path.suffix.lower() in SCRIPTS:
-            return next((name for name, pattern in PROGRAMS.items() if re.search(pattern, text)), None)
-        value = tomllib.loads(text) if path.suffix == ".toml" else parse_value(text, "", numbered=True)
-    except (InputError, tomllib.TOMLDecodeError, yaml.YAMLError, RecursionError):
+            text = read_text(path, DOCUMENT_BYTES)
+            return next((name for name, one in _KNOWN["programs"].items() if re.search(one, text)), None)
+        value = document_in(path)
+    except InputError:
         return None
     if not isinstance(value, dict):
         return None
-    return next((name for name, signs in SIGNS.items() if any(present(value, sign) for sign in signs)), None)
+    return next((name for name, keys in _KNOWN["keys"].items() if any(present(value, key) for key in keys)), None)

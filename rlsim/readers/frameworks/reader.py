@@ -25,23 +25,47 @@ _WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "fal
 """Texts that the frameworks' YAML 1.1 loaders take for true and false."""
 
 
+MAX_EXPANSION = 200
+"""References that one value may lead to, through others; strings that double at each step end here, not memory."""
+MAX_DEPTH = 40
+"""References that may follow each other from one value on."""
+RESOLVERS: Mapping[str, Callable[..., Any]] = {
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b,
+    "max": lambda *given: max(given),
+    "min": lambda *given: min(given),
+}
+"""Resolvers that NeMo-RL's loader registers (mul, max) and their companions; OmegaConf brings those below."""
+BUILT_IN = ("oc.env", "oc.select")
+_START = re.compile(r"\$\{")
+_NAME = re.compile(r"\s*([^${}:,]*)")
+
+
 class Reader:
-    """Typed values of a configuration; it remembers which keys were asked for.
+    """Typed values of a configuration, interpolations resolved; it remembers which keys were asked for, and where these
+    led.
 
     Every getter gives ``default`` where the key is not there or null, and raises InputError naming file and key where
     its value is of another kind. mean_tokens: mean sample with its prompt, where it is known beside the configuration.
+    Keys that nobody asks for are never resolved: they may refer to what is not there, such as ``${hydra:...}``.
     """
 
     def __init__(self, tree: ConfigTree, mean_tokens: float | None = None) -> None:
         self.where = tree.where
         self.mean_tokens = mean_tokens
         self.read: set[str] = set()
-        self._tree, self._values = tree, Interpolation(tree, self.read)
+        self._tree = tree
+        self._config: Any = None
+        self._costs: dict[str, int] = {}
 
     def value(self, key: str) -> Any:
-        """The resolved value; None where it is not there."""
+        """The resolved value, None where it is not there. Raises InputError where it cannot be resolved."""
+        holder = self._holder(key)
+        if not _interpolated(lookup(self._tree.values, holder)):
+            return self.raw(key)
         self.read.add(key)
-        return self._values.value(key)
+        self._check(holder, ())
+        return self._resolve(key)
 
     def raw(self, key: str) -> Any:
         """What a key holds, references unresolved."""
@@ -99,43 +123,6 @@ class Reader:
         """That a key holds what it must not."""
         return InputError(f"{self.where}: {key}: {problem}, got {shortened(repr(found))}")
 
-
-MAX_EXPANSION = 200
-"""References that one value may lead to, through others; strings that double at each step end here, not memory."""
-MAX_DEPTH = 40
-"""References that may follow each other from one value on."""
-RESOLVERS: Mapping[str, Callable[..., Any]] = {
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b,
-    "max": lambda *given: max(given),
-    "min": lambda *given: min(given),
-}
-"""Resolvers that NeMo-RL's loader registers (mul, max) and their companions; OmegaConf brings those below."""
-BUILT_IN = ("oc.env", "oc.select")
-_START = re.compile(r"\$\{")
-_NAME = re.compile(r"\s*([^${}:,]*)")
-
-
-class Interpolation:
-    """Values of one tree with their interpolations resolved, one key at a time.
-
-    Keys that nobody asks for are never resolved: they may refer to what is not there, such as ``${hydra:...}``.
-    followed: keys that values led to.
-    """
-
-    def __init__(self, tree: ConfigTree, followed: set[str]) -> None:
-        self._tree, self._followed = tree, followed
-        self._config: Any = None
-        self._costs: dict[str, int] = {}
-
-    def value(self, key: str) -> Any:
-        """Value of a dotted key, None where it is not there. Raises InputError where it cannot be resolved."""
-        held = lookup(self._tree.values, self._holder(key))
-        if not _interpolated(held):
-            return lookup(self._tree.values, key)
-        self._check(self._holder(key), ())
-        return self._resolve(key)
-
     def _resolve(self, key: str) -> Any:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
@@ -189,7 +176,7 @@ class Interpolation:
             elif follows != "}":
                 raise self._error(key, f"has an interpolation that rlsim does not resolve: {shortened(text)}")
             names.append(self._holder(_absolute(word, key)))
-        self._followed.update(names)
+        self.read.update(names)
         return names
 
     def _holder(self, key: str) -> str:

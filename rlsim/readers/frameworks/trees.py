@@ -169,16 +169,7 @@ def applied(
     ``key=`` of a key that neither the configuration nor the framework has (Hydra wants ``+key=`` there), and for
     ``~key`` of one that is not set.
     """
-    waiting: list[Layer] = []
-
-    def laid() -> ConfigTree:
-        if not waiting:
-            return tree
-        above = stacked([Layer(tree.where, tree.values, own=True), *waiting], "")
-        given = {**tree.given, **above.given}
-        waiting.clear()
-        return ConfigTree(tree.where, above.values, given, tree.notes)
-
+    values, given = tree.values, dict(tree.given)
     for text in overrides:
         found = _OVERRIDE.match(text)
         if found is None or (found["value"] is None and found["sign"] != "~"):
@@ -186,26 +177,24 @@ def applied(
                 continue
             raise InputError(f"override '{shortened(text)}' is not KEY=VALUE, +KEY=VALUE, ++KEY=VALUE or ~KEY")
         sign, key = found["sign"], found["key"]
-        if sign in ("", "~") and not where and not present(tree.values, key):
-            tree = laid()
-            near = nearest(key)
-            if near != key and not present(tree.values, key):
-                hint = f"; did you mean '{near}'?" if near else ""
-                raise InputError(
-                    f"{tree.where}: override of unknown key '{shortened(key)}'{hint} (+KEY=VALUE adds a key)"
-                )
+        if sign in ("", "~") and not where and not present(values, key) and (near := nearest(key)) != key:
+            hint = f"; did you mean '{near}'?" if near else ""
+            raise InputError(f"{tree.where}: override of unknown key '{shortened(key)}'{hint} (+KEY=VALUE adds a key)")
         if sign == "~":
-            tree = laid()
-            given = {name: origin for name, origin in tree.given.items() if not f"{name}.".startswith(f"{key}.")}
-            tree = ConfigTree(tree.where, without(tree.values, key), given, tree.notes)
+            values = without(values, key)
+            given = {name: origin for name, origin in given.items() if not f"{name}.".startswith(f"{key}.")}
             continue
         try:
-            waiting.append(Layer(where or COMMAND_LINE, nested({key: _value(found["value"], text)})))
+            value = _value(found["value"], text)
         except InputError:
             if not where:
                 raise
-            waiting.append(Layer(where, nested({key: found["value"]})))
-    return laid()
+            value = found["value"]
+        above = nested({key: value})
+        values = merged(values, above)
+        given |= dict.fromkeys((name for name, _ in leaves(above)), where or COMMAND_LINE)
+    check_bounds(values, tree.where)
+    return ConfigTree(tree.where, values, given, tree.notes)
 
 
 def _value(given: str, text: str) -> object:

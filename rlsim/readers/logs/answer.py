@@ -24,7 +24,7 @@ from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.parameters.posterior import SUFFIX, Posterior
 from rlsim.parameters.terms import fitted_of
 from rlsim.projection.efficiency import efficiency_of, measured_beside
-from rlsim.projection.summary import speedups, timed
+from rlsim.projection.summary import contract_name, speedups, timed
 from rlsim.projection.uncertainty.evidence import Evidence, Kind
 from rlsim.projection.uncertainty.learning import simulated_evidence, updated, with_sets
 from rlsim.projection.uncertainty.predictive import around, posterior_of, prediction_of
@@ -37,7 +37,6 @@ from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.results.record import P90_DEVIATIONS
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.trace import StepRecord
 from rlsim.units import FloatArray
 
 POSTERIOR_NAME = f"posterior{SUFFIX}"
@@ -290,17 +289,10 @@ def kinds_of(scenario: Scenario) -> tuple[Kind, ...]:
     return ("step", "logprob", "train", "refit")
 
 
-def seconds_of(step: StepRecord, quantity: str, mode: str) -> float:
-    """Simulated seconds of what logs call ``quantity``."""
-    if quantity == "step":
-        return step.seconds
-    return step.phases["prepare_s" if quantity == "refit" and mode == "sync" else f"{quantity}_s"]
-
-
 def values_of(run: SimulatedVariant, quantity: str) -> FloatArray:
-    """Simulated seconds of a phase in every measured step."""
-    mode = run.scenario.loop.mode
-    return np.array([seconds_of(step, quantity, mode) for steps in run.steps for step in steps])
+    """Simulated seconds of what logs call ``quantity`` in every measured step."""
+    name = contract_name(quantity, run.scenario.loop.mode)
+    return np.array([step.seconds if name == "step" else step.phases[name] for step in run.every_step])
 
 
 def learn_run(scenario: Scenario, steady: Steady, name: str) -> LearnedRun:

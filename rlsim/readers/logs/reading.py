@@ -55,38 +55,25 @@ def read_log(path: Path, advance: Advance = lambda done, total: None) -> RunLog:
 
     Raises InputError naming file and place where it cannot be read, holds no time of a step, or one that is none.
     """
-    scalars = Scalars(shown_path(path))
-    if path.is_dir():
-        form = _read_folder(scalars, path, advance)
-    else:
-        content = read_bytes(path, TRACE_BYTES)
-        if is_event_file(content):
-            form = "TensorBoard"
-            _check_size(len(content), scalars.where)
-            add_events(scalars, content, scalars.where, advance)
-        else:
-            form = add_text(scalars, read_text(path, TRACE_BYTES))
-    return _log(scalars, form)
+    scalars, size = Scalars(shown_path(path)), 0
+    for file in _event_files(path) if path.is_dir() else [path]:
+        content = read_bytes(file, TRACE_BYTES)
+        if file == path and not is_event_file(content):
+            return _log(scalars, add_text(scalars, read_text(path, TRACE_BYTES)))
+        size += len(content)
+        if size > TABLE_BYTES:
+            raise InputError(f"{scalars.where}: event files of more than {TABLE_BYTES / 2**20:,.0f} MiB are not read")
+        add_events(scalars, content, shown_path(file), advance)
+    return _log(scalars, "TensorBoard")
 
 
-def _read_folder(scalars: Scalars, path: Path, advance: Advance) -> str:
+def _event_files(path: Path) -> list[Path]:
     files = sorted(path.glob(EVENT_FILES))
     if not files:
-        raise InputError(f"{scalars.where}: the folder holds no event files of TensorBoard ({EVENT_FILES})")
+        raise InputError(f"{shown_path(path)}: the folder holds no event files of TensorBoard ({EVENT_FILES})")
     if len(files) > MOST_FILES:
-        raise InputError(f"{scalars.where}: holds {len(files):,} event files; at most {MOST_FILES} are read")
-    size = 0
-    for file in files:
-        content = read_bytes(file, TABLE_BYTES)
-        size += len(content)
-        _check_size(size, scalars.where)
-        add_events(scalars, content, shown_path(file), advance)
-    return "TensorBoard"
-
-
-def _check_size(size: int, where: str) -> None:
-    if size > TABLE_BYTES:
-        raise InputError(f"{where}: event files of more than {TABLE_BYTES / 2**20:,.0f} MiB are not read")
+        raise InputError(f"{shown_path(path)}: holds {len(files):,} event files; at most {MOST_FILES} are read")
+    return files
 
 
 def _log(scalars: Scalars, form: str) -> RunLog:

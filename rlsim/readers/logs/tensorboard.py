@@ -9,6 +9,7 @@ values, a scalar as ``simple_value`` or as a tensor of one element. Every check 
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -37,6 +38,7 @@ U32 = NDArray[np.uint32]
 VARINT, EIGHT, COUNTED, FOUR = 0, 1, 2, 5
 """Wire types of protocol buffers (https://protobuf.dev/programming-guides/encoding); groups, 3 and 4, are refused."""
 SIZES = {EIGHT: 8, FOUR: 4}
+_VARINT = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
 _CONTENT = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}
 """Bytes of an element by the DataType of its tensor (tensorflow/core/framework/types.proto)."""
 
@@ -116,7 +118,7 @@ def add_events(scalars: Scalars, content: bytes, where: str, advance: Advance) -
         if size <= SCALAR_BYTES:
             try:
                 _add_event(scalars, content[start : start + size])
-            except (MalformedError, UnicodeDecodeError) as error:
+            except ValueError as error:
                 raise InputError(f"{where}, record {number}: is no event of TensorBoard ({error})") from error
 
 
@@ -181,41 +183,28 @@ def _table() -> U32:
     return table
 
 
-class MalformedError(ValueError):
-    """Bytes that are no message."""
-
-
 def _message(data: bytes) -> dict[tuple[int, int], list[Any]]:
-    """Values of a message by (number, wire type): varints as integers, all others as bytes. Raises MalformedError."""
+    """Values of a message by (number, wire type): varints as integers, all others as bytes. Raises ValueError."""
     out, at = defaultdict[tuple[int, int], list[Any]](list), 0
     while at < len(data):
         key, at = _varint(data, at)
         wire = key & 7
-        size, at = (SIZES.get(wire, 0), at) if wire != COUNTED else _varint(data, at)
+        size, at = _varint(data, at) if wire in (VARINT, COUNTED) else (SIZES.get(wire, len(data)), at)
         if wire == VARINT:
-            value, at = _varint(data, at)
-            out[key >> 3, wire].append(value)
+            out[key >> 3, wire].append(size)
             continue
-        if wire != COUNTED and wire not in SIZES:
-            raise MalformedError(f"wire type {wire}")
         if size > len(data) - at:
-            raise MalformedError("a field is longer than its message")
+            raise ValueError(f"wire type {wire} is none, or its field longer than its message")
         out[key >> 3, wire].append(data[at : at + size])
         at += size
     return out
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for place in range(10):
-        if at >= len(data):
-            raise MalformedError("a number ends with its message")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return value, at
-    raise MalformedError("a number has more than ten bytes")
+    found = _VARINT.match(data, at)
+    if found is None:
+        raise ValueError("a number ends with its message, or has more than ten bytes")
+    return sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(found[0])), found.end()
 
 
 def _add_event(scalars: Scalars, data: bytes) -> None:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Any
 
-from rlsim.errors import InputError, shortened
+from rlsim.errors import InputError
 from rlsim.readers.shell.syntax import skip_bracketed, skip_quoted, tokens
 
-MAX_TEXT = 1_000_000
-"""Characters of one expanded word."""
-MAX_DEPTH = 40
-"""Words that defaults expand to within each other."""
+MAX_TEXT = 5_000_000
+"""Characters of all expanded words together, and words; the longest real script has some 100,000."""
+MOST_CUT = 10_000
+"""Characters of a value that a pattern shortens, since each beginning or end of it is tried."""
+_PLAIN = re.compile(r".[^\\'\"`$]*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _PARAMETER = re.compile(
     r"^(?P<how>[#!]?)(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)$", re.DOTALL
@@ -42,7 +43,7 @@ class Variables:
     arrays: dict[str, list[str]] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     given: frozenset[str] = frozenset()
-    depth: int = 0
+    expanded: int = 0
 
     def value(self, name: str) -> str | None:
         """Text of a variable or parameter; None where it is not set."""
@@ -116,17 +117,14 @@ class _Expanding:
         self.open: str | None = None
 
     def fields(self, word: str, split: bool = True) -> list[str]:
-        self.v.depth += 1
-        if self.v.depth > MAX_DEPTH:
-            raise InputError(f"{self.v.where}: '{shortened(word)}' leads through more than {MAX_DEPTH} variables")
         self._expand(word, split, quoted=False)
-        self.v.depth -= 1
         return self.done if self.open is None else [*self.done, self.open]
 
     def _add(self, text: str) -> None:
         self.open = (self.open or "") + text
-        if len(self.open) > MAX_TEXT:
-            raise InputError(f"{self.v.where}: a word of more than {MAX_TEXT:,} characters")
+        self.v.expanded += 1 + len(text)
+        if self.v.expanded > MAX_TEXT:
+            raise InputError(f"{self.v.where}: its words hold more than {MAX_TEXT:,} characters")
 
     def _add_split(self, text: str, split: bool) -> None:
         if not split:
@@ -160,7 +158,7 @@ class _Expanding:
                 self._escape(word[place + 1 : place + 2], quoted)
                 place += 2
             elif char == "`" or (char in "'\"" and not quoted):
-                end = skip_quoted(word, place, where, 0)
+                end = skip_quoted(word, place, where)
                 inner = word[place + 1 : end - 1]
                 if char == "`":
                     self._add_split(self.v.run(inner), split and not quoted)
@@ -174,11 +172,10 @@ class _Expanding:
             elif char == "$":
                 place = self._dollar(word, place, split, quoted)
             else:
-                end = place + 1
-                while end < len(word) and word[end] not in "\\'\"`$":
-                    end += 1
-                self._add(word[place:end])
-                place = end
+                plain = _PLAIN.match(word, place)
+                assert plain is not None  # every character begins one
+                self._add(plain[0])
+                place = plain.end()
 
     def _escape(self, char: str, quoted: bool) -> None:
         if char != "\n":
@@ -188,11 +185,11 @@ class _Expanding:
         where, then = self.v.where, word[place + 1 : place + 2]
         fields = split and not quoted
         if then == "'" and not quoted:
-            end = skip_quoted(word, place, where, 0)
+            end = skip_quoted(word, place, where)
             self._add(word[place + 2 : end - 1].replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'"))
             return end
         if then == "(":
-            end = skip_bracketed(word, place + 1, where, 0)
+            end = skip_bracketed(word, place + 1, where)
             inner = word[place + 2 : end - 1]
             if inner.startswith("(") and inner.endswith(")"):
                 self._add(str(self.v.arithmetic(inner[1:-1])))
@@ -200,7 +197,7 @@ class _Expanding:
                 self._add_split(self.v.run(inner), fields)
             return end
         if then == "{":
-            end = skip_bracketed(word, place + 1, where, 0)
+            end = skip_bracketed(word, place + 1, where)
             self._parameter(word[place + 2 : end - 1], split, quoted)
             return end
         found = _NAME.match(word, place + 1)
@@ -274,6 +271,8 @@ def _cut(value: str, rest: str, variables: Variables) -> str:
         old, _, new = text.partition("/")
         pattern = re.compile(translate(variables.text(old))[4:-3] or "(?!)", re.DOTALL)
         return pattern.sub(lambda _: variables.text(new), value, count=0 if how == "//" else 1)
+    if len(value) > MOST_CUT:
+        return value
     pattern = re.compile(translate(variables.text(text)))
     ends = range(len(value) + 1)
     if how.startswith("#"):

@@ -24,7 +24,7 @@ MAX_STEPS = 20_000
 MOST_PATH = 1000
 """Characters of a path that is looked for."""
 MAX_DEPTH = 30
-"""Functions, scripts and substitutions within each other."""
+"""Functions, scripts and substitutions within each other in which further scripts are followed."""
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)$", re.DOTALL)
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _NUMBERS = {"-eq": "__eq__", "-ne": "__ne__", "-lt": "__lt__", "-le": "__le__", "-gt": "__gt__", "-ge": "__ge__"}
@@ -102,8 +102,6 @@ class _Run:
 
     def output(self, text: str) -> str:
         """What ``$(...)`` prints."""
-        if self.depth > MAX_DEPTH:
-            raise InputError(f"{self.v.where}: more than {MAX_DEPTH} commands within each other")
         before = self.asking, self.depth, self.printed, self.cwd, dict(self.v.texts)
         self.asking, self.depth, self.printed = True, self.depth + 1, []
         try:
@@ -246,8 +244,6 @@ class _Run:
             self.v.words, self.depth = self.v.words if words is None else before, self.depth - 1
 
     def _call(self, body: Node, words: list[str]) -> bool:
-        if self.depth > MAX_DEPTH:
-            raise InputError(f"{self.v.where}: more than {MAX_DEPTH} functions within each other")
         with self._within(words):
             return self.node(body)
 
@@ -312,8 +308,6 @@ class _Run:
         return True
 
     def _run_eval(self, words: list[str], node: Command) -> bool:
-        if self.depth > MAX_DEPTH:
-            raise InputError(f"{self.v.where}: more than {MAX_DEPTH} commands within each other")
         with self._within():
             return self.text(" ".join(words))
 

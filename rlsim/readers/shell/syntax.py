@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 from rlsim.errors import InputError, shortened
 from rlsim.files.records import dataclass
 
-MAX_DEPTH = 60
-"""Blocks within each other."""
-
 
 @dataclass(frozen=True)
 class Node:
@@ -43,7 +40,7 @@ class _Parser:
     """A place among tokens."""
 
     def __init__(self, given: list[Token], where: str) -> None:
-        self.given, self.where, self.place, self.depth = given, where, 0, 0
+        self.given, self.where, self.place = given, where, 0
 
     def unexpected(self) -> InputError:
         found = self.given[self.place].text if self.place < len(self.given) else "the end"
@@ -58,20 +55,22 @@ class _Parser:
         token = self.peek()
         return token.text if token.kind == "word" else ""
 
+    def take(self) -> str:
+        """The next token's text, and on."""
+        self.place += 1
+        return self.given[self.place - 1].text if self.place <= len(self.given) else ""
+
     def expect(self, text: str) -> None:
         if self.peek().text != text or self.peek().kind == "document":
             raise self.unexpected()
-        self.place += 1
+        self.take()
 
     def newlines(self) -> None:
         while self.peek().kind in ("\n", ";"):
-            self.place += 1
+            self.take()
 
     def list(self, ends: tuple[str, ...]) -> Node:
         """Commands up to a word or an operator of ``ends``."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise InputError(f"{self.where}: more than {MAX_DEPTH} blocks within each other")
         parts: list[tuple[str, Node]] = []
         before = ";"
         while True:
@@ -85,7 +84,6 @@ class _Parser:
                 self.place += 1
             elif before not in ends and before != "end" and self.word() not in ends:
                 raise self.unexpected()
-        self.depth -= 1
         return Node("list", parts)
 
     def pipe(self) -> Node:
@@ -131,61 +129,50 @@ class _Parser:
     def condition(self) -> Node:
         parts: list[tuple[Node | None, Node]] = []
         while self.word() in ("if", "elif"):
-            self.place += 1
+            self.take()
             asked = self.list(("then",))
             self.expect("then")
             parts.append((asked, self.list(("elif", "else", "fi"))))
         if self.word() == "else":
-            self.place += 1
+            self.take()
             parts.append((None, self.list(("fi",))))
         self.expect("fi")
         return Node("if", parts)
 
     def loop(self) -> Node:
-        self.place += 1
-        name, words = self.word(), []
-        self.place += 1
+        self.take()
+        name, words = self.take(), []
         self.newlines()
         # A counting loop says nothing of its words: its body is left out.
         if self.word() == "in":
-            self.place += 1
+            self.take()
             while self.peek().kind == "word":
-                words.append(self.peek().text)
-                self.place += 1
+                words.append(self.take())
         self.newlines()
-        self.expect("do")
-        body = self.list(("done",))
-        self.expect("done")
-        return Node("for", (name, words, body))
+        return Node("for", (name, words, self.block("do", "done")))
 
     def repeat(self) -> Node:
-        negated = self.word() == "until"
-        self.place += 1
+        negated = self.take() == "until"
         asked = self.list(("do",))
-        self.expect("do")
-        body = self.list(("done",))
-        self.expect("done")
-        return Node("while", (Node("not", [asked]) if negated else asked, body))
+        return Node("while", (Node("not", [asked]) if negated else asked, self.block("do", "done")))
 
     def case(self) -> Node:
-        self.place += 1
-        value, arms = self.word(), []
-        self.place += 1
+        self.take()
+        value, arms = self.take(), []
         self.newlines()
         self.expect("in")
         self.newlines()
         while self.word() != "esac":
             if self.peek().kind == "(":
-                self.place += 1
-            patterns = [self.word()]
-            self.place += 1
+                self.take()
+            patterns = [self.take()]
             while self.peek().kind == "|":
-                patterns.append(self.given[self.place + 1].text)
-                self.place += 2
+                self.take()
+                patterns.append(self.take())
             self.expect(")")
             arms.append((patterns, self.list((";;", ";;&", "esac"))))
             if self.peek().kind in (";;", ";;&"):
-                self.place += 1
+                self.take()
             self.newlines()
             if self.peek().kind == "end":
                 raise self.unexpected()
@@ -194,9 +181,8 @@ class _Parser:
 
     def function(self) -> Node:
         if self.word() == "function":
-            self.place += 1
-        name = self.word()
-        self.place += 1
+            self.take()
+        name = self.take()
         if self.peek().kind == "(":
             self.expect("(")
             self.expect(")")
@@ -204,23 +190,18 @@ class _Parser:
         return Node("function", (name, self.command()))
 
     def simple(self) -> Node:
-        words: list[str] = []
-        document: str | None = None
-        inside = False
+        words, document, inside = list[str](), None, False
         while True:
             token = self.peek()
             if token.kind in REDIRECTIONS and not inside:
-                self.place += 1
-                held = self.peek()
-                if token.kind in ("<<", "<<-", "<<<"):
-                    document = held.text
-                self.place += 1
+                self.take()
+                held = self.take()
+                document = held if token.kind in ("<<", "<<-", "<<<") else document
             elif token.kind == "word" or (inside and token.kind in ("&&", "||", "(", ")", "<", ">", "|", "\n")):
-                words.append(token.text)
+                words.append(self.take())
                 inside = (inside or words == ["[["]) and token.text != "]]"
-                self.place += 1
             elif token.kind == "document":
-                self.place += 1
+                self.take()
             else:
                 break
         if not words and document is None and self.peek().kind not in ("\n", ";", "end"):
@@ -236,8 +217,8 @@ OPERATORS = (
 REDIRECTIONS = frozenset((">", ">>", "<", "<<", "<<-", "<<<", "&>", "&>>", ">&", "<&", ">|", "<>"))
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
 _PAIRS = {"{": "}", "(": ")"}
-MAX_QUOTES = 50
-"""Quotes and substitutions within each other."""
+_RAW = re.compile(r"'[^']*'|\$'(?:[^'\\]|\\.)*'", re.DOTALL)
+"""Single quotes, in which nothing is expanded."""
 
 
 class Token(NamedTuple):
@@ -261,7 +242,7 @@ def tokens(text: str, where: str) -> list[Token]:
             place = _end_of(text, "\n", place)
             continue
         if text.startswith(("<(", ">("), place):  # a file that a program writes or reads
-            place = skip_bracketed(text, place + 1, where, 0)
+            place = skip_bracketed(text, place + 1, where)
             out.append(Token("word", "/dev/null"))
             continue
         if out and out[-1].text == "=~":
@@ -301,9 +282,9 @@ def _end_of_pattern(text: str, start: int, where: str) -> int:
     place = start
     while place < len(text) and not text[place].isspace():
         char = text[place]
-        place = skip_quoted(text, place, where, 0) if char in "'\"\\" or text.startswith("${", place) else place + 1
+        place = skip_quoted(text, place, where) if char in "'\"\\" or text.startswith("${", place) else place + 1
         if char == "(":
-            place = skip_bracketed(text, place - 1, where, 0)
+            place = skip_bracketed(text, place - 1, where)
     return place
 
 
@@ -333,13 +314,13 @@ def skip_word(text: str, start: int, where: str) -> int:
     """The place behind the word that begins at ``start``."""
     place = start
     if text.startswith("((", start):
-        return skip_bracketed(text, start, where, 0)
+        return skip_bracketed(text, start, where)
     while place < len(text):
         char = text[place]
         if char == "(" and _ARRAY.search(text[start:place]):
-            place = skip_bracketed(text, place, where, 0)
+            place = skip_bracketed(text, place, where)
         elif char in "$`'\"\\":
-            place = skip_quoted(text, place, where, 0)
+            place = skip_quoted(text, place, where)
         elif (char == "#" and place == start) or char in " \t\r\n;&|<>()":
             break
         else:
@@ -347,35 +328,34 @@ def skip_word(text: str, start: int, where: str) -> int:
     return place
 
 
-def skip_quoted(text: str, start: int, where: str, depth: int) -> int:
+def skip_quoted(text: str, start: int, where: str) -> int:
     """The place behind a quote, an escape or a substitution that begins at ``start``."""
     char, then = text[start], text[start + 1 : start + 2]
-    if depth > MAX_QUOTES:
-        raise InputError(f"{where}: is no launch script: more than {MAX_QUOTES} quotes within each other")
     if char == "\\":
         return start + 2
-    if char == "'" or (char == "$" and then == "'"):
-        place = start + (2 if char == "$" else 1)
-        while place < len(text) and text[place] != "'":
-            place += 2 if char == "$" and text[place] == "\\" else 1
-        return _closed(text, place, "'", where)
-    if char == "$":
-        return skip_bracketed(text, start + 1, where, depth + 1) if then in _PAIRS and then else start + 1
-    place = start + 1
-    while place < len(text) and text[place] != char:
-        inside = text[place] == "\\" or (text[place] == "$" and text[place + 1 : place + 2] in ("{", "("))
-        place = skip_quoted(text, place, where, depth + 1) if inside else place + 1
-    return _closed(text, place, char, where)
+    if char == "$" and then != "'":
+        return skip_bracketed(text, start + 1, where) if then in ("{", "(") else start + 1
+    if char in "$'":
+        char, raw = "'", _RAW.match(text, start)
+        place = len(text) if raw is None else raw.end() - 1
+    else:
+        place = start + 1
+        while place < len(text) and text[place] != char:
+            inside = text[place] == "\\" or text.startswith(("${", "$("), place)
+            place = skip_quoted(text, place, where) if inside else place + 1
+    if place >= len(text):
+        raise InputError(f"{where}: a quote ({char}) is not closed")
+    return place + 1
 
 
-def skip_bracketed(text: str, start: int, where: str, depth: int) -> int:
+def skip_bracketed(text: str, start: int, where: str) -> int:
     """The place behind the bracket that closes the one at ``start``."""
     opening = text[start]
     closing, place, level = _PAIRS[opening], start + 1, 1
     while place < len(text) and level:
         char = text[place]
-        if char in "'\"`\\" or (char == "$" and text[place + 1 : place + 2] in ("{", "(")):
-            place = skip_quoted(text, place, where, depth + 1)
+        if char in "'\"`\\" or text.startswith(("${", "$("), place):
+            place = skip_quoted(text, place, where)
             continue
         if char == "#" and opening == "(" and text[place - 1] in " \t\n(" and not text.startswith("((", start):
             place = _end_of(text, "\n", place)
@@ -385,9 +365,3 @@ def skip_bracketed(text: str, start: int, where: str, depth: int) -> int:
     if level:
         raise InputError(f"{where}: line {text.count(chr(10), 0, start) + 1}: '{opening}' is not closed")
     return place
-
-
-def _closed(text: str, place: int, mark: str, where: str) -> int:
-    if place >= len(text):
-        raise InputError(f"{where}: a quote ({mark}) is not closed")
-    return place + 1

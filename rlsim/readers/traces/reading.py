@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
 from rlsim.files.records import dataclass
-from rlsim.readers.traces import requests
-from rlsim.readers.traces.form import Format
+from rlsim.readers.traces import Format, requests
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.workload.lengths import QUANTILE, number_in, rows_of
@@ -93,33 +92,33 @@ def format_of(text: str, where: str) -> Format:
 
 def read_requests(text: str, where: str, form: Format, reading: Reading) -> requests.Requests:
     """Lengths of a text trace in ``form``. Raises InputError naming the line of what cannot be used."""
-    collected, remarks = requests.Collected(), list[str]()
+    rows, remarks = rows_of(text, where), list[str]()
     if form is Format.VERL:
-        remarks += requests.add_verl(collected, rows_of(text, where), where, reading.characters_per_token)
+        samples = requests.verl_samples(rows, where, reading.characters_per_token, remarks)
     elif form is Format.NEMO_RL:
-        remarks += requests.add_nemo_rl(collected, rows_of(text, where), where, reading.group_size)
+        samples = requests.nemo_rl_samples(rows, where, reading.group_size, remarks)
     else:
-        remarks += _add_columns(collected, text, where, reading)
-    return collected.requests(where, str(form), reading.group_size, remarks)
+        samples = _columns(rows, where, reading, remarks)
+    return requests.requests_of(samples, where, str(form), reading.group_size, remarks)
 
 
-def _add_columns(collected: requests.Collected, text: str, where: str, reading: Reading) -> list[str]:
+def _columns(rows: requests.Rows, where: str, reading: Reading, remarks: list[str]) -> Iterator[requests.Sample]:
     """Rows of a CSV or of JSON objects with a column for each length."""
     names: tuple[str, str | None, str | None] | None = None
-    blocks = False
-    for line, row in rows_of(text, where):
+    for line, row in rows:
         if names is None:
             if QUANTILE in row and reading.column is None:
                 told = "{kind: trace, path: FILE}"
                 raise InputError(f"{where}: is a table of quantiles already; state it: workload.response_tokens={told}")
             asked = (reading.column, reading.prompt_column, reading.group_column)
-            names, blocks = requests.chosen_columns(row, asked, where), requests.TOKEN_BLOCKS in row
+            names = requests.chosen_columns(row, asked, where)
+            if requests.TOKEN_BLOCKS in row:
+                told = "names shared prefixes of conversations, not samples of one prompt: no groups are made of it"
+                remarks.append(f"{requests.TOKEN_BLOCKS} {told}")
         response, prompt, group = names
         key = None if group is None else _key(row, group, where, line)
         prompt_tokens = None if prompt is None else number_in(row, prompt, where, line)
-        collected.add(number_in(row, response, where, line), prompt_tokens, key)
-    told = "names shared prefixes of conversations, not samples of one prompt: no groups are made of it"
-    return [f"{requests.TOKEN_BLOCKS} {told}"] if blocks else []
+        yield number_in(row, response, where, line), prompt_tokens, key
 
 
 def _key(row: Mapping[str, Any], name: str, where: str, line: int) -> str | float:

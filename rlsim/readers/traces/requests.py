@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,38 +48,30 @@ def chosen_columns(
     return response, prompt if prompt != response else None, group
 
 
-class Collected:
-    """Samples as they are read: lengths, and what tells their prompts apart."""
+Sample = tuple[float, float | None, Hashable | None]
+"""Tokens of the response and, where they are told, of the prompt, and what tells its prompt from others."""
 
-    def __init__(self) -> None:
-        self.response: list[float] = []
-        self.prompt: list[float] = []
-        self.keys: list[Hashable] = []
 
-    def add(self, response: float, prompt: float | None, key: Hashable | None) -> None:
-        """One sample; key: of its prompt."""
-        self.response.append(response)
-        if prompt is not None:
-            self.prompt.append(prompt)
-        if key is not None:
-            self.keys.append(key)
+def requests_of(
+    samples: Iterable[Sample], where: str, form: str, group_size: int | None, remarks: list[str]
+) -> Requests:
+    """All samples. group_size: where given, each so many samples in a row share a prompt; remarks: of their reader.
 
-    def requests(self, where: str, form: str, group_size: int | None, remarks: Sequence[str] = ()) -> Requests:
-        """All samples. group_size: where given, each so many samples in a row share a prompt.
-
-        Raises InputError where there is none, all are 0, or the samples are no whole number of groups.
-        """
-        response = np.array(self.response, dtype=np.float64)
-        if not response.size:
-            raise InputError(f"{where}: no rows; at least one length is needed")
-        if response.max() <= 0:
-            raise InputError(f"{where}: every response length is 0")
-        whole = len(self.prompt) == response.size
-        prompt = np.array(self.prompt, dtype=np.float64) if whole else None
-        keys = self.keys if len(self.keys) == response.size else None
-        return Requests(
-            response, prompt, group_numbers(keys, response.size, group_size, where), where, form, (*remarks,)
-        )
+    Raises InputError where there is none, all are 0, or the samples are no whole number of groups.
+    """
+    response, prompts, keys = array("d"), array("d"), list[Hashable]()
+    for tokens, prompt, key in samples:
+        response.append(tokens)
+        prompts.extend([] if prompt is None else [prompt])
+        keys += [] if key is None else [key]
+    if not response:
+        raise InputError(f"{where}: no rows; at least one length is needed")
+    if max(response) <= 0:
+        raise InputError(f"{where}: every response length is 0")
+    count = len(response)
+    groups = group_numbers(keys if len(keys) == count else None, count, group_size, where)
+    whole = np.array(prompts) if len(prompts) == count else None
+    return Requests(np.array(response), whole, groups, where, form, (*remarks,))
 
 
 def group_numbers(keys: Sequence[Hashable] | None, samples: int, group_size: int | None, where: str) -> IntArray | None:
@@ -100,30 +93,25 @@ def group_numbers(keys: Sequence[Hashable] | None, samples: int, group_size: int
 Rows = Iterator[tuple[int, dict[str, Any]]]
 
 
-def add_verl(collected: Collected, rows: Rows, where: str, characters_per_token: float) -> list[str]:
-    """Samples of verl: JSON with the texts ``input`` and ``output``, and the ``step``; gives remarks.
+def verl_samples(rows: Rows, where: str, characters_per_token: float, remarks: list[str]) -> Iterator[Sample]:
+    """Samples of verl: JSON with the texts ``input`` and ``output``, and the ``step``.
 
-    Texts count by their characters unless a row has its token counts. Samples with the same input in the same step
-    belong to one prompt. Raises InputError naming the line without a text.
+    Texts count by their characters, which ``remarks`` then tells, unless a row has its token counts. Samples with the
+    same input in the same step belong to one prompt. Raises InputError naming the line without a text.
     """
-    counted = True
     for line, row in rows:
         prompt, response = (_text(row, name, where, line) for name in ("input", "output"))
-        column = known_column(row, "response")
+        column, given = known_column(row, "response"), known_column(row, "prompt")
         key = (row.get("step") if isinstance(row.get("step"), int) else None, _digest(prompt))
         if column is not None:
-            given = known_column(row, "prompt")
             tokens = None if given is None else number_in(row, given, where, line)
-            collected.add(number_in(row, column, where, line), tokens, key)
-        else:
-            counted = False
-            collected.add(len(response) / characters_per_token, len(prompt) / characters_per_token, key)
-    if counted:
-        return []
-    return [
-        f"assumed: {characters_per_token:g} characters a token; the rollouts hold text, not tokens "
-        "(4 is the rule of thumb for English; --characters-per-token states that of your tokenizer)"
-    ]
+            yield number_in(row, column, where, line), tokens, key
+            continue
+        remarks[:] = [
+            f"assumed: {characters_per_token:g} characters a token; the rollouts hold text, not tokens "
+            "(4 is the rule of thumb for English; --characters-per-token states that of your tokenizer)"
+        ]
+        yield len(response) / characters_per_token, len(prompt) / characters_per_token, key
 
 
 def _text(row: Mapping[str, Any], name: str, where: str, line: int) -> str:
@@ -140,21 +128,22 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def add_nemo_rl(collected: Collected, rows: Rows, where: str, group_size: int | None) -> list[str]:
+def nemo_rl_samples(rows: Rows, where: str, group_size: int | None, remarks: list[str]) -> Iterator[Sample]:
     """Samples of NeMo-RL: ``input_lengths`` (prompt and response), ``token_ids``, and ``token_loss_mask``.
 
     The mask tells what was generated: responses are its ones, and all tokens before the first are the prompt, which
     samples of one group share. Without it the prompt is what ``group_size`` samples in a row have in common at their
-    beginning, a little more than the prompt where they all begin alike. Raises InputError where neither is there.
+    beginning, a little more than the prompt where they all begin alike, and ``remarks`` says so. Raises InputError
+    where neither is there.
     """
     pending: list[tuple[float, Sequence[Any]]] = []
-    masked = False
+    remarks.append("prompts are what the samples of a group have in common at their beginning (no token_loss_mask)")
     for line, row in rows:
         total = _length(row, where, line)
         ids, mask = (row.get(name) for name in ("token_ids", "token_loss_mask"))
         if isinstance(mask, list):
-            masked = True
-            _add_masked(collected, total, ids, mask, where, line)
+            remarks.clear()
+            yield _masked(total, ids, mask, where, line)
         elif group_size is None or not isinstance(ids, list):
             raise InputError(
                 f"{where}, line {line}: without 'token_loss_mask' only 'token_ids' and --group-size N tell what of "
@@ -163,13 +152,10 @@ def add_nemo_rl(collected: Collected, rows: Rows, where: str, group_size: int | 
         else:
             pending.append((total, ids))
             if len(pending) == group_size:
-                _add_group(collected, pending)
+                yield from _group(pending)
                 pending = []
     if pending:
         raise InputError(f"{where}: --group-size {group_size} does not divide its samples")
-    if masked:
-        return []
-    return ["prompts are what the samples of a group have in common at their beginning (no token_loss_mask)"]
 
 
 def _length(row: Mapping[str, Any], where: str, line: int) -> float:
@@ -178,24 +164,22 @@ def _length(row: Mapping[str, Any], where: str, line: int) -> float:
     return number_in({"input_lengths": single}, "input_lengths", where, line)
 
 
-def _add_masked(collected: Collected, total: float, ids: Any, mask: Sequence[Any], where: str, line: int) -> None:
+def _masked(total: float, ids: Any, mask: Sequence[Any], where: str, line: int) -> Sample:
     used = mask[: int(total)]
     if any(entry not in (0, 1) for entry in used):
         raise InputError(f"{where}, line {line}: 'token_loss_mask' must hold 0 and 1")
     first = next((place for place, entry in enumerate(used) if entry), len(used))
     # Tokens of an environment's answers are neither prompt nor response; they stay out of both.
-    key = _digest(repr(ids[:first])) if isinstance(ids, list) else None
-    collected.add(float(sum(used)), float(first), key)
+    return float(sum(used)), float(first), _digest(repr(ids[:first])) if isinstance(ids, list) else None
 
 
-def _add_group(collected: Collected, samples: Sequence[tuple[float, Sequence[Any]]]) -> None:
+def _group(samples: Sequence[tuple[float, Sequence[Any]]]) -> Iterator[Sample]:
     shortest = int(min(min(total, len(ids)) for total, ids in samples))
     first = samples[0][1]
     common = next(
         (place for place in range(shortest) if any(ids[place] != first[place] for _, ids in samples)), shortest
     )
-    for total, _ in samples:
-        collected.add(max(0.0, total - common), float(common), None)
+    return ((max(0.0, total - common), float(common), None) for total, _ in samples)
 
 
 MAGIC = b"PAR1"
@@ -219,7 +203,7 @@ def parquet_requests(content: bytes, where: str, names: Sequence[str | None], gr
         response, prompt, group = chosen_columns(dict.fromkeys(present.names), names, where)
         chosen = [name for name in (response, prompt, group) if name is not None]
         for name in chosen:
-            _check(name, present, where, text=name == group)
+            _check(name, present, where, text=name not in (response, prompt))
         # Texts stay in their dictionary: some KiB can repeat a long one any number of times.
         named = [group] if group is not None else []
         table = parquet.ParquetFile(io.BytesIO(content), read_dictionary=named).read(columns=chosen)

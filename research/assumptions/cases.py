@@ -5,28 +5,62 @@ draft passes, copies of weights, layers of a trainer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from bench.cases import COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, Case, ModelDims
-from rlsim.calibration.case_axes import AssumptionAxes, CaseAxes
+from bench.cases import COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, Case, CaseList, ModelDims
+from rlsim.calibration.cases import ELEMENT_BYTES, CaseAxes, axes_for, cached_work, case_list, trained_layer
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
+from rlsim.files.records import dataclass
+from rlsim.files.yaml import lists_beside
 from rlsim.tables.operators import ExpertShape
-from rlsim.units import BYTES_PER_ELEMENT
 
-ELEMENT_BYTES = BYTES_PER_ELEMENT["bf16"]
 DEPTH_BATCH, DEPTH_CONTEXT = 1, ENQUEUE_CONTEXT
 """Sequences and cached tokens of the iterations of several depths: little for the device to do beside its launches."""
 DRAFT_CONTEXT = 2048
 """Cached tokens of the draft passes on a GPU."""
-BACKWARD_WORK = 3.0
-"""FLOPs and bytes of forward and backward over those of forward: two products for each one."""
 
 
-def assumption_cases(axes: CaseAxes, models: Mapping[str, ModelDims], on_gpu: bool) -> list[Case]:
-    """All of them along ``axes``; graphs, compiled code, the host link and CUDA IPC on a GPU alone."""
-    own, checked = axes.assumed, axes.checked_model
+@dataclass(frozen=True)
+class AssumptionAxes:
+    """Axes of the cases.
+
+    depths: layers of the decode iterations that tell the time of a kernel; compiled_depths: of those by torch.compile.
+    chain_elements: FP32 values of a kernel, by which it lasts longer. drafts: draft lengths; draft_batches: sequences.
+    weight_tensors: how many tensors hold ``weight_bytes`` in all. replayed_tokens: of the training layers that are
+    replayed as a graph, for the models ``trained``.
+    """
+
+    depths: tuple[int, ...]
+    compiled_depths: tuple[int, ...]
+    chain_elements: tuple[int, ...]
+    drafts: tuple[int, ...]
+    draft_batches: tuple[int, ...]
+    weight_bytes: int
+    weight_tensors: tuple[int, ...]
+    trained: tuple[str, ...]
+    replayed_tokens: tuple[int, ...]
+
+
+def with_assumptions(wanted: CaseList, axes: CaseAxes, own: AssumptionAxes, on_gpu: bool) -> CaseList:
+    """The cases of a run with all of these behind them."""
+    further = assumption_cases(axes, own, wanted.models, on_gpu)
+    return replace(wanted, cases=list({case.key: case for case in (*wanted.cases, *further)}.values()))
+
+
+def wider_list(device_type: str, quick: bool) -> CaseList:
+    """Everything that a quick or full run of rlsim calibrate on ``cuda`` or ``cpu`` measures, and these cases."""
+    name = f"{'gpu' if device_type == 'cuda' else 'cpu'}_{'quick' if quick else 'full'}"
+    own = TypeAdapter(AssumptionAxes).validate_python(lists_beside(__file__, "cases.yaml")[name])
+    return with_assumptions(case_list(device_type, quick), axes_for(device_type, quick), own, device_type == "cuda")
+
+
+def assumption_cases(axes: CaseAxes, own: AssumptionAxes, models: Mapping[str, ModelDims], on_gpu: bool) -> list[Case]:
+    """All of them along the axes; graphs, compiled code, the host link and CUDA IPC on a GPU alone."""
+    checked = axes.checked_model
     dims = models[checked]
     modes = ("graph", "eager") if on_gpu else ("eager",)
     cases = [chained(n, mode) for n in own.chain_elements for mode in modes]
@@ -76,16 +110,6 @@ def draft_passes(model: str, target: ModelDims, layers: int, point: tuple[int, i
     return Case("draft_passes", {"model": model, **sizes, "mode": mode}, *_total([fused, *passes]))
 
 
-def trained_layer(op: str, tokens: int, model: str, dims: ModelDims, mode: str = "eager") -> Case:
-    """Forward (``layer_forward``), or that with the backward pass, of one layer over one sequence."""
-    weights = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width * (dims.top_k or 1))
-    forward = 2.0 * tokens * weights + float(work.causal_attention_flops(tokens**2, dims.heads, dims.head_dim))
-    moved = weights * ELEMENT_BYTES + 8.0 * tokens * dims.hidden * ELEMENT_BYTES
-    factor = BACKWARD_WORK if op == "layer_forward_backward" else 1.0
-    stated = {"mode": mode} if mode != "eager" else {}
-    return Case(op, {"tokens": tokens, "model": model, **stated}, factor * forward, factor * moved)
-
-
 def _weight_copies(axes: AssumptionAxes, on_gpu: bool) -> list[Case]:
     """Copies of weights in several numbers of tensors; bytes are those read and written at least, packing included."""
     moved, cases = float(axes.weight_bytes), []
@@ -117,13 +141,6 @@ def _decoder_layer(dims: ModelDims, batch: int, queries: int, context: int, inpu
         shapes += [(2 * dims.width, dims.hidden), (dims.hidden, dims.width)]
     parts += [work.gemm(rows, n, k, ELEMENT_BYTES) for n, k in shapes]
     return Work(*(np.asarray(number) for number in _total([*parts, cached_work(dims, batch, queries, context)])))
-
-
-def cached_work(dims: ModelDims, batch: int, queries: int, context: int) -> Work:
-    """Attention of ``queries`` new tokens of each sequence to ``context`` cached ones and themselves."""
-    cached = batch * (context + queries)
-    once = work.decode_attention(cached, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
-    return Work(once.flops * queries, once.bytes)
 
 
 def _total(parts: Iterable[Work]) -> tuple[float, float]:
