@@ -20,13 +20,13 @@ from rlsim.attribution.causes import (
     tail_policies,
     without_parts,
 )
-from rlsim.attribution.faults import value_of
 from rlsim.costs.efficiency import iteration_bytes
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
 from rlsim.costs.trainer.training import IMBALANCE
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
+from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.idle import BUBBLE, idle_of
@@ -119,7 +119,7 @@ def _step_s(run: SimulatedVariant) -> float:
 def _steps(scenario: Scenario) -> list[_Step]:
     """The rungs above the layout, bottom first."""
     hostless = _hostless(scenario)
-    overlapping = [key for key in _LISTS["overlap"] if not value_of(scenario, key)]
+    overlapping = [key for key in _LISTS["overlap"] if not value_at(scenario, key)]
     if scenario.model.moe is not None and not scenario.trainer.exchange_overlap:
         overlapping.append("trainer.exchange_overlap")
     causes: dict[str, Callable[[SimulatedVariant], Sequence[Cause]]] = {
