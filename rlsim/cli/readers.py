@@ -120,7 +120,7 @@ def log(
     of the steps after the warm-up stands beside the predicted one, the posterior takes it in (docs/uncertainty.md), and
     what that changed is named. --out DIR writes log.json, posterior.npz, scenario.yaml (which uses it) and phases.png.
     """
-    from rlsim.readers.logs.answer import POSTERIOR_NAME, answer_run
+    from rlsim.readers.logs.answer import POSTERIOR_NAME, Asked, answer_run
     from rlsim.readers.logs.reading import read_log
     from rlsim.readers.logs.text import render_run, run_picture
     from rlsim.report.folder import write_files
@@ -130,7 +130,7 @@ def log(
     with ProgressLine("records") as progress:
         found = read_log(file, progress.reach)
     with ProgressLine("simulations") as progress:
-        answer = answer_run(found, given, chosen, what_if or (), as_stated, progress.reach)
+        answer = answer_run(found, given, Asked(chosen, what_if or (), as_stated), progress.reach)
     told = render_run(answer, terminal_style())
     if out is not None:
         files: dict[str, Content] = {

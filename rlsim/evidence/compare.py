@@ -78,7 +78,7 @@ def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Val
     if kind not in ERRORS or fitted.posterior is None:
         return found
     rows = list(found.rows)
-    for place, one in structures(kind, rows, table.rows, fitted, seed=table.seed):
+    for place, one in structures(kind, rows, table, fitted):
         row = rows[place]
         logs = log_draws(fitted.posterior, one.slopes, one.groups)
         times = np.exp(logs + error_draws(fitted.posterior, ERRORS[kind], row.id))
@@ -138,7 +138,7 @@ def learn(path: Path, name: str | None = None, progress: Callable[[int, int], ob
     if kind in (Kind.STEPS, Kind.PHASES):
         rows, skipped = step_times(table, sets)
     else:
-        rows, skipped = compared_times(kind, validated(kind, table, sets).rows, table.rows, sets)
+        rows, skipped = compared_times(kind, validated(kind, table, sets).rows, table, sets)
     if not rows:
         first = next((f": {shortened(name)}: {reason}" for name, reason in skipped.items()), "")
         raise InputError(f"{shown_path(path)}: none of its rows can be used{shortened(first, 300)}")

@@ -155,7 +155,7 @@ def all_evidence(tables: Tables, sets: Fitted, progress: Progress = lambda line:
             if kind is Kind.STEPS:
                 out += step_times(table, sets, same_run=True)[0]
             else:
-                out += compared_times(kind, validated(kind, table, sets).rows, table.rows, sets, usable)[0]
+                out += compared_times(kind, validated(kind, table, sets).rows, table, sets, usable)[0]
         progress(f"{kind}: {len(out)} measured times so far")
     if not out:
         raise InputError("no row of the tables can be simulated")

@@ -20,7 +20,7 @@ from rlsim.evidence.rollouts import UNIT as RATE
 from rlsim.evidence.rollouts import rollout_slopes, run_of
 from rlsim.evidence.rows import first_line, named
 from rlsim.evidence.steps import scenario_of
-from rlsim.evidence.tables import STEP_COLUMNS, Kind, Row, SkippedRow, Table, TableRow, number
+from rlsim.evidence.tables import STEP_COLUMNS, Kind, Row, SkippedRow, Table, number
 from rlsim.evidence.training import trainer_row
 from rlsim.evidence.transfers import framework_of, transfer_job, transfer_s
 from rlsim.parameters.sets import Fitted
@@ -61,19 +61,14 @@ def was_predicted(row: ComparedRow) -> bool:
 
 
 def structures(
-    kind: Kind,
-    rows: Sequence[ComparedRow],
-    records: Sequence[TableRow],
-    fitted: Fitted,
-    usable: Usable = was_predicted,
-    seed: int = 0,
+    kind: Kind, rows: Sequence[ComparedRow], table: Table, fitted: Fitted, usable: Usable = was_predicted
 ) -> Iterator[tuple[int, Evidence]]:
     """Places of usable rows of a table of a kind in ERRORS (by default of all that were predicted), as evidence."""
-    predicted = [(place, record.cells) for place, record in enumerate(records) if usable(rows[place])]
+    predicted = [(place, record.cells) for place, record in enumerate(table.rows) if usable(rows[place])]
     if kind is Kind.ITERATIONS:
         found = _iterations(rows, predicted, fitted)
     elif kind is Kind.ROLLOUTS:
-        found = _rollouts(predicted, fitted, seed)
+        found = _rollouts(predicted, fitted, table.seed)
     else:
         structure = _training if kind is Kind.TRAINING else _transfer
         moves = _moves(fitted, *(("training/", "steps/") if kind is Kind.TRAINING else ("transfers/",)))
@@ -195,10 +190,10 @@ def _slopes(base_s: float, after_s: Mapping[str, float]) -> Slopes:
 
 
 def compared_times(
-    kind: Kind, rows: Sequence[ComparedRow], records: Sequence[TableRow], sets: Fitted, usable: Usable = was_predicted
+    kind: Kind, rows: Sequence[ComparedRow], table: Table, sets: Fitted, usable: Usable = was_predicted
 ) -> tuple[list[Evidence], Reasons]:
     """Rows of a table of iterations, training steps or transfers as evidence around ``sets``, in its order."""
-    out = dict(structures(kind, rows, records, sets, usable))
+    out = dict(structures(kind, rows, table, sets, usable))
     return [out[place] for place in sorted(out)], {row.id: row.skipped for row in rows if row.skipped}
 
 

@@ -110,7 +110,7 @@ class _Race:
         workload, self._group = scenario.workload, batch.group
         prompts = int(batch.group[-1]) + 1
         # Every sample is a group of its own to the engines, so that each tells of its end.
-        self._engines = engines_of(scenario, DrawnWorkload((drawn,), 1), prices, size=1, pauses=prompts + 1)
+        self._engines = engines_of(scenario, DrawnWorkload((drawn,), 1), prices, size=1)
         self._left = [workload.generations_per_prompt] * prompts
         self._running, self._end_s = np.ones(batch.samples, dtype=np.bool_), np.full(batch.samples, math.inf)
         self.finish_s = np.full(batch.samples, math.inf)

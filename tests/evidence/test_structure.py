@@ -39,7 +39,7 @@ def test_slopes_of_an_iteration(name: str, tmp_path: Path) -> None:
     sets, table = shipped(), records(tmp_path, few, {**few, "id": "large", "concurrency": "200"})
     found = validated(Kind.ITERATIONS, table, sets).rows
     after = validated(Kind.ITERATIONS, table, moved(sets, {name: MOVE})).rows
-    by_place = dict(structures(Kind.ITERATIONS, found, table.rows, sets))
+    by_place = dict(structures(Kind.ITERATIONS, found, table, sets))
     assert list(by_place) == [0, 1]
     found_structures = list(by_place.values())
     for one, before, then in zip(found_structures, found, after, strict=True):
@@ -61,7 +61,7 @@ def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
     def step_s(fitted: Fitted) -> float:
         return decode_step_s(prepared_engine(setup, fitted).table, load.batch, load.context_tokens)
 
-    ((_, one),) = structures(Kind.ITERATIONS, validated(Kind.ITERATIONS, table).rows, table.rows, sets)
+    ((_, one),) = structures(Kind.ITERATIONS, validated(Kind.ITERATIONS, table).rows, table, sets)
     assert sets.posterior is not None
     for name in (term.name for term in terms_of(sets) if term.name.startswith("engines/")):
         expected = np.log(step_s(moved(sets, {name: MOVE})) / step_s(sets)) / MOVE
@@ -77,7 +77,7 @@ def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
 def test_slopes_of_a_training_step(sets: Fitted, tmp_path: Path) -> None:
     table = records(tmp_path, TRAINING)
     found = validated(Kind.TRAINING, table, sets).rows
-    ((_, one),) = structures(Kind.TRAINING, found, table.rows, sets)
+    ((_, one),) = structures(Kind.TRAINING, found, table, sets)
     assert not any(other in name for name in one.slopes for other in ("torchtitan", "prime_rl", "fsdp", "nvfp4"))
     told = {name: value for name, value in one.slopes.items() if abs(value) > 0.01}
     assert told["training/moe_host_layer_s"] > 0.5
@@ -92,7 +92,7 @@ def test_slopes_of_a_transfer() -> None:
     sets, rows = shipped(), read_table(path, ())
     table = Table(path.name, rows)
     found = validated(Kind.TRANSFERS, table, sets).rows
-    place, one = next(iter(structures(Kind.TRANSFERS, found, rows, sets)))
+    place, one = next(iter(structures(Kind.TRANSFERS, found, table, sets)))
     name = max(one.slopes, key=lambda key: abs(one.slopes[key]))
     after = validated(Kind.TRANSFERS, table, moved(sets, {name: MOVE})).rows[place]
     expected = np.log((after.predicted or 0) / (found[place].predicted or 1)) / MOVE

@@ -11,7 +11,7 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
-from rlsim.readers.logs.answer import RunAnswer, answer_run
+from rlsim.readers.logs.answer import Asked, RunAnswer, answer_run
 from rlsim.readers.logs.reading import RunLog, read_log
 from rlsim.readers.logs.steady import Measured, steady_of
 from rlsim.schema.scenario import Scenario
@@ -123,7 +123,7 @@ def test_lengths_of_the_log_are_taken_unless_told_otherwise(tmp_path: Path) -> N
     assert [(one.key, one.stated, one.measured) for one in answer.taken] == [
         ("workload.response_tokens.mean_tokens", 800, 1200)
     ]
-    assert answer_run(log, given, as_stated=True).taken == ()
+    assert answer_run(log, given, Asked(as_stated=True)).taken == ()
     with pytest.raises(InputError, match="mean_tokens must be below"):
         answer_run(write_log(tmp_path / "far.csv", {"step": 9.0}, 5, **{"response_length/mean": 9000.0}), given)
 
@@ -170,7 +170,9 @@ def mlperf_log(path: Path) -> Path:
 
 def test_a_log_of_mlperf_predicts_the_next_batch(tmp_path: Path) -> None:
     given = load_scenario("mlperf_grpo", ["simulation.replications=1"])
-    answer = answer_run(read_log(mlperf_log(tmp_path / "seed_1.out")), given, what_ifs=["workload.prompts_per_step=32"])
+    answer = answer_run(
+        read_log(mlperf_log(tmp_path / "seed_1.out")), given, Asked(what_ifs=["workload.prompts_per_step=32"])
+    )
     assert (answer.steady.first, answer.steady.last, answer.steady.dropped) == (2, 17, 1)
     for line in answer.phases:
         assert line.before is not None and line.after is not None and not line.contradicts
@@ -180,7 +182,7 @@ def test_a_log_of_mlperf_predicts_the_next_batch(tmp_path: Path) -> None:
     for phase, measured_s in MLPERF_512.items():
         after, before = found.phases[phase], found.before[phase]
         assert after.mean == pytest.approx(measured_s, rel=0.12)
-        assert after.high - after.low < 0.65 * (before.high - before.low)
+        assert after.high - after.low < 0.7 * (before.high - before.low)
     assert found.phases["train"].low <= MLPERF_512["train"] <= found.phases["train"].high
 
 

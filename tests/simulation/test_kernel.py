@@ -158,7 +158,8 @@ def test_both_refuse_in_the_same_words(both, act, kind):
 def test_the_kernel_refuses_more_pauses_than_it_has_places_for(kernel):
     world = world_of(FixedCosts(), "simulation.steps=2", lag=1)
     engines = Driven(world).generation.engines
-    for now_s in range(PAUSES_PER_STEP * len(world.workload.steps)):
+    groups = len(world.workload.steps) * (int(world.workload.steps[0].rollouts[0].batch.group[-1]) + 1)
+    for now_s in range(PAUSES_PER_STEP * len(world.workload.steps) + groups):
         engines.pause(float(now_s), 0.5)
     with pytest.raises(ValueError, match="more pauses"):
         engines.pause(100.0, 0.5)

@@ -138,23 +138,31 @@ def _plain(value: Interval | None) -> dict[str, float] | None:
     return None if value is None else value.as_dict()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a log. chosen: first and last step to take. what_ifs: overrides, several of one joined by
+    blanks. as_stated: keep the scenario's lengths and acceptance whatever the log tells."""
+
+    chosen: tuple[int, int] | None = None
+    what_ifs: Sequence[str] = ()
+    as_stated: bool = False
+
+
+PLAIN = Asked()
+"""All steady steps, and no what-ifs."""
+
+
 def answer_run(
-    log: RunLog,
-    scenario: Scenario,
-    chosen: tuple[int, int] | None = None,
-    what_ifs: Sequence[str] = (),
-    as_stated: bool = False,
-    advance: Advance = lambda done, total: None,
+    log: RunLog, scenario: Scenario, asked: Asked = PLAIN, advance: Advance = lambda done, total: None
 ) -> RunAnswer:
     """Take the steady steps of ``log`` as evidence of ``scenario``, and predict from what is then known.
 
-    chosen: first and last step to take. what_ifs: overrides, several of one joined by blanks. as_stated: keep the
-    scenario's lengths and acceptance whatever the log tells. advance: called with (done, total) simulations.
-    Raises InputError and Infeasible where the log or the scenario cannot be used.
+    advance: called with (done, total) simulations. Raises InputError and Infeasible where the log or the scenario
+    cannot be used.
     """
-    steady = steady_of(log, chosen)
-    given, taken = (scenario, ()) if as_stated else with_facts(scenario, steady)
-    changes = [_WORDS.split(text.strip()) for text in what_ifs]
+    steady = steady_of(log, asked.chosen)
+    given, taken = (scenario, ()) if asked.as_stated else with_facts(scenario, steady)
+    changes = [_WORDS.split(text.strip()) for text in asked.what_ifs]
     varied = [vary(given, *words) for words in changes]
     total, done = 3 + 2 * len(varied), 0
 
@@ -176,7 +184,8 @@ def answer_run(
         after = counted(vary(given, own))
         lines = tuple(_line(quantity, steady, before, after) for quantity in PHASES if quantity in steady.found)
         tried = tuple(
-            _what_if(text, one, vary(one, own), after, counted) for text, one in zip(what_ifs, varied, strict=True)
+            _what_if(text, one, vary(one, own), after, counted)
+            for text, one in zip(asked.what_ifs, varied, strict=True)
         )
     remarks = (*steady.remarks, *_remarks(log, given, lines))
     return RunAnswer(

@@ -26,14 +26,12 @@ from rlsim.workload.draw import DrawnWorkload
 _ACTIONS: tuple[Action, ...] = ("keep", "recompute", "restart", "cancel")
 """In the order of ``Action`` in pool.h."""
 PAUSES_PER_STEP = 3
-"""A trainer pauses the engines at most for its transfer, its cancellations and what it recomputes."""
+"""A trainer pauses the engines at most for its transfer, its cancellations and what it recomputes; groups that
+race are cancelled besides, each at most once."""
 
 
 class KernelEngines:
-    """:class:`~rlsim.simulation.engines.Engines` in C. size: samples of a group. prompts: of a step.
-
-    pauses: that can ever be asked for, more than a trainer's own PAUSES_PER_STEP.
-    """
+    """:class:`~rlsim.simulation.engines.Engines` in C. size: samples of a group. prompts: of a step."""
 
     def __init__(
         self,
@@ -44,12 +42,12 @@ class KernelEngines:
         size: int,
         prompts: int,
         detailed: bool,
-        pauses: int = 0,
     ) -> None:
         engine, agent, timing = scenario.engine, scenario.workload.agent, prepare(prices.iteration)
         trajectories = trajectories_of(scenario, workload, prompts)
         columns = _columns(workload, prompts) if trajectories is None else first_turns(trajectories)
-        every, self._pauses_left = columns[0].size // size, PAUSES_PER_STEP * len(workload.steps) + pauses
+        every = columns[0].size // size
+        self._pauses_left = PAUSES_PER_STEP * len(workload.steps) + every
         self._kernel, self._counters = kernel, EngineCounters(timing.max_sequences)
         self._pool = KernelPool(
             kernel,
@@ -137,13 +135,13 @@ class KernelEngines:
 
 
 def engines_of(
-    scenario: Scenario, workload: DrawnWorkload, prices: Prices, size: int, pauses: int = 0, detailed: bool = False
+    scenario: Scenario, workload: DrawnWorkload, prices: Prices, size: int, detailed: bool = False
 ) -> Engines:
     """The kernel's engines, or those in Python where it is not there; see :class:`KernelEngines`."""
     kernel, prompts = library(), groups_per_step(scenario)
     if kernel is None:
         return PythonEngines(scenario, workload, prices, size, prompts)
-    return KernelEngines(kernel, scenario, workload, prices, size, prompts, detailed, pauses)
+    return KernelEngines(kernel, scenario, workload, prices, size, prompts, detailed)
 
 
 def _columns(workload: DrawnWorkload, prompts: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
