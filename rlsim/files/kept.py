@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import VERSION, BaseModel, ConfigDict
-from pydantic_core import SchemaSerializer, SchemaValidator
+from pydantic_core import SchemaError, SchemaSerializer, SchemaValidator
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SCHEMA_ROOMS = ("schema", "results")
@@ -68,13 +68,14 @@ class KeptModel(BaseModel):
         if kept is not None and not cls.__pydantic_complete__:
             try:
                 schema = inner = pickle.loads(kept)
-            except (AttributeError, ImportError):  # a name of another room that moved
-                return super().model_rebuild(**given)
-            while "config" not in inner:
-                inner = inner["schema"]
-            cls.__pydantic_core_schema__ = schema
-            cls.__pydantic_validator__ = SchemaValidator(schema, inner["config"])
-            cls.__pydantic_serializer__ = SchemaSerializer(schema, inner["config"])
+                while "config" not in inner:
+                    inner = inner["schema"]
+                made = SchemaValidator(schema, inner["config"]), SchemaSerializer(schema, inner["config"])
+            except (AttributeError, ImportError, LookupError, TypeError, SchemaError, pickle.UnpicklingError):
+                return super().model_rebuild(
+                    **given
+                )  # a name that moved, or a pydantic that lays schemas out otherwise
+            cls.__pydantic_core_schema__, (cls.__pydantic_validator__, cls.__pydantic_serializer__) = schema, made
             cls.__pydantic_complete__ = True
         return cls.__pydantic_complete__
 
