@@ -50,8 +50,8 @@ class HostOverheads:
 
 GATED_MATRICES = 3
 """Matrices of a gated expert, whose host time is fitted; one without a gate launches as many fewer kernels."""
-AMPERE_JOULES_PER_FLOP = 400 / 312e12
-"""Power over peak in BF16 of an A100 SXM (its datasheet), the last that holds its clocks up at its peak."""
+HOPPER_JOULES_PER_FLOP = 700 / 989e12
+"""Power over peak in BF16 of an H100 SXM (its datasheet)."""
 BLACKWELL_FOUR_BITS = 4.0
 """Peak in NVFP4 over BF16 of B200 and GB200 (their datasheets, dense)."""
 NO_SPECULATION = Speculation()
@@ -341,8 +341,8 @@ def _stack_terms(scenario: Scenario, fitted: Fitted) -> _StackTerms:
 
 def _sustained(profile: HardwareProfile, exponent: float) -> float:
     """Speed of products that run for hours over that of tables, whose kernels run for milliseconds: the power of a GPU
-    over its peak, relative to an Ampere's."""
-    held_up = profile.power_w.value / profile.flops("bf16") / AMPERE_JOULES_PER_FLOP
+    over its peak, relative to a Hopper's."""
+    held_up = profile.power_w.value / profile.flops("bf16") / HOPPER_JOULES_PER_FLOP
     return float(min(1.0, held_up) ** exponent)
 
 

@@ -149,7 +149,7 @@ class TrainingParameters(ParameterSet):
     fused_grouped_gain: PositiveFloat
     """Speed of a fused grouped MLP in MXFP8 (Megatron-Core of NeMo 26.06) over products one by one."""
     power_exponent: NonNegativeFloat = 0.0
-    """Exponent on the power of a GPU over its peak, relative to an A100's, with which products lose speed in a step
+    """Exponent on the power of a GPU over its peak, relative to an H100's, with which products lose speed in a step
     that lasts: clocks go with the cube root of power where voltage follows them, with power where it cannot."""
     fp8_gain: PositiveFloat = 1.0
     """Speed of training's products in 8 bits over the operator tables', relative to BF16: those tables were

@@ -80,7 +80,7 @@ def test_a_measured_framework_has_its_own_terms_and_rl_trainers_those_of_rl_step
     host = framework.host_factor * terms.host_cpu_factors["Grace"]
     assert found.moe_host_layer_s == pytest.approx(terms.moe_host_layer_s * host * terms.graph_host_share)
     assert found.expert_host_s == pytest.approx(terms.expert_host_s * host)
-    held_up = (1200 / 2500e12 / (400 / 312e12)) ** terms.power_exponent
+    held_up = (1200 / 2500e12 / (700 / 989e12)) ** terms.power_exponent
     assert found.wide_efficiency == pytest.approx(terms.dense_efficiency * held_up)
     assert found.grouped_efficiency == pytest.approx(terms.grouped_efficiency * held_up * terms.fp8_gain)
     assert found.permute_passes == pytest.approx(terms.permute_passes * terms.hybridep_permute)
