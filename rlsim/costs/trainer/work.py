@@ -164,11 +164,7 @@ class TrainedLayer:
         adapted = (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
         biased = BIASED_WIDTHS * moe.expert_intermediate_size + BIASED_ROWS * card.hidden_size if moe else 0
         low = 1.0 - self._bf16_share if self.split.precision != "bf16" else 0.0
-        wire = low * BYTES_PER_ELEMENT[self.split.precision] + (1.0 - low) * BYTES_PER_ELEMENT["bf16"]
-        gather, scatter = (
-            self.device.fabric.collective(op, tp, tokens * card.hidden_size * size)
-            for op, size in (("all_gather", wire), ("reduce_scatter", BYTES_PER_ELEMENT["bf16"]))
-        )
+        gather_s, scatter_s = self._tensor_exchange_s(low)
         products, wide = self._products(kept, matrices, moe)
         router_s = 0.0
         if moe is not None:
@@ -189,8 +185,8 @@ class TrainedLayer:
             routed_bytes=routed * inner * BYTES_PER_ELEMENT["bf16"],
             adapter_bytes=adapted if self.split.lora_rank is not None else 0.0,
             biased_bytes=routed * biased * BYTES_PER_ELEMENT["bf16"] if moe is not None and moe.expert_bias else 0.0,
-            gather_s=float(gather.seconds),
-            scatter_s=float(scatter.seconds),
+            gather_s=gather_s,
+            scatter_s=scatter_s,
             tensor_pairs=float(
                 (self.shape.mixer != "none") + (self.shape.ffn and (moe is None or moe.num_shared_experts > 0))
             ),
@@ -199,6 +195,15 @@ class TrainedLayer:
             local_experts=moe.num_experts / self.split.expert_parallel if moe is not None else 0.0,
             matrices=moe.matrices if moe is not None else 0,
         )
+
+    def _tensor_exchange_s(self, low: float) -> tuple[float, float]:
+        """Seconds of one gather of activations, of which the share ``low`` is in the trainer's precision, and of one
+        scatter of sums."""
+        wire = low * BYTES_PER_ELEMENT[self.split.precision] + (1.0 - low) * BYTES_PER_ELEMENT["bf16"]
+        fabric, tp, elements = self.device.fabric, self.split.tensor_parallel, self.tokens * self.card.hidden_size
+        gather = fabric.collective("all_gather", tp, elements * wire)
+        scatter = fabric.collective("reduce_scatter", tp, elements * BYTES_PER_ELEMENT["bf16"])
+        return float(gather.seconds), float(scatter.seconds)
 
     def _products(self, kept: list[Matrix], matrices: list[Matrix], moe: MoECard | None) -> tuple[Pass, Pass]:
         """Dense products of the mean layer in the trainer's precision, and those that stay in BF16; kept: always."""
