@@ -288,6 +288,7 @@ HARMFUL = {
     "deep": "if true; then\n" * 200,
     "nested": "echo " + "$(echo " * 200 + ")" * 200,
     "outside": "source ../../etc/passwd.sh\nbash /etc/harm.sh\n",
+    "pattern": f"a={'x' * 200_000}\nprog ${{a##*y}}\n",
     "power": "x=$((9 ** 9 ** 9 ** 9))\nprog $x\n",
     "binary": "\x00\x01",
 }

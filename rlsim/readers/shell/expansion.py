@@ -272,7 +272,7 @@ def _cut(value: str, rest: str, variables: Variables) -> str:
         pattern = re.compile(translate(variables.text(old))[4:-3] or "(?!)", re.DOTALL)
         return pattern.sub(lambda _: variables.text(new), value, count=0 if how == "//" else 1)
     if len(value) > MOST_CUT:
-        return value
+        raise InputError(f"{variables.where}: a pattern shortens a value of more than {MOST_CUT:,} characters")
     pattern = re.compile(translate(variables.text(text)))
     ends = range(len(value) + 1)
     if how.startswith("#"):
