@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FunctionType
 from typing import Annotated, Any
 
@@ -13,7 +15,6 @@ from typer.core import TyperGroup
 
 from rlsim.cli.direct import said_of
 from rlsim.errors import InputError
-from rlsim.files.yaml import lists_beside
 
 
 class Commands(typer.Typer):
@@ -49,8 +50,9 @@ def described(function: Any) -> Any:
     return twin
 
 
-FORMER: dict[str, Any] = lists_beside(__file__, "former.yaml")
-"""What options that commands had once are now."""
+FORMER: dict[str, Any] = json.loads(Path(__file__).with_name("former.json").read_text(encoding="utf-8"))
+"""What options that commands had once are now: jobs by option, of several that are given the first counts. JSON as the
+table of options, so that help needs no reader of YAML."""
 JOBS: dict[str, str] = FORMER["jobs"]
 
 
