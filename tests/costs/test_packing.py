@@ -56,7 +56,7 @@ def test_bins_are_at_most_one_above_the_optimum_of_small_cases(lengths: list[int
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=200), st.integers(1, 1000))
 def test_the_kernel_fills_the_bins_of_the_reference(lengths: list[int], capacity: int) -> None:
     if compiled() is None:
-        pytest.skip("no kernel")
+        pytest.skip("no kernel")  # an installation without a compiler has the reference alone
     with pytest.MonkeyPatch.context() as patch:
         found = []
         for wanted in ("auto", "python"):
