@@ -82,8 +82,8 @@ class Live:
         self.sliders = sliders_of(scenario)
 
     def changes(self, given: Mapping[str, float]) -> dict[str, Any]:
-        """Overrides of a move: the sliders that stand elsewhere than in the scenario. Raises OffSliderError for keys that
-        have no slider and values that it does not reach."""
+        """Overrides of a move: the sliders that stand elsewhere than in the scenario. Raises OffSliderError for
+        keys that have no slider and values that it does not reach."""
         known = {slider.key: slider for slider in self.sliders}
         out: dict[str, Any] = {}
         for key, value in given.items():
