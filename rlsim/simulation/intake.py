@@ -79,6 +79,13 @@ class Intake:
         """Whether groups belong to a step from their start."""
         return self.rules.membership == "target"
 
+    @property
+    def takes_any(self) -> bool:
+        """Whether a step takes groups as they are done, whichever these are."""
+        rules = self.rules
+        aged = rules.stale != "train" and rules.max_age is not None
+        return rules.membership == "first_done" and not aged and self.usable == self.batch
+
     def release(self) -> None:
         """Let groups start for what has been taken: when weights are published, or where a queue counts at once."""
         ahead = math.floor(self.rules.pace * self.batch + 1e-6)

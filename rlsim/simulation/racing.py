@@ -16,6 +16,7 @@ import numpy as np
 from rlsim.costs.interface import Prices
 from rlsim.files.records import dataclass
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.engines import Groups
 from rlsim.simulation.kernel.engines import engines_of
 from rlsim.simulation.pool import fleet_of
 from rlsim.simulation.rollout import RolloutResult, rollout
@@ -110,7 +111,8 @@ class _Race:
         workload, self._group = scenario.workload, batch.group
         prompts = int(batch.group[-1]) + 1
         # Every sample is a group of its own to the engines, so that each tells of its end.
-        self._engines = engines_of(scenario, DrawnWorkload((drawn,), 1), prices, size=1)
+        work, every = DrawnWorkload((drawn,), 1), Groups(released=batch.samples, max_in_flight=batch.samples)
+        self._engines = engines_of(scenario, work, prices, every, size=1)
         self._left = [workload.generations_per_prompt] * prompts
         self._running, self._end_s = np.ones(batch.samples, dtype=np.bool_), np.full(batch.samples, math.inf)
         self.finish_s = np.full(batch.samples, math.inf)
@@ -121,12 +123,14 @@ class _Race:
     def _run(self, prompts: int) -> None:
         """Run until ``prompts`` are complete, and what is in progress then to the end of its iteration."""
         engines, left, group = self._engines, self._left, self._group.tolist()
-        engines.start(0.0, 0, len(group))
+        engines.start(0.0)
         while prompts > 0:
             complete = []
-            for now_s, sample in engines.run(math.inf, 0.0):  # all at the same time
-                self._running[sample] = False
-                self.finish_s[sample] = self._end_s[sample] = now_s
+            done = engines.run(math.inf, (1, 0, len(group)))  # all at the same time
+            now_s = engines.done_s.item(-1)
+            self._running[done] = False
+            self.finish_s[done] = self._end_s[done] = now_s
+            for sample in done:
                 left[group[sample]] -= 1
                 if left[group[sample]] == 0:
                     complete.append(group[sample])
@@ -134,7 +138,7 @@ class _Race:
             if complete:
                 aborted = self._running if prompts <= 0 else self._running & np.isin(self._group, complete)
                 self._abort(now_s, np.flatnonzero(aborted))
-        engines.run(math.inf, math.inf)
+        engines.run(math.inf)
 
     def _abort(self, now_s: float, samples: IntArray) -> None:
         """Abort samples; those in their last iteration may still finish, for nobody."""

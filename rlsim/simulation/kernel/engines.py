@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.engines import Ended, Engines, PythonEngines, trajectories_of
+from rlsim.simulation.engines import NOBODY, Awaited, Engines, Groups, PythonEngines, trajectories_of
 from rlsim.simulation.intake import groups_per_step
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.kernel.agents import KernelAgents, first_turns
-from rlsim.simulation.kernel.library import GroupsStruct, address, library
+from rlsim.simulation.kernel.library import GROUP_ARRAYS, GroupsStruct, address, library
 from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.pool import fleet_of
 from rlsim.simulation.replica import Action
@@ -30,7 +31,7 @@ PAUSES_PER_STEP = 3
 race are cancelled besides, each at most once."""
 
 
-class KernelEngines:
+class KernelEngines(Engines):
     """:class:`~rlsim.simulation.engines.Engines` in C. size: samples of a group. prompts: of a step."""
 
     def __init__(
@@ -39,6 +40,7 @@ class KernelEngines:
         scenario: Scenario,
         workload: DrawnWorkload,
         prices: Prices,
+        groups: Groups,
         size: int,
         prompts: int,
         detailed: bool,
@@ -46,8 +48,7 @@ class KernelEngines:
         engine, agent, timing = scenario.engine, scenario.workload.agent, prepare(prices.iteration)
         trajectories = trajectories_of(scenario, workload, prompts)
         columns = _columns(workload, prompts) if trajectories is None else first_turns(trajectories)
-        every = columns[0].size // size
-        self._pauses_left = PAUSES_PER_STEP * len(workload.steps) + every
+        self._pauses_left = PAUSES_PER_STEP * len(workload.steps) + columns[0].size // size
         self._kernel, self._counters = kernel, EngineCounters(timing.max_sequences)
         self._pool = KernelPool(
             kernel,
@@ -61,31 +62,29 @@ class KernelEngines:
         if trajectories is not None and agent is not None:
             trajectories.check_fit(timing)
             self._agents = KernelAgents(kernel, self._pool, agent, trajectories, engine.prefix_caching, detailed)
-        self.finish_s = np.zeros(columns[0].size)
-        self._unfinished, self._ended, self._ended_s = (
-            np.zeros(every, dtype=np.int64), np.zeros(every, dtype=np.int64), np.zeros(every),
-        )  # fmt: skip
-        self._told = 0
-        self._groups = GroupsStruct(
-            self._pool.handle,
-            None if self._agents is None else self._agents.handle,
-            size,
-            0,
-            *map(address, (self._unfinished, self._ended, self._ended_s, self.finish_s)),
-        )
+        super().__init__(groups, columns[0].size, size)
+        counted = (self.unfinished, self.ended, self.starts, self.ended_s, self.starts_s, self.finish_s)
+        agents_handle = None if self._agents is None else self._agents.handle
+        struct = GroupsStruct(self._pool.handle, agents_handle, size, **vars(groups))
+        for name, array in zip(GROUP_ARRAYS, counted, strict=True):
+            setattr(struct, name, address(array))
+        self.groups: Any = struct  # what the kernel counts, by the same names
 
-    def start(self, time_s: float, first: int, count: int) -> None:
-        """Submit the samples of the groups ``first`` to ``first`` + ``count``."""
-        self._kernel.groups_start(self._groups, time_s, first, count)
+    def start(self, time_s: float) -> None:
+        """Start the groups that may."""
+        self._kernel.groups_start(self.groups, time_s)
         self._pool.check()
 
-    def run(self, until_s: float, delay_s: float) -> Ended:
-        """Run until a time, or until ``delay_s`` after the first of the groups that end; these."""
-        before, self._told = self._told, self._kernel.groups_run(self._groups, until_s, delay_s)
-        if self._told == before:
-            self._pool.check()
-            return []
-        return [(self._ended_s.item(place), self._ended.item(place)) for place in range(before, self._told)]
+    def run(self, until_s: float, awaited: Awaited = NOBODY) -> list[int]:
+        """Run until a time, or until those are done that somebody waits for; the groups that are done with it."""
+        before = self.groups.num_done
+        self._kernel.groups_run(self.groups, until_s, *awaited)
+        self._pool.check()
+        return self.ended[before : self.groups.num_done].tolist()
+
+    def settle(self, time_s: float) -> None:
+        """Let the engines begin what they begin at a time; nothing is done by it."""
+        self._kernel.groups_settle(self.groups, time_s)
 
     def pause(self, time_s: float, duration_s: float, action: Action = "keep") -> None:
         """Stop every replica after its iteration in progress for ``duration_s``, and do to its requests as said.
@@ -95,11 +94,11 @@ class KernelEngines:
         if not self._pauses_left:
             raise ValueError("more pauses than steps")
         self._pauses_left -= 1
-        self._kernel.groups_pause(self._groups, time_s, duration_s, _ACTIONS.index(action))
+        self._kernel.groups_pause(self.groups, time_s, duration_s, _ACTIONS.index(action))
 
     def cancel(self, time_s: float, groups: Sequence[int]) -> list[int]:
-        """Abort groups; the samples that each had left."""
-        left = [int(self._kernel.groups_cancel(self._groups, group)) for group in groups]
+        """Abort running groups; the samples that each had left."""
+        left = [int(self._kernel.groups_cancel(self.groups, group)) for group in groups]
         self.pause(time_s, 0.0, "cancel")
         return left
 
@@ -135,13 +134,13 @@ class KernelEngines:
 
 
 def engines_of(
-    scenario: Scenario, workload: DrawnWorkload, prices: Prices, size: int, detailed: bool = False
+    scenario: Scenario, workload: DrawnWorkload, prices: Prices, groups: Groups, size: int, detailed: bool = False
 ) -> Engines:
     """The kernel's engines, or those in Python where it is not there; see :class:`KernelEngines`."""
     kernel, prompts = library(), groups_per_step(scenario)
     if kernel is None:
-        return PythonEngines(scenario, workload, prices, size, prompts)
-    return KernelEngines(kernel, scenario, workload, prices, size, prompts, detailed)
+        return PythonEngines(scenario, workload, prices, groups, size, prompts)
+    return KernelEngines(kernel, scenario, workload, prices, groups, size, prompts, detailed)
 
 
 def _columns(workload: DrawnWorkload, prompts: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:

@@ -65,16 +65,25 @@ class SamplesStruct(Structure):
     )
 
 
+GROUP_ARRAYS = ("unfinished", "ended", "starts", "ended_s", "starts_s", "finish_s")
+
+
 class GroupsStruct(Structure):
     """``Groups`` of groups.c."""
 
     _fields_ = (
         ("pool", c_void_p),
         ("agents", c_void_p),
-        ("group_size", c_int64),
-        ("num_ended", c_int64),
-        *((name, c_void_p) for name in ("unfinished", "ended", "ended_s", "finish_s")),
-    )
+        *(
+            (name, c_int64)
+            for name in (
+                "group_size", "released", "max_in_flight", "max_done", "unit", "paused", "started", "in_flight", "running",
+                "num_ended", "num_done", "num_starts",
+            )
+        ),
+        *((name, c_double) for name in ("reward_s", "busy_s", "busy_since_s")),
+        *((name, c_void_p) for name in GROUP_ARRAYS),
+    )  # fmt: skip
 
 
 class RulesStruct(Structure):
@@ -112,8 +121,9 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "agents_free": (None, (c_void_p,)),
     "agents_run_all": (None, (c_void_p,)),
     "agents_told": (None, (c_void_p, c_void_p, c_void_p)),
-    "groups_start": (None, (POINTER(GroupsStruct), c_double, c_int64, c_int64)),
-    "groups_run": (c_int64, (POINTER(GroupsStruct), c_double, c_double)),
+    "groups_start": (None, (POINTER(GroupsStruct), c_double)),
+    "groups_settle": (None, (POINTER(GroupsStruct), c_double)),
+    "groups_run": (None, (POINTER(GroupsStruct), c_double, c_int64, c_int64, c_int64)),
     "groups_cancel": (c_int64, (POINTER(GroupsStruct), c_int64)),
     "groups_pause": (None, (POINTER(GroupsStruct), c_double, c_double, c_int64)),
 }
