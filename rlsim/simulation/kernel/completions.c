@@ -4,22 +4,18 @@
  * it inside. */
 #include "pool.h"
 
-static bool completes_before(const Completion *a, const Completion *b) {
-    return a->last_iteration < b->last_iteration || (a->last_iteration == b->last_iteration && a->key < b->key);
-}
-
 /* Most heaps hold no stale entry, and their sequences need not be looked at. */
 bool completion_is_valid(const Pool *pool, const Replica *replica, const Completion *entry) {
-    return !replica->heap_stale || pool->sequences[entry->sequence].heap_key == entry->key;
+    return !replica->heap_stale || pool->sequences[entry->sequence].heap_key == (int32_t)entry->order;
 }
 
 /* Put an entry where `at` is free, as far down as it belongs. */
 static void sink(Replica *replica, int32_t at, Completion entry) {
     Completion *heap = replica->heap;
     for (int32_t child = 2 * at + 1; child < replica->heap_length; child = 2 * at + 1) {
-        if (child + 1 < replica->heap_length && completes_before(&heap[child + 1], &heap[child]))
-            child++;
-        if (!completes_before(&heap[child], &entry))
+        const int32_t second = child + (child + 1 < replica->heap_length);
+        child += heap[second].order < heap[child].order; /* without a branch that nobody foresees */
+        if (heap[child].order > entry.order)
             break;
         heap[at] = heap[child];
         at = child;
@@ -43,7 +39,7 @@ void completion_push(const Pool *pool, Replica *replica, Completion entry) {
     if (replica->heap_length == PLACES * replica->room)
         compact(pool, replica);
     int32_t at = replica->heap_length++;
-    while (at > 0 && completes_before(&entry, &replica->heap[(at - 1) / 2])) {
+    while (at > 0 && entry.order < replica->heap[(at - 1) / 2].order) {
         replica->heap[at] = replica->heap[(at - 1) / 2];
         at = (at - 1) / 2;
     }

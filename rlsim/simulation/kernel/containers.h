@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { NONE = -1 };
 
@@ -59,48 +60,37 @@ static inline void list_remove(List *list, Links links, int32_t i) {
     list->length--;
 }
 
-/* All replicas in a binary heap by (key, number). place[i]: where replica i stands in it. */
+/* All replicas by (key, number) as a tournament: first[leaves + i] is replica i, and every number before that the first of
+ * the two below it, first[1] of all. Keys are not negative, so that their bits are ordered as they are; to choose by bits
+ * takes no branch, which nobody could foresee. leaves: a power of two; where no replica stands the key is infinite. */
 typedef struct {
-    double key;
-    int32_t number;
-} Place;
-
-typedef struct {
-    Place *heap;
-    int32_t *place;
-    int32_t count;
+    int64_t *keys;
+    int32_t *first;
+    uint32_t leaves;
 } Ordered;
 
-static inline Place ordered_first(const Ordered *ordered) { return ordered->heap[0]; }
-
 static inline double ordered_key(const Ordered *ordered, int32_t number) {
-    return ordered->heap[ordered->place[number]].key;
-}
-
-static inline bool place_before(Place a, Place b) {
-    return a.key < b.key || (a.key == b.key && a.number < b.number);
-}
-
-static inline void ordered_put(Ordered *ordered, int32_t at, Place entry) {
-    ordered->heap[at] = entry;
-    ordered->place[entry.number] = at;
+    double key;
+    memcpy(&key, &ordered->keys[number], sizeof key);
+    return key;
 }
 
 /* Give a replica a new key. */
 static inline void ordered_set(Ordered *ordered, int32_t number, double key) {
-    const Place entry = {key, number};
-    int32_t at = ordered->place[number];
-    for (; at > 0 && place_before(entry, ordered->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        ordered_put(ordered, at, ordered->heap[(at - 1) / 2]);
-    for (int32_t child = 2 * at + 1; child < ordered->count; child = 2 * at + 1) {
-        if (child + 1 < ordered->count && place_before(ordered->heap[child + 1], ordered->heap[child]))
-            child++;
-        if (!place_before(ordered->heap[child], entry))
-            break;
-        ordered_put(ordered, at, ordered->heap[child]);
-        at = child;
+    int64_t *keys = ordered->keys, bits;
+    int32_t *first = ordered->first, best = number;
+    memcpy(&bits, &key, sizeof key);
+    if (keys[number] == bits)
+        return;
+    keys[number] = bits;
+    for (uint32_t at = ordered->leaves + (uint32_t)number; at > 1; at >>= 1) {
+        const int32_t other = first[at ^ 1];
+        const int64_t others = keys[other];
+        const bool behind = others < bits + (at & 1); /* of two equal ones the left one is first */
+        best = behind ? other : best;
+        bits = behind ? others : bits;
+        first[at >> 1] = best;
     }
-    ordered_put(ordered, at, entry);
 }
 
 /* A prompt, and how many of its samples are resident; 0 marks a free place. */

@@ -63,18 +63,20 @@ static void share(Pool *pool, double time_s, int32_t first, int32_t count) {
 }
 
 static int32_t least_loaded(Pool *pool) {
-    const Place least = ordered_first(&pool->load);
-    ordered_set(&pool->load, least.number, least.key + 1);
-    return least.number;
+    const int32_t number = pool->load.first[1];
+    ordered_set(&pool->load, number, ordered_key(&pool->load, number) + 1);
+    return number;
 }
 
 /* Replica of the i-th of `count` samples that are submitted together, after those submitted before. */
 static int32_t assign(Pool *pool, int32_t i, int32_t count) {
     if (pool->dispatch == LEAST_LOADED)
         return least_loaded(pool);
+    if (pool->dispatch == ROUND_ROBIN)
+        return (int32_t)((pool->submitted + i) % pool->num_replicas);
     const int32_t size = count / pool->num_replicas, larger = count % pool->num_replicas;
     const int32_t block = i < larger * (size + 1) ? i / (size + 1) : larger + (i - larger * (size + 1)) / size;
-    return (int32_t)((pool->submitted + (pool->dispatch == ROUND_ROBIN ? i : block)) % pool->num_replicas);
+    return (int32_t)((pool->submitted + block) % pool->num_replicas);
 }
 
 /* Dispatch the samples first, first + 1, ... at a time. */
@@ -104,9 +106,8 @@ static bool tell(Pool *pool, int32_t before, Finished finished, void *owner) {
 bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
     for (;;) {
         refresh(pool);
-        const Place next = ordered_first(&pool->due);
-        const int32_t number = next.number;
-        const double at_s = next.key;
+        const int32_t number = pool->due.first[1];
+        const double at_s = ordered_key(&pool->due, number);
         if (at_s > time_s || at_s == INFINITY)
             return false;
         Replica *replica = replica_at(pool, number);
@@ -216,11 +217,20 @@ EXPORT void pool_free(Pool *pool) {
 }
 
 static void ordered_new(Ordered *ordered, Block *memory, int32_t count, double key) {
-    ordered->count = count;
-    ordered->heap = part(memory, (size_t)count * sizeof *ordered->heap);
-    ordered->place = part(memory, (size_t)count * sizeof *ordered->place);
-    for (int32_t i = 0; memory->start && i < count; i++)
-        ordered_put(ordered, i, (Place){key, i});
+    ordered->leaves = 1;
+    while (ordered->leaves < (uint32_t)count)
+        ordered->leaves *= 2;
+    ordered->keys = part(memory, ordered->leaves * sizeof *ordered->keys);
+    ordered->first = part(memory, 2 * (size_t)ordered->leaves * sizeof *ordered->first);
+    if (!memory->start)
+        return;
+    for (uint32_t i = 0; i < ordered->leaves; i++) {
+        const double own = i < (uint32_t)count ? key : INFINITY;
+        memcpy(&ordered->keys[i], &own, sizeof own);
+        ordered->first[ordered->leaves + i] = (int32_t)i;
+    }
+    for (uint32_t at = ordered->leaves - 1; at > 0; at--)
+        ordered->first[at] = ordered->first[2 * at]; /* of equal keys */
 }
 
 /* An idle replica in a block of its own: an event meets another replica than the one before, and with it few pages. */

@@ -67,10 +67,14 @@ typedef struct {
     };
 } Sequence;
 
-/* A decoding sequence in the heap of its replica, by (last_iteration, key). */
+/* A decoding sequence in the heap of its replica, by (last iteration, key): order has the one in its upper half, the other
+ * in its lower one. */
 typedef struct {
-    int32_t last_iteration, key, sequence;
+    int64_t order;
+    int32_t sequence;
 } Completion;
+
+static inline int64_t last_iteration_of(const Completion *entry) { return entry->order >> 32; }
 
 /* Running samples in the order of their admission; those that left leave NONE. end: places that were ever taken since
  * they were last moved together. A list would meet two other samples whenever one leaves. */

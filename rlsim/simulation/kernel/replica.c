@@ -56,9 +56,9 @@ static void start_decoding(Pool *pool, Replica *replica, double end_s) {
         replica->tokens_per_iteration += sequence->tokens_per_iteration;
         replica->held -= (double)sequence->prompt;
         sequence->last_iteration = (int32_t)iteration + sequence->total - (int32_t)sequence->done;
-        const Completion entry = {sequence->last_iteration, ++replica->heap_keys, i};
+        const Completion entry = {(int64_t)sequence->last_iteration << 32 | ++replica->heap_keys, i};
         completion_push(pool, replica, entry); /* before the sequence has the key: a full heap drops what has none */
-        sequence->heap_key = entry.key;
+        sequence->heap_key = replica->heap_keys;
     }
 }
 
@@ -86,7 +86,7 @@ static void finish(Pool *pool, Replica *replica) {
     replica->now_s = end_s;
     replica->end_s = NOT_BEGUN;
     replica->segment_iterations = 0;
-    while (replica->heap_length && replica->heap[0].last_iteration <= replica->iteration) {
+    while (replica->heap_length && last_iteration_of(&replica->heap[0]) <= replica->iteration) {
         const Completion entry = completion_pop(replica);
         if (!completion_is_valid(pool, replica, &entry)) {
             replica->heap_stale--;
@@ -212,7 +212,8 @@ static void begin_segment(Pool *pool, Replica *replica, double kv) {
         completion_pop(replica);
         replica->heap_stale--;
     }
-    int64_t count = replica->heap[0].last_iteration - replica->iteration;
+    __builtin_prefetch(&pool->sequences[replica->heap[0].sequence], 1); /* most likely met when the segment ends */
+    int64_t count = last_iteration_of(&replica->heap[0]) - replica->iteration;
     const double spare = timing->kv_capacity_tokens - kv;
     if ((double)count * growth > spare) {
         const int64_t fitting = (int64_t)(spare / growth) + 1;
