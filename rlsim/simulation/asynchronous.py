@@ -82,9 +82,9 @@ class TokenVersions:
         samples, tokens = self._generation.in_progress()
         if self._generation.intake.rules.at_update == "restart":
             tokens = np.zeros_like(tokens)
-        # By number from the first of them on: samples in flight lie close together.
-        first = int(samples.min(initial=self._response_tokens.size))
-        held = np.zeros(int(samples.max(initial=first)) - first + 1)
+        # By number from the one before the first of them on, as samples in flight lie close together: none at both ends.
+        first = int(samples.min(initial=self._response_tokens.size)) - 1
+        held = np.zeros(int(samples.max(initial=first)) - first + 2)
         held[samples - first] = tokens
         self._past.append((self._generation.now_s, first, held))
 
@@ -95,9 +95,8 @@ class TokenVersions:
         finish_s = self._generation.engines.finish_s[samples]
         left, out = whole, dict[int, float]()
         for age, (time_s, first, held) in enumerate(reversed(self._past)):
-            place = samples - first
-            known = np.where((place >= 0) & (place < held.size), held.take(place, mode="clip"), 0.0)
-            older = np.minimum(left, np.where(finish_s <= time_s, whole, known))
+            known = np.where(finish_s <= time_s, whole, held.take(samples - first, mode="clip"))
+            older = np.minimum(left, known)
             out[age] = float((left - older).sum())
             left = older
             if not left.any():
@@ -116,7 +115,8 @@ def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices
 
 @dataclass(frozen=True)
 class _Trainer:
-    """The trainer of a lagged loop. Times in seconds. account, versions: of response tokens; None of agents."""
+    """The trainer of a lagged loop. Times in seconds. account, versions: of response tokens; None of agents, and where
+    nobody asks for tokens."""
 
     scenario: Scenario
     workload: DrawnWorkload
@@ -131,7 +131,8 @@ class _Trainer:
         cls, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace, generation: Generation
     ) -> _Trainer:
         """The trainer beside ``generation``."""
-        account = TokenAccount(workload, generation) if scenario.workload.agent is None else None
+        counted = trace.tokens and scenario.workload.agent is None
+        account = TokenAccount(workload, generation) if counted else None
         versions = None if account is None else TokenVersions(account, generation)
         return cls(scenario, workload, prices, trace, generation, account, versions)
 

@@ -14,12 +14,15 @@ from rlsim.simulation.trace import Trace
 from rlsim.workload.draw import DrawnWorkload
 
 
-def simulate(scenario: Scenario, workload: DrawnWorkload, prices: Prices, detailed: bool = False) -> Trace:
+def simulate(
+    scenario: Scenario, workload: DrawnWorkload, prices: Prices, detailed: bool = False, tokens: bool = True
+) -> Trace:
     """What one replication of ``scenario`` does with its drawn work: warm-up and measured steps.
 
-    detailed: with spans and curves for a timeline. Raises Infeasible where a sample exceeds a replica's KV cache.
+    detailed: with spans and curves for a timeline. tokens: with what became of tokens, of lagged loops. Raises
+    Infeasible where a sample exceeds a replica's KV cache.
     """
-    trace = Trace(detailed=detailed)
+    trace = Trace(detailed, tokens)
     loop = run_asynchronous if scenario.loop.mode == "async" else run_synchronous
     with _cycles_left_alone():
         loop(scenario, workload, prices, trace)

@@ -82,10 +82,12 @@ class Trace:
 
     counters: what the engines did in the measured steps. peak_kv_tokens: most KV cache of a replica. imbalances: the
     slowest replica's time over the mean, for each measured synchronous rollout. agents: what trajectories of several
-    turns did besides generating in the measured steps. ledger: where their response tokens went; None for agents.
+    turns did besides generating in the measured steps. ledger: where their response tokens went; None for agents. Of
+    lagged loops ledger and ages of tokens are found only with ``tokens``.
     """
 
     detailed: bool = False
+    tokens: bool = True
     steps: list[StepRecord] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)

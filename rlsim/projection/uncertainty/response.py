@@ -143,6 +143,6 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     scaled = {name: getattr(prices.iteration, name) * factor for name in names}
     slowed = replace(prices, iteration=replace(prices.iteration, **scaled))
     work = draw(scenario, 0, run.draft_plan, run.stretch)
-    steps = simulate(scenario, work, slowed).steps[scenario.measured_steps.start :]
+    steps = simulate(scenario, work, slowed, tokens=False).steps[scenario.measured_steps.start :]
     chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
     return sum(step.seconds for step in steps) / chain_s
