@@ -29,6 +29,7 @@ class TokenAccount:
     def __init__(self, workload: DrawnWorkload, generation: Generation) -> None:
         self._generation = generation
         self.response_tokens = np.concatenate([step.rollouts[0].batch.response_tokens for step in workload.steps])
+        self._group_tokens = self.response_tokens.reshape(-1, generation.intake.size).sum(axis=1)
         self._opened = TokenLedger(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
     def open(self) -> None:
@@ -41,13 +42,12 @@ class TokenAccount:
 
     def balance(self) -> TokenLedger:
         """Everything so far. ``generated`` is what engines counted; the rest is reckoned from samples and groups."""
-        engines = self._generation.engines
+        engines, intake = self._generation.engines, self._generation.intake
         emitted, (_, in_progress_tokens) = engines.emitted(), self._generation.in_progress()
-        finished = engines.finish_s > 0.0
-        cancelled = self._samples("cancelled")
-        lost = float(self.response_tokens[cancelled[finished[cancelled]]].sum())
+        done_tokens = self.response_tokens * (engines.finish_s > 0.0)
+        lost = float(sum(done_tokens[intake.samples(groups)].sum() for groups in intake.removed_groups["cancelled"]))
         consumed, stale, discarded = (self._tokens(kind) for kind in ("consumed", "stale", "discarded"))
-        held = float(self.response_tokens[finished].sum()) - lost - consumed - stale - discarded
+        held = float(done_tokens.sum()) - lost - consumed - stale - discarded
         return TokenLedger(
             generated=emitted.generated_tokens,
             consumed=consumed,
@@ -58,12 +58,7 @@ class TokenAccount:
         )
 
     def _tokens(self, kind: Removed) -> float:
-        return float(self.response_tokens[self._samples(kind)].sum())
-
-    def _samples(self, kind: Removed) -> IntArray:
-        intake = self._generation.intake
-        removed = intake.removed_groups[kind]
-        return intake.samples(np.concatenate(removed)) if removed else np.empty(0, dtype=np.int64)
+        return float(sum(self._group_tokens[groups].sum() for groups in self._generation.intake.removed_groups[kind]))
 
 
 class TokenVersions:
@@ -82,7 +77,7 @@ class TokenVersions:
         samples, tokens = self._generation.in_progress()
         if self._generation.intake.rules.at_update == "restart":
             tokens = np.zeros_like(tokens)
-        # By number from the one before the first of them on, as samples in flight lie close together: none at both ends.
+        # By number from before the first of them on, as samples in flight lie close together: none at both ends.
         first = int(samples.min(initial=self._response_tokens.size)) - 1
         held = np.zeros(int(samples.max(initial=first)) - first + 2)
         held[samples - first] = tokens

@@ -79,8 +79,19 @@ static int32_t assign(Pool *pool, int32_t i, int32_t count) {
     return (int32_t)((pool->submitted + block) % pool->num_replicas);
 }
 
+/* A sample as it was drawn. */
+static void begin_sequence(Pool *pool, int32_t i) {
+    const Samples *samples = &pool->samples;
+    const int64_t total = samples->iterations[i], response = samples->response_tokens[i];
+    pool->sequences[i] = (Sequence){.group = (int32_t)samples->group[i], .prompt = (int32_t)samples->prompt_tokens[i],
+                                    .response = (int32_t)response, .total = (int32_t)total, .heap_key = NONE,
+                                    .tokens_per_iteration = total ? (double)(response - 1) / (double)total : 0.0};
+}
+
 /* Dispatch the samples first, first + 1, ... at a time. */
 void pool_submit(Pool *pool, double time_s, int32_t first, int32_t count) {
+    for (int32_t i = first; i < first + count; i++)
+        begin_sequence(pool, i);
     if (pool->dispatch == SHARED_QUEUE) {
         share(pool, time_s, first, count);
         return;
@@ -294,12 +305,6 @@ EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Sa
     for (int32_t number = 0; number < pool->num_replicas; number++) {
         Block own = {pool->replicas + (size_t)number * pool->replica_bytes, 0, pool->replica_bytes};
         replica_new(pool, &own, number);
-    }
-    for (int64_t i = 0; i < samples->samples; i++) {
-        const int64_t total = samples->iterations[i], response = samples->response_tokens[i];
-        pool->sequences[i] = (Sequence){.group = (int32_t)samples->group[i], .prompt = (int32_t)samples->prompt_tokens[i],
-                                        .response = (int32_t)response, .total = (int32_t)total, .heap_key = NONE,
-                                        .tokens_per_iteration = total ? (double)(response - 1) / (double)total : 0.0};
     }
     return pool;
 }
