@@ -123,7 +123,7 @@ bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
             return false;
         Replica *replica = replica_at(pool, number);
         const int32_t before = pool->num_done;
-        replica_advance(pool, replica, at_s);
+        replica_finish(pool, replica);
         const int32_t completed = pool->num_done - before;
         if (completed && pool->dispatch == LEAST_LOADED)
             ordered_set(&pool->load, number, ordered_key(&pool->load, number) - completed);

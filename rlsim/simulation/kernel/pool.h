@@ -180,6 +180,7 @@ bool replica_has_room(const Pool *pool, const Replica *replica, int32_t sample);
 void replica_end_early(const Pool *pool, Replica *replica, double time_s);
 double replica_next_event(Pool *pool, Replica *replica);
 int64_t replica_in_progress(const Pool *pool, const Replica *replica, int64_t *samples, double *tokens);
+void replica_finish(Pool *pool, Replica *replica);
 void replica_advance(Pool *pool, Replica *replica, double time_s);
 
 void replica_leave(Pool *pool, Replica *replica, double time_s, int32_t sample, int64_t tokens);

@@ -77,7 +77,8 @@ static void book_segment(Pool *pool, Replica *replica, int64_t count) {
         kept_reclaim(pool, replica, pool->timing->kv_capacity_tokens - kv);
 }
 
-static void finish(Pool *pool, Replica *replica) {
+/* The segment in progress has ended. */
+void replica_finish(Pool *pool, Replica *replica) {
     const double end_s = replica->end_s;
     if (replica->segment_iterations)
         book_segment(pool, replica, replica->segment_iterations);
@@ -316,6 +317,6 @@ void replica_advance(Pool *pool, Replica *replica, double time_s) {
             return;
         if (replica->end_s == NOT_BEGUN)
             return; /* idle for good */
-        finish(pool, replica);
+        replica_finish(pool, replica);
     }
 }
