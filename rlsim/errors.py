@@ -47,7 +47,7 @@ class Infeasible(RlsimError):  # noqa: N818 - an answer rather than an accident
 
     def __init__(self, reason: str, needed: float, available: float, unit: str = "") -> None:
         self.reason, self.needed, self.available, self.unit = reason, needed, available, unit
-        super().__init__(reason, needed, available, unit)  # what pickle makes it anew from
+        super().__init__(reason, needed, available, unit)  # what pickle and SimPy make it anew from
 
     def __str__(self) -> str:
         needed, available = _amount(self.needed, self.unit), _amount(self.available, self.unit)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +12,9 @@ from rlsim.costs.interface import Prices, StepCost
 from rlsim.files.records import dataclass
 from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.generation import Generation
+from rlsim.simulation.generation import Clock, Generation
 from rlsim.simulation.intake import Removed
-from rlsim.simulation.trace import StepRecord, Trace
+from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.units import FloatArray, IntArray, distinct
 from rlsim.workload.draw import DrawnWorkload
 
@@ -81,7 +80,7 @@ class TokenVersions:
         first = int(samples.min(initial=self._response_tokens.size)) - 1
         held = np.zeros(int(samples.max(initial=first)) - first + 2)
         held[samples - first] = tokens
-        self._past.append((self._generation.now_s, first, held))
+        self._past.append((self._generation.clock.now, first, held))
 
     def ages(self, groups: IntArray) -> dict[int, float]:
         """Response tokens of ``groups`` by the age of the weights that they were generated with, in versions."""
@@ -103,9 +102,14 @@ class TokenVersions:
 
 def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
     """Simulate all training steps into ``trace``; the first one waits for the first batch from an empty pool."""
-    generation = Generation(scenario, workload, prices, trace)
-    _Trainer.of(scenario, workload, prices, trace, generation).run()
+    clock = Clock(0.0)
+    generation = Generation(clock, scenario, workload, prices, trace)
+    generating = generation.run()
+    clock.process(generating)
+    clock.run(until=clock.process(_Trainer.of(scenario, workload, prices, trace, generation).run()))
     generation.show()
+    # A process that waits refers to itself in a circle; with it everything of this run would stay in memory.
+    generating.close()
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class _Trainer:
         versions = None if account is None else TokenVersions(account, generation)
         return cls(scenario, workload, prices, trace, generation, account, versions)
 
-    def run(self) -> None:
+    def run(self) -> Process:
         """Train step by step, and count what the generator does in the measured ones."""
         generation, measured, account = self.generation, self.scenario.measured_steps, self.account
         for step in range(self.workload.trained):
@@ -141,7 +145,7 @@ class _Trainer:
                 agents = None if engines.agent_counters is None else replace(engines.agent_counters)
                 if account is not None:
                     account.open()
-            self._step(step)
+            yield from self._step(step)
         engines = generation.engines
         self.trace.count(engines.counters, engines.peak_kv_tokens)
         self.trace.counters.add(before, -1)
@@ -151,16 +155,16 @@ class _Trainer:
             self.trace.agents.add(engines.agent_counters)
             self.trace.agents.add(agents, -1)
 
-    def _step(self, step: int) -> None:
+    def _step(self, step: int) -> Process:
         """Take the batch of a step, train on it and publish the weights where it is time to."""
-        generation, rules = self.generation, self.generation.intake.rules
-        start_s, busy_s = generation.now_s, generation.busy_s
+        generation, clock, rules = self.generation, self.generation.clock, self.generation.intake.rules
+        start_s, busy_s = clock.now, generation.busy_s
         updates = (step + 1) % rules.update_every == 0
         drains = updates and rules.at_update == "drain"
-        self._wait(step, lambda: generation.batch(step))
+        yield from self._wait(step, generation.batch(step))
         if drains and not rules.overlap:
-            self._wait(step, generation.drain, "drain")
-        exposed_s, refit_s = generation.now_s - start_s, self.prices.refit.seconds if updates else 0.0
+            yield from self._wait(step, generation.drain(), "drain")
+        exposed_s, refit_s = clock.now - start_s, self.prices.refit.seconds if updates else 0.0
         groups = generation.take(step)
         staleness = generation.intake.ages(groups)
         token_ages = {} if self.versions is None else self.versions.ages(groups)
@@ -169,15 +173,15 @@ class _Trainer:
         if not rules.overlap:
             generation.pause(sum(phase.seconds for _, phase in phases) + refit_s)
         for name, phase in phases:
-            self._passed(step, name, phase.seconds)
+            yield from self.trace.passing(clock, "trainer", name, step, phase.seconds)
         if drains and rules.overlap:
-            begin_s = generation.now_s
-            self._wait(step, generation.drain, "drain")
-            exposed_s += generation.now_s - begin_s
+            begin_s = clock.now
+            yield from self._wait(step, generation.drain(), "drain")
+            exposed_s += clock.now - begin_s
         if updates:
             if rules.overlap:
                 generation.pause(refit_s)
-            self._passed(step, "refit_s", refit_s)
+            yield from self.trace.passing(clock, "trainer", "refit_s", step, refit_s)
             if self.versions is not None:
                 self.versions.publish()
             generation.publish_weights()
@@ -194,19 +198,17 @@ class _Trainer:
             exposed_generation_s=exposed_s,
         )
         drawn = self.workload.steps[step]
-        record = StepRecord.of(step, start_s, generation.now_s, phase_s, staleness, drawn, cost, total_tokens)
+        record = StepRecord.of(step, start_s, clock.now, phase_s, staleness, drawn, cost, total_tokens)
         self.trace.steps.append(replace(record, token_ages=token_ages))
 
-    def _wait(self, step: int, ready: Callable[[], None], detail: str = "") -> None:
+    def _wait(self, step: int, generated: Process, detail: str = "") -> Process:
         """Wait for the generator until a trainer that looks every now and then sees that it may go on."""
-        generation, start_s = self.generation, self.generation.now_s
-        ready()
-        generation.advance(_seen_at(start_s, generation.now_s, self.scenario.loop.poll_s))
-        self.trace.span("trainer", "exposed_generation_s", step, start_s, generation.now_s, detail)
-
-    def _passed(self, step: int, phase: str, seconds: float) -> None:
-        """Spend so long on a phase."""
-        self.generation.advance(self.trace.passed("trainer", phase, step, self.generation.now_s, seconds))
+        clock, start_s = self.generation.clock, self.generation.clock.now
+        yield from generated
+        seen_s = _seen_at(start_s, clock.now, self.scenario.loop.poll_s)
+        if seen_s > clock.now:
+            yield clock.at(seen_s)
+        self.trace.span("trainer", "exposed_generation_s", step, start_s, clock.now, detail)
 
     def _work(self, step: int, groups: IntArray) -> tuple[FloatArray | None, StepCost]:
         """Total tokens of the samples of a batch that nobody knew beforehand, and what the trainer does with it."""

@@ -11,25 +11,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from heapq import heappush
+from typing import Any
 
 import numpy as np
+import simpy
 
 from rlsim.costs.interface import Prices
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.engines import NOBODY, Awaited, Groups
+from rlsim.simulation.engines import NOBODY, Groups
 from rlsim.simulation.intake import Intake
 from rlsim.simulation.kernel.engines import engines_of
 from rlsim.simulation.requests import SampleTokens
-from rlsim.simulation.trace import Trace
+from rlsim.simulation.trace import Process, Trace
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.draw import DrawnWorkload
 
+FIRST, USUAL, LAST = range(3)
+"""Order of what happens at one time: rewards of groups, the trainer's acts, engines that go on."""
+
+
+class Clock(simpy.Environment):
+    """SimPy's environment with events at given times: a delay from now on would round them."""
+
+    def at(self, time_s: float, priority: int = USUAL) -> simpy.Event:
+        """An event at a time in seconds, not before now."""
+        event = simpy.Event(self)
+        event._ok, event._value = True, None
+        entry: Any = (time_s, priority, next(self._eid), event)
+        heappush(self._queue, entry)
+        return event
+
+    def advance(self, time_s: float) -> None:
+        """Go on to a time in seconds not after the next event: most groups that are done concern nobody else."""
+        self._now = time_s
+
 
 class Generation:
-    """The generation pool of an asynchronous loop, kept busy with the groups that may start. now_s: the time."""
+    """The generation pool of an asynchronous loop, kept busy with the groups that may start."""
 
-    def __init__(self, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
-        self.now_s, self._trace = 0.0, trace
+    def __init__(self, clock: Clock, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
+        self.clock, self._trace = clock, trace
         self.intake = intake = Intake(scenario, workload)
         groups = Groups(0, intake.max_in_flight, unit=intake.batch if intake.rules.unit == "batch" else 1)
         groups.reward_s = scenario.workload.environment_s
@@ -38,56 +60,64 @@ class Generation:
         self._started = self._looked_at = self._taken = self._wanted = 0
         self._open = np.full(intake.steps, intake.batch)
         self._done: list[int] = []
+        self._awaited: tuple[Callable[[], int], simpy.Event] | None = None
+        self._left = NOBODY
         self._cancelled: list[tuple[float, IntArray, list[int]]] = []
         self._start_groups()
-        self._run(0.0)
 
     @property
     def in_flight(self) -> int:
         """Groups that have started and are not done."""
         return self.engines.groups.in_flight
 
-    def advance(self, time_s: float) -> None:
-        """Let time pass. What happens at ``time_s`` itself comes before who acts then; what begins then, after."""
-        if time_s > self.now_s:
-            self._run(time_s)
-            self.now_s = time_s
-
-    def _run(self, until_s: float, awaited: Awaited = NOBODY) -> bool:
-        """Run the engines ahead to a time, or to what is awaited, in one call; whether any group is done with it."""
-        done = self.engines.run(until_s, awaited)
-        if done:
-            self.now_s = self.engines.done_s.item(-1)
-            self._note_started()
-            self._done += done
-            if self.intake.by_target:
-                np.subtract.at(self._open, np.array(done) // self.intake.batch, 1)
-            elif self.intake.rules.membership in ("oldest_done", "by_version"):
-                self._order_done()
-        return bool(done)
-
-    def _wait(self, missing: Callable[[], int], groups: range) -> None:
-        """Wait until nothing is missing. missing: fewest of ``groups`` that must be done before; 0 where it holds.
+    def run(self) -> Process:
+        """The process of the engines: they run ahead to the next moment at which anybody acts, in one call.
 
         Raises what :meth:`Intake.in_vain` says where a trainer waits for groups that nobody generates.
         """
-        left = missing()
-        if not left:
-            return
-        while left:
-            if not self._run(math.inf, (left, groups.start, groups.stop)):
-                raise self.intake.in_vain(self.engines.groups.started == self.intake.started_version.size)
-            left = missing()
-        self._run(self.now_s)  # what begins now does so before the trainer acts
+        clock, engines = self.clock, self.engines
+        until_s = clock.peek()
+        while True:
+            done = engines.run(until_s, self._left)
+            if done:
+                clock.advance(engines.done_s.item(-1))
+                self._complete(done)
+            elif math.isinf(until_s):
+                raise self.intake.in_vain(engines.groups.started == self.intake.started_version.size)
+            else:
+                yield clock.at(until_s, LAST)
+            until_s = clock.peek()
 
-    def batch(self, step: int) -> None:
+    def _complete(self, groups: list[int]) -> None:
+        """Groups are done, and with them perhaps their batches or what somebody waits for."""
+        self._note_started()
+        self._done += groups
+        if self.intake.by_target:
+            np.subtract.at(self._open, np.array(groups) // self.intake.batch, 1)
+        elif self.intake.rules.membership in ("oldest_done", "by_version"):
+            self._order_done()
+        if self._awaited is not None:
+            missing, awakened = self._awaited
+            self._left = (missing(), *self._left[1:])
+            if not self._left[0]:
+                awakened.succeed()
+                self._awaited, self._left = None, NOBODY
+
+    def _until(self, missing: Callable[[], int], groups: range) -> Process:
+        """Wait until nothing is missing. missing: fewest of ``groups`` that must be done before; 0 where it holds."""
+        left = missing()
+        if left:
+            self._awaited = missing, self.clock.event()
+            self._left = left, groups.start, groups.stop
+            yield self._awaited[1]
+
+    def batch(self, step: int) -> Process:
         """Wait until the batch of ``step`` is done: its groups, or those that are done first."""
         batch = self.intake.batch
         if self.intake.by_target:
-            self._wait(lambda: int(self._open[step]), range(step * batch, (step + 1) * batch))
-        else:
-            self._wanted = self.intake.usable
-            self._wait(self._missing, self._all_groups)
+            return self._until(lambda: int(self._open[step]), range(step * batch, (step + 1) * batch))
+        self._wanted = self.intake.usable
+        return self._until(self._missing, self._all_groups)
 
     @property
     def _all_groups(self) -> range:
@@ -127,7 +157,7 @@ class Generation:
 
     def settle(self) -> None:
         """Let the engines begin what they begin at this moment, so that their counters know of it."""
-        self.engines.settle(self.now_s)
+        self.engines.settle(self.clock.now)
 
     def take(self, step: int) -> IntArray:
         """Hand the batch of ``step`` over, once it is ready; its groups."""
@@ -140,23 +170,23 @@ class Generation:
             self._start_groups()
         return groups
 
-    def drain(self) -> None:
+    def drain(self) -> Process:
         """Start no more groups until weights are published, and wait until none is in flight."""
         self._blocked = True
         self._allow()
-        self._wait(lambda: self.in_flight, self._all_groups)
+        return self._until(lambda: self.in_flight, self._all_groups)
 
     @property
     def busy_s(self) -> float:
         """Seconds so far in which the pool had samples to generate and was not paused."""
-        return self.engines.busy_s(self.now_s)
+        return self.engines.busy_s(self.clock.now)
 
     def pause(self, duration_s: float) -> None:
         """Stop the pool for ``duration_s`` (each replica after its iteration in progress); no more groups start."""
         self.engines.groups.busy_s = self.busy_s
         self.engines.groups.paused = self._blocked = True
         self._allow()
-        self.engines.pause(self.now_s, duration_s)
+        self.engines.pause(self.clock.now, duration_s)
 
     def resume(self) -> None:
         """Go on after a pause without new weights."""
@@ -177,20 +207,20 @@ class Generation:
             self._cancel_stale()
         self.intake.release()
         if rules.at_update in ("recompute", "restart"):
-            self.engines.pause(self.now_s, rules.resubmit_s, rules.at_update)
+            self.engines.pause(self.clock.now, rules.resubmit_s, rules.at_update)
         self._start_groups()
 
     def _go_on(self) -> None:
         self._blocked = False
-        self.engines.groups.paused, self.engines.groups.busy_since_s = False, self.now_s
+        self.engines.groups.paused, self.engines.groups.busy_since_s = False, self.clock.now
 
     def _cancel_stale(self) -> None:
         """Abort the groups in flight that are too old to be trained on."""
         running = self.engines.running
         stale = running[self.intake.started_version[running] < self.intake.oldest_version]
         if stale.size:
-            left = self.engines.cancel(self.now_s, stale.tolist())
-            self._cancelled.append((self.now_s, stale, left))
+            left = self.engines.cancel(self.clock.now, stale.tolist())
+            self._cancelled.append((self.clock.now, stale, left))
             self.intake.cancel(stale)
 
     def _allow(self) -> None:
@@ -203,7 +233,7 @@ class Generation:
     def _start_groups(self) -> None:
         """Start the groups that may."""
         self._allow()
-        self.engines.start(self.now_s)
+        self.engines.start(self.clock.now)
         self._note_started()
 
     def _note_started(self) -> None:

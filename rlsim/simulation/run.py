@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from rlsim.costs.interface import Prices
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.asynchronous import run_asynchronous
 from rlsim.simulation.synchronous import run_synchronous
 from rlsim.simulation.trace import Trace
 from rlsim.workload.draw import DrawnWorkload
@@ -23,7 +22,9 @@ def simulate(
     Infeasible where a sample exceeds a replica's KV cache.
     """
     trace = Trace(detailed, tokens)
-    loop = run_asynchronous if scenario.loop.mode == "async" else run_synchronous
+    loop = run_synchronous
+    if scenario.loop.mode == "async":  # SimPy, which that loop alone needs, takes a tenth of a cold start
+        from rlsim.simulation.asynchronous import run_asynchronous as loop
     with _cycles_left_alone():
         loop(scenario, workload, prices, trace)
     return trace

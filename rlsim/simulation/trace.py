@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from rlsim.simulation.trajectories import AgentCounters
 from rlsim.units import FloatArray, distinct
 from rlsim.workload.draw import DrawnStep
 
+if TYPE_CHECKING:
+    import simpy
+
+Process = Generator["simpy.Event", Any, None]
 CURVE_POINTS = 2000
 """Points of a counter in the timeline; more than a screen has columns."""
 
@@ -96,6 +101,12 @@ class Trace:
     imbalances: list[float] = field(default_factory=list)
     agents: AgentCounters = field(default_factory=AgentCounters)
     ledger: TokenLedger | None = None
+
+    def passing(self, env: simpy.Environment, actor: str, phase: str, step: int, seconds: float) -> Process:
+        """Let ``seconds`` pass for ``actor`` and record them."""
+        begin_s = float(env.now)
+        yield env.timeout(seconds)
+        self.passed(actor, phase, step, begin_s, seconds)
 
     def passed(self, actor: str, phase: str, step: int, begin_s: float, seconds: float) -> float:
         """Record that ``seconds`` passed for ``actor`` from ``begin_s`` on; when that ends."""

@@ -11,9 +11,9 @@ from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.generation import Generation
+from rlsim.simulation.generation import Clock, Generation
 from rlsim.simulation.run import simulate
-from rlsim.simulation.trace import StepRecord, Trace
+from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import DrawnStep, DrawnWorkload, draw
 
@@ -149,8 +149,14 @@ class Driven:
     """A generator without a trainer; the test acts in its place, at times in seconds."""
 
     def __init__(self, world: World) -> None:
-        self.generation = Generation(world.scenario, world.workload, world.prices, Trace())
+        self.clock = Clock(0.0)
+        self.generation = Generation(self.clock, world.scenario, world.workload, world.prices, Trace())
+        self.clock.process(self.generation.run())
 
     def at(self, time_s: float) -> Generation:
-        self.generation.advance(time_s)
+        self.clock.run(until=self.clock.at(time_s))
         return self.generation
+
+    def waited(self, process: Process) -> float:
+        self.clock.run(until=self.clock.process(process))
+        return self.clock.now

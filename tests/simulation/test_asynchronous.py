@@ -113,8 +113,7 @@ def test_a_pause_counts_neither_as_busy_nor_as_time_to_generate():
     generation.pause(30.0)
     assert driven.at(40.0).busy_s == 10.0
     generation.publish_weights()
-    generation.batch(0)
-    assert generation.now_s == 130.0
+    assert driven.waited(generation.batch(0)) == 130.0
     assert generation.busy_s == 100.0
 
 
@@ -214,9 +213,9 @@ def test_the_counters_leave_the_warm_up_out():
 
 def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
     driven = Driven(world_of(FixedCosts(), lag=1, tokens=5))
-    driven.generation.drain()
+    driven.waited(driven.generation.drain())
     with pytest.raises(RuntimeError, match="nobody generates"):
-        driven.generation.batch(1)
+        driven.waited(driven.generation.batch(1))
     assert not driven.generation.in_flight
 
 

@@ -119,10 +119,10 @@ def test_the_loops_reach_eviction_and_recomputation(both):
 
 
 def wait_in_vain() -> None:
-    generation = Driven(world_of(FixedCosts(), lag=1, tokens=5)).generation
-    generation.drain()
-    assert (generation.now_s, generation.in_flight) == (1.0, 0)
-    generation.batch(1)
+    driven = Driven(world_of(FixedCosts(), lag=1, tokens=5))
+    assert driven.waited(driven.generation.drain()) == 1.0
+    assert driven.generation.in_flight == 0
+    driven.waited(driven.generation.batch(1))
 
 
 def run_a_sample_that_cannot_fit() -> None:

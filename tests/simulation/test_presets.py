@@ -12,7 +12,7 @@ from fixed_costs import Driven, FixedCosts, world_of
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.asynchrony import STYLES
 from rlsim.simulation.asynchronous import _Trainer
-from rlsim.simulation.generation import Generation
+from rlsim.simulation.generation import Clock, Generation
 from rlsim.simulation.trace import Trace
 
 STRAGGLER = {1: [401, 1601, 401, 401]}
@@ -22,9 +22,11 @@ def played(style: str, lag: int = 1) -> tuple[Trace, Generation]:
     """Six steps of a preset at a lag of 1 with one straggler."""
     keys = ("simulation.steps=6", "loop.in_flight_updates=null", f"loop.style={style}")
     world = world_of(FixedCosts(), *keys, lag=lag, prompts=4, size=1, replicas=1, lengths=STRAGGLER)
-    trace = Trace()
-    generation = Generation(world.scenario, world.workload, world.prices, trace)
-    _Trainer.of(world.scenario, world.workload, world.prices, trace, generation).run()
+    clock, trace = Clock(0.0), Trace()
+    generation = Generation(clock, world.scenario, world.workload, world.prices, trace)
+    clock.process(generation.run())
+    trainer = _Trainer.of(world.scenario, world.workload, world.prices, trace, generation)
+    clock.run(until=clock.process(trainer.run()))
     return trace, generation
 
 
@@ -139,12 +141,10 @@ def test_verl_v1_may_wait_for_what_would_be_too_old():
     shape = {"lag": 1, "prompts": 4, "size": 1, "replicas": 1, "lengths": lengths}
     world = world_of(FixedCosts(), *keys, "loop.stale=wait", **shape)
     driven = Driven(world)
-    driven.generation.batch(0)
-    assert driven.generation.now_s == 100.0
+    assert driven.waited(driven.generation.batch(0)) == 100.0
     driven.generation.take(0)
     driven.generation.publish_weights()
-    driven.generation.batch(1)
-    assert driven.generation.now_s == pytest.approx(400.0, abs=1.0)
+    assert driven.waited(driven.generation.batch(1)) == pytest.approx(400.0, abs=1.0)
     assert 1 in driven.generation.take(1).tolist()
 
 
