@@ -38,9 +38,9 @@ class Groups:
     """What groups may do, which whoever runs them changes, and what they have done. Times in seconds.
 
     released: groups that may have started, as long as fewer than max_in_flight are started and not done, and fewer than
-    max_done are done; ``unit`` of them start together, counted from 0. reward_s: from the last token of a group until it
-    is done. paused: the engines do not count as busy. started, in_flight (started and not done), running (with tokens to
-    generate), num_ended (with their last tokens), num_done: numbers of groups; num_starts: how often some started.
+    max_done are done; ``unit`` of them start together, counted from 0. reward_s: from the last token of a group until
+    it is done. paused: the engines do not count as busy. Numbers of groups: started, in_flight (started and not done),
+    running (with tokens to generate), num_ended (with their last tokens), num_done; num_starts: how often some started.
     busy_s: while any ran, up to when none did; since busy_since_s some do.
     """
 
@@ -139,7 +139,14 @@ class Engines(ABC):
     def first_in_flight(self) -> int:
         """The group in flight that started first; the next one to start where there is none."""
         groups = self.groups
-        return min((*self.running[:1].tolist(), *self.ended[groups.num_done : groups.num_ended].tolist(), groups.started))
+        rewarded = self.ended[groups.num_done : groups.num_ended]
+        found: list[int] = [*self.running[:1].tolist(), *rewarded.tolist(), groups.started]
+        return min(found)
+
+    def _done_since(self, before: int) -> list[int]:
+        """The groups that are done beyond the first ``before`` of them."""
+        found: list[int] = self.ended[before : self.groups.num_done].tolist()
+        return found
 
     def busy_s(self, now_s: float) -> float:
         """Seconds so far in which there were samples to generate and no pause."""
@@ -211,7 +218,7 @@ class PythonEngines(Engines):
                 groups.num_done += 1
                 groups.in_flight -= 1
                 self.start(now_s)
-        return self.ended[before : groups.num_done].tolist()
+        return self._done_since(before)
 
     def settle(self, time_s: float) -> None:
         """Let the engines begin what they begin at a time; nothing is done by it."""

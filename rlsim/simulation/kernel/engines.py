@@ -80,7 +80,7 @@ class KernelEngines(Engines):
         before = self.groups.num_done
         self._kernel.groups_run(self.groups, until_s, *awaited)
         self._pool.check()
-        return self.ended[before : self.groups.num_done].tolist()
+        return self._done_since(before)
 
     def settle(self, time_s: float) -> None:
         """Let the engines begin what they begin at a time; nothing is done by it."""

@@ -77,8 +77,8 @@ class GroupsStruct(Structure):
         *(
             (name, c_int64)
             for name in (
-                "group_size", "released", "max_in_flight", "max_done", "unit", "paused", "started", "in_flight", "running",
-                "num_ended", "num_done", "num_starts",
+                "group_size", "released", "max_in_flight", "max_done", "unit", "paused", "started", "in_flight",
+                "running", "num_ended", "num_done", "num_starts",
             )
         ),
         *((name, c_double) for name in ("reward_s", "busy_s", "busy_since_s")),
