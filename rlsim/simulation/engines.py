@@ -24,7 +24,7 @@ from rlsim.simulation.requests import EmittedTokens, Request, SampleTokens
 from rlsim.simulation.rollout import samples_of
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.trajectories import AgentCounters, Trajectories
-from rlsim.units import FloatArray, IntArray
+from rlsim.units import IntArray
 from rlsim.workload.draw import DrawnWorkload
 
 Awaited = tuple[int, int, int]
@@ -126,9 +126,9 @@ class Engines(ABC):
         """Record what only engines know of the timeline."""
 
     @property
-    def done_s(self) -> FloatArray:
-        """When each group was done, in the order of ``ended``."""
-        return self.ended_s[: self.groups.num_done] + self.groups.reward_s
+    def last_done_s(self) -> float:
+        """When the last one of the groups that are done was."""
+        return self.ended_s.item(self.groups.num_done - 1) + self.groups.reward_s
 
     @property
     def running(self) -> IntArray:

@@ -101,7 +101,7 @@ class Generation:
         while True:
             done = engines.run(until_s, self._left)
             if done:
-                clock.advance(engines.done_s.item(-1))
+                clock.advance(engines.last_done_s)
                 self._complete(done)
             elif math.isinf(until_s):
                 raise self.intake.in_vain(engines.groups.started == self.intake.started_version.size)
@@ -305,6 +305,6 @@ class Generation:
         groups, engines = self.engines.groups, self.engines
         first = step * self.intake.batch
         start = int(np.searchsorted(engines.starts[: groups.num_starts], first, side="right")) - 1
-        done_s = engines.done_s[engines.ended[: groups.num_done] // self.intake.batch == step]
-        span = engines.starts_s.item(start), float(done_s.max())
+        ended_s = engines.ended_s[: groups.num_done][engines.ended[: groups.num_done] // self.intake.batch == step]
+        span = engines.starts_s.item(start), float(ended_s.max()) + groups.reward_s
         self._trace.span("generator", "generation_s", step, *span, f"batch for step {step}")

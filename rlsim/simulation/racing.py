@@ -127,7 +127,7 @@ class _Race:
         while prompts > 0:
             complete = []
             done = engines.run(math.inf, (1, 0, len(group)))  # all at the same time
-            now_s = engines.done_s.item(-1)
+            now_s = engines.last_done_s
             self._running[done] = False
             self.finish_s[done] = self._end_s[done] = now_s
             for sample in done:
