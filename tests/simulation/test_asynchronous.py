@@ -1,6 +1,8 @@
 """The asynchronous loop: the generator (NeMo-RL's collector), the trainer's waiting, refits, staleness."""
 
 import gc
+import subprocess
+import sys
 import weakref
 from typing import Any
 from unittest import mock
@@ -217,6 +219,11 @@ def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
     with pytest.raises(RuntimeError, match="nobody generates"):
         driven.waited(driven.generation.batch(1))
     assert not driven.generation.in_flight
+
+
+def test_who_imports_simpy_later_gets_it_whole():
+    code = "import rlsim.simulation.asynchronous, sys; assert 'simpy' not in sys.modules; import simpy; simpy.core, simpy.rt"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_run_leaves_nothing_behind():
