@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -60,9 +59,9 @@ class Groups:
     busy_since_s: float = 0.0
 
 
-class Engines(ABC):
-    """Replicas that generate groups, which start in the order of their numbers. Times in seconds, never decreasing from
-    call to call.
+class Engines:
+    """Replicas that generate groups, which start in the order of their numbers; in the place of each that is done the
+    next one does that may. Times in seconds, never decreasing from call to call.
 
     finish_s: when each sample had its last token; 0 before. unfinished: samples of each group that run. ended, ended_s:
     groups in the order of their last tokens, and when these were. starts, starts_s: first of the groups that started
@@ -74,56 +73,6 @@ class Engines(ABC):
         self.groups, self.finish_s = groups, np.zeros(samples)
         self.unfinished, self.ended, self.starts = (np.zeros(every, dtype=np.int64) for _ in range(3))
         self.ended_s, self.starts_s = np.zeros(every), np.zeros(every)
-
-    @abstractmethod
-    def start(self, time_s: float) -> None:
-        """Start the groups that may."""
-
-    @abstractmethod
-    def run(self, until_s: float, awaited: Awaited = NOBODY) -> list[int]:
-        """Run until a time, or until those are done that somebody waits for; the groups that are done with it.
-
-        In the place of each the next one starts that may.
-        """
-
-    @abstractmethod
-    def settle(self, time_s: float) -> None:
-        """Let the engines begin what they begin at a time; nothing is done by it."""
-
-    @abstractmethod
-    def pause(self, time_s: float, duration_s: float, action: Action = "keep") -> None:
-        """Stop every replica after its iteration in progress for ``duration_s``, and do to its requests as said."""
-
-    @abstractmethod
-    def cancel(self, time_s: float, groups: Sequence[int]) -> list[int]:
-        """Abort running groups; the samples that each had left."""
-
-    @property
-    @abstractmethod
-    def counters(self) -> EngineCounters:
-        """What the engines did so far."""
-
-    @property
-    @abstractmethod
-    def agent_counters(self) -> AgentCounters | None:
-        """What trajectories did so far besides generating, where there are any."""
-
-    @property
-    @abstractmethod
-    def peak_kv_tokens(self) -> float:
-        """Most KV cache that any replica had in use, in tokens."""
-
-    @abstractmethod
-    def emitted(self) -> EmittedTokens:
-        """Response tokens that the engines emitted so far."""
-
-    @abstractmethod
-    def in_progress(self, at_most: int) -> SampleTokens:
-        """Unfinished samples and the response tokens that each has so far. at_most: how many can be."""
-
-    @abstractmethod
-    def show(self, trace: Trace) -> None:
-        """Record what only engines know of the timeline."""
 
     @property
     def last_done_s(self) -> float:

@@ -48,8 +48,8 @@ if TYPE_CHECKING or "simpy" in sys.modules:
 else:
     simpy = _clock_of_simpy()
 
-FIRST, USUAL, LAST = range(3)
-"""Order of what happens at one time: rewards of groups, the trainer's acts, engines that go on."""
+USUAL, LAST = 1, 2
+"""Order of what happens at one time: the trainer's acts, as SimPy has it, and engines that go on."""
 
 
 class Clock(simpy.Environment):
@@ -80,7 +80,7 @@ class Generation:
         self._blocked = False
         self._started = self._looked_at = self._taken = self._wanted = 0
         self._open = np.full(intake.steps, intake.batch)
-        self._done: list[int] = []
+        self._all_groups, self._done = range(intake.started_version.size), list[int]()
         self._awaited: tuple[Callable[[], int], simpy.Event] | None = None
         self._left = NOBODY
         self._cancelled: list[tuple[float, IntArray, list[int]]] = []
@@ -115,8 +115,8 @@ class Generation:
         self._done += groups
         if self.intake.by_target:
             np.subtract.at(self._open, np.array(groups) // self.intake.batch, 1)
-        elif self.intake.rules.membership in ("oldest_done", "by_version"):
-            self._order_done()
+        elif self.intake.rules.membership in ("oldest_done", "by_version"):  # by the weights that they started with
+            self._done[self._looked_at :] = sorted(self._done[self._looked_at :], key=self.intake.started_version.item)
         if self._awaited is not None:
             missing, awakened = self._awaited
             self._left = (missing(), *self._left[1:])
@@ -139,15 +139,6 @@ class Generation:
             return self._until(lambda: int(self._open[step]), range(step * batch, (step + 1) * batch))
         self._wanted = self.intake.usable
         return self._until(self._missing, self._all_groups)
-
-    @property
-    def _all_groups(self) -> range:
-        return range(self.intake.started_version.size)
-
-    def _order_done(self) -> None:
-        """Put what is done and not looked at in the order of the weights it started with."""
-        version = self.intake.started_version
-        self._done[self._looked_at :] = sorted(self._done[self._looked_at :], key=lambda group: version[group])
 
     def _missing(self) -> int:
         """Fewest groups that must be done before a step has what it takes; another may start for each unwanted one.
@@ -270,33 +261,23 @@ class Generation:
             for step in range(self._taken, self.intake.steps):
                 if not self._open[step]:
                     self._show_batch(step)
-        changes = np.vstack([*self._cancellations(), self._starts(), self._last_tokens()])
+        changes = self._changes()
         changes = changes[np.lexsort((changes[:, 1], changes[:, 0]))]
         self._trace.curve("running sequences", changes[:, 0].tolist(), np.cumsum(changes[:, 2]).tolist())
         self.engines.show(self._trace)
 
-    def _cancellations(self) -> list[FloatArray]:
-        """When running sequences became fewer as groups were aborted. Shape (n, 3)."""
-        return [
-            np.column_stack([np.full(len(left), at_s), np.ones(len(left)), -np.array(left)])
-            for at_s, _, left in self._cancelled
-        ]
-
-    def _starts(self) -> FloatArray:
-        """When running sequences became more. Shape (n, 3)."""
+    def _changes(self) -> FloatArray:
+        """When running sequences became more or fewer, the order at one time, and by how many. Shape (n, 3)."""
         groups, engines = self.engines.groups, self.engines
-        first = engines.starts[: groups.num_starts]
-        count = np.diff(first, append=groups.started) * self.intake.size
-        return np.column_stack([engines.starts_s[: first.size], np.full(first.size, 2.0), count])
-
-    def _last_tokens(self) -> FloatArray:
-        """When running sequences became one fewer; those of cancelled groups left with these. Shape (n, 3)."""
-        at_s = self.engines.finish_s.copy()
-        for cancelled_s, groups, _ in self._cancelled:
-            samples = self.intake.samples(groups)
-            at_s[samples[at_s[samples] > cancelled_s]] = 0.0
-        at_s = at_s[at_s > 0]
-        return np.column_stack([at_s, np.zeros_like(at_s), -np.ones_like(at_s)])
+        first, end_s = engines.starts[: groups.num_starts], engines.finish_s.copy()
+        started = np.diff(first, append=groups.started) * self.intake.size
+        found = [np.column_stack([engines.starts_s[: first.size], np.full(first.size, 2.0), started])]
+        for cancelled_s, aborted, left in self._cancelled:
+            found.append(np.array([(cancelled_s, 1.0, -count) for count in left]))
+            samples = self.intake.samples(aborted)
+            end_s[samples[end_s[samples] > cancelled_s]] = 0.0  # it left with these
+        end_s = end_s[end_s > 0]
+        return np.vstack([*found, np.column_stack([end_s, np.zeros_like(end_s), -np.ones_like(end_s)])])
 
     def _show_batch(self, step: int) -> None:
         """Draw the generation of the batch of ``step``, all of which is done."""

@@ -135,7 +135,7 @@ class KernelEngines(Engines):
 
 def engines_of(
     scenario: Scenario, workload: DrawnWorkload, prices: Prices, groups: Groups, size: int, detailed: bool = False
-) -> Engines:
+) -> PythonEngines | KernelEngines:
     """The kernel's engines, or those in Python where it is not there; see :class:`KernelEngines`."""
     kernel, prompts = library(), groups_per_step(scenario)
     if kernel is None:
