@@ -10,14 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from rlsim.cli.direct import HOMES, direct_call
+from rlsim.cli.direct import direct_call
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 from rlsim.files.reading import shown_path
 
 BAD_INPUT = 2
 """Exit code of bad input and of infeasible configurations; 0 is done, 1 a bug."""
-HEAP_BYTES = 64 << 20
-"""Memory that a command asks for at once."""
 INTERRUPTED = 130
 """That of an interrupted program."""
 
@@ -49,8 +47,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def program() -> None:
     """:func:`main` as a process of its own, which ends without taking apart what ends with it: a tenth of its time."""
-    if sys.platform == "linux" and sys.argv[1:2] and sys.argv[1] in HOMES:
-        _take_memory()
     try:
         main()
     except SystemExit as end:
@@ -60,23 +56,6 @@ def program() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(end.code or 0)
-
-
-def _take_memory() -> None:
-    """Take the first of a command's memory in large pages and keep what is freed: finding pages of 4 KiB, again and
-    again for the same arrays, is a thirtieth of its time."""
-    import ctypes
-
-    libc, count = ctypes.CDLL(None), ctypes.c_ssize_t
-    if not hasattr(libc, "mallopt"):  # another C library than GNU's
-        return
-    libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
-    trim_threshold, top_pad, mmap_threshold, hugepage = -1, -2, -3, 14  # of malloc.h and mman.h
-    for option, value in ((trim_threshold, 1 << 30), (top_pad, HEAP_BYTES), (mmap_threshold, 1 << 27)):
-        libc.mallopt(option, value)
-    begin = -(-libc.sbrk(count(0)) // 4096) * 4096
-    libc.free(ctypes.c_void_p(libc.malloc(count(1 << 22))))  # more than there is: the heap grows
-    libc.madvise(ctypes.c_void_p(begin), count(libc.sbrk(count(0)) - begin), hugepage)
 
 
 def _owns_process() -> bool:
