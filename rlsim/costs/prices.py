@@ -14,6 +14,7 @@ from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import EngineMemory, engine_memory, kv_bytes_per_gpu_token, trainer_memory
 from rlsim.costs.operators.device import Device, device_of, tables_error
+from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
@@ -21,7 +22,9 @@ from rlsim.errors import Infeasible
 from rlsim.files.records import dataclass
 from rlsim.parameters.terms import fitted_of
 from rlsim.results import MemoryParts
+from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.trainer import Trainer
 from rlsim.tables.operators import OperatorTables
 from rlsim.units import FloatArray
 from rlsim.workload.acceptance import DraftPlan
@@ -73,6 +76,17 @@ class PriceInputs:
         tables = max(tables_error(one.operators.sources) for one in (self.device, self.training_device))
         error = tables if measured is None else measured.error
         return overheads_of(self.scenario, fitted_of(self.scenario), error)
+
+    def of_trainer(self, trainer: Trainer) -> PriceInputs:
+        """The same with other parallel sizes of the trainer, on which of overheads the deviations of groups depend."""
+        out, now = PriceInputs(replaced(self.scenario, {"trainer": trainer}), self.tables), self.overheads
+        groups, fitted = phase_groups(out.scenario), fitted_of(out.scenario)
+        train, transfer = fitted.factor(groups["train"]), fitted.factor(groups["transfer"])
+        if (train, transfer) != (now.training.factor, now.refit.factor):
+            training, refit = replace(now.training, factor=train), replace(now.refit, factor=transfer)
+            now = replace(now, training=training, refit=refit)
+        vars(out).update(device=self.device, training_device=self.training_device, overheads=now)
+        return out
 
     @cached_property
     def transfers(self) -> WeightTransfer:

@@ -19,7 +19,7 @@ import numpy as np
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer.training import TrainedBatch, step_cost, train_cost
+from rlsim.costs.trainer.training import TrainedBatch, floors_s, step_cost, train_cost
 from rlsim.files.progress import ProgressLine
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
@@ -169,6 +169,8 @@ def lagged_bound_s(
 
 
 TRAINERS_PER_TASK = 12
+ROUNDED = 1.0 - 1e-9
+"""What is left of a bound for sums that are rounded another way."""
 SEARCH_REPLICATIONS = 1
 """The search compares plans on one drawn workload, the same for all."""
 
@@ -198,8 +200,8 @@ class TrainerTask:
         """What prices of each trainer layout depend on, without speculation."""
         fixed = {**self.split.overrides(), **self.engine.layout.overrides(), "k": 0}
         settings: Overrides = {**fixed, "simulation.replications": SEARCH_REPLICATIONS}
-        first = vary(self.scenario, {**settings, **self.trainers[0].overrides()})
-        return (PriceInputs(trainer.applied(first)) for trainer in self.trainers)
+        first = PriceInputs(vary(self.scenario, {**settings, **self.trainers[0].overrides()}))
+        return (first.of_trainer(trainer.of(first.scenario.trainer)) for trainer in self.trainers)
 
 
 def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Candidate]:
@@ -264,18 +266,31 @@ def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int,
 def trainer_step_s(task: TrainerTask) -> list[float]:
     """Seconds of each trainer layout on the first measured step with its weight transfer, enough to rank them.
 
-    Of a layout whose updates alone take longer than the fastest one, the updates are all that is priced. The transfer
-    adds up from the engine's and the trainer's.
+    Of a layout that takes longer than the fastest one, the first bound that says so. The transfer adds up from the
+    engine's and the trainer's.
     """
     out, least_s = [], task.least_s
     for inputs in task.inputs():
-        first = inputs.scenario.measured_steps[0]
-        seconds = train_cost(inputs.trainer, _batch(inputs.scenario, first)).seconds
-        if seconds <= least_s:
-            seconds = _passes_s(inputs, (first,)) + transfer_s(inputs)
-            least_s = min(least_s, seconds)
+        for seconds in _tighter_s(inputs):
+            if seconds > least_s:
+                break
+        else:
+            least_s = seconds
         out.append(seconds)
     return out
+
+
+def _tighter_s(inputs: PriceInputs) -> Iterator[float]:
+    """Least seconds of a trainer layout on the first measured step, ever tighter and dearer to find; the last are what
+    it takes."""
+    first = inputs.scenario.measured_steps[0]
+    batch = _batch(inputs.scenario, first)
+    update_s, logprob_s = floors_s(inputs.trainer, batch)
+    yield ROUNDED * (update_s + logprob_s)
+    moved_s = transfer_s(inputs)
+    yield ROUNDED * (update_s + logprob_s + moved_s)
+    yield ROUNDED * (train_cost(inputs.trainer, batch).seconds + logprob_s + moved_s)
+    yield _passes_s(inputs, (first,)) + moved_s
 
 
 def trainer_passes_s(task: TrainerTask) -> float:

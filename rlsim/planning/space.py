@@ -20,8 +20,9 @@ from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides, split_gpus
 from rlsim.report.format import percent
-from rlsim.schema.base import changed
+from rlsim.schema.base import changed, replaced
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.trainer import Trainer
 
 ENGINE_TENSOR = (1, 2, 4, 8, 16, 32)
 TRAINER_TENSOR = (1, 2, 4, 8)
@@ -95,11 +96,14 @@ class TrainerLayout(_Sizes):
     context: int = 1
     expert: int = 1
 
+    def of(self, trainer: Trainer) -> Trainer:
+        """``trainer`` with this layout."""
+        return replaced(trainer, {f"{name}_parallel": size for name, size in vars(self).items()})
+
     def applied(self, scenario: Scenario) -> Scenario:
         """``scenario`` with this layout, checked as :func:`rlsim.vary` does but faster. Raises InputError."""
-        sizes = {key.removeprefix("trainer."): size for key, size in self.overrides().items()}
         try:
-            return Scenario.model_validate({**dict(scenario), "trainer": changed(scenario.trainer, **sizes)})
+            return changed(scenario, trainer=self.of(scenario.trainer))
         except ValidationError:
             return vary(scenario, self.overrides())  # which tells what is wrong
 

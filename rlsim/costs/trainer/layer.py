@@ -104,7 +104,7 @@ class TrainingLayers:
             device_backward=backward,
             communication_s=around_s + self._communication_s(raw, device, False),
             communication_backward_s=around_s + self._communication_s(raw, backward, True),
-            floor_s=self._floor_s(raw, moe_layer, shape),
+            floor_s=self.floor_s(moe_layer, shape),
         )
 
     def _pass(self, raw: LayerWork, speed: float, backward: bool) -> tuple[Part, ...]:
@@ -171,10 +171,11 @@ class TrainingLayers:
         tensor_s = raw.tensor_pairs * awaited_s + own.exposed_s(raw.tensor_pairs * beside_s, seconds["products"], True)
         return tensor_s + own.exposed_s(ring * raw.ring_s, seconds["attention"], True)
 
-    def _floor_s(self, raw: LayerWork, moe_layer: bool, shape: LayerShape) -> float:
+    def floor_s(self, moe_layer: bool, shape: LayerShape) -> float:
         """Least host time of a layer; a MoE layer launches the kernels of every expert on its rank."""
-        if moe_layer and shape.ffn:
-            return self.overheads.moe_floor_s(raw.local_experts, raw.matrices)
+        moe = self.card.moe
+        if moe_layer and shape.ffn and moe is not None:
+            return self.overheads.moe_floor_s(moe.num_experts / self.trainer.expert_parallel, moe.matrices)
         if self.overheads.features.cuda_graphs == "iteration":
             return 0.0
         launches = {WHOLE_LAYER: UNCOMPILED_LAUNCHES, ALONE: UNCOMPILED_LAUNCHES - MIXER_LAUNCHES}

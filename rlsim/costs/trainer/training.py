@@ -21,7 +21,7 @@ from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.trainer import layout
-from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency
+from rlsim.costs.trainer.layer import HOST_BACKWARD, TrainingLayers, TrainingUpdate, at_efficiency
 from rlsim.costs.trainer.layout import Bins, MicroBatches, TrainLayout, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
@@ -173,6 +173,17 @@ class TrainingCosts:
         across = self.gpus / trainer.pipeline_parallel >= self.device.fabric.domain
         return float(self.device.fabric.broadcast(sent_bytes, across).seconds)
 
+    def floor_s(self, batch: MicroBatches, backward: bool) -> float:
+        """Least seconds of all passes of :meth:`step`, or of :meth:`forward`: what the host launches for a middle stage
+        at the least, whatever its device does."""
+        if self.measured is not None:
+            return 0.0
+        share, _ = layout.stage_layers(self.card, self.trainer, self.overheads.features.pipeline_balance)
+        kinds = layout.stage_shapes(self.card, self.trainer.pipeline_parallel)
+        once_s = sum(share * count * self.layers.floor_s(moe_layer, shape) for moe_layer, shape, count in kinds)
+        bubble = (self.trainer.pipeline_parallel - 1) / self.trainer.virtual_stages
+        return batch.steps * (batch.count + bubble) * once_s * (1.0 + HOST_BACKWARD if backward else 1.0)
+
     def step(self, batch: MicroBatches) -> PhaseCost:
         """Forward, backward, gradient synchronisation and optimizer over all optimizer steps."""
         if self.measured is not None:
@@ -310,17 +321,35 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
 @np.errstate(invalid="raise", divide="raise")
 def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """The optimizer steps alone; a search asks for them before the rest."""
-    trainer, samples, training = inputs.trainer, len(batch.total_tokens), _training(inputs)
-    steps = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
-    capacity = trainer.micro_batch_tokens or inputs.max_sequence_tokens
-    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
-    cost = training.step(_packed(trainer, balance, ranks, batch, capacity, steps))
+    trainer = inputs.trainer
+    cost = _training(inputs).step(_update_batches(inputs, batch))
     drafter = Part("draft training", cost.seconds * inputs.draft_training_share, "compute")
     once = PhaseCost.of((*cost.parts, drafter))
     parts = [*once.repeated(trainer.epochs).parts, _handed_over(inputs, batch, UPDATE_BYTES)]
     if trainer.critic:
         parts += _critic("value update", cost.repeated(trainer.epochs), inputs.critic_update_swap_s)
     return PhaseCost.of(parts).deviating(inputs.overheads.factor)
+
+
+def floors_s(inputs: TrainerInputs, batch: TrainedBatch) -> tuple[float, float]:
+    """Least seconds of :func:`train_cost` and of the log-probs of a step by their host alone, in a thirtieth of the
+    time that either takes to price."""
+    training, factor = _training(inputs), inputs.overheads.factor
+    update_s = training.floor_s(_update_batches(inputs, batch), backward=True) * inputs.trainer.epochs
+    logprob_s = training.floor_s(_pass_batches(inputs, batch), backward=False) * inputs.logprob_passes
+    return factor * update_s, factor * logprob_s
+
+
+def _update_batches(inputs: TrainerInputs, batch: TrainedBatch) -> MicroBatches:
+    samples, trainer = len(batch.total_tokens), inputs.trainer
+    steps = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
+    return _packed(inputs, batch, trainer.micro_batch_tokens or inputs.max_sequence_tokens, steps)
+
+
+def _pass_batches(inputs: TrainerInputs, batch: TrainedBatch) -> MicroBatches:
+    trainer = inputs.trainer
+    capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
+    return _packed(inputs, batch, capacity, 1)
 
 
 @lru_cache(maxsize=TRAINERS_KEPT)
@@ -352,10 +381,7 @@ def _reference_s(inputs: TrainerInputs, batch: TrainedBatch) -> float:
 
 def _pass(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """One log-prob pass."""
-    trainer, training = inputs.trainer, _training(inputs)
-    capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
-    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
-    return training.forward(_packed(trainer, balance, ranks, batch, capacity, 1))
+    return _training(inputs).forward(_pass_batches(inputs, batch))
 
 
 def _handed_over(inputs: TrainerInputs, batch: TrainedBatch, bytes_per_position: float) -> Part:
@@ -373,9 +399,9 @@ def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
     return [whole, Part("value model swap", swap_s, "host link")]
 
 
-def _packed(
-    trainer: Trainer, balance: RankBalance, ranks: int, batch: TrainedBatch, capacity: int, steps: int
-) -> MicroBatches:
+def _packed(inputs: TrainerInputs, batch: TrainedBatch, capacity: int, steps: int) -> MicroBatches:
+    trainer, balance = inputs.trainer, inputs.overheads.features.rank_balance
+    ranks = _training(inputs).layout.data_parallel
     cp = trainer.context_parallel
     multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
     if not trainer.sequence_packing:

@@ -75,8 +75,7 @@ class LayerWork:
     them.
     gather_s, scatter_s: of the activations over the tensor-parallel group, gathered in the precision of their product
     (TransformerEngine quantises before it gathers), scattered in BF16; tensor_pairs: how many of both.
-    exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group. local_experts: on the rank;
-    matrices: of each.
+    exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group. local_experts: on the rank.
     """
 
     products: Pass
@@ -98,7 +97,6 @@ class LayerWork:
     exchange_s: float
     ring_s: float
     local_experts: float
-    matrices: int
 
 
 @dataclass(frozen=True)
@@ -193,7 +191,6 @@ class TrainedLayer:
             exchange_s=self._exchange_s(moe) if moe is not None else 0.0,
             ring_s=self._ring_s() if self.shape.mixer != "none" else 0.0,
             local_experts=moe.num_experts / self.split.expert_parallel if moe is not None else 0.0,
-            matrices=moe.matrices if moe is not None else 0,
         )
 
     def _tensor_exchange_s(self, low: float) -> tuple[float, float]:
