@@ -30,7 +30,7 @@ from rlsim.units import FloatArray
 from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.acceptance_steps import draft_outlook, draft_plan
 from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
-from rlsim.workload.draw import DrawnWorkload
+from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 
 @dataclass(frozen=True)
@@ -196,5 +196,10 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
 def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the scenario cannot run."""
     known = workload.steps[: workload.trained] if inputs.scenario.known_batches else ()
-    steps = tuple(inputs.batch_cost(step.trained_tokens, step.generated_samples) for step in known)
+    steps = tuple(step_cost(inputs.trainer, trained_batch(step)) for step in known)
     return replace(inputs.before_work, steps=steps)
+
+
+def trained_batch(step: DrawnStep) -> TrainedBatch:
+    """What a drawn step trains on; its lengths are told apart once, however many trainers are priced on it."""
+    return TrainedBatch(step.trained_tokens, step.generated_samples, step.trained_digest)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import IterationTable
-from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer.training import TrainedBatch, floors_s, step_cost, train_cost
+from rlsim.costs.prices import PriceInputs, trained_batch
+from rlsim.costs.trainer.training import floors_s, step_cost, train_cost
 from rlsim.files.progress import ProgressLine
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
@@ -169,6 +170,8 @@ def lagged_bound_s(
 
 
 TRAINERS_PER_TASK = 12
+SPLITS_KEPT = 4
+"""Splits of which a process keeps what all their trainer layouts share: tasks of one follow each other."""
 ROUNDED = 1.0 - 1e-9
 """What is left of a bound for sums that are rounded another way."""
 SEARCH_REPLICATIONS = 1
@@ -198,10 +201,16 @@ class TrainerTask:
 
     def inputs(self) -> Iterator[PriceInputs]:
         """What prices of each trainer layout depend on, without speculation."""
-        fixed = {**self.split.overrides(), **self.engine.layout.overrides(), "k": 0}
-        settings: Overrides = {**fixed, "simulation.replications": SEARCH_REPLICATIONS}
-        first = PriceInputs(vary(self.scenario, {**settings, **self.trainers[0].overrides()}))
+        first = _of_split(self.scenario, self.split, self.engine)
         return (first.of_trainer(trainer.of(first.scenario.trainer)) for trainer in self.trainers)
+
+
+@lru_cache(maxsize=SPLITS_KEPT)
+def _of_split(scenario: Scenario, split: GpuSplit, engine: Engine) -> PriceInputs:
+    """What prices on a split depend on under a plain trainer layout, without speculation."""
+    settings: Overrides = {"k": 0, "simulation.replications": SEARCH_REPLICATIONS}
+    plain = {**split.overrides(), **engine.layout.overrides(), **TrainerLayout().overrides()}
+    return PriceInputs(vary(scenario, {**plain, **settings}))
 
 
 def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Candidate]:
@@ -284,7 +293,7 @@ def _tighter_s(inputs: PriceInputs) -> Iterator[float]:
     """Least seconds of a trainer layout on the first measured step, ever tighter and dearer to find; the last are what
     it takes."""
     first = inputs.scenario.measured_steps[0]
-    batch = _batch(inputs.scenario, first)
+    batch = trained_batch(draw_step(inputs.scenario, first, 0))
     update_s, logprob_s = floors_s(inputs.trainer, batch)
     yield ROUNDED * (update_s + logprob_s)
     moved_s = transfer_s(inputs)
@@ -303,15 +312,9 @@ def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:
     """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
     seconds = 0.0
     for step in steps:
-        cost = step_cost(inputs.trainer, _batch(inputs.scenario, step))
+        cost = step_cost(inputs.trainer, trained_batch(draw_step(inputs.scenario, step, 0)))
         seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
     return seconds / len(steps)
-
-
-def _batch(scenario: Scenario, step: int) -> TrainedBatch:
-    """What a step of the first replication trains on."""
-    drawn = draw_step(scenario, step, 0)
-    return TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples)
 
 
 def transfer_s(inputs: PriceInputs) -> float:

@@ -9,6 +9,7 @@ calibrate`` hold it (:mod:`rlsim.costs.operators.device`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from rlsim.files.records import dataclass
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.tables import files
-from rlsim.tables.interpolation import TableTime
+from rlsim.tables.interpolation import Grid, TableTime
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 
@@ -96,8 +97,8 @@ class Operators:
 
     def bound_of(self, amount: Work, precision: str) -> Bound:
         """Whether computation or memory limits most of ``amount``."""
-        compute = float(np.sum(amount.flops)) / self.profile.flops(_rate(precision))
-        return "compute" if compute > float(np.sum(amount.bytes)) / self.bandwidth else "memory"
+        compute = _total(amount.flops) / self.profile.flops(_rate(precision))
+        return "compute" if compute > _total(amount.bytes) / self.bandwidth else "memory"
 
     def roofline(self, amount: Work, precision: str, operation: Operation = "gemm") -> OperatorTime:
         """max(FLOP / rate, bytes / bandwidth) at measured efficiency, never under the kernel floor."""
@@ -225,9 +226,19 @@ class Operators:
         return found
 
     def _gemm(self, rows: FloatArray, matrix: Matrix, precision: str) -> OperatorTime:
+        grid = self._own_products if precision == "bf16" and rows.shape == (1,) else None
+        if grid is not None:  # trainers ask for hundreds, each of one number of rows
+            seconds, known = grid.single(matrix.n, matrix.k, rows.item())
+            bound = self.bound_of(work.gemm(rows.item(), matrix.n, matrix.k, BYTES_PER_ELEMENT["bf16"]), "bf16")
+            return OperatorTime(np.array([seconds]), np.array([float(known and not self.stands_in)]), bound)
         amount = work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[_rate(precision)])
         look = self._fastest(lambda tables: _product(tables, precision, rows, matrix), precision)
         return self.timed(look, amount, precision, "gemm")
+
+    @cached_property
+    def _own_products(self) -> Grid | None:
+        """BF16 products that this device's tables hold; None of another one's, which have yet to be carried over."""
+        return self.tables.gemm_grid("bf16") if self.tables is not None and self._measured_here else None
 
     def _fastest(self, look: Callable[[OperatorTables], TableTime | None], precision: str) -> TableTime | None:
         """What the engine's own tables hold, or where faster those of another engine of the device (not measured then).
@@ -345,6 +356,10 @@ def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: M
     if look is None or search is None:
         return look
     return TableTime(np.maximum(look.seconds - search.seconds, KERNEL_FLOOR_S), look.measured & search.measured)
+
+
+def _total(values: FloatArray) -> float:
+    return float(values.item() if values.size == 1 else np.sum(values))
 
 
 def _rows_of_fp32(rows: FloatArray, vocabulary: int) -> Work:

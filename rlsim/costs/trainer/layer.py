@@ -6,13 +6,22 @@ gradients, twice the elementwise traffic, 2.5 times the attention, the communica
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
 from rlsim.costs.interface import Bound, Part
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.time import OperatorTime
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.trainer.layout import MicroBatches, TrainLayout, dense_matrices, expert_matrices
+from rlsim.costs.trainer.layout import (
+    MicroBatches,
+    TrainLayout,
+    dense_matrices,
+    expert_matrices,
+    stage_layers,
+    stage_shapes,
+)
 from rlsim.costs.trainer.work import LayerSplit, LayerWork, TrainedLayer, layer_work
 from rlsim.files.records import dataclass
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
@@ -34,6 +43,7 @@ RING_BACKWARD = 2.0
 FLOOR_POWER = 6.0
 """Power of the soft maximum of device and host: launches come unevenly, so that near the floor each waits for the other
 now and then (1.12 times the larger where both are equal). Assumption; fits have a derivative on both sides."""
+IMBALANCE = "rank imbalance"
 LAUNCHES_PER_LAYER_FACTOR = 1.2
 """Kernels that a training framework launches per layer over an eager engine's. Assumption."""
 
@@ -182,11 +192,36 @@ class TrainingLayers:
         count = launches.get(shape, UNCOMPILED_LAUNCHES if shape.ffn else MIXER_LAUNCHES)
         return count * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s * self.overheads.launch_factor
 
+    def stage_floor_s(self, backward: bool) -> float:
+        """Least host time of a middle pipeline stage, forward or in both passes."""
+        share, _ = stage_layers(self.card, self.trainer, self.overheads.features.pipeline_balance)
+        kinds = stage_shapes(self.card, self.trainer.pipeline_parallel)
+        once_s = sum(share * count * self.floor_s(moe_layer, shape) for moe_layer, shape, count in kinds)
+        return once_s * (1.0 + HOST_BACKWARD if backward else 1.0)
+
 
 def at_efficiency(name: str, timed: OperatorTime, efficiency: float) -> Part:
     """A table's time stretched by the efficiency that training reaches: what is added is modelled, not measured."""
     measured = float(timed.measured[0]) * min(1.0, efficiency)
     return Part(name, float(timed.seconds[0]) / efficiency, timed.bound, "modelled", measured)
+
+
+def of_mean_rank(parts: Iterable[Part], balance: float) -> Iterator[Part]:
+    """Parts of the busiest rank as those of the mean one, and what the others wait for it.
+
+    Host work is the same on all ranks: they run equally many micro-batches.
+    """
+    idle_s = 0.0
+    for part in parts:
+        own_s = part.seconds if part.bound == "host" else part.seconds * balance
+        idle_s += part.seconds - own_s
+        yield part.lasting(own_s, part.measured)
+    yield Part(IMBALANCE, idle_s, "schedule")
+
+
+def times(factor: float, parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Each part so often."""
+    return tuple(part.lasting(factor * part.seconds, part.measured) for part in parts)
 
 
 HOST_MEMORY_BYTES_PER_S = (512e9, 614.4e9)

@@ -6,6 +6,7 @@ fitted values.
 
 from __future__ import annotations
 
+from dataclasses import field
 from functools import lru_cache
 
 import numpy as np
@@ -131,11 +132,11 @@ def layer_work(layer: TrainedLayer) -> LayerWork:
 @dataclass(frozen=True)
 class TrainedLayer:
     """One layer of ``card`` on one rank; shape: its mixer, and whether a feed-forward block follows, which is one of
-    experts where ``moe_layer``."""
+    experts where ``moe_layer``. Few cards and devices meet in a process, whose hashes take longer than a look-up."""
 
-    card: ModelCard
+    card: ModelCard = field(hash=False)
     split: LayerSplit
-    device: Device
+    device: Device = field(hash=False)
     batch: MicroBatches
     shape: LayerShape
     moe_layer: bool

@@ -14,7 +14,7 @@ import numpy as np
 from rlsim.costs.engine.prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of, rollout_host
-from rlsim.costs.prices import PriceInputs
+from rlsim.costs.prices import PriceInputs, trained_batch
 from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.files.records import dataclass
@@ -61,8 +61,7 @@ def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     """Slopes of the phases of a simulated scenario around the sets that it uses."""
     inputs = run.inputs
     kept = _Kept.of(run, _moves(fitted_of(run.scenario)))
-    batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
-    logprob, train = _trainer(inputs.trainer, batch, kept)
+    logprob, train = _trainer(inputs.trainer, trained_batch(run.first_step), kept)
     factor = inputs.overheads.engine.factor  # of the groups, which stays
     moves = _moved(kept, ("engines", "steps"))
     hosts = {name: rollout_host(run.scenario, after.steps, after.engines, factor) for name, after in moves}
