@@ -20,6 +20,7 @@ from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost,
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.errors import Infeasible
 from rlsim.files.records import dataclass
+from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import fitted_of
 from rlsim.results import MemoryParts
 from rlsim.schema.base import replaced
@@ -75,13 +76,18 @@ class PriceInputs:
         measured = stack_of(self.scenario)
         tables = max(tables_error(one.operators.sources) for one in (self.device, self.training_device))
         error = tables if measured is None else measured.error
-        return overheads_of(self.scenario, fitted_of(self.scenario), error)
+        return overheads_of(self.scenario, self.fitted, error)
+
+    @cached_property
+    def fitted(self) -> Fitted:
+        """The sets that overheads come from."""
+        return fitted_of(self.scenario)
 
     def of_trainer(self, trainer: Trainer) -> PriceInputs:
         """The same with other parallel sizes of the trainer, on which of overheads the deviations of groups depend."""
         out, now = PriceInputs(replaced(self.scenario, {"trainer": trainer}), self.tables), self.overheads
-        groups, fitted = phase_groups(out.scenario), fitted_of(out.scenario)
-        train, transfer = fitted.factor(groups["train"]), fitted.factor(groups["transfer"])
+        groups = phase_groups(out.scenario)
+        train, transfer = self.fitted.factor(groups["train"]), self.fitted.factor(groups["transfer"])
         if (train, transfer) != (now.training.factor, now.refit.factor):
             training, refit = replace(now.training, factor=train), replace(now.refit, factor=transfer)
             now = replace(now, training=training, refit=refit)
