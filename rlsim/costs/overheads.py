@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 from rlsim.costs.operators.groups import phase_groups
@@ -127,7 +128,7 @@ class TrainingOverheads:
     update_speed: float = 1.0
     factor: float = 1.0
 
-    @property
+    @cached_property
     def of_update(self) -> TrainingOverheads:
         """The same in the passes of an update."""
         dense, moe = self.dense_speed * self.update_speed, self.moe_speed * self.update_speed

@@ -16,7 +16,8 @@ from rlsim.costs.memory import EngineMemory, engine_memory, kv_bytes_per_gpu_tok
 from rlsim.costs.operators.device import Device, device_of, tables_error
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.overheads import Overheads, overheads_of
-from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
+from rlsim.costs.trainer.layout import TrainedBatch
+from rlsim.costs.trainer.training import TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.errors import Infeasible
 from rlsim.files.records import dataclass

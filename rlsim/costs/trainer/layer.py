@@ -7,6 +7,7 @@ gradients, twice the elementwise traffic, 2.5 times the attention, the communica
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
 from rlsim.costs.interface import Bound, Part
@@ -23,6 +24,7 @@ from rlsim.costs.trainer.layout import (
     stage_shapes,
 )
 from rlsim.costs.trainer.work import LayerSplit, LayerWork, TrainedLayer, layer_work
+from rlsim.files.kept import of_each
 from rlsim.files.records import dataclass
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
 from rlsim.schema.hardware import HardwareProfile
@@ -101,10 +103,13 @@ class TrainingLayers:
     device: Device
     overheads: TrainingOverheads
 
+    @cached_property
+    def _split(self) -> LayerSplit:
+        return LayerSplit.of(self.trainer, self.overheads.features)
+
     def layer(self, batch: MicroBatches, moe_layer: bool, shape: LayerShape = WHOLE_LAYER) -> LayerTime:
         """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do."""
-        split = LayerSplit.of(self.trainer, self.overheads.features)
-        raw = layer_work(TrainedLayer(self.card, split, self.device, batch, shape, moe_layer and shape.ffn))
+        raw = layer_work(TrainedLayer(self.card, self._split, self.device, batch, shape, moe_layer and shape.ffn))
         speed = self.overheads.speed(moe_layer)
         device, backward = self._pass(raw, speed, False), self._pass(raw, speed, True)
         # One micro-batch's exchange runs beside another's opposite pass: both passes have the mean of both beside them.
@@ -276,15 +281,21 @@ class TrainingUpdate:
         """Gradients scattered beside the last backward pass, weights gathered beside the next forward pass."""
         if self.trainer.backend == "fsdp":
             return 0.0
-        fabric, features = self.device.fabric, self.overheads.features
-        gradient, overlapped = BYTES_PER_ELEMENT[features.gradient_precision], features.gradient_overlap
+        scatter, gather = self._exchanged_s
+        exposed, overlapped = self.overheads.exposed_s, self.overheads.features.gradient_overlap
+        return exposed(scatter, backward_s, overlapped) + exposed(gather, forward_s, overlapped)
+
+    @cached_property
+    def _exchanged_s(self) -> tuple[float, float]:
+        """Seconds of scattering all gradients and of gathering all weights, whatever the batch."""
+        fabric, gradient = self.device.fabric, BYTES_PER_ELEMENT[self.overheads.features.gradient_precision]
         scatter = gather = 0.0
         for _, trained, shards, stride in self.layout.groups(self.trainer):
             scatter += float(fabric.collective("reduce_scatter", shards, trained * gradient, stride).seconds)
             gather += float(fabric.collective("all_gather", shards, trained * self._gathered, stride).seconds)
-        exposed = self.overheads.exposed_s
-        return exposed(scatter, backward_s, overlapped) + exposed(gather, forward_s, overlapped)
+        return scatter, gather
 
+    @of_each
     def optimizer_s(self) -> float:
         """One optimizer step on one rank's shard: state read and written once, gradients read, weights written."""
         trainer, parameters = self.trainer, self.layout.optimizer_parameters

@@ -20,17 +20,18 @@ from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.trainer import layout
 from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency, of_mean_rank, times
-from rlsim.costs.trainer.layout import Bins, MicroBatches, TrainLayout, train_layout
+from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, packed, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.files.records import dataclass
+from rlsim.schema.architecture import LayerShape
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.trainer import RankBalance, Trainer
-from rlsim.units import BYTES_PER_ELEMENT, FloatArray, digest_of
+from rlsim.schema.trainer import Trainer
+from rlsim.units import BYTES_PER_ELEMENT
 
 LOSS_BACKWARD = 2.0
 """Bytes that a loss moves backward over forward."""
@@ -64,6 +65,18 @@ class TrainingCosts:
         return TrainingLayers(self.card, self.trainer, self.device, self.overheads)
 
     @cached_property
+    def _update_layers(self) -> TrainingLayers:
+        """The same in updates."""
+        return replace(self.layers, overheads=self.overheads.of_update)
+
+    @cached_property
+    def _shapes(self) -> tuple[tuple[tuple[bool, LayerShape, float], ...], tuple[float, float]]:
+        """Kinds of layers, and their shares in a middle and in the last stage."""
+        balance = self.overheads.features.pipeline_balance
+        shapes = layout.stage_shapes(self.card, self.trainer.pipeline_parallel)
+        return shapes, layout.stage_layers(self.card, self.trainer, balance)
+
+    @cached_property
     def update(self) -> TrainingUpdate:
         """Gradients and optimizer."""
         return TrainingUpdate(self.card, self.trainer, self.layout, self.device, self.overheads)
@@ -92,16 +105,19 @@ class TrainingCosts:
         Log-probs, update and exchange ask for the same one.
         """
         if (batch, backward, last) not in self._stages:
-            layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
+            layers = self._update_layers if backward else self.layers
             kinds: list[tuple[float, tuple[Part, ...]]] = []
-            for moe_layer, shape, count in layout.stage_shapes(self.card, self.trainer.pipeline_parallel):
+            shapes, shares = self._shapes
+            for moe_layer, shape, count in shapes:
                 layer = layers.layer(batch, moe_layer, shape)
                 further = layer.backward() + layer.recomputed(self.trainer.recompute) if backward else ()
                 kinds.append((count, layer.forward() + further))
-            shares = layout.stage_layers(self.card, self.trainer, self.overheads.features.pipeline_balance)
+            costs = {
+                share: PhaseCost.of([part for count, once in kinds for part in times(share * count, once)])
+                for share in dict.fromkeys(shares)
+            }
             for at_end, share in zip((False, True), shares, strict=True):
-                parts = [part for count, once in kinds for part in times(share * count, once)]
-                self._stages[batch, backward, at_end] = PhaseCost.of(parts)
+                self._stages[batch, backward, at_end] = costs[share]
         return self._stages[batch, backward, last]
 
     @cached_property
@@ -117,8 +133,7 @@ class TrainingCosts:
         card, trainer, depths = self.card, self.trainer, self.trainer.mtp_layers
         if not depths:
             return ()
-        layers = replace(self.layers, overheads=self.overheads.of_update)
-        layer = layers.layer(batch, card.moe is not None)
+        layer = self._update_layers.layer(batch, card.moe is not None)
         tokens = batch.tokens / trainer.context_parallel
         fusion = Matrix("fusion", card.hidden_size // trainer.tensor_parallel, MTP_INPUTS * card.hidden_size)
         product = passes(self.device, [fusion], tokens, trainer.precision)
@@ -204,23 +219,6 @@ STEPS_KEPT = 1024
 
 UPDATES_KEPT = 16
 """Updates kept: a search asks for them before the rest of a step."""
-
-
-@dataclass(frozen=True)
-class TrainedBatch:
-    """Lengths that a step trains on, and how many samples were generated for it; equal by content.
-
-    total_tokens: prompt plus response of each trained sample.
-    """
-
-    total_tokens: FloatArray = field(compare=False)
-    generated_samples: int
-    digest: bytes = b""
-
-    @classmethod
-    def of(cls, total_tokens: FloatArray, generated_samples: int) -> TrainedBatch:
-        """The batch with the digest of its lengths."""
-        return cls(total_tokens, generated_samples, digest_of(total_tokens))
 
 
 @dataclass(frozen=True)
@@ -330,7 +328,7 @@ def _batches(inputs: TrainerInputs, batch: TrainedBatch, update: bool) -> MicroB
     else:
         capacity = trainer.logprob_micro_batch_tokens or capacity
     balance, ranks = inputs.overheads.features.rank_balance, inputs.costs.layout.data_parallel
-    return _packed(trainer, balance, ranks, batch, capacity, steps)
+    return packed(trainer, balance, ranks, batch, capacity, steps)
 
 
 def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
@@ -373,29 +371,3 @@ def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
     longest = max(bare, key=lambda part: part.seconds)
     whole = Part(name, sum(part.seconds for part in bare), longest.bound)
     return [whole, Part("value model swap", swap_s, "host link")]
-
-
-def _packed(
-    trainer: Trainer, balance: RankBalance, ranks: int, batch: TrainedBatch, capacity: int, steps: int
-) -> MicroBatches:
-    cp = trainer.context_parallel
-    multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
-    if not trainer.sequence_packing:
-        lengths = layout.padded(batch.total_tokens, multiple)
-        return layout.padded_samples(lengths, ranks, steps, trainer.micro_batch_samples)
-    if balance == "bins":
-        return layout.dealt_bins(_bins(batch, capacity, steps, multiple), ranks)
-    return _dealt(batch, (ranks, cp), steps, multiple, capacity, balance)
-
-
-@lru_cache(maxsize=STEPS_KEPT)
-def _dealt(
-    batch: TrainedBatch, ranks: tuple[int, int], steps: int, multiple: int, capacity: int, balance: RankBalance
-) -> MicroBatches:
-    """Found once for all trainers that deal alike: searches price thousands of layouts on one batch."""
-    return layout.dealt_samples(layout.padded(batch.total_tokens, multiple), ranks, steps, capacity, balance)
-
-
-@lru_cache(maxsize=STEPS_KEPT)
-def _bins(batch: TrainedBatch, capacity: int, steps: int, multiple: int) -> tuple[Bins, ...]:
-    return layout.bins_by_step(batch.total_tokens, capacity, steps, multiple)

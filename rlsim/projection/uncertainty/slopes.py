@@ -15,7 +15,8 @@ from rlsim.costs.engine.prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of, rollout_host
 from rlsim.costs.prices import PriceInputs, trained_batch
-from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost
+from rlsim.costs.trainer.layout import TrainedBatch
+from rlsim.costs.trainer.training import TrainerInputs, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.files.records import dataclass
 from rlsim.parameters.sets import SETS, Fitted
