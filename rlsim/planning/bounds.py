@@ -328,6 +328,8 @@ def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[E
     place: dict[Engine, Layout] = {}
     for layout in sorted(layouts, key=lambda one: (one.split.generation, -one.split.lag)):
         place.setdefault(layout.engine, layout)
+    # The search begins with small replicas, whose tables the process then still has.
+    place = dict(reversed(place.items()))
     tasks = [(scenario, layout.overrides()) for layout in place.values()]
     with ProgressLine("engines bounded", len(tasks)) as progress:
         return dict(zip(place, in_order(run, engine_rates_of, tasks, progress), strict=True))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import field
+from functools import lru_cache
 from typing import ClassVar
 
 from pydantic import ValidationError
@@ -67,9 +68,14 @@ class _Sizes:
 
     section: ClassVar[str]
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Keys of the section."""
+        return {f"{name}_parallel": size for name, size in vars(self).items()}
+
     def overrides(self) -> Overrides:
         """Overrides of a scenario."""
-        return {f"{self.section}.{name}_parallel": size for name, size in vars(self).items()}
+        return {f"{self.section}.{name}": size for name, size in self.sizes.items()}
 
     def __str__(self) -> str:
         return " ".join(f"{LETTERS[name]}{size}" for name, size in vars(self).items() if size != 1) or "TP1"
@@ -97,14 +103,14 @@ class TrainerLayout(_Sizes):
     expert: int = 1
 
     def of(self, trainer: Trainer) -> Trainer:
-        """``trainer`` with this layout."""
-        return replaced(trainer, {f"{name}_parallel": size for name, size in vars(self).items()})
+        """``trainer`` with this layout, whose sizes fit by themselves."""
+        return replaced(trainer, self.sizes)
 
     def applied(self, scenario: Scenario) -> Scenario:
         """``scenario`` with this layout, checked as :func:`rlsim.vary` does but faster. Raises InputError."""
         try:
-            return changed(scenario, trainer=self.of(scenario.trainer))
-        except ValidationError:
+            return replaced(scenario, {"trainer": self.of(scenario.trainer)}).fits_together()
+        except ValueError:
             return vary(scenario, self.overrides())  # which tells what is wrong
 
 
@@ -119,10 +125,23 @@ class Engine:
         """Overrides of a scenario."""
         return {**self.layout.overrides(), "k": self.draft_length}
 
+    def applied(self, scenario: Scenario) -> Scenario:
+        """As of a trainer's layout; where one engine after the other drafts alike, that is checked once."""
+        try:
+            drafting = _drafting(scenario, self.draft_length)
+            return changed(drafting, engine=changed(drafting.engine, **self.layout.sizes))
+        except (InputError, ValidationError):
+            return vary(scenario, self.overrides())
+
     @property
     def drafting(self) -> str:
         """``k=5`` or ``no speculation``."""
         return f"k={self.draft_length}" if self.draft_length else "no speculation"
+
+
+@lru_cache(maxsize=len(DRAFT_LENGTHS))
+def _drafting(scenario: Scenario, draft_length: int) -> Scenario:
+    return vary(scenario, {"k": draft_length})
 
 
 @dataclass(frozen=True)
@@ -271,7 +290,7 @@ def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
 def _fitting(plain: Scenario, part: Engine | TrainerLayout, limits: SearchLimits, space: Space) -> bool:
     """Whether the scenario with one part in place of a plain layout is valid and fits."""
     try:
-        candidate = part.applied(plain) if isinstance(part, TrainerLayout) else vary(plain, part.overrides())
+        candidate = part.applied(plain)
         used = engine_memory(candidate).parts if isinstance(part, Engine) else trainer_memory(candidate)
     except (Infeasible, InputError) as error:
         space.rejected.append(InfeasiblePart.by(part.overrides(), error))
