@@ -63,9 +63,8 @@ def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     inputs = run.inputs
     kept = _Kept.of(run, _moves(fitted_of(run.scenario)))
     logprob, train = _trainer(inputs.trainer, trained_batch(run.first_step), kept)
-    factor = inputs.overheads.engine.factor  # of the groups, which stays
-    moves = _moved(kept, ("engines", "steps"))
-    hosts = {name: rollout_host(run.scenario, after.steps, after.engines, factor) for name, after in moves}
+    drafting = run.scenario.speculation
+    hosts = _hosts(kept, drafting.active and drafting.method, inputs.overheads.engine.factor)
     generation = engine_slopes(inputs.engine, run.counters, hosts)
     launched = run.prices.engine.launch_share(run.counters)
     return PhaseSlopes(
@@ -109,6 +108,14 @@ class _Kept:
         named = scenario.model, scenario.hardware, scenario.training_hardware, scenario.cluster, scenario.trainer
         trained = scenario.speculation if scenario.speculation.trained_online else None
         return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, run.tables, scenario)
+
+
+@lru_cache(maxsize=64)
+def _hosts(kept: _Kept, drafting: str | bool, factor: float) -> dict[str, HostOverheads]:
+    """Host terms of the engine with each term moved; drafting: all that they know of it. factor: of the groups, which
+    stays."""
+    moves = _moved(kept, ("engines", "steps"))
+    return {name: rollout_host(kept.scenario, after.steps, after.engines, factor) for name, after in moves}
 
 
 def _changed(kept: _Kept, sets: Sequence[str]) -> dict[str, Overheads]:
