@@ -26,7 +26,7 @@ from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import Runner, in_order
-from rlsim.planning.space import Engine, GpuSplit, Layout, Space, TrainerLayout
+from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, Space, TrainerLayout
 from rlsim.schema.asynchrony import Asynchrony
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -126,15 +126,15 @@ def engine_rates(table: IterationTable) -> EngineRates:
 
 def _majorant(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Upper concave hull of points with increasing x, from 0 to its highest point, level beyond."""
-    hull: list[int] = []
-    for c in range(int(np.argmax(y)) + 1):
+    hull: list[tuple[float, float]] = []
+    for here, high in zip(x.tolist(), y[: int(np.argmax(y)) + 1].tolist(), strict=False):
         while len(hull) > 1:
-            a, b = hull[-2:]
-            if (y[b] - y[a]) * (x[c] - x[a]) > (y[c] - y[a]) * (x[b] - x[a]):
-                break  # b lies above the line from a to c
+            (left, low), (middle, between) = hull[-2:]
+            if (between - low) * (here - left) > (high - low) * (middle - left):
+                break  # the middle one lies above the line between the others
             hull.pop()
-        hull.append(c)
-    return x[hull], y[hull]
+        hull.append((here, high))
+    return np.array([at for at, _ in hull]), np.array([value for _, value in hull])
 
 
 def spread_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> float:
@@ -223,9 +223,15 @@ def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Ca
     ]
     rates = _rates(scenario, [layout for _, layout in parts], run)
     works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
+    plain = {
+        number: vary(
+            scenario, {**space.splits[number].overrides(), **EngineLayout().overrides(), **trainer.overrides()}
+        )
+        for number, (trainer, _) in trainers.items()
+    }
     found = []
     for number, layout in parts:
-        candidate = vary(scenario, layout.overrides())
+        candidate = layout.engine.applied(plain[number])
         key = (repr(candidate.speculation), layout.split.lag)
         if key not in works:
             works[key] = [rollout_works(candidate, step) for step in candidate.measured_steps]

@@ -58,10 +58,11 @@ class Grid:
         Leading sizes that are single numbers fix a part of the grid, which is kept: a matrix asks for its n and k at
         every number of rows.
         """
-        free = next((place for place, size in enumerate(sizes) if np.ndim(size)), len(sizes) - 1)
-        free = min(free, len(sizes) - 1)
+        free, last = 0, len(sizes) - 1
+        while free < last and (isinstance(sizes[free], int | float) or not np.ndim(sizes[free])):
+            free += 1
         grid = reduce(Grid._at, map(float, sizes[:free]), self)  # type: ignore[arg-type]
-        if free == len(sizes) - 1:
+        if free == last:
             return grid._along(np.asarray(sizes[-1], dtype=np.float64))
         return grid._over(*(np.asarray(size, dtype=np.float64) for size in sizes[free:]))
 
@@ -161,11 +162,13 @@ def _placed(axis: list[float], x: float) -> tuple[int, int, float, float, bool]:
 
 def _place(axis: FloatArray, x: FloatArray) -> Placed:
     clipped = np.minimum(np.maximum(x, axis[0]), axis[-1])
-    low = np.minimum(np.searchsorted(axis, clipped, side="right") - 1, max(len(axis) - 2, 0))
-    high = np.minimum(low + 1, len(axis) - 1)
-    step = axis[high] - axis[low]
-    fraction = (clipped - axis[low]) / np.where(step > 0, step, 1.0)
-    return low, high, fraction, np.maximum(x - axis[-1], 0.0), np.abs(x - clipped) < NODE_TOLERANCE
+    further, inside = np.maximum(x - axis[-1], 0.0), np.abs(x - clipped) < NODE_TOLERANCE
+    if len(axis) == 1:
+        low = np.zeros(clipped.shape, dtype=np.intp)
+        return low, low, clipped - axis[0], further, inside
+    low = np.minimum(axis.searchsorted(clipped, "right") - 1, len(axis) - 2)
+    below = axis[low]
+    return low, low + 1, (clipped - below) / (axis[low + 1] - below), further, inside
 
 
 def _between(
