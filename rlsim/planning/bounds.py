@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import Runner, in_order
-from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, Space, TrainerLayout
+from rlsim.planning.space import Engine, GpuSplit, Layout, Space, TrainerLayout, on_split
 from rlsim.schema.asynchrony import Asynchrony
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -170,8 +169,6 @@ def lagged_bound_s(
 
 
 TRAINERS_PER_TASK = 12
-SPLITS_KEPT = 4
-"""Splits of which a process keeps what all their trainer layouts share: tasks of one follow each other."""
 ROUNDED = 1.0 - 1e-9
 """What is left of a bound for sums that are rounded another way."""
 SEARCH_REPLICATIONS = 1
@@ -201,16 +198,9 @@ class TrainerTask:
 
     def inputs(self) -> Iterator[PriceInputs]:
         """What prices of each trainer layout depend on, without speculation."""
-        first = _of_split(self.scenario, self.split, self.engine)
-        return (first.of_trainer(trainer.of(first.scenario.trainer)) for trainer in self.trainers)
-
-
-@lru_cache(maxsize=SPLITS_KEPT)
-def _of_split(scenario: Scenario, split: GpuSplit, engine: Engine) -> PriceInputs:
-    """What prices on a split depend on under a plain trainer layout, without speculation."""
-    settings: Overrides = {"k": 0, "simulation.replications": SEARCH_REPLICATIONS}
-    plain = {**split.overrides(), **engine.layout.overrides(), **TrainerLayout().overrides()}
-    return PriceInputs(vary(scenario, {**plain, **settings}))
+        plain = on_split(self.scenario, self.split, TrainerLayout())
+        first = PriceInputs(Engine(self.engine.layout, 0).applied(plain))
+        return (first.of_trainer(trainer.of(plain.trainer)) for trainer in self.trainers)
 
 
 def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Candidate]:
@@ -223,12 +213,7 @@ def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Ca
     ]
     rates = _rates(scenario, [layout for _, layout in parts], run)
     works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
-    plain = {
-        number: vary(
-            scenario, {**space.splits[number].overrides(), **EngineLayout().overrides(), **trainer.overrides()}
-        )
-        for number, (trainer, _) in trainers.items()
-    }
+    plain = {number: on_split(scenario, space.splits[number], trainer) for number, (trainer, _) in trainers.items()}
     found = []
     for number, layout in parts:
         candidate = layout.engine.applied(plain[number])
@@ -286,7 +271,7 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
     """
     out, least_s = [], task.least_s
     for inputs in task.inputs():
-        for seconds in _tighter_s(inputs):
+        for seconds in tighter_s(inputs):
             if seconds > least_s:
                 break
         else:
@@ -295,7 +280,7 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
     return out
 
 
-def _tighter_s(inputs: PriceInputs) -> Iterator[float]:
+def tighter_s(inputs: PriceInputs) -> Iterator[float]:
     """Least seconds of a trainer layout on the first measured step, ever tighter and dearer to find; the last are what
     it takes."""
     first = inputs.scenario.measured_steps[0]

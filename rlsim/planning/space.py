@@ -234,8 +234,8 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         trainers = _trainer_layouts(scenario, split.training)
         space.considered += len(engines) * len(trainers)
         space.engines[number], space.trainers[number] = [], []
-        try:  # with plain layouts, from which every part is one section away
-            plain = vary(scenario, {**split.overrides(), **EngineLayout().overrides(), **TrainerLayout().overrides()})
+        try:
+            plain = on_split(scenario, split, TrainerLayout())
         except InputError as error:
             parts: list[Engine | TrainerLayout] = [*engines, *trainers]
             space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
@@ -243,6 +243,12 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         space.engines[number] += [engine for engine in engines if _fitting(plain, engine, limits, space)]
         space.trainers[number] += [trainer for trainer in trainers if _fitting(plain, trainer, limits, space)]
     return space
+
+
+@lru_cache(maxsize=4)
+def on_split(scenario: Scenario, split: GpuSplit, trainer: TrainerLayout) -> Scenario:
+    """``scenario`` on a split with a plain engine, from which every engine is one section away. Raises InputError."""
+    return vary(scenario, {**split.overrides(), **EngineLayout().overrides(), **trainer.overrides()})
 
 
 def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
