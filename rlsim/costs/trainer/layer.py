@@ -197,10 +197,16 @@ class TrainingLayers:
         count = launches.get(shape, UNCOMPILED_LAUNCHES if shape.ffn else MIXER_LAUNCHES)
         return count * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s * self.overheads.launch_factor
 
+    @cached_property
+    def stages(self) -> tuple[tuple[tuple[bool, LayerShape, float], ...], tuple[float, float]]:
+        """Kinds of layers of pipeline stages, and their shares in a middle and in the last one."""
+        balance = self.overheads.features.pipeline_balance
+        shapes = stage_shapes(self.card, self.trainer.pipeline_parallel)
+        return shapes, stage_layers(self.card, self.trainer, balance)
+
     def stage_floor_s(self, backward: bool) -> float:
         """Least host time of a middle pipeline stage, forward or in both passes."""
-        share, _ = stage_layers(self.card, self.trainer, self.overheads.features.pipeline_balance)
-        kinds = stage_shapes(self.card, self.trainer.pipeline_parallel)
+        kinds, (share, _) = self.stages
         once_s = sum(share * count * self.floor_s(moe_layer, shape) for moe_layer, shape, count in kinds)
         return once_s * (1.0 + HOST_BACKWARD if backward else 1.0)
 

@@ -18,13 +18,11 @@ from rlsim.costs.measured import measured_passes, measured_update, stack_of
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.trainer import layout
 from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency, of_mean_rank, times
 from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, packed, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.files.records import dataclass
-from rlsim.schema.architecture import LayerShape
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.measured import MeasuredStack
@@ -70,13 +68,6 @@ class TrainingCosts:
         return replace(self.layers, overheads=self.overheads.of_update)
 
     @cached_property
-    def _shapes(self) -> tuple[tuple[tuple[bool, LayerShape, float], ...], tuple[float, float]]:
-        """Kinds of layers, and their shares in a middle and in the last stage."""
-        balance = self.overheads.features.pipeline_balance
-        shapes = layout.stage_shapes(self.card, self.trainer.pipeline_parallel)
-        return shapes, layout.stage_layers(self.card, self.trainer, balance)
-
-    @cached_property
     def update(self) -> TrainingUpdate:
         """Gradients and optimizer."""
         return TrainingUpdate(self.card, self.trainer, self.layout, self.device, self.overheads)
@@ -107,7 +98,7 @@ class TrainingCosts:
         if (batch, backward, last) not in self._stages:
             layers = self._update_layers if backward else self.layers
             kinds: list[tuple[float, tuple[Part, ...]]] = []
-            shapes, shares = self._shapes
+            shapes, shares = self.layers.stages
             for moe_layer, shape, count in shapes:
                 layer = layers.layer(batch, moe_layer, shape)
                 further = layer.backward() + layer.recomputed(self.trainer.recompute) if backward else ()
