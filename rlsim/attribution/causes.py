@@ -11,7 +11,7 @@ import numpy as np
 
 from rlsim.costs.interface import Part, PhaseCost, Prices, StepCost
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
-from rlsim.costs.trainer.training import IMBALANCE
+from rlsim.costs.trainer.layer import IMBALANCE
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.projection.idle import BUBBLE

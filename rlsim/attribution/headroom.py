@@ -22,7 +22,7 @@ from rlsim.attribution.causes import (
 )
 from rlsim.costs.efficiency import iteration_bytes
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
-from rlsim.costs.trainer.training import IMBALANCE
+from rlsim.costs.trainer.layer import IMBALANCE
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside

@@ -110,6 +110,8 @@ class PhaseCost:
 
     def repeated(self, times: float) -> PhaseCost:
         """The same ``times`` times over."""
+        if times == 1:
+            return self
         return PhaseCost.of(part.lasting(times * part.seconds, part.measured) for part in self.parts)
 
     def deviating(self, factor: float, at_line_rate: PhaseCost | None = None) -> PhaseCost:
@@ -117,6 +119,8 @@ class PhaseCost:
 
         at_line_rate: the same phase over links as fast as their datasheets; no part of it on a link takes less.
         """
+        if factor == 1.0 and at_line_rate is None:
+            return self
         kept = min(1.0, 1.0 / factor)
         parts = () if at_line_rate is None else at_line_rate.parts
         least = {part.name: part.seconds for part in parts if part.bound in ("network", "host link")}

@@ -13,6 +13,7 @@ from rlsim.costs.operators.recurrent import indexer_matrices, recurrent_matrices
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import expert_matrices, train_layout
 from rlsim.errors import Infeasible
+from rlsim.files.kept import of_each
 from rlsim.files.records import dataclass
 from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
@@ -191,6 +192,7 @@ def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
     return total
 
 
+@of_each
 def activation_bytes_per_token(card: ModelCard) -> float:
     """Bytes of activations of the mean layer per token in BF16, without tensor parallelism: what backward passes read.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.transfer.methods import TransferTerms
+from rlsim.files.kept import of_each
 from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
@@ -127,7 +129,7 @@ class TrainingOverheads:
     update_speed: float = 1.0
     factor: float = 1.0
 
-    @property
+    @cached_property
     def of_update(self) -> TrainingOverheads:
         """The same in the passes of an update."""
         dense, moe = self.dense_speed * self.update_speed, self.moe_speed * self.update_speed
@@ -285,6 +287,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     )
 
 
+@of_each
 def _able(scenario: Scenario) -> StackFeatures:
     """Features of the trainer, but for what its GPUs, precision and model have no kernels for."""
     features, moe = scenario.training_features, scenario.model.moe

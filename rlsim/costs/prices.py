@@ -14,20 +14,25 @@ from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import EngineMemory, engine_memory, kv_bytes_per_gpu_token, trainer_memory
 from rlsim.costs.operators.device import Device, device_of, tables_error
+from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.overheads import Overheads, overheads_of
-from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
+from rlsim.costs.trainer.layout import TrainedBatch
+from rlsim.costs.trainer.training import TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.errors import Infeasible
 from rlsim.files.records import dataclass
+from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import fitted_of
 from rlsim.results import MemoryParts
+from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.trainer import Trainer
 from rlsim.tables.operators import OperatorTables
 from rlsim.units import FloatArray
 from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.acceptance_steps import draft_outlook, draft_plan
 from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
-from rlsim.workload.draw import DrawnWorkload
+from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,23 @@ class PriceInputs:
         measured = stack_of(self.scenario)
         tables = max(tables_error(one.operators.sources) for one in (self.device, self.training_device))
         error = tables if measured is None else measured.error
-        return overheads_of(self.scenario, fitted_of(self.scenario), error)
+        return overheads_of(self.scenario, self.fitted, error)
+
+    @cached_property
+    def fitted(self) -> Fitted:
+        """The sets that overheads come from."""
+        return fitted_of(self.scenario)
+
+    def of_trainer(self, trainer: Trainer) -> PriceInputs:
+        """The same with other parallel sizes of the trainer, on which of overheads the deviations of groups depend."""
+        out, now = PriceInputs(replaced(self.scenario, {"trainer": trainer}), self.tables), self.overheads
+        groups = phase_groups(out.scenario)
+        train, transfer = self.fitted.factor(groups["train"]), self.fitted.factor(groups["transfer"])
+        if (train, transfer) != (now.training.factor, now.refit.factor):
+            training, refit = replace(now.training, factor=train), replace(now.refit, factor=transfer)
+            now = replace(now, training=training, refit=refit)
+        vars(out).update(device=self.device, training_device=self.training_device, overheads=now)
+        return out
 
     @cached_property
     def transfers(self) -> WeightTransfer:
@@ -182,5 +203,10 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
 def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the scenario cannot run."""
     known = workload.steps[: workload.trained] if inputs.scenario.known_batches else ()
-    steps = tuple(inputs.batch_cost(step.trained_tokens, step.generated_samples) for step in known)
+    steps = tuple(step_cost(inputs.trainer, trained_batch(step)) for step in known)
     return replace(inputs.before_work, steps=steps)
+
+
+def trained_batch(step: DrawnStep) -> TrainedBatch:
+    """What a drawn step trains on; its lengths are told apart once, however many trainers are priced on it."""
+    return TrainedBatch(step.trained_tokens, step.generated_samples, step.trained_digest)

@@ -10,7 +10,8 @@ import numpy as np
 from rlsim.costs.interface import PhaseCost
 from rlsim.costs.operators.device import Device, device_of
 from rlsim.costs.overheads import TrainingOverheads, training_overheads
-from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, train_cost
+from rlsim.costs.trainer.layout import TrainedBatch
+from rlsim.costs.trainer.training import TrainerInputs, train_cost
 from rlsim.errors import RlsimError
 from rlsim.evidence.rows import (
     Comparison,

@@ -9,10 +9,10 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, wraps
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import VERSION, BaseModel, ConfigDict
 from pydantic_core import SchemaError, SchemaSerializer, SchemaValidator
@@ -36,6 +36,30 @@ def recalled(name: str, state: Any, make: Callable[[], Any]) -> Any:
             beside.write_bytes(marshal.dumps((state, value)))
             beside.replace(kept)
     return value
+
+
+RECORDS_KEPT = 64
+Record = TypeVar("Record")
+Found = TypeVar("Found")
+
+
+def of_each(function: Callable[[Record], Found]) -> Callable[[Record], Found]:
+    """``function`` of a frozen record, worked out once for each of the last few objects.
+
+    ``lru_cache`` would hash them: for a model card that takes as long as most that is asked of one.
+    """
+    known: dict[int, tuple[Record, Found]] = {}
+
+    @wraps(function)
+    def asked(record: Record) -> Found:
+        kept = known.get(id(record))  # nobody else has that number while its object is kept
+        if kept is None:
+            if len(known) >= RECORDS_KEPT:
+                known.clear()
+            kept = known[id(record)] = record, function(record)
+        return kept[1]
+
+    return asked
 
 
 class KeptModel(BaseModel):

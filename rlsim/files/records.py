@@ -106,9 +106,9 @@ def _compiled_init(cls: Any) -> Callable[..., None]:
 
 
 @cache
-def _values_of(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function from an object of ``cls`` to its compared values."""
-    names = [name for name, one in _fields(cls).items() if one.compare]
+def _values_of(cls: type[Any], hashed: bool = False) -> Callable[[Any], tuple[Any, ...]]:
+    """A function from an object of ``cls`` to its compared values, or those of them that its hash is made of."""
+    names = [name for name, one in _fields(cls).items() if one.compare and (one.hash is not False or not hashed)]
     if len(names) < 2:
         return lambda one: tuple(getattr(one, name) for name in names)
     return attrgetter(*names)
@@ -122,7 +122,7 @@ def _equal(self: Any, other: object) -> Any:
 
 
 def _hashed(self: Any) -> int:
-    return hash(_values_of(self.__class__)(self))
+    return hash(_values_of(self.__class__, True)(self))
 
 
 @recursive_repr()

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.kept import of_each
 from rlsim.files.lookup import YAML_SUFFIXES, catalogue, find_entry, length_file
 from rlsim.files.reading import DOCUMENT_BYTES, delivered, installed_version, read_text, shown_path
 from rlsim.files.yaml import dump_yaml, parse_yaml, read_yaml
@@ -32,6 +33,7 @@ from rlsim.loading.variation import WORDS, has_words, without_words
 from rlsim.parameters.posterior import DEFAULT as DEFAULT_POSTERIOR
 from rlsim.parameters.posterior import evidence_path, posterior_digest
 from rlsim.parameters.sets import own_sets
+from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.fingerprint import file_digest, tables_digest
@@ -160,30 +162,57 @@ def scenario_digest(scenario: Scenario) -> str:
     Files count by their content, not by where they lie: length traces and every folder of operator tables that this
     scenario opens. The default parameters count by their values. Question and assumptions do not count.
     """
-    content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
-    fitted = own_sets(scenario)
-    if scenario.simulation.measured_stack is None:
-        del content["simulation"]["measured_stack"]  # scenarios of before have no such key
-    content["simulation"] |= {
-        "parameters": fitted.steps.model_dump(mode="json"),
-        "engine_parameters": fitted.engines.model_dump(mode="json"),
-        "training_parameters": fitted.training.model_dump(mode="json"),
-        "transfer_parameters": fitted.transfers.model_dump(mode="json"),
-        "posterior": posterior_digest(scenario.simulation.posterior or DEFAULT_POSTERIOR),
-        "evidence": file_digest(evidence_path()),
+    fitted, simulation = own_sets(scenario), scenario.simulation
+    own = simulation.model_dump(mode="json", exclude={"posterior", *(f"{name}parameters" for name in _SETS)})
+    if simulation.measured_stack is None:
+        del own["measured_stack"]  # scenarios of before have no such key
+    own["posterior"] = posterior_digest(simulation.posterior or DEFAULT_POSTERIOR)
+    own["evidence"] = file_digest(evidence_path())
+    sets = {f"{name}parameters": _canonical_of(one) for name, one in zip(_SETS, fitted.sets.values(), strict=True)}
+    content = {
+        name: _canonical_of(section) if isinstance(section, BaseModel) else _canonical(section)
+        for name, section in scenario
+        if name not in ("question", "assumptions", "simulation")
     }
-    content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
+    content["simulation"] = _joined({**{name: _canonical(value) for name, value in own.items()}, **sets})
+    content["hardware"] = _of_device(scenario.hardware)
     if scenario.training_hardware is None:
         del content["training_hardware"]  # scenarios of before have no such key
     else:
-        content["training_hardware"]["operator_tables"] = tables_digest(scenario.training_hardware)
-    for length in traces(content):
-        trace = length_file(length["path"])
-        if trace is not None:
-            length["path"] = file_digest(trace)
-    content["rlsim"] = installed_version()
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_CHARACTERS]
+        content["training_hardware"] = _of_device(scenario.training_hardware)
+    if '"kind":"trace"' in content["workload"]:
+        workload = scenario.workload.model_dump(mode="json")
+        for length in traces({"workload": workload}):
+            trace = length_file(length["path"])
+            if trace is not None:
+                length["path"] = file_digest(trace)
+        content["workload"] = _canonical(workload)
+    content["rlsim"] = _canonical(installed_version())
+    return hashlib.sha256(_joined(content).encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+_SETS = ("", "engine_", "training_", "transfer_")
+"""Beginnings of the keys of a simulation's sets, in the order of :class:`rlsim.parameters.sets.Fitted`."""
+
+
+def _canonical(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+@of_each
+def _canonical_of(record: BaseModel) -> str:
+    """JSON of a record; a search asks for thousands of scenarios that share most of theirs."""
+    return _canonical(record.model_dump(mode="json"))
+
+
+def _joined(texts: Mapping[str, str]) -> str:
+    """JSON of a mapping whose values are JSON already."""
+    return "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
+
+
+def _of_device(profile: HardwareProfile) -> str:
+    """JSON of a profile with the content of its operator tables in place of their name."""
+    return _canonical({**profile.model_dump(mode="json"), "operator_tables": tables_digest(profile)})
 
 
 def dump_scenario(scenario: Scenario) -> str:

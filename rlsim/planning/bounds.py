@@ -18,14 +18,14 @@ import numpy as np
 
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import IterationTable
-from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer.training import TrainedBatch, step_cost, train_cost
+from rlsim.costs.prices import PriceInputs, trained_batch
+from rlsim.costs.trainer.training import floors_s, step_cost, train_cost
 from rlsim.files.progress import ProgressLine
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import Runner, in_order
-from rlsim.planning.space import Engine, GpuSplit, Layout, Space, TrainerLayout
+from rlsim.planning.space import Engine, GpuSplit, Layout, Space, TrainerLayout, on_split
 from rlsim.schema.asynchrony import Asynchrony
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -125,15 +125,15 @@ def engine_rates(table: IterationTable) -> EngineRates:
 
 def _majorant(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Upper concave hull of points with increasing x, from 0 to its highest point, level beyond."""
-    hull: list[int] = []
-    for c in range(int(np.argmax(y)) + 1):
+    hull: list[tuple[float, float]] = []
+    for here, high in zip(x.tolist(), y[: int(np.argmax(y)) + 1].tolist(), strict=False):
         while len(hull) > 1:
-            a, b = hull[-2:]
-            if (y[b] - y[a]) * (x[c] - x[a]) > (y[c] - y[a]) * (x[b] - x[a]):
-                break  # b lies above the line from a to c
+            (left, low), (middle, between) = hull[-2:]
+            if (between - low) * (here - left) > (high - low) * (middle - left):
+                break  # the middle one lies above the line between the others
             hull.pop()
-        hull.append(c)
-    return x[hull], y[hull]
+        hull.append((here, high))
+    return np.array([at for at, _ in hull]), np.array([value for _, value in hull])
 
 
 def spread_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> float:
@@ -169,6 +169,8 @@ def lagged_bound_s(
 
 
 TRAINERS_PER_TASK = 12
+ROUNDED = 1.0 - 1e-9
+"""What is left of a bound for sums that are rounded another way."""
 SEARCH_REPLICATIONS = 1
 """The search compares plans on one drawn workload, the same for all."""
 
@@ -196,10 +198,9 @@ class TrainerTask:
 
     def inputs(self) -> Iterator[PriceInputs]:
         """What prices of each trainer layout depend on, without speculation."""
-        fixed = {**self.split.overrides(), **self.engine.layout.overrides(), "k": 0}
-        settings: Overrides = {**fixed, "simulation.replications": SEARCH_REPLICATIONS}
-        first = vary(self.scenario, {**settings, **self.trainers[0].overrides()})
-        return (PriceInputs(trainer.applied(first)) for trainer in self.trainers)
+        plain = on_split(self.scenario, self.split, TrainerLayout())
+        first = PriceInputs(Engine(self.engine.layout, 0).applied(plain))
+        return (first.of_trainer(trainer.of(plain.trainer)) for trainer in self.trainers)
 
 
 def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Candidate]:
@@ -212,9 +213,10 @@ def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Ca
     ]
     rates = _rates(scenario, [layout for _, layout in parts], run)
     works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
+    plain = {number: on_split(scenario, space.splits[number], trainer) for number, (trainer, _) in trainers.items()}
     found = []
     for number, layout in parts:
-        candidate = vary(scenario, layout.overrides())
+        candidate = layout.engine.applied(plain[number])
         key = (repr(candidate.speculation), layout.split.lag)
         if key not in works:
             works[key] = [rollout_works(candidate, step) for step in candidate.measured_steps]
@@ -264,18 +266,31 @@ def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int,
 def trainer_step_s(task: TrainerTask) -> list[float]:
     """Seconds of each trainer layout on the first measured step with its weight transfer, enough to rank them.
 
-    Of a layout whose updates alone take longer than the fastest one, the updates are all that is priced. The transfer
-    adds up from the engine's and the trainer's.
+    Of a layout that takes longer than the fastest one, the first bound that says so. The transfer adds up from the
+    engine's and the trainer's.
     """
     out, least_s = [], task.least_s
     for inputs in task.inputs():
-        first = inputs.scenario.measured_steps[0]
-        seconds = train_cost(inputs.trainer, _batch(inputs.scenario, first)).seconds
-        if seconds <= least_s:
-            seconds = _passes_s(inputs, (first,)) + transfer_s(inputs)
-            least_s = min(least_s, seconds)
+        for seconds in tighter_s(inputs):
+            if seconds > least_s:
+                break
+        else:
+            least_s = seconds
         out.append(seconds)
     return out
+
+
+def tighter_s(inputs: PriceInputs) -> Iterator[float]:
+    """Least seconds of a trainer layout on the first measured step, ever tighter and dearer to find; the last are what
+    it takes."""
+    first = inputs.scenario.measured_steps[0]
+    batch = trained_batch(draw_step(inputs.scenario, first, 0))
+    update_s, logprob_s = floors_s(inputs.trainer, batch)
+    yield ROUNDED * (update_s + logprob_s)
+    moved_s = transfer_s(inputs)
+    yield ROUNDED * (update_s + logprob_s + moved_s)
+    yield ROUNDED * (train_cost(inputs.trainer, batch).seconds + logprob_s + moved_s)
+    yield _passes_s(inputs, (first,)) + moved_s
 
 
 def trainer_passes_s(task: TrainerTask) -> float:
@@ -288,15 +303,9 @@ def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:
     """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
     seconds = 0.0
     for step in steps:
-        cost = step_cost(inputs.trainer, _batch(inputs.scenario, step))
+        cost = step_cost(inputs.trainer, trained_batch(draw_step(inputs.scenario, step, 0)))
         seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
     return seconds / len(steps)
-
-
-def _batch(scenario: Scenario, step: int) -> TrainedBatch:
-    """What a step of the first replication trains on."""
-    drawn = draw_step(scenario, step, 0)
-    return TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples)
 
 
 def transfer_s(inputs: PriceInputs) -> float:
@@ -310,6 +319,8 @@ def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[E
     place: dict[Engine, Layout] = {}
     for layout in sorted(layouts, key=lambda one: (one.split.generation, -one.split.lag)):
         place.setdefault(layout.engine, layout)
+    # The search begins with small replicas, whose tables the process then still has.
+    place = dict(reversed(place.items()))
     tasks = [(scenario, layout.overrides()) for layout in place.values()]
     with ProgressLine("engines bounded", len(tasks)) as progress:
         return dict(zip(place, in_order(run, engine_rates_of, tasks, progress), strict=True))

@@ -176,9 +176,10 @@ def search(scenario: Scenario, candidates: Sequence[Candidate], run: Runner) -> 
             if cell.numbers is not None:
                 group = candidates[taken[position]].layout.split.group
                 best[group] = min(best.get(group, math.inf), cell.numbers.step_s.mean)
-            excluded = sum(1 for i in range(len(candidates)) if i not in results and not may_win(i))
-            progress.remark = f"{excluded:,} layouts excluded by their bounds"
-            progress.reach(done, len(candidates) - excluded)
+            if progress.visible:
+                excluded = sum(1 for i in range(len(candidates)) if i not in results and not may_win(i))
+                progress.remark = f"{excluded:,} layouts excluded by their bounds"
+                progress.reach(done, len(candidates) - excluded)
     return {i: cell for i, cell in sorted(results.items()) if may_win(i)}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import field
+from functools import lru_cache
 from typing import ClassVar
 
 from pydantic import ValidationError
@@ -20,8 +21,9 @@ from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides, split_gpus
 from rlsim.report.format import percent
-from rlsim.schema.base import changed
+from rlsim.schema.base import changed, replaced
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.trainer import Trainer
 
 ENGINE_TENSOR = (1, 2, 4, 8, 16, 32)
 TRAINER_TENSOR = (1, 2, 4, 8)
@@ -66,9 +68,14 @@ class _Sizes:
 
     section: ClassVar[str]
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Keys of the section."""
+        return {f"{name}_parallel": size for name, size in vars(self).items()}
+
     def overrides(self) -> Overrides:
         """Overrides of a scenario."""
-        return {f"{self.section}.{name}_parallel": size for name, size in vars(self).items()}
+        return {f"{self.section}.{name}": size for name, size in self.sizes.items()}
 
     def __str__(self) -> str:
         return " ".join(f"{LETTERS[name]}{size}" for name, size in vars(self).items() if size != 1) or "TP1"
@@ -95,12 +102,15 @@ class TrainerLayout(_Sizes):
     context: int = 1
     expert: int = 1
 
+    def of(self, trainer: Trainer) -> Trainer:
+        """``trainer`` with this layout, whose sizes fit by themselves."""
+        return replaced(trainer, self.sizes)
+
     def applied(self, scenario: Scenario) -> Scenario:
         """``scenario`` with this layout, checked as :func:`rlsim.vary` does but faster. Raises InputError."""
-        sizes = {key.removeprefix("trainer."): size for key, size in self.overrides().items()}
         try:
-            return Scenario.model_validate({**dict(scenario), "trainer": changed(scenario.trainer, **sizes)})
-        except ValidationError:
+            return replaced(scenario, {"trainer": self.of(scenario.trainer)}).fits_together()
+        except ValueError:
             return vary(scenario, self.overrides())  # which tells what is wrong
 
 
@@ -115,10 +125,23 @@ class Engine:
         """Overrides of a scenario."""
         return {**self.layout.overrides(), "k": self.draft_length}
 
+    def applied(self, scenario: Scenario) -> Scenario:
+        """As of a trainer's layout; where one engine after the other drafts alike, that is checked once."""
+        try:
+            drafting = _drafting(scenario, self.draft_length)
+            return changed(drafting, engine=changed(drafting.engine, **self.layout.sizes))
+        except (InputError, ValidationError):
+            return vary(scenario, self.overrides())
+
     @property
     def drafting(self) -> str:
         """``k=5`` or ``no speculation``."""
         return f"k={self.draft_length}" if self.draft_length else "no speculation"
+
+
+@lru_cache(maxsize=len(DRAFT_LENGTHS))
+def _drafting(scenario: Scenario, draft_length: int) -> Scenario:
+    return vary(scenario, {"k": draft_length})
 
 
 @dataclass(frozen=True)
@@ -211,8 +234,8 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         trainers = _trainer_layouts(scenario, split.training)
         space.considered += len(engines) * len(trainers)
         space.engines[number], space.trainers[number] = [], []
-        try:  # with plain layouts, from which every part is one section away
-            plain = vary(scenario, {**split.overrides(), **EngineLayout().overrides(), **TrainerLayout().overrides()})
+        try:
+            plain = on_split(scenario, split, TrainerLayout())
         except InputError as error:
             parts: list[Engine | TrainerLayout] = [*engines, *trainers]
             space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
@@ -220,6 +243,12 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         space.engines[number] += [engine for engine in engines if _fitting(plain, engine, limits, space)]
         space.trainers[number] += [trainer for trainer in trainers if _fitting(plain, trainer, limits, space)]
     return space
+
+
+@lru_cache(maxsize=4)
+def on_split(scenario: Scenario, split: GpuSplit, trainer: TrainerLayout) -> Scenario:
+    """``scenario`` on a split with a plain engine, from which every engine is one section away. Raises InputError."""
+    return vary(scenario, {**split.overrides(), **EngineLayout().overrides(), **trainer.overrides()})
 
 
 def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
@@ -267,7 +296,7 @@ def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
 def _fitting(plain: Scenario, part: Engine | TrainerLayout, limits: SearchLimits, space: Space) -> bool:
     """Whether the scenario with one part in place of a plain layout is valid and fits."""
     try:
-        candidate = part.applied(plain) if isinstance(part, TrainerLayout) else vary(plain, part.overrides())
+        candidate = part.applied(plain)
         used = engine_memory(candidate).parts if isinstance(part, Engine) else trainer_memory(candidate)
     except (Infeasible, InputError) as error:
         space.rejected.append(InfeasiblePart.by(part.overrides(), error))

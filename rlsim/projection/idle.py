@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsim.costs.trainer.training import IMBALANCE, REFERENCE_POOL
+from rlsim.costs.trainer.layer import IMBALANCE
+from rlsim.costs.trainer.training import REFERENCE_POOL
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results.planning import Idle
 from rlsim.simulation.trace import StepRecord

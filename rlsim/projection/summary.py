@@ -101,6 +101,8 @@ def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> lis
     neglect.
     """
     size = steps_per_lag_cycle(run.scenario)
+    if size == 1:
+        return [float(of(step)) for step in run.every_step]
     return [
         float(np.mean([of(step) for step in steps[first : first + size]]))
         for steps in run.steps

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal
 
+from rlsim.files.kept import of_each
 from rlsim.files.records import dataclass
 from rlsim.schema.architecture import (
     MLP_MATRICES,
@@ -166,6 +167,7 @@ class ModelCard(Strict):
         return self.layer_pattern is not None and self.layer_pattern[0] in SINGLE_BLOCKS
 
     @property
+    @of_each
     def layer_counts(self) -> LayerCounts:
         """Blocks by kind."""
         if self.layer_pattern is None:
@@ -177,6 +179,7 @@ class ModelCard(Strict):
         return LayerCounts(mixers - linear - mamba, linear, mamba, dense, moe)
 
     @property
+    @of_each
     def layer_shapes(self) -> tuple[tuple[bool, LayerShape, float], ...]:
         """Kinds of layers: (with experts, shape, layers). Dense layers mix tokens as the others do, in proportion."""
         counts = self.layer_counts
@@ -311,6 +314,7 @@ def mixer_parameters(card: ModelCard) -> int:
     return total
 
 
+@of_each
 def parameter_counts(card: ModelCard) -> ParameterCounts:
     """Count the parameters of ``card`` from its matrix shapes; a router's balancing bias is left out (E values)."""
     hidden = card.hidden_size

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -169,18 +169,16 @@ class Scenario(Strict, metaclass=InOurWords):
         stated = {name: getattr(self.trainer, name) for name in names if getattr(self.trainer, name) is not None}
         return changed(features, **stated)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def model_post_init(self, context: Any, /) -> None:
+        """What pydantic calls when all sections are there."""
+        self.fits_together()
+
+    def fits_together(self) -> Self:
+        """Itself. Raises ValueError where its sections do not fit each other."""
         _simulated_steps(self)
-        for check in (
-            _loop_and_cluster,
-            _engine_and_model,
-            _trainer_and_model,
-            _global_batch,
-            _speculation_and_model,
-            _run,
-        ):
+        for check in (_loop_and_cluster, _engine_and_model, _trainer_and_model, _global_batch, _speculation_and_model):
             check(self)
+        _run(self)
         return self
 
 

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property, reduce
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,12 +58,31 @@ class Grid:
         Leading sizes that are single numbers fix a part of the grid, which is kept: a matrix asks for its n and k at
         every number of rows.
         """
-        free = next((place for place, size in enumerate(sizes) if np.ndim(size)), len(sizes) - 1)
-        free = min(free, len(sizes) - 1)
+        free, last = 0, len(sizes) - 1
+        while free < last and (isinstance(sizes[free], int | float) or not np.ndim(sizes[free])):
+            free += 1
         grid = reduce(Grid._at, map(float, sizes[:free]), self)  # type: ignore[arg-type]
-        if free == len(sizes) - 1:
+        if free == last:
             return grid._along(np.asarray(sizes[-1], dtype=np.float64))
         return grid._over(*(np.asarray(size, dtype=np.float64) for size in sizes[free:]))
+
+    def single(self, first: float, second: float, third: float) -> tuple[float, bool]:
+        """:meth:`lookup` at three single sizes with plain numbers: the same arithmetic in a quarter of its time."""
+        grid = self._at(first)
+        low, high, share, beyond, inside = _placed(grid._first_axis, float(np.log(second)))
+        below, above, rest, further, within = _placed(grid._last_axis, float(np.log(third)))
+        log_s, measured = grid._nodes
+        one, other = (
+            (1.0 - share) * log_s[low][node] + share * log_s[high][node] + grid.growth[0] * beyond
+            for node in (below, above)
+        )
+        known, known_other = (
+            (measured[low][node] or 1.0 - share < NODE_TOLERANCE) and (measured[high][node] or share < NODE_TOLERANCE)
+            for node in (below, above)
+        )
+        value = (1.0 - rest) * one + rest * other + grid.growth[1] * further
+        known = (known or 1.0 - rest < NODE_TOLERANCE) and (known_other or rest < NODE_TOLERANCE)
+        return float(np.exp(value)), known and inside and within
 
     def _at(self, size: float) -> Grid:
         """The grid over the other axes where the first one is at ``size``."""
@@ -117,8 +137,12 @@ class Grid:
         return list(self.axes[0].tolist())
 
     @cached_property
-    def _nodes(self) -> tuple[list[float], list[bool]]:
-        """Log seconds and what is measured of a grid of one axis, as plain numbers."""
+    def _last_axis(self) -> list[float]:
+        return list(self.axes[-1].tolist())
+
+    @cached_property
+    def _nodes(self) -> tuple[list[Any], list[Any]]:
+        """Log seconds and what is measured, as plain numbers."""
         return self.log_s.tolist(), self.measured.tolist()
 
 
@@ -138,11 +162,13 @@ def _placed(axis: list[float], x: float) -> tuple[int, int, float, float, bool]:
 
 def _place(axis: FloatArray, x: FloatArray) -> Placed:
     clipped = np.minimum(np.maximum(x, axis[0]), axis[-1])
-    low = np.minimum(np.searchsorted(axis, clipped, side="right") - 1, max(len(axis) - 2, 0))
-    high = np.minimum(low + 1, len(axis) - 1)
-    step = axis[high] - axis[low]
-    fraction = (clipped - axis[low]) / np.where(step > 0, step, 1.0)
-    return low, high, fraction, np.maximum(x - axis[-1], 0.0), np.abs(x - clipped) < NODE_TOLERANCE
+    further, inside = np.maximum(x - axis[-1], 0.0), np.abs(x - clipped) < NODE_TOLERANCE
+    if len(axis) == 1:
+        low = np.zeros(clipped.shape, dtype=np.intp)
+        return low, low, clipped - axis[0], further, inside
+    low = np.minimum(axis.searchsorted(clipped, "right") - 1, len(axis) - 2)
+    below = axis[low]
+    return low, low + 1, (clipped - below) / (axis[low + 1] - below), further, inside
 
 
 def _between(

@@ -22,7 +22,7 @@ from rlsim.files.reading import data_folder
 from rlsim.files.records import dataclass
 from rlsim.tables import files
 from rlsim.tables.files import METADATA, Key, Table, TableLayout, read_metadata, read_table
-from rlsim.tables.interpolation import TableTime
+from rlsim.tables.interpolation import Grid, TableTime
 
 CALIBRATION = "calibration"
 TABLES = "tables"
@@ -180,10 +180,13 @@ class OperatorTables:
         precision: bf16, fp8 (one scale per token), fp8_block (128 x 128 scales) or nvfp4; all but bf16 include the
         quantisation of BF16 activations. n or k beyond the grid scale with the work and count as not measured.
         """
-        table = self.table(files.GEMM)
-        other = SUBSTITUTES.get(precision)
-        grid = table.grid((precision,), table.grid((other,)) if other else None)
+        grid = self.gemm_grid(precision)
         return grid.lookup(n, k, m) if grid else None
+
+    def gemm_grid(self, precision: str) -> Grid | None:
+        """Grid of matrix products over n, k and m; None where none was measured."""
+        table, other = self.table(files.GEMM), SUBSTITUTES.get(precision)
+        return table.grid((precision,), table.grid((other,)) if other else None)
 
     def dynamic_scale_s(self, m: ArrayLike, k: int) -> TableTime | None:
         """What finding the FP8 scales of m x k activations adds to a product whose scales are known beforehand."""

@@ -17,14 +17,15 @@ from rlsim.schema.run import Points
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import Workload
-from rlsim.units import FloatArray, IntArray
+from rlsim.units import FloatArray, IntArray, digest_of
 from rlsim.workload.acceptance import Acceptance, DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import Generated, draw_iterations, draw_moves, draw_rollouts
 from rlsim.workload.lengths import Place, cached_with_files
 
-STEPS_KEPT = 64
-"""Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same."""
+STEPS_KEPT = 128
+"""Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same. A
+plan comes back to the ten steps of a lagged loop at every draft length; one of 8,192 samples takes 0.3 MB."""
 STALE_BATCHES = 3
 """Batches drawn to take the place of stale ones, for each that is trained on."""
 
@@ -45,6 +46,11 @@ class DrawnStep:
         """Prompt plus response tokens of every sample that the step trains on."""
         trained = [one.batch.total_tokens[one.trained] for one in self.rollouts]
         return np.concatenate(trained).astype(np.float64)
+
+    @cached_property
+    def trained_digest(self) -> bytes:
+        """Digest of these, by which prices tell batches apart."""
+        return digest_of(self.trained_tokens)
 
     @cached_property
     def generated_samples(self) -> int:

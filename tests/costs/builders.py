@@ -18,8 +18,8 @@ from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.overheads import NO_HOST, HostOverheads, Overheads, TrainingOverheads
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer.layout import MicroBatches
-from rlsim.costs.trainer.training import TrainedBatch, TrainingCosts, step_cost
+from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch
+from rlsim.costs.trainer.training import TrainingCosts, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.loading.models import load_card

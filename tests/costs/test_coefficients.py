@@ -78,7 +78,7 @@ def test_experts_of_an_engine_layer_are_routed_first() -> None:
     tokens = np.array([64.0])
     router = operators.gemm(tokens, work.Matrix("router", 128, 2048), "bf16")
     routed = operators.experts(tokens, ExpertShape("bf16", 2048, 768, 8, 128, 1, 1), 3, "balanced")
-    found = layers(given).layer_components(tokens, True, ONE_MOE)["experts"]
+    found = layers(given).layer_components(tokens, ONE_MOE)["experts"]
     assert found.seconds[0] == exactly((router + routed).seconds[0])
 
 
@@ -95,7 +95,7 @@ def test_a_compiled_pass_takes_thirteen_four_and_eight_launches_and_two_reductio
 
 
 def test_elementwise_kernels_of_a_layer_take_at_least_four_floors() -> None:
-    found = layers(bare()).layer_components(np.array([1.0]), True, ONE_DENSE)["elementwise"]
+    found = layers(bare()).layer_components(np.array([1.0]), ONE_DENSE)["elementwise"]
     assert found.seconds[0] == exactly(4 * 2.5e-6)
 
 

@@ -42,7 +42,7 @@ def wide(gpus: int = 16, speculation: dict[str, Any] | None = None, **engine: An
 
 def one_layer(given: EngineLayers, tokens: float, moe: float = 0.0) -> dict[str, float]:
     experts = int(moe)
-    found = given.layer_components(np.array([tokens]), True, LayerCounts(1, 0, 0, 1 - experts, experts))
+    found = given.layer_components(np.array([tokens]), LayerCounts(1, 0, 0, 1 - experts, experts))
     return {name: float(timed.seconds[0]) for name, timed in found.items()}
 
 

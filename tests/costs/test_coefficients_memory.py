@@ -8,8 +8,15 @@ from builders import BARE, VOCABULARY, bare, exactly, seconds
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import activation_bytes_per_token, engine_memory, trainer_memory
 from rlsim.costs.operators.collectives import Collectives
-from rlsim.costs.trainer.layout import bins_by_step, dealt_bins, padded_samples, train_layout, weight_tensors
-from rlsim.costs.trainer.training import TrainedBatch, _packed
+from rlsim.costs.trainer.layout import (
+    TrainedBatch,
+    bins_by_step,
+    dealt_bins,
+    packed,
+    padded_samples,
+    train_layout,
+    weight_tensors,
+)
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.loading.models import load_card
 
@@ -114,7 +121,7 @@ def test_sequences_are_padded_to_the_tensor_and_twice_the_context_parallel_size(
     context_parallel: int, padded: float
 ) -> None:
     trainer = bare(trainer={"tensor_parallel": 2, "context_parallel": context_parallel}).trainer
-    assert _packed(trainer, "bins", 1, TrainedBatch.of(np.array([5.0]), 1), 64, 1).tokens == padded
+    assert packed(trainer, "bins", 1, TrainedBatch.of(np.array([5.0]), 1), 64, 1).tokens == padded
 
 
 def test_parts_of_equal_names_add_up_with_their_measured_seconds() -> None:

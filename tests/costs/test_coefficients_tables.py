@@ -268,7 +268,7 @@ def test_sglang_and_trtllm_reduce_over_the_trays_of_a_domain(tmp_path: Path, eng
     for gpus, seconds in ((4, 9e-6), (8, over_trays_s)):
         given = bare("qwen3-32b", RACK, cluster={"num_gpus": 64}, engine={"tensor_parallel": gpus, "name": engine})
         layers = EngineLayers(given.model, given.engine, Operators(RACK, None), fabric)
-        reduced = layers.layer_components(np.array([1.0]), True, LayerCounts(1, 0, 0, 1, 0))["all-reduce"].seconds[0]
+        reduced = layers.layer_components(np.array([1.0]), LayerCounts(1, 0, 0, 1, 0))["all-reduce"].seconds[0]
         assert reduced == near(2 * seconds)
 
 

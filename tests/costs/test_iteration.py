@@ -7,9 +7,11 @@ from typing import Any
 import builders
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlsim.costs.engine.draft import Drafting, draft_card
-from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.iteration import IterationCosts, highest_so_far
 from rlsim.costs.engine.layers import pipeline_hops
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import EngineCounters
@@ -279,3 +281,10 @@ def test_ngram_costs_host_time_in_proportion_to_the_context() -> None:
     assert found.seconds[0] == pytest.approx(64 * 4 * 3e-5)
     assert found.bound == "host"
     assert (drafting.passes(SEQUENCES, CAPTURED).seconds == 0).all()
+
+
+@given(st.integers(1, 70), st.integers(1, 9), st.integers(0, 99))
+def test_running_maxima_are_those_of_numpy(rows: int, columns: int, seed: int) -> None:
+    values = np.random.default_rng(seed).random((rows, columns))
+    for one in (values, values.T):
+        assert np.array_equal(highest_so_far(one), np.maximum.accumulate(one, axis=0))

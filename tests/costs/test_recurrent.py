@@ -245,5 +245,5 @@ def test_rotary_bytes_of_a_hybrid_are_those_of_the_heads_of_a_rank(
         return modelled(bytes_moved * 0.0, "memory")
 
     monkeypatch.setattr(Operators, "stream", stream)
-    given.components(np.array([100.0]), graph=True)
+    given.components(np.array([100.0]))
     assert 2 * 100 * heads * 256 * 2 in moved

@@ -19,10 +19,13 @@ from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_of_tex
 from rlsim.planning import compare, plan
 from rlsim.planning.bounds import (
     Candidate,
+    TrainerTask,
     bounded_candidates,
     engine_rates,
+    fastest_trainers,
     lagged_bound_s,
     rollout_works,
+    tighter_s,
 )
 from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor
@@ -79,6 +82,22 @@ def no_plan_beats_its_bound(scenario: Scenario, limits: SearchLimits) -> None:
 @pytest.mark.parametrize("lag", [0, 1, 2])
 def test_no_plan_is_faster_than_its_bound(tiny: Scenario, lag: int) -> None:
     no_plan_beats_its_bound(tiny, SearchLimits((8, 16), (lag,), draft_lengths=(1, 4)))
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("lag", [0, 1])
+def test_bounds_leave_the_fastest_trainer_of_all(tiny: Scenario, model: str, lag: int) -> None:
+    scenario = vary(tiny, f"model={model}", "simulation.replications=1")
+    space = build_space(scenario, SearchLimits((16,), (lag,), shares=(0.5,)))
+    with executor() as run:
+        found = fastest_trainers(scenario, space, run)
+    assert found
+    for number, (trainer, _) in found.items():
+        trainers = tuple(space.trainers[number])
+        task = TrainerTask(scenario, space.splits[number], space.engines[number][0], trainers)
+        rising = [list(tighter_s(inputs)) for inputs in task.inputs()]
+        assert len(rising) > 10 and all(bounds == sorted(bounds) for bounds in rising)
+        assert trainer == min(zip((bounds[-1] for bounds in rising), trainers, strict=True))[1]
 
 
 RULES = [

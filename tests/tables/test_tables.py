@@ -70,6 +70,16 @@ def test_holes_are_filled_and_not_called_measured() -> None:
     assert hole.measured.tolist() == [False, True, False, False]
 
 
+@given(*(st.floats(1.0, 500.0) for _ in range(3)))
+def test_plain_numbers_find_what_arrays_do(n: float, k: float, m: float) -> None:
+    sizes = np.meshgrid([2, 16, 128], [4, 64], [1, 8, 32, 256], indexing="ij")
+    columns = [column.ravel()[:-2] for column in sizes]  # with holes
+    grid = build_grid(columns, 1e-6 * np.prod(columns, axis=0) ** 0.7, [1.0, 1.0, 1.0])
+    for place in ((n, k, m), (float(round(n)), 4.0, m), (16.0, k, 8.0), (16.0, 64.0, 32.0)):
+        found = grid.lookup(*place[:2], np.array([place[2]]))
+        assert grid.single(*place) == (found.seconds[0], found.measured[0])
+
+
 def test_look_up_is_continuous_across_every_node(real: dict[str, OperatorTables]) -> None:
     nodes = 2.0 ** np.arange(0, 13)
     for step in (1 - 1e-9, 1 + 1e-9):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rlsim.costs.overheads import overheads_after, overheads_of
-from rlsim.costs.trainer.training import TrainedBatch, step_cost
+from rlsim.costs.trainer.layout import TrainedBatch
+from rlsim.costs.trainer.training import step_cost
 from rlsim.loading.scenario import load_scenario
 from rlsim.parameters.terms import fitted_of, moved
 from rlsim.projection.uncertainty import slopes

@@ -102,7 +102,7 @@ class Drafting:
         if draft.kind == "mtp":
             with_experts = draft.num_layers if target.card.num_moe_layers else 0
             counts = LayerCounts(draft.num_layers, 0, 0, draft.num_layers - with_experts, with_experts)
-            return target.layer_components(tokens, True, counts)
+            return target.layer_components(tokens, counts)
         model = as_model(draft)
         matrices = work.attention_matrices(model, tp) + work.ffn_matrices(hidden, draft.intermediate_size, tp)
         if draft.kind == "eagle3":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 
@@ -98,8 +99,8 @@ class EngineLayers:
         mixers = counts.attention * ATTENTION_LAUNCHES + (counts.linear + counts.mamba) * RECURRENT_LAUNCHES
         return mixers + counts.dense * DENSE_LAUNCHES + counts.moe * MOE_LAUNCHES + reduces
 
-    def layer_components(self, tokens: FloatArray, graph: bool, counts: LayerCounts) -> Components:
-        """Times of blocks of the kinds and numbers of ``counts`` for one iteration of ``tokens`` tokens."""
+    def layer_components(self, tokens: FloatArray, counts: LayerCounts) -> Components:
+        """Times of blocks of the kinds and numbers of ``counts`` for one iteration of ``tokens`` tokens, in a graph."""
         engine, card = self.engine, self.card
         own = np.ceil(tokens / engine.attention_data_parallel)
         out: Components = {}
@@ -117,15 +118,11 @@ class EngineLayers:
         if counts.moe > 0:
             out["experts"] = self._experts(tokens).repeated(counts.moe)
         if engine.tensor_parallel > 1:
-            out["all-reduce"] = self._all_exchanges(tokens, own, graph, counts)
+            out["all-reduce"] = self._all_exchanges(tokens, own, True, counts)
         out["elementwise"] = self._elementwise(own, counts)
         if self.host.layers_s > 0:
             further_s = self.host.layers_s * counts.mixers / card.layer_counts.mixers
             out["further kernels"] = modelled(np.full_like(own, further_s), "memory")
-        if card.qk_norm_over_heads and self.attention_tp > 1:
-            # The norm runs over the heads of all GPUs, which therefore exchange its statistics (two numbers a token).
-            statistics = self._reduced(own, NORM_STATISTICS_BYTES, graph)
-            out["all-reduce"] = out["all-reduce"] + statistics.repeated(counts.attention)
         return out
 
     def _elementwise(self, own: FloatArray, counts: LayerCounts) -> OperatorTime:
@@ -151,7 +148,15 @@ class EngineLayers:
         return out + rotary.repeated(counts.attention) + activated.repeated(counts.dense)
 
     def _all_exchanges(self, tokens: FloatArray, own: FloatArray, graph: bool, counts: LayerCounts) -> OperatorTime:
-        """What blocks exchange after them: a layer of a mixer and a feed-forward block as one, single blocks apart."""
+        """What blocks exchange."""
+        out = self._after_blocks(tokens, own, graph, counts)
+        if not self.card.qk_norm_over_heads or self.attention_tp == 1:
+            return out
+        # The norm runs over the heads of all GPUs, which therefore exchange its statistics (two numbers a token).
+        return out + self._reduced(own, NORM_STATISTICS_BYTES, graph).repeated(counts.attention)
+
+    def _after_blocks(self, tokens: FloatArray, own: FloatArray, graph: bool, counts: LayerCounts) -> OperatorTime:
+        """What they exchange after them: a layer of a mixer and a feed-forward block as one, single blocks apart."""
         if counts.mixers == counts.ffns:
             return self._exchange(tokens, own, graph).repeated(counts.mixers)
         attention = self._reduced(own, self.card.hidden_size * BYTES_PER_ELEMENT["bf16"], graph)
@@ -159,9 +164,16 @@ class EngineLayers:
         ffn = OperatorTime(whole.seconds - attention.seconds, whole.measured, whole.bound)
         return attention.repeated(counts.mixers) + ffn.repeated(counts.ffns)
 
-    def components(self, tokens: FloatArray, graph: bool) -> Components:
-        """All layers of the model."""
-        return self.layer_components(tokens, graph, self.card.layer_counts)
+    def components(self, tokens: FloatArray) -> Components:
+        """All layers of the model in a graph."""
+        return self.layer_components(tokens, self.card.layer_counts)
+
+    def launched(self, tokens: FloatArray, captured: Components) -> Components:
+        """``captured``, all layers of the model on ``tokens``, launched by the host: another all-reduce."""
+        if "all-reduce" not in captured:
+            return captured
+        own = np.ceil(tokens / self.engine.attention_data_parallel)
+        return captured | {"all-reduce": self._all_exchanges(tokens, own, False, self.card.layer_counts)}
 
     def state_components(self, tokens: FloatArray, queries: int) -> Components:
         """Recurrent state of sequences that put ``tokens`` tokens, ``queries`` each, into an iteration; {} without."""
@@ -337,8 +349,11 @@ def elementwise(
 
 
 def total(components: Components) -> FloatArray:
-    """Sum of the component times."""
-    return np.asarray(np.sum([timed.seconds for timed in components.values()], axis=0), dtype=np.float64)
+    """Sum of the component times, one after the other; NumPy's own adds those of a single point in pairs."""
+    parts = [timed.seconds for timed in components.values()]
+    if parts[0].size > 1 and len(parts) > 1:
+        return np.asarray(reduce(np.add, parts))
+    return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
 
 
 def pipeline_hops(engine: Engine, fabric: Collectives, tokens: FloatArray, hidden: int) -> OperatorTime:

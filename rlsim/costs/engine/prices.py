@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -50,8 +50,8 @@ class EngineInputs:
     decode at once. prompt_tokens: mean length of a prompt.
     """
 
-    model: ModelCard
-    device: Device
+    model: ModelCard = field(hash=False)
+    device: Device = field(hash=False)
     engine: Engine
     drafting: Speculation
     host: HostOverheads

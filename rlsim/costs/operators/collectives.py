@@ -45,6 +45,7 @@ class Collectives:
     ) -> None:
         self.stands_in, self.rack_aligned = stands_in, rack_aligned
         self.profile, self.tables, self.reference, self.exchange = profile, tables, reference or profile, exchange
+        self._measured_here = self.profile == self.reference
         self.domain = int(profile.nvlink_domain_gpus)
         self.nvlink = profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
         self.network = profile.network_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
@@ -145,23 +146,27 @@ class Collectives:
         """
         if gpus <= 1:
             return _free(size)
-        sent = np.maximum(size, 1.0)
-        timed, measured = modelled(_link_s(self.profile, op, gpus, sent), "network"), gpus
+        sent, measured = np.maximum(size, 1.0), gpus
+        timed: OperatorTime | None = None
         while measured >= 2:
             found = look_up(measured, sent)
             if found is not None:
-                ratio = _link_s(self.profile, op, measured, sent) / _link_s(self.reference, op, measured, sent)
                 seconds, known = found.seconds, found.measured.astype(np.float64)
                 if measured < gpus:
                     half, growth = look_up(measured // 2, sent), ((gpus - 1) / gpus) / ((measured - 1) / measured)
                     latency = np.full_like(seconds, self.profile.nvlink_latency_s.value)
                     step = latency if half is None else np.maximum(seconds - half.seconds, 0.0)
                     seconds = np.maximum(seconds * growth, seconds + math.log2(gpus / measured) * step)
-                timed = OperatorTime(seconds, known, "network").scaled_by(ratio)
+                timed = OperatorTime(seconds, known, "network")
+                if not self._measured_here:
+                    here, there = (_link_s(device, op, measured, sent) for device in (self.profile, self.reference))
+                    timed = timed.scaled_by(here / there)
                 if self.stands_in or measured < gpus:
                     timed = timed.unmeasured()
                 break
             measured = 1 << ((measured - 1).bit_length() - 1)  # tables hold powers of two
+        if timed is None:
+            timed = modelled(_link_s(self.profile, op, gpus, sent), "network")
         return OperatorTime(np.where(size > 0, timed.seconds, 0.0), timed.measured, "network")
 
     def expert_exchange(self, gpus: int, tokens: ArrayLike, hidden: int, precision: str, top_k: int) -> OperatorTime:

@@ -9,6 +9,7 @@ calibrate`` hold it (:mod:`rlsim.costs.operators.device`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from rlsim.files.records import dataclass
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.tables import files
-from rlsim.tables.interpolation import TableTime
+from rlsim.tables.interpolation import Grid, TableTime
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 
@@ -31,8 +32,11 @@ KERNEL_FLOOR_S = 2.5 * MICROSECOND
 PRODUCTS_KEPT, ROWS_KEPT = 65_536, 64
 """Matrix products that are kept, of at most so many rows each: the same one is asked for under each host, by each pass
 and by most layouts of a plan."""
+ATTENTION_KEPT = 16
+"""Times of attention over a cache that are kept: draft lengths of one engine ask for the same batches and contexts."""
 DEFAULT_COMPUTE, DEFAULT_MEMORY = 0.7, 0.8
 """Shares of datasheet FLOP/s and bandwidth where a device has no tables at all. Assumption."""
+Key = tuple[object, ...]
 Operation = Literal["gemm", "decode_attention", "prefill_attention", "moe"]
 
 
@@ -65,7 +69,8 @@ class Operators:
         self.profile, self.tables, self.reference = profile, tables, reference or profile
         self.siblings = siblings if tables is not None else ()
         self._measured_here = self.profile == self.reference
-        self._products: dict[tuple[bytes, tuple[int, ...], int, int, str], OperatorTime] = {}
+        self._products: dict[Key, OperatorTime] = {}
+        self._attention: dict[Key, OperatorTime] = {}
         self._shares: dict[tuple[str, Operation], tuple[float, float]] = {}
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
         own = None if tables is None else TableSource(tables, self.reference)
@@ -96,8 +101,8 @@ class Operators:
 
     def bound_of(self, amount: Work, precision: str) -> Bound:
         """Whether computation or memory limits most of ``amount``."""
-        compute = float(np.sum(amount.flops)) / self.profile.flops(_rate(precision))
-        return "compute" if compute > float(np.sum(amount.bytes)) / self.bandwidth else "memory"
+        compute = _total(amount.flops) / self.profile.flops(_rate(precision))
+        return "compute" if compute > _total(amount.bytes) / self.bandwidth else "memory"
 
     def roofline(self, amount: Work, precision: str, operation: Operation = "gemm") -> OperatorTime:
         """max(FLOP / rate, bytes / bandwidth) at measured efficiency, never under the kernel floor."""
@@ -161,7 +166,7 @@ class Operators:
         One query's time, as the engine's kernel takes it, times how much longer the same measured kernel took for
         several than for one; on another device times how much that ratio of the rooflines differs there.
         """
-        alone = _over_cache(heads, batch, context)
+        alone = work.over_cache(heads, batch, context)
         for source in self.sources:
             several = source.tables.verify_attention_s(heads, queries, batch, context)
             single = source.tables.verify_attention_s(heads, 1, batch, context)
@@ -184,7 +189,7 @@ class Operators:
 
     def sampling(self, rows: FloatArray, vocabulary: int) -> OperatorTime | None:
         """Softmax and draw on ``rows`` rows of logits."""
-        amount = _rows_of_fp32(rows, vocabulary)
+        amount = work.rows_of_fp32(rows, vocabulary)
         softmax = self._measured(lambda t: t.sampling_s("softmax", vocabulary, rows), amount)
         drawn = self._measured(lambda t: t.sampling_s("draw", vocabulary, rows), amount)
         return None if softmax is None or drawn is None else softmax + drawn
@@ -198,7 +203,7 @@ class Operators:
         self, sequences: FloatArray, queries: int, vocabulary: int, draft_vocabulary: int
     ) -> OperatorTime | None:
         """Softmax of all verified positions, acceptance test and draw of the token after it."""
-        amount = _rows_of_fp32(sequences * queries, vocabulary)
+        amount = work.rows_of_fp32(sequences * queries, vocabulary)
         softmax = self._measured(lambda t: t.sampling_s("softmax", vocabulary, sequences * queries), amount)
         tested = self._measured(lambda t: t.rejection_s(vocabulary, draft_vocabulary, queries, sequences), amount)
         return None if softmax is None or tested is None else softmax + tested
@@ -217,17 +222,22 @@ class Operators:
         if rows.size > ROWS_KEPT:
             return self._gemm(rows, matrix, precision)
         key = (rows.tobytes(), rows.shape, matrix.n, matrix.k, precision)
-        found = self._products.get(key)
-        if found is None:
-            if len(self._products) >= PRODUCTS_KEPT:
-                self._products.clear()
-            found = self._products[key] = self._gemm(rows, matrix, precision)
-        return found
+        return _found(self._products, PRODUCTS_KEPT, key, lambda: self._gemm(rows, matrix, precision))
 
     def _gemm(self, rows: FloatArray, matrix: Matrix, precision: str) -> OperatorTime:
+        grid = self._own_products if precision == "bf16" and rows.shape == (1,) else None
+        if grid is not None:  # trainers ask for hundreds, each of one number of rows
+            seconds, known = grid.single(matrix.n, matrix.k, rows.item())
+            bound = self.bound_of(work.gemm(rows.item(), matrix.n, matrix.k, BYTES_PER_ELEMENT["bf16"]), "bf16")
+            return OperatorTime(np.array([seconds]), np.array([float(known and not self.stands_in)]), bound)
         amount = work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[_rate(precision)])
         look = self._fastest(lambda tables: _product(tables, precision, rows, matrix), precision)
         return self.timed(look, amount, precision, "gemm")
+
+    @cached_property
+    def _own_products(self) -> Grid | None:
+        """BF16 products that this device's tables hold; None of another one's, which have yet to be carried over."""
+        return self.tables.gemm_grid("bf16") if self.tables is not None and self._measured_here else None
 
     def _fastest(self, look: Callable[[OperatorTables], TableTime | None], precision: str) -> TableTime | None:
         """What the engine's own tables hold, or where faster those of another engine of the device (not measured then).
@@ -273,8 +283,13 @@ class Operators:
 
     def decode_attention(self, heads: Heads, batch: ArrayLike, context: ArrayLike) -> OperatorTime:
         """One query per sequence of ``batch`` sequences at mean context; without projections (GQA only)."""
-        look = None if self.tables is None else self.tables.decode_attention_s(heads, batch, context)
-        return self.timed(look, _over_cache(heads, batch, context), "bf16", "decode_attention")
+
+        def find() -> OperatorTime:
+            look = None if self.tables is None else self.tables.decode_attention_s(heads, batch, context)
+            return self.timed(look, work.over_cache(heads, batch, context), "bf16", "decode_attention")
+
+        key = heads, *((values.tobytes(), values.shape) for values in map(np.asarray, (batch, context)))
+        return _found(self._attention, ATTENTION_KEPT, key, find)
 
     def prefill_attention(
         self, card: ModelCard, tensor_parallel: int, batch: ArrayLike, prompt_tokens: ArrayLike
@@ -347,15 +362,18 @@ def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: M
     return TableTime(np.maximum(look.seconds - search.seconds, KERNEL_FLOOR_S), look.measured & search.measured)
 
 
-def _rows_of_fp32(rows: FloatArray, vocabulary: int) -> Work:
-    """One pass over rows of the vocabulary: what carries a sampling time to another device."""
-    return Work(np.zeros_like(rows), rows * vocabulary * BYTES_PER_ELEMENT["fp32"])
+def _found(known: dict[Key, OperatorTime], most: int, key: Key, find: Callable[[], OperatorTime]) -> OperatorTime:
+    """What was found for ``key`` before, else now; all is forgotten where it becomes more than ``most``."""
+    found = known.get(key)
+    if found is None:
+        if len(known) >= most:
+            known.clear()
+        found = known[key] = find()
+    return found
 
 
-def _over_cache(heads: Heads, batch: ArrayLike, context: ArrayLike) -> Work:
-    """One query of each of ``batch`` sequences over its cache."""
-    cached = np.asarray(batch, dtype=np.float64) * np.asarray(context, dtype=np.float64)
-    return work.decode_attention(cached, *heads[:3], BYTES_PER_ELEMENT[heads.kv_precision])
+def _total(values: FloatArray) -> float:
+    return float(values.item() if values.size == 1 else np.sum(values))
 
 
 def _nearest_layouts(shape: ExpertShape) -> list[ExpertShape]:

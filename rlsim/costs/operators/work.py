@@ -69,6 +69,17 @@ def decode_attention(
     return Work(4.0 * cached * heads * head_dim, 2.0 * cached * kv_heads * head_dim * kv_bytes)
 
 
+def rows_of_fp32(rows: FloatArray, vocabulary: int) -> Work:
+    """One pass over rows of the vocabulary: what carries a sampling time to another device."""
+    return Work(np.zeros_like(rows), rows * vocabulary * BYTES_PER_ELEMENT["fp32"])
+
+
+def over_cache(heads: Heads, batch: ArrayLike, context: ArrayLike) -> Work:
+    """One query of each of ``batch`` sequences over its cache."""
+    cached = np.asarray(batch, dtype=np.float64) * np.asarray(context, dtype=np.float64)
+    return decode_attention(cached, *heads[:3], BYTES_PER_ELEMENT[heads.kv_precision])
+
+
 def latent_attention(
     batch: ArrayLike, context_tokens: ArrayLike, card: ModelCard, tensor_parallel: int, kv_bytes: float
 ) -> Work:

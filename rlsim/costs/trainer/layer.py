@@ -6,14 +6,25 @@ gradients, twice the elementwise traffic, 2.5 times the attention, the communica
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
 from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
 from rlsim.costs.interface import Bound, Part
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.time import OperatorTime
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.trainer.layout import MicroBatches, TrainLayout, dense_matrices, expert_matrices
+from rlsim.costs.trainer.layout import (
+    MicroBatches,
+    TrainLayout,
+    dense_matrices,
+    expert_matrices,
+    stage_layers,
+    stage_shapes,
+)
 from rlsim.costs.trainer.work import LayerSplit, LayerWork, TrainedLayer, layer_work
+from rlsim.files.kept import of_each
 from rlsim.files.records import dataclass
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
 from rlsim.schema.hardware import HardwareProfile
@@ -34,6 +45,7 @@ RING_BACKWARD = 2.0
 FLOOR_POWER = 6.0
 """Power of the soft maximum of device and host: launches come unevenly, so that near the floor each waits for the other
 now and then (1.12 times the larger where both are equal). Assumption; fits have a derivative on both sides."""
+IMBALANCE = "rank imbalance"
 LAUNCHES_PER_LAYER_FACTOR = 1.2
 """Kernels that a training framework launches per layer over an eager engine's. Assumption."""
 
@@ -91,10 +103,13 @@ class TrainingLayers:
     device: Device
     overheads: TrainingOverheads
 
+    @cached_property
+    def _split(self) -> LayerSplit:
+        return LayerSplit.of(self.trainer, self.overheads.features)
+
     def layer(self, batch: MicroBatches, moe_layer: bool, shape: LayerShape = WHOLE_LAYER) -> LayerTime:
         """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do."""
-        split = LayerSplit.of(self.trainer, self.overheads.features)
-        raw = layer_work(TrainedLayer(self.card, split, self.device, batch, shape, moe_layer and shape.ffn))
+        raw = layer_work(TrainedLayer(self.card, self._split, self.device, batch, shape, moe_layer and shape.ffn))
         speed = self.overheads.speed(moe_layer)
         device, backward = self._pass(raw, speed, False), self._pass(raw, speed, True)
         # One micro-batch's exchange runs beside another's opposite pass: both passes have the mean of both beside them.
@@ -104,7 +119,7 @@ class TrainingLayers:
             device_backward=backward,
             communication_s=around_s + self._communication_s(raw, device, False),
             communication_backward_s=around_s + self._communication_s(raw, backward, True),
-            floor_s=self._floor_s(raw, moe_layer, shape),
+            floor_s=self.floor_s(moe_layer, shape),
         )
 
     def _pass(self, raw: LayerWork, speed: float, backward: bool) -> tuple[Part, ...]:
@@ -171,21 +186,53 @@ class TrainingLayers:
         tensor_s = raw.tensor_pairs * awaited_s + own.exposed_s(raw.tensor_pairs * beside_s, seconds["products"], True)
         return tensor_s + own.exposed_s(ring * raw.ring_s, seconds["attention"], True)
 
-    def _floor_s(self, raw: LayerWork, moe_layer: bool, shape: LayerShape) -> float:
+    def floor_s(self, moe_layer: bool, shape: LayerShape) -> float:
         """Least host time of a layer; a MoE layer launches the kernels of every expert on its rank."""
-        if moe_layer and shape.ffn:
-            return self.overheads.moe_floor_s(raw.local_experts, raw.matrices)
+        moe = self.card.moe
+        if moe_layer and shape.ffn and moe is not None:
+            return self.overheads.moe_floor_s(moe.num_experts / self.trainer.expert_parallel, moe.matrices)
         if self.overheads.features.cuda_graphs == "iteration":
             return 0.0
         launches = {WHOLE_LAYER: UNCOMPILED_LAUNCHES, ALONE: UNCOMPILED_LAUNCHES - MIXER_LAUNCHES}
         count = launches.get(shape, UNCOMPILED_LAUNCHES if shape.ffn else MIXER_LAUNCHES)
         return count * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s * self.overheads.launch_factor
 
+    @cached_property
+    def stages(self) -> tuple[tuple[tuple[bool, LayerShape, float], ...], tuple[float, float]]:
+        """Kinds of layers of pipeline stages, and their shares in a middle and in the last one."""
+        balance = self.overheads.features.pipeline_balance
+        shapes = stage_shapes(self.card, self.trainer.pipeline_parallel)
+        return shapes, stage_layers(self.card, self.trainer, balance)
+
+    def stage_floor_s(self, backward: bool) -> float:
+        """Least host time of a middle pipeline stage, forward or in both passes."""
+        kinds, (share, _) = self.stages
+        once_s = sum(share * count * self.floor_s(moe_layer, shape) for moe_layer, shape, count in kinds)
+        return once_s * (1.0 + HOST_BACKWARD if backward else 1.0)
+
 
 def at_efficiency(name: str, timed: OperatorTime, efficiency: float) -> Part:
     """A table's time stretched by the efficiency that training reaches: what is added is modelled, not measured."""
     measured = float(timed.measured[0]) * min(1.0, efficiency)
     return Part(name, float(timed.seconds[0]) / efficiency, timed.bound, "modelled", measured)
+
+
+def of_mean_rank(parts: Iterable[Part], balance: float) -> Iterator[Part]:
+    """Parts of the busiest rank as those of the mean one, and what the others wait for it.
+
+    Host work is the same on all ranks: they run equally many micro-batches.
+    """
+    idle_s = 0.0
+    for part in parts:
+        own_s = part.seconds if part.bound == "host" else part.seconds * balance
+        idle_s += part.seconds - own_s
+        yield part.lasting(own_s, part.measured)
+    yield Part(IMBALANCE, idle_s, "schedule")
+
+
+def times(factor: float, parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Each part so often."""
+    return tuple(part.lasting(factor * part.seconds, part.measured) for part in parts)
 
 
 HOST_MEMORY_BYTES_PER_S = (512e9, 614.4e9)
@@ -240,15 +287,21 @@ class TrainingUpdate:
         """Gradients scattered beside the last backward pass, weights gathered beside the next forward pass."""
         if self.trainer.backend == "fsdp":
             return 0.0
-        fabric, features = self.device.fabric, self.overheads.features
-        gradient, overlapped = BYTES_PER_ELEMENT[features.gradient_precision], features.gradient_overlap
+        scatter, gather = self._exchanged_s
+        exposed, overlapped = self.overheads.exposed_s, self.overheads.features.gradient_overlap
+        return exposed(scatter, backward_s, overlapped) + exposed(gather, forward_s, overlapped)
+
+    @cached_property
+    def _exchanged_s(self) -> tuple[float, float]:
+        """Seconds of scattering all gradients and of gathering all weights, whatever the batch."""
+        fabric, gradient = self.device.fabric, BYTES_PER_ELEMENT[self.overheads.features.gradient_precision]
         scatter = gather = 0.0
         for _, trained, shards, stride in self.layout.groups(self.trainer):
             scatter += float(fabric.collective("reduce_scatter", shards, trained * gradient, stride).seconds)
             gather += float(fabric.collective("all_gather", shards, trained * self._gathered, stride).seconds)
-        exposed = self.overheads.exposed_s
-        return exposed(scatter, backward_s, overlapped) + exposed(gather, forward_s, overlapped)
+        return scatter, gather
 
+    @of_each
     def optimizer_s(self) -> float:
         """One optimizer step on one rank's shard: state read and written once, gradients read, weights written."""
         trainer, parameters = self.trainer, self.layout.optimizer_parameters

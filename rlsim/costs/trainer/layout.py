@@ -6,18 +6,21 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
+from dataclasses import field
+from functools import lru_cache
 
 import numpy as np
 
 from rlsim.costs.operators import work
 from rlsim.costs.operators.recurrent import recurrent_matrices
 from rlsim.costs.operators.work import Matrix
+from rlsim.files.kept import of_each
 from rlsim.files.kernel import compiled
 from rlsim.files.records import dataclass
 from rlsim.schema.architecture import LayerShape
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.trainer import PipelineBalance, RankBalance, Trainer
-from rlsim.units import FloatArray, IntArray
+from rlsim.units import FloatArray, IntArray, digest_of
 
 TENSORS_PER_ATTENTION, TENSORS_PER_FFN, TENSORS_PER_EXPERT = 8, 3, 3
 """Weight tensors of one mixer (projections and norms), one FFN and one gated expert in a published checkpoint."""
@@ -145,6 +148,7 @@ def expert_matrices(card: ModelCard) -> list[Matrix]:
     return [] if moe is None else work.ffn_matrices(card.expert_hidden_size, moe.expert_intermediate_size, 1, moe.gated)
 
 
+@of_each
 def weight_tensors(card: ModelCard) -> int:
     """Named weight tensors of the checkpoint; refit handles them one by one."""
     counts = card.layer_counts
@@ -159,6 +163,27 @@ EVEN_LENGTH_TOKENS = 24576.0
 """Length at which a sample's attention counts as much as the rest of its work where ranks are balanced: verl's weight
 for a 7B model (``utils/seqlen_balancing.py``), from memory. Assumption; it decides who gets what and no time by itself.
 """
+
+
+PACKED_KEPT = 1024
+"""Packings kept per process, each with the lengths of its batch."""
+
+
+@dataclass(frozen=True)
+class TrainedBatch:
+    """Lengths that a step trains on, and how many samples were generated for it; equal by content.
+
+    total_tokens: prompt plus response of each trained sample.
+    """
+
+    total_tokens: FloatArray = field(compare=False)
+    generated_samples: int
+    digest: bytes = b""
+
+    @classmethod
+    def of(cls, total_tokens: FloatArray, generated_samples: int) -> TrainedBatch:
+        """The batch with the digest of its lengths."""
+        return cls(total_tokens, generated_samples, digest_of(total_tokens))
 
 
 @dataclass(frozen=True)
@@ -325,3 +350,30 @@ def _averages(count: int, tokens: float, squared: float, steps: int, mean_tokens
 def padded(lengths: FloatArray, multiple: int) -> FloatArray:
     """Lengths as they are computed: multiples of ``multiple`` (tensor and context parallelism)."""
     return np.asarray(np.ceil(lengths / multiple) * multiple, dtype=np.float64)
+
+
+def packed(
+    trainer: Trainer, balance: RankBalance, ranks: int, batch: TrainedBatch, capacity: int, steps: int
+) -> MicroBatches:
+    """Micro-batches of ``steps`` optimizer steps; capacity: tokens of a packed one."""
+    cp = trainer.context_parallel
+    multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
+    if not trainer.sequence_packing:
+        lengths = padded(batch.total_tokens, multiple)
+        return padded_samples(lengths, ranks, steps, trainer.micro_batch_samples)
+    if balance == "bins":
+        return dealt_bins(_bins(batch, capacity, steps, multiple), ranks)
+    return _dealt(batch, (ranks, cp), steps, multiple, capacity, balance)
+
+
+@lru_cache(maxsize=PACKED_KEPT)
+def _dealt(
+    batch: TrainedBatch, ranks: tuple[int, int], steps: int, multiple: int, capacity: int, balance: RankBalance
+) -> MicroBatches:
+    """Found once for all trainers that deal alike: searches price thousands of layouts on one batch."""
+    return dealt_samples(padded(batch.total_tokens, multiple), ranks, steps, capacity, balance)
+
+
+@lru_cache(maxsize=PACKED_KEPT)
+def _bins(batch: TrainedBatch, capacity: int, steps: int, multiple: int) -> tuple[Bins, ...]:
+    return bins_by_step(batch.total_tokens, capacity, steps, multiple)

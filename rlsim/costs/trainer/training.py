@@ -6,9 +6,7 @@ the LM head, and as many layers fewer as the layout says.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from functools import cached_property, lru_cache
 
@@ -20,9 +18,8 @@ from rlsim.costs.measured import measured_passes, measured_update, stack_of
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.trainer import layout
-from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency
-from rlsim.costs.trainer.layout import Bins, MicroBatches, TrainLayout, train_layout
+from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency, of_mean_rank, times
+from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, packed, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.files.records import dataclass
@@ -31,15 +28,15 @@ from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.trainer import RankBalance, Trainer
-from rlsim.units import BYTES_PER_ELEMENT, FloatArray
+from rlsim.schema.trainer import Trainer
+from rlsim.units import BYTES_PER_ELEMENT
 
 LOSS_BACKWARD = 2.0
 """Bytes that a loss moves backward over forward."""
 MTP_LAYERS = "MTP layers"
 MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
-IMBALANCE, PADDED_BATCH, REFERENCE_POOL = "rank imbalance", "padded batch", "reference pool"
+PADDED_BATCH, REFERENCE_POOL = "padded batch", "reference pool"
 LM_HEAD, LOSS = "LM head", "loss"
 """Names of the parts that a value model lacks."""
 
@@ -64,6 +61,11 @@ class TrainingCosts:
     def layers(self) -> TrainingLayers:
         """Times of single layers in log-prob passes."""
         return TrainingLayers(self.card, self.trainer, self.device, self.overheads)
+
+    @cached_property
+    def _update_layers(self) -> TrainingLayers:
+        """The same in updates."""
+        return replace(self.layers, overheads=self.overheads.of_update)
 
     @cached_property
     def update(self) -> TrainingUpdate:
@@ -94,16 +96,19 @@ class TrainingCosts:
         Log-probs, update and exchange ask for the same one.
         """
         if (batch, backward, last) not in self._stages:
-            layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
+            layers = self._update_layers if backward else self.layers
             kinds: list[tuple[float, tuple[Part, ...]]] = []
-            for moe_layer, shape, count in layout.stage_shapes(self.card, self.trainer.pipeline_parallel):
+            shapes, shares = self.layers.stages
+            for moe_layer, shape, count in shapes:
                 layer = layers.layer(batch, moe_layer, shape)
                 further = layer.backward() + layer.recomputed(self.trainer.recompute) if backward else ()
                 kinds.append((count, layer.forward() + further))
-            shares = layout.stage_layers(self.card, self.trainer, self.overheads.features.pipeline_balance)
+            costs = {
+                share: PhaseCost.of([part for count, once in kinds for part in times(share * count, once)])
+                for share in dict.fromkeys(shares)
+            }
             for at_end, share in zip((False, True), shares, strict=True):
-                parts = [part for count, once in kinds for part in _times(share * count, once)]
-                self._stages[batch, backward, at_end] = PhaseCost.of(parts)
+                self._stages[batch, backward, at_end] = costs[share]
         return self._stages[batch, backward, last]
 
     @cached_property
@@ -119,8 +124,7 @@ class TrainingCosts:
         card, trainer, depths = self.card, self.trainer, self.trainer.mtp_layers
         if not depths:
             return ()
-        layers = replace(self.layers, overheads=self.overheads.of_update)
-        layer = layers.layer(batch, card.moe is not None)
+        layer = self._update_layers.layer(batch, card.moe is not None)
         tokens = batch.tokens / trainer.context_parallel
         fusion = Matrix("fusion", card.hidden_size // trainer.tensor_parallel, MTP_INPUTS * card.hidden_size)
         product = passes(self.device, [fusion], tokens, trainer.precision)
@@ -145,7 +149,7 @@ class TrainingCosts:
         bubble_s = batch.steps * (trainer.pipeline_parallel - 1) / trainer.virtual_stages * middle.seconds
         gathered_s = micro_batches * self.update.gathering_s(middle.seconds, backward)
         parts = (
-            *_of_mean_rank(_times(micro_batches, self._busiest_stage(batch, backward)), batch.balance),
+            *of_mean_rank(times(micro_batches, self._busiest_stage(batch, backward)), batch.balance),
             Part("pipeline bubble", bubble_s, "schedule"),
             Part("stage transfers", micro_batches * self._sends_s(batch, backward), "network"),
             Part("parameter gathering", gathered_s, "network"),
@@ -161,7 +165,7 @@ class TrainingCosts:
         middle = self._stage(batch, backward)
         if sum(part.seconds for part in last) >= middle.seconds:
             return last
-        return (*middle.parts, *_times(0.0, own))
+        return (*middle.parts, *times(0.0, own))
 
     def _sends_s(self, batch: MicroBatches, backward: bool) -> float:
         """Activations to the next stage and gradients back, for which a schedule without virtual stages waits."""
@@ -172,6 +176,13 @@ class TrainingCosts:
         sent_bytes = (2.0 if backward else 1.0) * tokens * self.card.hidden_size * BYTES_PER_ELEMENT["bf16"]
         across = self.gpus / trainer.pipeline_parallel >= self.device.fabric.domain
         return float(self.device.fabric.broadcast(sent_bytes, across).seconds)
+
+    def floor_s(self, batch: MicroBatches, backward: bool) -> float:
+        """Least seconds of all passes of :meth:`step`, or of :meth:`forward`: what the host launches for a middle stage
+        at the least, whatever its device does."""
+        bubble = (self.trainer.pipeline_parallel - 1) / self.trainer.virtual_stages
+        stages = batch.steps * (batch.count + bubble)
+        return stages * self.layers.stage_floor_s(backward) if self.measured is None else 0.0
 
     def step(self, batch: MicroBatches) -> PhaseCost:
         """Forward, backward, gradient synchronisation and optimizer over all optimizer steps."""
@@ -189,23 +200,6 @@ class TrainingCosts:
         return PhaseCost.of(parts)
 
 
-def _of_mean_rank(parts: Iterable[Part], balance: float) -> Iterator[Part]:
-    """Parts of the busiest rank as those of the mean one, and what the others wait for it.
-
-    Host work is the same on all ranks: they run equally many micro-batches.
-    """
-    idle_s = 0.0
-    for part in parts:
-        own_s = part.seconds if part.bound == "host" else part.seconds * balance
-        idle_s += part.seconds - own_s
-        yield part.lasting(own_s, part.measured)
-    yield Part(IMBALANCE, idle_s, "schedule")
-
-
-def _times(factor: float, parts: Iterable[Part]) -> tuple[Part, ...]:
-    return tuple(part.lasting(factor * part.seconds, part.measured) for part in parts)
-
-
 COLLECTED_BYTES, LOGPROB_BYTES, UPDATE_BYTES = 32, 48, 60
 """Bytes that a driver moves for each position of the padded batch: prompts, responses, input, mask and positions of 8
 bytes as engines return them (verl b25bb7d4f, vllm_rollout_spmd.py:387-401); these with the response mask to log-probs,
@@ -214,25 +208,8 @@ update (ray_trainer.py:1030-1150). Counted there; the rate beside them is fitted
 STEPS_KEPT = 1024
 """Prices of steps kept per process, each with the lengths of its batch."""
 
-TRAINERS_KEPT = 16
-"""Trainers of which the layers of pipeline stages are kept, which log-prob passes and updates share."""
-
-
-@dataclass(frozen=True)
-class TrainedBatch:
-    """Lengths that a step trains on, and how many samples were generated for it; equal by content.
-
-    total_tokens: prompt plus response of each trained sample.
-    """
-
-    total_tokens: FloatArray = field(compare=False)
-    generated_samples: int
-    digest: bytes = b""
-
-    @classmethod
-    def of(cls, total_tokens: FloatArray, generated_samples: int) -> TrainedBatch:
-        """The batch with the digest of its lengths."""
-        return cls(total_tokens, generated_samples, hashlib.blake2b(total_tokens.tobytes(), digest_size=16).digest())
+UPDATES_KEPT = 16
+"""Updates kept: a search asks for them before the rest of a step."""
 
 
 @dataclass(frozen=True)
@@ -245,8 +222,8 @@ class TrainerInputs:
     of the value model in and out around their passes.
     """
 
-    model: ModelCard
-    device: Device
+    model: ModelCard = field(hash=False)
+    device: Device = field(hash=False)
     trainer: Trainer
     gpus: int
     overheads: TrainingOverheads
@@ -262,6 +239,11 @@ class TrainerInputs:
     measured: MeasuredStack | None = None
     reference_gpus: int = 0
     streaming: bool = False
+
+    @cached_property
+    def costs(self) -> TrainingCosts:
+        """The trainer's compute; log-prob passes and updates share layers of pipeline stages."""
+        return TrainingCosts(self.model, self.trainer, self.device, self.overheads, self.gpus, self.measured)
 
 
 def trainer_inputs(
@@ -306,15 +288,12 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     )
 
 
-@lru_cache(maxsize=TRAINERS_KEPT)
+@lru_cache(maxsize=UPDATES_KEPT)
 @np.errstate(invalid="raise", divide="raise")
 def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """The optimizer steps alone; a search asks for them before the rest."""
-    trainer, samples, training = inputs.trainer, len(batch.total_tokens), _training(inputs)
-    steps = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
-    capacity = trainer.micro_batch_tokens or inputs.max_sequence_tokens
-    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
-    cost = training.step(_packed(trainer, balance, ranks, batch, capacity, steps))
+    trainer = inputs.trainer
+    cost = inputs.costs.step(_batches(inputs, batch, update=True))
     drafter = Part("draft training", cost.seconds * inputs.draft_training_share, "compute")
     once = PhaseCost.of((*cost.parts, drafter))
     parts = [*once.repeated(trainer.epochs).parts, _handed_over(inputs, batch, UPDATE_BYTES)]
@@ -323,9 +302,24 @@ def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     return PhaseCost.of(parts).deviating(inputs.overheads.factor)
 
 
-@lru_cache(maxsize=TRAINERS_KEPT)
-def _training(inputs: TrainerInputs) -> TrainingCosts:
-    return TrainingCosts(inputs.model, inputs.trainer, inputs.device, inputs.overheads, inputs.gpus, inputs.measured)
+def floors_s(inputs: TrainerInputs, batch: TrainedBatch) -> tuple[float, float]:
+    """Least seconds of :func:`train_cost` and of the log-probs of a step by their host alone, in a thirtieth of the
+    time that either takes to price."""
+    training, factor = inputs.costs, inputs.overheads.factor
+    update_s, logprob_s = (training.floor_s(_batches(inputs, batch, way), way) for way in (True, False))
+    return factor * update_s * inputs.trainer.epochs, factor * logprob_s * inputs.logprob_passes
+
+
+def _batches(inputs: TrainerInputs, batch: TrainedBatch, update: bool) -> MicroBatches:
+    """Micro-batches of all optimizer steps, or of a log-prob pass."""
+    trainer, samples, steps = inputs.trainer, len(batch.total_tokens), 1
+    capacity = trainer.micro_batch_tokens or inputs.max_sequence_tokens
+    if update:
+        steps = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
+    else:
+        capacity = trainer.logprob_micro_batch_tokens or capacity
+    balance, ranks = inputs.overheads.features.rank_balance, inputs.costs.layout.data_parallel
+    return packed(trainer, balance, ranks, batch, capacity, steps)
 
 
 def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
@@ -352,10 +346,7 @@ def _reference_s(inputs: TrainerInputs, batch: TrainedBatch) -> float:
 
 def _pass(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """One log-prob pass."""
-    trainer, training = inputs.trainer, _training(inputs)
-    capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
-    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
-    return training.forward(_packed(trainer, balance, ranks, batch, capacity, 1))
+    return inputs.costs.forward(_batches(inputs, batch, update=False))
 
 
 def _handed_over(inputs: TrainerInputs, batch: TrainedBatch, bytes_per_position: float) -> Part:
@@ -371,29 +362,3 @@ def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
     longest = max(bare, key=lambda part: part.seconds)
     whole = Part(name, sum(part.seconds for part in bare), longest.bound)
     return [whole, Part("value model swap", swap_s, "host link")]
-
-
-def _packed(
-    trainer: Trainer, balance: RankBalance, ranks: int, batch: TrainedBatch, capacity: int, steps: int
-) -> MicroBatches:
-    cp = trainer.context_parallel
-    multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
-    if not trainer.sequence_packing:
-        lengths = layout.padded(batch.total_tokens, multiple)
-        return layout.padded_samples(lengths, ranks, steps, trainer.micro_batch_samples)
-    if balance == "bins":
-        return layout.dealt_bins(_bins(batch, capacity, steps, multiple), ranks)
-    return _dealt(batch, (ranks, cp), steps, multiple, capacity, balance)
-
-
-@lru_cache(maxsize=STEPS_KEPT)
-def _dealt(
-    batch: TrainedBatch, ranks: tuple[int, int], steps: int, multiple: int, capacity: int, balance: RankBalance
-) -> MicroBatches:
-    """Found once for all trainers that deal alike: searches price thousands of layouts on one batch."""
-    return layout.dealt_samples(layout.padded(batch.total_tokens, multiple), ranks, steps, capacity, balance)
-
-
-@lru_cache(maxsize=STEPS_KEPT)
-def _bins(batch: TrainedBatch, capacity: int, steps: int, multiple: int) -> tuple[Bins, ...]:
-    return layout.bins_by_step(batch.total_tokens, capacity, steps, multiple)

@@ -6,6 +6,7 @@ fitted values.
 
 from __future__ import annotations
 
+from dataclasses import field
 from functools import lru_cache
 
 import numpy as np
@@ -75,8 +76,7 @@ class LayerWork:
     them.
     gather_s, scatter_s: of the activations over the tensor-parallel group, gathered in the precision of their product
     (TransformerEngine quantises before it gathers), scattered in BF16; tensor_pairs: how many of both.
-    exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group. local_experts: on the rank;
-    matrices: of each.
+    exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group. local_experts: on the rank.
     """
 
     products: Pass
@@ -98,7 +98,6 @@ class LayerWork:
     exchange_s: float
     ring_s: float
     local_experts: float
-    matrices: int
 
 
 @dataclass(frozen=True)
@@ -133,11 +132,11 @@ def layer_work(layer: TrainedLayer) -> LayerWork:
 @dataclass(frozen=True)
 class TrainedLayer:
     """One layer of ``card`` on one rank; shape: its mixer, and whether a feed-forward block follows, which is one of
-    experts where ``moe_layer``."""
+    experts where ``moe_layer``. Few cards and devices meet in a process, whose hashes take longer than a look-up."""
 
-    card: ModelCard
+    card: ModelCard = field(hash=False)
     split: LayerSplit
-    device: Device
+    device: Device = field(hash=False)
     batch: MicroBatches
     shape: LayerShape
     moe_layer: bool
@@ -193,7 +192,6 @@ class TrainedLayer:
             exchange_s=self._exchange_s(moe) if moe is not None else 0.0,
             ring_s=self._ring_s() if self.shape.mixer != "none" else 0.0,
             local_experts=moe.num_experts / self.split.expert_parallel if moe is not None else 0.0,
-            matrices=moe.matrices if moe is not None else 0,
         )
 
     def _tensor_exchange_s(self, low: float) -> tuple[float, float]:

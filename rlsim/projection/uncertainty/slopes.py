@@ -14,8 +14,9 @@ import numpy as np
 from rlsim.costs.engine.prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of, rollout_host
-from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost
+from rlsim.costs.prices import PriceInputs, trained_batch
+from rlsim.costs.trainer.layout import TrainedBatch
+from rlsim.costs.trainer.training import TrainerInputs, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.files.records import dataclass
 from rlsim.parameters.sets import SETS, Fitted
@@ -61,11 +62,9 @@ def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     """Slopes of the phases of a simulated scenario around the sets that it uses."""
     inputs = run.inputs
     kept = _Kept.of(run, _moves(fitted_of(run.scenario)))
-    batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
-    logprob, train = _trainer(inputs.trainer, batch, kept)
-    factor = inputs.overheads.engine.factor  # of the groups, which stays
-    moves = _moved(kept, ("engines", "steps"))
-    hosts = {name: rollout_host(run.scenario, after.steps, after.engines, factor) for name, after in moves}
+    logprob, train = _trainer(inputs.trainer, trained_batch(run.first_step), kept)
+    drafting = run.scenario.speculation
+    hosts = _hosts(kept, drafting.active and drafting.method, inputs.overheads.engine.factor)
     generation = engine_slopes(inputs.engine, run.counters, hosts)
     launched = run.prices.engine.launch_share(run.counters)
     return PhaseSlopes(
@@ -109,6 +108,14 @@ class _Kept:
         named = scenario.model, scenario.hardware, scenario.training_hardware, scenario.cluster, scenario.trainer
         trained = scenario.speculation if scenario.speculation.trained_online else None
         return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, run.tables, scenario)
+
+
+@lru_cache(maxsize=64)
+def _hosts(kept: _Kept, drafting: str | bool, factor: float) -> dict[str, HostOverheads]:
+    """Host terms of the engine with each term moved; drafting: all that they know of it. factor: of the groups, which
+    stays."""
+    moves = _moved(kept, ("engines", "steps"))
+    return {name: rollout_host(kept.scenario, after.steps, after.engines, factor) for name, after in moves}
 
 
 def _changed(kept: _Kept, sets: Sequence[str]) -> dict[str, Overheads]:
