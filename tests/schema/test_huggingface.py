@@ -90,7 +90,7 @@ def _write(folder: Path, config: Any, name: str = "config.json") -> Path:
         (DEEPSEEK_V2_LITE, 15.7e9, 2.4e9, 1),  # model card: 15.7B, 2.4B active (meets ours without the embedding)
     ],
 )
-def test_counts_of_other_families(
+def test_family_counts(
     tmp_path: Path, config: dict[str, Any], total: float, active: float, tables_left_out: int
 ) -> None:
     counts = parameter_counts(card_from_huggingface(_write(tmp_path, config)))
@@ -98,16 +98,40 @@ def test_counts_of_other_families(
     assert counts.active - tables_left_out * counts.embedding == pytest.approx(active, rel=0.03)
 
 
-def test_nested_text_config(tmp_path: Path) -> None:
+def test_text_configs_norms_blocks_yarn_and_biases_are_read_by_family(tmp_path: Path) -> None:
     text = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"}
     path = _write(tmp_path, {"text_config": text, "vision_config": {"hidden_size": 7}, "tie_word_embeddings": True})
     card = card_from_huggingface(path)
     assert (card.hidden_size, card.tied_embeddings) == (4096, True)
-
-
-def test_qwen3_has_a_query_and_key_norm(tmp_path: Path) -> None:
     assert card_from_huggingface(_write(tmp_path, LLAMA | {"model_type": "qwen3"})).qk_norm
     assert not card_from_huggingface(_write(tmp_path, LLAMA)).qk_norm
+    names = {"M": "mamba", "E": "moe", "*": "attention"}
+    letters = str(NEMOTRON_3_NANO["hybrid_override_pattern"])
+    config = {key: value for key, value in NEMOTRON_3_NANO.items() if "override" not in key and "layers" not in key}
+    config["layers_block_type"] = [names[letter] for letter in letters]
+    assert (
+        card_from_huggingface(_write(tmp_path, config)).layer_counts
+        == load_card("nemotron-3-nano-30b-a3b").layer_counts
+    )
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    config = LLAMA | {"max_position_embeddings": 32768, "rope_scaling": scaling}
+    card = card_from_huggingface(_write(tmp_path, config))
+    assert (card.extended_position_embeddings, card.rotary_scaling) == (131072, "yarn")
+    covered = card_from_huggingface(
+        _write(tmp_path, LLAMA | {"max_position_embeddings": 131072, "rope_scaling": scaling})
+    )
+    assert covered.extended_position_embeddings is None
+    with pytest.raises(InputError, match="no such file"):
+        card_from_huggingface(tmp_path / "none")
+    # One value for each of 4096 outputs of 32 layers in Llama; GLM-4.5 and Qwen2 have none there.
+    without, biased = (
+        parameter_counts(card_from_huggingface(_write(tmp_path, LLAMA | {"attention_bias": bias}))).total
+        for bias in (False, True)
+    )
+    assert biased - without == 32 * ((32 + 2 * 8) * 128 + 4096)
+    for config in (GLM_45_AIR, QWEN25_7B):
+        card = card_from_huggingface(_write(tmp_path, config))
+        assert card.attention_bias and not card.attention_output_bias
 
 
 @pytest.mark.parametrize(
@@ -132,18 +156,6 @@ def test_sliding_windows_are_read(
     tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], kinds: tuple[tuple[int, int | None], ...]
 ) -> None:
     assert card_from_huggingface(_write(tmp_path, base | changes)).attention_kinds == kinds
-
-
-def test_biases_of_the_output_projection_go_by_family(tmp_path: Path) -> None:
-    """One value for each of 4096 outputs of 32 layers in Llama; GLM-4.5 and Qwen2 have none there."""
-    without, biased = (
-        parameter_counts(card_from_huggingface(_write(tmp_path, LLAMA | {"attention_bias": bias}))).total
-        for bias in (False, True)
-    )
-    assert biased - without == 32 * ((32 + 2 * 8) * 128 + 4096)
-    for config in (GLM_45_AIR, QWEN25_7B):
-        card = card_from_huggingface(_write(tmp_path, config))
-        assert card.attention_bias and not card.attention_output_bias
 
 
 @pytest.mark.parametrize(
@@ -194,11 +206,6 @@ def test_not_a_config(tmp_path: Path, text: str) -> None:
         card_from_huggingface(path)
 
 
-def test_missing_config(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        card_from_huggingface(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("config", "card"),
     [
@@ -219,25 +226,3 @@ def test_configs_are_the_shipped_cards(tmp_path: Path, config: dict[str, Any], c
     folder.mkdir()
     _write(folder, config)
     assert load_card(str(folder)).model_dump(exclude=told) == load_card(card).model_dump(exclude=told)
-
-
-def test_blocks_may_be_named_instead_of_lettered(tmp_path: Path) -> None:
-    names = {"M": "mamba", "E": "moe", "*": "attention"}
-    letters = str(NEMOTRON_3_NANO["hybrid_override_pattern"])
-    config = {key: value for key, value in NEMOTRON_3_NANO.items() if "override" not in key and "layers" not in key}
-    config["layers_block_type"] = [names[letter] for letter in letters]
-    assert (
-        card_from_huggingface(_write(tmp_path, config)).layer_counts
-        == load_card("nemotron-3-nano-30b-a3b").layer_counts
-    )
-
-
-def test_yarn_tells_the_window_that_it_reaches(tmp_path: Path) -> None:
-    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-    config = LLAMA | {"max_position_embeddings": 32768, "rope_scaling": scaling}
-    card = card_from_huggingface(_write(tmp_path, config))
-    assert (card.extended_position_embeddings, card.rotary_scaling) == (131072, "yarn")
-    covered = card_from_huggingface(
-        _write(tmp_path, LLAMA | {"max_position_embeddings": 131072, "rope_scaling": scaling})
-    )
-    assert covered.extended_position_embeddings is None

@@ -7,6 +7,8 @@ from pydantic import ValidationError
 
 from rlsim.errors import InputError
 from rlsim.loading.models import list_cards, load_card
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.model_assumptions import model_assumptions
 from rlsim.schema.drafter import (
     default_eagle3_draft,
     draft_kv_bytes_per_token,
@@ -135,10 +137,6 @@ def _values(**changes: Any) -> dict[str, Any]:
     return {**load_card("qwen3-30b-a3b").model_dump(), **changes}
 
 
-def test_every_shipped_card_has_a_published_count() -> None:
-    assert set(list_cards()) == set(PUBLISHED)
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_counts_match_the_published_ones(name: str) -> None:
     total, active = PUBLISHED[name]
@@ -154,9 +152,10 @@ def test_counts_are_those_of_the_files(name: str) -> None:
     assert parameter_counts(load_card(name)).total == EXACT[name]
 
 
-def test_parts_add_up_to_the_total() -> None:
+def test_parts_and_cache_bytes_add_up() -> None:
     card = load_card("deepseek-v3")
     counts = parameter_counts(card)
+    assert set(list_cards()) == set(PUBLISHED)
     moe_layer = counts.router_per_layer + counts.shared_experts_per_layer + card.moe.num_experts * counts.expert
     parts = counts.embedding + counts.lm_head + counts.final_norm
     parts += card.num_layers * (counts.attention_per_layer + counts.norms_per_layer)
@@ -164,35 +163,21 @@ def test_parts_add_up_to_the_total() -> None:
     assert counts.total == parts
     idle = card.num_moe_layers * (card.moe.num_experts - card.moe.top_k) * counts.expert
     assert counts.total - counts.active == idle
-
-
-def test_mtp_layer_of_deepseek_is_counted_apart() -> None:
-    """14B of the checkpoint are MTP weights, embedding and head included (README_WEIGHTS.md of the repository)."""
-    card = load_card("deepseek-v3")
-    counts = parameter_counts(card)
+    # 14B of the checkpoint are MTP weights, embedding and head included (README_WEIGHTS.md of the repository).
     shared = counts.embedding + counts.lm_head
     assert counts.mtp + shared == pytest.approx(14e9, rel=0.05)
     without = ModelCard.model_validate({**card.model_dump(), "mtp_layers": 0})
     assert parameter_counts(without).total == counts.total
-
-
-def test_kv_bytes_per_token() -> None:
     assert kv_bytes_per_token(load_card("qwen3-8b"), "bf16") == 36 * 2 * 8 * 128 * 2
     assert kv_bytes_per_token(load_card("qwen3-8b"), "fp8") == 36 * 2 * 8 * 128
     # 70 KB per token: DeepSeek-V3 in arXiv 2505.09343 table 1 (70.272 KB in BF16).
     assert kv_bytes_per_token(load_card("deepseek-v3"), "bf16") == 70_272
-
-
-def test_kv_bytes_of_windowed_layers() -> None:
-    """Half of the 36 layers of gpt-oss-120b keep 128 tokens; two KV rows of 8 heads of 64 in BF16."""
+    # Half of the 36 layers of gpt-oss-120b keep 128 tokens; two KV rows of 8 heads of 64 in BF16.
     card, row = load_card("gpt-oss-120b"), 2 * 8 * 64 * 2
     assert kv_bytes_per_token(card, "bf16") == 36 * row
     assert kv_bytes_per_token(card, "bf16", context_tokens=100) == 36 * row
     assert kv_bytes_per_token(card, "bf16", context_tokens=1024) == (18 + 18 / 8) * row
     assert kv_bytes_per_token(load_card("qwen3-8b"), "bf16", 1e6) == kv_bytes_per_token(load_card("qwen3-8b"), "bf16")
-
-
-def test_kinds_of_attention() -> None:
     assert load_card("gpt-oss-120b").attention_kinds == ((18, None), (18, 128))
     assert load_card("qwen3-8b").attention_kinds == ((36, None),)
     every = ModelCard.model_validate(_values(sliding_window_tokens=512, sliding_window_layers=48))
@@ -232,7 +217,7 @@ def test_card_is_found_whatever_the_case(name: str) -> None:
     assert load_card(name).name == "Qwen3-8B"
 
 
-def test_eagle3_head_of_qwen3_8b() -> None:
+def test_heads_of_eagle3_by_hand_or_assumed_mtp_layers_and_draft_models() -> None:
     """One layer with a 2 x hidden input, a 3 x hidden fusion and a 32,000-row head; the published one has 0.4B."""
     card = load_card("qwen3-8b")
     draft = default_eagle3_draft(card)
@@ -241,28 +226,6 @@ def test_eagle3_head_of_qwen3_8b() -> None:
     assert draft_parameters(draft, card) == expected
     assert draft_parameters(draft, card) == pytest.approx(0.4e9, rel=0.05)
     assert draft_kv_bytes_per_token(draft, card, "bf16") == 2 * 8 * 128 * 2
-
-
-def test_eagle3_heads_are_published_or_say_that_they_are_assumed() -> None:
-    for name in list_cards():
-        card = load_card(name)
-        draft = default_eagle3_draft(card)
-        known = name in {"qwen3-8b", "qwen3-30b-a3b", "qwen3-235b-a22b", "llama-3.1-8b"}
-        assert ("assumed" in draft.source) is not known
-        assert draft.hidden_size == card.hidden_size
-        assert draft.num_heads % draft.num_kv_heads == 0
-        assert 0 < draft_parameters(draft, card) < 0.12 * parameter_counts(card).total
-
-
-def test_derivation_reproduces_the_published_moe_heads() -> None:
-    """A model that differs from Qwen3-235B-A22B only by name gets the head that was published for it."""
-    card = load_card("qwen3-235b-a22b")
-    renamed = ModelCard.model_validate({**card.model_dump(), "name": "other"})
-    derived, published = (default_eagle3_draft(one).model_dump(exclude={"source"}) for one in (renamed, card))
-    assert derived == published
-
-
-def test_mtp_draft_is_the_layer_of_the_target() -> None:
     card = load_card("deepseek-v3")
     draft = mtp_draft(card)
     assert draft_parameters(draft, card) == parameter_counts(card).mtp
@@ -272,11 +235,45 @@ def test_mtp_draft_is_the_layer_of_the_target() -> None:
         mtp_draft(load_card("qwen3-8b"))
     with pytest.raises(InputError, match="no MTP layer"):
         draft_parameters(draft, load_card("qwen3-8b"))
-
-
-def test_draft_model_counts_everything() -> None:
     small = load_card("llama-3.1-8b")
     draft = draft_model_from_card(small)
     assert draft_parameters(draft, load_card("llama-3.1-70b")) == parameter_counts(small).total
     with pytest.raises(InputError, match="only dense models"):
         draft_model_from_card(load_card("qwen3-30b-a3b"))
+
+
+def test_eagle3_heads_are_published_as_derived_or_say_that_they_are_assumed() -> None:
+    for name in list_cards():
+        card = load_card(name)
+        draft = default_eagle3_draft(card)
+        known = name in {"qwen3-8b", "qwen3-30b-a3b", "qwen3-235b-a22b", "llama-3.1-8b"}
+        assert ("assumed" in draft.source) is not known
+        assert draft.hidden_size == card.hidden_size
+        assert draft.num_heads % draft.num_kv_heads == 0
+        assert 0 < draft_parameters(draft, card) < 0.12 * parameter_counts(card).total
+    # A model that differs from Qwen3-235B-A22B only by name gets the head that was published for it.
+    card = load_card("qwen3-235b-a22b")
+    renamed = ModelCard.model_validate({**card.model_dump(), "name": "other"})
+    derived, published = (default_eagle3_draft(one).model_dump(exclude={"source"}) for one in (renamed, card))
+    assert derived == published
+
+
+# --- what an answer says of a model's own layers ----------------------------------------------------------------------
+HYBRID = ("model=qwen3.5-9b", "engine.tensor_parallel=2", "trainer.tensor_parallel=2")
+
+
+def told(*changes: str, running: int | None = None) -> str:
+    return " ".join(model_assumptions(load_scenario("quickstart", changes), running))
+
+
+def test_long_sequences_and_states_that_limit_an_engine_are_told_and_nothing_of_plain_models() -> None:
+    assert told() == ""
+    assert "yarn" not in told(*HYBRID)
+    assert "rely on yarn, with which its publisher states 1,010,000" in told(
+        *HYBRID, "workload.max_sequence_tokens=500000"
+    )
+    beyond = told(*HYBRID, "workload.max_sequence_tokens=1048576")
+    assert "exceed the native window of 262,144" in beyond and "1,010,000 at most" in beyond
+    assert "24 of 32 mixers" in told(*HYBRID)
+    assert "runs 7 sequences at once" in told(*HYBRID, running=7)
+    assert "at once" not in told(*HYBRID, running=10**6)
