@@ -224,16 +224,18 @@ def test_a_stated_efficiency_is_that_of_all_layers_and_one_of_experts_theirs(val
     assert efficiencies(overheads_of(apart, sets(made()))) == pytest.approx((value, 0.25))
 
 
-def test_dispatch_says_whether_the_engine_shares_the_process():
+def test_a_scenario_names_its_set_dispatch_shares_the_process_and_stacks_name_transfers(tmp_path):
     fitted = sets(made())
     apart = overheads_of(load_scenario("quickstart", ["engine.dispatch=round_robin"]), fitted)
     stated = overheads_of(load_scenario("quickstart", ["engine.in_process=false"]), fitted)
     shared = overheads_of(load_scenario("quickstart"), fitted)
     assert apart == stated
     assert shared.engine.iteration_s == pytest.approx(apart.engine.iteration_s + 1e-3)
-
-
-def test_a_scenario_names_its_set(tmp_path):
+    for settings, framework in (
+        ([], "nemo_rl"), (["stack=verl"], "verl"), (["stack=verl", "loop.refit_framework=other"], "other"),
+    ):  # fmt: skip
+        given = load_scenario("quickstart", settings)
+        assert overheads_of(given, sets(made())).refit.family.framework == framework
     keys = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
     own, default = (
         project(load_scenario("quickstart", [*keys, *extra]))
@@ -241,14 +243,6 @@ def test_a_scenario_names_its_set(tmp_path):
     )
     assert own.baseline.phases["train_s"].mean > 2 * default.baseline.phases["train_s"].mean
     assert any("round" in text for text in own.assumptions)
-
-
-def test_the_stack_says_whose_transfers_count():
-    for settings, framework in (
-        ([], "nemo_rl"), (["stack=verl"], "verl"), (["stack=verl", "loop.refit_framework=other"], "other"),
-    ):  # fmt: skip
-        given = load_scenario("quickstart", settings)
-        assert overheads_of(given, sets(made())).refit.family.framework == framework
 
 
 @pytest.mark.parametrize(
