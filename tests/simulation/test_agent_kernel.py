@@ -79,7 +79,7 @@ def all_told(found: AgentRollout) -> dict[str, Any]:
     budget=st.sampled_from([16, 60, 8192]),
     chunked=st.booleans(),
 )
-def test_rollouts_are_those_of_the_reference(
+def test_rollouts_as_the_reference(
     both, drawn, agent, dispatch, replicas, prefix_caching, slots, room, budget, chunked
 ):
     """Limits, time-outs, judges, failed attempts, reclaimed prefixes, eviction, every dispatch that starts one by one.

@@ -138,16 +138,16 @@ def roll_out_a_sample_that_cannot_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "kind"),
+    ("act", "kind", "told"),
     [
-        (wait_in_vain, RuntimeError),
-        (run_a_sample_that_cannot_fit, Infeasible),
-        (roll_out_a_sample_that_cannot_fit, Infeasible),
+        (wait_in_vain, RuntimeError, "nobody generates"),
+        (run_a_sample_that_cannot_fit, Infeasible, "KV cache"),
+        (roll_out_a_sample_that_cannot_fit, Infeasible, "KV cache"),
     ],
 )
-def test_both_refuse_in_the_same_words(both, act, kind):
+def test_both_refuse_in_the_same_words(both, act, kind, told):
     def refused() -> str:
-        with pytest.raises(kind) as error:
+        with pytest.raises(kind, match=told) as error:
             act()
         return str(error.value)
 
@@ -165,13 +165,7 @@ def test_the_kernel_refuses_more_pauses_than_it_has_places_for(kernel):
         engines.pause(100.0, 0.5)
 
 
-def test_an_unknown_kernel_is_an_input_error(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "fortran")
-    with pytest.raises(InputError, match="RLSIM_KERNEL"):
-        implementation()
-
-
-def test_a_library_of_other_sources_is_not_found(kernel, monkeypatch, tmp_path):
+def test_a_library_of_other_sources_is_not_found_and_an_unknown_kernel_refused(kernel, monkeypatch, tmp_path):
     for path in build.FOLDER.iterdir():
         if path.is_file():
             shutil.copy(path, tmp_path)
@@ -180,19 +174,19 @@ def test_a_library_of_other_sources_is_not_found(kernel, monkeypatch, tmp_path):
     with (tmp_path / "pool.c").open("a", encoding="utf-8") as source:
         source.write("/* edited */")
     assert not build.library_path().exists()
+    monkeypatch.setenv(VARIABLE, "fortran")
+    with pytest.raises(InputError, match="RLSIM_KERNEL"):
+        implementation()
 
 
-def test_without_a_compiler_nothing_is_built(monkeypatch, capsys):
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
-    monkeypatch.setattr(shutil, "which", lambda word: None)
-    assert build.build() is None
-    assert "no C compiler" in capsys.readouterr().err
-
-
-def test_sources_that_do_not_compile_leave_no_library(kernel, monkeypatch, tmp_path, capsys):
+def test_without_a_compiler_or_from_sources_that_do_not_compile_nothing_is_built(kernel, monkeypatch, tmp_path, capsys):
     (tmp_path / "broken.c").write_text("int main(", encoding="utf-8")
     monkeypatch.setattr(build, "FOLDER", tmp_path)
     assert build.build() is None
     assert "does not compile" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["broken.c"]
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda word: None)
+    assert build.build() is None
+    assert "no C compiler" in capsys.readouterr().err
