@@ -39,17 +39,23 @@ def test_scalars_of_event_files(form: Callable[[float], bytes], tmp_path: Path) 
     assert values(log, "step") == [101, 102, 103, 104, 105] and values(log, "train") == [30.5] * 5
 
 
-def test_a_folder_is_one_run_and_a_repeated_step_counts_as_told_last(tmp_path: Path) -> None:
+def test_repeated_steps_long_and_damaged_records_are_told(tmp_path: Path) -> None:
     for number, steps in ((1, (1, 2, 3)), (2, (3, 4))):
         content = event_file(event(n, {STEP: simple(10.0 * number)}) for n in steps)
         (tmp_path / f"events.out.tfevents.{number}.host").write_bytes(content)
     assert values(read_log(tmp_path), "step") == [10, 10, 20, 20]
-
-
-def test_long_records_are_passed_over(tmp_path: Path) -> None:
     image = event(1, {"image": counted(4, b"\0" * (SCALAR_BYTES + 1))})
-    log = read(tmp_path / "events", event_file([image, event(1, {STEP: simple(5.0)})]))
+    log = read(tmp_path / "long", event_file([image, event(1, {STEP: simple(5.0)})]))
     assert values(log, "step") == [5]
+    with pytest.raises(InputError, match="record 4: its check sum"):
+        read(tmp_path / "data", damaged()["data"])
+    with pytest.raises(InputError, match="record 2: its check sum"):
+        read(tmp_path / "length", damaged()["length"])
+    with pytest.raises(InputError, match="record 4: the file is cut short"):
+        read(tmp_path / "cut", damaged()["cut"])
+    data = frame(event(7, {STEP: simple(1.0)}))
+    content = event_file([]) + data * (2**20 // len(data))
+    assert values(read(tmp_path / "many", content), "step") == [1]
 
 
 def damaged() -> dict[str, bytes]:
@@ -87,25 +93,10 @@ def test_damaged_event_files_are_one_message(name: str, run: Command, tmp_path: 
     assert "\x1b" not in err and not (tmp_path / "found").exists()
 
 
-def test_which_record_is_damaged_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="record 4: its check sum"):
-        read(tmp_path / "data", damaged()["data"])
-    with pytest.raises(InputError, match="record 2: its check sum"):
-        read(tmp_path / "length", damaged()["length"])
-    with pytest.raises(InputError, match="record 4: the file is cut short"):
-        read(tmp_path / "cut", damaged()["cut"])
-
-
-def test_many_records_are_read_in_seconds(tmp_path: Path) -> None:
-    data = frame(event(7, {STEP: simple(1.0)}))
-    content = event_file([]) + data * (2**20 // len(data))
-    assert values(read(tmp_path / "many", content), "step") == [1]
-
-
 # text
 
 
-def test_wandb_charts_name_the_run_before_the_metric(tmp_path: Path) -> None:
+def test_wandb_phases_and_mlperf_lines(tmp_path: Path) -> None:
     text = (
         f'"Step","my run - {STEP}","my run - {STEP}__MIN","my run - {STEP}__MAX"\n'
         '"1","100.5","1","2"\n"2","","",""\n"3","101.5","1","2"\n'
@@ -114,31 +105,14 @@ def test_wandb_charts_name_the_run_before_the_metric(tmp_path: Path) -> None:
     assert log.steps == (1, 3) and values(log, "step") == [100.5, 101.5]
     with pytest.raises(InputError, match="several runs"):
         read(tmp_path / "two.csv", f"Step,a - {STEP},b - {STEP}\n1,2,3\n")
+    head = "timing/train/"
+    cells = {"total_step_time": 99, "policy_training": 30, "training_prep": 2, "policy_and_reference_logprobs": 8}
+    cells |= {"prepare_for_generation/total": 5, "logprob_inference_prep": 1}
+    text = "step," + ",".join(head + name for name in cells) + "\n3," + ",".join(map(str, cells.values())) + "\n"
+    log = read(tmp_path / "nemo.csv", text)
+    found = {name: log.values[name][0] for name in log.values}
+    assert found == {"step": 99, "train": 32, "logprob": 8, "refit": 6}
 
-
-def test_json_arrays_nested_records_and_lines_of_verl(tmp_path: Path) -> None:
-    rows = [{"_step": n, "timing": {"train": {"total_step_time": 9.0 + n}}} for n in (4, 5)]
-    assert values(read(tmp_path / "a.json", json.dumps(rows)), "step") == [13, 14]
-    lines = "".join(
-        json.dumps({"step": n, "data": {"timing_s/step": 50.0, "timing_s/old_log_prob": 4.0, "timing_s/ref": 3.0}})
-        + "\n"
-        for n in (1, 2)
-    )
-    log = read(tmp_path / "verl.jsonl", lines)
-    assert log.steps == (1, 2) and values(log, "logprob") == [7, 7]
-
-
-def test_console_of_verl(tmp_path: Path) -> None:
-    text = "".join(
-        f"(TaskRunner pid=7) step:{n} - actor/x:5.0 - timing_s/gen:{30 + n}.5 - timing_s/step:60.25 - x:nan\n"
-        for n in (1, 2)
-    )
-    log = read(tmp_path / "console.txt", text)
-    assert log.form == "console of verl" and values(log, "generation") == [31.5, 32.5]
-    assert values(log, "step") == [60.25, 60.25]
-
-
-def test_mlperf_lines_take_numbers_and_mappings(tmp_path: Path) -> None:
     def line(key: str, value: object, **metadata: object) -> str:
         told = {"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": key, "value": value}
         return f"0: :::MLLOG {json.dumps({**told, 'metadata': metadata})}\n"
@@ -151,14 +125,23 @@ def test_mlperf_lines_take_numbers_and_mappings(tmp_path: Path) -> None:
     assert values(log, "step") == [345.9, 350.5] and np.isnan(log.values["refit"][1])
 
 
-def test_phases_are_sums_of_their_timers(tmp_path: Path) -> None:
-    head = "timing/train/"
-    cells = {"total_step_time": 99, "policy_training": 30, "training_prep": 2, "policy_and_reference_logprobs": 8}
-    cells |= {"prepare_for_generation/total": 5, "logprob_inference_prep": 1}
-    text = "step," + ",".join(head + name for name in cells) + "\n3," + ",".join(map(str, cells.values())) + "\n"
-    log = read(tmp_path / "nemo.csv", text)
-    found = {name: log.values[name][0] for name in log.values}
-    assert found == {"step": 99, "train": 32, "logprob": 8, "refit": 6}
+def test_json_arrays_nested_records_and_lines_and_console_of_verl(tmp_path: Path) -> None:
+    rows = [{"_step": n, "timing": {"train": {"total_step_time": 9.0 + n}}} for n in (4, 5)]
+    assert values(read(tmp_path / "a.json", json.dumps(rows)), "step") == [13, 14]
+    lines = "".join(
+        json.dumps({"step": n, "data": {"timing_s/step": 50.0, "timing_s/old_log_prob": 4.0, "timing_s/ref": 3.0}})
+        + "\n"
+        for n in (1, 2)
+    )
+    log = read(tmp_path / "verl.jsonl", lines)
+    assert log.steps == (1, 2) and values(log, "logprob") == [7, 7]
+    text = "".join(
+        f"(TaskRunner pid=7) step:{n} - actor/x:5.0 - timing_s/gen:{30 + n}.5 - timing_s/step:60.25 - x:nan\n"
+        for n in (1, 2)
+    )
+    log = read(tmp_path / "console.txt", text)
+    assert log.form == "console of verl" and values(log, "generation") == [31.5, 32.5]
+    assert values(log, "step") == [60.25, 60.25]
 
 
 HOSTILE = {
