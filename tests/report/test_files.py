@@ -24,7 +24,7 @@ FACTS = {
 }
 
 
-def test_writes_the_four_files_of_the_contract(answer, tmp_path):
+def test_the_four_files_hold_spans_counters_and_names(answer, tmp_path):
     made = answer("sync")
     write_out(made, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(NAMES)
@@ -32,6 +32,22 @@ def test_writes_the_four_files_of_the_contract(answer, tmp_path):
     assert (tmp_path / "scenario.yaml").read_text() == made.resolved_scenario
     assert json.loads((tmp_path / "timeline.json").read_text())["otherData"]["digest"] == made.digest
     assert (tmp_path / "phases.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    events = events_of(answer("async"))
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert processes == {1: "baseline: autoregressive", 2: "candidate: EAGLE-3, k=3, acceptance length 2.77"}
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert set(threads.values()) >= {"trainer", "generator"}
+    assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} == set(threads)
+    made = answer("sync")
+    slices = [e for e in events_of(made) if e["ph"] == "X" and e["pid"] == 2]
+    assert len(slices) == len(made.candidate.spans)
+    train = next(e for e in slices if e["cat"] == "train")
+    span = next(s for s in made.candidate.spans if s.phase == "train_s")
+    assert train["ts"] == pytest.approx(span.start_s * 1e6, abs=1e-3)
+    assert train["dur"] == pytest.approx((span.end_s - span.start_s) * 1e6, abs=2e-3)
+    counters = [e for e in events_of(made) if e["ph"] == "C" and e["pid"] == 1]
+    assert [e["args"]["value"] for e in counters] == list(made.baseline.curves[0].values)
+    assert {e["name"] for e in counters} == {"running sequences"}
 
 
 @pytest.mark.parametrize(("case", "more"), [("sync", {"replica_imbalance"}), ("async", set())])
@@ -67,7 +83,7 @@ def events_of(projection):
     return json.loads(timeline_json(projection))["traceEvents"]
 
 
-def test_every_event_has_what_the_format_asks(projection):
+def test_every_event_has_what_the_format_asks_and_slices_of_a_thread_nest_or_follow_each_other(projection):
     for event in events_of(projection):
         assert event["ph"] in {"M", "X", "C"}
         assert {"name", "pid", "tid", "args"} <= event.keys()
@@ -76,35 +92,6 @@ def test_every_event_has_what_the_format_asks(projection):
         if event["ph"] == "X":
             assert event["dur"] >= 0
             assert set(event["args"]) == {"step", "detail"}
-
-
-def test_processes_and_threads_are_named(answer):
-    events = events_of(answer("async"))
-    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert processes == {1: "baseline: autoregressive", 2: "candidate: EAGLE-3, k=3, acceptance length 2.77"}
-    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert set(threads.values()) >= {"trainer", "generator"}
-    assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} == set(threads)
-
-
-def test_no_span_is_lost_and_times_are_microseconds(answer):
-    made = answer("sync")
-    slices = [e for e in events_of(made) if e["ph"] == "X" and e["pid"] == 2]
-    assert len(slices) == len(made.candidate.spans)
-    train = next(e for e in slices if e["cat"] == "train")
-    span = next(s for s in made.candidate.spans if s.phase == "train_s")
-    assert train["ts"] == pytest.approx(span.start_s * 1e6, abs=1e-3)
-    assert train["dur"] == pytest.approx((span.end_s - span.start_s) * 1e6, abs=2e-3)
-
-
-def test_counters_follow_the_curves(answer):
-    made = answer("sync")
-    counters = [e for e in events_of(made) if e["ph"] == "C" and e["pid"] == 1]
-    assert [e["args"]["value"] for e in counters] == list(made.baseline.curves[0].values)
-    assert {e["name"] for e in counters} == {"running sequences"}
-
-
-def test_slices_of_a_thread_nest_or_follow_each_other(projection):
     threads = defaultdict(list)
     for event in events_of(projection):
         if event["ph"] == "X":

@@ -163,19 +163,15 @@ def test_a_wrong_timeline_is_left_out_and_told(content: str, copied: Results) ->
     assert "Left out" in said and "timeline.json" in said
 
 
-def test_an_endless_timeline_is_left_out(copied: Results) -> None:
-    folder = copied("async")
-    (folder / "timeline.json").write_text("[" + "1," * 60_000_000)
-    assert "larger than 64 MiB" in checked(report(folder)).said()
-
-
-def test_a_timeline_of_many_spans_stays_small(copied: Results) -> None:
+def test_a_timeline_of_many_spans_stays_small_and_an_endless_one_is_left_out(copied: Results) -> None:
     folder = copied("async")
     document = json.loads((folder / "timeline.json").read_text())
     trainer = [event for event in document["traceEvents"] if event["ph"] == "X" and event["tid"] == 1]
     document["traceEvents"] += [{**trainer[-1], "dur": 1 + i % 7, "tid": 2 + i % 9} for i in range(50_000)]
     (folder / "timeline.json").write_text(json.dumps(document))
     assert len(report(folder)) < 1_500_000
+    (folder / "timeline.json").write_text("[" + "1," * 60_000_000)
+    assert "larger than 64 MiB" in checked(report(folder)).said()
 
 
 def test_a_link_out_of_the_folder_is_not_followed(copied: Results, tmp_path: Path, run: Run) -> None:
@@ -203,7 +199,7 @@ def test_a_folder_without_results_is_one_message(words: tuple[str, ...], naming:
     assert (code, out) == (2, "") and naming in err and err.count("\n") == 1
 
 
-def test_a_page_never_replaces_results(copied: Results, run: Run) -> None:
+def test_a_page_never_replaces_results_and_another_format_is_told(copied: Results, run: Run) -> None:
     folder = copied("blame")
     before = (folder / "blame.json").read_bytes()
     assert run("report", folder, "-o", folder / "blame.json")[0] == 2
@@ -211,10 +207,6 @@ def test_a_page_never_replaces_results(copied: Results, run: Run) -> None:
     assert (folder / "blame.json").read_bytes() == before
     assert run("report", folder, "-o", folder / "deep" / "page.html")[0] == 0
     assert sorted(path.name for path in (folder / "deep").iterdir()) == ["page.html"]
-
-
-def test_another_format_is_told(copied: Results, run: Run) -> None:
-    folder = copied("blame")
     path = folder / "blame.json"
     path.write_text(path.read_text().replace("rlsim.blame/1", "rlsim.blame/9"))
     code, _, err = run("report", folder)
@@ -281,7 +273,9 @@ def test_every_kind_has_a_page_that_says_what_matters(name: str, results: Result
         assert words in page.said()
 
 
-def test_the_page_says_what_the_terminal_says(results: Results, run: Callable[..., tuple[int, str, str]]) -> None:
+def test_the_page_says_what_the_terminal_says(
+    results: Results, run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     folder = results("projection")
     _, told, _ = run("project", folder / "scenario.yaml", "--brief")
     said = " ".join(checked(report(folder)).said().split())
@@ -289,44 +283,31 @@ def test_the_page_says_what_the_terminal_says(results: Results, run: Callable[..
     assert headline in said
     assumptions = json.loads((folder / "projection.json").read_text())["assumptions"]
     assert assumptions and all(each in said for each in assumptions)
-
-
-def test_numbers_stand_in_the_tables_beside_the_charts(results: Results) -> None:
     folder = results("async")
     arm = json.loads((folder / "projection.json").read_text())["candidate"]
     said = checked(report(folder)).said()
     assert f"{arm['tokens']['generated']:,.0f}" in said
     for age, share in arm["staleness"].items():
         assert age in said and f"{100 * share:,.1f} %" in said
-
-
-def test_several_results_in_one_folder_make_one_page(copied: Results, results: Results) -> None:
-    folder = copied("async")
-    (folder / "blame.json").write_bytes((results("blame") / "blame.json").read_bytes())
-    page = checked(report(folder))
-    assert "Where a step's time goes" in page.said() and "What GPUs wait for" in page.said()
-
-
-def test_same_folder_same_bytes(results: Results, tmp_path: Path) -> None:
     first, second = (write_report(results("async"), tmp_path / name).read_bytes() for name in ("a.html", "b.html"))
     assert first == second
-
-
-def test_a_projection_without_its_companions_still_has_a_page(copied: Results) -> None:
-    folder = copied("async")
-    (folder / "timeline.json").unlink()
-    (folder / "scenario.yaml").unlink()
-    said = checked(report(folder)).said()
-    assert "asynchronous" in said and "Sequences that run" not in said
-
-
-def test_a_timeline_comes_back_from_its_file_in_the_last_steps_of_the_trainer(results: Results) -> None:
     arms = read_timeline(results("async") / "timeline.json")
     assert set(arms) == {"baseline", "candidate"}
     for arm in arms.values():
         start, end = window_of(span for span in arm["spans"] if span.actor == "trainer")
         assert all(span.start_s < end and span.end_s > start for span in arm["spans"])
         assert {curve.name for curve in arm["curves"]} == {"running sequences"}
+
+
+def test_several_results_make_one_page_and_one_without_companions_too(copied: Results, results: Results) -> None:
+    folder = copied("async")
+    (folder / "blame.json").write_bytes((results("blame") / "blame.json").read_bytes())
+    page = checked(report(folder))
+    assert "Where a step's time goes" in page.said() and "What GPUs wait for" in page.said()
+    (folder / "timeline.json").unlink()
+    (folder / "scenario.yaml").unlink()
+    said = checked(report(folder)).said()
+    assert "asynchronous" in said and "Sequences that run" not in said
 
 
 def test_the_page_of_a_large_projection_is_small(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:

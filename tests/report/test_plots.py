@@ -35,29 +35,12 @@ def page_of(projection):
     return figure
 
 
-def test_png_is_a_readable_picture_with_content(projection, tmp_path):
+def test_the_picture_has_content_and_says_scenario_candidate_and_what_bars_are(projection, tmp_path):
     image = pixels(projection, tmp_path)
     assert image.shape[1] == phases_plot.WIDTH_IN * DPI
     assert image.shape[0] > 500
     assert share_of(image, "#ffffff") > 0.4
     assert sum(share_of(image, color) for color in PHASE_COLORS.values()) > 0.02
-
-
-def test_bars_have_the_length_of_their_phases_and_whiskers_that_of_the_step(answer):
-    made = answer("sync")
-    bars = page_of(made).axes[0]
-    drawn = sorted(patch.get_width() for patch in bars.patches if patch.get_facecolor()[3] == 1)
-    phases = [arm.phases[name].mean for arm in (made.baseline, made.candidate) for name in PHASE_NAMES]
-    assert drawn == pytest.approx(sorted(phases))
-    whiskers = [(line[0][0], line[1][0]) for bar in bars.collections for line in bar.get_segments()]
-    expected = [(arm.step_s.low, arm.step_s.high) for arm in (made.baseline, made.candidate)]
-    assert np.array(whiskers) == pytest.approx(np.array(expected))
-
-
-PHASE_NAMES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
-
-
-def test_the_title_names_scenario_and_candidate_and_bars_say_what_they_are(projection):
     figure = page_of(projection)
     texts = [text.get_text().replace("\n", " ") for text in figure.findobj(matplotlib.text.Text)]
     assert f"{projection.scenario}: {headline(projection)}" in texts
@@ -67,7 +50,15 @@ def test_the_title_names_scenario_and_candidate_and_bars_say_what_they_are(proje
     assert ("first step of the first replication alone" in told) is not projection.asynchronous
 
 
-def test_same_projection_same_bytes_whatever_the_users_style(answer, tmp_path):
+def test_bars_have_their_lengths_and_the_same_bytes_whatever_the_style(answer, tmp_path):
+    made = answer("sync")
+    bars = page_of(made).axes[0]
+    drawn = sorted(patch.get_width() for patch in bars.patches if patch.get_facecolor()[3] == 1)
+    phases = [arm.phases[name].mean for arm in (made.baseline, made.candidate) for name in PHASE_NAMES]
+    assert drawn == pytest.approx(sorted(phases))
+    whiskers = [(line[0][0], line[1][0]) for bar in bars.collections for line in bar.get_segments()]
+    expected = [(arm.step_s.low, arm.step_s.high) for arm in (made.baseline, made.candidate)]
+    assert np.array(whiskers) == pytest.approx(np.array(expected))
     first, second = tmp_path / "a.png", tmp_path / "b.png"
     save_picture(phases_figure(answer("sync")), first)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
@@ -75,6 +66,9 @@ def test_same_projection_same_bytes_whatever_the_users_style(answer, tmp_path):
         assert matplotlib.rcParams["font.size"] == 30
     assert first.read_bytes() == second.read_bytes()
     assert b"Date" not in first.read_bytes()[:400]
+
+
+PHASE_NAMES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 
 
 def test_no_text_overlaps_another_or_leaves_the_page(projection):
@@ -104,14 +98,11 @@ def overlap(first, second):
     return min(wide, high)
 
 
-def test_a_long_curve_is_thinned_and_keeps_its_ends():
+def test_a_long_curve_is_thinned_keeps_its_ends_and_in_a_window_its_values():
     times = tuple(np.linspace(0.0, 10.0, 50_000))
     shown, values = phases_plot._in_view(Curve("running", times, times), None)
     assert len(shown) <= 2 * phases_plot.MOST_POINTS
     assert (shown[0], shown[-1], values[-1]) == (0.0, 10.0, 10.0)
-
-
-def test_a_curve_in_a_window_holds_its_values_from_start_to_end():
     shown, values = phases_plot._in_view(Curve("running", (0.0, 4.0, 9.0), (5.0, 3.0, 1.0)), (2.0, 8.0))
     assert (list(shown), list(values)) == ([0.0, 2.0, 6.0], [5.0, 3.0, 3.0])
 
