@@ -5,10 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from rlsim.cli.commands import app_of
-from rlsim.errors import InputError
 from rlsim.loading.explain import ONE_STEP, explain
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.keys import all_keys, keys_named
@@ -18,14 +15,21 @@ from rlsim.schema.scenario import Scenario
 Run = Callable[..., tuple[int, str, str]]
 
 
-def test_every_key_has_a_type_and_a_meaning() -> None:
+def test_every_key_has_a_type_and_a_meaning_and_every_command_with_a_scenario_a_name() -> None:
     for key in all_keys():
         assert is_key(key.dotted, Scenario)
         assert key.kind and "typing" not in key.kind and "class" not in key.kind, key
         assert key.description or key.dotted.endswith(".kind"), key
+    takes = {
+        command.callback.__name__
+        for command in app_of().registered_commands
+        if command.callback is not None and "words" in inspect.signature(command.callback).parameters
+    }
+    # explain names what the others use, import has words of its own, export simulates nothing.
+    assert takes - {"explain", "import_config", "export"} == set(ONE_STEP)
 
 
-def test_bounds_defaults_and_kinds_are_those_of_the_schema() -> None:
+def test_keys_tell_bounds_defaults_sources_and_what_set_their_value(tmp_path: Path) -> None:
     (key,) = keys_named("speculation.draft_length")
     assert (key.kind, key.bounds, key.default) == ("whole number", "at least 0, at most 32", "0")
     (name,) = keys_named("name")
@@ -35,9 +39,12 @@ def test_bounds_defaults_and_kinds_are_those_of_the_schema() -> None:
         *("LognormalLength", "QuantileLength", "TraceLength")
     ]
     assert keys_named("nothing") == ()
-
-
-def test_the_value_in_a_scenario_and_what_set_it(tmp_path: Path) -> None:
+    assert explain("run.faults.restart_s").commands == ("run",)
+    assert explain("question").commands == ()
+    assert explain("engine.tensor_parallel").searched and explain("loop.poll_s").commands == ONE_STEP
+    assert explain("cluster.num_gpus").source == "none: it must be given"
+    assert "calibration/engines" in explain("simulation.engine_parameters").source
+    assert explain("loop").below[:2] == ("loop.mode", "loop.style")
     child = tmp_path / "child.yaml"
     child.write_text("extends: quickstart\nengine:\n  tensor_parallel: 2\n")
     parent = load_scenario("quickstart")
@@ -53,30 +60,6 @@ def test_the_value_in_a_scenario_and_what_set_it(tmp_path: Path) -> None:
     assert value == str(parent.model.num_layers) and "quickstart.yaml, line" in origin
     assert told("engine.version") == ("null", "the default")
     assert explain("engine.version", str(child)).current.resolved == parent.engine_version
-
-
-def test_commands_and_sources() -> None:
-    assert explain("run.faults.restart_s").commands == ("run",)
-    assert explain("question").commands == ()
-    assert explain("engine.tensor_parallel").searched and explain("loop.poll_s").commands == ONE_STEP
-    assert explain("cluster.num_gpus").source == "none: it must be given"
-    assert "calibration/engines" in explain("simulation.engine_parameters").source
-    assert explain("loop").below[:2] == ("loop.mode", "loop.style")
-
-
-def test_every_command_that_takes_a_scenario_is_named() -> None:
-    takes = {
-        command.callback.__name__
-        for command in app_of().registered_commands
-        if command.callback is not None and "words" in inspect.signature(command.callback).parameters
-    }
-    # explain names what the others use, import has words of its own, export simulates nothing.
-    assert takes - {"explain", "import_config", "export"} == set(ONE_STEP)
-
-
-def test_a_typo_is_answered_with_the_nearest_key() -> None:
-    with pytest.raises(InputError, match=r"unknown key 'engine.tensor_paralel'; did you mean 'engine.tensor_parallel'"):
-        explain("engine.tensor_paralel")
 
 
 def test_the_command(run: Run) -> None:

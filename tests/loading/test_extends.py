@@ -24,15 +24,19 @@ def child(folder: Path, text: str, name: str = "child.yaml") -> Path:
     return path
 
 
-def test_a_child_changes_what_it_names_and_keeps_the_rest_as_set_does(small: Path) -> None:
+def test_children_change_what_they_name_and_keep_the_rest(small: Path, tmp_path: Path) -> None:
     path = child(small.parent, "extends: small.yaml\nspeculation: {draft_length: 5}\ncluster:\n  num_gpus: 16\n")
     changed = load_scenario(small, ["speculation.draft_length=5", "cluster.num_gpus=16"])
     assert load_scenario(path).model_dump(exclude={"question"}) == changed.model_dump(exclude={"question"})
     assert scenario_digest(load_scenario(path)) == scenario_digest(changed)
     assert load_scenario(path).question == "small with speculation.draft_length=5, cluster.num_gpus=16"
-
-
-def test_a_bundled_parent_a_replaced_list_a_null_and_a_name_of_its_own(tmp_path: Path) -> None:
+    check = jsonschema.Draft202012Validator(scenario_json_schema())
+    whole = yaml.safe_load(SMALL)
+    assert check.is_valid(whole)
+    assert check.is_valid({"extends": "quickstart", "workload": {"prompts_per_step": 8}})
+    assert not check.is_valid({name: value for name, value in whole.items() if name != "cluster"})
+    assert not check.is_valid({**whole, "workload": {"prompts_per_step": 8}})
+    assert not check.is_valid({"extends": "quickstart", "workload": {"prompt_per_step": 8}})
     text = "extends: quickstart\nname: mine\nquestion: And mine?\nworkload:\n  response_tokens: {mean_tokens: 900}\n"
     found = load_scenario(child(tmp_path, text))
     parent = load_scenario("quickstart")
@@ -44,16 +48,10 @@ def test_a_bundled_parent_a_replaced_list_a_null_and_a_name_of_its_own(tmp_path:
     fewer = "extends: rates.yaml\nspeculation: {draft_length: 2, position_acceptance: [0.9, 0.5]}\n"
     assert load_scenario(base).speculation.position_acceptance == (0.8, 0.6, 0.4)
     assert load_scenario(child(tmp_path, fewer)).speculation.position_acceptance == (0.9, 0.5)
-
-
-def test_another_kind_of_length_keeps_none_of_the_old_keys_and_an_empty_mapping_changes_nothing(small: Path) -> None:
     path = child(
         small.parent, "extends: small.yaml\nengine: {}\nworkload: {response_tokens: {kind: constant, tokens: 9}}\n"
     )
     assert load_scenario(path).workload.response_tokens.model_dump() == {"kind": "constant", "tokens": 9}
-
-
-def test_assumptions_fall_where_the_child_changes_what_they_speak_of(small: Path) -> None:
     small.write_text(SMALL + ASSUMED)
     path = child(small.parent, "extends: small.yaml\nspeculation: {acceptance_length: 3}\nassumptions: [mine]\n")
     assert [one.text for one in load_scenario(path).assumptions] == ["lengths are guessed", "a plain one", "mine"]
@@ -93,7 +91,10 @@ def test_cycles_depth_and_missing_parents_are_refused(tmp_path: Path) -> None:
     assert "unknown key 'extends'" in message("quickstart", "extends=quickstart")
 
 
-def test_messages_name_the_place_in_the_file_that_holds_the_key(small: Path) -> None:
+def test_messages_name_the_place_in_the_file_that_holds_the_key_or_what_an_override_replaces(small: Path) -> None:
+    told = message(small, "workload.prompts_per_step=0")
+    assert "in place of line 6, column 3: workload.prompts_per_step: must be at least 1, got 0" in told
+    assert "line" not in message(small, "engine.tensor_parallel=0")
     path = child(small.parent, "extends: small.yaml\nengine:\n  tensor_parallel: 0\n")
     assert message(path).startswith(f"{path}: line 3, column 3: engine.tensor_parallel: must be at least 1, got 0")
     small.write_text(SMALL.replace("mean_tokens: 400", "mean_tokens: -4"))
@@ -104,19 +105,3 @@ def test_messages_name_the_place_in_the_file_that_holds_the_key(small: Path) -> 
     assert message(small).startswith(f"{small}: line 2, column 1: model: unknown model 'qwen3-9b'")
     small.write_text(SMALL + "assumptions:\n  - fine\n  - {text: bad, keys: [engine.x]}\n")
     assert f"{small}: line 13, column 5: assumptions[1]: unknown key 'engine.x'" in message(small)
-
-
-def test_messages_about_an_override_name_the_place_of_what_it_replaces(small: Path) -> None:
-    told = message(small, "workload.prompts_per_step=0")
-    assert "in place of line 6, column 3: workload.prompts_per_step: must be at least 1, got 0" in told
-    assert "line" not in message(small, "engine.tensor_parallel=0")
-
-
-def test_the_schema_takes_children_and_still_requires_of_others_what_they_need(small: Path) -> None:
-    check = jsonschema.Draft202012Validator(scenario_json_schema())
-    whole = yaml.safe_load(SMALL)
-    assert check.is_valid(whole)
-    assert check.is_valid({"extends": "quickstart", "workload": {"prompts_per_step": 8}})
-    assert not check.is_valid({name: value for name, value in whole.items() if name != "cluster"})
-    assert not check.is_valid({**whole, "workload": {"prompts_per_step": 8}})
-    assert not check.is_valid({"extends": "quickstart", "workload": {"prompt_per_step": 8}})
