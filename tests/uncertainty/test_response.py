@@ -1,4 +1,4 @@
-"""Intervals of answers: one for one question, common draws, wider where nothing was measured."""
+"""Intervals of answers, slopes of what they rest on, and the step's response to factors beside simulated steps."""
 
 import math
 from dataclasses import replace
