@@ -82,9 +82,16 @@ def test_folder_and_wheel_give_the_same_tables(package: Path, wheel: Path, tmp_p
     one, other = (sorted((tmp_path / name).rglob("*.*")) for name in ("a", "b"))
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
     assert len(one) == 6
+    folder = tmp_path / "toy" / "sglang"
+    folder.mkdir(parents=True)
+    before = "schema: rlsim.tables/1\nsource: {package: aiconfigurator-core}\n"
+    (folder / METADATA).write_text(before)
+    import_tables("toy", "sglang", tmp_path, package)
+    assert (folder / METADATA).read_text() == before
+    assert yaml.safe_load((folder / "aisimulate.yaml").read_text())["source"]["license"] == "Apache-2.0"
 
 
-def test_rows_come_back_in_seconds(package: Path, tmp_path: Path) -> None:
+def test_rows_come_back_in_seconds_blocks_with_and_without_an_indexer_told_apart(package: Path, tmp_path: Path) -> None:
     import_tables("toy", "sglang", tmp_path, package)
     tables = OperatorTables.load("toy", "sglang", tmp_path)
     assert tables.metadata["source"]["package"] == "aisimulate"
@@ -97,11 +104,6 @@ def test_rows_come_back_in_seconds(package: Path, tmp_path: Path) -> None:
     assert wider.seconds[0] == pytest.approx(40e-6, rel=1e-3)
     shift = tables.at(files.CONVOLUTION_DECODE, (4,), 2 * 2 * 128 + 8 * 128, np.array([4.0]))
     assert shift is not None and shift.seconds[0] == pytest.approx(2e-6, rel=1e-3)
-
-
-def test_blocks_with_and_without_an_indexer_are_told_apart(package: Path, tmp_path: Path) -> None:
-    import_tables("toy", "sglang", tmp_path, package)
-    tables = OperatorTables.load("toy", "sglang", tmp_path)
     batch, context = np.array([64.0]), np.array([8192.0])
     ranking, reusing = (
         tables.sparse_decode_s(SparseShape(6144, indexer, 8, "fp8_block", "fp8"), batch, context)
@@ -114,23 +116,11 @@ def test_blocks_with_and_without_an_indexer_are_told_apart(package: Path, tmp_pa
     assert tables.sparse_decode_s(SparseShape(4096, True, 8, "fp8_block", "fp8"), batch, context) is None
 
 
-def test_tables_that_were_there_keep_their_record(package: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "toy" / "sglang"
-    folder.mkdir(parents=True)
-    before = "schema: rlsim.tables/1\nsource: {package: aiconfigurator-core}\n"
-    (folder / METADATA).write_text(before)
-    import_tables("toy", "sglang", tmp_path, package)
-    assert (folder / METADATA).read_text() == before
-    assert yaml.safe_load((folder / "aisimulate.yaml").read_text())["source"]["license"] == "Apache-2.0"
-
-
 @pytest.mark.parametrize(
     ("system", "backend", "message"),
     [("nowhere", "sglang", "no system 'nowhere'"), ("toy", "trtllm", "declares no version of 'trtllm'")],
 )
-def test_what_the_package_lacks_is_one_line(
-    package: Path, tmp_path: Path, system: str, backend: str, message: str
-) -> None:
+def test_what_is_lacking_is_one_line(package: Path, tmp_path: Path, system: str, backend: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
         import_tables(system, backend, tmp_path / "out", package)
     assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
