@@ -54,10 +54,8 @@ def test_every_fault_runs_or_is_impossible_somewhere(name: str) -> None:
 
 def test_a_healthy_run_is_healthy_and_expected_is_what_project_answers() -> None:
     """NVIDIA-NeMo/RL issue 959: the autoregressive arm of the quickstart."""
-    found = check(
-        load_scenario("quickstart", ["k=0"]),
-        {"step": 114.0, "generation": 57.0, "logprob": 18.0, "train": 27.5, "refit": 6.5},
-    )
+    found = check(load_scenario("quickstart", ["k=0"]),
+                  {"step": 114.0, "generation": 57.0, "logprob": 18.0, "train": 27.5, "refit": 6.5})  # fmt: skip
     assert found.likely_healthy
     verdicts = [one.verdict for one in found.phases]  # of five intervals that hold 90 %, one may miss
     assert found.step.verdict == "as expected" and verdicts.count("as expected") >= 4
@@ -105,10 +103,8 @@ def test_groups_hold_what_agrees_and_figures_tell_alike_faults_apart(quickstart:
     assert set(busy.figures) <= set(figures())
     plain = check(scenario, busy.phases, 0.05, quickstart)
     told = check(scenario, {**busy.phases, "iteration_s": busy.figures["iteration_s"]}, 0.05, quickstart)
-    before, after = (
-        sum(one.probability for group in found.groups for one in group.members if one.name == "busy_host")
-        for found in (plain, told)
-    )
+    before, after = (sum(one.probability for group in found.groups for one in group.members if one.name == "busy_host")
+                     for found in (plain, told))  # fmt: skip
     assert after > max(before, 0.8)
     assert plain.tests
 
@@ -239,10 +235,8 @@ def test_a_frameworks_configuration_and_a_log_are_taken(capsys: pytest.CaptureFi
     assert told["mode"] == "async"
     assert told["source"].startswith("imported from nemo-rl's")
     log = tmp_path / "train.jsonl"
-    rows = [
-        {"step": i, "timing_s/step": 150 + i % 3, "timing_s/gen": 90 + i % 2, "timing_s/update_actor": 29.0}
-        for i in range(12)
-    ]
+    rows = [{"step": i, "timing_s/step": 150 + i % 3, "timing_s/gen": 90 + i % 2, "timing_s/update_actor": 29.0}
+            for i in range(12)]  # fmt: skip
     log.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(SystemExit) as end:
         main(["check", "quickstart", "--log", str(log), "--json"])

@@ -125,16 +125,13 @@ def test_good_rows_are_kept_thinned_and_tell_origin_and_licence(package: Path, t
     assert fitted is not None and fitted.floor_s == pytest.approx(3e-6, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("reason", "bad"),
-    [
-        ("latency is not a positive finite number", gemm_row(64, 1024, 2048, latency=float("nan"))),
-        ("latency is not a positive finite number", gemm_row(64, 1024, 2048, latency=-1.0)),
-        ("faster than the datasheet allows", gemm_row(4096, 4096, 2048, latency=2 * 4096**2 * 2048 / PEAK * 1e3 * 0.9)),
-        ("slower than larger m", gemm_row(1, 4096, 2048, "fp8", latency=0.05)),
-        ("slower than the work grows with m", gemm_row(16384, 4096, 2048, latency=0.6)),
-    ],
-)
+@pytest.mark.parametrize(("reason", "bad"), [
+    ("latency is not a positive finite number", gemm_row(64, 1024, 2048, latency=float("nan"))),
+    ("latency is not a positive finite number", gemm_row(64, 1024, 2048, latency=-1.0)),
+    ("faster than the datasheet allows", gemm_row(4096, 4096, 2048, latency=2 * 4096**2 * 2048 / PEAK * 1e3 * 0.9)),
+    ("slower than larger m", gemm_row(1, 4096, 2048, "fp8", latency=0.05)),
+    ("slower than the work grows with m", gemm_row(16384, 4096, 2048, latency=0.6)),
+])  # fmt: skip
 def test_one_bad_row_is_rejected_with_its_reason(package: Path, tmp_path: Path, reason: str, bad: Row) -> None:
     with_rows(package, [bad])
     report, tables = imported(package, tmp_path)
@@ -169,13 +166,9 @@ def test_plateaus_and_outliers_are_rejected_and_the_rest_kept(package: Path, tmp
 def moe_rows(dtypes: dict[str, float], balanced_of: dict[int, float] | None = None) -> list[Row]:
     """EP1 and EP2; balanced_of: factors on the balanced rows of either."""
     factors = {("balanced", ep): factor for ep, factor in (balanced_of or {}).items()}
-    return [
-        moe_row(tokens, dtype, distribution, ep, slower * factors.get((distribution, ep), 1.0))
-        for dtype, slower in dtypes.items()
-        for distribution in ("balanced", "power_law_1.01")
-        for ep in (1, 2)
-        for tokens in (1, 8, 64, 128, 512, 2048)
-    ]
+    return [moe_row(tokens, dtype, distribution, ep, slower * factors.get((distribution, ep), 1.0))
+            for dtype, slower in dtypes.items() for distribution in ("balanced", "power_law_1.01") for ep in (1, 2)
+            for tokens in (1, 8, 64, 128, 512, 2048)]  # fmt: skip
 
 
 def test_rows_of_experts_that_cannot_be_are_rejected(package: Path, tmp_path: Path) -> None:

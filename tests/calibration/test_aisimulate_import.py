@@ -44,19 +44,13 @@ def package(tmp_path: Path) -> Path:
     sparse.mkdir(parents=True)
     rows = [rule_row("generation", "fused_recurrent_packed", b, 1, 0.004 + 0.001 * b) for b in BATCHES]
     rows += [rule_row("generation", "causal_conv1d_update", b, 1, 0.002) for b in BATCHES]
-    rows += [
-        rule_row("context", kernel, b, p, base + each * b * p)
-        for kernel, base, each in (("chunk_gated_delta_rule", 0.02, 1e-5), ("causal_conv1d_fn", 0.002, 1e-6))
-        for b in BATCHES
-        for p in PROMPTS
-    ]
+    rows += [rule_row("context", kernel, b, p, base + each * b * p)
+             for kernel, base, each in (("chunk_gated_delta_rule", 0.02, 1e-5), ("causal_conv1d_fn", 0.002, 1e-6))
+             for b in BATCHES for p in PROMPTS]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(rows), rule / "gdn_perf.parquet")
-    cached = [
-        sparse_row(op, b, step, 0.05 + 1e-4 * b + 1e-8 * b * step * of)
-        for op, of in (("dsa_generation_module", 2.0), ("dsa_generation_module_skip_indexer", 1.0))
-        for b in BATCHES
-        for step in (2, 1024, 2048, 4096, 8192, 5000)
-    ]
+    cached = [sparse_row(op, b, step, 0.05 + 1e-4 * b + 1e-8 * b * step * of)
+              for op, of in (("dsa_generation_module", 2.0), ("dsa_generation_module_skip_indexer", 1.0))
+              for b in BATCHES for step in (2, 1024, 2048, 4096, 8192, 5000)]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(cached), sparse / "dsa_generation_module_perf.parquet")
     gpu = {"mem_bw": 4e12, "bfloat16_tc_flops": 1e15, "fp8_tc_flops": 2e15, "sm_version": 90}
     (systems / "toy.yaml").write_text(yaml.safe_dump({"gpu": gpu, "node": {"intra_node_bw": 4e11}}))
@@ -105,10 +99,8 @@ def test_rows_come_back_in_seconds_blocks_with_and_without_an_indexer_told_apart
     shift = tables.at(files.CONVOLUTION_DECODE, (4,), 2 * 2 * 128 + 8 * 128, np.array([4.0]))
     assert shift is not None and shift.seconds[0] == pytest.approx(2e-6, rel=1e-3)
     batch, context = np.array([64.0]), np.array([8192.0])
-    ranking, reusing = (
-        tables.sparse_decode_s(SparseShape(6144, indexer, 8, "fp8_block", "fp8"), batch, context)
-        for indexer in (True, False)
-    )
+    ranking, reusing = (tables.sparse_decode_s(SparseShape(6144, indexer, 8, "fp8_block", "fp8"), batch, context)
+                        for indexer in (True, False))  # fmt: skip
     assert (ranking.seconds - reusing.seconds)[0] == pytest.approx(1e-11 * 64 * 8192, rel=0.05)
     assert tables.sparse_reach_tokens(SparseShape(6144, True, 8, "fp8_block", "fp8")) == 64 * 8192
     plain = tables.sparse_decode_s(SparseShape(6144, True, 8, "fp8", "fp8"), batch, context)

@@ -180,18 +180,15 @@ def test_missing_files_are_one_message_and_errors_median_and_90th_percentile(tmp
     assert "graph: median error 5.5 %, p90 10.0 % over 10 engine steps" in check_text(check)
 
 
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        ("NVIDIA H200", "h200_sxm"),
-        ("NVIDIA H100 80GB HBM3", "h100_sxm"),
-        ("NVIDIA GB200", "gb200_nvl72"),
-        ("NVIDIA B200", "b200_sxm"),
-        ("NVIDIA A100-SXM4-80GB", "a100_sxm"),
-        ("NVIDIA GeForce RTX 4090", "rtx_4090"),
-        ("NVIDIA GeForce RTX 3090", "geforce_rtx_3090_local"),
-    ],
-)
+@pytest.mark.parametrize(("device", "name"), [
+    ("NVIDIA H200", "h200_sxm"),
+    ("NVIDIA H100 80GB HBM3", "h100_sxm"),
+    ("NVIDIA GB200", "gb200_nvl72"),
+    ("NVIDIA B200", "b200_sxm"),
+    ("NVIDIA A100-SXM4-80GB", "a100_sxm"),
+    ("NVIDIA GeForce RTX 4090", "rtx_4090"),
+    ("NVIDIA GeForce RTX 3090", "geforce_rtx_3090_local"),
+])  # fmt: skip
 def test_profile_names_of_known_and_unknown_devices(device: str, name: str) -> None:
     assert profile_name(device, "cuda") == name
 

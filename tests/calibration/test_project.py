@@ -52,20 +52,15 @@ def test_a_profile_measured_on_this_machine_projects_a_small_model(calibrated: P
     folder = calibrated.parent
     (folder / "config.json").write_text(json.dumps(HUGGINGFACE))
     document = {
-        "name": "tiny on this machine",
-        "model": "config.json",
-        "hardware": "cpu/cpu_local.yaml",
+        "name": "tiny on this machine", "model": "config.json", "hardware": "cpu/cpu_local.yaml",
         "cluster": {"num_gpus": 2},
-        "workload": {
-            "prompts_per_step": 4,
-            "generations_per_prompt": 4,
-            "prompt_tokens": {"kind": "constant", "tokens": 16},
-            "response_tokens": {"kind": "lognormal", "mean_tokens": 48, "log_sigma": 0.5},
-            "max_sequence_tokens": 128,
-        },
+        "workload": {"prompts_per_step": 4, "generations_per_prompt": 4,
+                     "prompt_tokens": {"kind": "constant", "tokens": 16},
+                     "response_tokens": {"kind": "lognormal", "mean_tokens": 48, "log_sigma": 0.5},
+                     "max_sequence_tokens": 128},
         "speculation": {"method": "eagle3", "draft_length": 1, "acceptance_length": 1.6},
         "simulation": {"replications": 2},
-    }
+    }  # fmt: skip
     (folder / "scenario.yaml").write_text(yaml.safe_dump(document))
     told = CliRunner().invoke(app_of(), ["project", str(folder / "scenario.yaml"), "--json"])
     assert told.exit_code == 0, told.output
@@ -91,15 +86,12 @@ def test_messages_that_a_busy_machine_held_up_are_no_link(rate: float) -> None:
 
 # --- Every shipped table is read by a scenario that ships, or is listed here with the reason why it is ----------------
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
-NO_SCENARIO_SHIPS = {
-    "mla_decode": "a model with latent attention (DeepSeek-V3 has a model card)",
-    "mla_prefill": "the same",
-    "mla_decode_kernel": "the same",
-    "mla_prefill_kernel": "the same, of an engine whose module was not measured (SGLang)",
-    "expert_exchange": "experts over several trays of one NVLink domain",
-    "sparse_decode": "a model with sparse attention (GLM-5 has a model card)",
-    "sparse_prefill": "the same",
-}
+NO_SCENARIO_SHIPS = {"mla_decode": "a model with latent attention (DeepSeek-V3 has a model card)",
+                     "mla_prefill": "the same", "mla_decode_kernel": "the same",
+                     "mla_prefill_kernel": "the same, of an engine whose module was not measured (SGLang)",
+                     "expert_exchange": "experts over several trays of one NVLink domain",
+                     "sparse_decode": "a model with sparse attention (GLM-5 has a model card)",
+                     "sparse_prefill": "the same"}  # fmt: skip
 LATENT = (
     "model=deepseek-v3", "cluster.num_gpus=512", "engine.tensor_parallel=32", "engine.expert_parallel=32",
     "trainer.tensor_parallel=8", "trainer.pipeline_parallel=8", "trainer.expert_parallel=64",

@@ -106,15 +106,12 @@ def parts() -> Iterator[tuple[str, str, str]]:
             yield from ((phase, name, row[2]) for phase in phases for name in row[0].split(", "))
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("quickstart", ()),
-        ("quickstart", ("trainer.critic=true", "trainer.backend=fsdp", "engine.cuda_graphs=false")),
-        ("qwen235b_512", ()),
-        ("qwen8b_async_lag1", ()),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes"), [
+    ("quickstart", ()),
+    ("quickstart", ("trainer.critic=true", "trainer.backend=fsdp", "engine.cuda_graphs=false")),
+    ("qwen235b_512", ()),
+    ("qwen8b_async_lag1", ()),
+])  # fmt: skip
 def test_every_part_of_an_answer_is_on_the_page_with_what_it_rests_on(name: str, changes: tuple[str, ...]) -> None:
     told = {(phase, part): root for phase, part, root in parts()}
     shown = project(load_scenario(name, [*SHORT, *changes])).candidate.parts

@@ -38,11 +38,8 @@ def test_a_scenario_is_loaded_from_whatever_holds_it(tmp_path: Path, scenario: r
     named = rlsim.load_scenario("quickstart", [f"{key}={value}" for key, value in SHORT.items()])
     assert named == scenario
     mapping = {
-        "extends": "quickstart",
-        "question": scenario.question,
-        "name": "quickstart",
-        "cluster": {"num_gpus": 16},
-    }
+        "extends": "quickstart", "question": scenario.question, "name": "quickstart", "cluster": {"num_gpus": 16},
+    }  # fmt: skip
     assert rlsim.load_scenario(mapping, {"simulation.replications": 1}) == scenario
     path = tmp_path / "mine.yaml"
     path.write_text("extends: quickstart\nname: quickstart\n")
@@ -69,18 +66,11 @@ def test_a_sweep_takes_a_mapping_and_a_scenario_by_hand_is_refused_in_our_words(
 def test_every_answer_is_text_and_table(scenario: rlsim.Scenario) -> None:
     wanted = rlsim.Wanted(rlsim.Answers("qwen3-1.7b", "h100_sxm", 8, (8, 4), 500))
     answers: list[Answer] = [
-        rlsim.project(scenario),
-        rlsim.run(scenario, steps=2),
-        rlsim.sweep(scenario, {"k": [0, 2]}),
-        rlsim.compare(scenario, rlsim.vary(scenario, {"k": 0})),
-        rlsim.blame(scenario),
-        rlsim.sensitivity(scenario),
-        techniques(scenario),
-        rlsim.check(scenario, {"step": 60.0, "train": 20.0}),
-        rlsim.headroom(scenario),
-        rlsim.plan(scenario),
-        rlsim.size(wanted, ["h100_sxm"]),
-    ]
+        rlsim.project(scenario), rlsim.run(scenario, steps=2), rlsim.sweep(scenario, {"k": [0, 2]}),
+        rlsim.compare(scenario, rlsim.vary(scenario, {"k": 0})), rlsim.blame(scenario), rlsim.sensitivity(scenario),
+        techniques(scenario), rlsim.check(scenario, {"step": 60.0, "train": 20.0}), rlsim.headroom(scenario),
+        rlsim.plan(scenario), rlsim.size(wanted, ["h100_sxm"]),
+    ]  # fmt: skip
     assert str(answers[0]) == render_brief(answers[0])  # type: ignore[arg-type]
     for answer in answers:
         name, text, frame = type(answer).__name__, str(answer), answer.to_frame()
@@ -116,15 +106,12 @@ def test_all_public_names_are_there_and_documented_and_no_others() -> None:
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=1")
 
 
-@pytest.mark.parametrize(
-    ("short", "long"),
-    [
-        ("workload.response_tokens=900", "workload.response_tokens.mean_tokens=900"),
-        ("workload.prompt_tokens=50", "workload.prompt_tokens.tokens=50"),
-        ("hardware.price_per_gpu_hour_usd=2", "hardware.price_per_gpu_hour_usd.value=2"),
-        ("speculation=none", "speculation.method=none"),
-    ],
-)
+@pytest.mark.parametrize(("short", "long"), [
+    ("workload.response_tokens=900", "workload.response_tokens.mean_tokens=900"),
+    ("workload.prompt_tokens=50", "workload.prompt_tokens.tokens=50"),
+    ("hardware.price_per_gpu_hour_usd=2", "hardware.price_per_gpu_hour_usd.value=2"),
+    ("speculation=none", "speculation.method=none"),
+])  # fmt: skip
 def test_a_number_that_can_mean_one_key_only_is_taken_for_it(short: str, long: str) -> None:
     found, meant = (load_scenario("quickstart", [word, "question=why"]) for word in (short, long))
     assert found == meant == vary(load_scenario("quickstart"), short, "question=why")

@@ -24,15 +24,9 @@ from rlsim.workload.draw import draw
 from rlsim.workload.lengths import Place
 
 SCENARIOS = ("quickstart", "qwen8b_rl_zero", "qwen8b_rl_think", "qwen8b_async_lag1", "qwen235b_512", "qwen235b_2048")
-LONG_PROMPTS = (
-    "workload.prompt_tokens={kind: constant, tokens: 8000}",
-    "workload.max_sequence_tokens=12000",
-    "workload.generations_per_prompt=1",
-    "workload.prompts_per_step=512",
-    "trainer.context_parallel=2",
-    "trainer.global_batch_samples=null",
-    "trainer.micro_batch_tokens=null",
-)
+LONG_PROMPTS = ("workload.prompt_tokens={kind: constant, tokens: 8000}", "workload.max_sequence_tokens=12000",
+                "workload.generations_per_prompt=1", "workload.prompts_per_step=512", "trainer.context_parallel=2",
+                "trainer.global_batch_samples=null", "trainer.micro_batch_tokens=null")  # fmt: skip
 PREEMPTED = ("engine.gpu_memory_utilization=0.4", "engine.max_running_sequences=256")
 
 
@@ -113,16 +107,13 @@ def test_a_third_of_the_quickstart_is_measured_and_large_iterations_are_warned_o
     assert not any("captured CUDA graph" in text for text in large.warnings)
 
 
-@pytest.mark.parametrize(
-    "length",
-    [
-        "{kind: constant, tokens: 300}",
-        "{kind: lognormal, mean_tokens: 500, log_sigma: 0.9}",
-        "{kind: quantiles, quantiles: [0, 0.99, 1], tokens: [100, 100, 4000]}",
-        "{kind: quantiles, quantiles: [0, 1], tokens: [50, 3000]}",
-        "trace",
-    ],
-)
+@pytest.mark.parametrize("length", [
+    "{kind: constant, tokens: 300}",
+    "{kind: lognormal, mean_tokens: 500, log_sigma: 0.9}",
+    "{kind: quantiles, quantiles: [0, 0.99, 1], tokens: [100, 100, 4000]}",
+    "{kind: quantiles, quantiles: [0, 1], tokens: [50, 3000]}",
+    "trace",
+])  # fmt: skip
 def test_priced_prompts_are_as_long_as_drawn_ones(length: str, tmp_path: Any) -> None:
     if length == "trace":
         path = tmp_path / "prompts.csv"

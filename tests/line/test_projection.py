@@ -195,10 +195,8 @@ def test_a_trace_cut_at_the_cap_is_told_with_its_share(tmp_path):
     assert "prompt_id of" in warnings[1] and "workload.group_correlation = 0.3" in warnings[1]
 
 
-SAID = (
-    "what the RL framework adds is nemo_rl's of vllm 0.17.1",
-    "of the operator tables' speed (fitted: nemo_rl; trainer.device_efficiency)",
-)
+SAID = ("what the RL framework adds is nemo_rl's of vllm 0.17.1",
+        "of the operator tables' speed (fitted: nemo_rl; trainer.device_efficiency)")  # fmt: skip
 """What the plain scenario rests on."""
 SAID_OF = {
     ("engine.host_iteration_s=0.002",): "engine.host_sequence_s; stated)",

@@ -133,16 +133,13 @@ assumptions:
 """
 
 
-@pytest.mark.parametrize(
-    ("override", "question", "left"),
-    [
-        ("simulation.seed=3", "Does it pay?", 2),
-        ("cluster.num_gpus=16", "small with cluster.num_gpus=16", 2),
-        ("workload.response_tokens.mean_tokens=300", "small with workload.response_tokens.mean_tokens=300", 1),
-        ("engine={max_running_sequences: 64}", "small with engine={max_running_sequences: 64}", 1),
-        ("question=Another one?", "Another one?", 2),
-    ],
-)
+@pytest.mark.parametrize(("override", "question", "left"), [
+    ("simulation.seed=3", "Does it pay?", 2),
+    ("cluster.num_gpus=16", "small with cluster.num_gpus=16", 2),
+    ("workload.response_tokens.mean_tokens=300", "small with workload.response_tokens.mean_tokens=300", 1),
+    ("engine={max_running_sequences: 64}", "small with engine={max_running_sequences: 64}", 1),
+    ("question=Another one?", "Another one?", 2),
+])  # fmt: skip
 def test_what_was_said_of_overridden_keys_falls(small: Path, override: str, question: str, left: int) -> None:
     small.write_text(SMALL + WORDS)
     for scenario in (load_scenario(small, [override]), vary(load_scenario(small), override)):

@@ -20,11 +20,8 @@ def test_every_key_has_a_type_and_a_meaning_and_every_command_with_a_scenario_a_
         assert is_key(key.dotted, Scenario)
         assert key.kind and "typing" not in key.kind and "class" not in key.kind, key
         assert key.description or key.dotted.endswith(".kind"), key
-    takes = {
-        command.callback.__name__
-        for command in app_of().registered_commands
-        if command.callback is not None and "words" in inspect.signature(command.callback).parameters
-    }
+    takes = {command.callback.__name__ for command in app_of().registered_commands
+             if command.callback is not None and "words" in inspect.signature(command.callback).parameters}  # fmt: skip
     # explain names what the others use, import has words of its own, export simulates nothing.
     assert takes - {"explain", "import_config", "export"} == set(ONE_STEP)
 

@@ -91,17 +91,10 @@ def test_a_file_goes_before_a_bundled_scenario(small: Path, tmp_path: Path, monk
 def test_overrides_are_yaml_values_later_ones_win_and_reach_into_references(small: Path) -> None:
     scenario = load_scenario(
         small,
-        [
-            "engine.host_iteration_s=1e-6",
-            "engine.tensor_parallel=4",
-            "engine.tensor_parallel=2",
-            "engine.cuda_graphs=false",
-            "trainer.micro_batch_tokens=null",
-            "speculation.acceptance_length=null",
-            "speculation.position_acceptance=[0.9, 0.8, 0.7]",
-            "workload.response_tokens={kind: constant, tokens: 5}",
-        ],
-    )
+        ["engine.host_iteration_s=1e-6", "engine.tensor_parallel=4", "engine.tensor_parallel=2",
+         "engine.cuda_graphs=false", "trainer.micro_batch_tokens=null", "speculation.acceptance_length=null",
+         "speculation.position_acceptance=[0.9, 0.8, 0.7]", "workload.response_tokens={kind: constant, tokens: 5}"],
+    )  # fmt: skip
     assert scenario.engine.host_iteration_s == 1e-6
     assert scenario.engine.tensor_parallel == 2
     assert scenario.engine.cuda_graphs is False
@@ -124,11 +117,9 @@ def test_vary_validates_again_and_an_aliased_section_leaves_the_other_alone(smal
         vary(scenario, "cluster.num_gpus=-7")
     path = tmp_path / "alias.yaml"
     path.write_text(
-        SMALL.replace(
-            "response_tokens: {kind: lognormal, mean_tokens: 400}",
-            "prompt_tokens: &length {kind: constant, tokens: 9}\n  response_tokens: *length",
-        )
-    )
+        SMALL.replace("response_tokens: {kind: lognormal, mean_tokens: 400}",
+                      "prompt_tokens: &length {kind: constant, tokens: 9}\n  response_tokens: *length"),
+    )  # fmt: skip
     scenario = load_scenario(path, ["workload.response_tokens.tokens=11"])
     assert scenario.workload.prompt_tokens.model_dump()["tokens"] == 9
     assert scenario.workload.response_tokens.model_dump()["tokens"] == 11
@@ -161,8 +152,7 @@ BAD_OVERRIDES = {
     "workload.prompts_per_step.x=3": "'workload.prompts_per_step' holds a value, not further keys",
     "loop.mode=fast": "loop.mode: must be one of 'sync' or 'async', got 'fast'",
     "loop={mode: async, policy_lag: 1}": "loop.mode async needs a split cluster",
-    "loop.policy_lag=2": "policy_lag must be 0 with mode sync",
-    "nonsense.key=3": "unknown key 'nonsense'",
+    "loop.policy_lag=2": "policy_lag must be 0 with mode sync", "nonsense.key=3": "unknown key 'nonsense'",
     "engine.zzz=2": "unknown key 'engine.zzz'; valid here: name, version, tensor_parallel",
     "engine.gpu_memory_utilization=1.5": "engine.gpu_memory_utilization: must be at most 1.0, got 1.5",
     "speculation.position_acceptance=0.5": "speculation.position_acceptance: must be a list, got 0.5",
@@ -170,20 +160,16 @@ BAD_OVERRIDES = {
     "workload.response_tokens={kind: lognormal}": "workload.response_tokens.mean_tokens: is required",
     "workload.response_tokens={kind: lognormal, mean_token: 3}": "did you mean 'workload.response_tokens.mean_tokens'?",
     "workload.response_tokens={tokens: 3}": "workload.response_tokens: needs the key 'kind'",
-    "hardware=gb999": "hardware: unknown hardware profile 'gb999'",
-    "hardware=gb20_nvl72": "nearest: gb200_nvl72",
+    "hardware=gb999": "hardware: unknown hardware profile 'gb999'", "hardware=gb20_nvl72": "nearest: gb200_nvl72",
     "hardware=absent.yaml": "absent.yaml",
     "model=qwen3-9b": "model: unknown model 'qwen3-9b'; nearest: qwen3.5-9b, qwen3-8b",
     "model.nun_layers=4": "unknown key 'model.nun_layers'; did you mean 'model.num_layers'?",
     "model=~nobody-here/card.yaml": "model: '~nobody-here/card.yaml' cannot be a path",
-    'model="a\\0b.yaml"': "cannot be a path",
-    "model=5": "model: must be a mapping of keys to values, got 5",
-    "model=[1": "model=[1: line 1, column",
-    "model=!!python/object/apply:os.getcwd []": "python/object",
-    "no_equals_sign": "'no_equals_sign' is not KEY=VALUE",
-    "=3": "'=3' is not KEY=VALUE",
+    'model="a\\0b.yaml"': "cannot be a path", "model=5": "model: must be a mapping of keys to values, got 5",
+    "model=[1": "model=[1: line 1, column", "model=!!python/object/apply:os.getcwd []": "python/object",
+    "no_equals_sign": "'no_equals_sign' is not KEY=VALUE", "=3": "'=3' is not KEY=VALUE",
     "engine..x=3": "'engine..x=3' is not KEY=VALUE",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("override", BAD_OVERRIDES)
@@ -191,30 +177,21 @@ def test_a_bad_override_gets_one_message_naming_key_and_bound(small: Path, overr
     assert BAD_OVERRIDES[override] in message(small, override)
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b"", "empty"),
-        (b"- 1\n", "expected a mapping of keys to values, got a list"),
-        (b"just text\n", "expected a mapping of keys to values"),
-        (b"name: a\nname: b\n", "line 2, column 1: duplicate key 'name'"),
-        (
-            SMALL.replace("num_gpus: 8", "num_gpus: 8, num_gpus: 9").encode(),
-            "line 4, column 24: duplicate key 'num_gpus'",
-        ),
-        (b"\x00\x01", "not a text file"),
-        (b"\xff\xfe\x9c", "not a text file"),
-        (b"a: [1,\n", "line 2"),
-        (b"a: !!python/object/apply:os.getcwd []\n", "python/object"),
-        (b"name: a\n---\nname: b\n", "line 2"),
-        (b"name: a\n", "model, hardware, cluster, workload: are required"),
-        (SMALL.replace("num_gpus", "gpus").encode(), "cluster.gpus"),
-        (
-            f"{SMALL}tensor_parallel: 2\n".encode(),
-            "unknown key 'tensor_parallel'; did you mean 'engine.tensor_parallel'?",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("content", "expected"), [
+    (b"", "empty"),
+    (b"- 1\n", "expected a mapping of keys to values, got a list"),
+    (b"just text\n", "expected a mapping of keys to values"),
+    (b"name: a\nname: b\n", "line 2, column 1: duplicate key 'name'"),
+    (SMALL.replace("num_gpus: 8", "num_gpus: 8, num_gpus: 9").encode(), "line 4, column 24: duplicate key 'num_gpus'"),
+    (b"\x00\x01", "not a text file"),
+    (b"\xff\xfe\x9c", "not a text file"),
+    (b"a: [1,\n", "line 2"),
+    (b"a: !!python/object/apply:os.getcwd []\n", "python/object"),
+    (b"name: a\n---\nname: b\n", "line 2"),
+    (b"name: a\n", "model, hardware, cluster, workload: are required"),
+    (SMALL.replace("num_gpus", "gpus").encode(), "cluster.gpus"),
+    (f"{SMALL}tensor_parallel: 2\n".encode(), "unknown key 'tensor_parallel'; did you mean 'engine.tensor_parallel'?"),
+])  # fmt: skip
 def test_an_unusable_file_gets_one_message_naming_it(tmp_path: Path, content: bytes, expected: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)

@@ -18,29 +18,11 @@ from rlsim.files.records import dataclass as quick
 from rlsim.files.yaml import parse_yaml, read_yaml
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-6", 1e-6),
-        ("1E9", 1e9),
-        ("-2.5e+3", -2500.0),
-        (".5", 0.5),
-        ("1.", 1.0),
-        ("010", 10),
-        ("1_000", 1000),
-        ("198_674.5", 198674.5),
-        ("1:30", "1:30"),
-        ("2026-01-31", "2026-01-31"),
-        ("no", "no"),
-        ("off", "off"),
-        ("true", True),
-        ("null", None),
-        ("~", None),
-        ("1e", "1e"),
-        ("v1", "v1"),
-        ("'1'", "1"),
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    ("1e-6", 1e-6), ("1E9", 1e9), ("-2.5e+3", -2500.0), (".5", 0.5), ("1.", 1.0), ("010", 10), ("1_000", 1000),
+    ("198_674.5", 198674.5), ("1:30", "1:30"), ("2026-01-31", "2026-01-31"), ("no", "no"), ("off", "off"),
+    ("true", True), ("null", None), ("~", None), ("1e", "1e"), ("v1", "v1"), ("'1'", "1"),
+])  # fmt: skip
 def test_scalars(text: str, value: object) -> None:
     parsed = parse_yaml(f"x: {text}", "s")["x"]
     assert parsed == value
@@ -62,26 +44,16 @@ def test_infinities_merge_keys_marks_and_expanding_aliases(tmp_path: Path) -> No
     assert read_yaml(path) == {"a": 1}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: 1\nb: 2\na: 3", "line 3, column 1: duplicate key 'a'"),
-        ("e:\n  k: 1\n  k: 2", "line 3, column 3: duplicate key 'k'"),
-        ("1: a", "line 1, column 1: a key must be a name, got '1'"),
-        ("[1]: a", "got a collection"),
-        ("a: !!python/object/apply:os.system [ls]", "line 1, column 4: could not determine a constructor"),
-        ("a: 1\n---\nb: 2", "line 2"),
-        ("a: [1", "line 1"),
-        ("a: *missing", "undefined alias"),
-        ("", "empty"),
-        ("# only a comment", "empty"),
-        ("- 1", "got a list"),
-        ("just words", "got the single value 'just words'"),
-        ("a: &x [*x]", "more than 1000000 values"),
-        ("[" * 20_000, "not valid YAML"),
-        ("a: \x07", "special characters"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("a: 1\nb: 2\na: 3", "line 3, column 1: duplicate key 'a'"),
+    ("e:\n  k: 1\n  k: 2", "line 3, column 3: duplicate key 'k'"),
+    ("1: a", "line 1, column 1: a key must be a name, got '1'"), ("[1]: a", "got a collection"),
+    ("a: !!python/object/apply:os.system [ls]", "line 1, column 4: could not determine a constructor"),
+    ("a: 1\n---\nb: 2", "line 2"), ("a: [1", "line 1"), ("a: *missing", "undefined alias"), ("", "empty"),
+    ("# only a comment", "empty"),
+    ("- 1", "got a list"), ("just words", "got the single value 'just words'"),
+    ("a: &x [*x]", "more than 1000000 values"), ("[" * 20_000, "not valid YAML"), ("a: \x07", "special characters"),
+])  # fmt: skip
 def test_bad_documents(text: str, message: str) -> None:
     with pytest.raises(InputError) as raised:
         parse_yaml(text, "s.yaml")
@@ -119,16 +91,10 @@ def family(decorator: Any) -> tuple[Any, Any, Any]:
 STANDARD, QUICK = family(dataclasses.dataclass), family(quick)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ((1,), {}),
-        ((1, 3.0), {"d": "y"}),
-        ((), {"a": 4, "c": [1]}),
-        ((1,), {"e": 5, "f": 1.5}),
-        ((1, 2.0, [], "z", 4, 8), {}),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ((1,), {}), ((1, 3.0), {"d": "y"}), ((), {"a": 4, "c": [1]}), ((1,), {"e": 5, "f": 1.5}),
+    ((1, 2.0, [], "z", 4, 8), {}),
+])  # fmt: skip
 def test_a_quick_record_is_what_the_standard_library_makes(words: tuple[Any, Any]) -> None:
     given, named = words
     theirs, ours = STANDARD[1](*given, **named), QUICK[1](*given, **named)

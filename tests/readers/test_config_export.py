@@ -115,17 +115,13 @@ def test_a_changed_scenario_reads_back(framework: str, path: Path, tmp_path: Pat
 
 def test_only_what_differs_is_overridden_interpolations_keep_their_meaning_and_further_keys_open() -> None:
     path = FOLDER / "nemo-rl" / "base.yaml"
-    scenario = vary(
-        import_config("nemo-rl", path, asked=ASKED).scenario,
-        {"engine.tensor_parallel": 4, "workload.max_sequence_tokens": 2048},
-    )
+    scenario = vary(import_config("nemo-rl", path, asked=ASKED).scenario,
+                    {"engine.tensor_parallel": 4, "workload.max_sequence_tokens": 2048})  # fmt: skip
     answer = export_scenario(scenario, "nemo-rl", read_config("nemo-rl", path))
     assert answer.overrides == (
-        "policy.generation.vllm_cfg.tensor_parallel_size=4",
-        "policy.max_total_sequence_length=2048",
-        "policy.sequence_packing.logprob_mb_tokens=2048",
-        "policy.sequence_packing.train_mb_tokens=1024",
-    )
+        "policy.generation.vllm_cfg.tensor_parallel_size=4", "policy.max_total_sequence_length=2048",
+        "policy.sequence_packing.logprob_mb_tokens=2048", "policy.sequence_packing.train_mb_tokens=1024",
+    )  # fmt: skip
     assert answer.left == ()
     applied = read_config("nemo-rl", path, list(answer.overrides))
     assert keys_of(framework_of("nemo-rl"), Reader(applied))["trainer.micro_batch_tokens"] == 1024
@@ -146,10 +142,8 @@ def test_only_what_differs_is_overridden_interpolations_keep_their_meaning_and_f
 def test_a_bundled_scenario_becomes_a_recipe_and_comes_back_and_what_no_key_says_is_told(tmp_path: Path) -> None:
     scenario = load_scenario("qwen235b_512")
     answer = export_scenario(scenario, "nemo-rl")
-    assert answer.left == (
-        "speculation.draft: name the checkpoint of your draft",
-        "policy.model_name: name your checkpoint of Qwen3-235B-A22B",
-    )
+    assert answer.left == ("speculation.draft: name the checkpoint of your draft",
+                           "policy.model_name: name your checkpoint of Qwen3-235B-A22B")  # fmt: skip
     (tmp_path / "recipe.yaml").write_text(answer.config)
     back = import_config("nemo-rl", tmp_path / "recipe.yaml", asked=Asked(model="qwen3-235b-a22b")).scenario
     same = ("engine.tensor_parallel", "engine.expert_parallel", "engine.weight_precision", "trainer.pipeline_parallel",

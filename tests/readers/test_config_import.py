@@ -97,12 +97,8 @@ def test_a_batch_that_no_default_says_is_asked_for_by_its_key(framework: str, tm
 
 
 def test_overrides_set_add_and_delete_as_the_command_line_does() -> None:
-    words = [
-        "grpo.num_prompts_per_step=16",
-        "+policy.nothing_known=3",
-        "++policy.generation.vllm_kwargs.max_num_seqs=32",
-        "~logger.wandb",
-    ]
+    words = ["grpo.num_prompts_per_step=16", "+policy.nothing_known=3",
+             "++policy.generation.vllm_kwargs.max_num_seqs=32", "~logger.wandb"]  # fmt: skip
     got = import_config("nemo-rl", NEMO / "base.yaml", words)
     assert got.scenario.workload.prompts_per_step == 16
     assert got.scenario.engine.max_running_sequences == 32
@@ -115,20 +111,17 @@ def test_overrides_set_add_and_delete_as_the_command_line_does() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["grpo.num_prompt_per_step=3"], "did you mean 'grpo.num_prompts_per_step'?"),
-        (["~grpo.num_prompt_per_step"], "unknown key"),
-        (["grpo.num_prompts_per_step"], "is not KEY=VALUE"),
-        (["grpo.num_prompts_per_step=many"], "grpo.num_prompts_per_step: must be a whole number, got 'many'"),
-        (["policy.generation.vllm_cfg.enforce_eager=perhaps"], "must be true or false"),
-        (["policy.model_name=org/unheard-of"], "policy.model_name: 'org/unheard-of' has no model card; give --model"),
-        (["policy.generation.backend=hf"], "policy.generation.backend: 'hf' is not simulated"),
-        (["policy.max_total_sequence_length=${policy.train_micro_batch_size.x}"], "cannot be resolved"),
-        (["policy.max_total_sequence_length=${eval:1}"], "needs the resolver 'eval'"),
-    ],
-)
+@pytest.mark.parametrize(("words", "named"), [
+    (["grpo.num_prompt_per_step=3"], "did you mean 'grpo.num_prompts_per_step'?"),
+    (["~grpo.num_prompt_per_step"], "unknown key"),
+    (["grpo.num_prompts_per_step"], "is not KEY=VALUE"),
+    (["grpo.num_prompts_per_step=many"], "grpo.num_prompts_per_step: must be a whole number, got 'many'"),
+    (["policy.generation.vllm_cfg.enforce_eager=perhaps"], "must be true or false"),
+    (["policy.model_name=org/unheard-of"], "policy.model_name: 'org/unheard-of' has no model card; give --model"),
+    (["policy.generation.backend=hf"], "policy.generation.backend: 'hf' is not simulated"),
+    (["policy.max_total_sequence_length=${policy.train_micro_batch_size.x}"], "cannot be resolved"),
+    (["policy.max_total_sequence_length=${eval:1}"], "needs the resolver 'eval'"),
+])  # fmt: skip
 def test_a_wrong_override_is_told_by_key(words: list[str], named: str) -> None:
     with pytest.raises(InputError) as error:
         import_config("nemo-rl", NEMO / "base.yaml", words)

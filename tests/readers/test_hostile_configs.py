@@ -47,20 +47,14 @@ HOSTILE = {
     "device": ("defaults: /dev/zero\n", "lies outside"),
     "NUL": ('defaults: "a\\0.yaml"\n', "cannot be a path"),
     "no suffix": ("defaults: ./harm.pkl\n", "is no .yaml file"),
-    "no engine GPUs": (
-        MODEL[:-2] + ", generation: {vllm_cfg: {tensor_parallel_size: 0}}}\n",
-        "policy.generation.vllm_cfg.tensor_parallel_size: must be a whole number of at least 1, got 0",
-    ),
-    "no tokens": (
-        MODEL[:-2] + ", max_total_sequence_length: 0}\n",
-        "policy.max_total_sequence_length: must be a whole number of at least 1, got 0",
-    ),
-    "null tokens": (
-        MODEL[:-2] + ", max_total_sequence_length: null}\n",
-        "policy.max_total_sequence_length: must be a whole number of at least 1, got None",
-    ),
+    "no engine GPUs": (MODEL[:-2] + ", generation: {vllm_cfg: {tensor_parallel_size: 0}}}\n",
+                       "policy.generation.vllm_cfg.tensor_parallel_size: must be a whole number of at least 1, got 0"),
+    "no tokens": (MODEL[:-2] + ", max_total_sequence_length: 0}\n",
+                  "policy.max_total_sequence_length: must be a whole number of at least 1, got 0"),
+    "null tokens": (MODEL[:-2] + ", max_total_sequence_length: null}\n",
+                    "policy.max_total_sequence_length: must be a whole number of at least 1, got None"),
     "missing parent": ("defaults: ./nothing.yaml\n", "no such file"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -257,20 +257,13 @@ def test_a_shell_is_followed_in_its_words(folder: Path) -> None:
     ]  # fmt: skip
 
 
-HARMFUL = {
-    "quote": "python3 -m verl.trainer.main_ppo a='x\n",
-    "bracket": "A=$(( 1 + \n",
-    "recursion": "f() { f; f; }\nf\n",
-    "itself": "source run.sh\nsource run.sh\n",
-    "growth": "a=xxxxxxxxxxxxxxxx\n" + "a=$a$a$a$a\n" * 40,
-    "array": "a=(x)\n" + 'a+=("${a[@]}")\n' * 40,
-    "deep": "if true; then\n" * 200,
-    "nested": "echo " + "$(echo " * 200 + ")" * 200,
-    "outside": "source ../../etc/passwd.sh\nbash /etc/harm.sh\n",
-    "pattern": f"a={'x' * 200_000}\nprog ${{a##*y}}\n",
-    "power": "x=$((9 ** 9 ** 9 ** 9))\nprog $x\n",
-    "binary": "\x00\x01",
-}
+HARMFUL = {"quote": "python3 -m verl.trainer.main_ppo a='x\n", "bracket": "A=$(( 1 + \n",
+           "recursion": "f() { f; f; }\nf\n", "itself": "source run.sh\nsource run.sh\n",
+           "growth": "a=xxxxxxxxxxxxxxxx\n" + "a=$a$a$a$a\n" * 40, "array": "a=(x)\n" + 'a+=("${a[@]}")\n' * 40,
+           "deep": "if true; then\n" * 200, "nested": "echo " + "$(echo " * 200 + ")" * 200,
+           "outside": "source ../../etc/passwd.sh\nbash /etc/harm.sh\n",
+           "pattern": f"a={'x' * 200_000}\nprog ${{a##*y}}\n", "power": "x=$((9 ** 9 ** 9 ** 9))\nprog $x\n",
+           "binary": "\x00\x01"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HARMFUL)

@@ -25,24 +25,13 @@ NEMO |= {"logprob": "policy_and_reference_logprobs"}
 # llm_post_training/rcp_logs/GBS256/seed_1.out, commit aa344c7f): step, policy training, exposed generation,
 # weight sync.
 MLPERF_256 = (
-    (471.214, 245.105, 3.752, 14.755),
-    (445.917, 69.949, 339.039, 15.817),
-    (296.649, 69.416, 191.008, 14.869),
-    (325.353, 67.133, 223.357, 15.272),
-    (319.062, 68.674, 214.696, 15.225),
-    (531.29, 67.491, 428.039, 15.023),
-    (459.671, 70.019, 353.064, 15.264),
-    (546.807, 64.661, 447.875, 14.967),
-    (508.901, 68.724, 403.298, 15.547),
-    (664.267, 67.848, 560.412, 15.406),
-    (444.712, 74.095, 333.101, 14.595),
-    (512.744, 66.065, 412.038, 14.797),
-    (282.598, 66.272, 181.542, 15.044),
-    (329.545, 69.081, 223.174, 15.339),
-    (297.314, 73.069, 187.449, 14.897),
-    (315.222, 68.822, 210.659, 15.423),
-    (322.395, 75.325, 209.25, 14.612),
-)
+    (471.214, 245.105, 3.752, 14.755), (445.917, 69.949, 339.039, 15.817), (296.649, 69.416, 191.008, 14.869),
+    (325.353, 67.133, 223.357, 15.272), (319.062, 68.674, 214.696, 15.225), (531.29, 67.491, 428.039, 15.023),
+    (459.671, 70.019, 353.064, 15.264), (546.807, 64.661, 447.875, 14.967), (508.901, 68.724, 403.298, 15.547),
+    (664.267, 67.848, 560.412, 15.406), (444.712, 74.095, 333.101, 14.595), (512.744, 66.065, 412.038, 14.797),
+    (282.598, 66.272, 181.542, 15.044), (329.545, 69.081, 223.174, 15.339), (297.314, 73.069, 187.449, 14.897),
+    (315.222, 68.822, 210.659, 15.423), (322.395, 75.325, 209.25, 14.612),
+)  # fmt: skip
 MLPERF_512 = {"train": 127.6, "exposed_generation": 418.0, "refit": 14.6, "step": 600.0}
 """Medians of batch 512 of the same reference (GBS512, three seeds), as summarised beside its rows."""
 MLPERF_NAMES = ("train_step_time", "policy_training_time", "exposed_generation_time", "weight_sync_time")
@@ -54,13 +43,8 @@ def scenario() -> Scenario:
 
 def usual_s(given: Scenario) -> dict[str, float]:
     found = project(given).candidate
-    return {
-        "step": found.step_s.mean,
-        "generation": found.phases.generation_s.mean,
-        "train": found.phases.train_s.mean,
-        "refit": found.phases.prepare_s.mean,
-        "logprob": found.phases.logprob_s.mean,
-    }
+    return {"step": found.step_s.mean, "generation": found.phases.generation_s.mean, "train": found.phases.train_s.mean,
+            "refit": found.phases.prepare_s.mean, "logprob": found.phases.logprob_s.mean}  # fmt: skip
 
 
 def write_log(path: Path, times: Mapping[str, float], steps: int, noise: float = 0.0, **extra: float) -> RunLog:
@@ -179,12 +163,8 @@ def test_the_command_writes_a_scenario_that_predicts_the_run(run: Command, tmp_p
     times = usual_s(scenario())
     write_log(tmp_path / "log.csv", {"step": 1.3 * times["step"], "generation": 1.5 * times["generation"]}, 8)
     words = [word for one in SMALL for word in ("--set", one)]
-    more = [
-        "--what-if",
-        "cluster.num_gpus=16 workload.prompts_per_step=128",
-        "--what-if",
-        "engine.gpu_memory_utilization=0.05",
-    ]
+    more = ["--what-if", "cluster.num_gpus=16 workload.prompts_per_step=128", "--what-if",
+            "engine.gpu_memory_utilization=0.05"]  # fmt: skip
     out = tmp_path / "found"
     code, text, err = run("log", tmp_path / "log.csv", "quickstart", *words, *more, "--out", out)
     assert (code, err) == (0, "") and "with this run" in text and "infeasible" in text

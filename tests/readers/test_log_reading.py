@@ -64,25 +64,16 @@ def damaged() -> dict[str, bytes]:
     flipped[-8] ^= 1
     length = bytearray(good)
     length[len(event_file([])) + 9] ^= 1  # the check sum of a length
-    return {
-        "cut": good[:-3],
-        "cut in a header": good + b"\x05\0\0",
-        "data": bytes(flipped),
-        "length": bytes(length),
-        "endless": good + struct.pack("<Q", 2**63) + b"\0" * 16,
-        "no event": event_file([b"\xff" * 40]),
-        "group": event_file([b"\x0b\x0c"]),
-        "field beyond": event_file([b"\x2a\x7f\x01"]),
-        "nan": event_file([event(1, {STEP: simple(float("nan"))})]),
-        "negative": event_file([event(1, {STEP: simple(-1.0)})]),
-        "infinite": event_file([event(1, {STEP: simple(float("inf"))})]),
-        "negative step": event_file([event(2**64 - 5, {STEP: simple(1.0)})]),
-        "no time": event_file([event(1, {"<img src=x onerror=alert(1)>\x1b[31m": simple(1.0)})]),
-        "no text": event_file([b"\x10\x01" + counted(5, counted(1, counted(1, b"\xff\xfe") + simple(1.0)))]),
-        "pickle": pickle.dumps({"a": 1}),
-        "empty": b"",
-        "only a version": event_file([]),
-    }
+    return {"cut": good[:-3], "cut in a header": good + b"\x05\0\0", "data": bytes(flipped), "length": bytes(length),
+            "endless": good + struct.pack("<Q", 2**63) + b"\0" * 16, "no event": event_file([b"\xff" * 40]),
+            "group": event_file([b"\x0b\x0c"]), "field beyond": event_file([b"\x2a\x7f\x01"]),
+            "nan": event_file([event(1, {STEP: simple(float("nan"))})]),
+            "negative": event_file([event(1, {STEP: simple(-1.0)})]),
+            "infinite": event_file([event(1, {STEP: simple(float("inf"))})]),
+            "negative step": event_file([event(2**64 - 5, {STEP: simple(1.0)})]),
+            "no time": event_file([event(1, {"<img src=x onerror=alert(1)>\x1b[31m": simple(1.0)})]),
+            "no text": event_file([b"\x10\x01" + counted(5, counted(1, counted(1, b"\xff\xfe") + simple(1.0)))]),
+            "pickle": pickle.dumps({"a": 1}), "empty": b"", "only a version": event_file([])}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", damaged())
@@ -145,21 +136,13 @@ def test_json_arrays_nested_records_and_lines_and_console_of_verl(tmp_path: Path
 
 
 HOSTILE = {
-    "nan": f"step,{STEP}\n1,nan\n",
-    "negative": f"step,{STEP}\n1,-4\n",
-    "infinite": f"step,{STEP}\n1,1e999\n",
-    "huge": f'{{"step": 1, "{STEP}": 1{"0" * 400}}}\n',
-    "endless step": f"step,{STEP}\n1e999,4\n",
-    "nested": '{"a": ' + "[" * 100_000,
-    "nested objects": '{"a": ' * 50_000 + "1" + "}" * 50_000,
-    "array": "[" * 100_000,
-    "array of numbers": "[1, 2]",
-    "mlperf": ":::MLLOG {no json\n",
-    "mlperf key": ':::MLLOG {"value": 1}\n',
-    "no metric": "<script>,../../etc/passwd\n1,2\n",
-    "long": '{"a": "' + "x" * LINE_CHARACTERS + '"}\n',
-    "pickle": pickle.dumps({"a": 1}, protocol=0).decode(),
-}
+    "nan": f"step,{STEP}\n1,nan\n", "negative": f"step,{STEP}\n1,-4\n", "infinite": f"step,{STEP}\n1,1e999\n",
+    "huge": f'{{"step": 1, "{STEP}": 1{"0" * 400}}}\n', "endless step": f"step,{STEP}\n1e999,4\n",
+    "nested": '{"a": ' + "[" * 100_000, "nested objects": '{"a": ' * 50_000 + "1" + "}" * 50_000,
+    "array": "[" * 100_000, "array of numbers": "[1, 2]", "mlperf": ":::MLLOG {no json\n",
+    "mlperf key": ':::MLLOG {"value": 1}\n', "no metric": "<script>,../../etc/passwd\n1,2\n",
+    "long": '{"a": "' + "x" * LINE_CHARACTERS + '"}\n', "pickle": pickle.dumps({"a": 1}, protocol=0).decode(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -195,24 +195,16 @@ def test_the_command_writes_fragment_figures_and_picture_and_takes_metrics(run: 
     assert {path.name for path in (tmp_path / "metrics").iterdir()} == {"fragment.yaml", "trace.json"}
 
 
-HOSTILE = {
-    "pickle.csv": pickle.dumps({"a": 1}),
-    "pickle0.csv": pickle.dumps({"a": 1}, protocol=0),
-    "nan.csv": b"output_tokens\n5\nnan\n",
-    "negative.csv": b"output_tokens\n5\n-3\n",
-    "huge.jsonl": b'{"output_tokens": 1' + b"0" * 400 + b"}\n",
-    "nested.jsonl": b'{"output_tokens": ' + b"[" * 100_000,
-    "html.csv": b"<script>alert(1)</script>,b\n1,2\n",
-    "wide.csv": b"output_tokens\n" + b"1" * 200_000 + b"\n",
-    "empty.csv": b"",
-    "zero.csv": b"output_tokens\n0\n0\n",
-    "text.jsonl": b'{"output_tokens": "many"}\n',
-    "verl.jsonl": b'{"input": "a", "output": "b"}\n{"input": "a", "output": 3}\n',
-    "mask.jsonl": b'{"input_lengths": 3, "token_ids": [1, 2, 3], "token_loss_mask": [0, "x", 1]}\n',
-    "parquet.parquet": b"PAR1" + b"\xff" * 64,
-    "quantiles.csv": b"quantile,output_tokens\n0,1\n1,5\n",
-    "long.jsonl": b'{"output_tokens": "' + b"x" * LINE_CHARACTERS + b'"}\n',
-}
+HOSTILE = {"pickle.csv": pickle.dumps({"a": 1}), "pickle0.csv": pickle.dumps({"a": 1}, protocol=0),
+           "nan.csv": b"output_tokens\n5\nnan\n", "negative.csv": b"output_tokens\n5\n-3\n",
+           "huge.jsonl": b'{"output_tokens": 1' + b"0" * 400 + b"}\n",
+           "nested.jsonl": b'{"output_tokens": ' + b"[" * 100_000, "html.csv": b"<script>alert(1)</script>,b\n1,2\n",
+           "wide.csv": b"output_tokens\n" + b"1" * 200_000 + b"\n", "empty.csv": b"",
+           "zero.csv": b"output_tokens\n0\n0\n", "text.jsonl": b'{"output_tokens": "many"}\n',
+           "verl.jsonl": b'{"input": "a", "output": "b"}\n{"input": "a", "output": 3}\n',
+           "mask.jsonl": b'{"input_lengths": 3, "token_ids": [1, 2, 3], "token_loss_mask": [0, "x", 1]}\n',
+           "parquet.parquet": b"PAR1" + b"\xff" * 64, "quantiles.csv": b"quantile,output_tokens\n0,1\n1,5\n",
+           "long.jsonl": b'{"output_tokens": "' + b"x" * LINE_CHARACTERS + b'"}\n'}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -263,19 +255,16 @@ def test_counters_add_up_scrapes_are_subtracted_log_lines_weighed_and_rising_rat
     assert found.position_rates == (0.5, 0.5) and "lowered" in found.remarks[0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        counters(0, (0, 0)),
-        counters(10, (20, 1)),
-        counters(10, tuple([1.0] * 40)),
-        "vllm:spec_decode_num_drafts_total 5\n",
-        "vllm:spec_decode_num_drafts_total nan\n",
-        "vllm:spec_decode_num_drafts_total -5\n",
-        "SpecDecoding metrics: Mean acceptance length: 2.0\n",
-        "SpecDecoding metrics: Mean acceptance length: 9.0, Drafted: 4 tokens, Per-position acceptance rate: 0.5\n",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    counters(0, (0, 0)),
+    counters(10, (20, 1)),
+    counters(10, tuple([1.0] * 40)),
+    "vllm:spec_decode_num_drafts_total 5\n",
+    "vllm:spec_decode_num_drafts_total nan\n",
+    "vllm:spec_decode_num_drafts_total -5\n",
+    "SpecDecoding metrics: Mean acceptance length: 2.0\n",
+    "SpecDecoding metrics: Mean acceptance length: 9.0, Drafted: 4 tokens, Per-position acceptance rate: 0.5\n",
+])  # fmt: skip
 def test_counts_that_make_no_sense_are_one_message(text: str, run: Command, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         read_acceptance(text, "m")

@@ -14,10 +14,8 @@ workload:
 speculation: {method: eagle3, draft_length: 3, acceptance_length: 2.5}
 simulation: {replications: 2}
 """
-SPLIT = (
-    *("--set", "cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}"),
-    *("--set", "loop={mode: async, policy_lag: 2}"),
-)
+SPLIT = (*("--set", "cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}"),
+         *("--set", "loop={mode: async, policy_lag: 2}"))  # fmt: skip
 MEASURED = """\
 id,model,gpu,num_gpus,on_off_policy,prompts_per_step,generations_per_prompt,max_seq_len,avg_seq_len,\
 gen_tp,gen_pp,gen_ep,train_tp,train_cp,train_ep,train_pp,total_step_time_s
@@ -30,10 +28,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "async": ("project", "SCENARIO", *SPLIT),
     "plain": ("project", "SCENARIO", "--set", "speculation.method=none"),
     "run": ("run", "SCENARIO", *SPLIT, "--steps", "12", "--set", "run.validation={every_steps: 4, samples: 8}"),
-    "sweep": (
-        *("sweep", "SCENARIO", "--vary", "speculation.draft_length=1,2,3"),
-        *("--vary", "speculation.acceptance_length=1.5,1.9,2.6", "--jobs", "1"),
-    ),
+    "sweep": (*("sweep", "SCENARIO", "--vary", "speculation.draft_length=1,2,3"),
+              *("--vary", "speculation.acceptance_length=1.5,1.9,2.6", "--jobs", "1")),
     "line": ("sweep", "SCENARIO", "--vary", "workload.prompts_per_step=4,8", "--jobs", "1"),
     "plan": ("plan", "SCENARIO", "--jobs", "1"),
     "validation": ("validate", "MEASURED"),
@@ -42,4 +38,4 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "size": ("size", "qwen3-1.7b", "--device", "h100_sxm,l40s", "--batch", "8x8", "--response-tokens", "300"),
     "headroom": ("headroom", "SCENARIO"),
     "techniques": ("techniques", "SCENARIO"),
-}
+}  # fmt: skip

@@ -14,10 +14,8 @@ from rlsim.results import Span
 NAMES = ["projection.json", "phases.png", "timeline.json", "scenario.yaml"]
 INTERVAL = {"mean", "low", "high"}
 PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
-ARM = {
-    *("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory", "bounds"),
-    *("staleness", "token_ages", "tokens", "sampling", "facts", "efficiency"),
-}
+ARM = {*("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory", "bounds"),
+       *("staleness", "token_ages", "tokens", "sampling", "facts", "efficiency")}  # fmt: skip
 FACTS = {
     *("replicas", "decode_iterations", "mean_batch", "mean_context_tokens", "eager_share", "prefill_iterations"),
     *("prefill_tokens", "preemptions", "peak_kv_tokens", "tokens_per_s", "iterations_per_s", "tokens_per_verification"),
@@ -115,15 +113,10 @@ def test_refit_nests_in_prepare_but_batches_of_two_steps_get_two_rows():
 
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from(["a", "b"]),
-            st.sampled_from(["p", "q"]),
-            st.integers(0, 2),
-            st.integers(0, 20),
-            st.integers(1, 9),
-        )
-    )
-)
+        st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["p", "q"]), st.integers(0, 2), st.integers(0, 20),
+                  st.integers(1, 9)),
+    ),
+)  # fmt: skip
 def test_lanes_keep_every_span_and_never_cross(drawn):
     spans = [
         Span(actor, phase, step, float(start), float(start + length)) for actor, phase, step, start, length in drawn

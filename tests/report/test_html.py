@@ -20,17 +20,9 @@ from rlsim.report.timeline import read_timeline, window_of
 
 Results = Callable[[str], Path]
 Run = Callable[..., tuple[int, str, str]]
-NASTY = (
-    "<script>alert(1)</script>",
-    "</title></style><img src=x onerror=alert(1)>",
-    "\" onload='alert(1)' x=\"",
-    "javascript:alert(1)",
-    "&lt;b&gt; &amp; ]]> <!-- --><svg/onload=alert(1)>",
-    "\u202eevil\u0000\x1b[31m\r\n",
-    "../../../../etc/passwd",
-    "{{7*7}}${7*7}%s%n{0}",
-    "x" * 1000,
-)
+NASTY = ("<script>alert(1)</script>", "</title></style><img src=x onerror=alert(1)>", "\" onload='alert(1)' x=\"",
+         "javascript:alert(1)", "&lt;b&gt; &amp; ]]> <!-- --><svg/onload=alert(1)>", "\u202eevil\u0000\x1b[31m\r\n",
+         "../../../../etc/passwd", "{{7*7}}${7*7}%s%n{0}", "x" * 1000)  # fmt: skip
 
 
 def _texts_replaced(value: Any, text: str) -> Any:
@@ -65,15 +57,14 @@ def test_nothing_in_a_table_becomes_an_element(copied: Results) -> None:
 
 
 SPOILS: dict[str, Callable[[Path], object]] = {
-    "no JSON": lambda path: path.write_text("{"),
-    "empty": lambda path: path.write_text(""),
+    "no JSON": lambda path: path.write_text("{"), "empty": lambda path: path.write_text(""),
     "other JSON": lambda path: path.write_text("[1, 2]"),
     "a pickle": lambda path: path.write_bytes(pickle.dumps({"schema": "rlsim.projection/1"})),
     "deep": lambda path: path.write_text("[" * 200_000),
     "long number": lambda path: path.write_text('{"schema": ' + "9" * 100_000 + "}"),
     "a long line": lambda path: path.write_text('"' + "x" * 110_000_000 + '"'),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", SPOILS)
@@ -101,15 +92,10 @@ def _numbers(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 ODD = st.one_of(
-    st.none(),
-    st.floats(allow_nan=True, allow_infinity=True),
-    st.integers(),
-    st.sampled_from([0, -1, 1e18, -1e18, 1e-300, 10**400, 1e17]),
-    st.text(max_size=40),
-    st.booleans(),
-    st.lists(st.none(), max_size=2),
-    st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
-)
+    st.none(), st.floats(allow_nan=True, allow_infinity=True), st.integers(),
+    st.sampled_from([0, -1, 1e18, -1e18, 1e-300, 10**400, 1e17]), st.text(max_size=40), st.booleans(),
+    st.lists(st.none(), max_size=2), st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
+)  # fmt: skip
 DOCUMENTS = ("projection", "async", "run", "plan", "validation", "blame", "check", "size", "headroom", "techniques")
 
 
@@ -147,12 +133,8 @@ def _once(copied: Results, name: str) -> Path:
         return Path(error.filename)
 
 
-WRONG_TIMELINES = (
-    "x",
-    '{"traceEvents": 3}',
-    '{"traceEvents": [[]]}',
-    '{"traceEvents": [{"ph": "X", "pid": 1, "tid": 1, "ts": NaN, "dur": 1}]}',
-)
+WRONG_TIMELINES = ("x", '{"traceEvents": 3}', '{"traceEvents": [[]]}',
+                   '{"traceEvents": [{"ph": "X", "pid": 1, "tid": 1, "ts": NaN, "dur": 1}]}')  # fmt: skip
 
 
 @pytest.mark.parametrize("content", WRONG_TIMELINES)
@@ -184,14 +166,11 @@ def test_a_link_out_of_the_folder_is_not_followed(copied: Results, tmp_path: Pat
     assert code == 2 and "leads out of the folder" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "naming"),
-    [
-        (("empty",), "projection.json (rlsim project --out)"),
-        (("missing",), "no such folder"),
-        (("file.txt",), "is a file"),
-    ],
-)
+@pytest.mark.parametrize(("words", "naming"), [
+    (("empty",), "projection.json (rlsim project --out)"),
+    (("missing",), "no such folder"),
+    (("file.txt",), "is a file"),
+])  # fmt: skip
 def test_a_folder_without_results_is_one_message(words: tuple[str, ...], naming: str, tmp_path: Path, run: Run) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.txt").write_text("x")
@@ -213,15 +192,12 @@ def test_a_page_never_replaces_results_and_another_format_is_told(copied: Result
     assert code == 2 and "rlsim.blame/9" in err and "rlsim.blame/1" in err
 
 
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ('"\\ud800"', "is no JSON"),
-        ("NaN", "'baseline.step_s.mean'"),
-        ("true", "'baseline.step_s.mean': input should be a valid number, got true"),
-        ("1e19", "less than or equal to 1000000000000000000"),
-    ],
-)
+@pytest.mark.parametrize(("written", "said"), [
+    ('"\\ud800"', "is no JSON"),
+    ("NaN", "'baseline.step_s.mean'"),
+    ("true", "'baseline.step_s.mean': input should be a valid number, got true"),
+    ("1e19", "less than or equal to 1000000000000000000"),
+])  # fmt: skip
 def test_a_projection_with_a_wrong_number_is_one_message(written: str, said: str, copied: Results) -> None:
     path = copied("projection") / "projection.json"
     document = json.loads(path.read_text())
@@ -237,33 +213,21 @@ def test_a_projection_with_a_wrong_number_is_one_message(written: str, said: str
 
 SAID = {
     "projection": ("Where a step's time goes", "The nearest measured runs", "trained on", "Sequences being generated"),
-    "async": (
-        "asynchronous",
-        "exposed generation",
-        "Age of the samples trained on",
-        "Sequences that run",
-        "What runs when",
-    ),
+    "async": ("asynchronous", "exposed generation", "Age of the samples trained on", "Sequences that run",
+              "What runs when"),
     "plain": ("No speculative decoding is configured", "autoregressive"),
     "run": ("12 steps take", "How the steps evolve", "validation", "of the consumed samples"),
     "sweep": ("Rollout, speed-up by speculation", "Cells that cannot run", "draft_length"),
     "line": ("Step time of the cells", "prompts_per_step 4"),
-    "plan": (
-        "Take ",
-        "the risk that it gains nothing",
-        "USD per GPU and hour",
-        " on 8 h100_sxm, ",
-        "Step time against cost",
-        "How it keeps the constraints",
-        "USD/step",
-    ),
+    "plan": ("Take ", "the risk that it gains nothing", "USD per GPU and hour", " on 8 h100_sxm, ",
+             "Step time against cost", "How it keeps the constraints", "USD/step"),
     "validation": ("Validation: steps", "2 of 3 measured values", "Rows left out"),
     "check": ("Measured beside expected", "slow in", "probability", "known faults simulated"),
     "size": ("Take ", "Step and price over the number of GPUs", "gpu_memory_utilization", "fits from"),
     "headroom": ("above the roofline", "What each rung leaves of a step", "Nobody can."),
     "techniques": ("the step of small most", "Step now over step with it", "arXiv", "the scenario drafts already"),
     "blame": ("idle", "straggler tail", "Policies against the tail"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COMMANDS)

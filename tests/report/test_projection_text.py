@@ -91,13 +91,8 @@ def test_phases_of_the_table_add_up_to_the_step_and_bottlenecks_to_their_phase(p
 def test_the_same_phases_share_a_row_and_what_they_leave_is_other(answer):
     made = answer("sync")
     table = section(render(made), "Time per step")
-    assert [line.split()[0] for line in table[2:7]] == [
-        "generation",
-        "same",
-        "─" * len(table[4].strip()),
-        "step",
-        "tokens/s/GPU",
-    ]
+    assert [line.split()[0] for line in table[2:7]] == ["generation", "same", "─" * len(table[4].strip()), "step",
+                                                        "tokens/s/GPU"]  # fmt: skip
     same = line_of("\n".join(table), "same in both:")
     assert re.findall(r"data|prepare|refit|log-prob|train|generation", same) == [
         *("data", "prepare", "refit", "log-prob", "train"),
@@ -198,22 +193,15 @@ def test_a_style_is_what_the_stream_can_show(monkeypatch):
     assert Style.of(terminal) == Style(60, False, "utf-8")
 
 
-@pytest.mark.parametrize(
-    ("rollout", "step", "phrase"),
-    [
-        ((0.7, 0.68, 0.72), (0.8, 0.78, 0.82), "slows the rollout down, speedup 0.70x [0.68, 0.72], and the step"),
-        ((1.0, 0.98, 1.02), (1.0, 0.99, 1.01), "changes neither the rollout"),
-        ((1.3, 1.2, 1.4), (1.01, 0.99, 1.03), "shortens the rollout 1.30x [1.20, 1.40] but does not change the step"),
-        ((1.3, 1.2, 1.4), (0.9, 0.88, 0.92), "but slows the step down, speedup 0.90x [0.88, 0.92]"),
-        ((1.3, 1.2, 1.4), (0.998, 0.9971, 0.9989), "but does not change the step (1.00x [1.00, 1.00])"),
-        ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), "changes neither the rollout (1.00x [1.00, 1.00]) nor the step"),
-        (
-            (1.0, 0.9, 1.1),
-            (1.0, 1.0, 1.0),
-            "beyond the 90 % interval (1.00x [0.90, 1.10]) and does not change the step",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("rollout", "step", "phrase"), [
+    ((0.7, 0.68, 0.72), (0.8, 0.78, 0.82), "slows the rollout down, speedup 0.70x [0.68, 0.72], and the step"),
+    ((1.0, 0.98, 1.02), (1.0, 0.99, 1.01), "changes neither the rollout"),
+    ((1.3, 1.2, 1.4), (1.01, 0.99, 1.03), "shortens the rollout 1.30x [1.20, 1.40] but does not change the step"),
+    ((1.3, 1.2, 1.4), (0.9, 0.88, 0.92), "but slows the step down, speedup 0.90x [0.88, 0.92]"),
+    ((1.3, 1.2, 1.4), (0.998, 0.9971, 0.9989), "but does not change the step (1.00x [1.00, 1.00])"),
+    ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), "changes neither the rollout (1.00x [1.00, 1.00]) nor the step"),
+    ((1.0, 0.9, 1.1), (1.0, 1.0, 1.0), "beyond the 90 % interval (1.00x [0.90, 1.10]) and does not change the step"),
+])  # fmt: skip
 def test_headline_never_claims_more_than_the_interval(answer, rollout, step, phrase):
     made = replace(answer("sync"), rollout_speedup=Interval(*rollout), end_to_end_speedup=Interval(*step))
     assert phrase in findings.headline(made)
@@ -249,22 +237,16 @@ def test_what_to_try_names_keys_that_there_are():
 
 
 HEADS = ("", "baseline", "speedup")
-ROWS = [
-    ("data", Cell("0.1", "0.1", "0.2"), "-"),
-    ("exposed generation", Cell("15.8", "12.5", "120.0"), "saves 15.8 s"),
-    RULE,
-    Row(("step", Cell("112.0", "90.0", "131.0"), Cell("1.28x", "1.09", "1.51")), strong=True),
-]
+ROWS = [("data", Cell("0.1", "0.1", "0.2"), "-"), ("exposed generation", Cell("15.8", "12.5", "120.0"), "saves 15.8 s"),
+        RULE, Row(("step", Cell("112.0", "90.0", "131.0"), Cell("1.28x", "1.09", "1.51")), strong=True)]  # fmt: skip
 
 
 def test_tables_align_move_together_drop_wrap_and_may_be_ascii():
     assert table(HEADS, ROWS, Style()) == [
-        "                       baseline              speedup",
-        "  data                   0.1 [ 0.1,   0.2]       -",
-        "  exposed generation    15.8 [12.5, 120.0]   saves 15.8 s",
-        "  " + "─" * 61,
+        "                       baseline              speedup", "  data                   0.1 [ 0.1,   0.2]       -",
+        "  exposed generation    15.8 [12.5, 120.0]   saves 15.8 s", "  " + "─" * 61,
         "  step                 112.0 [90.0, 131.0]   1.28x [1.09, 1.51]",
-    ]
+    ]  # fmt: skip
     widths = {width: table(HEADS, ROWS, Style(width)) for width in (100, 62, 52, 40)}
     assert all(max(map(len, lines)) <= width for width, lines in widths.items())
     assert "12.5" in "".join(widths[62]) and "12.5" not in "".join(widths[52])

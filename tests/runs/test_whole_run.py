@@ -41,19 +41,14 @@ FAULTY = {
 
 
 @settings(max_examples=12)
-@given(
-    steps=st.integers(1, 300),
-    validation=st.tuples(st.integers(1, 40), st.floats(0, 1000)),
-    checkpoint=st.tuples(st.integers(1, 40), st.floats(0, 1000)),
-)
+@given(steps=st.integers(1, 300), validation=st.tuples(st.integers(1, 40), st.floats(0, 1000)),
+       checkpoint=st.tuples(st.integers(1, 40), st.floats(0, 1000)))  # fmt: skip
 def test_equal_steps_add_up(steps: int, validation: tuple[int, float], checkpoint: tuple[int, float]) -> None:
     scenario = small(
         CONSTANT,
-        {
-            "run.validation": {"every_steps": validation[0], "seconds": validation[1]},
-            "run.checkpoint": {"every_steps": checkpoint[0], "seconds": checkpoint[1]},
-        },
-    )
+        {"run.validation": {"every_steps": validation[0], "seconds": validation[1]},
+         "run.checkpoint": {"every_steps": checkpoint[0], "seconds": checkpoint[1]}},
+    )  # fmt: skip
     step_s = rlsim.project(scenario).candidate.step_s.mean
     stated = steps // validation[0] * validation[1] + steps // checkpoint[0] * checkpoint[1]
     answer = rlsim.run(scenario, steps)
@@ -177,10 +172,8 @@ def test_what_no_run_can_do_is_refused(tmp_path: Path) -> None:
         rlsim.run(small(), 3, out=tmp_path)
     with pytest.raises(InputError, match=r"give seconds instead"):
         rlsim.vary(rlsim.load_scenario("mlperf_grpo"), {"run.validation": {"every_steps": 1, "samples": 3}})
-    faults = {
-        "run.checkpoint": {"every_steps": 50, "seconds": 1.0},
-        "run.faults": {"gpu_hours_between": 0.1, "restart_s": 600.0},
-    }
+    faults = {"run.checkpoint": {"every_steps": 50, "seconds": 1.0},
+              "run.faults": {"gpu_hours_between": 0.1, "restart_s": 600.0}}  # fmt: skip
     with pytest.raises(Infeasible, match=r"run\.checkpoint\.every_steps"):
         rlsim.run(small(faults), 3)
 
@@ -271,12 +264,7 @@ def test_slow_nodes_are_rare_on_few_nodes_and_stalls_come_with_their_probability
 
 
 @settings(max_examples=30)
-@given(
-    every=st.integers(1, 6),
-    seconds=st.floats(0, 200),
-    share=st.floats(0, 1),
-    steps=st.integers(1, 40),
-)
+@given(every=st.integers(1, 6), seconds=st.floats(0, 200), share=st.floats(0, 1), steps=st.integers(1, 40))
 def test_checkpoints_wait_for_the_one_before(every: int, seconds: float, share: float, steps: int) -> None:
     checkpoint = {"every_steps": every, "seconds": seconds, "blocking_share": share}
     found = lost(small({"run.checkpoint": checkpoint}), steps).totals["checkpoints"]

@@ -26,13 +26,8 @@ def trajectories(count: int, turns: int, environment_s: float, judge_s: float = 
     response = turns * TURN + (turns - 1) * OBSERVATION
     batch = Batch(np.full(count, PROMPT), np.full(count, response), group)
     waits = np.where(np.arange(turns) < turns - 1, environment_s, 0.0)
-    drawn = Turns(
-        np.arange(count + 1) * turns,
-        np.tile(history, count),
-        np.full(count * turns, TURN),
-        np.tile(waits, count),
-        np.full(count, judge_s),
-    )
+    drawn = Turns(np.arange(count + 1) * turns, np.tile(history, count), np.full(count * turns, TURN),
+                  np.tile(waits, count), np.full(count, judge_s))  # fmt: skip
     return Generated(batch, np.ones(count, dtype=np.bool_), drawn)
 
 
@@ -180,12 +175,8 @@ def test_draws_follow_the_seed_and_no_key_moves_anothers_draw():
     keys = ["environment_s: {kind: lognormal, mean_s: 5}", "turns: {kind: lognormal, mean_turns: 6}, max_turns: 9"]
 
     def drawn(*given: str, seed: int = 3) -> Turns:
-        world = world_of(
-            FixedCosts(),
-            "workload.response_tokens={kind: lognormal, mean_tokens: 90}",
-            f"workload.agent={{{', '.join(given)}}}",
-            f"simulation.seed={seed}",
-        )
+        world = world_of(FixedCosts(), "workload.response_tokens={kind: lognormal, mean_tokens: 90}",
+                         f"workload.agent={{{', '.join(given)}}}", f"simulation.seed={seed}")  # fmt: skip
         turns = draw(world.scenario, 0).steps[2].rollouts[0].turns
         return turns
 
@@ -199,15 +190,12 @@ def test_draws_follow_the_seed_and_no_key_moves_anothers_draw():
     assert np.diff(both.first).max() <= 9
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("workload.agent.turn=3", "turns"),
-        ("workload.agent.max_environments=0", "max_environments"),
-        ("workload.agent.environment_group_correlation=0.7", "must not exceed 1"),
-        ("workload.agent.environment_s={kind: trace, path: nowhere.csv}", "nowhere.csv"),
-    ],
-)
+@pytest.mark.parametrize(("override", "message"), [
+    ("workload.agent.turn=3", "turns"),
+    ("workload.agent.max_environments=0", "max_environments"),
+    ("workload.agent.environment_group_correlation=0.7", "must not exceed 1"),
+    ("workload.agent.environment_s={kind: trace, path: nowhere.csv}", "nowhere.csv"),
+])  # fmt: skip
 def test_bad_keys_are_told_in_one_line(override, message):
     with pytest.raises(InputError, match=message) as error:
         draw(

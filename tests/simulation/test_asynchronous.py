@@ -147,21 +147,14 @@ def test_a_drained_pool_is_empty_at_the_refit_and_counters_leave_the_warm_up_out
 # --- invariants -------------------------------------------------------------------------------------------------------
 
 CASES: dict[str, Any] = {
-    "lag": st.integers(1, 4),
-    "prompts": st.integers(1, 6),
-    "size": st.integers(1, 4),
-    "replicas": st.integers(1, 5),
-    "slots": st.integers(1, 8),
-    "train_s": st.sampled_from([0.0, 1.0, 30.0, 300.0]),
-    "refit_s": st.sampled_from([0.0, 0.7, 11.0]),
-    "loop__poll_s": st.sampled_from([0, 0.5, 3]),
+    "lag": st.integers(1, 4), "prompts": st.integers(1, 6), "size": st.integers(1, 4), "replicas": st.integers(1, 5),
+    "slots": st.integers(1, 8), "train_s": st.sampled_from([0.0, 1.0, 30.0, 300.0]),
+    "refit_s": st.sampled_from([0.0, 0.7, 11.0]), "loop__poll_s": st.sampled_from([0, 0.5, 3]),
     "workload__environment_s": st.sampled_from([0, 0, 2.5]),
-    "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]),
-    "loop__in_flight_updates": st.booleans(),
-    "loop__recompute_kv": st.booleans(),
-    "simulation__seed": st.integers(0, 10_000),
+    "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]), "loop__in_flight_updates": st.booleans(),
+    "loop__recompute_kv": st.booleans(), "simulation__seed": st.integers(0, 10_000),
     "engine__dispatch": st.sampled_from(["round_robin", "static", "least_loaded", "shared_queue"]),
-}
+}  # fmt: skip
 
 
 @settings(max_examples=60)

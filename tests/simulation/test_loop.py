@@ -132,11 +132,9 @@ SHARE = "workload.usable_group_share=0.4"
 
 def workload(**keys: object) -> Workload:
     given = {
-        "prompts_per_step": 64,
-        "generations_per_prompt": 4,
-        "response_tokens": {"kind": "lognormal", "mean_tokens": 300, "log_sigma": 0.8},
-        "max_sequence_tokens": 4096,
-    }
+        "prompts_per_step": 64, "generations_per_prompt": 4,
+        "response_tokens": {"kind": "lognormal", "mean_tokens": 300, "log_sigma": 0.8}, "max_sequence_tokens": 4096,
+    }  # fmt: skip
     return Workload.model_validate({**given, **keys})
 
 
@@ -148,11 +146,8 @@ def test_rollouts_repeat_until_just_enough_groups_are_usable_or_end_as_infeasibl
         trained = [one.trained for one in found]
         assert sum(int(mask.sum()) for mask in trained) == 64 * 4
         assert sum(int(mask.sum()) for mask in trained[:-1]) < 64 * 4
-        assert all(
-            len(np.unique(mask[one.batch.group == g])) == 1
-            for one, mask in zip(found, trained, strict=True)
-            for g in (0, 63)
-        )
+        assert all(len(np.unique(mask[one.batch.group == g])) == 1 for one, mask in zip(found, trained, strict=True)
+                   for g in (0, 63))  # fmt: skip
         first, second = found[0].batch, found[1].batch
         assert not np.array_equal(first.response_tokens, second.response_tokens)
     assert np.mean(counts) == pytest.approx(expected_rollouts(0.4, 64), rel=0.05)
@@ -210,10 +205,8 @@ def test_both_arms_of_a_projection_repeat_the_same_rollouts() -> None:
     grown = repeated.baseline.phases["generation_s"].mean / plain.baseline.phases["generation_s"].mean
     assert grown == pytest.approx(rollouts, rel=0.15)
     assert repeated.baseline.phases["prepare_s"].mean > plain.baseline.phases["prepare_s"].mean
-    parts = [
-        {part.name: part.seconds for part in answer.candidate.parts if part.phase == "prepare_s"}
-        for answer in (plain, repeated)
-    ]
+    parts = [{part.name: part.seconds for part in answer.candidate.parts if part.phase == "prepare_s"}
+             for answer in (plain, repeated)]  # fmt: skip
     slept = parts[1].pop("engine sleep between rollouts")
     assert slept == pytest.approx((rollouts - 1) * (parts[0]["engine sleep"] + parts[0]["engine wake"]))
     assert parts[1] == pytest.approx(parts[0])

@@ -149,13 +149,10 @@ def test_a_running_request_pays_for_its_context(migration: Migration, kv_token_s
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    responses=st.lists(st.integers(1, 400), min_size=4, max_size=60),
-    migration=st.sampled_from(["recompute", "transfer", "cheaper"]),
-    dispatch=st.sampled_from(["static", "least_loaded", "shared_queue"]),
-    slots=st.integers(1, 16),
-    room=st.sampled_from([1e9, 1100.0]),
-)
+@given(responses=st.lists(st.integers(1, 400), min_size=4, max_size=60),
+       migration=st.sampled_from(["recompute", "transfer", "cheaper"]),
+       dispatch=st.sampled_from(["static", "least_loaded", "shared_queue"]), slots=st.integers(1, 16),
+       room=st.sampled_from([1e9, 1100.0]))  # fmt: skip
 def test_every_token_is_generated_once(responses, migration, dispatch, slots, room):
     batch = make_batch([PROMPT] * len(responses), responses)
     table = cost_table(max_running_sequences=slots, kv_capacity_tokens=room)

@@ -134,19 +134,16 @@ def test_limits_of_what_is_in_flight_finished_or_too_old():
     assert 1 in driven.generation.take(1).tolist()
 
 
-@pytest.mark.parametrize(
-    ("style", "keys", "recomputed"),
-    [
-        ("nemo_rl", (), True),
-        ("verl", (), False),
-        ("skyrl", (), False),
-        ("prime_rl", (), False),
-        ("slime", ("trainer.reference_logprobs=false",), False),
-        ("slime", ("trainer.reference_logprobs=true",), True),
-        ("slime", ("trainer.reference_logprobs=false", "trainer.epochs=2"), True),
-        ("skyrl", ("trainer.policy_logprobs=true",), True),
-    ],
-)
+@pytest.mark.parametrize(("style", "keys", "recomputed"), [
+    ("nemo_rl", (), True),
+    ("verl", (), False),
+    ("skyrl", (), False),
+    ("prime_rl", (), False),
+    ("slime", ("trainer.reference_logprobs=false",), False),
+    ("slime", ("trainer.reference_logprobs=true",), True),
+    ("slime", ("trainer.reference_logprobs=false", "trainer.epochs=2"), True),
+    ("skyrl", ("trainer.policy_logprobs=true",), True),
+])  # fmt: skip
 def test_old_logprobs_are_recomputed_where_the_framework_does(style, keys, recomputed):
     overrides = [f"loop.style={style}", "trainer.policy_logprobs=null", "trainer.global_batch_samples=null", *keys]
     assert load_scenario("qwen8b_async_lag1", overrides).policy_logprobs is recomputed

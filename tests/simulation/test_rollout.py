@@ -27,13 +27,9 @@ DRAFTED = Acceptance(two_parameter_rates(0.8, 0.97, 3))
 
 def drawn(prompts: int = 24, mean: float = 300.0, seed: int = 0, size: int = 8) -> Batch:
     workload = Workload.model_validate(
-        {
-            "prompts_per_step": prompts,
-            "generations_per_prompt": size,
-            "max_sequence_tokens": 2048,
-            "response_tokens": {"kind": "lognormal", "mean_tokens": mean, "log_sigma": 0.7},
-        }
-    )
+        {"prompts_per_step": prompts, "generations_per_prompt": size, "max_sequence_tokens": 2048,
+         "response_tokens": {"kind": "lognormal", "mean_tokens": mean, "log_sigma": 0.7}},
+    )  # fmt: skip
     return draw_batch(workload, Place(seed, 0, 0))
 
 
@@ -85,11 +81,9 @@ def test_drawing_iterations_up_front_is_the_same_process() -> None:
     count = 150
     truth = np.array([accept_per_iteration(batch, table, DRAFTED.position_rates, r) for r in range(count)])
     fast = np.array(
-        [
-            rollout(batch, draw_iterations(batch, DRAFTED, Place(1, 0, r)), Fleet(1, "static", table, False)).finish_s
-            for r in range(count)
-        ]
-    )
+        [rollout(batch, draw_iterations(batch, DRAFTED, Place(1, 0, r)), Fleet(1, "static", table, False)).finish_s
+         for r in range(count)],
+    )  # fmt: skip
     for measure in (truth.max(axis=1), fast.max(axis=1)), (truth.mean(axis=1), fast.mean(axis=1)):
         error = math.sqrt((measure[0].var() + measure[1].var()) / count)
         assert abs(measure[0].mean() - measure[1].mean()) <= 4 * error

@@ -68,11 +68,8 @@ def test_trainers_fast_slow_and_by_hand() -> None:
     assert found.overlapped_s == pytest.approx((4 + 8 / 2) / 2)
 
 
-@given(
-    finish_s=st.lists(st.floats(0, 1000), min_size=1, max_size=40),
-    seconds=st.tuples(*[st.floats(0, 500)] * 4),
-    data=st.data(),
-)
+@given(finish_s=st.lists(st.floats(0, 1000), min_size=1, max_size=40), seconds=st.tuples(*[st.floats(0, 500)] * 4),
+       data=st.data())  # fmt: skip
 def test_streaming_lies_between_the_longer_of_both_and_their_sum(
     finish_s: list[float], seconds: tuple[float, ...], data: st.DataObject
 ) -> None:

@@ -60,15 +60,12 @@ def test_releases_compare_by_numbers_and_small_kernels_follow_layers_and_precisi
 # --- who wins over whom -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("engine", "expected"),
-    [
-        ({}, (0.003, 3e-5)),
-        ({"name": "sglang"}, (0.002, 3e-5)),
-        ({"host_iteration_s": 0.0}, (0.0, 3e-5)),
-        ({"host_sequence_s": 0.0, "version": "0.11.0"}, (0.003, 0.0)),
-    ],
-)
+@pytest.mark.parametrize(("engine", "expected"), [
+    ({}, (0.003, 3e-5)),
+    ({"name": "sglang"}, (0.002, 3e-5)),
+    ({"host_iteration_s": 0.0}, (0.0, 3e-5)),
+    ({"host_sequence_s": 0.0, "version": "0.11.0"}, (0.003, 0.0)),
+])  # fmt: skip
 def test_an_engine_takes_its_family_and_stated_keys_win(engine: dict[str, Any], expected: tuple[float, float]) -> None:
     found = engine_host(Engine(**engine), load_card("qwen3-8b"), ENGINES)
     assert (found.iteration_s, found.sequence_s) == expected
@@ -91,20 +88,17 @@ def test_speculation_adds_its_own_host_time_and_a_rollout_engine_that_of_its_fra
 RECURRENT = {"name": "sglang", "version": "0.5.8"}
 
 
-@pytest.mark.parametrize(
-    ("engine", "card", "drafting", "ahead"),
-    [
-        (RECURRENT, "qwen3-next-80b-a3b", {}, False),
-        ({**RECURRENT, "prefix_caching": False}, "qwen3-next-80b-a3b", {}, True),
-        ({**RECURRENT, "overlap_scheduling": True}, "qwen3-next-80b-a3b", {}, True),
-        ({"name": "vllm"}, "qwen3-next-80b-a3b", {}, True),
-        ({**RECURRENT, "overlap_scheduling": False}, "qwen3-8b", {}, False),
-        (RECURRENT, "qwen3-8b", {}, True),
-        (RECURRENT, "qwen3-8b", {"method": "eagle3"}, False),
-        ({"name": "sglang", "version": "0.5.12"}, "qwen3-8b", {"method": "eagle3"}, True),
-        ({"name": "sglang"}, "qwen3-8b", {"method": "ngram"}, False),
-    ],
-)
+@pytest.mark.parametrize(("engine", "card", "drafting", "ahead"), [
+    (RECURRENT, "qwen3-next-80b-a3b", {}, False),
+    ({**RECURRENT, "prefix_caching": False}, "qwen3-next-80b-a3b", {}, True),
+    ({**RECURRENT, "overlap_scheduling": True}, "qwen3-next-80b-a3b", {}, True),
+    ({"name": "vllm"}, "qwen3-next-80b-a3b", {}, True),
+    ({**RECURRENT, "overlap_scheduling": False}, "qwen3-8b", {}, False),
+    (RECURRENT, "qwen3-8b", {}, True),
+    (RECURRENT, "qwen3-8b", {"method": "eagle3"}, False),
+    ({"name": "sglang", "version": "0.5.12"}, "qwen3-8b", {"method": "eagle3"}, True),
+    ({"name": "sglang"}, "qwen3-8b", {"method": "ngram"}, False),
+])  # fmt: skip
 def test_hosts_not_ahead_add_their_time(
     engine: dict[str, Any], card: str, drafting: dict[str, Any], ahead: bool
 ) -> None:
@@ -142,15 +136,12 @@ def test_an_empty_set_is_the_default(key: str) -> None:
 # --- what an answer says ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ([], "fitted: round, of vllm over its releases; what the RL framework adds is nemo_rl's of vllm"),
-        (["engine.name=trtllm", "engine.version=1.0.0"], "fitted: round, of trtllm over its releases; what"),
-        (["engine.host_iteration_s=0.002"], "iteration: 2 ms + "),
-        (["engine.host_iteration_s=0.002"], "engine.host_sequence_s; stated)"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "said"), [
+    ([], "fitted: round, of vllm over its releases; what the RL framework adds is nemo_rl's of vllm"),
+    (["engine.name=trtllm", "engine.version=1.0.0"], "fitted: round, of trtllm over its releases; what"),
+    (["engine.host_iteration_s=0.002"], "iteration: 2 ms + "),
+    (["engine.host_iteration_s=0.002"], "engine.host_sequence_s; stated)"),
+])  # fmt: skip
 def test_assumptions_name_where_host_time_comes_from(tmp_path: Path, settings: list[str], said: str) -> None:
     given = load_scenario("quickstart", [*SMALL, f"simulation.engine_parameters={write(tmp_path)}", *settings])
     told = " ".join(project(given).assumptions)

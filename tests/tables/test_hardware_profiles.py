@@ -88,10 +88,8 @@ def test_published_rates_kin_and_the_order_of_datasheets() -> None:
     assert float(weak.gemm(large, matrix, "bf16").measured[0]) == 0.0
     slow, fast = load_profile("h800_sxm"), load_profile("h100_sxm")
     assert float(slow.nvlink_bandwidth_bytes_per_s) / float(fast.nvlink_bandwidth_bytes_per_s) == pytest.approx(4 / 9)
-    known, bare = (
-        project(load_scenario("quickstart", [f"hardware={name}", "simulation.replications=1", "k=0"]))
-        for name in ("h100_sxm", "mi300x")
-    )
+    known, bare = (project(load_scenario("quickstart", [f"hardware={name}", "simulation.replications=1", "k=0"]))
+                   for name in ("h100_sxm", "mi300x"))  # fmt: skip
     widths = [math.log(one.candidate.step_s.high / one.candidate.step_s.low) for one in (known, bare)]
     assert widths[1] ** 2 > widths[0] ** 2 + (2 * 1.6449 * 0.5 * DATASHEET_ERROR) ** 2
     told = [text for text in bare.assumptions if "No operator was measured on mi300x" in text]
@@ -108,34 +106,28 @@ def test_published_rates_kin_and_the_order_of_datasheets() -> None:
     assert sorted(seconds) == seconds
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"memory_bytes": 8e10}, "memory_bytes"),
-        ({"bf16_flops": {"value": -1.0, "source": "datasheet", "ref": "x"}}, "greater than 0"),
-        ({"bf16_flops": {"value": 1e15, "source": "guess", "ref": "x"}}, "datasheet"),
-        ({"bf16_flops": {"value": 1e15, "source": "assumed", "ref": ""}}, "at least 1 character"),
-        ({"bf16_flops": {"value": float("inf"), "source": "assumed", "ref": "x"}}, "finite"),
-        ({"gpus_per_node": {"value": 4.5, "source": "assumed", "ref": "x"}}, "whole number"),
-        ({"gpus_per_node": {"value": 5, "source": "assumed", "ref": "x"}}, "do not divide"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"memory_bytes": 8e10}, "memory_bytes"),
+    ({"bf16_flops": {"value": -1.0, "source": "datasheet", "ref": "x"}}, "greater than 0"),
+    ({"bf16_flops": {"value": 1e15, "source": "guess", "ref": "x"}}, "datasheet"),
+    ({"bf16_flops": {"value": 1e15, "source": "assumed", "ref": ""}}, "at least 1 character"),
+    ({"bf16_flops": {"value": float("inf"), "source": "assumed", "ref": "x"}}, "finite"),
+    ({"gpus_per_node": {"value": 4.5, "source": "assumed", "ref": "x"}}, "whole number"),
+    ({"gpus_per_node": {"value": 5, "source": "assumed", "ref": "x"}}, "do not divide"),
+])  # fmt: skip
 def test_profile_refuses(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         HardwareProfile.model_validate({**load_profile("h100_sxm").model_dump(), **changes})
 
 
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"memory_bandwidth_bytes_per_s": 1790}, r"must be in bytes/s.*got 1790: if those are GB/s, write 1\.79e\+12"),
-        ({"memory_bandwidth_bytes_per_s": 3.35}, r"must be in bytes/s.*got 3\.35: if those are TB/s, write 3\.35e\+12"),
-        ({"bf16_flops": 500}, r"must be in FLOP/s.*got 500: if those are TFLOP/s, write 5e\+14"),
-        ({"memory_bytes": 80}, r"must be in bytes,.*got 80: if those are GB, write 8e\+10"),
-        ({"nvlink_latency_s": 4.7}, r"must be in seconds.*got 4\.7: if those are microseconds, write 4\.7e-06"),
-        ({"bf16_flops": 1e30}, r"must be in FLOP/s, between 1e\+08 and 1e\+18; got 1e\+30$"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"memory_bandwidth_bytes_per_s": 1790}, r"must be in bytes/s.*got 1790: if those are GB/s, write 1\.79e\+12"),
+    ({"memory_bandwidth_bytes_per_s": 3.35}, r"must be in bytes/s.*got 3\.35: if those are TB/s, write 3\.35e\+12"),
+    ({"bf16_flops": 500}, r"must be in FLOP/s.*got 500: if those are TFLOP/s, write 5e\+14"),
+    ({"memory_bytes": 80}, r"must be in bytes,.*got 80: if those are GB, write 8e\+10"),
+    ({"nvlink_latency_s": 4.7}, r"must be in seconds.*got 4\.7: if those are microseconds, write 4\.7e-06"),
+    ({"bf16_flops": 1e30}, r"must be in FLOP/s, between 1e\+08 and 1e\+18; got 1e\+30$"),
+])  # fmt: skip
 def test_a_number_in_a_datasheets_unit_is_refused_with_the_likely_slip(changed: dict[str, float], told: str) -> None:
     document = load_profile("h100_sxm").model_dump()
     for key, value in changed.items():
@@ -179,15 +171,12 @@ def test_eight_numbers_make_a_profile_by_path(tmp_path: Path) -> None:
         load_profile("other.yaml", base=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "sheet", "told"),
-    [
-        ("h100_sxm", SHEET, "comes with rlsim"),
-        ("a/b", SHEET, "no name of a profile"),
-        ("mine", replace(SHEET, memory_gib=48e9), "memory_bytes must be in bytes"),
-        ("mine", replace(SHEET, memory_gb_per_s=-4.0), "memory_bandwidth_bytes_per_s.*above 0"),
-    ],
-)
+@pytest.mark.parametrize(("name", "sheet", "told"), [
+    ("h100_sxm", SHEET, "comes with rlsim"),
+    ("a/b", SHEET, "no name of a profile"),
+    ("mine", replace(SHEET, memory_gib=48e9), "memory_bytes must be in bytes"),
+    ("mine", replace(SHEET, memory_gb_per_s=-4.0), "memory_bandwidth_bytes_per_s.*above 0"),
+])  # fmt: skip
 def test_no_profile_is_written_from_what_is_none(tmp_path: Path, name: str, sheet: Datasheet, told: str) -> None:
     with pytest.raises(InputError, match=told):
         write_profile(name, sheet, tmp_path / "mine.yaml")
@@ -203,20 +192,17 @@ def _yaml(value: Any) -> str:
 # --- model cards by the names of repositories -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("repository", "card"),
-    [
-        ("Qwen/Qwen3-8B", "qwen3-8b"),
-        ("Qwen/Qwen3-8B-Base", "qwen3-8b"),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
-        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
-        ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b"),
-        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
-        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
-        ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b"),
-        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
-    ],
-)
+@pytest.mark.parametrize(("repository", "card"), [
+    ("Qwen/Qwen3-8B", "qwen3-8b"),
+    ("Qwen/Qwen3-8B-Base", "qwen3-8b"),
+    ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+    ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+    ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+    ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+    ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+    ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b"),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
+])  # fmt: skip
 def test_a_repository_is_the_card_of_its_dimensions(repository: str, card: str) -> None:
     assert card in list_cards()
     assert load_card(repository) == load_card(card)
@@ -233,16 +219,13 @@ def test_the_repositories_that_cards_come_from_are_known() -> None:
             assert load_card(repository) == load_card(card)
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("Qwen/Qwen3-9B", "unknown model 'Qwen3-9B'; nearest: qwen3.5-9b"),
-        ("Qwen/Qwen3-8B-FP8", "holds quantised weights; give model qwen3-8b and state engine.weight_precision"),
-        ("Qwen/Qwen3-8B-AWQ", "holds quantised weights"),
-        ("Qwen3-8B-Base", "unknown model 'Qwen3-8B-Base'"),
-        ("someone/Qwen3-8B-pruned", "unknown model"),
-    ],
-)
+@pytest.mark.parametrize(("name", "told"), [
+    ("Qwen/Qwen3-9B", "unknown model 'Qwen3-9B'; nearest: qwen3.5-9b"),
+    ("Qwen/Qwen3-8B-FP8", "holds quantised weights; give model qwen3-8b and state engine.weight_precision"),
+    ("Qwen/Qwen3-8B-AWQ", "holds quantised weights"),
+    ("Qwen3-8B-Base", "unknown model 'Qwen3-8B-Base'"),
+    ("someone/Qwen3-8B-pruned", "unknown model"),
+])  # fmt: skip
 def test_other_repositories_are_refused(name: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         load_card(name)

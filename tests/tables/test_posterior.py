@@ -89,11 +89,8 @@ def test_each_term_moves_one_set_and_measured_deviations_are_taken() -> None:
     assert without.mean_of("engine kernels on device: vllm, dense bf16, h200_sxm") == 0.0
     assert np.isfinite(posterior.mean_of("engine kernels on device: vllm, dense bf16, h200_sxm"))
     dense, moe = load_card("llama-3.1-8b"), load_card("qwen3-30b-a3b")
-    groups = {
-        (card.name, precision): engine_groups("vllm", None, "h200_sxm", card, precision)[0]
-        for card in (dense, moe)
-        for precision in ("bf16", "fp8_block")
-    }
+    groups = {(card.name, precision): engine_groups("vllm", None, "h200_sxm", card, precision)[0]
+              for card in (dense, moe) for precision in ("bf16", "fp8_block")}  # fmt: skip
     assert len(set(groups.values())) == 4
     assert all("h200_sxm" in group and group.startswith("engine kernels on device: vllm") for group in groups.values())
 
@@ -121,18 +118,15 @@ def test_a_better_device_is_not_slower_by_order_or_answer() -> None:
         assert new.baseline.phases[phase].mean <= old.baseline.phases[phase].mean * 1.001, phase
 
 
-@pytest.mark.parametrize(
-    ("device", "measured", "expected"),
-    [
-        ("best", {}, 0.0),
-        ("best", {"good": -0.1}, -0.1),  # not slower than a worse device
-        ("best", {"good": 0.2}, 0.0),
-        ("best", {"old": -0.6}, -0.1),  # what the datasheets leave between them counts
-        ("old", {"best": 0.8}, 0.3),  # not faster than a better one
-        ("good", {"best": 0.1, "old": -0.7}, (0.1 - 0.2) / 2),  # both cannot hold
-        ("unknown", {"best": 0.4}, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("device", "measured", "expected"), [
+    ("best", {}, 0.0),
+    ("best", {"good": -0.1}, -0.1),  # not slower than a worse device
+    ("best", {"good": 0.2}, 0.0),
+    ("best", {"old": -0.6}, -0.1),  # what the datasheets leave between them counts
+    ("old", {"best": 0.8}, 0.3),  # not faster than a better one
+    ("good", {"best": 0.1, "old": -0.7}, (0.1 - 0.2) / 2),  # both cannot hold
+    ("unknown", {"best": 0.4}, 0.0),
+])  # fmt: skip
 def test_the_unmeasured_moves_as_the_order_asks(device: str, measured: dict[str, float], expected: float) -> None:
     assert ordered_mean(device, measured, ORDER) == pytest.approx(expected)
 

@@ -19,10 +19,8 @@ from rlsim.report.style import Style
 from rlsim.report.text.projection import render
 from rlsim.results import Projection
 
-ROWS = (
-    Evidence("iteration", "a", 0.25, {"x": 0.5, "y": -1.0}, {"engine: e": 1.0}, {"model": "m", "gpus": 8.0}),
-    Evidence("step", "b", -0.5, {}, {"engine: e": 0.75, "trainer: t": 0.25}),
-)
+ROWS = (Evidence("iteration", "a", 0.25, {"x": 0.5, "y": -1.0}, {"engine: e": 1.0}, {"model": "m", "gpus": 8.0}),
+        Evidence("step", "b", -0.5, {}, {"engine: e": 0.75, "trainer: t": 0.25}))  # fmt: skip
 TABLE = EvidenceTable(ROWS, (Term("x", 0.5, 0.1), Term("y", 0.3)), {"x": 0.2}, {"engines": "abc"})
 
 
@@ -101,10 +99,8 @@ def test_sources_share_the_variance_of_the_step(run: SimulatedVariant) -> None:
     predicted, posterior = prediction_of(run), posterior_of(run.scenario)
     whole = np.sum([one.draws for one in sources_of(run)], axis=0)
     shares, groups = mean_shares(predicted), phase_groups(run.scenario)
-    direct = sum(
-        share * log_draws(posterior, getattr(predicted.slopes, phase), dict.fromkeys(groups[phase], 1.0))
-        for phase, share in shares.items()
-    )
+    direct = sum(share * log_draws(posterior, getattr(predicted.slopes, phase), dict.fromkeys(groups[phase], 1.0))
+                 for phase, share in shares.items())  # fmt: skip
     np.testing.assert_allclose(whole, direct, atol=1e-9)
     # To first order these are the draws behind the interval.
     assert np.corrcoef(whole, np.log(predicted.step_s))[0, 1] > 0.95

@@ -73,10 +73,8 @@ def test_what_was_never_measured_is_less_sure(strange: dict[str, dict[str, str]]
 
 def test_draws_of_groups_are_those_of_names_and_move_with_terms_as_the_posterior_says() -> None:
     posterior = load_posterior(DEFAULT)
-    one, again, other = (
-        log_draws(posterior, {}, {f"engine with model: {name}": 1.0})
-        for name in ("never seen", "never seen", "nor this")
-    )
+    one, again, other = (log_draws(posterior, {}, {f"engine with model: {name}": 1.0})
+                         for name in ("never seen", "never seen", "nor this"))  # fmt: skip
     assert one.shape == (DRAWS,) and np.array_equal(one, again)
     assert abs(np.corrcoef(np.sign(one), np.sign(other))[0, 1]) < 0.1
     # Quartiles of Student's t lie at 0.718 of its scale with 6 degrees of freedom, at 0.765 with 3.
@@ -113,10 +111,8 @@ def test_slopes_are_of_the_tables_priced_with_and_of_all_batches(monkeypatch: py
     fitted = fitted_of(scenario)
     batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
     after = overheads_after(overheads_of(scenario, fitted), scenario, moved(fitted, {TERM: STEP}), "training")
-    times = [
-        step_cost(replace(run.inputs.trainer, overheads=overheads), batch).train.seconds
-        for overheads in (run.inputs.trainer.overheads, after.training)
-    ]
+    times = [step_cost(replace(run.inputs.trainer, overheads=overheads), batch).train.seconds
+             for overheads in (run.inputs.trainer.overheads, after.training)]  # fmt: skip
     assert found.train[TERM] == pytest.approx(float(np.log(times[1] / times[0])) / STEP)
     run = simulate_variant(load_scenario("quickstart", ["simulation.replications=1"]))
     found = phase_slopes(run).generation
@@ -149,12 +145,8 @@ def slowed_step_s(one: Scenario, factor: float, train: float = 1.0) -> float:
         work = draw(one, replication)
         prices = price(one, work)
         table = prices.iteration
-        slow = replace(
-            table,
-            step_s=table.step_s * factor,
-            attention_s=table.attention_s * factor,
-            prefill_s=table.prefill_s * factor,
-        )
+        slow = replace(table, step_s=table.step_s * factor, attention_s=table.attention_s * factor,
+                       prefill_s=table.prefill_s * factor)  # fmt: skip
         updates = tuple(replace(cost, train=cost.train.repeated(train)) for cost in prices.steps)
         trace = simulate(one, work, replace(prices, iteration=slow, steps=updates))
         seconds += [step.seconds for step in trace.steps[one.simulation.warmup_steps :]]

@@ -18,13 +18,10 @@ from rlsim.workload.acceptance import (
 )
 
 # Acceptance length over k and the two parameters (a_1, d): NVIDIA arXiv:2604.26779; vLLM pull requests 20780 and 32628.
-PUBLISHED = [
-    ({3: 3.32, 5: 4.35, 7: 5.06}, 0.886, 0.985, 0.006),
-    ({3: 2.77, 5: 3.23, 7: 3.48}, 0.770, 0.970, 0.016),
-    ({2: 2.36, 3: 2.79, 4: 3.08, 5: 3.32, 6: 3.46, 7: 3.54}, 0.774, 0.975, 0.010),
-    ({2: 2.10, 3: 2.29, 4: 2.39, 5: 2.43, 6: 2.45, 7: 2.47}, 0.682, 0.875, 0.010),
-    ({3: 2.61, 4: 2.81, 5: 2.93, 6: 3.00, 7: 3.04, 8: 3.04}, 0.746, 0.935, 0.007),
-]
+PUBLISHED = [({3: 3.32, 5: 4.35, 7: 5.06}, 0.886, 0.985, 0.006), ({3: 2.77, 5: 3.23, 7: 3.48}, 0.770, 0.970, 0.016),
+             ({2: 2.36, 3: 2.79, 4: 3.08, 5: 3.32, 6: 3.46, 7: 3.54}, 0.774, 0.975, 0.010),
+             ({2: 2.10, 3: 2.29, 4: 2.39, 5: 2.43, 6: 2.45, 7: 2.47}, 0.682, 0.875, 0.010),
+             ({3: 2.61, 4: 2.81, 5: 2.93, 6: 3.00, 7: 3.04, 8: 3.04}, 0.746, 0.935, 0.007)]  # fmt: skip
 
 
 def speculation(**keys: object) -> Speculation:
@@ -117,11 +114,8 @@ def test_moments_are_exact(length: int, rates: tuple[float, ...]) -> None:
 
 
 @settings(max_examples=40)
-@given(
-    rates=st.lists(st.floats(0, 1), min_size=1, max_size=7).map(lambda r: sorted(r, reverse=True)),
-    lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=20),
-    spread=st.sampled_from([0.0, 0.2]),
-)
+@given(rates=st.lists(st.floats(0, 1), min_size=1, max_size=7).map(lambda r: sorted(r, reverse=True)),
+       lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=20), spread=st.sampled_from([0.0, 0.2]))  # fmt: skip
 def test_iterations_stay_within_what_is_possible(rates: list[float], lengths: list[int], spread: float) -> None:
     asked = np.array(lengths)
     moves = SampleMoves(spread * np.random.default_rng(4).standard_normal(asked.size), spread / 1000.0)

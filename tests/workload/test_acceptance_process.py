@@ -55,13 +55,8 @@ def test_move_to_finds_a_length_within_reach(acceptance: Acceptance, share: floa
     assert acceptance.moved(move_to(acceptance, wanted)).mean == pytest.approx(wanted, abs=1e-6)
 
 
-@given(
-    growth=st.floats(-2, 2),
-    deficit=st.floats(0, 2),
-    recovery=st.floats(0, 1),
-    interval=st.integers(1, 7),
-    step=st.integers(0, 60),
-)
+@given(growth=st.floats(-2, 2), deficit=st.floats(0, 2), recovery=st.floats(0, 1), interval=st.integers(1, 7),
+       step=st.integers(0, 60))  # fmt: skip
 def test_mismatch_step_by_step(growth: float, deficit: float, recovery: float, interval: int, step: int) -> None:
     drift = Drift(mismatch_per_100_steps=growth, initial_deficit=deficit, online_recovery=recovery)
     online = eagle(drift=drift, online_training=True, online_interval_steps=interval)

@@ -52,10 +52,8 @@ def test_groups_are_contiguous_share_prompts_and_leave_room() -> None:
     batch = draw_batch(workload({"kind": "constant", "tokens": 5}, generated_batch_factor=1.5), Place(0, 0, 0))
     assert batch.samples == 384 * 16
     assert np.array_equal(batch.group, np.repeat(np.arange(384), 16))
-    work = workload(
-        {"kind": "lognormal", "mean_tokens": 2500.0},
-        prompt_tokens={"kind": "lognormal", "mean_tokens": 3000.0, "log_sigma": 1.0},
-    )
+    work = workload({"kind": "lognormal", "mean_tokens": 2500.0},
+                    prompt_tokens={"kind": "lognormal", "mean_tokens": 3000.0, "log_sigma": 1.0})  # fmt: skip
     batches = [draw_batch(work, Place(0, 0, r)) for r in range(40)]
     by_group = batches[0].prompt_tokens.reshape(-1, 16)
     assert np.all(by_group == by_group[:, :1])
@@ -67,25 +65,16 @@ def test_groups_are_contiguous_share_prompts_and_leave_room() -> None:
 
 @pytest.mark.parametrize("rho", [0.0, 0.3, 1.0])
 def test_share_of_variance_between_groups(rho: float) -> None:
-    work = workload(
-        {"kind": "lognormal", "mean_tokens": 900.0, "log_sigma": 0.5},
-        group_correlation=rho,
-        prompts_per_step=2000,
-        max_sequence_tokens=1_000_000,
-    )
+    work = workload({"kind": "lognormal", "mean_tokens": 900.0, "log_sigma": 0.5}, group_correlation=rho,
+                    prompts_per_step=2000, max_sequence_tokens=1_000_000)  # fmt: skip
     logs = np.log(draw_batch(work, Place(1, 0, 0)).response_tokens).reshape(2000, 16)
     between = logs.mean(axis=1).var() - logs.var(axis=1, ddof=1).mean() / 16
     assert between / logs.var() == pytest.approx(rho, abs=0.04)
 
 
 def test_scores_of_prompts_and_samples_are_independent_and_quantiles_scale() -> None:
-    work = workload(
-        {"kind": "lognormal", "mean_tokens": 900.0, "log_sigma": 0.5},
-        group_correlation=0.5,
-        generations_per_prompt=1,
-        prompts_per_step=5000,
-        max_sequence_tokens=1_000_000,
-    )
+    work = workload({"kind": "lognormal", "mean_tokens": 900.0, "log_sigma": 0.5}, group_correlation=0.5,
+                    generations_per_prompt=1, prompts_per_step=5000, max_sequence_tokens=1_000_000)  # fmt: skip
     assert np.log(draw_batch(work, Place(1, 0, 0)).response_tokens).std() == pytest.approx(0.5, rel=0.05)
     shape = {"kind": "quantiles", "quantiles": [0, 0.5, 1], "tokens": [100, 200, 600]}
     drawn = means(workload(shape))
@@ -109,25 +98,19 @@ def test_draws_depend_on_seed_step_and_replication_and_the_first_token_on_the_pr
     assert (batch.response_tokens - 1).sum() / drafted.sum() == pytest.approx(2.4, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"kind": "lognormal", "mean_tokens": 8085.0},
-        {"kind": "quantiles", "quantiles": [0, 1], "tokens": [1, 9], "mean_tokens": 9000.0},
-    ],
-)
+@pytest.mark.parametrize("shape", [
+    {"kind": "lognormal", "mean_tokens": 8085.0},
+    {"kind": "quantiles", "quantiles": [0, 1], "tokens": [1, 9], "mean_tokens": 9000.0},
+])  # fmt: skip
 def test_mean_at_the_cap_is_an_input_error(shape: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"workload\.response_tokens\.mean_tokens must be below 8085"):
         draw_batch(workload(shape), Place(0, 0, 0))
 
 
-FILES = {
-    "mooncake.jsonl": '{"timestamp": 0, "input_length": 70, "output_length": 7, "hash_ids": [0]}\n' * 3,
-    "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,70,7\n",
-    "plain.csv": "# lengths\nanything\n7\n7\n",
-    "bare.csv": "7\n7\n",
-    "named.csv": "prompt_tokens,tokens_out\n70,7\n",
-}
+FILES = {"mooncake.jsonl": '{"timestamp": 0, "input_length": 70, "output_length": 7, "hash_ids": [0]}\n' * 3,
+         "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,70,7\n",
+         "plain.csv": "# lengths\nanything\n7\n7\n", "bare.csv": "7\n7\n",
+         "named.csv": "prompt_tokens,tokens_out\n70,7\n"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -143,24 +126,21 @@ def test_known_formats(tmp_path: Path, name: str) -> None:
     assert set(batch.prompt_tokens.tolist()) == {70 if keys else 107}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("output_tokens\n5\n-3\n", "line 3: 'output_tokens' must be a number of at least 0; got '-3'"),
-        ("output_tokens\nnan\n", "line 2"),
-        ("output_tokens\nlong\n", "got 'long'"),
-        ("output_tokens\n", "no rows"),
-        ("", "no rows"),
-        ("output_tokens\n0\n", "every length"),
-        ("a,b\n1,2\n", r"column to one of: a, b"),
-        ("a,output_tokens\n1\n", "line 2: 1 cells where the header has 2"),
-        ('{"output_length": 5}\n{"output_length": }\n', "line 2: not JSON"),
-        ('{"output_length": 5}\n{"other": 5}\n', "line 2: no column 'output_length'"),
-        ('{"output_length": true}\n', "line 1"),
-        ("quantile,output_tokens\n0,5\n0.5,9\n", "increase from 0 to 1"),
-        ("quantile,output_tokens\n0,5\n1,4\n", "must not decrease"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("output_tokens\n5\n-3\n", "line 3: 'output_tokens' must be a number of at least 0; got '-3'"),
+    ("output_tokens\nnan\n", "line 2"),
+    ("output_tokens\nlong\n", "got 'long'"),
+    ("output_tokens\n", "no rows"),
+    ("", "no rows"),
+    ("output_tokens\n0\n", "every length"),
+    ("a,b\n1,2\n", r"column to one of: a, b"),
+    ("a,output_tokens\n1\n", "line 2: 1 cells where the header has 2"),
+    ('{"output_length": 5}\n{"output_length": }\n', "line 2: not JSON"),
+    ('{"output_length": 5}\n{"other": 5}\n', "line 2: no column 'output_length'"),
+    ('{"output_length": true}\n', "line 1"),
+    ("quantile,output_tokens\n0,5\n0.5,9\n", "increase from 0 to 1"),
+    ("quantile,output_tokens\n0,5\n1,4\n", "must not decrease"),
+])  # fmt: skip
 def test_bad_files_are_named_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(text)
@@ -184,15 +164,12 @@ def test_missing_and_binary_files_and_the_first_value_without_a_header(tmp_path:
         read_lengths(str(path), None, "response")
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    [
-        ("prompt_id,output_tokens\n1,5\n", "prompt_id"),
-        ('{"output_length": 5, "hash_ids": [1]}\n', "hash_ids"),
-        ("output_tokens\n5\n", ""),
-        ("5\n", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "ids"), [
+    ("prompt_id,output_tokens\n1,5\n", "prompt_id"),
+    ('{"output_length": 5, "hash_ids": [1]}\n', "hash_ids"),
+    ("output_tokens\n5\n", ""),
+    ("5\n", ""),
+])  # fmt: skip
 def test_prompt_ids_of_a_file_are_not_used(tmp_path: Path, text: str, ids: str) -> None:
     path = tmp_path / "lengths.txt"
     path.write_text(text)
