@@ -1,19 +1,14 @@
 """Small work for every command that writes results."""
 
-SCENARIO = """\
-name: small
+from tests.loading.small_scenario import SMALL
+
+SCENARIO = (
+    SMALL.replace(": 4\n", ": 8\n").replace("400", "300").replace("2048", "1024")
+    + """\
 question: What does drafting bring a small job?
-model: qwen3-8b
-hardware: h100_sxm
-cluster: {num_gpus: 8}
-workload:
-  prompts_per_step: 8
-  generations_per_prompt: 8
-  response_tokens: {kind: lognormal, mean_tokens: 300}
-  max_sequence_tokens: 1024
-speculation: {method: eagle3, draft_length: 3, acceptance_length: 2.5}
 simulation: {replications: 2}
 """
+)
 SPLIT = (*("--set", "cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}"),
          *("--set", "loop={mode: async, policy_lag: 2}"))  # fmt: skip
 MEASURED = """\
