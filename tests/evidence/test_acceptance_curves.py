@@ -34,19 +34,14 @@ def by_k(name: str, first: float, decay: float) -> list[str]:
     ]
 
 
-def test_processes_come_back(tmp_path: Path) -> None:
-    positions = [
-        f"acceptance_by_position,own_mtp,,position,{i},rate,{p:.6f},1"
-        for i, p in enumerate(two_parameter_rates(0.9, 0.98, 3), start=1)
-    ]
+def test_processes_come_back_and_stand_as_in_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    positions = [f"acceptance_by_position,own_mtp,,position,{i},rate,{p:.6f},1"
+                 for i, p in enumerate(two_parameter_rates(0.9, 0.98, 3), start=1)]  # fmt: skip
     rows = [*by_k("one_eagle3", 0.8, 0.97), *by_k("two_eagle-3", 0.7, 0.97), *positions]
     found = fit_curves(table(tmp_path / "c.csv", *rows))
     assert found.processes["one_eagle3"].first == pytest.approx(0.8, abs=0.002)
     assert found.processes["own_mtp"].decay == pytest.approx(0.98, abs=0.002)
     assert max(fit.worst_tokens for fit in found.processes.values()) < 0.002
-
-
-def test_what_is_written_stands_as_in_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = table(tmp_path / "c.csv", *by_k("some_eagle3", 0.8, 0.97)), tmp_path / "fit.yaml"
     assert run("curves", str(path), "--out", str(out)) == 0
     assert "acceptance over draft length" in capsys.readouterr().out
@@ -58,19 +53,16 @@ def test_what_is_written_stands_as_in_a_scenario(tmp_path: Path, capsys: pytest.
     assert out.read_bytes() == first
 
 
-@pytest.mark.parametrize(
-    ("rows", "named"),
-    [
-        (by_k("a", 0.8, 0.9)[:1], "holds no curve"),
-        (["acceptance_by_k,a,,k,2,mean_acceptance_length,3.5,tokens"], "line 2: y must be an acceptance length from 1"),
-        (["acceptance_by_k,a,,k,2.5,mean_acceptance_length,2,tokens"], "line 2: x must be a whole number"),
-        (["acceptance_by_k,a,,k,2,mean_acceptance_length,many,tokens"], "line 2: y is not a number"),
-        (["acceptance_by_k,,,k,2,mean_acceptance_length,2,tokens"], "line 2: series is not given"),
-        (["acceptance_by_k,a,,k"], "line 2: .*has 4 cells"),
-        (["acceptance_by_position,a,,i,1,rate,1.5,1"], "rate from 0 to 1"),
-        (["acceptance_by_position,a,,i,2,rate,0.5,1"], "every position from 1"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "named"), [
+    (by_k("a", 0.8, 0.9)[:1], "holds no curve"),
+    (["acceptance_by_k,a,,k,2,mean_acceptance_length,3.5,tokens"], "line 2: y must be an acceptance length from 1"),
+    (["acceptance_by_k,a,,k,2.5,mean_acceptance_length,2,tokens"], "line 2: x must be a whole number"),
+    (["acceptance_by_k,a,,k,2,mean_acceptance_length,many,tokens"], "line 2: y is not a number"),
+    (["acceptance_by_k,,,k,2,mean_acceptance_length,2,tokens"], "line 2: series is not given"),
+    (["acceptance_by_k,a,,k"], "line 2: .*has 4 cells"),
+    (["acceptance_by_position,a,,i,1,rate,1.5,1"], "rate from 0 to 1"),
+    (["acceptance_by_position,a,,i,2,rate,0.5,1"], "every position from 1"),
+])  # fmt: skip
 def test_tables_that_cannot_be_are_named_with_file_and_line(tmp_path: Path, rows: list[str], named: str) -> None:
     path = table(tmp_path / "c.csv", *rows)
     with pytest.raises(InputError, match=named) as error:
@@ -78,17 +70,14 @@ def test_tables_that_cannot_be_are_named_with_file_and_line(tmp_path: Path, rows
     assert "c.csv" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_column_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_column_is_named_other_rows_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "c.csv"
     path.write_text("curve_kind,serie,x,y_name,y\n")
     assert run("--from-curves", str(path), "--out", str(tmp_path / "out.yaml")) == 2
     assert "series (there is 'serie')" in capsys.readouterr().err
     assert not (tmp_path / "out.yaml").exists()
-
-
-def test_rows_of_other_kinds_are_left_alone(tmp_path: Path) -> None:
     other = "draft_drift,run,,training_step,0,generation_time,220,s"
-    found = fit_curves(table(tmp_path / "c.csv", other, *by_k("a", 0.8, 0.9)))
+    found = fit_curves(table(path, other, *by_k("a", 0.8, 0.9)))
     assert list(found.processes) == ["a"]
-    with (tmp_path / "c.csv").open() as file:
+    with path.open() as file:
         assert len(list(csv.reader(file))) == 8

@@ -66,32 +66,24 @@ def simulated_steps(scenario: Any) -> list[dict[str, float]]:
     ]
 
 
-def test_a_run_is_compared_by_the_medians_and_the_spread_of_its_steps(small, tmp_path):
+def test_a_run_is_compared_by_the_medians_and_the_spread_of_its_steps_which_are_no_rows_of_their_own(small, tmp_path):
     """A run that is the simulated one is met exactly; slower steps are seen in the medians alone."""
     steps = simulated_steps(small)
     found = validate_table(table_of(tmp_path / "t.csv", steps), "phases")
     summaries = {row.id.partition(": ")[2]: row for row in found.rows if row.id.startswith("small_agents, batch 16")}
-    assert summaries.keys() == {
-        "exposed_generation, median of steps",
-        "exposed_generation, p10 to p90 of steps",
-        "train, median of steps",
-        "refit, median of steps",
-        "step, median of steps",
-        "step, p10 to p90 of steps",
-    }
+    assert summaries.keys() == {"exposed_generation, median of steps", "exposed_generation, p10 to p90 of steps",
+                                "train, median of steps", "refit, median of steps", "step, median of steps",
+                                "step, p10 to p90 of steps"}  # fmt: skip
     assert all(row.error == pytest.approx(0.0, abs=1e-9) for row in summaries.values())
     slower = [{name: value + 10.0 for name, value in step.items()} for step in steps]
     moved = validate_table(table_of(tmp_path / "slow.csv", slower), "phases")
     errors = {row.id.partition(": ")[2]: row.error for row in moved.rows if row.id.startswith("small_agents, batch 16")}
     assert errors["step, p10 to p90 of steps"] == pytest.approx(0.0, abs=1e-9)
     assert errors["step, median of steps"] < 0
-
-
-def test_steps_of_agents_are_no_rows_of_their_own(small, tmp_path):
-    found = validate_table(table_of(tmp_path / "t.csv", simulated_steps(small)), "phases")
     reasons = {row.group: row.skipped for row in found.rows if row.id.startswith("s1:")}
     assert "one draw" in str(reasons["exposed_generation"]) and "one draw" in str(reasons["step"])
     assert reasons["train"] is None and reasons["refit"] is None
+    assert spread(list(range(101))) == 80.0
 
 
 @pytest.mark.parametrize("change", [{"num_gpus": "32"}, {"max_agent_turns": "5"}, {"gpu": "h100"}, {"model": "a/b"}])
@@ -99,7 +91,3 @@ def test_rows_of_other_agents_have_no_scenario(small, change):
     assert agent_scenario(CELLS, 0) is not None
     assert agent_scenario({**CELLS, **change}, 0) is None
     assert agent_scenario({**CELLS, "max_agent_turns": ""}, 0) is None
-
-
-def test_a_spread_is_that_between_percentiles():
-    assert spread(list(range(101))) == 80.0
