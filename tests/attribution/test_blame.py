@@ -45,7 +45,7 @@ def test_removals_add_up_to_all_that_is_not_work(lagged: Blame) -> None:
         assert min(one.gpu_s for one in found.idle) > 0.0
 
 
-def test_a_synchronous_step_without_its_refit_is_shorter_by_it() -> None:
+def test_a_refit_rewards_lengths_and_pools_are_causes_of_their_seconds() -> None:
     scenario = rlsim.load_scenario("quickstart", [*FEW, "trainer.global_batch_samples=null"])
     found, answer = rlsim.blame(scenario), rlsim.project(scenario)
     refit = next(one for one in found.removals if one.cause == "refit")
@@ -53,47 +53,33 @@ def test_a_synchronous_step_without_its_refit_is_shorter_by_it() -> None:
     idle = next(one for one in found.idle if one.cause == "refit")
     assert idle.gpu_s == pytest.approx(refit.saved_s * found.num_gpus)
     assert {one.pool for one in found.idle} == {"all"}
-
-
-def test_rewards_that_are_waited_for_are_the_environments() -> None:
+    given = load_scenario("quickstart", ["simulation.replications=2", "workload.prompts_per_step=16"])
+    answer = run(given, 2, replications=2)
+    assert answer.candidate.busy_share == pytest.approx(blame(given).work_share, abs=0.03)
+    assert answer.candidate.busy_share < 0.95
     found = blamed("workload.environment_s=25")
     environment = next(one for one in found.removals if one.cause == "environment")
     assert environment.saved_s == pytest.approx(25.0)
     assert next(one for one in found.idle if one.cause == "environment").gpu_s == pytest.approx(25.0 * 8)
-
-
-def test_equal_lengths_have_no_tail() -> None:
     found = blamed("workload.response_tokens={kind: constant, tokens: 500}", "speculation={method: none}")
     tail = next(one for one in found.removals if one.cause == "straggler tail")
     assert tail.saved_s == pytest.approx(0.0, abs=1e-9)
-
-
-def test_pools_that_take_turns_wait_for_each_other() -> None:
     causes = {(one.pool, one.cause) for one in blamed(*SPLIT).idle}
     assert ("training", "generation meanwhile") in causes
     assert ("generation", "training meanwhile") in causes
 
 
-def test_a_trainer_that_polls_waits_for_its_clock(lagged: Blame) -> None:
+def test_what_loops_wait_for_is_a_cause_clocks_limits_environments_and_policies(lagged: Blame) -> None:
     assert {"staleness limit", "polling"} <= {one.cause for one in lagged.removals}
     slow = blamed("loop.poll_s=50", "simulation.steps=32", name="qwen8b_async_lag1")
     polling = next(one for one in slow.removals if one.cause == "polling")
     assert polling.saved_s > 0.5
-
-
-def test_the_limit_on_groups_in_flight_is_a_cause_where_it_is_stated() -> None:
     found = blamed("loop.max_in_flight_groups=4", name="qwen8b_async_lag1")
     assert next(one for one in found.removals if one.cause == "queue cap").saved_s > 0.0
-
-
-def test_agents_are_blamed_on_their_environments() -> None:
     found = rlsim.blame(rlsim.load_scenario("mlperf_grpo", ["simulation.replications=1", "simulation.steps=4"]))
     environment = next(one for one in found.removals if one.cause == "environment")
     assert environment.saved_s > 0.5 * found.step_s
     assert not found.what_ifs
-
-
-def test_a_policy_that_cannot_run_says_why() -> None:
     found = blamed("trainer.global_batch_samples=64", "engine.dispatch=shared_queue")
     assert [one.name for one in found.what_ifs] == ["partial rollouts", "tail batching"]
     assert all(one.step_s is not None for one in found.what_ifs)
@@ -143,13 +129,6 @@ def test_the_line_of_a_removal_that_costs_time_holds_the_reason() -> None:
     assert re.search("alone (and in turn )?it costs time, as equal lengths keep the batch at its largest", told)
 
 
-def test_a_run_and_a_blame_state_the_same_idle_share() -> None:
-    given = load_scenario("quickstart", ["simulation.replications=2", "workload.prompts_per_step=16"])
-    answer = run(given, 2, replications=2)
-    assert answer.candidate.busy_share == pytest.approx(blame(given).work_share, abs=0.03)
-    assert answer.candidate.busy_share < 0.95
-
-
 # --- rlsim headroom ---------------------------------------------------------------------------------------------------
 
 
@@ -166,12 +145,16 @@ def test_the_ladder_only_goes_down(name: str) -> None:
     assert steps[-1] < 0.6 * steps[0]
 
 
-def test_the_first_rung_is_what_project_answers() -> None:
+def test_the_first_rung_is_what_project_answers_and_no_host_leaves_what_a_host_does_not_do() -> None:
     scenario = load_scenario("quickstart")
     assert headroom(scenario).step_s == pytest.approx(project(scenario).candidate.step_s.mean)
+    slow = vary(load_scenario("quickstart"), {"engine.host_iteration_s": 0.05})
+    busy, plain = headroom(slow), headroom(load_scenario("quickstart"))
+    assert busy.rungs[1].saved_s > plain.rungs[1].saved_s + 20
+    assert busy.rungs[1].step_s == pytest.approx(plain.rungs[1].step_s, rel=0.01)
 
 
-def test_the_roofline_is_work_over_peak() -> None:
+def test_the_roofline_is_work_over_peak_and_a_layout_no_better_stays_out() -> None:
     """With one length and no drafts the last rung's passes take their FLOP at the datasheet's rate."""
     scenario = load_scenario(
         "quickstart", ["k=0", "workload.response_tokens={kind: constant, tokens: 800}", "simulation.replications=1"]
@@ -181,16 +164,6 @@ def test_the_roofline_is_work_over_peak() -> None:
     work = update_flops(scenario, np.full(samples, 907.0)).model * (1 + 2 / 3)  # two passes of log-probs
     passes_s = work / scenario.cluster.num_gpus / peak_flops(scenario, training=True)
     assert last.step_s - last.generation_s == pytest.approx(passes_s, rel=0.02)
-
-
-def test_no_host_leaves_what_a_host_does_not_do() -> None:
-    slow = vary(load_scenario("quickstart"), {"engine.host_iteration_s": 0.05})
-    busy, plain = headroom(slow), headroom(load_scenario("quickstart"))
-    assert busy.rungs[1].saved_s > plain.rungs[1].saved_s + 20
-    assert busy.rungs[1].step_s == pytest.approx(plain.rungs[1].step_s, rel=0.01)
-
-
-def test_a_layout_that_is_no_better_stays_out() -> None:
     scenario = load_scenario("quickstart")
     worse = vary(scenario, "engine.tensor_parallel=8")
     found = headroom(scenario, (worse, ("engine.tensor_parallel=8",)))

@@ -52,18 +52,13 @@ def test_every_fault_runs_or_is_impossible_somewhere(name: str) -> None:
     assert len(moved) >= 20
 
 
-def test_a_published_healthy_run_is_healthy() -> None:
+def test_a_healthy_run_is_healthy_and_expected_is_what_project_answers() -> None:
     """NVIDIA-NeMo/RL issue 959: the autoregressive arm of the quickstart."""
-    found = check(
-        load_scenario("quickstart", ["k=0"]),
-        {"step": 114.0, "generation": 57.0, "logprob": 18.0, "train": 27.5, "refit": 6.5},
-    )
+    found = check(load_scenario("quickstart", ["k=0"]),
+                  {"step": 114.0, "generation": 57.0, "logprob": 18.0, "train": 27.5, "refit": 6.5})  # fmt: skip
     assert found.likely_healthy
     verdicts = [one.verdict for one in found.phases]  # of five intervals that hold 90 %, one may miss
     assert found.step.verdict == "as expected" and verdicts.count("as expected") >= 4
-
-
-def test_what_is_expected_is_what_project_answers() -> None:
     scenario = load_scenario("quickstart")
     answer, found = project(scenario), check(scenario, {"step": 84.0})
     expected = {one.phase: one.expected_s for one in found.phases}
@@ -87,7 +82,7 @@ def test_a_fault_that_was_put_in_is_named(quickstart: Faulty, fault: str, severi
     assert named.gain_s == pytest.approx(pattern.step_s - quickstart.healthy.step_s, rel=0.15)
 
 
-def test_groups_hold_only_what_agrees(quickstart: Faulty) -> None:
+def test_groups_hold_what_agrees_and_figures_tell_alike_faults_apart(quickstart: Faulty) -> None:
     found = check(load_scenario("quickstart"), {"step": 250.0, "generation": 190.0, "train": 40.0}, 0.05, quickstart)
     assert not found.likely_healthy
     total = found.healthy + found.unlisted + sum(group.probability for group in found.groups)
@@ -97,29 +92,41 @@ def test_groups_hold_only_what_agrees(quickstart: Faulty) -> None:
         for one in group.members[1:]:
             for phase, seconds in one.phases_s.items():
                 assert abs(np.log((seconds + 2.5) / (first[phase] + 2.5))) <= 0.06
-
-
-def test_a_figure_of_the_engines_log_tells_alike_faults_apart(quickstart: Faulty) -> None:
     scenario = load_scenario("quickstart")
+    for measured in ({"step": 250.0, "generation": 190.0, "train": 40.0}, {"step": 83.0}, {"step": 40.0}):
+        told = render_check(check(scenario, measured, 0.05, quickstart))
+        assert len(told.splitlines()) <= 40
+        assert max(map(len, told.splitlines())) <= 100
     known = {one.name: one for one in catalogue()}
     busy = quickstart.with_fault(known["busy_host"], 0.03)
     assert busy is not None
     assert set(busy.figures) <= set(figures())
     plain = check(scenario, busy.phases, 0.05, quickstart)
     told = check(scenario, {**busy.phases, "iteration_s": busy.figures["iteration_s"]}, 0.05, quickstart)
-    before, after = (
-        sum(one.probability for group in found.groups for one in group.members if one.name == "busy_host")
-        for found in (plain, told)
-    )
+    before, after = (sum(one.probability for group in found.groups for one in group.members if one.name == "busy_host")
+                     for found in (plain, told))  # fmt: skip
     assert after > max(before, 0.8)
     assert plain.tests
 
 
-def test_what_the_scenario_itself_states_is_told() -> None:
+def test_what_the_scenario_states_is_told_and_the_mfu_follows_the_time() -> None:
     found = check(load_scenario("qwen8b_rl_think", ["engine.cuda_graphs=false"]), {"step": 220.0})
     eager = next(one for one in found.stated if one.name == "eager")
     assert eager.changes == ("engine.cuda_graphs=true",)
     assert eager.saved_s > 20
+    found = {one.phase: one for one in check(load_scenario("quickstart"), {"train": 60.0, "step": 115.0}).phases}
+    train = found["train"]
+    assert train.mfu is not None and train.expected_mfu is not None
+    assert train.mfu * 60.0 == pytest.approx(train.expected_mfu * train.expected_s.mean)
+    assert found["logprob"].expected_mfu is not None and found["logprob"].mfu is None
+    assert found["refit"].expected_mfu is None
+    scenario = load_scenario("quickstart")
+    with pytest.raises(InputError, match="must be a number of at least 0, got -1"):
+        check(scenario, {"step": -1.0})
+    with pytest.raises(InputError, match="unknown measurement 'stepp'"):
+        check(scenario, {"stepp": 1.0})
+    with pytest.raises(InputError, match="no time of the run is given"):
+        check(scenario, {})
 
 
 @pytest.mark.parametrize("seconds", [80.0, 200.0])
@@ -133,23 +140,20 @@ def test_published_weight_updates_that_took_minutes(seconds: float) -> None:
     assert {one.name for one in found.groups[0].members} <= TRANSFERS
 
 
-def test_a_published_weight_update_of_58_minutes_is_beyond_every_known_fault() -> None:
+def test_published_weight_updates_of_an_hour_or_two_thirds_of_the_step_are_named_or_beyond_every_fault() -> None:
     """training-gym issues 94 to 97, which name no size: whatever it was, nothing on the list is as grave."""
     scenario = load_scenario("qwen8b_rl_think")
     healthy = Faulty(scenario).healthy.phases
     found = check(scenario, {**healthy, "refit": 3480.0, "step": healthy["step"] + 3480.0})
     assert [one.phase for one in found.phases if one.verdict == "slow"] == ["step", "refit"]
     assert found.unlisted > 0.9
-
-
-def test_a_published_weight_update_of_two_thirds_of_the_step() -> None:
-    """147 of 217 s (marin issue 8936), in an asynchronous run whose step takes the other 70 s."""
+    # 147 of 217 s (marin issue 8936), in an asynchronous run whose step takes the other 70 s.
     found = check(load_scenario("qwen8b_async_lag1"), {"step": 217.0, "refit": 147.0})
     assert next(one for one in found.phases if one.phase == "refit").verdict == "slow"
     assert names(found) <= TRANSFERS
 
 
-def test_drafts_that_cost_half_a_rollout() -> None:
+def test_published_rollouts_slowed_by_drafts_and_steps_four_times_as_long_are_named() -> None:
     """Drafting made a rollout on H20 about half as long again (UniRL issue 94): rejected drafts are named first, with
     the way to do without them and the figure that settles it."""
     scenario = load_scenario("quickstart", ["hardware=h20_sxm", "speculation.draft_graph=true"])
@@ -164,11 +168,8 @@ def test_drafts_that_cost_half_a_rollout() -> None:
     missing_s = slower["step"] - found.step.expected_s.mean
     assert missing_s < first.gain_s < 2 * missing_s
     assert found.tests[0].figure == "acceptance_length"
-
-
-def test_four_times_as_long_as_another_framework() -> None:
-    """slime issue 1072 has no phases: four times the step on 8 H800, Qwen3-1.7B. It is no healthy run, the first group
-    explains nearly all of what is lost, and what to measure next is told."""
+    # slime issue 1072 has no phases: four times the step on 8 H800, Qwen3-1.7B. It is no healthy run, the first group
+    # explains nearly all of what is lost, and what to measure next is told.
     scenario = load_scenario("quickstart", ["model=qwen3-1.7b", "hardware=h800_sxm", "k=0"])
     found = check(scenario, {"step": 4 * Faulty(scenario).healthy.step_s})
     assert found.healthy < 0.05
@@ -210,16 +211,13 @@ def test_a_published_mfu_below_one_percent_is_the_shape_of_the_run() -> None:
     assert told.verdict == "as expected" and told.mfu == pytest.approx(0.008, rel=1e-3)
 
 
-def test_small_densities() -> None:
+def test_small_densities_and_a_path_that_fits_anything_is_not_preferred_for_it() -> None:
     """The multivariate t of one dimension is Student's t."""
     from scipy.stats import t
 
     drawn = [student_log_density(np.array([x]), np.array([[0.04]])) for x in (0.0, 0.3)]
     reference = [float(t.logpdf(x, 5.0, scale=0.2)) for x in (0.0, 0.3)]
     assert drawn[0] - drawn[1] == pytest.approx(reference[0] - reference[1])
-
-
-def test_a_path_that_fits_anything_is_not_preferred_for_it() -> None:
     one = np.ones(1)
     observed = Observed(("step",), 10 * one, 0 * one, 0.05 * one, np.zeros((1, 1)))
     exact = Severities.through([(1.0, np.log(10 * one))])
@@ -228,26 +226,7 @@ def test_a_path_that_fits_anything_is_not_preferred_for_it() -> None:
     assert fitted(observed, wide).severity == pytest.approx(2.0)
 
 
-def test_times_that_no_run_has_are_refused() -> None:
-    scenario = load_scenario("quickstart")
-    with pytest.raises(InputError, match="must be a number of at least 0, got -1"):
-        check(scenario, {"step": -1.0})
-    with pytest.raises(InputError, match="unknown measurement 'stepp'"):
-        check(scenario, {"stepp": 1.0})
-    with pytest.raises(InputError, match="no time of the run is given"):
-        check(scenario, {})
-
-
-def test_the_mfu_follows_the_time() -> None:
-    found = {one.phase: one for one in check(load_scenario("quickstart"), {"train": 60.0, "step": 115.0}).phases}
-    train = found["train"]
-    assert train.mfu is not None and train.expected_mfu is not None
-    assert train.mfu * 60.0 == pytest.approx(train.expected_mfu * train.expected_s.mean)
-    assert found["logprob"].expected_mfu is not None and found["logprob"].mfu is None
-    assert found["refit"].expected_mfu is None
-
-
-def test_a_frameworks_configuration_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_frameworks_configuration_and_a_log_are_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = Path(__file__).parents[1] / "readers" / "corpus" / "nemo-rl" / "nemo_rl_async.yaml"
     with pytest.raises(SystemExit) as end:
         main(["check", str(path), "--step", "300", "--json"])
@@ -255,14 +234,17 @@ def test_a_frameworks_configuration_is_taken(capsys: pytest.CaptureFixture[str])
     told = json.loads(capsys.readouterr().out)
     assert told["mode"] == "async"
     assert told["source"].startswith("imported from nemo-rl's")
-
-
-def test_the_text_fits_a_screen(quickstart: Faulty) -> None:
-    scenario = load_scenario("quickstart")
-    for measured in ({"step": 250.0, "generation": 190.0, "train": 40.0}, {"step": 83.0}, {"step": 40.0}):
-        told = render_check(check(scenario, measured, 0.05, quickstart))
-        assert len(told.splitlines()) <= 40
-        assert max(map(len, told.splitlines())) <= 100
+    log = tmp_path / "train.jsonl"
+    rows = [{"step": i, "timing_s/step": 150 + i % 3, "timing_s/gen": 90 + i % 2, "timing_s/update_actor": 29.0}
+            for i in range(12)]  # fmt: skip
+    log.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit) as end:
+        main(["check", "quickstart", "--log", str(log), "--json"])
+    assert not end.value.code
+    told = {one["phase"]: one for one in json.loads(capsys.readouterr().out)["phases"]}
+    assert told["step"]["measured_s"] == 151
+    assert told["generation"]["verdict"] == "slow"
+    assert told["train"]["verdict"] == "as expected"
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,19 +258,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert told == json.loads((out / "check.json").read_text())
     assert Check.read(out / "check.json").figures == {"response_tokens": 810.0}
     assert (out / "check.png").stat().st_size > 5000
-
-
-def test_a_log_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "train.jsonl"
-    rows = [
-        {"step": i, "timing_s/step": 150 + i % 3, "timing_s/gen": 90 + i % 2, "timing_s/update_actor": 29.0}
-        for i in range(12)
-    ]
-    log.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(SystemExit) as end:
-        main(["check", "quickstart", "--log", str(log), "--json"])
-    assert not end.value.code
-    told = {one["phase"]: one for one in json.loads(capsys.readouterr().out)["phases"]}
-    assert told["step"]["measured_s"] == 151
-    assert told["generation"]["verdict"] == "slow"
-    assert told["train"]["verdict"] == "as expected"

@@ -27,21 +27,18 @@ def carried(tmp_path: Path, tiny: CaseList) -> Path:
     return tmp_path
 
 
-def test_the_folder_measures_alone(carried: Path) -> None:
+def test_the_folder_measures_alone_and_without_torch_says_so(carried: Path) -> None:
+    done = run(carried, ["torch"], "--cases", carried / "cases.json", "--device", "cpu", "--out", carried / "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: measuring needs torch")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (carried / "out").exists()
     options = ["--cases", carried / "cases.json", "--device", "cpu", "--out", carried / "out"]
     done = run(carried, programs.NOT_ON_THE_MEASURED_MACHINE, *options)
     assert (done.returncode, done.stderr) == (0, "")
     measured = read_measurements(carried / "out" / "measurements.json")
     assert [record.case for record in measured.of()] == read_cases(carried / "cases.json").cases
     assert measured.models["tiny"].hidden == 256
-
-
-def test_without_torch_one_message_and_exit_code_2(carried: Path) -> None:
-    done = run(carried, ["torch"], "--cases", carried / "cases.json", "--device", "cpu", "--out", carried / "out")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: measuring needs torch")
-    assert len(done.stderr.splitlines()) == 1
-    assert not (carried / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -55,19 +52,16 @@ def test_what_cannot_be_measured_is_one_line_and_exit_code_2(carried: Path, devi
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot read"),
-        ("{", "is no JSON"),
-        ("{}", "no list of cases"),
-        ("[" * 100_000, "is no JSON"),
-        (json.dumps({"schema": "rlsim.cases/1", "name": "x"}), "is damaged"),
-        (json.dumps({**EMPTY, "cases": [{"op": "gemm", "params": {}, "flops": "many"}]}), "flops is 'many'"),
-        (json.dumps({**EMPTY, "cases": [{"op": "gemm", "params": {}, "bytes": float("nan")}]}), "bytes is 'nan'"),
-        (json.dumps({**EMPTY, "models": {"m": {"hidden": 8}}}), "is damaged"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    (None, "cannot read"),
+    ("{", "is no JSON"),
+    ("{}", "no list of cases"),
+    ("[" * 100_000, "is no JSON"),
+    (json.dumps({"schema": "rlsim.cases/1", "name": "x"}), "is damaged"),
+    (json.dumps({**EMPTY, "cases": [{"op": "gemm", "params": {}, "flops": "many"}]}), "flops is 'many'"),
+    (json.dumps({**EMPTY, "cases": [{"op": "gemm", "params": {}, "bytes": float("nan")}]}), "bytes is 'nan'"),
+    (json.dumps({**EMPTY, "models": {"m": {"hidden": 8}}}), "is damaged"),
+])  # fmt: skip
 def test_a_list_of_cases_that_is_none_is_one_message(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "cases.json"
     if content is not None:

@@ -42,7 +42,7 @@ def nothing_is_left() -> bool:
     return not multiprocessing.active_children()
 
 
-def test_answers_come_back_and_a_failure_is_its_first_line() -> None:
+def test_answers_come_back_a_failure_is_its_first_line_and_a_process_that_hangs_ends_with_its_time() -> None:
     with isolated.serving(doubler, (), 120.0) as ask:
         assert ask(21) == 42
         with pytest.raises(UnsupportedError, match=r"^no such kernel$"):
@@ -51,9 +51,6 @@ def test_answers_come_back_and_a_failure_is_its_first_line() -> None:
         with pytest.raises(UnsupportedError, match="ended early"):
             ask("die")
     assert nothing_is_left()
-
-
-def test_a_process_that_hangs_ends_with_its_time() -> None:
     started = time.monotonic()
     with pytest.raises(UnsupportedError, match=r"not done within 0\.5 s"), isolated.serving(doubler, (), 0.5) as ask:
         ask("hang")

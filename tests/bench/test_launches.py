@@ -24,7 +24,7 @@ DIMS = ModelDims(64, 4, 2, 16, 96, 128, layers=2, draft_width=64, draft_vocabula
 ITERATION = {"model": "m", "layers": 1, "batch": 1, "context": 8}
 
 
-def test_kernels_on_a_gpu_are_the_nodes_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_the_nodes_of_a_graph_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     with virtual_gpu() as gpu:
         x = torch.zeros(4, 4, device=GPU)
 
@@ -38,9 +38,6 @@ def test_kernels_on_a_gpu_are_the_nodes_of_a_graph(monkeypatch: pytest.MonkeyPat
         assert kernel_count(call, GPU) == once == 2
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
         assert kernel_count(call, GPU) is None, "a torch that keeps no graph tells nothing"
-
-
-def test_nodes_are_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [0]
 
     def nodes(graph: object, array: object, count: object) -> int:
@@ -55,18 +52,15 @@ def test_nodes_are_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launches.graph_nodes(graph) is None, "the driver refuses"
 
 
-@pytest.mark.parametrize(
-    ("op", "params"),
-    [
-        ("launch_chain", {"elements": 1, "mode": "graph"}),
-        ("depth_iteration", {**ITERATION, "mode": "graph"}),
-        ("depth_iteration", {**ITERATION, "mode": COMPILED}),
-        ("draft_passes", {**ITERATION, "draft_length": 2, "mode": "one_graph"}),
-        ("draft_passes", {**ITERATION, "draft_length": 2, "mode": "graph_each"}),
-        ("layer_forward_backward", {"model": "m", "tokens": 8, "mode": "graph"}),
-        ("host_weight_copy", {"bytes": 64, "tensors": 2, "memory": "pinned", "direction": "to_host"}),
-    ],
-)
+@pytest.mark.parametrize(("op", "params"), [
+    ("launch_chain", {"elements": 1, "mode": "graph"}),
+    ("depth_iteration", {**ITERATION, "mode": "graph"}),
+    ("depth_iteration", {**ITERATION, "mode": COMPILED}),
+    ("draft_passes", {**ITERATION, "draft_length": 2, "mode": "one_graph"}),
+    ("draft_passes", {**ITERATION, "draft_length": 2, "mode": "graph_each"}),
+    ("layer_forward_backward", {"model": "m", "tokens": 8, "mode": "graph"}),
+    ("host_weight_copy", {"bytes": 64, "tensors": 2, "memory": "pinned", "direction": "to_host"}),
+])  # fmt: skip
 def test_a_cpu_refuses_what_only_a_gpu_has(op: str, params: dict[str, int | str]) -> None:
     with pytest.raises(UnsupportedError, match="a CPU"):
         prepare(Case(op, params), Workbench(CPU, {"m": DIMS}))
@@ -129,9 +123,7 @@ def test_a_compiler_that_fails_is_a_reason_and_each_depth_is_compiled_anew(monke
 SMALL = Case("rms_norm", {"rows": 2, "width": 8}, 1.0, 8.0)
 
 
-def test_what_is_compiled_takes_nothing_from_the_others_and_what_is_left_has_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_isolated_cases_take_nothing_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [*compiled(1, 2, 3), Case(HANDED_OVER, {"bytes": 64, "tensors": 1, "path": "bucket"}), SMALL]
     wanted = CaseList("isolated", 1.0, 0.03, {"m": DIMS}, cases)
     now = [0.0]
@@ -156,7 +148,7 @@ def test_what_is_compiled_takes_nothing_from_the_others_and_what_is_left_has_its
     assert run.run(wanted, "cpu", tmp_path, progress=False).measured_now == 0
 
 
-def test_a_layer_that_does_not_fit_into_memory_is_no_end_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_into_memory_is_told_and_no_end_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -167,12 +159,6 @@ def test_a_layer_that_does_not_fit_into_memory_is_no_end_of_the_run(monkeypatch:
             patched.setattr(training, "random_layer", full)
             assert recording.record_of(layer, on, Watch(GPU), StopRule()).unsupported == "not enough device memory"
         assert recording.record_of(layer, on, Watch(GPU), StopRule(max_seconds=0.01)).sample
-
-
-def test_memory_that_ends_while_compiling_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
     with pytest.raises(torch.OutOfMemoryError):
         steps._compile_now(full)
 

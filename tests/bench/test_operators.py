@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 LAWS = ("balanced", "power_law_1.01", "power_law_1.2")
 
 
-def test_every_operator_of_a_list_prepares_and_runs(tiny: CaseList) -> None:
+def test_every_operator_of_a_list_prepares_and_runs_whatever_the_order_of_its_parameters(tiny: CaseList) -> None:
     on = Workbench(CPU, tiny.models)
     cases = [case for case in tiny.cases if case.op not in COLLECTIVES]
     assert {case.op for case in cases} == set(OPERATORS) - {"host_to_device", "device_to_host", "host_weight_copy"}
@@ -27,13 +27,10 @@ def test_every_operator_of_a_list_prepares_and_runs(tiny: CaseList) -> None:
         with torch.inference_mode(case.op not in NEEDS_GRADIENTS):
             for call in prepare(case, on).calls:
                 call()
-
-
-def test_case_keys_do_not_depend_on_the_order_of_parameters() -> None:
     assert Case("op", {"a": 1, "b": 2}).key == Case("op", {"b": 2, "a": 1}).key
 
 
-def test_expert_layer_is_the_weighted_sum_of_its_experts() -> None:
+def test_an_expert_layer_is_the_weighted_sum_of_its_experts_and_loads_follow_the_law() -> None:
     generator = torch.Generator().manual_seed(0)
     weights = random_experts(16, 8, 6, CPU, torch.float32, generator)
     x = torch.randn(10, 16, generator=generator)
@@ -45,21 +42,7 @@ def test_expert_layer_is_the_weighted_sum_of_its_experts() -> None:
             gate, up = (x[token] @ weights.gate_up[expert]).chunk(2)
             expected[token] += weight * ((F.silu(gate) * up) @ weights.down[expert])
     assert torch.allclose(moe_feed_forward(x, weights, 2), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("distribution", LAWS)
-@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(1, 16, 2), (3, 128, 8), (64, 16, 2), (4096, 128, 8)])
-def test_tokens_are_dealt_to_distinct_experts_one_for_each_place(
-    distribution: str, tokens: int, experts: int, top_k: int
-) -> None:
-    chosen = deal(distribution, tokens, experts, top_k)
-    assert chosen.shape == (tokens, top_k)
-    assert chosen.min() >= 0 and chosen.max() < experts
-    assert all(len(set(row)) == top_k for row in chosen.tolist())
-
-
-def test_loads_follow_the_named_distribution() -> None:
-    """Balanced loads are equal; of a density load^-1 from 1 to h the loads at two quantiles are h^(q - p) apart."""
+    # Balanced loads are equal; of a density load^-1 from 1 to h the loads at two quantiles are h^(q - p) apart.
     tokens, experts, top_k = 4096, 128, 8
     loads = {name: np.bincount(deal(name, tokens, experts, top_k).ravel(), minlength=experts) for name in LAWS}
     assert np.ptp(loads["balanced"]) == 0
@@ -69,7 +52,16 @@ def test_loads_follow_the_named_distribution() -> None:
     assert imbalance[0] == 1.0 and imbalance[1] > 3 and imbalance[2] > 1.5 * imbalance[1]
 
 
-def test_training_layer_is_causal() -> None:
+@pytest.mark.parametrize("distribution", LAWS)
+@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(1, 16, 2), (3, 128, 8), (64, 16, 2), (4096, 128, 8)])
+def test_tokens_are_dealt_to_distinct_experts(distribution: str, tokens: int, experts: int, top_k: int) -> None:
+    chosen = deal(distribution, tokens, experts, top_k)
+    assert chosen.shape == (tokens, top_k)
+    assert chosen.min() >= 0 and chosen.max() < experts
+    assert all(len(set(row)) == top_k for row in chosen.tolist())
+
+
+def test_a_training_layer_is_causal_and_rotation_depends_on_relative_position_only() -> None:
     dims = ModelDims(hidden=32, heads=4, kv_heads=2, head_dim=8, width=48, vocabulary=8)
     layer = random_layer(dims, CPU, torch.float32, torch.Generator().manual_seed(2))
     x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(3))
@@ -79,6 +71,12 @@ def test_training_layer_is_causal() -> None:
     before, after = training_layer(x, layer, dims, angles), training_layer(changed, layer, dims, angles)
     assert torch.allclose(before[:, :4], after[:, :4], atol=1e-6)
     assert not torch.allclose(before[:, 4:], after[:, 4:])
+    angles = rope_table(64, 16, CPU)
+    x, y = torch.randn(1, 16), torch.randn(1, 16)
+    near = (rotate(x, angles[3]) * rotate(y, angles[10])).sum()
+    far = (rotate(x, angles[43]) * rotate(y, angles[50])).sum()
+    assert torch.allclose(near, far, atol=1e-4)
+    assert torch.allclose(rotate(x, angles[9]).norm(), x.norm(), atol=1e-5)
 
 
 def test_collectives_run_between_two_processes() -> None:
@@ -106,15 +104,6 @@ def is_the_reference(kernel: str, lengths: list[int], queries: int, heads: int, 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(8, 2), (4, 4)])
 def test_masked_kernel_is_bottom_right_causal(queries: int, heads: int, kv_heads: int) -> None:
     assert is_the_reference("sdpa_masked", [0, 5, 17], queries, heads, kv_heads)
-
-
-def test_rotation_keeps_lengths_and_depends_on_relative_position_only() -> None:
-    angles = rope_table(64, 16, CPU)
-    x, y = torch.randn(1, 16), torch.randn(1, 16)
-    near = (rotate(x, angles[3]) * rotate(y, angles[10])).sum()
-    far = (rotate(x, angles[43]) * rotate(y, angles[50])).sum()
-    assert torch.allclose(near, far, atol=1e-4)
-    assert torch.allclose(rotate(x, angles[9]).norm(), x.norm(), atol=1e-5)
 
 
 def flash_by_definition(
@@ -148,20 +137,7 @@ def test_flash_paths_pack_and_merge_rightly(kernel: str, queries: int, monkeypat
     assert is_the_reference(kernel, [9, 1, 20], queries, 8, 2)
 
 
-def test_log_sum_exp_in_swapped_memory_order_is_read_by_its_own_variant(monkeypatch: pytest.MonkeyPatch) -> None:
-    def swapped(
-        query: torch.Tensor, keys: torch.Tensor, *rest: torch.Tensor | AttentionPlan | int | bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        out, lse = flash_by_definition(query, keys, *rest)
-        batch, kv_heads = query.shape[0], keys.shape[2]
-        return out, lse.view(kv_heads, -1, batch).transpose(1, 2).contiguous().view(-1, batch)
-
-    monkeypatch.setattr(attention, "_flash", swapped)
-    assert "flash_prefix_swapped" in usable_kernels(CPU, torch.float32, 8, 2, 16)
-    assert "flash_prefix" not in usable_kernels(CPU, torch.float32, 8, 2, 16)
-
-
-def test_a_kernel_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_computes_something_else_or_swaps_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_flash", flash_by_definition)
     right = [kernel for kernel in attention.KERNELS if kernel != "flash_prefix_swapped"]
     assert usable_kernels(CPU, torch.float32, 8, 2, 16) == right
@@ -172,3 +148,14 @@ def test_a_kernel_that_computes_something_else_is_not_used(monkeypatch: pytest.M
 
     monkeypatch.setattr(attention, "_flash", scaled)
     assert usable_kernels(CPU, torch.float32, 8, 2, 16) == ["sdpa_masked"]
+
+    def swapped(
+        query: torch.Tensor, keys: torch.Tensor, *rest: torch.Tensor | AttentionPlan | int | bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = flash_by_definition(query, keys, *rest)
+        batch, kv_heads = query.shape[0], keys.shape[2]
+        return out, lse.view(kv_heads, -1, batch).transpose(1, 2).contiguous().view(-1, batch)
+
+    monkeypatch.setattr(attention, "_flash", swapped)
+    assert "flash_prefix_swapped" in usable_kernels(CPU, torch.float32, 8, 2, 16)
+    assert "flash_prefix" not in usable_kernels(CPU, torch.float32, 8, 2, 16)

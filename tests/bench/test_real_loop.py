@@ -89,13 +89,10 @@ def test_greedy_tokens_depend_neither_on_drafts_nor_on_the_batch(drafter: str, r
     assert np.array_equal(generated(replace(settings, **DRAFTED[drafter]), 8, 12, rows=running), alone)
 
 
-def test_rewards_count_even_tokens_of_responses_and_advantages_are_of_groups() -> None:
+def test_rewards_count_even_tokens_and_updates_raise_rewarded_samples_whatever_the_micro_batches() -> None:
     tokens = np.array([[1, 2, 4, 6, 0], [2, 1, 3, 2, 0]])
     assert rewards_of(tokens, 2, np.array([2, 3])).tolist() == pytest.approx([1.0, 2 / 3])
     assert advantages_of(np.array([1.0, 3.0, 5.0, 5.0]), 2).tolist() == pytest.approx([-1.0, 1.0, 0.0, 0.0], abs=1e-5)
-
-
-def test_updates_raise_the_log_probs_of_rewarded_samples_whatever_the_micro_batches() -> None:
     found = []
     for micro_batch in (1, 4):
         settings = replace(TINY, micro_batch=micro_batch, learning_rate=1e-3)
@@ -168,17 +165,14 @@ def test_the_smoke_run_covers_every_mechanism() -> None:
     assert [row["tokens_per_verification"] > 1 for row in rows] == [False, True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--set", "prompt=2"), "'prompt' is no setting of the loop"),
-        (("--set", "steps=0"), "steps must be at least 1, got 0"),
-        (("--set", "lag=1"), "lag 1 needs placement split"),
-        (("--set", "model=gpt"), "model must be one of loop-5m, loop-tiny; got 'gpt'"),
-        (("--set", "steps"), "--set takes KEY=VALUE, got 'steps'"),
-        (("--settings", "none.json"), "cannot read none.json"),
-    ],
-)
+@pytest.mark.parametrize(("words", "told"), [
+    (("--set", "prompt=2"), "'prompt' is no setting of the loop"),
+    (("--set", "steps=0"), "steps must be at least 1, got 0"),
+    (("--set", "lag=1"), "lag 1 needs placement split"),
+    (("--set", "model=gpt"), "model must be one of loop-5m, loop-tiny; got 'gpt'"),
+    (("--set", "steps"), "--set takes KEY=VALUE, got 'steps'"),
+    (("--settings", "none.json"), "cannot read none.json"),
+])  # fmt: skip
 def test_what_cannot_run_is_one_line_and_exit_code_2(words: tuple[str, ...], told: str) -> None:
     done = run(Path.cwd(), [], *words)
     assert (done.returncode, done.stdout) == (2, "")
@@ -186,12 +180,9 @@ def test_what_cannot_run_is_one_line_and_exit_code_2(words: tuple[str, ...], tol
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_without_torch_one_message(tmp_path: Path) -> None:
+def test_settings_that_do_not_fit_and_a_missing_torch_are_one_message(tmp_path: Path) -> None:
     done = run(Path.cwd(), ["torch"])
     assert (done.returncode, done.stderr) == (2, "error: the loop needs torch and numpy (pip install torch numpy)\n")
-
-
-def test_settings_refuse_lengths_that_do_not_fit() -> None:
     with pytest.raises(BenchError, match="lengths needs 3 steps of 4 lengths"):
         settings_from({"model": "loop-tiny", "prompts": 2, "samples": 2, "steps": 2, "lengths": [[1, 2, 3, 4]]})
     with pytest.raises(BenchError, match="has no value of its type"):

@@ -77,9 +77,7 @@ def test_a_time_that_is_not_finite_never_replaces_a_good_file(tmp_path: Path, mo
     assert (tmp_path / run.MEASUREMENTS).read_bytes() == good
 
 
-def test_a_disturbed_cell_gets_one_second_look_and_the_calmer_sample_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disturbed_cell_gets_one_second_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [Sample(5.0, 1.0, 9.0, 3, 0.5), Sample(2.0, 2.0, 2.0, 7, 0.01), Sample(1.0, 1.0, 1.0, 7, 0.01)]
     monkeypatch.setattr(recording, "measure", lambda *_: samples.pop(0))
     monkeypatch.setattr(run.Watch, "mark", lambda _, sample: sample)
@@ -88,16 +86,11 @@ def test_a_disturbed_cell_gets_one_second_look_and_the_calmer_sample_stays(
     assert samples == []
 
 
-def test_what_the_device_cannot_do_is_recorded_with_its_reason(tmp_path: Path) -> None:
+def test_what_device_or_torch_cannot_do_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     product = Case("gemm", {"m": 1, "n": 16, "k": 16, "dtype": "fp8"})
     outcome = run.run(replace(FEW, cases=[product]), "cpu", tmp_path, progress=False)
     assert outcome.whole.of() == []
     assert "1 cases not supported here: this device has no FP8 matrix product" in run.report_text(outcome)
-
-
-def test_an_operator_that_this_torch_lacks_does_not_end_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
 
     def missing(*_: object) -> None:
         raise AttributeError("module 'torch' has no attribute '_grouped_mm'")
@@ -114,10 +107,15 @@ def test_an_unknown_device_is_refused(name: str) -> None:
         run.open_device(name)
 
 
-def test_a_missing_gpu_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_one_message_and_a_bar_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BenchError, match="no CUDA GPU here; use --device cpu"):
         run.open_device("cuda")
+    stream = io.StringIO()
+    bar = Progress(4, 2, shown=True, stream=stream)
+    bar.advance("gemm")
+    assert "3/4" in stream.getvalue()
+    assert "gemm" in stream.getvalue()
 
 
 # --- the journal keeps whole lines only, whatever interrupts it -------------------------------------------------------
@@ -131,12 +129,19 @@ def ops(journal: Journal) -> dict[str, Measurement]:
     return {found.case.op: found for found in journal.records.values()}
 
 
-def test_records_are_there_after_reopening_the_later_of_a_cell(tmp_path: Path) -> None:
+def test_records_are_there_after_reopening_the_later_of_a_cell_and_of_the_same_fingerprint(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "journal.jsonl"
     journal = Journal(path, "run")
     for op, seconds in (("a", 3.0), ("b", 2.0), ("a", 1.0)):
         journal.append(record(op, seconds))
     assert {op: found.seconds for op, found in ops(Journal(path, "run")).items()} == {"a": 1.0, "b": 2.0}
+    Journal(tmp_path / "j", "old").append(record("a"))
+    Journal(tmp_path / "j", "new").append(record("b"))
+    assert set(ops(Journal(tmp_path / "j", "new"))) == {"b"}
+    assert set(ops(Journal(tmp_path / "j", "old"))) == {"a"}
+    journal = Journal(tmp_path / "j", "run")
+    with pytest.raises(ValueError, match="JSON"):
+        journal.append(record("a", float("nan")))
 
 
 @pytest.mark.parametrize("kept", range(1, 30))
@@ -153,14 +158,7 @@ def test_a_line_torn_at_any_byte_costs_that_line_only(tmp_path: Path, kept: int)
     assert set(ops(Journal(path, "run"))) == {"a", "c"}
 
 
-def test_another_fingerprint_is_ignored_and_kept(tmp_path: Path) -> None:
-    Journal(tmp_path / "j", "old").append(record("a"))
-    Journal(tmp_path / "j", "new").append(record("b"))
-    assert set(ops(Journal(tmp_path / "j", "new"))) == {"b"}
-    assert set(ops(Journal(tmp_path / "j", "old"))) == {"a"}
-
-
-def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_and_a_failed_replacement_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "j"
     journal = Journal(path, "run")
     journal.append(record("a"))
@@ -178,15 +176,6 @@ def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path, monkeypatch:
     assert path.read_bytes() == before
     journal.append(record("c"))
     assert set(ops(Journal(path, "run"))) == {"a", "c"}
-
-
-def test_a_number_that_is_none_is_refused(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j", "run")
-    with pytest.raises(ValueError, match="JSON"):
-        journal.append(record("a", float("nan")))
-
-
-def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "result.json"
     write_whole(path, "old", "cannot write")
 
@@ -198,15 +187,7 @@ def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: p
         with pytest.raises(BenchError, match="No space"):
             write_whole(path, "new", "cannot write")
     assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+    assert {entry.name for entry in tmp_path.iterdir()} == {"result.json", "j"}
 
 
 # --- the bar appears on a terminal only -------------------------------------------------------------------------------
-
-
-def test_bar_counts_what_was_measured_before() -> None:
-    stream = io.StringIO()
-    bar = Progress(4, 2, shown=True, stream=stream)
-    bar.advance("gemm")
-    assert "3/4" in stream.getvalue()
-    assert "gemm" in stream.getvalue()

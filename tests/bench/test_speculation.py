@@ -69,16 +69,10 @@ def joint_law(seed: int, new: int, sampling: Sampling) -> torch.Tensor:
     return law
 
 
-@pytest.mark.parametrize(
-    ("k", "sampling"),
-    [
-        (0, Sampling()),
-        (3, Sampling()),
-        (2, Sampling(temperature=0.7, top_k=3)),
-        (3, Sampling(greedy_draft=True)),
-        (2, Sampling(top_p=0.8)),
-    ],
-)
+@pytest.mark.parametrize(("k", "sampling"), [
+    (0, Sampling()), (3, Sampling()), (2, Sampling(temperature=0.7, top_k=3)), (3, Sampling(greedy_draft=True)),
+    (2, Sampling(top_p=0.8)),
+])  # fmt: skip
 def test_generated_text_follows_the_targets_joint_law(k: int, sampling: Sampling) -> None:
     batch, new, seed = 8_000, 3, 11 + k
     tokens, _ = generate(seed, batch, new, k, sampling)
@@ -89,15 +83,12 @@ def test_generated_text_follows_the_targets_joint_law(k: int, sampling: Sampling
     assert chi_square_accepts(*(torch.cat([one[~rare], one[rare].sum()[None]]) for one in (counts, expected)))
 
 
-def test_greedy_decoding_is_the_same_text_for_every_draft_length() -> None:
+def test_greedy_text_is_that_of_every_draft_length_and_caches_after_rollback_are_fresh() -> None:
     sampling = Sampling(temperature=0.0, greedy_draft=True)
     plain, _ = generate(21, 4, 12, 0, sampling)
     for k in (1, 3, 5):
         speculative, _ = generate(21, 4, 12, k, sampling)
         assert torch.equal(speculative, plain), k
-
-
-def test_cache_after_rollback_equals_a_fresh_forward_over_the_accepted_tokens() -> None:
     batch, new, k, seed = 8, 9, 3, 31
     target, _ = model(seed)
     tokens, state = generate(seed, batch, new, k, Sampling())

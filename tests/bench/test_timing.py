@@ -47,26 +47,20 @@ def test_median_quantiles_and_spread() -> None:
     assert math.isclose(sample.spread, (75 - 26) / 2 / 50.5)
 
 
-def test_a_steady_call_stops_at_the_least_number_of_repeats(clock: Clock) -> None:
-    sample = measure([spend(clock, [0.01])], CPU, "eager", StopRule(min_repeats=7, max_seconds=10.0))
-    assert sample.repeats == 7
-    assert math.isclose(sample.seconds_median, 0.01)
-    assert sample.spread < 1e-9
-
-
-def test_the_first_pass_is_warm_up(clock: Clock) -> None:
-    sample = measure([spend(clock, [5.0, 0.01])], CPU, "eager", StopRule(max_seconds=60.0))
-    assert math.isclose(sample.seconds_high, 0.01)
-
-
-def test_a_noisy_call_ends_at_the_time_bound(clock: Clock) -> None:
+def test_repeats_after_the_warm_up_end_when_steady_or_at_the_time_bound(clock: Clock) -> None:
     noisy = spend(clock, [0.01, *[0.01, 0.05] * 500])
     sample = measure([noisy], CPU, "eager", StopRule(max_repeats=10_000, max_seconds=1.0))
     assert clock.now == pytest.approx(1.0, abs=0.06)
     assert sample.spread > 0.1
+    sample = measure([spend(clock, [0.01])], CPU, "eager", StopRule(min_repeats=7, max_seconds=10.0))
+    assert sample.repeats == 7
+    assert math.isclose(sample.seconds_median, 0.01)
+    assert sample.spread < 1e-9
+    sample = measure([spend(clock, [5.0, 0.01])], CPU, "eager", StopRule(max_seconds=60.0))
+    assert math.isclose(sample.seconds_high, 0.01)
 
 
-def test_watch_notices_a_slowed_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_notices_a_slowed_device_and_limits_its_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = [1.0]
     monkeypatch.setattr(timing, "measure", lambda *_: summarise([pace[0]]))
     watch = Watch(CPU)
@@ -76,29 +70,22 @@ def test_watch_notices_a_slowed_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watch.mark(summarise([1.0])).throttled
     pace[0] = 1.0
     assert not watch.mark(summarise([1.0])).throttled
-
-
-def test_graph_replay_is_timed_without_the_gaps_of_eager_launches() -> None:
-    """Kernels of 2 us whose launches take 4 us; the replay of 16 takes less than they do."""
-    with virtual_gpu() as gpu:
-        calls = [lambda: gpu.clock.enqueue(2e-6)] * 16
-        assert measure(calls, GPU, "graph", StopRule()).seconds_median == pytest.approx(2e-6)
-        assert measure(calls, GPU, "eager", StopRule()).seconds_median == pytest.approx(DISPATCH_S)
-
-
-def test_a_failed_capture_ends_the_capture_and_leaves_the_collector_on() -> None:
-    with virtual_gpu() as gpu:
-        with pytest.raises(RuntimeError, match="capturing"):
-            timing.capture([gpu.clock.wait])
-        assert gpu.clock.capturing is None
-    assert gc.isenabled()
-
-
-def test_pauses_for_cooling_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "measure", lambda *_: summarise([1.0]))
     slept: list[float] = []
     monkeypatch.setattr(timing.time, "sleep", slept.append)
     watch = Watch(CPU)
     while watch.cool_down():
         assert len(slept) < 1000
     assert 1.0 <= sum(slept) <= 10.0
+
+
+def test_graph_replay_has_no_gaps_of_launches_and_a_failed_capture_ends() -> None:
+    """Kernels of 2 us whose launches take 4 us; the replay of 16 takes less than they do."""
+    with virtual_gpu() as gpu:
+        calls = [lambda: gpu.clock.enqueue(2e-6)] * 16
+        assert measure(calls, GPU, "graph", StopRule()).seconds_median == pytest.approx(2e-6)
+        assert measure(calls, GPU, "eager", StopRule()).seconds_median == pytest.approx(DISPATCH_S)
+    with virtual_gpu() as gpu:
+        with pytest.raises(RuntimeError, match="capturing"):
+            timing.capture([gpu.clock.wait])
+        assert gpu.clock.capturing is None
+    assert gc.isenabled()

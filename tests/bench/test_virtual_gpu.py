@@ -60,15 +60,12 @@ def check_of(measured: Measurements, out: Path) -> SelfCheck:
     return make_tables(measured, out, "h200_sxm").check
 
 
-def test_every_operator_of_a_gpu_runs(records: Measurements) -> None:
+def test_every_operator_of_a_gpu_runs_and_steps_are_the_cost_models(records: Measurements, tmp_path: Path) -> None:
     refused = {record.case.op for record in records.records if record.unsupported}
     assert refused == set(COLLECTIVES), "one GPU has nobody to talk to"
     assert {record.case.op for record in records.of()} == {*OPERATORS, HANDED_OVER}
     assert {record.case.text("dtype") for record in records.of("gemm")} == {"bf16", "fp8"}
-
-
-def test_engine_steps_are_what_the_cost_model_makes_of_their_operators(records: Measurements, tmp_path: Path) -> None:
-    """Without caches and noise only kernels that the cost model does not count and interpolation are left."""
+    # Without caches and noise only kernels that the cost model does not count and interpolation are left.
     check = check_of(records, tmp_path)
     assert [len(check.of_mode(mode).points) for mode in ("graph", "eager")] == [3, 3]
     assert max(abs(point.error) for point in check.of_mode("graph").points) < 0.09
@@ -145,7 +142,7 @@ def test_every_attention_kernel_can_be_captured(kernel: str) -> None:
             assert one_record(case, on).sample
 
 
-def test_waiting_for_the_device_inside_a_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_inside_a_graph_and_a_tensor_left_on_the_host_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = speculation.verify
 
     def waiting(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,18 +155,13 @@ def test_waiting_for_the_device_inside_a_graph_is_found(monkeypatch: pytest.Monk
         on = Workbench(GPU, SMALL.models)
         assert "capturing" in one_record(case_of("speculative_step", mode="graph"), on).unsupported
         assert one_record(case_of("speculative_step", mode="eager"), on).sample
-
-
-def test_a_tensor_left_on_the_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     on_device = operators.rope_table
     monkeypatch.setattr(operators, "rope_table", lambda rows, width, _: on_device(rows, width, torch.device("cpu")))
     with virtual_gpu():
         assert "device" in one_record(case_of("rotary"), Workbench(GPU, SMALL.models)).unsupported
 
 
-def test_a_kernel_that_no_operator_counts_shows_in_the_self_check(
-    records: Measurements, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_uncounted_kernels_show(records: Measurements, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     forward = speculation.decoder_layer
     monkeypatch.setattr(speculation, "decoder_layer", lambda x, *rest: forward(x + 0.0 * x, *rest))
     axes = replace(AXES, models=("qwen3-8b",), rows=(1, 2), composites=((1, 0, 1024),))

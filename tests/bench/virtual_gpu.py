@@ -276,24 +276,14 @@ def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
             name="Virtual GPU", total_memory=MEMORY_BYTES, L2_cache_size=_CACHE_BYTES, multi_processor_count=132
         ),
     )
-    cuda = {
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "set_device": lambda device: None,
-        "current_device": lambda: 0,
-        "get_device_properties": lambda device: properties,
-        "get_device_capability": lambda device: capability,
-        "synchronize": lambda device=None: clock.wait(),
-        "Stream": _Stream,
-        "current_stream": _Stream,
-        "stream": lambda stream: contextlib.nullcontext(),
-        "Event": type("Event", (Event,), {"clock": clock}),
-        "CUDAGraph": type("CUDAGraph", (Graph,), {"clock": clock}),
-        "is_current_stream_capturing": lambda: clock.capturing is not None,
-        "memory_reserved": lambda device: 0,
-        "empty_cache": lambda: None,
-        "ipc_collect": lambda: None,
-    }
+    cuda = {"is_available": lambda: True, "device_count": lambda: 1, "set_device": lambda device: None,
+            "current_device": lambda: 0, "get_device_properties": lambda device: properties,
+            "get_device_capability": lambda device: capability, "synchronize": lambda device=None: clock.wait(),
+            "Stream": _Stream, "current_stream": _Stream, "stream": lambda stream: contextlib.nullcontext(),
+            "Event": type("Event", (Event,), {"clock": clock}),
+            "CUDAGraph": type("CUDAGraph", (Graph,), {"clock": clock}),
+            "is_current_stream_capturing": lambda: clock.capturing is not None, "memory_reserved": lambda device: 0,
+            "empty_cache": lambda: None, "ipc_collect": lambda: None}  # fmt: skip
     simulated = SimpleNamespace(perf_counter=clock.now, monotonic=clock.now, sleep=clock.sleep)
     timing._side_stream.cache_clear()
     with contextlib.ExitStack() as stack:

@@ -103,7 +103,7 @@ def with_rows(package: Path, replaced: list[Row]) -> None:
     put(package, "gemm", "vllm", "gemm", list(rows.values()))
 
 
-def test_good_rows_are_kept_and_thinned_to_four_steps_per_doubling(package: Path, tmp_path: Path) -> None:
+def test_good_rows_are_kept_thinned_and_tell_origin_and_licence(package: Path, tmp_path: Path) -> None:
     report, tables = imported(package, tmp_path)
     gemm = report.operations["gemm"]
     assert gemm.rejected == {}
@@ -112,18 +112,26 @@ def test_good_rows_are_kept_and_thinned_to_four_steps_per_doubling(package: Path
     found = tables.gemm_s("bf16", 64, 1024, 2048)
     assert found is not None and found.measured.all()
     assert found.seconds == pytest.approx(gemm_row(64, 1024, 2048)["latency"] * 1e-3, rel=1e-3)
+    meta = package / "systems" / "data" / "toy" / "gemm" / "vllm" / "1.0" / "collection_meta.yaml"
+    meta.write_text("collected_at: '2026-08-31'\n", encoding="utf-8")
+    report, tables = imported(package, tmp_path)
+    told = tables.metadata
+    assert told["device"] == "Toy GPU" and told["engine_version"] == "1.0"
+    assert told["source"]["version"] == "9.9.0" and told["source"]["license"] == "Apache-2.0"
+    assert told["collected_until"] == "2026-08-31"
+    assert str(tmp_path) not in (tables.folder / "metadata.yaml").read_text(encoding="utf-8")
+    assert "gemm: 180 of 180 rows kept" in report.text()
+    fitted = tables.fitted_efficiency("gemm", "bf16")
+    assert fitted is not None and fitted.floor_s == pytest.approx(3e-6, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("reason", "bad"),
-    [
-        ("latency is not a positive finite number", gemm_row(64, 1024, 2048, latency=float("nan"))),
-        ("latency is not a positive finite number", gemm_row(64, 1024, 2048, latency=-1.0)),
-        ("faster than the datasheet allows", gemm_row(4096, 4096, 2048, latency=2 * 4096**2 * 2048 / PEAK * 1e3 * 0.9)),
-        ("slower than larger m", gemm_row(1, 4096, 2048, "fp8", latency=0.05)),
-        ("slower than the work grows with m", gemm_row(16384, 4096, 2048, latency=0.6)),
-    ],
-)
+@pytest.mark.parametrize(("reason", "bad"), [
+    ("latency is not a positive finite number", gemm_row(64, 1024, 2048, latency=float("nan"))),
+    ("latency is not a positive finite number", gemm_row(64, 1024, 2048, latency=-1.0)),
+    ("faster than the datasheet allows", gemm_row(4096, 4096, 2048, latency=2 * 4096**2 * 2048 / PEAK * 1e3 * 0.9)),
+    ("slower than larger m", gemm_row(1, 4096, 2048, "fp8", latency=0.05)),
+    ("slower than the work grows with m", gemm_row(16384, 4096, 2048, latency=0.6)),
+])  # fmt: skip
 def test_one_bad_row_is_rejected_with_its_reason(package: Path, tmp_path: Path, reason: str, bad: Row) -> None:
     with_rows(package, [bad])
     report, tables = imported(package, tmp_path)
@@ -135,7 +143,7 @@ def test_one_bad_row_is_rejected_with_its_reason(package: Path, tmp_path: Path, 
     assert found.seconds == pytest.approx(right, rel=0.25)
 
 
-def test_host_bound_plateau_is_rejected_and_the_rows_above_it_kept(package: Path, tmp_path: Path) -> None:
+def test_plateaus_and_outliers_are_rejected_and_the_rest_kept(package: Path, tmp_path: Path) -> None:
     plain_rows = [row for row in good_gemm() if row["gemm_dtype"] == "fp8"]
     block = [{**row, "gemm_dtype": "fp8_block", "latency": max(row["latency"] * 1.1, 0.1)} for row in plain_rows]
     put(package, "gemm", "vllm", "gemm", good_gemm() + block)
@@ -146,43 +154,40 @@ def test_host_bound_plateau_is_rejected_and_the_rows_above_it_kept(package: Path
     small, plain = tables.gemm_s("fp8_block", 16, 4096, 2048), tables.gemm_s("fp8", 16, 4096, 2048)
     assert small is not None and plain is not None and not small.measured
     assert small.seconds == plain.seconds
+    rows = [attention_row(batch, 2**power - 1) for batch in (1, 2, 4, 8, 16, 32) for power in range(8, 17)]
+    # 1.6 times too slow, yet below the next larger sizes and within what a doubling of the work allows.
+    spike = next(row for row in rows if row["batch_size"] == 8 and row["step"] == 2**14 - 1)
+    spike["latency"] *= 1.6
+    put(package, "attention", "vllm", "generation_attention", rows)
+    report, _ = imported(package, tmp_path)
+    assert sum(report.operations["decode_attention"].rejected.values()) == 1
 
 
 def moe_rows(dtypes: dict[str, float], balanced_of: dict[int, float] | None = None) -> list[Row]:
     """EP1 and EP2; balanced_of: factors on the balanced rows of either."""
     factors = {("balanced", ep): factor for ep, factor in (balanced_of or {}).items()}
-    return [
-        moe_row(tokens, dtype, distribution, ep, slower * factors.get((distribution, ep), 1.0))
-        for dtype, slower in dtypes.items()
-        for distribution in ("balanced", "power_law_1.01")
-        for ep in (1, 2)
-        for tokens in (1, 8, 64, 128, 512, 2048)
-    ]
+    return [moe_row(tokens, dtype, distribution, ep, slower * factors.get((distribution, ep), 1.0))
+            for dtype, slower in dtypes.items() for distribution in ("balanced", "power_law_1.01") for ep in (1, 2)
+            for tokens in (1, 8, 64, 128, 512, 2048)]  # fmt: skip
 
 
-def test_precision_slower_than_bf16_is_rejected(package: Path, tmp_path: Path) -> None:
+def test_rows_of_experts_that_cannot_be_are_rejected(package: Path, tmp_path: Path) -> None:
     put(package, "moe", "vllm", "moe", moe_rows({"bfloat16": 1.0, "fp8": 6.0, "fp8_block": 1.2}))
     report, tables = imported(package, tmp_path)
     assert report.operations["moe"].rejected == {"kernel slower than bf16 of the same shape": 24}
     assert tables.moe_s(ExpertShape("fp8", 4096, 1536, 8, 64, 1, 1), "balanced", 64) is None
     assert tables.moe_s(ExpertShape("fp8_block", 4096, 1536, 8, 64, 1, 1), "balanced", 64) is not None
-
-
-def test_balanced_rows_that_cannot_have_read_all_weights_are_rejected(package: Path, tmp_path: Path) -> None:
     put(package, "moe", "vllm", "moe", moe_rows({"bfloat16": 1.0}, balanced_of={1: 0.5}))
     report, tables = imported(package, tmp_path)
     assert report.operations["moe"].rejected == {"faster than the datasheet allows: not routed as labelled": 12}
     assert tables.moe_s(ExpertShape("bf16", 4096, 1536, 8, 64, 1, 2), "balanced", 64) is None
     assert tables.moe_s(ExpertShape("bf16", 4096, 1536, 8, 64, 1, 2), "power_law_1.01", 64) is not None
-
-
-def test_balanced_rows_slower_than_uneven_ones_are_rejected(package: Path, tmp_path: Path) -> None:
     put(package, "moe", "vllm", "moe", moe_rows({"bfloat16": 1.0}, balanced_of={2: 1.8}))
     report, _ = imported(package, tmp_path)
     assert report.operations["moe"].rejected == {"balanced, yet slower than a power law": 6}
 
 
-def test_units_and_sizes_of_the_package_are_converted(package: Path, tmp_path: Path) -> None:
+def test_units_sizes_and_latent_attention_are_converted(package: Path, tmp_path: Path) -> None:
     sizes = [128 * 2**power for power in range(12)]
     reductions = [all_reduce_row(mode, 2, size) for mode in ("eager", "graph") for size in sizes]
     put(package, "comm", "vllm", "custom_allreduce", reductions)
@@ -197,31 +202,6 @@ def test_units_and_sizes_of_the_package_are_converted(package: Path, tmp_path: P
     decode = tables.decode_attention_s(Heads(8, 2, 128, "bf16"), 64, 1024)
     assert decode is not None and decode.measured.all()
     assert decode.seconds == pytest.approx(attention_row(64, 1023)["latency"] * 1e-3, rel=1e-3)
-
-
-def test_attention_files_of_older_collections_state_no_window(package: Path, tmp_path: Path) -> None:
-    rows = [attention_row(batch, step) for batch in (1, 8, 64) for step in (1, 1023, 2047, 4095)]
-    put(package, "attention", "vllm", "generation_attention", [without(row, "window_size") for row in rows])
-    report, tables = imported(package, tmp_path)
-    assert report.operations["decode_attention"].rows_kept == 12
-    assert tables.decode_attention_s(Heads(8, 2, 128, "bf16"), 8, 1024) is not None
-
-
-def test_all_reduce_without_a_mode_was_replayed_from_a_graph(package: Path, tmp_path: Path) -> None:
-    rows = [without(all_reduce_row("graph", 2, 128 * 2**power), "backend") for power in range(12)]
-    put(package, "comm", "vllm", "custom_allreduce", rows)
-    _, tables = imported(package, tmp_path)
-    found = tables.all_reduce_s(2, 256, graph=True)
-    assert found is not None and found.seconds == pytest.approx(5e-6, rel=0.01)
-    assert tables.all_reduce_s(2, 256, graph=False) is None
-
-
-def mla_row(heads: int, batch: int, step: int, isl: int, latency: float) -> Row:
-    key = {"mla_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "kernel_source": "flash", "tp_size": 128 // heads}
-    return {**COMMON, **key, "num_heads": heads, "batch_size": batch, "isl": isl, "step": step, "latency": latency}
-
-
-def test_latent_attention_of_engines_without_module_is_the_kernel_alone(package: Path, tmp_path: Path) -> None:
     decode = [
         mla_row(h, b, c - 1, 1, 0.01 + b * c * 4e-7) for h in (16, 128) for b in (1, 8) for c in (128, 1024, 8192)
     ]
@@ -238,7 +218,34 @@ def test_latent_attention_of_engines_without_module_is_the_kernel_alone(package:
     assert prompt is not None and prompt.seconds == pytest.approx((0.01 + 128 * 1024**2 * 1e-9) * 1e-3, rel=1e-3)
 
 
-def test_release_candidates_count_and_builds_of_a_branch_do_not(package: Path, tmp_path: Path) -> None:
+def test_older_collections_state_neither_windows_nor_modes_of_reductions(package: Path, tmp_path: Path) -> None:
+    rows = [attention_row(batch, step) for batch in (1, 8, 64) for step in (1, 1023, 2047, 4095)]
+    put(package, "attention", "vllm", "generation_attention", [without(row, "window_size") for row in rows])
+    report, tables = imported(package, tmp_path)
+    assert report.operations["decode_attention"].rows_kept == 12
+    assert tables.decode_attention_s(Heads(8, 2, 128, "bf16"), 8, 1024) is not None
+    rows = [without(all_reduce_row("graph", 2, 128 * 2**power), "backend") for power in range(12)]
+    put(package, "comm", "vllm", "custom_allreduce", rows)
+    _, tables = imported(package, tmp_path)
+    found = tables.all_reduce_s(2, 256, graph=True)
+    assert found is not None and found.seconds == pytest.approx(5e-6, rel=0.01)
+    assert tables.all_reduce_s(2, 256, graph=False) is None
+
+
+def mla_row(heads: int, batch: int, step: int, isl: int, latency: float) -> Row:
+    key = {"mla_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "kernel_source": "flash", "tp_size": 128 // heads}
+    return {**COMMON, **key, "num_heads": heads, "batch_size": batch, "isl": isl, "step": step, "latency": latency}
+
+
+def test_release_candidates_count_and_older_versions_fill_gaps(package: Path, tmp_path: Path) -> None:
+    rows = [all_reduce_row(mode, 2, 128) for mode in ("eager", "graph")]
+    put(package, "comm", "vllm", "custom_allreduce", rows, "0.9")
+    put(package, "comm", "vllm", "custom_allreduce", rows, "2.0")
+    report, tables = imported(package, tmp_path)
+    assert report.operations["all_reduce"].engine_version == "0.9"
+    assert report.operations["gemm"].engine_version == "1.0"
+    assert "moe" in report.missing
+    assert tables.metadata["operations"]["all_reduce"]["engine_version"] == "0.9"
     versions = {"defaults": {"vllm": {"current": "1.1rc20"}}, "overrides": {}}
     (package / "systems" / "query_versions.yaml").write_text(yaml.safe_dump(versions), encoding="utf-8")
     for version in ("1.1rc3", "1.1rc20", "1.1rc23", "1.1", "1.0.post2", "1.1rc20.dev5"):
@@ -248,47 +255,15 @@ def test_release_candidates_count_and_builds_of_a_branch_do_not(package: Path, t
     assert report.operations["gemm"].engine_version == "1.1rc20"
 
 
-def test_outlier_of_attention_is_rejected_by_both_its_neighbourhoods(package: Path, tmp_path: Path) -> None:
-    rows = [attention_row(batch, 2**power - 1) for batch in (1, 2, 4, 8, 16, 32) for power in range(8, 17)]
-    # 1.6 times too slow, yet below the next larger sizes and within what a doubling of the work allows.
-    spike = next(row for row in rows if row["batch_size"] == 8 and row["step"] == 2**14 - 1)
-    spike["latency"] *= 1.6
-    put(package, "attention", "vllm", "generation_attention", rows)
-    report, _ = imported(package, tmp_path)
-    assert sum(report.operations["decode_attention"].rejected.values()) == 1
-
-
-def test_older_engine_version_serves_what_the_current_one_lacks(package: Path, tmp_path: Path) -> None:
-    rows = [all_reduce_row(mode, 2, 128) for mode in ("eager", "graph")]
-    put(package, "comm", "vllm", "custom_allreduce", rows, "0.9")
-    put(package, "comm", "vllm", "custom_allreduce", rows, "2.0")
-    report, tables = imported(package, tmp_path)
-    assert report.operations["all_reduce"].engine_version == "0.9"
-    assert report.operations["gemm"].engine_version == "1.0"
-    assert "moe" in report.missing
-    assert tables.metadata["operations"]["all_reduce"]["engine_version"] == "0.9"
-
-
-def test_circumstances_tell_origin_and_licence(package: Path, tmp_path: Path) -> None:
-    meta = package / "systems" / "data" / "toy" / "gemm" / "vllm" / "1.0" / "collection_meta.yaml"
-    meta.write_text("collected_at: '2026-08-31'\n", encoding="utf-8")
-    report, tables = imported(package, tmp_path)
-    told = tables.metadata
-    assert told["device"] == "Toy GPU" and told["engine_version"] == "1.0"
-    assert told["source"]["version"] == "9.9.0" and told["source"]["license"] == "Apache-2.0"
-    assert told["collected_until"] == "2026-08-31"
-    assert str(tmp_path) not in (tables.folder / "metadata.yaml").read_text(encoding="utf-8")
-    assert "gemm: 180 of 180 rows kept" in report.text()
-    fitted = tables.fitted_efficiency("gemm", "bf16")
-    assert fitted is not None and fitted.floor_s == pytest.approx(3e-6, rel=0.1)
-
-
-def test_unknown_system_and_engine_are_told_what_is_there(package: Path, tmp_path: Path) -> None:
+def test_unknown_systems_engines_and_columns_are_told_what_is_there(package: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no system 'gb300'; known: toy"):
         import_tables("gb300", "vllm", tmp_path / "out", package)
     with pytest.raises(InputError, match=r"no version of 'tgi'; known: vllm"):
         import_tables("toy", "tgi", tmp_path / "out", package)
     assert not (tmp_path / "out").exists()
+    put(package, "gemm", "vllm", "gemm", [without(row, "k") for row in good_gemm()])
+    with pytest.raises(InputError, match=r"gemm_perf\.parquet of aiconfigurator-core: has no column 'k'"):
+        import_tables("toy", "vllm", tmp_path / "out", package)
 
 
 def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -297,12 +272,6 @@ def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch,
         list_systems()
     with pytest.raises(InputError, match="holds no systems/data"):
         import_tables("toy", "vllm", tmp_path / "out", tmp_path)
-
-
-def test_missing_column_is_named(package: Path, tmp_path: Path) -> None:
-    put(package, "gemm", "vllm", "gemm", [without(row, "k") for row in good_gemm()])
-    with pytest.raises(InputError, match=r"gemm_perf\.parquet of aiconfigurator-core: has no column 'k'"):
-        import_tables("toy", "vllm", tmp_path / "out", package)
 
 
 @settings(max_examples=30)

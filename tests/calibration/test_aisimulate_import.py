@@ -44,19 +44,13 @@ def package(tmp_path: Path) -> Path:
     sparse.mkdir(parents=True)
     rows = [rule_row("generation", "fused_recurrent_packed", b, 1, 0.004 + 0.001 * b) for b in BATCHES]
     rows += [rule_row("generation", "causal_conv1d_update", b, 1, 0.002) for b in BATCHES]
-    rows += [
-        rule_row("context", kernel, b, p, base + each * b * p)
-        for kernel, base, each in (("chunk_gated_delta_rule", 0.02, 1e-5), ("causal_conv1d_fn", 0.002, 1e-6))
-        for b in BATCHES
-        for p in PROMPTS
-    ]
+    rows += [rule_row("context", kernel, b, p, base + each * b * p)
+             for kernel, base, each in (("chunk_gated_delta_rule", 0.02, 1e-5), ("causal_conv1d_fn", 0.002, 1e-6))
+             for b in BATCHES for p in PROMPTS]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(rows), rule / "gdn_perf.parquet")
-    cached = [
-        sparse_row(op, b, step, 0.05 + 1e-4 * b + 1e-8 * b * step * of)
-        for op, of in (("dsa_generation_module", 2.0), ("dsa_generation_module_skip_indexer", 1.0))
-        for b in BATCHES
-        for step in (2, 1024, 2048, 4096, 8192, 5000)
-    ]
+    cached = [sparse_row(op, b, step, 0.05 + 1e-4 * b + 1e-8 * b * step * of)
+              for op, of in (("dsa_generation_module", 2.0), ("dsa_generation_module_skip_indexer", 1.0))
+              for b in BATCHES for step in (2, 1024, 2048, 4096, 8192, 5000)]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(cached), sparse / "dsa_generation_module_perf.parquet")
     gpu = {"mem_bw": 4e12, "bfloat16_tc_flops": 1e15, "fp8_tc_flops": 2e15, "sm_version": 90}
     (systems / "toy.yaml").write_text(yaml.safe_dump({"gpu": gpu, "node": {"intra_node_bw": 4e11}}))
@@ -82,9 +76,16 @@ def test_folder_and_wheel_give_the_same_tables(package: Path, wheel: Path, tmp_p
     one, other = (sorted((tmp_path / name).rglob("*.*")) for name in ("a", "b"))
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
     assert len(one) == 6
+    folder = tmp_path / "toy" / "sglang"
+    folder.mkdir(parents=True)
+    before = "schema: rlsim.tables/1\nsource: {package: aiconfigurator-core}\n"
+    (folder / METADATA).write_text(before)
+    import_tables("toy", "sglang", tmp_path, package)
+    assert (folder / METADATA).read_text() == before
+    assert yaml.safe_load((folder / "aisimulate.yaml").read_text())["source"]["license"] == "Apache-2.0"
 
 
-def test_rows_come_back_in_seconds(package: Path, tmp_path: Path) -> None:
+def test_rows_come_back_in_seconds_blocks_with_and_without_an_indexer_told_apart(package: Path, tmp_path: Path) -> None:
     import_tables("toy", "sglang", tmp_path, package)
     tables = OperatorTables.load("toy", "sglang", tmp_path)
     assert tables.metadata["source"]["package"] == "aisimulate"
@@ -97,16 +98,9 @@ def test_rows_come_back_in_seconds(package: Path, tmp_path: Path) -> None:
     assert wider.seconds[0] == pytest.approx(40e-6, rel=1e-3)
     shift = tables.at(files.CONVOLUTION_DECODE, (4,), 2 * 2 * 128 + 8 * 128, np.array([4.0]))
     assert shift is not None and shift.seconds[0] == pytest.approx(2e-6, rel=1e-3)
-
-
-def test_blocks_with_and_without_an_indexer_are_told_apart(package: Path, tmp_path: Path) -> None:
-    import_tables("toy", "sglang", tmp_path, package)
-    tables = OperatorTables.load("toy", "sglang", tmp_path)
     batch, context = np.array([64.0]), np.array([8192.0])
-    ranking, reusing = (
-        tables.sparse_decode_s(SparseShape(6144, indexer, 8, "fp8_block", "fp8"), batch, context)
-        for indexer in (True, False)
-    )
+    ranking, reusing = (tables.sparse_decode_s(SparseShape(6144, indexer, 8, "fp8_block", "fp8"), batch, context)
+                        for indexer in (True, False))  # fmt: skip
     assert (ranking.seconds - reusing.seconds)[0] == pytest.approx(1e-11 * 64 * 8192, rel=0.05)
     assert tables.sparse_reach_tokens(SparseShape(6144, True, 8, "fp8_block", "fp8")) == 64 * 8192
     plain = tables.sparse_decode_s(SparseShape(6144, True, 8, "fp8", "fp8"), batch, context)
@@ -114,23 +108,11 @@ def test_blocks_with_and_without_an_indexer_are_told_apart(package: Path, tmp_pa
     assert tables.sparse_decode_s(SparseShape(4096, True, 8, "fp8_block", "fp8"), batch, context) is None
 
 
-def test_tables_that_were_there_keep_their_record(package: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "toy" / "sglang"
-    folder.mkdir(parents=True)
-    before = "schema: rlsim.tables/1\nsource: {package: aiconfigurator-core}\n"
-    (folder / METADATA).write_text(before)
-    import_tables("toy", "sglang", tmp_path, package)
-    assert (folder / METADATA).read_text() == before
-    assert yaml.safe_load((folder / "aisimulate.yaml").read_text())["source"]["license"] == "Apache-2.0"
-
-
 @pytest.mark.parametrize(
     ("system", "backend", "message"),
     [("nowhere", "sglang", "no system 'nowhere'"), ("toy", "trtllm", "declares no version of 'trtllm'")],
 )
-def test_what_the_package_lacks_is_one_line(
-    package: Path, tmp_path: Path, system: str, backend: str, message: str
-) -> None:
+def test_what_is_lacking_is_one_line(package: Path, tmp_path: Path, system: str, backend: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
         import_tables(system, backend, tmp_path / "out", package)
     assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()

@@ -41,13 +41,21 @@ def test_lists_are_complete_and_without_duplicates(axes: CaseAxes, on_gpu: bool)
     assert min(axes.contexts) >= ENQUEUE_CONTEXT
 
 
-def test_engine_steps_are_measured_at_points_that_no_operator_was_measured_at() -> None:
+def test_steps_are_measured_where_no_operator_was_isolated_cases_need_processes_and_a_list_survives(tmp_path) -> None:
     for axes in (GPU_FULL, CPU_QUICK, CPU_FULL):
         assert {context for _, _, context in axes.composites}.isdisjoint({1 + c for c in axes.contexts})
         assert {batch for batch, _, _ in axes.composites} - set(axes.batches)
+    found = {(case.op, case.text("mode")) for case in wider_list("cuda", False).cases if is_isolated(case)}
+    assert found == {("depth_iteration", COMPILED), (HANDED_OVER, "")}
+    assert not any(is_isolated(case) for case in wider_list("cpu", False).cases)
+    wanted = case_list("cpu", True)
+    write_cases(tmp_path / "cases.json", wanted)
+    assert read_cases(tmp_path / "cases.json") == wanted
+    named = Engine.model_json_schema()["properties"]["expert_balance"]["enum"]
+    assert set(DISTRIBUTIONS) == set(named)
 
 
-def test_declared_work() -> None:
+def test_declared_work_of_operators_and_of_what_stands_beside_assumptions() -> None:
     dims, mixture = dims_of(load_card("qwen3-8b")), dims_of(load_card("qwen3-30b-a3b"))
     product = gemm(8, 4096, 4096)
     assert (product.flops, product.bytes) == (2 * 8 * 4096**2, 2 * (4096**2 + 2 * 8 * 4096))
@@ -55,10 +63,7 @@ def test_declared_work() -> None:
     weights = 3 * mixture.hidden * mixture.width
     assert moe(1, mixture, "balanced").flops == pytest.approx(2 * 8 * weights)
     assert moe(4096, mixture, "balanced").bytes > 128 * 2 * weights
-
-
-def test_declared_work_of_what_stands_beside_assumptions() -> None:
-    """What a layer more, a pass more and a tensor more have to do."""
+    # What a layer more, a pass more and a tensor more have to do.
     dims = dims_of(load_card("qwen3-8b"))
     layer = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width)
     shallow, deep = (depth_iteration("qwen3-8b", dims, depth, "graph") for depth in (2, 3))
@@ -76,17 +81,6 @@ def test_declared_work_of_what_stands_beside_assumptions() -> None:
     assert (eager.flops, eager.bytes) == (replayed.flops, replayed.bytes) and eager.key != replayed.key
 
 
-def test_isolated_cases_are_those_of_a_compiler_and_of_several_processes() -> None:
-    found = {(case.op, case.text("mode")) for case in wider_list("cuda", False).cases if is_isolated(case)}
-    assert found == {("depth_iteration", COMPILED), (HANDED_OVER, "")}
-    assert not any(is_isolated(case) for case in wider_list("cpu", False).cases)
-
-
-def test_routing_is_measured_as_scenarios_can_name_it() -> None:
-    named = Engine.model_json_schema()["properties"]["expert_balance"]["enum"]
-    assert set(DISTRIBUTIONS) == set(named)
-
-
 @pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-30b-a3b", "llama-3.1-70b"])
 def test_dimensions_are_those_of_the_model_card(name: str) -> None:
     card = load_card(name)
@@ -94,9 +88,3 @@ def test_dimensions_are_those_of_the_model_card(name: str) -> None:
     for key in ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size", "qk_norm", "moe"):
         assert getattr(again, key) == getattr(card, key), key
     assert dims.draft_layer.width == default_eagle3_draft(card).intermediate_size
-
-
-def test_a_list_survives_its_file(tmp_path) -> None:
-    wanted = case_list("cpu", True)
-    write_cases(tmp_path / "cases.json", wanted)
-    assert read_cases(tmp_path / "cases.json") == wanted

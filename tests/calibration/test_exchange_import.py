@@ -23,7 +23,7 @@ def exchange_row(phase: str, tokens: int, gpus: int = 8, dtype: str = "fp8", sou
     return {**COMMON, **shape, "kernel_source": source, "op_name": phase, "moe_dtype": dtype, "latency": seconds * 1e3}
 
 
-def test_scales_of_activations_are_those_of_fp8(package: Path, tmp_path: Path) -> None:
+def test_scales_of_activations_are_those_of_fp8_however_short(package: Path, tmp_path: Path) -> None:
     rows = [scale_row(m, k, dtype) for m in SIZES for k in (1024, 8192) for dtype in ("fp8", "int8")]
     put(package, "quantize", "vllm", "computescale", rows)
     report, tables = imported(package, tmp_path)
@@ -31,21 +31,31 @@ def test_scales_of_activations_are_those_of_fp8(package: Path, tmp_path: Path) -
     found = tables.dynamic_scale_s(256, 8192)
     assert found is not None and found.measured.all()
     assert found.seconds == pytest.approx(2e-6 + 256 * 8192 / 1e12, rel=1e-3)
-
-
-def test_a_difference_of_two_times_may_be_as_short_as_it_is(package: Path, tmp_path: Path) -> None:
-    """No datasheet bounds it: 1 ns for 4096 x 8192 values."""
+    # No datasheet bounds it: 1 ns for 4096 x 8192 values.
     rows = [{**scale_row(m, k), "latency": 1e-6} for m in SIZES for k in (1024, 8192)]
     put(package, "quantize", "vllm", "computescale", rows)
     report, _ = imported(package, tmp_path)
     assert report.operations["quantize"].rejected == {}
 
 
-def test_nothing_is_written_of_a_file_without_rows_that_are_kept(package: Path, tmp_path: Path) -> None:
+def test_files_without_kept_rows_write_nothing_and_whole_older_ones_are_read(package: Path, tmp_path: Path) -> None:
     put(package, "quantize", "vllm", "computescale", [scale_row(m, 1024, "int8") for m in SIZES])
     _, tables = imported(package, tmp_path)
     assert tables.dynamic_scale_s(16, 1024) is None
     assert not (tables.folder / "quantize.npz").exists()
+    rows = good_gemm()
+    put(package, "gemm", "vllm", "gemm", [{**row, "version": "0.9"} for row in rows])
+    report, _ = imported(package, tmp_path)
+    assert report.operations["gemm"].rows_in_file == len(rows)
+    whole = report.operations["gemm"].rows_kept
+    assert whole > 0
+    older = [{**row, "version": "0.9", "latency": row["latency"] / 2} for row in rows]
+    put(package, "gemm", "vllm", "gemm", [*rows, *older])
+    report, tables = imported(package, tmp_path)
+    assert report.operations["gemm"].rows_in_file == 2 * len(rows)
+    assert report.operations["gemm"].rows_kept == whole
+    found = tables.gemm_s("bf16", 64, 1024, 2048)
+    assert found.seconds == pytest.approx(gemm_row(64, 1024, 2048)["latency"] * 1e-3, rel=1e-3)
 
 
 @pytest.mark.parametrize("phase", ["prepare", "dispatch", "combine"])
@@ -78,9 +88,7 @@ def fast_rows(share: float) -> list[Row]:
 
 
 @pytest.mark.parametrize(("share", "kept"), [(0.05, False), (0.5, True)])
-def test_an_operation_of_which_less_than_a_tenth_is_left_is_dropped(
-    package: Path, tmp_path: Path, share: float, kept: bool
-) -> None:
+def test_an_operation_with_few_rows_left_is_dropped(package: Path, tmp_path: Path, share: float, kept: bool) -> None:
     put(package, "gemm", "vllm", "gemm", fast_rows(share))
     put(package, "quantize", "vllm", "computescale", [scale_row(m, 1024) for m in SIZES])
     report, tables = imported(package, tmp_path)
@@ -89,21 +97,3 @@ def test_an_operation_of_which_less_than_a_tenth_is_left_is_dropped(
     assert (gemm.rows_kept >= 0.1 * gemm.rows_selected) == kept
     assert ("too few of the operation's rows are left" in gemm.rejected) != kept
     assert (tables.folder / "gemm.npz").exists() == kept
-
-
-def test_a_file_that_was_carried_over_whole_is_read_and_one_with_older_rows_beside_is_not(
-    package: Path, tmp_path: Path
-) -> None:
-    rows = good_gemm()
-    put(package, "gemm", "vllm", "gemm", [{**row, "version": "0.9"} for row in rows])
-    report, _ = imported(package, tmp_path)
-    assert report.operations["gemm"].rows_in_file == len(rows)
-    whole = report.operations["gemm"].rows_kept
-    assert whole > 0
-    older = [{**row, "version": "0.9", "latency": row["latency"] / 2} for row in rows]
-    put(package, "gemm", "vllm", "gemm", [*rows, *older])
-    report, tables = imported(package, tmp_path)
-    assert report.operations["gemm"].rows_in_file == 2 * len(rows)
-    assert report.operations["gemm"].rows_kept == whole
-    found = tables.gemm_s("bf16", 64, 1024, 2048)
-    assert found.seconds == pytest.approx(gemm_row(64, 1024, 2048)["latency"] * 1e-3, rel=1e-3)

@@ -1,4 +1,4 @@
-"""From measurements to tables and a profile, on times that follow a known roofline."""
+"""From measurements to tables and a profile, on times that follow a known roofline; merged with imported tables."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,18 +7,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from bench.cases import Case, CaseList
 from bench.measurements import Measurement, Measurements, Metadata, Sample, read_measurements, write_measurements
-from rlsim.calibration.calibrate import calibrate_measurements, compare, profile_name
+from rlsim.calibration.calibrate import OWN, Merged, calibrate_measurements, compare, merge_tables, profile_name
 from rlsim.calibration.cases import CPU_QUICK, case_list, collectives, engine_step
+from rlsim.calibration.columns import Columns
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import CheckedPoint, SelfCheck, card_of, check_text
+from rlsim.calibration.table_writing import write_table
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES, elementwise
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import KERNEL_FLOOR_S, Operators
 from rlsim.errors import InputError
-from rlsim.tables.files import GEMM, read_columns
+from rlsim.tables.files import GEMM, METADATA, MOE, read_columns
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 from rlsim.tables.profile import load_profile
 
@@ -52,7 +55,7 @@ def fitted(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_tables_give_back_the_measured_times(fitted: Path) -> None:
+def test_tables_give_back_the_measured_times_one_query_beside_several_of_the_same_kernel(fitted: Path) -> None:
     tables = OperatorTables.load("cpu_local", "measured", fitted)
     n, k = 384, 256
     found = tables.gemm_s("bf16", [1, 64], n, k)
@@ -64,9 +67,14 @@ def test_tables_give_back_the_measured_times(fitted: Path) -> None:
     assert tables.all_reduce_s(2, 65536, graph=False) is not None
     uneven = tables.moe_s(ExpertShape("bf16", 256, 64, 2, 16, 1, 1), "power_law_1.2", 64)
     assert uneven is not None and bool(uneven.measured)
+    tables = OperatorTables.load("cpu_local", "measured", fitted)
+    one = tables.verify_attention_s(Heads(8, 2, 32, "bf16"), 1, 4, 513)
+    decode = tables.decode_attention_s(Heads(8, 2, 32, "bf16"), 4, 513)
+    assert one.seconds == pytest.approx(decode.seconds, rel=1e-9)
+    assert bool(one.measured)
 
 
-def test_an_eager_all_reduce_less_its_launch_serves_captured_iterations_as_modelled(fitted: Path) -> None:
+def test_an_eager_all_reduce_serves_less_its_launch_and_elementwise_kernels_as_measured(fitted: Path) -> None:
     profile = load_profile(fitted / "cpu_local.yaml")
     profile = profile.model_copy(update={key: profile.gpus_per_node.model_copy(update={"value": 2.0}) for key in NODE})
     tables = OperatorTables.load("cpu_local", "measured", fitted)
@@ -75,22 +83,6 @@ def test_an_eager_all_reduce_less_its_launch_serves_captured_iterations_as_model
     wanted = np.maximum(eager.seconds - profile.eager_launch_s.value, KERNEL_FLOOR_S)
     np.testing.assert_allclose(found.seconds, wanted, rtol=1e-9)
     assert found.measured.tolist() == [0.0, 0.0]
-
-
-def test_a_replayed_all_reduce_is_the_one_of_captured_iterations(tmp_path: Path) -> None:
-    wanted = case_list("cuda", True)
-    both = [case for mode in ("eager", "graph") for case in collectives((65536, 2**20), 4, mode)]
-    cases = [replace(case, bytes=case.bytes * (1 if case.params["mode"] == "graph" else 3)) for case in both]
-    measurements(tmp_path, wanted, [*wanted.cases[:400], *cases], SOME_GPU)
-    calibrate_measurements(tmp_path, tmp_path, name="mine")
-    tables = OperatorTables.load("mine", "measured", tmp_path)
-    replayed, eager = (tables.all_reduce_s(4, 2**20, graph=graph) for graph in (True, False))
-    assert replayed.measured and replayed.seconds < eager.seconds / 2
-    gather = tables.collective_s("all_gather", 4, 2**20)
-    assert gather is not None and gather.seconds == pytest.approx(roofline(0, 0.75 * 2**20), rel=1e-3)
-
-
-def test_elementwise_kernels_are_priced_as_measured(fitted: Path) -> None:
     dims = case_list("cpu", True).models["tiny"]
     operators = Operators(load_profile(fitted / "cpu_local.yaml"), OperatorTables.load("cpu_local", "measured", fitted))
     found = elementwise(operators, card_of(dims), np.array([64.0]), 1, dims.width)
@@ -101,16 +93,17 @@ def test_elementwise_kernels_are_priced_as_measured(fitted: Path) -> None:
     assert found.measured[0] == 1.0
 
 
-def test_profile_is_valid_and_holds_the_measured_rates(fitted: Path) -> None:
-    profile = load_profile(fitted / "cpu_local.yaml")
-    assert profile.bf16_flops.source == "measured"
-    assert profile.bf16_flops.value == pytest.approx(FLOPS, rel=0.05)
-    assert profile.memory_bandwidth_bytes_per_s.value == pytest.approx(BANDWIDTH, rel=0.05)
-    assert profile.fp8_flops.source == "assumed"
-    assert profile.eager_launch_s.source == "measured"
-
-
-def test_a_launch_on_an_unknown_gpu_is_its_share_of_an_eager_layer(tmp_path: Path) -> None:
+def test_a_replayed_all_reduce_is_that_of_captured_iterations_and_launches_are_shares(tmp_path: Path) -> None:
+    wanted = case_list("cuda", True)
+    both = [case for mode in ("eager", "graph") for case in collectives((65536, 2**20), 4, mode)]
+    cases = [replace(case, bytes=case.bytes * (1 if case.params["mode"] == "graph" else 3)) for case in both]
+    measurements(tmp_path, wanted, [*wanted.cases[:400], *cases], SOME_GPU)
+    calibrate_measurements(tmp_path, tmp_path, name="mine")
+    tables = OperatorTables.load("mine", "measured", tmp_path)
+    replayed, eager = (tables.all_reduce_s(4, 2**20, graph=graph) for graph in (True, False))
+    assert replayed.measured and replayed.seconds < eager.seconds / 2
+    gather = tables.collective_s("all_gather", 4, 2**20)
+    assert gather is not None and gather.seconds == pytest.approx(roofline(0, 0.75 * 2**20), rel=1e-3)
     wanted = case_list("cuda", True)
     path = measurements(tmp_path, wanted, wanted.cases, SOME_GPU)
     made = load_profile(calibrate_measurements(path, tmp_path).profile)
@@ -119,15 +112,13 @@ def test_a_launch_on_an_unknown_gpu_is_its_share_of_an_eager_layer(tmp_path: Pat
     assert made.eager_launch_s.value == pytest.approx(layer / UNCOMPILED_LAUNCHES, rel=1e-3)
 
 
-def test_one_query_stands_beside_several_of_the_same_kernel(fitted: Path) -> None:
-    tables = OperatorTables.load("cpu_local", "measured", fitted)
-    one = tables.verify_attention_s(Heads(8, 2, 32, "bf16"), 1, 4, 513)
-    decode = tables.decode_attention_s(Heads(8, 2, 32, "bf16"), 4, 513)
-    assert one.seconds == pytest.approx(decode.seconds, rel=1e-9)
-    assert bool(one.measured)
-
-
-def test_circumstances_state_origin_errors_and_efficiency(fitted: Path) -> None:
+def test_a_profile_holds_the_measured_rates_and_circumstances_of_every_case(fitted: Path) -> None:
+    profile = load_profile(fitted / "cpu_local.yaml")
+    assert profile.bf16_flops.source == "measured"
+    assert profile.bf16_flops.value == pytest.approx(FLOPS, rel=0.05)
+    assert profile.memory_bandwidth_bytes_per_s.value == pytest.approx(BANDWIDTH, rel=0.05)
+    assert profile.fp8_flops.source == "assumed"
+    assert profile.eager_launch_s.source == "measured"
     stated = OperatorTables.load("cpu_local", "measured", fitted).metadata
     assert stated["source"]["benchmark_version"] == "abc"
     assert stated["self_check"]["composites"] == len(CPU_QUICK.composites)
@@ -135,9 +126,6 @@ def test_circumstances_state_origin_errors_and_efficiency(fitted: Path) -> None:
     assert stated["efficiency"]["verify_attention"]["bf16"]["memory_median"] > 0.5
     assert (fitted / "cpu_local" / "measured" / "selfcheck.png").stat().st_size > 1000
     assert (fitted / "cpu_local" / "measured" / "selfcheck.txt").read_text().startswith("self-check on Some CPU")
-
-
-def test_every_case_keeps_its_provenance(fitted: Path) -> None:
     cells = pq.read_table(fitted / "cpu_local" / "measured" / "cells.parquet").to_pylist()
     assert len(cells) == len(case_list("cpu", True).cases)
     assert all(cell["seconds_median"] > 0 and cell["repeats"] == 7 for cell in cells)
@@ -178,34 +166,68 @@ def test_a_partial_run_is_refused_and_the_good_fit_stays(fitted: Path) -> None:
     assert (fitted / "cpu_local.yaml").read_bytes() == before
 
 
-def test_missing_and_foreign_files_are_one_message(tmp_path: Path) -> None:
+def test_missing_files_are_one_message_and_errors_median_and_90th_percentile(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         calibrate_measurements(tmp_path, tmp_path)
     (tmp_path / "measurements.json").write_text("{}")
     with pytest.raises(InputError, match="is no measurement"):
         calibrate_measurements(tmp_path, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        ("NVIDIA H200", "h200_sxm"),
-        ("NVIDIA H100 80GB HBM3", "h100_sxm"),
-        ("NVIDIA GB200", "gb200_nvl72"),
-        ("NVIDIA B200", "b200_sxm"),
-        ("NVIDIA A100-SXM4-80GB", "a100_sxm"),
-        ("NVIDIA GeForce RTX 4090", "rtx_4090"),
-        ("NVIDIA GeForce RTX 3090", "geforce_rtx_3090_local"),
-    ],
-)
-def test_profile_names_of_known_and_unknown_devices(device: str, name: str) -> None:
-    assert profile_name(device, "cuda") == name
-
-
-def test_errors_are_median_and_ninetieth_percentile_of_absolute_values() -> None:
     step = engine_step("m", 1, (1, 0, 1), "graph")
     points = tuple(CheckedPoint(step, 1.0, 1.0 + error / 100) for error in (-10, 1, 2, 3, 4, 5, 6, 7, 8, 20))
     check = SelfCheck("d", points)
     assert check.median_abs_error == pytest.approx(0.055)
     assert check.p90_abs_error == pytest.approx(0.10)
     assert "graph: median error 5.5 %, p90 10.0 % over 10 engine steps" in check_text(check)
+
+
+@pytest.mark.parametrize(("device", "name"), [
+    ("NVIDIA H200", "h200_sxm"),
+    ("NVIDIA H100 80GB HBM3", "h100_sxm"),
+    ("NVIDIA GB200", "gb200_nvl72"),
+    ("NVIDIA B200", "b200_sxm"),
+    ("NVIDIA A100-SXM4-80GB", "a100_sxm"),
+    ("NVIDIA GeForce RTX 4090", "rtx_4090"),
+    ("NVIDIA GeForce RTX 3090", "geforce_rtx_3090_local"),
+])  # fmt: skip
+def test_profile_names_of_known_and_unknown_devices(device: str, name: str) -> None:
+    assert profile_name(device, "cuda") == name
+
+
+# --- merging: the user's rows win, the others stay, and each row keeps its origin -------------------------------------
+def gemm_rows(rows: list[tuple[int, int, int, float]], kernel: str) -> Columns:
+    sizes = dict(zip(("n", "k", "m", "latency_s"), map(np.array, zip(*rows, strict=True)), strict=True))
+    return {**sizes, "precision": np.full(len(rows), "bf16"), "kernel": np.full(len(rows), kernel)}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    imported, measured = tmp_path / "imported", tmp_path / "measured"
+    for folder in (imported, measured):
+        folder.mkdir()
+        (folder / METADATA).write_text(yaml.safe_dump({"schema": "rlsim.tables/1", "measured": {"device": "mine"}}))
+    write_table(imported, GEMM, gemm_rows([(64, 64, m, m * 1e-6) for m in (1, 2, 4)], "theirs"))
+    write_table(measured, GEMM, gemm_rows([(64, 64, 2, 5e-6), (64, 64, 3, 7e-6), (96, 64, 2, 9e-6)], "mine"))
+    return measured, imported
+
+
+def test_measured_rows_win_on_the_grid_and_keep_their_origin(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "device" / "vllm"
+    assert merge_tables(*folders, out)["gemm"] == Merged(imported=2, replaced=1, added=0, left_out=2)
+    rows = read_columns(out, GEMM)
+    kernels = dict(zip(rows["m"].tolist(), rows["kernel"].tolist(), strict=True))
+    assert kernels == {1: "theirs", 2: f"{OWN}mine", 4: "theirs"}
+    tables = OperatorTables.load("device", "vllm", tmp_path)
+    found = tables.gemm_s("bf16", [1, 2, 4], 64, 64)
+    np.testing.assert_allclose(found.seconds, [1e-6, 5e-6, 4e-6], rtol=1e-3)
+    assert tables.metadata["merged"]["measured"] == {"device": "mine"}
+    assert tables.metadata["merged"]["rows"]["gemm"]["replaced"] == 1
+
+
+def test_tables_of_one_side_are_taken_whole_and_none_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        merge_tables(tmp_path / "nowhere", folders[1], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    key = {"precision": "bf16", "hidden": 64, "width": 32, "top_k": 2, "experts": 8, "tensor_parallel": 1}
+    row = {**key, "expert_parallel": 1, "distribution": "balanced", "tokens": 4, "kernel": "k", "latency_s": 1e-6}
+    write_table(folders[0], MOE, {name: np.array([value]) for name, value in row.items()})
+    assert merge_tables(*folders, tmp_path / "out")["moe"] == Merged(imported=0, replaced=0, added=1, left_out=0)

@@ -13,8 +13,17 @@ from rlsim.calibration import cases
 from rlsim.calibration.cases import CPU_QUICK
 from rlsim.calibration.device_profile import LAUNCHES, DeviceRates, profile_of
 from rlsim.cli.commands import app_of
+from rlsim.costs.engine.prices import engine_prices
+from rlsim.costs.operators import device
+from rlsim.costs.prices import price
+from rlsim.costs.trainer.training import step_cost
 from rlsim.errors import InputError
+from rlsim.files.reading import data_folder
+from rlsim.loading.scenario import load_scenario
+from rlsim.tables import operators as tables
+from rlsim.tables.files import LAYOUTS, TableLayout, read_table, table_path
 from rlsim.tables.operators import OperatorTables
+from rlsim.workload.draw import draw
 
 FEW = replace(
     CPU_QUICK, checked_layers=1, rows=(1, 8), batches=(1, 2), queries=(1, 2), contexts=(128,), prompts=((1, 64),),
@@ -43,20 +52,15 @@ def test_a_profile_measured_on_this_machine_projects_a_small_model(calibrated: P
     folder = calibrated.parent
     (folder / "config.json").write_text(json.dumps(HUGGINGFACE))
     document = {
-        "name": "tiny on this machine",
-        "model": "config.json",
-        "hardware": "cpu/cpu_local.yaml",
+        "name": "tiny on this machine", "model": "config.json", "hardware": "cpu/cpu_local.yaml",
         "cluster": {"num_gpus": 2},
-        "workload": {
-            "prompts_per_step": 4,
-            "generations_per_prompt": 4,
-            "prompt_tokens": {"kind": "constant", "tokens": 16},
-            "response_tokens": {"kind": "lognormal", "mean_tokens": 48, "log_sigma": 0.5},
-            "max_sequence_tokens": 128,
-        },
+        "workload": {"prompts_per_step": 4, "generations_per_prompt": 4,
+                     "prompt_tokens": {"kind": "constant", "tokens": 16},
+                     "response_tokens": {"kind": "lognormal", "mean_tokens": 48, "log_sigma": 0.5},
+                     "max_sequence_tokens": 128},
         "speculation": {"method": "eagle3", "draft_length": 1, "acceptance_length": 1.6},
         "simulation": {"replications": 2},
-    }
+    }  # fmt: skip
     (folder / "scenario.yaml").write_text(yaml.safe_dump(document))
     told = CliRunner().invoke(app_of(), ["project", str(folder / "scenario.yaml"), "--json"])
     assert told.exit_code == 0, told.output
@@ -78,3 +82,50 @@ def test_messages_that_a_busy_machine_held_up_are_no_link(rate: float) -> None:
     assert ("4e+05 bytes/s" in link.ref) == (rate < 1e6)
     with pytest.raises(InputError, match="measured again"):
         profile_of("some_core", "none", replace(rates, memory_bytes_per_s=1e6), metadata)
+
+
+# --- Every shipped table is read by a scenario that ships, or is listed here with the reason why it is ----------------
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+NO_SCENARIO_SHIPS = {"mla_decode": "a model with latent attention (DeepSeek-V3 has a model card)",
+                     "mla_prefill": "the same", "mla_decode_kernel": "the same",
+                     "mla_prefill_kernel": "the same, of an engine whose module was not measured (SGLang)",
+                     "expert_exchange": "experts over several trays of one NVLink domain",
+                     "sparse_decode": "a model with sparse attention (GLM-5 has a model card)",
+                     "sparse_prefill": "the same"}  # fmt: skip
+LATENT = (
+    "model=deepseek-v3", "cluster.num_gpus=512", "engine.tensor_parallel=32", "engine.expert_parallel=32",
+    "trainer.tensor_parallel=8", "trainer.pipeline_parallel=8", "trainer.expert_parallel=64",
+)  # fmt: skip
+
+SPARSE = ("model=glm-5", *LATENT[1:])
+
+WIDE = ("engine.tensor_parallel=16", "engine.expert_parallel=16", "engine.attention_data_parallel=16")
+
+
+def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    seen: set[str] = set()
+
+    def reading(folder: Path, layout: TableLayout) -> object:
+        if table_path(folder, layout).is_file():
+            seen.add(layout.name)
+        return read_table(folder, layout)
+
+    monkeypatch.setattr(tables, "read_table", reading)
+    for kept in (device._device, engine_prices, step_cost):
+        kept.cache_clear()
+    for name, changes in scenarios:
+        scenario = load_scenario(name, changes)
+        price(scenario, draw(scenario, 0))
+    return seen
+
+
+def test_every_shipped_table_is_read_or_listed_and_read_where_its_reason_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = {path.stem for path in data_folder("calibration").glob("tables/*/*/*.npz")}
+    assert shipped <= {layout.name for layout in LAYOUTS}
+    found = opened([(str(path), ()) for path in SCENARIOS], monkeypatch)
+    assert shipped - found == set(NO_SCENARIO_SHIPS)
+    changed = [
+        ("quickstart", LATENT), ("quickstart", (*LATENT, "engine.name=sglang")), ("qwen235b_512", WIDE),
+        ("quickstart", SPARSE),
+    ]  # fmt: skip
+    assert set(NO_SCENARIO_SHIPS) <= opened(changed, monkeypatch)

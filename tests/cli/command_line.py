@@ -4,19 +4,9 @@ import subprocess
 import sys
 from typing import Any
 
-SMALL = """\
-name: small
-model: qwen3-8b
-hardware: h100_sxm
-cluster: {num_gpus: 8}
-workload:
-  prompts_per_step: 4
-  generations_per_prompt: 4
-  response_tokens: {kind: lognormal, mean_tokens: 200}
-  max_sequence_tokens: 1024
-speculation: {method: eagle3, draft_length: 3, acceptance_length: 2.5}
-simulation: {replications: 2}
-"""
+from tests.loading.small_scenario import SMALL as LONGER
+
+SMALL = LONGER.replace("400", "200").replace("2048", "1024") + "simulation: {replications: 2}\n"
 
 
 def process(*argv: str, stdout: Any) -> subprocess.CompletedProcess[str]:

@@ -64,22 +64,13 @@ class Costs:
         return {**trainer, "prepare": transfers.prepare(), "refit": transfers.transfer()}
 
 
-RATES = (
-    "memory_bandwidth_bytes_per_s",
-    "nvlink_bandwidth_bytes_per_s",
-    "network_bandwidth_bytes_per_s",
-    "host_link_bandwidth_bytes_per_s",
-    "bf16_flops",
-    "fp8_flops",
-)
+RATES = ("memory_bandwidth_bytes_per_s", "nvlink_bandwidth_bytes_per_s", "network_bandwidth_bytes_per_s",
+         "host_link_bandwidth_bytes_per_s", "bf16_flops", "fp8_flops")  # fmt: skip
 """Rates of a profile of which none may speed anything up when it shrinks."""
 
-WORKLOAD: dict[str, Any] = {
-    "prompts_per_step": 16,
-    "generations_per_prompt": 16,
-    "response_tokens": {"kind": "lognormal", "mean_tokens": 1000.0, "log_sigma": 0.7},
-    "max_sequence_tokens": 4096,
-}
+WORKLOAD: dict[str, Any] = {"prompts_per_step": 16, "generations_per_prompt": 16,
+                            "response_tokens": {"kind": "lognormal", "mean_tokens": 1000.0, "log_sigma": 0.7},
+                            "max_sequence_tokens": 4096}  # fmt: skip
 
 EAGLE: dict[str, Any] = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}
 
@@ -109,12 +100,8 @@ PLAIN = Overheads(
 def scenario(model: str = "qwen3-8b", hardware: HardwareProfile | str = "h100_sxm", **sections: Any) -> Scenario:
     """A scenario of 8 GPUs with a small workload; ``sections`` are merged over its own."""
     profile = load_profile(hardware) if isinstance(hardware, str) else hardware
-    base: dict[str, Any] = {
-        "cluster": {"num_gpus": 8},
-        "workload": WORKLOAD,
-        "trainer": {"recompute": "full"},
-        "simulation": {"posterior": "none"},
-    }
+    base: dict[str, Any] = {"cluster": {"num_gpus": 8}, "workload": WORKLOAD, "trainer": {"recompute": "full"},
+                            "simulation": {"posterior": "none"}}  # fmt: skip
     merged = {key: {**base.get(key, {}), **sections.get(key, {})} for key in {*base, *sections}}
     card = load_card(model).model_dump(mode="json")
     return Scenario.model_validate(

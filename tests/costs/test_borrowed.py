@@ -67,31 +67,25 @@ def decoded(given: Operators, context: float) -> Any:
     return given.decode_attention(heads_of(CARD, 1), np.array([16.0]), np.array([context]))
 
 
-def test_the_engines_kernel_takes_so_much_longer_for_several_queries_as_was_measured(calibration: Path) -> None:
+def test_a_ratio_of_several_queries_is_carried_over_and_own_measurements_come_back(calibration: Path) -> None:
     """Measured is torch's kernel; the engine's own decode attention is known, so its ratio is what counts."""
     given = operators("h200_sxm", calibration)
     found, once = verified(given, 4), decoded(given, 4096.0)
     assert found.seconds == pytest.approx(once.seconds * attention_s(4, 16, 4096) / attention_s(1, 16, 4096), rel=1e-3)
     assert found.measured == once.measured == 1.0
     assert found.seconds != pytest.approx(attention_s(4, 16, 4096), rel=0.05)
-
-
-def test_a_device_with_its_own_measurements_only_gives_them_back(calibration: Path) -> None:
+    # Attention of 4 queries is bound by memory on both: the rooflines change nothing.
+    here, there = operators("h100_sxm", calibration), operators("h200_sxm", calibration)
+    ratios = [verified(given, 4).seconds / decoded(given, 4096.0).seconds for given in (here, there)]
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)
+    assert ratios[0] > 1.5
+    assert verified(here, 4).measured == 0.0
     profile = load_profile("h200_sxm")
     heads = (128, "bf16", CARD.num_heads, CARD.num_kv_heads)
     rows = [(*heads, c, b, attention_s(1, b, c)) for b in BATCHES for c in CONTEXTS]
     builders.faked(calibration / "h200_sxm" / "measured", (files.DECODE_ATTENTION, rows))
     given = Operators(profile, OperatorTables.load("h200_sxm", "measured", calibration), profile)
     assert verified(given, 4).seconds == pytest.approx(attention_s(4, 16, 4096), rel=0.02)
-
-
-def test_another_device_takes_the_ratio_as_modelled(calibration: Path) -> None:
-    """Attention of 4 queries is bound by memory on both: the rooflines change nothing."""
-    here, there = operators("h100_sxm", calibration), operators("h200_sxm", calibration)
-    ratios = [verified(given, 4).seconds / decoded(given, 4096.0).seconds for given in (here, there)]
-    assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)
-    assert ratios[0] > 1.5
-    assert verified(here, 4).measured == 0.0
 
 
 def test_without_a_measured_device_nothing_is_claimed(tmp_path: Path) -> None:
@@ -105,15 +99,12 @@ def test_without_a_measured_device_nothing_is_claimed(tmp_path: Path) -> None:
     assert bare.host_s("eager_launch") is None
 
 
-def test_tables_that_rlsim_measured_borrow_nothing(calibration: Path) -> None:
+def test_the_nearest_measured_device_lends_to_all_but_tables_that_rlsim_measured(calibration: Path) -> None:
     profile = load_profile("h100_sxm")
     own = OperatorTables.load("h200_sxm", "measured", calibration)
     assert borrowed_tables(profile, profile, own, calibration) is None
     imported = builders.tables_of(profile)
     assert borrowed_tables(profile, profile, imported, calibration) is not None
-
-
-def test_the_nearest_measured_device_lends(calibration: Path) -> None:
     blackwell = calibration / "b200_sxm" / "measured"
     blackwell.mkdir(parents=True)
     (blackwell / "metadata.yaml").write_text("device: NVIDIA B200\n")
@@ -124,7 +115,7 @@ def test_the_nearest_measured_device_lends(calibration: Path) -> None:
         assert lent.device.name == lender
 
 
-def test_other_vocabularies_scale_and_are_no_measurement(calibration: Path) -> None:
+def test_other_vocabularies_scale_and_measured_replays_are_of_their_device_only(calibration: Path) -> None:
     given = operators("h200_sxm", calibration)
     rows = np.array([64.0])
     drawn, doubled = given.sampling(rows, VOCABULARY), given.sampling(rows, 2 * VOCABULARY)
@@ -132,6 +123,13 @@ def test_other_vocabularies_scale_and_are_no_measurement(calibration: Path) -> N
     assert doubled.seconds == pytest.approx(2 * drawn.seconds, rel=1e-6)
     assert 0 < drawn.measured < 1, "the draw was measured over the draft's vocabulary only"
     assert doubled.measured == 0.0
+    assert operators("h200_sxm", calibration).host_s("graph_replay") == HOST["graph_replay_s"]
+    assert operators("h100_sxm", calibration).host_s("graph_replay") is None
+    slower = builders.scaled(load_profile("h200_sxm"), "eager_launch_s", 3.0)
+    changed = Operators(
+        slower, None, load_profile("h200_sxm"), borrowed_tables(slower, load_profile("h200_sxm"), None, calibration)
+    )
+    assert changed.host_s("graph_replay") is None, "what the user changes is no longer what was measured"
 
 
 def lend(monkeypatch: pytest.MonkeyPatch, calibration: Path) -> None:
@@ -140,32 +138,9 @@ def lend(monkeypatch: pytest.MonkeyPatch, calibration: Path) -> None:
     monkeypatch.setattr(device, "_device", device._device.__wrapped__)
 
 
-def test_verification_costs_what_was_measured_and_never_less_than_decoding(
-    calibration: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lend(monkeypatch, calibration)
-    costs = {k: build(k) for k in (0, 3, 7)}
-    grid = np.arange(costs[0].table.attention_s.shape[1]) * costs[0].table.context_step_tokens
-    attention = {k: c.attention["attention"].seconds[16] for k, c in costs.items()}
-    longer = np.interp(2048.0, grid, attention[3]) / np.interp(2048.0, grid, attention[0])
-    assert longer == pytest.approx(attention_s(4, 16, 2048) / attention_s(1, 16, 2048), rel=0.05)
-    assert (attention[3] >= attention[0]).all() and (attention[7] >= attention[3]).all()
-    assert np.mean(costs[3].attention["attention"].measured) > 0.5
-
-
 def build(draft_length: int, hardware: HardwareProfile | str = "h200_sxm") -> Any:
     chosen = {**builders.EAGLE, "draft_length": draft_length} if draft_length else {}
     return builders.Costs(builders.scenario(hardware=hardware, speculation=chosen)).iteration_costs
-
-
-def test_measured_replays_are_the_hosts_of_that_device_only(calibration: Path) -> None:
-    assert operators("h200_sxm", calibration).host_s("graph_replay") == HOST["graph_replay_s"]
-    assert operators("h100_sxm", calibration).host_s("graph_replay") is None
-    slower = builders.scaled(load_profile("h200_sxm"), "eager_launch_s", 3.0)
-    changed = Operators(
-        slower, None, load_profile("h200_sxm"), borrowed_tables(slower, load_profile("h200_sxm"), None, calibration)
-    )
-    assert changed.host_s("graph_replay") is None, "what the user changes is no longer what was measured"
 
 
 def test_rejection_takes_its_measurement_or_its_launches(calibration: Path) -> None:
@@ -178,7 +153,7 @@ def test_rejection_takes_its_measurement_or_its_launches(calibration: Path) -> N
     assert many.seconds == pytest.approx(4000 * VOCABULARY * 2e-12 + 1000 * 1e-6, rel=0.02)
 
 
-def test_self_checks_widen_the_interval_twice_as_much_where_carried_over(
+def test_self_checks_widen_and_verification_costs_what_was_measured(
     calibration: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = operators("h200_sxm", calibration).sources
@@ -192,3 +167,10 @@ def test_self_checks_widen_the_interval_twice_as_much_where_carried_over(
     after = PriceInputs(builders.scenario(hardware="h200_sxm")).overheads
     assert before.tables_error == 0.0
     assert after.tables_error == pytest.approx(tables_error(own))
+    costs = {k: build(k) for k in (0, 3, 7)}
+    grid = np.arange(costs[0].table.attention_s.shape[1]) * costs[0].table.context_step_tokens
+    attention = {k: c.attention["attention"].seconds[16] for k, c in costs.items()}
+    longer = np.interp(2048.0, grid, attention[3]) / np.interp(2048.0, grid, attention[0])
+    assert longer == pytest.approx(attention_s(4, 16, 2048) / attention_s(1, 16, 2048), rel=0.05)
+    assert (attention[3] >= attention[0]).all() and (attention[7] >= attention[3]).all()
+    assert np.mean(costs[3].attention["attention"].measured) > 0.5

@@ -22,12 +22,9 @@ ONE_DENSE, ONE_MOE = LayerCounts(1, 0, 0, 1, 0), LayerCounts(1, 0, 0, 0, 1)
 # --- the engine -------------------------------------------------------------------------------------------------------
 
 
-def test_sampling_reads_and_writes_the_logits_four_times() -> None:
+def test_sampling_passes_four_times_over_the_logits_and_rejection_five_times_with_twenty_kernels() -> None:
     drawn = layers(bare()).head_components(np.array([1000.0]), np.array([1000.0]))["sampling"]
     assert drawn.seconds[0] == exactly(1000 * VOCABULARY * 4 * 4 / BANDWIDTH)
-
-
-def test_rejection_passes_five_times_over_all_positions_and_launches_twenty_kernels() -> None:
     given = bare(speculation=EAGLE)
     drafting = Drafting(layers(given), given.speculation, 1e-5)
     many, few = (drafting.rejection(np.array([sequences])) for sequences in (1000.0, 1.0))
@@ -35,13 +32,10 @@ def test_rejection_passes_five_times_over_all_positions_and_launches_twenty_kern
     assert (few.seconds[0], few.bound) == (exactly(20 * 1e-5), "launch")
 
 
-def test_a_draft_pass_outside_graphs_launches_its_layer_and_its_proposer() -> None:
+def test_a_draft_pass_launches_its_layer_and_its_proposer_and_fuses_two_hidden_states_or_three_once() -> None:
     given = bare(speculation={**EAGLE, "draft_graph": False})
     drafting = Drafting(layers(given), given.speculation, 1.0)
     assert drafting.passes(np.array([1.0]), np.array([False])).seconds[0] == exactly(3 * (32 + 17))
-
-
-def test_an_mtp_layer_projects_two_hidden_states_and_an_eagle_head_three_once() -> None:
     tokens = np.array([5000.0])
     card = load_card("deepseek-v3")
     latent = builders.deepseek(BARE, speculation={"method": "mtp", "draft_length": 1, "acceptance_length": 1.5})
@@ -73,49 +67,35 @@ def test_a_draft_layer_reads_two_hidden_states_reduces_twice_and_attends_once_a_
     assert drafting.cached_attention(tokens, np.array([2048.0])).seconds[0] == exactly(3 * once.seconds[0])
 
 
-def test_experts_of_an_engine_layer_are_routed_first() -> None:
+def test_experts_of_an_engine_layer_are_routed_first_and_the_lm_head_is_cut_over_the_ranks() -> None:
     given, operators = bare("qwen3-30b-a3b", trainer={"expert_parallel": 8}), Operators(BARE, None)
     tokens = np.array([64.0])
     router = operators.gemm(tokens, work.Matrix("router", 128, 2048), "bf16")
     routed = operators.experts(tokens, ExpertShape("bf16", 2048, 768, 8, 128, 1, 1), 3, "balanced")
     found = layers(given).layer_components(tokens, ONE_MOE)["experts"]
     assert found.seconds[0] == exactly((router + routed).seconds[0])
-
-
-def test_the_lm_head_is_cut_over_the_ranks() -> None:
     halves = layers(bare(engine={"tensor_parallel": 2})).head_components(np.array([4096.0]), np.array([1.0]))
     gathered = float(Collectives(BARE, None).collective("all_gather", 2, 4096 * VOCABULARY * 2).seconds)
     assert halves["LM head"].seconds[0] == exactly(2 * 4096 * (VOCABULARY / 2) * 4096 / MATRIX_RATE + gathered)
 
 
-def test_a_compiled_pass_takes_thirteen_four_and_eight_launches_and_two_reductions_a_layer() -> None:
+def test_a_compiled_pass_takes_thirteen_four_and_eight_launches_two_reductions_and_four_floors_a_layer() -> None:
     assert layers(bare()).launches() == 36 * 17
     assert layers(bare(engine={"tensor_parallel": 2})).launches() == 36 * 19
     assert layers(bare("qwen3-30b-a3b", trainer={"expert_parallel": 8})).launches() == 48 * 21
-
-
-def test_elementwise_kernels_of_a_layer_take_at_least_four_floors() -> None:
     found = layers(bare()).layer_components(np.array([1.0]), ONE_DENSE)["elementwise"]
     assert found.seconds[0] == exactly(4 * 2.5e-6)
 
 
-def test_captured_sizes_step_by_eight_to_256_and_by_sixteen_beyond() -> None:
+def test_captured_sizes_and_the_last_stage_samples_once_for_each_stage() -> None:
     assert captured_sizes(1).tolist() == [1]
     assert captured_sizes(2).tolist() == [1, 2]
     assert captured_sizes(24).tolist() == [1, 2, 4, 8, 16, 24]
     assert captured_sizes(288).tolist()[-4:] == [248, 256, 272, 288]
     assert captured_sizes(500).tolist()[-2:] == [496, 500]
-
-
-def test_the_context_table_has_64_points() -> None:
     assert builders.Costs(bare()).iteration.attention_s.shape[1] == 64
-
-
-def test_the_last_pipeline_stage_samples_once_for_each_stage_in_an_iteration() -> None:
-    one, two = (
-        builders.Costs(bare(engine={"pipeline_parallel": stages}, speculation=EAGLE)).iteration_costs.components
-        for stages in (1, 2)
-    )
+    one, two = (builders.Costs(bare(engine={"pipeline_parallel": stages}, speculation=EAGLE)).iteration_costs.components
+                for stages in (1, 2))  # fmt: skip
     for name in ("LM head", "sampling", "draft passes", "rejection sampling"):
         assert two[name].seconds[16] == exactly(2 * one[name].seconds[8])
 
@@ -123,10 +103,8 @@ def test_the_last_pipeline_stage_samples_once_for_each_stage_in_an_iteration() -
 def test_prefill_attends_to_its_prompts_in_every_layer() -> None:
     """The same 8,192 tokens as 16 or as 4 prompts differ by the attention of 36 layers."""
     operators, lengths = Operators(BARE, None), (512, 2048)
-    given = [
-        bare(workload={"prompt_tokens": {"kind": "constant", "tokens": n}}, engine={"max_batched_tokens": 8192})
-        for n in lengths
-    ]
+    given = [bare(workload={"prompt_tokens": {"kind": "constant", "tokens": n}}, engine={"max_batched_tokens": 8192})
+             for n in lengths]  # fmt: skip
     short, long = (builders.Costs(one).iteration.prefill_s[0, -1] for one in given)
     once = [operators.prefill_attention(given[0].model, 1, np.array([8192 / n]), np.array([n])) for n in lengths]
     assert long - short == exactly(36 * float((once[1].seconds - once[0].seconds)[0]))
@@ -146,7 +124,7 @@ def test_a_device_without_tables_reaches_seventy_percent_of_its_rate_and_eighty_
     assert operators.gemm(np.array([1.0]), work.Matrix("m", 1, 1), "bf16").seconds[0] == exactly(2.5e-6)
 
 
-def test_links_carry_three_quarters_of_their_rate() -> None:
+def test_links_carry_three_quarters_of_their_rate_and_a_group_over_nodes_waits_for_the_network() -> None:
     fabric, latency = Collectives(BARE, None), BARE.nvlink_latency_s.value
     rate = 450e9 * 0.75
     for op in ("all_gather", "reduce_scatter", "alltoall"):
@@ -155,9 +133,6 @@ def test_links_carry_three_quarters_of_their_rate() -> None:
     assert float(fabric.host_copy(1e9).seconds) == exactly(1e9 / (64e9 * 0.75))
     assert float(fabric.broadcast(1e9, crosses_network=True).seconds) == exactly(1e9 / (50e9 * 0.75))
     assert float(fabric.broadcast(1e9, crosses_network=False).seconds) == exactly(1e9 / rate)
-
-
-def test_a_group_over_nodes_waits_for_the_network_between_them() -> None:
     fabric, latency = Collectives(BARE, None), BARE.network_latency_s.value
     network = BARE.network_bandwidth_bytes_per_s.value * 0.75
     size, inside = 1e9, float(Collectives(BARE, None).collective("all_gather", 8, 1e9).seconds)

@@ -49,12 +49,16 @@ def one_layer(given: EngineLayers, tokens: float, moe: float = 0.0) -> dict[str,
 # --- overlap of chained kernels ---------------------------------------------------------------------------------------
 
 
-def test_a_time_is_shortened_to_its_floor_and_never_made_longer() -> None:
+def test_a_time_is_shortened_to_its_floor_and_of_two_beside_each_other_the_longer_counts() -> None:
     timed = OperatorTime(np.array([1e-5, 2e-6, 1e-6]), np.array([1.0, 0.5, 0.0]), "memory")
     shorter = timed.shortened_by(1e-6, 1.3e-6)
     assert shorter.seconds == pytest.approx([9e-6, 1.3e-6, 1e-6])
     assert shorter.measured.tolist() == [1.0, 0.5, 0.0]
     assert timed.shortened_by(0.0, 1.0) is timed
+    one = OperatorTime(np.array([1.0, 4.0]), np.array([1.0, 1.0]), "memory")
+    other = OperatorTime(np.array([2.0, 3.0]), np.array([0.0, 0.5]), "compute")
+    both = beside(one, other)
+    assert (both.seconds.tolist(), both.measured.tolist()) == ([2.0, 4.0], [0.0, 1.0])
 
 
 EXPERTS = bare("qwen3-30b-a3b", trainer={"expert_parallel": 8})
@@ -62,38 +66,30 @@ LATENT = wide(attention_data_parallel=1)
 LATENT_MATRICES = len(work.attention_matrices(LATENT.model, 16))
 
 
-@pytest.mark.parametrize(
-    ("given", "tokens", "part", "kernels"),
-    [
-        # QKV and output, gate with up and down.
-        (bare(), 4096.0, "attention projections", 2),
-        (bare(), 4096.0, "feed-forward", 2),
-        (bare(), 4096.0, "elementwise", 4),
-        # Four behind a router.
-        (EXPERTS, 4096.0, "experts", 5),
-        (LATENT, 1e5, "attention projections", LATENT_MATRICES),
-        # Two all-reduces, or a gather and a scatter.
-        (bare(engine={"tensor_parallel": 2}), 4096.0, "all-reduce", 2),
-        (wide(4), 4096.0, "all-reduce", 2),
-    ],
-)
-def test_each_kernel_of_a_part_starts_under_the_one_before_it(
-    given: Scenario, tokens: float, part: str, kernels: int
-) -> None:
+@pytest.mark.parametrize(("given", "tokens", "part", "kernels"), [
+    # QKV and output, gate with up and down.
+    (bare(), 4096.0, "attention projections", 2),
+    (bare(), 4096.0, "feed-forward", 2),
+    (bare(), 4096.0, "elementwise", 4),
+    # Four behind a router.
+    (EXPERTS, 4096.0, "experts", 5),
+    (LATENT, 1e5, "attention projections", LATENT_MATRICES),
+    # Two all-reduces, or a gather and a scatter.
+    (bare(engine={"tensor_parallel": 2}), 4096.0, "all-reduce", 2),
+    (wide(4), 4096.0, "all-reduce", 2),
+])  # fmt: skip
+def test_each_kernel_starts_under_the_one_before_it(given: Scenario, tokens: float, part: str, kernels: int) -> None:
     moe = 0.0 if given.model.moe is None else 1.0
     before, after = (one_layer(layers(given, overlap_s), tokens, moe)[part] for overlap_s in (0.0, OVERLAP_S))
     assert before - after == exactly(kernels * OVERLAP_S)
 
 
-def test_no_kernel_of_a_graph_takes_less_than_a_node() -> None:
+def test_no_kernel_of_a_graph_takes_less_than_a_node_and_head_and_sampling_lie_outside() -> None:
     found = one_layer(layers(bare(), 1.0), 1.0)
     assert found["attention projections"] == exactly(2 * 1.3e-6)
     assert found["feed-forward"] == exactly(2 * 1.3e-6)
     assert found["elementwise"] == exactly(4 * 1.3e-6)
     assert one_layer(layers(EXPERTS, 1.0), 1.0, 1.0)["experts"] == exactly(5 * 1.3e-6)
-
-
-def test_head_and_sampling_lie_outside_the_chain() -> None:
     rows = np.array([64.0])
     plain, overlapped = (layers(bare(), overlap_s).head_components(rows, rows) for overlap_s in (0.0, 1.0))
     assert [timed.seconds for timed in plain.values()] == [timed.seconds for timed in overlapped.values()]
@@ -102,14 +98,7 @@ def test_head_and_sampling_lie_outside_the_chain() -> None:
 # --- what runs beside what --------------------------------------------------------------------------------------------
 
 
-def test_two_operations_beside_each_other_take_the_longer_with_its_measured_share() -> None:
-    one = OperatorTime(np.array([1.0, 4.0]), np.array([1.0, 1.0]), "memory")
-    other = OperatorTime(np.array([2.0, 3.0]), np.array([0.0, 0.5]), "compute")
-    both = beside(one, other)
-    assert (both.seconds.tolist(), both.measured.tolist()) == ([2.0, 4.0], [0.0, 1.0])
-
-
-def test_shared_experts_run_beside_the_routed_ones() -> None:
+def test_shared_experts_run_beside_routed_ones_and_norms_over_heads_exchange_eight_bytes() -> None:
     given, tokens = wide(attention_data_parallel=1), np.array([65_536.0])
     operators = Operators(RACK, None)
     router = operators.gemm(tokens, work.Matrix("router", 256, 7168), "bf16")
@@ -120,11 +109,6 @@ def test_shared_experts_run_beside_the_routed_ones() -> None:
     assert float(shared.seconds[0]) > 0
     assert one_layer(layers(given), 65_536.0, 1.0)["experts"] == exactly(float((router + routed).seconds[0]))
 
-
-# --- exchange between the GPUs of a replica ---------------------------------------------------------------------------
-
-
-def test_norms_over_all_heads_exchange_eight_bytes_a_token() -> None:
     def reduced(model: str, tp: int) -> float:
         given = bare(model, RACK, engine={"tensor_parallel": tp}, trainer={"expert_parallel": 8})
         return one_layer(layers(given), 4096.0, 1.0).get("all-reduce", 0.0)
@@ -135,14 +119,17 @@ def test_norms_over_all_heads_exchange_eight_bytes_a_token() -> None:
     assert reduced("qwen3-30b-a3b", 4) == exactly(2 * float(fabric.all_reduce(4, 4096 * 2048 * 2).seconds))
 
 
-def test_every_hop_of_the_ring_between_nodes_costs_its_time_there_and_back() -> None:
+# --- exchange between the GPUs of a replica ---------------------------------------------------------------------------
+
+
+def test_every_hop_of_the_ring_and_racks_that_groups_straddle_cost_their_time() -> None:
     fabric = Collectives(BARE, None)
     for gpus, hops in ((8, 0), (16, 2), (24, 4), (32, 6)):
         plain, hopped = (float(fabric.all_reduce(gpus, 1e6, network_hop_s=s).seconds) for s in (0.0, 3e-5))
         assert hopped - plain == pytest.approx(hops * 3e-5, abs=1e-12)
-
-
-def test_groups_that_straddle_racks_lie_half_in_either_and_exchange_over_the_network() -> None:
+    given = builders.scenario("qwen3-32b", BARE, cluster={"num_gpus": 64}, engine={"tensor_parallel": 16})
+    plain, hopped = (one_layer(layers(given, hop_s=hop_s), 64.0)["all-reduce"] for hop_s in (0.0, 1e-5))
+    assert hopped - plain == exactly(2 * 2 * 1e-5)
     aligned, straddling = (Collectives(RACK, None, rack_aligned=a) for a in (True, False))
     across = RACK.network_latency_s.value * 2 + 1e6 / 4 / (RACK.network_bandwidth_bytes_per_s.value * 0.75)
     for gpus, inside in ((4, 4), (8, 4)):
@@ -157,13 +144,7 @@ def test_groups_that_straddle_racks_lie_half_in_either_and_exchange_over_the_net
     assert one_layer(split, 4096.0, 1.0)["all-reduce"] == exactly(sum(gathered))
 
 
-def test_layers_over_several_nodes_pay_the_hop() -> None:
-    given = builders.scenario("qwen3-32b", BARE, cluster={"num_gpus": 64}, engine={"tensor_parallel": 16})
-    plain, hopped = (one_layer(layers(given, hop_s=hop_s), 64.0)["all-reduce"] for hop_s in (0.0, 1e-5))
-    assert hopped - plain == exactly(2 * 2 * 1e-5)
-
-
-def test_the_exchange_of_experts_without_a_measurement_is_six_latencies_and_its_copies() -> None:
+def test_experts_over_several_trays_exchange_by_latencies_and_copies_others_gather_and_scatter() -> None:
     fabric, link = Collectives(RACK, None), 900e9 * 0.75
     latency = 3 * 2 * RACK.nvlink_latency_s.value
     for precision, each in (("bf16", 2.0), ("fp8", 1.0), ("fp8_block", 1.0), ("nvfp4", 0.5625)):
@@ -173,9 +154,6 @@ def test_the_exchange_of_experts_without_a_measurement_is_six_latencies_and_its_
     few = fabric.expert_exchange(4, [512.0], 7168, "fp8", 8).seconds[0]
     assert few == exactly(latency + 512 * 3 * 7168 * 3 / link)
     assert fabric.expert_exchange(4, [0.0], 7168, "fp8", 8).seconds[0] == exactly(latency + 3 * 7168 * 3 / link)
-
-
-def test_experts_over_several_trays_exchange_and_others_gather_and_scatter() -> None:
     fabric, row = Collectives(RACK, None), 7168 * 2
     found = one_layer(layers(wide(16)), 4096.0, 1.0)["all-reduce"]
     assert found == exactly(float(fabric.expert_exchange(16, 256.0, 7168, "fp8_block", 8).seconds))
@@ -191,71 +169,59 @@ def test_experts_over_several_trays_exchange_and_others_gather_and_scatter() -> 
 X86, BLACKWELL = load_profile("h100_sxm"), load_profile("b200_sxm")
 
 
-@pytest.mark.parametrize(
-    ("engine", "draft_length", "blackwell", "tokens"),
-    [
-        ({}, 0, False, 512),
-        ({}, 0, True, 1024),
-        ({"version": "0.26.0"}, 0, True, 1024),
-        ({"version": "0.25.1"}, 0, True, 512),
-        ({"version": "0.26.0"}, 0, False, 512),
-        ({"max_running_sequences": 64}, 0, False, 128),
-        ({"max_running_sequences": 64}, 3, False, 512),
-        ({"max_running_sequences": 32}, 3, False, 256),
-        ({"max_running_sequences": 32, "version": "0.13.0"}, 3, False, 64),
-        ({"max_running_sequences": 32, "version": "0.14.0"}, 3, False, 256),
-        ({"max_batched_tokens": 300}, 0, False, 300),
-        ({"max_captured_tokens": 77, "max_running_sequences": 8}, 3, True, 77),
-        ({"name": "sglang", "tensor_parallel": 4}, 0, False, 512),
-        ({"name": "sglang", "tensor_parallel": 2}, 0, False, 256),
-        ({"name": "sglang", "tensor_parallel": 2, "pipeline_parallel": 2}, 0, False, 512),
-        ({"name": "sglang", "tensor_parallel": 8}, 3, False, 2048),
-        ({"name": "sglang", "max_running_sequences": 100}, 1, False, 200),
-        ({"name": "sglang", "tensor_parallel": 2}, 0, True, 512),
-        ({"name": "sglang", "tensor_parallel": 2, "version": "0.5.3"}, 0, False, 256),
-        ({"name": "sglang", "tensor_parallel": 8, "version": "0.5.2"}, 0, False, 160),
-        ({"name": "sglang", "version": "0.4.10"}, 0, True, 512),
-        ({"name": "sglang", "version": "0.4.6.post4"}, 0, True, 256),
-        ({"name": "sglang", "version": "0.4.0"}, 0, True, 160),
-        ({"name": "trtllm"}, 0, True, 128),
-        ({"name": "trtllm"}, 3, True, 512),
-        ({"name": "trtllm", "max_running_sequences": 16}, 3, True, 64),
-    ],
-)
-def test_the_largest_graph_by_engine_release_device_and_draft(
-    engine: dict[str, Any], draft_length: int, blackwell: bool, tokens: int
-) -> None:
+@pytest.mark.parametrize(("engine", "draft_length", "blackwell", "tokens"), [
+    ({}, 0, False, 512),
+    ({}, 0, True, 1024),
+    ({"version": "0.26.0"}, 0, True, 1024),
+    ({"version": "0.25.1"}, 0, True, 512),
+    ({"version": "0.26.0"}, 0, False, 512),
+    ({"max_running_sequences": 64}, 0, False, 128),
+    ({"max_running_sequences": 64}, 3, False, 512),
+    ({"max_running_sequences": 32}, 3, False, 256),
+    ({"max_running_sequences": 32, "version": "0.13.0"}, 3, False, 64),
+    ({"max_running_sequences": 32, "version": "0.14.0"}, 3, False, 256),
+    ({"max_batched_tokens": 300}, 0, False, 300),
+    ({"max_captured_tokens": 77, "max_running_sequences": 8}, 3, True, 77),
+    ({"name": "sglang", "tensor_parallel": 4}, 0, False, 512),
+    ({"name": "sglang", "tensor_parallel": 2}, 0, False, 256),
+    ({"name": "sglang", "tensor_parallel": 2, "pipeline_parallel": 2}, 0, False, 512),
+    ({"name": "sglang", "tensor_parallel": 8}, 3, False, 2048),
+    ({"name": "sglang", "max_running_sequences": 100}, 1, False, 200),
+    ({"name": "sglang", "tensor_parallel": 2}, 0, True, 512),
+    ({"name": "sglang", "tensor_parallel": 2, "version": "0.5.3"}, 0, False, 256),
+    ({"name": "sglang", "tensor_parallel": 8, "version": "0.5.2"}, 0, False, 160),
+    ({"name": "sglang", "version": "0.4.10"}, 0, True, 512),
+    ({"name": "sglang", "version": "0.4.6.post4"}, 0, True, 256),
+    ({"name": "sglang", "version": "0.4.0"}, 0, True, 160),
+    ({"name": "trtllm"}, 0, True, 128),
+    ({"name": "trtllm"}, 3, True, 512),
+    ({"name": "trtllm", "max_running_sequences": 16}, 3, True, 64),
+])  # fmt: skip
+def test_the_largest_captured_graph(engine: dict[str, Any], draft_length: int, blackwell: bool, tokens: int) -> None:
     assert largest_captured_tokens(Engine(**engine), draft_length + 1, BLACKWELL if blackwell else X86) == tokens
 
 
-def test_prices_and_memory_take_the_captures_of_the_speculating_engine() -> None:
+def test_prices_and_memory_take_the_captures_and_copies_of_attention_schedule_their_sequences() -> None:
     engine = {"max_running_sequences": 32}
     plain, drafting = bare(engine=engine), bare(engine=engine, speculation=EAGLE)
     assert [builders.Costs(one).iteration_costs.captured_tokens for one in (plain, drafting)] == [64, 256]
     graphs = [engine_memory(one).parts.graphs / (10 * 2**20) for one in (plain, drafting)]
     assert graphs == [len([1, 2, 4, *range(8, 65, 8)]), len([1, 2, 4, *range(8, 257, 8)])]
-
-
-# --- host time and points ---------------------------------------------------------------------------------------------
-
-
-def test_every_attention_copy_schedules_its_own_share_of_the_sequences() -> None:
     costs = builders.Costs(wide(16, host_iteration_s=0.001, host_sequence_s=1e-5)).iteration_costs
     host = costs.components["host"].seconds
     assert host[[1, 16, 17, 49]] == pytest.approx([0.00101, 0.00101, 0.00102, 0.00104])
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        builders.scenario(),
-        builders.scenario(speculation=EAGLE),
-        builders.scenario(engine={"pipeline_parallel": 2, "async_scheduling": True}),
-        builders.scenario(engine={"cuda_graphs": False, "tensor_parallel": 2}),
-        wide(speculation={"method": "mtp", "draft_length": 3, "acceptance_length": 2.0}),
-    ],
-    ids=["plain", "speculative", "pipeline", "eager", "latent"],
-)
+# --- host time and points ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [
+    builders.scenario(),
+    builders.scenario(speculation=EAGLE),
+    builders.scenario(engine={"pipeline_parallel": 2, "async_scheduling": True}),
+    builders.scenario(engine={"cuda_graphs": False, "tensor_parallel": 2}),
+    wide(speculation={"method": "mtp", "draft_length": 3, "acceptance_length": 2.0}),
+], ids=["plain", "speculative", "pipeline", "eager", "latent"])  # fmt: skip
 def test_single_points_are_those_of_the_prepared_table(given: Scenario) -> None:
     inputs = builders.Costs(given).inputs.engine
     table = engine_prices(inputs).table
@@ -270,16 +236,13 @@ def test_single_points_are_those_of_the_prepared_table(given: Scenario) -> None:
 # --- what an engine does by default -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("engine", "mixes"),
-    [
-        ({}, True),
-        ({"name": "trtllm"}, True),
-        ({"name": "sglang"}, False),
-        ({"name": "sglang", "chunked_prefill": True}, True),
-        ({"chunked_prefill": False}, False),
-    ],
-)
+@pytest.mark.parametrize(("engine", "mixes"), [
+    ({}, True),
+    ({"name": "trtllm"}, True),
+    ({"name": "sglang"}, False),
+    ({"name": "sglang", "chunked_prefill": True}, True),
+    ({"chunked_prefill": False}, False),
+])  # fmt: skip
 def test_sglang_stops_decoding_for_prefill_and_the_others_mix(engine: dict[str, Any], mixes: bool) -> None:
     assert Engine(**engine).mixes_prefill is mixes
     given = bare(engine={key: value for key, value in engine.items() if key != "name"})

@@ -23,11 +23,28 @@ from rlsim.loading.models import load_card
 # --- memory and weights -----------------------------------------------------------------------------------------------
 
 
-def test_memory_of_an_engine_gpu() -> None:
+def test_memory_of_an_engine_gpu_and_what_ranks_share() -> None:
     parts = engine_memory(bare(engine={"max_batched_tokens": 8192, "max_captured_tokens": 8})).parts
     assert parts.runtime == 2 * 2**30
     assert parts.graphs == 4 * 10 * 2**20
     assert parts.activations == 8192 * 4096 * 8 * 2
+    given = bare(trainer={"recompute": "full", "reference_logprobs": True}, loop={"offload_memory": "pinned"})
+    transfers = WeightTransfer(given, Collectives(BARE, None), builders.PLAIN)
+    link = BARE.host_link_bandwidth_bytes_per_s.value
+    rate = link * builders.PLAIN.refit.values.host_link_share
+    layout = train_layout(given.trainer, given.model, 8)
+    parts = transfers.prepare().parts
+    for way in ("offload", "onload"):
+        assert seconds(parts, f"optimizer {way}") == exactly(12 * layout.optimizer_parameters / rate)
+        assert seconds(parts, f"policy weights {way}") == exactly(2 * layout.parameters / rate)
+    assert transfers.reference_swap_s() == exactly(4 * 2 * layout.parameters / (link * 0.75))
+    # 16 GPUs, TP2 PP2 CP2: two replicas, dense state over four ranks; EP4 leaves two copies of each expert.
+    assert weight_tensors(load_card("qwen3-8b")) == 36 * (8 + 3) + 3
+    assert weight_tensors(load_card("qwen3-30b-a3b")) == 48 * (8 + 1 + 3 * 128) + 3
+    sizes = {"tensor_parallel": 2, "pipeline_parallel": 2, "context_parallel": 2, "expert_parallel": 4}
+    given = bare("qwen3-30b-a3b", cluster={"num_gpus": 16}, trainer=sizes)
+    layout = train_layout(given.trainer, given.model, 16)
+    assert (layout.data_parallel, layout.dense_shards, layout.expert_shards) == (2, 4, 2)
 
 
 LAYER_8B = 2 * ((2 * 4096 + 6144 + 5120 + 4096) + (2 * 4096 + 3 * 12288))
@@ -52,13 +69,11 @@ def test_a_layer_keeps_what_its_blocks_count(model: str, elements: float) -> Non
     assert activation_bytes_per_token(load_card(model)) == exactly(2 * elements)
 
 
-def test_memory_of_a_training_gpu() -> None:
+def test_memory_of_a_training_gpu_and_of_the_first_of_four_pipeline_stages() -> None:
     """All that each layer keeps of a token, or one layer of it and the inputs of all."""
     tokens, sections = 4096, {"tensor_parallel": 8}
-    plain, again = (
-        trainer_memory(bare(trainer={**sections, "recompute": kind, "micro_batch_tokens": tokens}))
-        for kind in ("none", "full")
-    )
+    plain, again = (trainer_memory(bare(trainer={**sections, "recompute": kind, "micro_batch_tokens": tokens}))
+                    for kind in ("none", "full"))  # fmt: skip
     assert plain.activations == exactly(36 * tokens * LAYER_8B / 8)
     assert again.activations == exactly((36 * tokens * 4096 * 2 + tokens * LAYER_8B) / 8)
     assert plain.logits == exactly(2 * tokens * VOCABULARY / 8 * 4)
@@ -66,45 +81,16 @@ def test_memory_of_a_training_gpu() -> None:
     assert plain.weights == exactly(2 * layout.parameters)
     assert plain.gradients == exactly(4 * layout.parameters)
     assert plain.optimizer == exactly(12 * layout.optimizer_parameters)
-
-
-def test_the_first_of_four_pipeline_stages_holds_four_micro_batches() -> None:
     sizes = {"tensor_parallel": 8, "pipeline_parallel": 4, "recompute": "none", "micro_batch_tokens": 4096}
     parts = trainer_memory(bare(cluster={"num_gpus": 32}, trainer=sizes))
     assert parts.activations == exactly(4 * 9 * 4096 * LAYER_8B / 8)
     assert parts.logits == 0.0
 
 
-def test_weight_tensors_are_eight_three_and_three() -> None:
-    assert weight_tensors(load_card("qwen3-8b")) == 36 * (8 + 3) + 3
-    assert weight_tensors(load_card("qwen3-30b-a3b")) == 48 * (8 + 1 + 3 * 128) + 3
-
-
-def test_ranks_share_what_their_parallel_sizes_leave() -> None:
-    """16 GPUs, TP2 PP2 CP2: two replicas, dense state over four ranks; EP4 leaves two copies of each expert."""
-    sizes = {"tensor_parallel": 2, "pipeline_parallel": 2, "context_parallel": 2, "expert_parallel": 4}
-    given = bare("qwen3-30b-a3b", cluster={"num_gpus": 16}, trainer=sizes)
-    layout = train_layout(given.trainer, given.model, 16)
-    assert (layout.data_parallel, layout.dense_shards, layout.expert_shards) == (2, 4, 2)
-
-
-def test_copies_to_the_host_go_out_and_in() -> None:
-    given = bare(trainer={"recompute": "full", "reference_logprobs": True}, loop={"offload_memory": "pinned"})
-    transfers = WeightTransfer(given, Collectives(BARE, None), builders.PLAIN)
-    link = BARE.host_link_bandwidth_bytes_per_s.value
-    rate = link * builders.PLAIN.refit.values.host_link_share
-    layout = train_layout(given.trainer, given.model, 8)
-    parts = transfers.prepare().parts
-    for way in ("offload", "onload"):
-        assert seconds(parts, f"optimizer {way}") == exactly(12 * layout.optimizer_parameters / rate)
-        assert seconds(parts, f"policy weights {way}") == exactly(2 * layout.parameters / rate)
-    assert transfers.reference_swap_s() == exactly(4 * 2 * layout.parameters / (link * 0.75))
-
-
 # --- packing and adding up --------------------------------------------------------------------------------------------
 
 
-def test_packing_rounds_bins_up_to_the_ranks_and_pads_to_the_multiple() -> None:
+def test_packing_rounds_bins_up_and_pads_and_parts_of_equal_names_add_up() -> None:
     lengths = np.array([5.0, 5.0, 5.0, 5.0, 5.0])
     packed = dealt_bins(bins_by_step(lengths, 10.0, 1, 1), 2)
     assert (packed.count, packed.tokens, packed.sum_squared, packed.balance) == (2.0, 15 / 2, 75 / 2, 5 / 6)
@@ -114,24 +100,15 @@ def test_packing_rounds_bins_up_to_the_ranks_and_pads_to_the_multiple() -> None:
     assert (loose.count, loose.tokens) == (2.0, 9.0)
     for lengths in (np.array([6.0, 4.0]), np.array([9.0, 1.0])):
         assert dealt_bins(bins_by_step(lengths, 10.0, 1, 1), 1).count == 1.0
-
-
-@pytest.mark.parametrize(("context_parallel", "padded"), [(1, 6.0), (2, 8.0), (4, 16.0)])
-def test_sequences_are_padded_to_the_tensor_and_twice_the_context_parallel_size(
-    context_parallel: int, padded: float
-) -> None:
-    trainer = bare(trainer={"tensor_parallel": 2, "context_parallel": context_parallel}).trainer
-    assert packed(trainer, "bins", 1, TrainedBatch.of(np.array([5.0]), 1), 64, 1).tokens == padded
-
-
-def test_parts_of_equal_names_add_up_with_their_measured_seconds() -> None:
-    parts = [
-        Part("a", 1.0, "compute", "modelled", 1.0),
-        Part("b", 2.0, "memory"),
-        Part("a", 3.0, "network", "assumed"),
-        Part("c", 0.0, "none"),
-    ]
+    parts = [Part("a", 1.0, "compute", "modelled", 1.0), Part("b", 2.0, "memory"), Part("a", 3.0, "network", "assumed"),
+             Part("c", 0.0, "none")]  # fmt: skip
     a, b = add_up(parts)
     assert (a.seconds, a.measured, a.bound, a.source) == (4.0, 0.25, "network", "assumed")
     assert b == parts[1]
     assert PhaseCost.of(parts).repeated(2).seconds == 12.0
+
+
+@pytest.mark.parametrize(("context_parallel", "padded"), [(1, 6.0), (2, 8.0), (4, 16.0)])
+def test_sequences_are_padded_to_tensor_and_twice_context_parallel(context_parallel: int, padded: float) -> None:
+    trainer = bare(trainer={"tensor_parallel": 2, "context_parallel": context_parallel}).trainer
+    assert packed(trainer, "bins", 1, TrainedBatch.of(np.array([5.0]), 1), 64, 1).tokens == padded

@@ -45,43 +45,39 @@ def near(value: float) -> Any:
 # --- products ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("precision", "scaling_s", "seconds"),
-    [
-        ("fp8", 6e-6, 1.4e-5),
-        ("fp8", 1.9e-5, 2.5e-6),
-        ("fp8_block", 6e-6, 2e-5),
-        ("bf16", 6e-6, 2e-5),
-        ("nvfp4", 6e-6, 2e-5),
-    ],
-)
-def test_only_fp8_with_known_scales_is_spared_the_search_for_them(
-    tmp_path: Path, precision: str, scaling_s: float, seconds: float
-) -> None:
+@pytest.mark.parametrize(("precision", "scaling_s", "seconds"), [
+    ("fp8", 6e-6, 1.4e-5), ("fp8", 1.9e-5, 2.5e-6), ("fp8_block", 6e-6, 2e-5), ("bf16", 6e-6, 2e-5),
+    ("nvfp4", 6e-6, 2e-5),
+])  # fmt: skip
+def test_only_fp8_is_spared_the_search(tmp_path: Path, precision: str, scaling_s: float, seconds: float) -> None:
     tables = builders.faked(tmp_path, products(2e-5, "fp8", "fp8_block", "bf16", "nvfp4"), scales(scaling_s))
     found = Operators(RACK, tables).gemm(ROWS, QKV, precision)
     assert found.seconds[0] == near(seconds)
     assert found.measured[0] == 1.0
 
 
-def test_without_measured_scales_a_product_stands_as_it_was_measured(tmp_path: Path) -> None:
+def test_products_are_measured_with_their_scales_and_the_engines_own_or_anothers(tmp_path: Path) -> None:
     tables = builders.faked(tmp_path, products(2e-5, "fp8"))
     assert Operators(H100, tables).gemm(ROWS, QKV, "fp8").seconds[0] == near(2e-5)
-
-
-def test_a_product_counts_as_measured_where_its_scales_were_too(tmp_path: Path) -> None:
-    tables = builders.faked(tmp_path, products(2e-5, "fp8"), (files.QUANTIZE, [("dynamic_scale", 1024, 1, 1e-6)]))
+    tables = builders.faked(
+        tmp_path / "scaled", products(2e-5, "fp8"), (files.QUANTIZE, [("dynamic_scale", 1024, 1, 1e-6)])
+    )
     assert Operators(H100, tables).gemm(ROWS, QKV, "fp8").measured[0] == 0.0
+    own, faster = (
+        builders.faked(tmp_path / name, products(seconds, "bf16")) for name, seconds in (("own", 2e-5), ("other", 1e-5))
+    )
+    found = Operators(RACK, own, siblings=(faster,)).gemm(ROWS, QKV, "bf16")
+    assert (found.seconds[0], found.measured[0]) == (near(2e-5), 1.0)
+    other = builders.faked(tmp_path / "fp4", products(1e-5, "nvfp4"))
+    found = Operators(RACK, own, siblings=(other,)).gemm(ROWS, QKV, "nvfp4")
+    assert (found.seconds[0], found.measured[0]) == (near(1e-5), 0.0)
+    assert Operators(RACK, None, siblings=(other,)).siblings == ()
 
 
 @pytest.mark.parametrize("precision", ["fp8", "fp8_block", "nvfp4"])
-def test_quantised_products_take_the_fastest_engine_and_count_as_unmeasured_where_that_is_another(
-    tmp_path: Path, precision: str
-) -> None:
-    own, faster, slower = (
-        builders.faked(tmp_path / name, products(seconds, precision))
-        for name, seconds in (("own", 2e-5), ("faster", 1e-5), ("slower", 3e-5))
-    )
+def test_the_fastest_engine_multiplies_unmeasured_where_it_is_another(tmp_path: Path, precision: str) -> None:
+    own, faster, slower = (builders.faked(tmp_path / name, products(seconds, precision))
+                           for name, seconds in (("own", 2e-5), ("faster", 1e-5), ("slower", 3e-5)))  # fmt: skip
 
     def priced(*siblings: OperatorTables) -> tuple[Any, float]:
         found = Operators(RACK, own, siblings=siblings).gemm(ROWS, QKV, precision)
@@ -92,23 +88,7 @@ def test_quantised_products_take_the_fastest_engine_and_count_as_unmeasured_wher
     assert priced(faster) == priced(slower, faster) == priced(faster, slower) == (1e-5, 0.0)
 
 
-def test_bf16_products_are_the_engines_own(tmp_path: Path) -> None:
-    own, faster = (
-        builders.faked(tmp_path / name, products(seconds, "bf16")) for name, seconds in (("own", 2e-5), ("other", 1e-5))
-    )
-    found = Operators(RACK, own, siblings=(faster,)).gemm(ROWS, QKV, "bf16")
-    assert (found.seconds[0], found.measured[0]) == (near(2e-5), 1.0)
-
-
-def test_a_product_that_the_engine_lacks_comes_from_another_and_not_without_own_tables(tmp_path: Path) -> None:
-    own = builders.faked(tmp_path / "own", products(2e-5, "bf16"))
-    other = builders.faked(tmp_path / "other", products(1e-5, "nvfp4"))
-    found = Operators(RACK, own, siblings=(other,)).gemm(ROWS, QKV, "nvfp4")
-    assert (found.seconds[0], found.measured[0]) == (near(1e-5), 0.0)
-    assert Operators(RACK, None, siblings=(other,)).siblings == ()
-
-
-def test_experts_take_the_fastest_engine(tmp_path: Path) -> None:
+def test_experts_take_the_fastest_engine_and_tables_that_stand_in_count_as_unmeasured(tmp_path: Path) -> None:
     moe, own_s, other_s = MOE.moe, {"bf16": 4e-4, "fp8": 3e-4}, {"bf16": 2e-4, "fp8": 1e-4}
     shape = (MOE.hidden_size, moe.expert_intermediate_size, moe.top_k, moe.num_experts)
 
@@ -122,9 +102,6 @@ def test_experts_take_the_fastest_engine(tmp_path: Path) -> None:
     for precision, seconds, measured in (("bf16", 4e-4, 1.0), ("fp8", 1e-4, 0.0)):
         found = both.experts(ROWS, ExpertShape(precision, *shape, 1, 1), 3, "balanced")
         assert (found.seconds[0], found.measured[0]) == (near(seconds), measured)
-
-
-def test_tables_of_another_engine_stand_in_and_nothing_counts_as_measured(tmp_path: Path) -> None:
     tables = builders.faked(tmp_path, products(2e-5, "bf16"), reductions(g4=9e-6))
     own, lent = (Operators(RACK, tables, stands_in=s).gemm(ROWS, QKV, "bf16") for s in (False, True))
     assert (own.seconds[0], own.measured[0], lent.measured[0]) == (lent.seconds[0], 1.0, 0.0)
@@ -132,7 +109,7 @@ def test_tables_of_another_engine_stand_in_and_nothing_counts_as_measured(tmp_pa
     assert (float(here.seconds), float(here.measured), float(there.measured)) == (float(there.seconds), 1.0, 0.0)
 
 
-def test_an_engine_without_tables_of_the_device_takes_those_of_another() -> None:
+def test_engines_are_siblings_and_block_scaled_experts_take_fp8() -> None:
     a100 = load_profile("a100_sxm")
     for engine, stand_in in (("vllm", None), ("sglang", "vllm"), ("trtllm", "vllm")):
         found = device.device_of(a100, engine)
@@ -140,15 +117,19 @@ def test_an_engine_without_tables_of_the_device_takes_those_of_another() -> None
         assert found.stand_in == stand_in and found.siblings == ()
         assert found.operators.stands_in is found.fabric.stands_in is (stand_in is not None)
         assert device.device_of(H100, engine).stand_in is None
-
-
-def test_engines_of_a_device_are_siblings_and_its_own_measurements_are_not() -> None:
     for engine in ("vllm", "sglang", "trtllm"):
         found = device.device_of(H100, engine)
         assert found.tables is not None and found.tables.folder.name == engine
         assert {tables.folder.name for tables in found.siblings} == {"vllm", "sglang", "trtllm"} - {engine}
         assert found.operators.siblings == found.siblings
     assert device.device_of(builders.without_tables("h100_sxm"), "vllm").siblings == ()
+    source = device.exchange_tables()
+    assert source is not None and source.tables.folder.parent.name == source.device.name == "gb200_nvl72"
+    tables = source.tables
+    block, fp8 = (tables.expert_exchange_s(("two_sided", "dispatch"), p, 7168, 8, 64.0) for p in ("fp8_block", "fp8"))
+    assert block.seconds == fp8.seconds and not block.measured
+    own = device.device_of(RACK, "vllm").fabric.exchange
+    assert own is not None and own.tables.folder == tables.folder
 
 
 # --- latent attention -------------------------------------------------------------------------------------------------
@@ -183,10 +164,7 @@ def test_the_fastest_measured_variant_of_a_latent_block_counts(tmp_path: Path) -
     assert latent_s(slow, fast) == (apart[0], apart[1], 0.0)
     assert latent_s(fast, slow) == apart
     assert latent_s(fast, quick) == (near(1e-6), near(1e-6), 0.0)
-
-
-def test_the_engines_own_faster_half_is_chosen_and_stays_measured(tmp_path: Path) -> None:
-    both = builders.faked(tmp_path, module(2e-3, 2e-3), kernel(1e-5))
+    both = builders.faked(tmp_path / "both", module(2e-3, 2e-3), kernel(1e-5))
     assert latent_s(both)[1:] == (near(1e-5), 1.0)
     block = LatentBlock(Operators(H100, both), LATENT, 8, "bf16", "bf16")
     assert block.variants() == [(both, True), (both, False)]
@@ -241,22 +219,16 @@ def test_larger_groups_add_what_the_last_measured_doubling_added(tmp_path: Path,
     assert float(gathered.collective("all_gather", gpus, 4096.0).seconds) == near(9e-6 + doublings * 5e-6)
 
 
-def test_one_measured_group_adds_the_latency_of_the_link_for_each_doubling(tmp_path: Path) -> None:
-    alone = Collectives(RACK, builders.faked(tmp_path, reductions(g2=4e-6)))
+def test_the_measured_group_stands_and_one_alone_adds_the_latency_of_the_link_for_each_doubling(tmp_path: Path) -> None:
+    alone = Collectives(RACK, builders.faked(tmp_path / "one", reductions(g2=4e-6)))
     assert float(alone.all_reduce(8, 4096.0).seconds) == near(4e-6 + 2 * RACK.nvlink_latency_s.value)
-
-
-def test_the_measured_group_itself_stands(tmp_path: Path) -> None:
     found = Collectives(RACK, builders.faked(tmp_path, reductions(g2=4e-6, g4=9e-6))).all_reduce(4, 4096.0)
     assert (float(found.seconds), float(found.measured)) == (near(9e-6), 1.0)
 
 
-def both_reductions(folder: Path) -> Collectives:
-    return Collectives(RACK, builders.faked(folder, reductions(g4=9e-6), nccl("all_reduce", g4=3e-5, g8=4e-5)))
-
-
 def test_an_engine_that_stays_on_its_node_takes_nccl_beyond_it(tmp_path: Path) -> None:
-    fabric = both_reductions(tmp_path)
+    tables = builders.faked(tmp_path, reductions(g4=9e-6), nccl("all_reduce", g4=3e-5, g8=4e-5))
+    fabric = Collectives(RACK, tables)
     assert float(fabric.all_reduce(4, 4096.0, shared_domain=False).seconds) == near(9e-6)
     assert float(fabric.all_reduce(8, 4096.0, shared_domain=False).seconds) == near(4e-5)
 
@@ -304,35 +276,23 @@ def exchanged(tmp_path: Path) -> Callable[..., tuple[float, float]]:
     return look
 
 
-def test_the_exchange_adds_the_phases_of_the_faster_transport(exchanged: Any) -> None:
+def test_the_exchange_adds_the_phases_of_the_faster_transport_of_the_nearest_size_and_precision(exchanged: Any) -> None:
     """One-sided 3 + 3.5 us on 8 GPUs, though its dispatch alone is slower than the 2 us of two-sided (1 + 2 + 4)."""
     assert exchanged(8, 7168, "bf16") == (near(7e-5), 1.0)
     assert exchanged(8, 7168, "nvfp4") == (near(6.5e-6), 1.0)
     assert exchanged(16, 7168, "bf16") == (near(1.4e-4), 1.0)
-
-
-@pytest.mark.parametrize("precision", ["fp8", "fp8_block"])
-def test_a_precision_that_was_not_measured_takes_one_that_moves_no_fewer_bytes(exchanged: Any, precision: str) -> None:
-    assert exchanged(8, 7168, precision) == (near(7e-5), 0.0)
-
-
-def test_wider_rows_take_longer_and_narrower_ones_do_not_take_less(exchanged: Any) -> None:
     assert exchanged(8, 2 * 7168, "bf16") == (near(1.4e-4), 0.0)
     assert exchanged(8, 4096, "bf16") == (near(7e-5), 0.0)
-
-
-def test_the_nearest_number_of_gpus_stands_for_one_that_was_not_measured(exchanged: Any) -> None:
+    for precision in ("fp8", "fp8_block"):  # One that moves no fewer bytes stands in.
+        assert exchanged(8, 7168, precision) == (near(7e-5), 0.0)
     assert exchanged(64, 7168, "bf16") == (near(1.4e-4), 0.0)
     assert exchanged(4, 7168, "bf16") == (near(7e-5), 0.0)
 
 
-def test_an_exchange_of_which_a_phase_is_missing_is_modelled(tmp_path: Path) -> None:
-    tables = builders.faked(tmp_path, exchange(dispatch=2e-5, combine=4e-5))
+def test_an_exchange_is_carried_over_by_what_links_take_and_modelled_where_a_phase_is_missing(tmp_path: Path) -> None:
+    tables = builders.faked(tmp_path / "two", exchange(dispatch=2e-5, combine=4e-5))
     found = Collectives(RACK, None, exchange=TableSource(tables, RACK)).expert_exchange(8, [64.0], 7168, "bf16", 8)
     assert found.seconds[0] == exactly(Collectives(RACK, None).expert_exchange(8, [64.0], 7168, "bf16", 8).seconds[0])
-
-
-def test_an_exchange_on_other_links_is_carried_over_by_what_links_take(tmp_path: Path) -> None:
     tables = builders.faked(tmp_path, exchange(prepare=1e-5, dispatch=2e-5, combine=4e-5))
     slow = RACK.nvlink_bandwidth_bytes_per_s.model_copy(update={"value": RACK.nvlink_bandwidth_bytes_per_s.value / 10})
     other = RACK.model_copy(update={"nvlink_bandwidth_bytes_per_s": slow})
@@ -343,13 +303,3 @@ def test_an_exchange_on_other_links_is_carried_over_by_what_links_take(tmp_path:
     found = here.expert_exchange(*question)
     assert found.seconds[0] == exactly(measured * modelled[1] / modelled[0]) and found.measured[0] == 0.0
     assert modelled[1] > 5 * modelled[0]
-
-
-def test_block_scaled_experts_take_the_measured_fp8() -> None:
-    source = device.exchange_tables()
-    assert source is not None and source.tables.folder.parent.name == source.device.name == "gb200_nvl72"
-    tables = source.tables
-    block, fp8 = (tables.expert_exchange_s(("two_sided", "dispatch"), p, 7168, 8, 64.0) for p in ("fp8_block", "fp8"))
-    assert block.seconds == fp8.seconds and not block.measured
-    own = device.device_of(RACK, "vllm").fabric.exchange
-    assert own is not None and own.tables.folder == tables.folder

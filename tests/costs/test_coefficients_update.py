@@ -18,9 +18,29 @@ from rlsim.tables.profile import load_profile
 # --- the update -------------------------------------------------------------------------------------------------------
 
 
-def test_adam_moves_its_state_twice() -> None:
+def test_adam_and_muon_move_and_spread_their_state() -> None:
     update = training(bare()).update
     assert update.optimizer_s() == exactly(update.layout.optimizer_parameters * (2 * 12 + 4 + 2) / BANDWIDTH)
+    costs, fabric = training(bare()), Collectives(BARE, None)
+    elements = costs.layout.dense_parameters
+    scatter = float(fabric.collective("reduce_scatter", 8, 4 * elements).seconds)
+    gather = float(fabric.collective("all_gather", 8, 2 * elements).seconds)
+    assert costs.update.exchange_s(0.0, 0.0) == exactly(scatter + gather)
+    assert costs.update.exchange_s(1e9, scatter / 2) == exactly(scatter * 0.75 + gather / 2)
+    apart = training(bare(), features=StackFeatures(gradient_overlap=False)).update
+    assert apart.exchange_s(1e9, 1e9) == exactly(scatter + gather)
+    # Over 8 GPUs each matrix is orthogonalised once; under TP2 by both ranks of a group, who gather it first.
+    (once, none), (twice, gather) = _orthogonalised(1), _orthogonalised(2)
+    assert (twice, none) == (exactly(2 * once), 0.0)
+    assert gather > 0
+    given = bare("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8, "tensor_parallel": 2})
+    update = training(given).update
+    matrices = work.attention_matrices(given.model, 1)
+    attention = 48 / 4 * sum(newton_schulz_flops(one) for one in matrices)
+    experts = 48 * 128 / 8 * sum(newton_schulz_flops(one) for one in work.ffn_matrices(2048, 768, 1))
+    gathered = 48 / 4 * sum(one.elements for one in matrices) * 2
+    gather = float(Collectives(BARE, None).collective("all_gather", 2, gathered).seconds)
+    assert update.orthogonalisation_s() == exactly((attention + experts) / MATRIX_RATE + gather)
 
 
 @pytest.mark.parametrize("hardware", ["h100_sxm", "gb200_nvl72"])
@@ -39,9 +59,13 @@ def test_a_state_in_host_memory_is_stepped_there_or_comes_over_the_link(hardware
     assert (plain.optimizer_bound, host.optimizer_bound, device.optimizer_bound) == ("memory", "host", "host link")
 
 
-def test_a_square_matrix_is_orthogonalised_in_five_steps_of_three_products() -> None:
+def test_matrices_are_orthogonalised_in_five_steps_of_three_products_experts_whole_on_their_ranks() -> None:
     assert newton_schulz_flops(Matrix("square", 100, 100)) == 5 * 3 * 2 * 100**3
     assert newton_schulz_flops(Matrix("flat", 100, 300)) == 5 * (2 * 2 * 100 * 100 * 300 + 2 * 100**3)
+    given = bare("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8})
+    attention = sum(newton_schulz_flops(one) for one in work.attention_matrices(given.model, 1)) / 8
+    experts = 128 / 8 * sum(newton_schulz_flops(one) for one in work.ffn_matrices(2048, 768, 1))
+    assert training(given).update.orthogonalisation_s() == exactly(48 * (attention + experts) / MATRIX_RATE)
 
 
 def _orthogonalised(tensor_parallel: int) -> tuple[float, float]:
@@ -57,32 +81,7 @@ def _orthogonalised(tensor_parallel: int) -> tuple[float, float]:
     return flops, gather
 
 
-def test_muon_is_spread_over_data_parallel_ranks_and_repeated_by_every_tensor_parallel_one() -> None:
-    """Over 8 GPUs each matrix is orthogonalised once; under TP2 by both ranks of a group, who gather it first."""
-    (once, none), (twice, gather) = _orthogonalised(1), _orthogonalised(2)
-    assert (twice, none) == (exactly(2 * once), 0.0)
-    assert gather > 0
-
-
-def test_experts_lie_whole_on_their_ranks_and_are_orthogonalised_there() -> None:
-    given = bare("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8})
-    attention = sum(newton_schulz_flops(one) for one in work.attention_matrices(given.model, 1)) / 8
-    experts = 128 / 8 * sum(newton_schulz_flops(one) for one in work.ffn_matrices(2048, 768, 1))
-    assert training(given).update.orthogonalisation_s() == exactly(48 * (attention + experts) / MATRIX_RATE)
-
-
-def test_tensor_parallel_ranks_gather_what_is_divided_and_no_experts() -> None:
-    given = bare("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8, "tensor_parallel": 2})
-    update = training(given).update
-    matrices = work.attention_matrices(given.model, 1)
-    attention = 48 / 4 * sum(newton_schulz_flops(one) for one in matrices)
-    experts = 48 * 128 / 8 * sum(newton_schulz_flops(one) for one in work.ffn_matrices(2048, 768, 1))
-    gathered = 48 / 4 * sum(one.elements for one in matrices) * 2
-    gather = float(Collectives(BARE, None).collective("all_gather", 2, gathered).seconds)
-    assert update.orthogonalisation_s() == exactly((attention + experts) / MATRIX_RATE + gather)
-
-
-def test_an_update_can_be_slower_than_log_probs_pass_by_pass() -> None:
+def test_updates_pass_by_pass_and_fsdp_gathers() -> None:
     given = bare(trainer={"recompute": "none"})
     plain, slow = (training(given, update_speed=speed) for speed in (1.0, 0.5))
     assert slow.forward(ONE).seconds == exactly(plain.forward(ONE).seconds)
@@ -93,20 +92,6 @@ def test_an_update_can_be_slower_than_log_probs_pass_by_pass() -> None:
     forward = cover._stage(ONE, False).seconds / 0.5
     wanted = cover.update.exchange_s(forward, stage - forward)
     assert seconds(cover.step(ONE).parts, "gradient exchange") == exactly(wanted)
-
-
-def test_gradients_are_scattered_in_four_bytes_and_weights_gathered_in_two() -> None:
-    costs, fabric = training(bare()), Collectives(BARE, None)
-    elements = costs.layout.dense_parameters
-    scatter = float(fabric.collective("reduce_scatter", 8, 4 * elements).seconds)
-    gather = float(fabric.collective("all_gather", 8, 2 * elements).seconds)
-    assert costs.update.exchange_s(0.0, 0.0) == exactly(scatter + gather)
-    assert costs.update.exchange_s(1e9, scatter / 2) == exactly(scatter * 0.75 + gather / 2)
-    apart = training(bare(), features=StackFeatures(gradient_overlap=False)).update
-    assert apart.exchange_s(1e9, 1e9) == exactly(scatter + gather)
-
-
-def test_fsdp_gathers_once_forward_and_twice_backward_and_scatters_two_bytes() -> None:
     given = bare(trainer={"backend": "fsdp", "recompute": "full"})
     update, fabric = training(given).update, Collectives(BARE, None)
     size = update.layout.parameters * 2
@@ -115,10 +100,7 @@ def test_fsdp_gathers_once_forward_and_twice_backward_and_scatters_two_bytes() -
     assert update.gathering_s(0.0, backward=False) == exactly(gather)
     assert update.gathering_s(0.0, backward=True) == exactly(2 * gather + scatter)
     assert update.gathering_s(gather, backward=False) == exactly(gather / 2)
-
-
-def test_fsdp_gathers_experts_from_the_ranks_that_hold_the_same_ones() -> None:
-    """EP4 of 8 GPUs: a rank holds a quarter of the experts and shares it with one other rank."""
+    # EP4 of 8 GPUs: a rank holds a quarter of the experts and shares it with one other rank.
     given = bare("qwen3-30b-a3b", trainer={"backend": "fsdp", "expert_parallel": 4})
     layout = training(given).layout
     counts = parameter_counts(given.model)
@@ -129,10 +111,8 @@ def test_fsdp_gathers_experts_from_the_ranks_that_hold_the_same_ones() -> None:
 
 # --- more of anything good never costs --------------------------------------------------------------------------------
 
-MOE: dict[str, Any] = {
-    "cluster": {"num_gpus": 32},
-    "trainer": {"tensor_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 8},
-}
+MOE: dict[str, Any] = {"cluster": {"num_gpus": 32},
+                       "trainer": {"tensor_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 8}}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["cuda_graphs", "tensor_overlap", "exchange_overlap", "gradient_overlap"])

@@ -42,26 +42,13 @@ def test_the_value_model_passes_and_learns_like_the_policy_without_its_head(clus
         assert after.seconds == pytest.approx(sum(own.values()) + bare / passes + swap)
 
 
-def test_without_log_probs_the_value_pass_remains() -> None:
+def test_the_value_pass_remains_without_log_probs_and_a_resident_model_takes_memory() -> None:
     quiet = {"policy_logprobs": False, "reference_logprobs": False}
     assert costs(**quiet).step(TOKENS).logprob.seconds == 0
     assert (
         0 < costs(critic=True, **quiet).step(TOKENS).logprob.seconds < costs(critic=True).step(TOKENS).logprob.seconds
     )
 
-
-def test_swaps_move_weights_for_a_pass_and_the_optimizer_too_for_an_update() -> None:
-    ppo = costs(critic=True)
-    scenario = ppo.scenario
-    layout = train_layout(scenario.trainer, scenario.model, 8)
-    rate = scenario.hardware.host_link_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
-    weights, optimizer = 2 * layout.parameters, layout.optimizer_parameters * 12.0
-    assert ppo.transfers.critic_swap_s(update=False) == pytest.approx(2 * weights / rate)
-    assert ppo.transfers.critic_swap_s(update=True) == pytest.approx(2 * (weights + optimizer) / rate)
-    assert costs(critic=True, offload=False).transfers.critic_swap_s(update=True) == 0
-
-
-def test_a_resident_value_model_takes_memory_and_a_swapped_one_does_not() -> None:
     def parts(cluster: dict[str, Any], **trainer: Any) -> MemoryParts:
         given = {"tensor_parallel": 2, "recompute": "full", **trainer}
         return trainer_memory(builders.scenario(trainer=given, cluster=cluster))
@@ -73,7 +60,15 @@ def test_a_resident_value_model_takes_memory_and_a_swapped_one_does_not() -> Non
         parts({"num_gpus": 4, "generation_gpus": 2, "training_gpus": 2}, critic=True)
 
 
-def test_epochs_repeat_the_update_and_nothing_else() -> None:
+def test_swaps_move_weights_for_a_pass_and_the_optimizer_too_for_an_update_that_epochs_repeat() -> None:
+    ppo = costs(critic=True)
+    scenario = ppo.scenario
+    layout = train_layout(scenario.trainer, scenario.model, 8)
+    rate = scenario.hardware.host_link_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
+    weights, optimizer = 2 * layout.parameters, layout.optimizer_parameters * 12.0
+    assert ppo.transfers.critic_swap_s(update=False) == pytest.approx(2 * weights / rate)
+    assert ppo.transfers.critic_swap_s(update=True) == pytest.approx(2 * (weights + optimizer) / rate)
+    assert costs(critic=True, offload=False).transfers.critic_swap_s(update=True) == 0
     once, thrice = costs(critic=True), costs(critic=True, epochs=3)
     swap = once.transfers.critic_swap_s(update=True)
     assert thrice.step(TOKENS).train.seconds - swap == pytest.approx(3 * (once.step(TOKENS).train.seconds - swap))

@@ -69,7 +69,7 @@ def seconds_per_token(costs: IterationCosts, policy: DraftPolicy) -> np.ndarray:
 
 @settings(max_examples=25, deadline=None)
 @given(drawn=KINDS)
-def test_no_fixed_length_beats_the_best_by_batch_and_requests_of_their_own_never_lose(
+def test_no_fixed_length_beats_the_best_by_batch_or_by_request(
     drawn: list[tuple[float, float, float]],
 ) -> None:
     by_batch, per_request = (policy_of(kind, drawn) for kind in ("by_batch", "per_request"))
@@ -98,14 +98,9 @@ def test_off_above_drafts_everything_or_nothing(drawn: list[tuple[float, float, 
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    drawn=KINDS,
-    kind=st.sampled_from(["off_above", "by_batch", "per_request"]),
-    counts=st.lists(st.integers(0, 5000), min_size=90, max_size=90),
-)
-def test_parts_and_statistics_tell_the_iterations_that_ran(
-    drawn: list[tuple[float, float, float]], kind: str, counts: list[int]
-) -> None:
+@given(drawn=KINDS, kind=st.sampled_from(["off_above", "by_batch", "per_request"]),
+       counts=st.lists(st.integers(0, 5000), min_size=90, max_size=90))  # fmt: skip
+def test_parts_tell_what_ran(drawn: list[tuple[float, float, float]], kind: str, counts: list[int]) -> None:
     policy = policy_of(kind, drawn)
     costs = policy_costs(engines(), policy)
     counters = EngineCounters(len(counts) - 1)
@@ -126,16 +121,13 @@ def test_parts_and_statistics_tell_the_iterations_that_ran(
     assert all(a == pytest.approx(600.0 * b) for a, b in zip(ran.context_at, ran.iterations_at, strict=True))
 
 
-def test_a_policy_that_always_drafts_is_the_fixed_length() -> None:
+def test_a_policy_that_always_or_never_drafts_is_the_fixed_length_or_plain_decoding() -> None:
     fixed, always = (
         project(scenario(*more)).candidate
         for more in ((), ("speculation.policy=off_above", "speculation.off_above_sequences=100000"))
     )
     assert always.phases["generation_s"].mean == pytest.approx(fixed.phases["generation_s"].mean, rel=1e-9)
     assert always.statistics.tokens_per_verification == pytest.approx(fixed.statistics.tokens_per_verification)
-
-
-def test_a_policy_that_never_drafts_is_plain_decoding() -> None:
     never = project(scenario("speculation.policy=off_above", "speculation.off_above_sequences=0"))
     assert never.rollout_speedup.mean == pytest.approx(1.0, abs=0.02)
     statistics, plain = never.candidate.statistics, never.baseline.statistics
@@ -143,9 +135,6 @@ def test_a_policy_that_never_drafts_is_plain_decoding() -> None:
     assert statistics.decode_iterations == pytest.approx(plain.decode_iterations, rel=0.03)
     assert statistics.mean_batch == pytest.approx(plain.mean_batch, rel=0.02)
     assert statistics.mean_context_tokens == pytest.approx(plain.mean_context_tokens, rel=0.02)
-
-
-def test_hard_samples_do_not_delay_plain_decoding() -> None:
     overrides = ("speculation.policy=off_above", "speculation.off_above_sequences=0")
     never = project(scenario(*overrides, "speculation.variation.prompt_spread=0.8"))
     assert never.rollout_speedup.mean == pytest.approx(1.0, abs=0.03)
@@ -159,16 +148,13 @@ def test_parts_of_the_phase_add_up(policy: str) -> None:
     assert parts == pytest.approx(generation_s, rel=1e-6)
 
 
-def test_engines_capture_graphs_for_every_length_that_they_may_draft() -> None:
+def test_engines_capture_graphs_for_every_length_and_training_a_draft_takes_memory_and_bytes() -> None:
     fixed, chosen = (
         PriceInputs(scenario(f"speculation.policy={policy}")).engine_memory.parts for policy in ("fixed", "by_batch")
     )
     assert fixed.graphs is not None and chosen.graphs == pytest.approx(fixed.graphs * (K + 1))
     inputs = PriceInputs(scenario("speculation.policy=by_batch")).engine
     assert {one.captured_tokens for one in engines()} == {engine_prices(drafting_fixed(inputs, K)).captured_tokens}
-
-
-def test_training_a_draft_takes_memory_bytes_and_packing() -> None:
     frozen, online, seldom, packed = (
         scenario(*more)
         for more in (
@@ -183,10 +169,8 @@ def test_training_a_draft_takes_memory_bytes_and_packing() -> None:
     added, tenth = (job_of(one).full_bytes - job_of(frozen).full_bytes for one in (online, seldom))
     assert added == pytest.approx(10 * tenth) and added > 1e8
     assert frozen.sequence_packing and packed.sequence_packing and not online.sequence_packing
-    train = {
-        name: project(one).candidate.phases["train_s"].mean
-        for name, one in (("frozen", frozen), ("online", online), ("packed", packed))
-    }
+    train = {name: project(one).candidate.phases["train_s"].mean
+             for name, one in (("frozen", frozen), ("online", online), ("packed", packed))}  # fmt: skip
     assert train["frozen"] < train["packed"] < train["online"]
     lookup = scenario("speculation.method=ngram", "speculation.online_training=true")
     assert lookup.sequence_packing and trainer_memory(lookup).draft is None
@@ -203,17 +187,11 @@ def generation_s(**speculation):
     return rlsim.project(scenario).candidate.phases.generation_s.mean
 
 
-def test_a_chain_is_a_tree_of_one_branch():
+def test_a_chain_is_a_tree_of_one_branch_and_a_tree_pays_by_its_acceptance():
     assert generation_s(tree_width=1, verified_positions=9) == generation_s()
-
-
-def test_positions_and_branches_cost():
     chain, verified = generation_s(), generation_s(verified_positions=48)
     assert verified > 1.2 * chain
     assert generation_s(verified_positions=48, tree_width=4) > verified
-
-
-def test_a_tree_pays_by_its_acceptance_where_few_sequences_are_live():
     small = {"workload": {"prompts_per_step": 1, "generations_per_prompt": 8}, "trainer": {"global_batch_samples": 8}}
     base = vary(load_scenario("quickstart"), CHAIN, small)
     tree = vary(base, {"speculation": {"tree_width": 4, "verified_positions": 32, "acceptance_length": 6.0}})

@@ -49,11 +49,9 @@ def test_a_group_scales_its_phase_and_no_other(phase: str, tmp_path: Path) -> No
     other = with_deviation(one, group, tmp_path)
     before, after = priced(one), priced(other)
     ratio = np.exp(DEVIATION)
-    ratios = {
-        "generation": after.iteration.step_s[1:] / before.iteration.step_s[1:],
-        "train": after.steps[0].train.seconds / before.steps[0].train.seconds,
-        "transfer": host_s(after) / host_s(before),
-    }
+    ratios = {"generation": after.iteration.step_s[1:] / before.iteration.step_s[1:],
+              "train": after.steps[0].train.seconds / before.steps[0].train.seconds,
+              "transfer": host_s(after) / host_s(before)}  # fmt: skip
     for name, found in ratios.items():
         assert found == pytest.approx(ratio if name == phase else 1.0, rel=1e-6), name
     assert after.steps[0].logprob.seconds / before.steps[0].logprob.seconds == pytest.approx(
@@ -73,7 +71,7 @@ def test_all_of_an_iteration_is_scaled(tmp_path: Path) -> None:
     assert points[1] == pytest.approx(points[0] * ratio)
 
 
-def test_runs_share_what_they_have_in_common() -> None:
+def test_runs_share_what_they_have_in_common_releases_and_hand_overs_among_it() -> None:
     one, wider, drafted = (
         scenario(f"speculation.draft_length={k}", *more) for k, more in ((3, ()), (3, WIDE), (5, ()))
     )
@@ -86,19 +84,10 @@ def test_runs_share_what_they_have_in_common() -> None:
     assert groups[0]["train"] == groups[0]["logprob"] == groups[2]["train"]
     assert groups[0]["generation"][:3] == groups[1]["generation"][:3]
     assert all(group.endswith(": a run") for group in phase_groups(one, "a run")["train"][-1:])
-
-
-WIDE = ("engine.tensor_parallel=2",)
-
-
-def test_corrections_of_a_release_are_the_release() -> None:
     assert series("0.5.10.post1") == series("0.5.10") == "0.5.10" != series("0.5.9")
     one = scenario()
     assert trainer_groups(one) == (f"trainer on device: {one.hardware.name}",)
     assert refit_method(one) == "cuda_ipc"
-
-
-def test_hand_overs_on_shared_gpus_alone_deviate_by_release() -> None:
     release = "transfer release: nemo_rl 0.6"
     shared = scenario("stack=nemo_rl-0.6")
     assert release in refit_groups(shared)
@@ -106,3 +95,6 @@ def test_hand_overs_on_shared_gpus_alone_deviate_by_release() -> None:
     split = ("cluster.num_gpus=8", "cluster.generation_gpus=4", "cluster.training_gpus=4")
     apart = scenario("stack=nemo_rl-0.6", *split)
     assert not any(group.startswith("transfer release") for group in refit_groups(apart))
+
+
+WIDE = ("engine.tensor_parallel=2",)

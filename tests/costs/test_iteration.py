@@ -35,16 +35,12 @@ CASES: dict[str, tuple[str, str | HardwareProfile, dict[str, Any]]] = {
     "slow host": ("qwen3-8b", slow_host("h100_sxm", 50e-6), {}),
     "moe": ("qwen3-30b-a3b", "gb200_nvl72", MOE),
     "latent": (
-        "deepseek-v3",
-        "h100_sxm",
-        {
-            "cluster": {"num_gpus": 256},
-            "engine": {"tensor_parallel": 32, "gpu_memory_utilization": 0.9},
-            "trainer": {"expert_parallel": 16, "pipeline_parallel": 16},
-        },
+        "deepseek-v3", "h100_sxm",
+        {"cluster": {"num_gpus": 256}, "engine": {"tensor_parallel": 32, "gpu_memory_utilization": 0.9},
+         "trainer": {"expert_parallel": 16, "pipeline_parallel": 16}},
     ),
     "no tables": ("llama-3.1-8b", builders.without_tables("a100_sxm"), {}),
-}
+}  # fmt: skip
 
 
 @cache
@@ -59,13 +55,18 @@ def _costs(case: str, speculative: bool = False, prompts: int = 128, captured: i
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_layers_take_one_time_from_one_captured_size_to_the_next(case: str) -> None:
+def test_layers_take_one_time_between_captured_sizes_and_verification_costs_at_least_a_decode(case: str) -> None:
     costs = _costs(case)
     device = costs.components["attention projections"].seconds + costs.components["elementwise"].seconds
     most = min(len(device) - 1, 255)
     for low in range(8, most - 8, 8):
         stair = device[low + 1 : low + 9]
         assert (stair == stair[0]).all()
+    decode, verify = _costs(case).table, _costs(case, True).table
+    most = min(len(decode.step_s), len(verify.step_s))
+    assert (verify.step_s[1:most] >= decode.step_s[1:most]).all()
+    assert (verify.attention_s[1:most] >= decode.attention_s[1:most] * (1 - 1e-12)).all()
+    assert verify.tokens_per_sequence == 4
 
 
 @pytest.mark.parametrize("speculative", [False, True])
@@ -78,17 +79,36 @@ def test_an_iteration_never_gets_shorter_with_more_sequences(case: str, speculat
     assert (np.diff(table.attention_s[1:], axis=0) >= -1e-12).all()
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_verification_costs_at_least_a_decode(case: str) -> None:
-    decode, verify = _costs(case).table, _costs(case, True).table
-    most = min(len(decode.step_s), len(verify.step_s))
-    assert (verify.step_s[1:most] >= decode.step_s[1:most]).all()
-    assert (verify.attention_s[1:most] >= decode.attention_s[1:most] * (1 - 1e-12)).all()
-    assert verify.tokens_per_sequence == 4
+def test_batches_beyond_the_largest_capture_wait_for_launches_speculative_ones_at_a_quarter() -> None:
+    """Qwen3-8B: 36 layers x 17 compiled launches of 35 us and 8 of 50 us take longer than the device at 129 tokens."""
+    small, large = _costs("slow host", captured=128), _costs("slow host", captured=512)
+    launches = (36 * 17 * 35 + 8 * 50) * 1e-6
+    assert large.components["eager launches"].seconds[129] == 0.0
+    assert small.components["eager launches"].seconds[128] == 0
+    device = sum(part.seconds[129] for name, part in small.components.items() if name in LAYER_PARTS)
+    assert device + small.components["eager launches"].seconds[129] == pytest.approx(launches)
+    assert (small.table.step_s[:129] == large.table.step_s[:129]).all()
+    assert small.table.step_s[129] > large.table.step_s[129]
+    costs = _costs("moe", True, prompts=256)
+    waiting = costs.components["eager launches"].seconds
+    assert (costs.eager == (np.arange(len(waiting)) > 128)).all()
+    assert (waiting[:129] == 0).all()
+    assert (waiting[129:200] > 0).all()
 
 
-def test_nothing_drafted_equals_the_baseline() -> None:
-    """k = 0 at acceptance length 1, whatever the method says, is the autoregressive table."""
+LAYER_PARTS = {"attention projections", "feed-forward", "experts", "all-reduce", "elementwise"}
+
+
+def test_eager_launches_count_an_all_reduce_once_and_nothing_drafted_is_the_baseline() -> None:
+    """Launch-bound: layers and launches together last as long as all launches, all-reduces among them; nothing is
+    compiled."""
+    given = builders.scenario(
+        "qwen3-30b-a3b", "gb200_nvl72", **{**MOE, "engine": {"tensor_parallel": 2, "cuda_graphs": False}}
+    )
+    costs = builders.Costs(given).iteration_costs
+    device = sum(part.seconds[1] for name, part in costs.components.items() if name in LAYER_PARTS | {"eager launches"})
+    assert device == pytest.approx((48 * (13 + 8 + 2) + 8) * 39.3e-6)
+    # k = 0 at acceptance length 1, whatever the method says, is the autoregressive table.
     base = builders.Costs(builders.scenario()).iteration
     for method in ("none", "eagle3", "ngram"):
         chosen = {"method": method, "draft_length": 0, "acceptance_length": 1.0}
@@ -100,41 +120,7 @@ def test_nothing_drafted_equals_the_baseline() -> None:
         assert table.kv_capacity_tokens == base.kv_capacity_tokens
 
 
-def test_batches_beyond_the_largest_capture_wait_for_launches() -> None:
-    """Qwen3-8B: 36 layers x 17 compiled launches of 35 us and 8 of 50 us take longer than the device at 129 tokens."""
-    small, large = _costs("slow host", captured=128), _costs("slow host", captured=512)
-    launches = (36 * 17 * 35 + 8 * 50) * 1e-6
-    assert large.components["eager launches"].seconds[129] == 0.0
-    assert small.components["eager launches"].seconds[128] == 0
-    device = sum(part.seconds[129] for name, part in small.components.items() if name in LAYER_PARTS)
-    assert device + small.components["eager launches"].seconds[129] == pytest.approx(launches)
-    assert (small.table.step_s[:129] == large.table.step_s[:129]).all()
-    assert small.table.step_s[129] > large.table.step_s[129]
-
-
-LAYER_PARTS = {"attention projections", "feed-forward", "experts", "all-reduce", "elementwise"}
-
-
-def test_speculation_leaves_the_graph_at_a_quarter_of_the_sequences() -> None:
-    costs = _costs("moe", True, prompts=256)
-    waiting = costs.components["eager launches"].seconds
-    assert (costs.eager == (np.arange(len(waiting)) > 128)).all()
-    assert (waiting[:129] == 0).all()
-    assert (waiting[129:200] > 0).all()
-
-
-def test_eager_launches_count_an_all_reduce_once() -> None:
-    """Launch-bound: layers and launches together last as long as all launches, all-reduces among them; nothing is
-    compiled."""
-    given = builders.scenario(
-        "qwen3-30b-a3b", "gb200_nvl72", **{**MOE, "engine": {"tensor_parallel": 2, "cuda_graphs": False}}
-    )
-    costs = builders.Costs(given).iteration_costs
-    device = sum(part.seconds[1] for name, part in costs.components.items() if name in LAYER_PARTS | {"eager launches"})
-    assert device == pytest.approx((48 * (13 + 8 + 2) + 8) * 39.3e-6)
-
-
-def test_components_add_up_to_the_table() -> None:
+def test_components_add_up_to_the_table_and_scheduling_ahead_hides_the_host() -> None:
     costs = _costs("moe", True)
     summed = sum(part.seconds for part in costs.components.values())
     assert costs.table.step_s[1:] == pytest.approx(summed[1:])
@@ -144,9 +130,6 @@ def test_components_add_up_to_the_table() -> None:
     row = costs.table.attention_s[32]
     attention = np.interp(1000.0, np.arange(len(row)) * costs.table.context_step_tokens, row)
     assert sum(part.seconds for part in parts) == pytest.approx(2 * (costs.table.step_s[32] + attention), rel=1e-6)
-
-
-def test_asynchronous_scheduling_hides_host_work_under_the_device() -> None:
     plain = builders.Costs(builders.scenario(engine={"host_iteration_s": 0.001})).iteration.step_s
     hidden = builders.Costs(
         builders.scenario(engine={"host_iteration_s": 0.001, "async_scheduling": True})
@@ -170,26 +153,26 @@ def test_a_short_prefill_takes_as_long_as_its_host(model: str, floor_s: float) -
     assert short[1] > 1.5 * free[1] and short[-1] == free[-1]
 
 
-def test_experts_in_one_call_are_launched_like_a_dense_block() -> None:
+def test_full_prefills_and_absorbed_attention_are_bound_by_compute() -> None:
     blocks, card = PrefillHost(attention_s=2e-4, dense_s=1e-4, moe_s=8e-4), builders.scenario("gpt-oss-120b").model
     seconds = [blocks.seconds(card, precision) for precision in ("bf16", "mxfp4")]
     assert seconds == pytest.approx([36 * 1e-3, 36 * 3e-4])
-
-
-def test_prefill_of_a_full_budget_runs_near_the_peak() -> None:
-    """16,384 tokens of Qwen3-8B: 6.95 G layer parameters; H100 BF16 serving reaches 50 to 80 % of 989 TFLOP/s."""
+    # 16,384 tokens of Qwen3-8B: 6.95 G layer parameters; H100 BF16 serving reaches 50 to 80 % of 989 TFLOP/s.
     table = _costs("dense").table
     rate = 2 * 6.95e9 * 16384 / table.prefill_s[0, -1]
     assert 0.4 < rate / 989e12 < 0.85
-
-
-def test_data_parallel_attention_captures_graphs_per_copy() -> None:
-    """Sixteen copies capture 512 tokens each: 4,096 sequences still replay."""
+    # Sixteen copies capture 512 tokens each: 4,096 sequences still replay.
     shape = {"attention_data_parallel": 16, "max_running_sequences": 4096}
     given = builders.deepseek(engine=shape, workload={"prompts_per_step": 4096})
     costs = builders.Costs(given).iteration_costs
     assert len(costs.table.step_s) > 4000
     assert "eager launches" not in costs.components
+    # DeepSeek-V3 with 128 heads on one GPU: 512 rows share one latent vector, far above the machine balance.
+    given = builders.layers(builders.deepseek(engine={"attention_data_parallel": 16}))
+    sequences, context = np.array([[1024.0]]), np.array([[16384.0]])
+    once, verify = (given.cached_attention(sequences, context, q) for q in (1, 4))
+    assert float(verify.seconds[0, 0]) > 1.2 * float(once.seconds[0, 0])
+    assert verify.bound == "compute"
 
 
 def test_published_decode_iterations_of_llama_8b() -> None:
@@ -219,26 +202,6 @@ def test_verification_attention_costs_between_one_and_k_plus_one_passes(model: s
     assert given.cached_attention(sequences, context, 4).seconds == pytest.approx(once, rel=0.05)
 
 
-def test_absorbed_attention_of_many_heads_becomes_compute_bound_when_verifying() -> None:
-    """DeepSeek-V3 with 128 heads on one GPU: 512 rows share one latent vector, far above the machine balance."""
-    given = builders.layers(builders.deepseek(engine={"attention_data_parallel": 16}))
-    sequences, context = np.array([[1024.0]]), np.array([[16384.0]])
-    once, verify = (given.cached_attention(sequences, context, q) for q in (1, 4))
-    assert float(verify.seconds[0, 0]) > 1.2 * float(once.seconds[0, 0])
-    assert verify.bound == "compute"
-
-
-def test_pipeline_hops_grow_with_stages_and_use_the_network_beyond_the_domain() -> None:
-    profile = load_profile("h100_sxm")
-    fabric = builders.fabric(profile)
-    near = builders.scenario(engine={"pipeline_parallel": 4}).engine
-    far = builders.scenario(cluster={"num_gpus": 16}, engine={"tensor_parallel": 4, "pipeline_parallel": 4}).engine
-    tokens = np.array([1e5])
-    inside = float(pipeline_hops(near, fabric, tokens, 4096).seconds[0])
-    assert inside == pytest.approx(3 * (4.7e-6 + 1e5 * 4096 * 2 / fabric.nvlink))
-    assert float(pipeline_hops(far, fabric, tokens, 4096).seconds[0]) > 5 * inside
-
-
 # --- drafting ---------------------------------------------------------------------------------------------------------
 
 
@@ -252,7 +215,7 @@ def _drafting(model: str = "qwen3-8b", hardware: str = "h100_sxm", **speculation
     return Drafting(builders.layers(given), given.speculation, given.hardware.eager_launch_s.value)
 
 
-def test_who_drafts() -> None:
+def test_drafters_by_method_cost_their_head_or_their_host() -> None:
     card = load_card("deepseek-v3")
     for method, kind in (("eagle3", "eagle3"), ("mtp", "mtp"), ("ngram", None), ("suffix", None), ("none", None)):
         length = 0 if method == "none" else 1
@@ -262,10 +225,7 @@ def test_who_drafts() -> None:
         )
         draft = draft_card(chosen, card)
         assert (draft.kind if draft else None) == kind
-
-
-def test_a_small_draft_model_has_its_own_width_in_its_head() -> None:
-    """The head of a drafter of hidden size 1,024 is a quarter of one of 4,096 over the same vocabulary."""
+    # The head of a drafter of hidden size 1,024 is a quarter of one of 4,096 over the same vocabulary.
     wide = draft_model_from_card(load_card("llama-3.1-8b")).model_copy(update={"num_layers": 1})
     narrow = wide.model_copy(update={"hidden_size": 1024, "num_heads": 8, "num_kv_heads": 8, "intermediate_size": 3072})
     times = []
@@ -273,14 +233,19 @@ def test_a_small_draft_model_has_its_own_width_in_its_head() -> None:
         given = _drafting(method="draft_model", draft=draft.model_dump(mode="json"), heterogeneous_vocabulary=True)
         times.append(given.passes(np.ones(1), np.zeros(1, dtype=bool)).seconds[0])
     assert times[1] < 0.45 * times[0]
-
-
-def test_ngram_costs_host_time_in_proportion_to_the_context() -> None:
     drafting = _drafting(method="ngram", lookup_s_per_1k_tokens=3e-5)
     found = drafting.cached_attention(np.array([64.0]), np.array([4000.0]))
     assert found.seconds[0] == pytest.approx(64 * 4 * 3e-5)
     assert found.bound == "host"
     assert (drafting.passes(SEQUENCES, CAPTURED).seconds == 0).all()
+    profile = load_profile("h100_sxm")
+    fabric = builders.fabric(profile)
+    near = builders.scenario(engine={"pipeline_parallel": 4}).engine
+    far = builders.scenario(cluster={"num_gpus": 16}, engine={"tensor_parallel": 4, "pipeline_parallel": 4}).engine
+    tokens = np.array([1e5])
+    inside = float(pipeline_hops(near, fabric, tokens, 4096).seconds[0])
+    assert inside == pytest.approx(3 * (4.7e-6 + 1e5 * 4096 * 2 / fabric.nvlink))
+    assert float(pipeline_hops(far, fabric, tokens, 4096).seconds[0]) > 5 * inside
 
 
 @given(st.integers(1, 70), st.integers(1, 9), st.integers(0, 99))

@@ -48,13 +48,16 @@ def scenario(**changes: Any) -> Scenario:
     return base.model_copy(update={"simulation": simulation})
 
 
-def test_measured_points_come_back_and_others_lie_on_lines() -> None:
+def test_measured_points_come_back_others_lie_on_lines_and_passes_are_bilinear() -> None:
     found = measured_iterations(stack(), "ngram")
     for k in (0, 2, 4, 6, 7):
         plain, token = found.at(k, np.array([1.0, 2.0, 16.0, 20.0]))
         n = np.array([1, 2, 16, 20])
         assert plain == pytest.approx(0.01 + 0.001 * n + 0.002 * k)
         assert token == pytest.approx(1e-6 * n)
+    points = stack().update
+    for samples, length in ((1, 100), (2, 300), (1.5, 200), (4, 400)):
+        assert pass_s(points, samples * length, length) == pytest.approx(3e-4 * samples * length)
 
 
 def test_the_table_of_a_replica_prices_decoding_and_prefill() -> None:
@@ -72,13 +75,7 @@ def test_the_table_of_a_replica_prices_decoding_and_prefill() -> None:
     assert all(part.measured == 1.0 for part in parts)
 
 
-def test_passes_are_bilinear() -> None:
-    points = stack().update
-    for samples, length in ((1, 100), (2, 300), (1.5, 200), (4, 400)):
-        assert pass_s(points, samples * length, length) == pytest.approx(3e-4 * samples * length)
-
-
-def test_a_projection_is_what_the_points_say() -> None:
+def test_a_projection_is_what_the_points_say_and_groups_of_other_measurements_move_nothing() -> None:
     side = project(scenario()).candidate
     iterations = [0.01 + 0.004 + 4e-6 * (16 + done) for done in range(1, 84)]
     assert side.phases.generation_s.mean == pytest.approx(0.04 + sum(iterations), rel=0.01)
@@ -87,25 +84,14 @@ def test_a_projection_is_what_the_points_say() -> None:
     assert side.phases.prepare_s.mean == 0.25
     assert side.step_s.high / side.step_s.mean == pytest.approx(np.exp(1.645 * 0.1), rel=0.08)
     assert project(scenario()).provenance.measured > 0.99
-
-
-def test_groups_of_other_measurements_move_nothing() -> None:
     narrow = project(scenario(error=0.0)).candidate.step_s
     assert narrow.low == pytest.approx(narrow.high)
 
 
-def test_the_digest_counts_the_points() -> None:
-    plain = scenario()
-    assert scenario_digest(plain) != scenario_digest(scenario(optimizer_s=0.6))
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"model": "qwen3-8b"}, "bench was measured with model qwen3-8b, not Llama-3.1-8B"),
-        ({"iterations": STACK["iterations"][:6]}, "has no iterations with speculation.method ngram, only none"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"model": "qwen3-8b"}, "bench was measured with model qwen3-8b, not Llama-3.1-8B"),
+    ({"iterations": STACK["iterations"][:6]}, "has no iterations with speculation.method ngram, only none"),
+])  # fmt: skip
 def test_what_was_not_measured_is_refused(changes: dict[str, Any], told: str) -> None:
     asked = scenario(**changes)
     drafts = Speculation(method="ngram", draft_length=2, acceptance_length=1.5)
@@ -113,22 +99,20 @@ def test_what_was_not_measured_is_refused(changes: dict[str, Any], told: str) ->
         project(asked.model_copy(update={"speculation": drafts}))
 
 
-def test_one_device_generates_and_one_trains() -> None:
+def test_one_device_generates_and_one_trains_and_the_digest_counts_the_points() -> None:
     asked = scenario()
+    assert scenario_digest(asked) != scenario_digest(scenario(optimizer_s=0.6))
     larger = asked.cluster.model_copy(update={"num_gpus": 4})
     with pytest.raises(InputError, match="the cluster has 4 and 4"):
         project(asked.model_copy(update={"cluster": larger}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"iterations": STACK["iterations"][:-1]}, "ngram 6 needs every number of sequences at every context once"),
-        ({"iterations": [["none", 2, 1, 100, 0.1]]}, "method none cannot have 2 drafted tokens"),
-        ({"update": STACK["update"][:-1]}, "update needs every number of samples at every length once"),
-        ({"optimizer_s": -1.0}, "greater than or equal to 0"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"iterations": STACK["iterations"][:-1]}, "ngram 6 needs every number of sequences at every context once"),
+    ({"iterations": [["none", 2, 1, 100, 0.1]]}, "method none cannot have 2 drafted tokens"),
+    ({"update": STACK["update"][:-1]}, "update needs every number of samples at every length once"),
+    ({"optimizer_s": -1.0}, "greater than or equal to 0"),
+])  # fmt: skip
 def test_incomplete_grids_are_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         stack(**changes)

@@ -12,7 +12,7 @@ from rlsim.loading.models import load_card
 from rlsim.units import GIB
 
 
-def test_kv_capacity_of_qwen3_8b_on_h100_by_hand() -> None:
+def test_kv_capacity_of_qwen3_8b_by_hand_and_parallelism_divides_weights_and_cache() -> None:
     """36 layers x 2 x 8 KV heads x 128 x 2 bytes = 147,456 bytes a token; 8.19 G parameters in BF16 are 16.4 GB."""
     memory = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.9}))
     assert kv_bytes_per_gpu_token(builders.scenario()) == 147_456
@@ -20,47 +20,6 @@ def test_kv_capacity_of_qwen3_8b_on_h100_by_hand() -> None:
     room = 0.9 * 80 * GIB - 2 * 8.19e9 - RUNTIME_BYTES - 16384 * 4096 * 8 * 2 - 51 * 10 * 2**20
     assert memory.kv_capacity_tokens == pytest.approx(room / 147_456, rel=0.002)
     assert memory.kv_capacity_tokens == pytest.approx(379_000, rel=0.03)
-
-
-def test_235b_on_one_gpu_is_infeasible_and_says_by_how_much() -> None:
-    with pytest.raises(Infeasible) as caught:
-        engine_memory(builders.scenario("qwen3-235b-a22b", cluster={"num_gpus": 1}))
-    answer = caught.value
-    assert answer.unit == "bytes"
-    assert answer.needed > 2 * 235e9
-    assert answer.available == pytest.approx(0.9 * 80 * GIB)
-    assert "tensor_parallel=1" in str(answer)
-    assert "GiB" in str(answer)
-
-
-def test_training_235b_on_eight_gpus_is_infeasible() -> None:
-    given = builders.scenario("qwen3-235b-a22b", trainer={"expert_parallel": 8, "recompute": "full"},
-                              engine={"tensor_parallel": 8})  # fmt: skip
-    with pytest.raises(Infeasible, match=r"most of it is (optimizer|gradients)") as caught:
-        trainer_memory(given)
-    assert caught.value.needed > caught.value.available == 80 * GIB
-
-
-def test_low_precision_weights_shrink_all_but_embedding_head_and_router() -> None:
-    card = load_card("qwen3-235b-a22b")
-    high = 2 * 151_936 * 4096 + 94 * 4096 * 128
-    full, half = weight_bytes(card, "bf16"), weight_bytes(card, "fp8")
-    assert full - half == pytest.approx(full / 2 - high)
-    assert weight_bytes(card, "nvfp4") < 0.6 * half + 2 * high
-
-
-def test_four_bit_experts_leave_the_rest_in_bf16() -> None:
-    """65.2 GB are the safetensors of openai/gpt-oss-120b, 13.8 those of gpt-oss-20b."""
-    sizes = {"gpt-oss-120b": 65.2e9, "gpt-oss-20b": 13.8e9}
-    assert {name: weight_bytes(load_card(name), "mxfp4") for name in sizes} == pytest.approx(sizes, rel=0.005)
-    own = {"tensor_parallel": 2, "weight_precision": "mxfp4"}
-    memory = engine_memory(builders.scenario("gpt-oss-120b", engine=own))
-    assert memory.parts.weights == pytest.approx(65.2e9 / 2, rel=0.005)
-    with pytest.raises(ValueError, match="mxfp4 is of routed experts, which Qwen3-8B has not"):
-        builders.scenario(engine={"weight_precision": "mxfp4"})
-
-
-def test_engine_parallelism_divides_weights_and_cache() -> None:
     one = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5}))
     four = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5, "tensor_parallel": 4}))
     piped = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5, "pipeline_parallel": 4}))
@@ -69,42 +28,21 @@ def test_engine_parallelism_divides_weights_and_cache() -> None:
     assert four.kv_capacity_tokens > 4 * one.kv_capacity_tokens
 
 
-def test_kv_heads_that_do_not_divide_are_replicated() -> None:
-    """Qwen3-235B has 4 KV heads: TP8 holds each twice, so a token costs each GPU as much as at TP4."""
-    per_token = [
-        kv_bytes_per_gpu_token(builders.scenario("qwen3-235b-a22b", "gb200_nvl72", engine={"tensor_parallel": tp}))
-        for tp in (1, 4, 8)
-    ]
-    assert per_token[0] == 4 * per_token[1] == 4 * per_token[2]
-
-
-def test_latent_cache_is_replicated_by_tp_and_split_by_data_parallel_attention() -> None:
-    """61 layers x 576 x 2 bytes a token on every GPU (DeepSeek-V2, arXiv 2405.04434)."""
-    given = [builders.deepseek(engine={"attention_data_parallel": copies}) for copies in (1, 16)]
-    assert kv_bytes_per_gpu_token(given[0]) == 61 * 576 * 2
-    shared, split = (engine_memory(one) for one in given)
-    assert split.kv_capacity_tokens > 10 * shared.kv_capacity_tokens
-    assert split.parts.weights > shared.parts.weights
-
-
-def test_one_copy_of_data_parallel_attention_must_hold_a_whole_sequence() -> None:
-    """A sequence does not spread over copies: what one copy cannot hold does not fit, however many there are."""
-    tight = {"gpu_memory_utilization": 0.31, "attention_data_parallel": 16}
-    with pytest.raises(Infeasible):
-        engine_memory(builders.deepseek(engine=tight, workload={"max_sequence_tokens": 160_000}))
-
-
-def test_drafters_take_memory() -> None:
-    plain = builders.scenario()
-    eagle = builders.scenario(speculation=builders.EAGLE)
-    assert engine_memory(eagle).parts.draft > 0.5e9
-    assert kv_bytes_per_gpu_token(eagle) - kv_bytes_per_gpu_token(plain) == 2 * 8 * 128 * 2
-    mtp = builders.deepseek(speculation={"method": "mtp", "draft_length": 1, "acceptance_length": 1.5})
-    assert kv_bytes_per_gpu_token(mtp) == 62 * 576 * 2
-
-
-def test_optimizer_state_is_sharded_over_data_parallel_ranks() -> None:
-    """Adam of Qwen3-8B: 12 bytes a parameter over 8 ranks; weights and FP32 gradients are whole on every rank."""
+def test_weights_that_do_not_fit_are_infeasible_and_optimizer_states_are_sharded() -> None:
+    with pytest.raises(Infeasible) as caught:
+        engine_memory(builders.scenario("qwen3-235b-a22b", cluster={"num_gpus": 1}))
+    answer = caught.value
+    assert answer.unit == "bytes"
+    assert answer.needed > 2 * 235e9
+    assert answer.available == pytest.approx(0.9 * 80 * GIB)
+    assert "tensor_parallel=1" in str(answer)
+    assert "GiB" in str(answer)
+    given = builders.scenario("qwen3-235b-a22b", trainer={"expert_parallel": 8, "recompute": "full"},
+                              engine={"tensor_parallel": 8})  # fmt: skip
+    with pytest.raises(Infeasible, match=r"most of it is (optimizer|gradients)") as caught:
+        trainer_memory(given)
+    assert caught.value.needed > caught.value.available == 80 * GIB
+    # Adam of Qwen3-8B: 12 bytes a parameter over 8 ranks; weights and FP32 gradients are whole on every rank.
     parts = trainer_memory(builders.scenario(trainer={"recompute": "full"}))
     assert parts.optimizer == pytest.approx(12 * 8.19e9 / 8, rel=0.002)
     assert parts.gradients == 2 * parts.weights == pytest.approx(4 * 8.19e9, rel=0.002)
@@ -113,6 +51,47 @@ def test_optimizer_state_is_sharded_over_data_parallel_ranks() -> None:
         2 / 36 * parts.weights
     )  # two blocks in BF16; the FP32 ones are the optimizer's
     assert sharded.optimizer == pytest.approx(parts.optimizer)
+
+
+def test_low_precisions_and_replicated_caches_take_their_bytes() -> None:
+    card = load_card("qwen3-235b-a22b")
+    high = 2 * 151_936 * 4096 + 94 * 4096 * 128
+    full, half = weight_bytes(card, "bf16"), weight_bytes(card, "fp8")
+    assert full - half == pytest.approx(full / 2 - high)
+    assert weight_bytes(card, "nvfp4") < 0.6 * half + 2 * high
+    # 65.2 GB are the safetensors of openai/gpt-oss-120b, 13.8 those of gpt-oss-20b.
+    sizes = {"gpt-oss-120b": 65.2e9, "gpt-oss-20b": 13.8e9}
+    assert {name: weight_bytes(load_card(name), "mxfp4") for name in sizes} == pytest.approx(sizes, rel=0.005)
+    own = {"tensor_parallel": 2, "weight_precision": "mxfp4"}
+    memory = engine_memory(builders.scenario("gpt-oss-120b", engine=own))
+    assert memory.parts.weights == pytest.approx(65.2e9 / 2, rel=0.005)
+    with pytest.raises(ValueError, match="mxfp4 is of routed experts, which Qwen3-8B has not"):
+        builders.scenario(engine={"weight_precision": "mxfp4"})
+    # Qwen3-235B has 4 KV heads: TP8 holds each twice, so a token costs each GPU as much as at TP4.
+    per_token = [
+        kv_bytes_per_gpu_token(builders.scenario("qwen3-235b-a22b", "gb200_nvl72", engine={"tensor_parallel": tp}))
+        for tp in (1, 4, 8)
+    ]
+    assert per_token[0] == 4 * per_token[1] == 4 * per_token[2]
+    # 61 layers x 576 x 2 bytes a token on every GPU (DeepSeek-V2, arXiv 2405.04434).
+    given = [builders.deepseek(engine={"attention_data_parallel": copies}) for copies in (1, 16)]
+    assert kv_bytes_per_gpu_token(given[0]) == 61 * 576 * 2
+    shared, split = (engine_memory(one) for one in given)
+    assert split.kv_capacity_tokens > 10 * shared.kv_capacity_tokens
+    assert split.parts.weights > shared.parts.weights
+
+
+def test_drafters_take_memory_and_a_copy_of_attention_must_hold_a_whole_sequence() -> None:
+    """A sequence does not spread over copies: what one copy cannot hold does not fit, however many there are."""
+    tight = {"gpu_memory_utilization": 0.31, "attention_data_parallel": 16}
+    with pytest.raises(Infeasible):
+        engine_memory(builders.deepseek(engine=tight, workload={"max_sequence_tokens": 160_000}))
+    plain = builders.scenario()
+    eagle = builders.scenario(speculation=builders.EAGLE)
+    assert engine_memory(eagle).parts.draft > 0.5e9
+    assert kv_bytes_per_gpu_token(eagle) - kv_bytes_per_gpu_token(plain) == 2 * 8 * 128 * 2
+    mtp = builders.deepseek(speculation={"method": "mtp", "draft_length": 1, "acceptance_length": 1.5})
+    assert kv_bytes_per_gpu_token(mtp) == 62 * 576 * 2
 
 
 def test_published_runs_fit() -> None:

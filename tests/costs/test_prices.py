@@ -1,6 +1,7 @@
 """Whole scenarios: slower hardware never helps, measured tables scale with the profile, phases are consistent."""
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import builders
@@ -9,8 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rlsim
+from research.efficiency import efficiency_table
+from rlsim.costs.efficiency import (
+    forward_flops,
+    iteration_bytes,
+    logprob_flops,
+    passed_weights,
+    peak_flops,
+    update_flops,
+)
+from rlsim.costs.memory import engine_memory
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError
+from rlsim.loading.models import load_card
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.efficiency import measured_beside
+from rlsim.report.text.projection import render
 from rlsim.tables.profile import load_profile
 
 EAGLE = {"speculation": {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5}}
@@ -20,43 +36,30 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dense": ("qwen3-8b", "h100_sxm", {}),
     "eagle": ("llama-3.1-8b", "h200_sxm", {**EAGLE, "engine": {"tensor_parallel": 2, "cuda_graphs": False}}),
     "split": (
-        "qwen3-32b",
-        "h100_sxm",
-        {
-            **NGRAM,
-            "cluster": {"num_gpus": 32, "generation_gpus": 16, "training_gpus": 16},
-            "engine": {"tensor_parallel": 4, "pipeline_parallel": 2, "async_scheduling": True},
-            "trainer": {"tensor_parallel": 4, "pipeline_parallel": 2, "context_parallel": 2},
-        },
+        "qwen3-32b", "h100_sxm",
+        {**NGRAM, "cluster": {"num_gpus": 32, "generation_gpus": 16, "training_gpus": 16},
+         "engine": {"tensor_parallel": 4, "pipeline_parallel": 2, "async_scheduling": True},
+         "trainer": {"tensor_parallel": 4, "pipeline_parallel": 2, "context_parallel": 2}},
     ),
     "moe": (
-        "qwen3-30b-a3b",
-        "gb200_nvl72",
-        {
-            **EAGLE,
-            "cluster": {"num_gpus": 16},
-            "engine": {"tensor_parallel": 4, "expert_parallel": 4, "weight_precision": "fp8", "kv_precision": "fp8"},
-            "trainer": {"expert_parallel": 8, "tensor_parallel": 2, "moe_host_layer_s": 0.0001},
-        },
+        "qwen3-30b-a3b", "gb200_nvl72",
+        {**EAGLE, "cluster": {"num_gpus": 16},
+         "engine": {"tensor_parallel": 4, "expert_parallel": 4, "weight_precision": "fp8", "kv_precision": "fp8"},
+         "trainer": {"expert_parallel": 8, "tensor_parallel": 2, "moe_host_layer_s": 0.0001}},
     ),
     "latent": (
-        "deepseek-v3",
-        "gb200_nvl72",
+        "deepseek-v3", "gb200_nvl72",
         {
             **MTP,
             "cluster": {"num_gpus": 128},
-            "engine": {
-                "tensor_parallel": 16,
-                "expert_parallel": 16,
-                "attention_data_parallel": 8,
-                "weight_precision": "fp8",
-            },
+            "engine": {"tensor_parallel": 16, "expert_parallel": 16, "attention_data_parallel": 8,
+                       "weight_precision": "fp8"},
             "trainer": {"expert_parallel": 16, "pipeline_parallel": 8, "moe_host_layer_s": 0.0},
         },
     ),
     "fsdp": ("llama-3.1-8b", "b200_sxm", {"trainer": {"backend": "fsdp"}, "cluster": {"num_gpus": 16}}),
     "pinned": ("qwen3-8b", "h100_sxm", {"loop": {"offload_memory": "pinned"}}),
-}
+}  # fmt: skip
 
 
 @lru_cache(maxsize=64)
@@ -77,13 +80,8 @@ def _everything(costs: builders.Costs, mean: float) -> dict[str, np.ndarray]:
 
 
 @settings(max_examples=40)
-@given(
-    st.sampled_from(sorted(SCENARIOS)),
-    st.booleans(),
-    st.sampled_from(builders.RATES),
-    st.sampled_from([0.5, 0.25, 0.9]),
-    st.integers(200, 4000),
-)
+@given(st.sampled_from(sorted(SCENARIOS)), st.booleans(), st.sampled_from(builders.RATES),
+       st.sampled_from([0.5, 0.25, 0.9]), st.integers(200, 4000))  # fmt: skip
 def test_less_of_any_rate_never_speeds_anything_up(name: str, tables: bool, key: str, factor: float, mean: int) -> None:
     before = _everything(_costs(name, tables), mean)
     after = _everything(_costs(name, tables, key, factor), mean)
@@ -91,34 +89,23 @@ def test_less_of_any_rate_never_speeds_anything_up(name: str, tables: bool, key:
         assert (after[what] >= seconds * (1 - 1e-9)).all(), what
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_costs_are_finite_positive_and_consistent(name: str) -> None:
-    costs = _costs(name, True)
-    lengths = np.array([500.0, 700.0, 3000.0])
-    for phase in costs.phases(lengths).values():
-        assert phase.seconds > 0
-        assert sum(part.seconds for part in phase.parts) == pytest.approx(phase.seconds)
-        assert all(0 <= part.measured <= 1 for part in phase.parts)
-    table = costs.iteration
-    assert table.step_s[0] == 0
-    assert (table.step_s[1:] > 0).all()
-    assert np.isfinite(table.attention_s).all()
-    assert (table.attention_s >= 0).all()
-
-
-def test_one_sample_is_accepted_and_optimizer_steps_are_counted() -> None:
+def test_one_sample_is_accepted_the_table_covers_all_and_unknown_ones_are_named() -> None:
     costs = _costs("dense", True)
     assert costs.step(np.array([100.0])).train.seconds > 0
     assert costs.step(np.array([1.0])).logprob.seconds > 0
     several = builders.Costs(builders.scenario(trainer={"global_batch_samples": 64, "recompute": "full"}))
-    updates = [
-        sum(part.seconds for part in each.step(np.full(256, 900.0)).train.parts if part.name == "optimizer")
-        for each in (several, costs)
-    ]
+    updates = [sum(part.seconds for part in each.step(np.full(256, 900.0)).train.parts if part.name == "optimizer")
+               for each in (several, costs)]  # fmt: skip
     assert updates[0] == pytest.approx(4 * updates[1])
+    assert len(costs.iteration.step_s) - 1 >= 256 // 8
+    capped = builders.Costs(builders.scenario(engine={"max_running_sequences": 4}))
+    assert len(capped.iteration.step_s) - 1 == 4
+    profile = load_profile("h100_sxm").model_copy(update={"operator_tables": "h101"})
+    with pytest.raises(InputError, match="h101"):
+        _ = PriceInputs(builders.scenario(hardware=profile)).device
 
 
-def test_log_prob_passes_are_counted() -> None:
+def test_log_prob_passes_are_counted_batches_go_through_one_driver_and_rewards_last_as_they_say() -> None:
     lengths = np.full(256, 1000.0)
     both, policy, none = (
         builders.Costs(
@@ -131,10 +118,7 @@ def test_log_prob_passes_are_counted() -> None:
     assert none.seconds == 0
     swap = sum(part.seconds for part in both.parts if part.name == "reference swap")
     assert both.seconds - swap == pytest.approx(2 * policy.seconds)
-
-
-def test_the_padded_batch_goes_through_one_driver_and_a_serial_reward_lasts_as_it_says() -> None:
-    """Seconds that do not shrink with GPUs: samples x longest sequence x 32, 48 and 60 bytes over the rate."""
+    # Seconds that do not shrink with GPUs: samples x longest sequence x 32, 48 and 60 bytes over the rate.
     lengths, loop = np.full(256, 1000.0), {"driver_bytes_per_s": 1e8}
     plain = builders.Costs(builders.scenario()).step(lengths)
     driven = builders.Costs(builders.scenario(loop=loop, workload={"batch_reward_s": 7.0})).step(lengths)
@@ -144,14 +128,74 @@ def test_the_padded_batch_goes_through_one_driver_and_a_serial_reward_lasts_as_i
     assert driven.data.seconds - plain.data.seconds == pytest.approx(7.0 + positions * 32 / 1e8)
 
 
-def test_table_covers_every_sequence_that_can_run() -> None:
-    costs = _costs("dense", True)
-    assert len(costs.iteration.step_s) - 1 >= 256 // 8
-    capped = builders.Costs(builders.scenario(engine={"max_running_sequences": 4}))
-    assert len(capped.iteration.step_s) - 1 == 4
+# --- mFU, HFU and bandwidth use: counted work against formulas, and shares that move as they must ---------------------
+FEW = ["simulation.replications=1"]
+ROOT = Path(__file__).parents[2]
 
 
-def test_unknown_tables_are_named() -> None:
-    profile = load_profile("h100_sxm").model_copy(update={"operator_tables": "h101"})
-    with pytest.raises(InputError, match="h101"):
-        _ = PriceInputs(builders.scenario(hardware=profile)).device
+def of(name: str, *overrides: str) -> dict[str, object]:
+    answer = rlsim.project(load_scenario(name, [*FEW, *overrides]))
+    return {one.phase: one for one in answer.candidate.efficiency}
+
+
+def test_passed_weights_count_once_adapters_train_none_and_recomputation_and_padding_are_hardware_work() -> None:
+    dense, experts = load_card("llama-3.1-8b"), load_card("qwen3-235b-a22b")
+    assert passed_weights(dense) == pytest.approx(7.50e9, rel=0.01)
+    assert passed_weights(experts) == pytest.approx(22e9, rel=0.05)
+    tied = load_card("qwen3-0.6b")
+    assert tied.tied_embeddings
+    assert passed_weights(tied) == pytest.approx(0.6e9, rel=0.05)
+    tokens = np.full(512, 900.0)
+    plain, full, padded = (update_flops(load_scenario("quickstart", [f"trainer.{key}"]), tokens)
+                           for key in ("recompute=none", "recompute=full", "sequence_packing=false"))  # fmt: skip
+    assert plain.model == plain.hardware == full.model == padded.model
+    assert full.hardware == pytest.approx(4 / 3 * full.model)
+    assert padded.hardware > 4 * padded.model
+    scenario = load_scenario("quickstart", ["trainer.lora_rank=32"])
+    once = forward_flops(scenario.model, tokens)
+    assert update_flops(scenario, tokens).model == pytest.approx(2 * once)
+    alone = load_scenario("quickstart", ["trainer.reference_logprobs=false", "trainer.policy_logprobs=true"])
+    assert logprob_flops(alone, tokens).model == pytest.approx(once)
+
+
+def test_mfu_is_work_over_time_over_peak_and_an_iteration_reads_weights_and_caches() -> None:
+    scenario = load_scenario("quickstart", ["k=0"])
+    memory = engine_memory(scenario).parts
+    alone, many = iteration_bytes(scenario, memory, np.array([1.0, 100.0]), np.array([1000.0, 1000.0]))
+    per_token = 2 * 32 * 8 * 128 * 2
+    assert alone == pytest.approx(memory.weights + 1000 * per_token)
+    assert many == pytest.approx(memory.weights + 100 * 1000 * per_token)
+    experts = load_scenario("qwen235b_512", ["k=0"])
+    few, most = iteration_bytes(
+        experts, engine_memory(experts).parts, np.array([1.0, 4096.0]), np.array([0.0, 0.0])
+    ) / np.array([engine_memory(experts).parts.weights] * 2)
+    assert few < 0.2
+    assert most == pytest.approx(1.0, rel=1e-6)
+    answer = rlsim.project(load_scenario("quickstart", [*FEW, "k=0"]))
+    train = next(one for one in answer.candidate.efficiency if one.phase == "train_s")
+    scenario = load_scenario("quickstart")
+    tokens = train.tokens_per_s_per_gpu * 8 * answer.candidate.phases.train_s.mean
+    assert tokens == pytest.approx(answer.candidate.tokens_per_s_per_gpu.mean * 8 * answer.candidate.step_s.mean)
+    least = 6 * passed_weights(scenario.model) * tokens
+    done = train.mfu * 8 * peak_flops(scenario, True) * answer.candidate.phases.train_s.mean
+    assert least < done < 1.1 * least
+
+
+def test_shares_are_shares_and_measured_runs_stand_beside() -> None:
+    for name in ("quickstart", "qwen235b_512", "qwen8b_async_lag1", "verl_dapo_7b"):
+        for one in of(name).values():
+            assert 0 < one.mfu <= one.hfu < 1  # type: ignore[attr-defined]
+            assert one.bandwidth_use is None or 0 < one.bandwidth_use < 1  # type: ignore[attr-defined]
+    plain, drafted = of("quickstart", "k=0")["generation_s"], of("quickstart")["generation_s"]
+    assert drafted.tokens_per_s_per_gpu > plain.tokens_per_s_per_gpu  # type: ignore[attr-defined]
+    assert drafted.hfu / drafted.mfu > 1.2  # type: ignore[attr-defined]
+    assert plain.hfu == pytest.approx(plain.mfu, rel=0.02)  # type: ignore[attr-defined]
+    written = efficiency_table()
+    assert written == (ROOT / "calibration" / "efficiency.csv").read_text()
+    found = measured_beside(load_scenario("quickstart"))
+    assert {one.device for one in found} == {"h100_sxm"}
+    assert {one.model for one in found if one.phase == "train"} == {"Llama-3.1-8B"}
+    assert {one.model for one in found if one.phase == "decode"} == {"any"}
+    assert all(0 < one.median <= one.best <= 1.05 for one in found)
+    told = render(rlsim.project(load_scenario("quickstart", FEW)))
+    assert "train MFU 41 %, at best 41 % (Llama-3.1-8B, bf16, 3)" in " ".join(told.split())

@@ -48,7 +48,7 @@ def test_flop_of_a_windowed_prompt_are_those_of_its_pairs(prompt: int, window: i
     assert count * length == pytest.approx(prompt)
 
 
-def test_without_tables_prefill_takes_the_flop_of_both_kinds() -> None:
+def test_windowed_layers_count_by_kind_in_prefill_training_decode_and_cache() -> None:
     """Compute-bound prompts: half of the layers W p - W^2 / 2 pairs, the other half p^2 / 2."""
     operators = builders.operators(builders.without_tables("h100_sxm"))
     p, w = 65_536.0, 16_384
@@ -56,9 +56,16 @@ def test_without_tables_prefill_takes_the_flop_of_both_kinds() -> None:
     pairs = 0.5 * (p * w - w**2 / 2) + 0.5 * p**2 / 2
     expected = operators.attention_compute_s(np.array([4 * 64 * 64 * pairs]))
     assert found.seconds == pytest.approx(expected)
-
-
-def test_decode_reads_no_more_than_the_window_in_windowed_layers() -> None:
+    # The trainer's layer is the mean of both kinds; the backward pass follows it.
+    batch = MicroBatches(count=8, tokens=8192.0, sum_squared=8192.0**2, steps=1)
+    seconds = {}
+    for window, count in ((None, 0), (128, 12), (128, 24)):
+        given = _scenario(_card(window, count))
+        layers = TrainingLayers(given.model, given.trainer, device_of(given.hardware, "vllm"), builders.PLAIN_TRAINING)
+        device = layers.layer(batch, moe_layer=True).device
+        seconds[count] = next(part.seconds for part in device if part.name == "attention")
+    assert seconds[12] == pytest.approx((seconds[0] + seconds[24]) / 2)
+    assert seconds[24] < 0.3 * seconds[0]
     layers = builders.layers(_scenario(GPT))
     plain = builders.layers(_scenario(_card(None)))
     n, context = np.array([8.0, 64.0]), np.array([4000.0, 4000.0])
@@ -66,6 +73,13 @@ def test_decode_reads_no_more_than_the_window_in_windowed_layers() -> None:
     long, short = (plain.cached_attention(n, c, 1).seconds for c in (context, np.full(2, 128.0)))
     assert windowed == pytest.approx((long + short) / 2)
     assert np.all(short < long)
+    # 24 layers x 2 x 8 KV heads x 64 x 2 bytes; of a sequence of half of 4,096 tokens 12 of them keep 128.
+    per_layer = 2 * 8 * 64 * 2
+    plain, windowed = (_scenario(card, engine={"kv_precision": "bf16"}) for card in (_card(None), GPT))
+    assert kv_bytes_per_gpu_token(plain) == 24 * per_layer
+    assert kv_bytes_per_gpu_token(windowed) == pytest.approx((12 + 12 * 128 / 2048) * per_layer)
+    room = engine_memory(plain).kv_capacity_tokens * 24
+    assert engine_memory(windowed).kv_capacity_tokens == pytest.approx(room / 12.75)
 
 
 @pytest.mark.parametrize("queries", [1, 4])
@@ -82,30 +96,7 @@ def test_a_window_as_long_as_the_context_changes_nothing(hardware: str, queries:
     assert _exactly(*times)
 
 
-def test_cache_of_windowed_layers_by_hand() -> None:
-    """24 layers x 2 x 8 KV heads x 64 x 2 bytes; of a sequence of half of 4,096 tokens 12 of them keep 128."""
-    per_layer = 2 * 8 * 64 * 2
-    plain, windowed = (_scenario(card, engine={"kv_precision": "bf16"}) for card in (_card(None), GPT))
-    assert kv_bytes_per_gpu_token(plain) == 24 * per_layer
-    assert kv_bytes_per_gpu_token(windowed) == pytest.approx((12 + 12 * 128 / 2048) * per_layer)
-    room = engine_memory(plain).kv_capacity_tokens * 24
-    assert engine_memory(windowed).kv_capacity_tokens == pytest.approx(room / 12.75)
-
-
-def test_windowed_layers_shorten_the_attention_of_training() -> None:
-    """The trainer's layer is the mean of both kinds; the backward pass follows it."""
-    batch = MicroBatches(count=8, tokens=8192.0, sum_squared=8192.0**2, steps=1)
-    seconds = {}
-    for window, count in ((None, 0), (128, 12), (128, 24)):
-        given = _scenario(_card(window, count))
-        layers = TrainingLayers(given.model, given.trainer, device_of(given.hardware, "vllm"), builders.PLAIN_TRAINING)
-        device = layers.layer(batch, moe_layer=True).device
-        seconds[count] = next(part.seconds for part in device if part.name == "attention")
-    assert seconds[12] == pytest.approx((seconds[0] + seconds[24]) / 2)
-    assert seconds[24] < 0.3 * seconds[0]
-
-
-def test_a_windowed_prompt_was_not_measured() -> None:
+def test_windowed_prompts_stay_close_to_a_measured_shape_and_were_not_measured() -> None:
     operators = builders.operators(_scenario(GPT).hardware)
     long = np.array([8192.0])
     alone, all_windowed = (
@@ -116,25 +107,16 @@ def test_a_windowed_prompt_was_not_measured() -> None:
     half = operators.prefill_attention(GPT, 1, np.ones(1), long)
     share = alone.seconds / (alone.seconds + all_windowed.seconds)
     assert half.measured == pytest.approx(alone.measured * share)
-
-
-def test_the_mean_layer_weighs_each_kind_by_its_layers() -> None:
     fast, slow = modelled(np.array([1.0, 3.0]), "memory"), modelled(np.array([5.0, 3.0]), "compute")
     mean = mean_layer([(3, fast), (1, slow)])
     assert mean.seconds.tolist() == [2.0, 3.0]
     assert mean.bound == "memory"
     assert mean_layer([(1, fast), (3, slow)]).bound == "compute"
-
-
-def test_windowed_decode_of_a_measured_shape_stays_close_to_its_measurement() -> None:
-    """vLLM 0.24 on a GB200, 64 heads, 8 KV heads of 64, window 128 at 4,096 tokens (aiconfigurator-core 0.12)."""
+    # vLLM 0.24 on a GB200, 64 heads, 8 KV heads of 64, window 128 at 4,096 tokens (aiconfigurator-core 0.12).
     layers = builders.layers(_scenario(_card(128, 24), "gb200_nvl72", engine={"kv_precision": "bf16"}))
     found = layers.cached_attention(np.array([1.0, 16.0, 64.0]), np.array([4096.0]), 1).seconds / 24
     assert found == pytest.approx([9.1e-6, 11.0e-6, 13.2e-6], rel=0.1)
-
-
-def test_windowed_prefill_of_a_measured_shape_stays_close_to_its_measurement() -> None:
-    """The same shape, one prompt of 2,048, 4,096 and 8,192 tokens: 41.8, 69.6 and 139.6 us."""
+    # The same shape, one prompt of 2,048, 4,096 and 8,192 tokens: 41.8, 69.6 and 139.6 us.
     operators = builders.operators(_scenario(GPT, "gb200_nvl72").hardware)
     prompts = np.array([2048.0, 4096.0, 8192.0])
     found = operators.prefill_attention(_card(128, 24), 1, np.ones(3), prompts).seconds
@@ -163,16 +145,13 @@ def test_whole_prompts_take_what_the_measured_block_took(prompts: int) -> None:
     assert prefill([prompts * 2048.0], 2048.0) == pytest.approx([float(measured.seconds)])
 
 
-def test_parts_of_a_prompt_compute_their_attention_to_what_came_before() -> None:
+def test_parts_of_a_prompt_compute_their_attention_to_what_came_before_where_a_block_was_measured() -> None:
     """A quarter at a time: the block on 2,048 tokens, and on average 3,072 earlier tokens for each of them."""
     alone, part = prefill([2048.0], 2048.0)[0], prefill([2048.0], 8192.0)[0]
     operators = Operators(PROFILE, TABLES)
     flops = 4 * 2048 * 3072 * 16 * (CARD.head_dim + 128) / 2
     assert part - alone == pytest.approx(float(operators.attention_compute_s(np.array(flops))))
     assert prefill([8192.0], 8192.0)[0] == pytest.approx(4 * part, rel=0.25)
-
-
-def test_without_a_measured_block_its_parts_are_priced() -> None:
     assert LatentBlock(Operators(PROFILE, None), CARD, 8, "bf16", "bf16").prefill(np.array([64.0]), 64.0) is None
 
 

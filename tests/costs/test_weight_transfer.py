@@ -30,7 +30,7 @@ def _split(model: str = "qwen3-8b", **sections: Any) -> Scenario:
     return builders.scenario(model, cluster={"num_gpus": 16, "generation_gpus": 8, "training_gpus": 8}, **sections)
 
 
-def test_offload_copies_of_a_colocated_step_by_hand() -> None:
+def test_offload_copies_by_hand_and_split_clusters_pay_the_transfer_alone() -> None:
     """8 data-parallel ranks: Adam state of an eighth, weights whole, out to new pageable memory and in from it."""
     given = builders.scenario()
     parameters = parameter_counts(given.model).total
@@ -44,36 +44,35 @@ def test_offload_copies_of_a_colocated_step_by_hand() -> None:
     assert parts["engine sleep"] == parts["engine wake"] == pytest.approx(sharded / (64e9 * V.host_link_share))
     assert parts["sleep and wake calls"] == V.sleep_wake_s
     assert _movement(given).reference_swap_s() == pytest.approx(4 * sharded / (64e9 * LINK_EFFICIENCY))
-
-
-def test_the_transfer_is_part_of_preparing() -> None:
     transfers = _movement(builders.scenario())
     prepare, transfer = transfers.prepare(), transfers.transfer()
     assert prepare.seconds > transfer.seconds
     assert prepare.parts[: len(transfer.parts)] == transfer.parts
-
-
-def test_a_split_cluster_or_no_offload_pays_the_transfer_alone() -> None:
     for given in (_split(), builders.scenario(trainer={"offload": False})):
         transfers = _movement(given)
         assert transfers.prepare().seconds == transfers.transfer().seconds
 
 
-def test_a_stated_bandwidth_replaces_that_of_the_links() -> None:
+def test_a_stated_bandwidth_replaces_that_of_links_and_auto_chooses_by_pools() -> None:
     plain = _movement(_split()).transfer()
     stated = _movement(_split(loop={"refit_bandwidth_bytes_per_s": 5e9})).transfer()
     assert stated.parts[0].seconds == pytest.approx(2 * parameter_counts(_split().model).total / 5e9)
     assert stated.parts[0].source == "assumed"
     assert stated.parts[1:] == plain.parts[1:]
     assert stated.seconds > plain.seconds
-
-
-def test_auto_hands_over_on_shared_gpus_and_broadcasts_between_pools() -> None:
     assert (job_of(builders.scenario()).method, job_of(_split()).method) == ("cuda_ipc", "nccl_broadcast")
     assert job_of(_split(loop={"refit_method": "rdma"})).method == "rdma"
 
+    def gathering(given: Scenario) -> float:
+        return sum(
+            part.seconds for part in _movement(given).transfer().parts if part.name == "gathering of full tensors"
+        )
 
-def test_the_job_of_a_scenario_by_hand() -> None:
+    assert gathering(builders.scenario()) == 0
+    assert gathering(builders.scenario(trainer={"tensor_parallel": 2})) > 0
+
+
+def test_the_job_of_a_scenario_by_hand_whose_layout_keeps_every_parameter() -> None:
     """30B with FP8 in the engine: BF16 travels and is quantised tensor by tensor, or FP8 travels as it is."""
     shape: dict[str, Any] = {"engine": {"weight_precision": "fp8", "tensor_parallel": 4}}
     layout = {"trainer": {"expert_parallel": 4, "pipeline_parallel": 2}}
@@ -89,55 +88,7 @@ def test_the_job_of_a_scenario_by_hand() -> None:
     fsdp = job_of(_split(trainer={"backend": "fsdp"}, loop={"refit_onload": True}))
     assert (fsdp.sender.copy_gpus, fsdp.sender.fsdp) == (8, True)
     assert fsdp.sender.onload_bytes == pytest.approx(4 * parameter_counts(_split().model).total / 8)
-
-
-def test_a_model_held_whole_by_every_trainer_gathers_nothing() -> None:
-    def gathering(given: Scenario) -> float:
-        return sum(
-            part.seconds for part in _movement(given).transfer().parts if part.name == "gathering of full tensors"
-        )
-
-    assert gathering(builders.scenario()) == 0
-    assert gathering(builders.scenario(trainer={"tensor_parallel": 2})) > 0
-
-
-DEEPSEEK: dict[str, Any] = {
-    "cluster": {"num_gpus": 288, "generation_gpus": 32, "training_gpus": 256},
-    "engine": {"tensor_parallel": 32},
-    "trainer": {"expert_parallel": 16, "pipeline_parallel": 16},
-}
-VERL_30B: dict[str, Any] = {
-    "cluster": {"num_gpus": 16, "generation_gpus": 8, "training_gpus": 8},
-    "trainer": {"backend": "fsdp", "expert_parallel": 8},
-}
-
-
-@pytest.mark.parametrize(
-    ("model", "shape", "loop", "measured_s"),
-    [
-        # NVIDIA-NeMo/RL docs/guides/checkpoint-engine-refit.md at 7ea279abf: asynchronous engine.
-        ("deepseek-v3", DEEPSEEK, {"refit_method": "nccl_broadcast"}, 14.21),
-        ("deepseek-v3", DEEPSEEK, {"refit_method": "rdma"}, 9.25),
-        ("deepseek-v3", DEEPSEEK, {"refit_method": "rdma", "refit_full_experts": True}, 36.8),
-        # verl docs/advance/delta_weight_sync.md at 1dda039b9.
-        ("qwen3-30b-a3b", VERL_30B, {"refit_method": "nccl_broadcast", "refit_framework": "verl"}, 32.2),
-        (
-            "qwen3-30b-a3b",
-            VERL_30B,
-            {"refit_method": "delta_sharded", "refit_framework": "verl", "refit_changed_share": 0.00035},
-            7.1,
-        ),
-    ],
-)
-def test_published_transfers(model: str, shape: dict[str, Any], loop: dict[str, Any], measured_s: float) -> None:
-    given = builders.scenario(model, loop=loop, **shape)
-    fitted = overheads_of(given, fitted_of(given))
-    found = WeightTransfer(given, builders.fabric(given.hardware), fitted).transfer().seconds
-    assert found == pytest.approx(measured_s, rel=0.25)
-
-
-def test_layout_keeps_every_parameter() -> None:
-    """Summed over the ranks of one model copy, dense and expert shards give the whole model."""
+    # Summed over the ranks of one model copy, dense and expert shards give the whole model.
     given = builders.scenario("qwen3-30b-a3b", cluster={"num_gpus": 32},
                               trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 8})  # fmt: skip
     layout = train_layout(given.trainer, given.model, 32)
@@ -145,3 +96,27 @@ def test_layout_keeps_every_parameter() -> None:
     assert layout.data_parallel == 8
     assert layout.dense_parameters * 4 + layout.expert_parameters * 16 == pytest.approx(total)
     assert layout.optimizer_parameters * 32 == pytest.approx(total)
+
+
+DEEPSEEK: dict[str, Any] = {"cluster": {"num_gpus": 288, "generation_gpus": 32, "training_gpus": 256},
+                            "engine": {"tensor_parallel": 32},
+                            "trainer": {"expert_parallel": 16, "pipeline_parallel": 16}}  # fmt: skip
+VERL_30B: dict[str, Any] = {"cluster": {"num_gpus": 16, "generation_gpus": 8, "training_gpus": 8},
+                            "trainer": {"backend": "fsdp", "expert_parallel": 8}}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "shape", "loop", "measured_s"), [
+    # NVIDIA-NeMo/RL docs/guides/checkpoint-engine-refit.md at 7ea279abf: asynchronous engine.
+    ("deepseek-v3", DEEPSEEK, {"refit_method": "nccl_broadcast"}, 14.21),
+    ("deepseek-v3", DEEPSEEK, {"refit_method": "rdma"}, 9.25),
+    ("deepseek-v3", DEEPSEEK, {"refit_method": "rdma", "refit_full_experts": True}, 36.8),
+    # verl docs/advance/delta_weight_sync.md at 1dda039b9.
+    ("qwen3-30b-a3b", VERL_30B, {"refit_method": "nccl_broadcast", "refit_framework": "verl"}, 32.2),
+    ("qwen3-30b-a3b", VERL_30B,
+     {"refit_method": "delta_sharded", "refit_framework": "verl", "refit_changed_share": 0.00035}, 7.1),
+])  # fmt: skip
+def test_published_transfers(model: str, shape: dict[str, Any], loop: dict[str, Any], measured_s: float) -> None:
+    given = builders.scenario(model, loop=loop, **shape)
+    fitted = overheads_of(given, fitted_of(given))
+    found = WeightTransfer(given, builders.fabric(given.hardware), fitted).transfer().seconds
+    assert found == pytest.approx(measured_s, rel=0.25)

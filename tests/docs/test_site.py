@@ -2,6 +2,9 @@
 
 import csv
 import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -41,9 +44,7 @@ def test_links_that_leave_the_documentation_become_names(script) -> None:
     assert told == "readme (`README.md`), [model](../model.md), [gone](../../GONE.md)"
 
 
-def test_the_benchmark_scores_predictions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_benchmark_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = re.search(r"```python\n(.*?)```", (DOCS / "benchmark.md").read_text(), re.S)
     published = tmp_path / "calibration" / "published"
     published.mkdir(parents=True)
@@ -59,3 +60,101 @@ def test_the_benchmark_scores_predictions(
     monkeypatch.chdir(tmp_path)
     exec(compile(found[1], "benchmark.md", "exec"), {})
     assert "10 of 68 steps: median 4.5%, p90 8.0% coverage 90%" in capsys.readouterr().out
+
+
+# --- every command in a fenced block of the documentation runs as it stands there -------------------------------------
+Run = Callable[..., tuple[int, str, str]]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```", re.M | re.S)
+TAKES_WORDS = ("project", "plan", "sensitivity", "compare", "blame")
+MOST_STEPS = "20"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. mark: the comment before it; commands: its lines that begin with rlsim, or $ rlsim."""
+
+    mark: str
+    language: str
+    body: str
+
+    @property
+    def commands(self) -> list[str]:
+        joined = self.body.replace("\\\n", " ")
+        found = [re.sub(r"^\$ ", "", line) for line in joined.splitlines()]
+        return [line.removeprefix("rlsim ") for line in found if line.startswith("rlsim ")]
+
+    @property
+    def exit_code(self) -> int:
+        found = re.match(r"exits (\d)", self.mark)
+        return int(found[1]) if found else 0
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    for found in FENCE.finditer(page.read_text()):
+        yield Block(found["mark"] or "", found["language"], found["body"])
+
+
+def left_out(block: Block) -> str:
+    if block.mark.startswith("not run"):
+        return block.mark.partition(": ")[2]
+    return ""
+
+
+def small(command: str) -> list[str]:
+    words = shlex.split(command, comments=True)
+    if words[0] in TAKES_WORDS:
+        words.append("simulation.replications=1")
+    if words[0] == "sweep":
+        words += ["--replications", "1", "--jobs", "1"]
+    if words[0] in ("plan", "sensitivity"):
+        words += ["--jobs", "1"]
+    if words[0] == "run":
+        words[words.index("--steps") + 1] = MOST_STEPS
+    return words
+
+
+WITH_COMMANDS = [page for page in PAGES if any(block.commands for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=[str(page.relative_to(ROOT)) for page in WITH_COMMANDS])
+def test_the_commands_of_a_page_run(page: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page):
+        name = re.match(r"# (\S+\.yaml)\n", block.body)
+        if block.language == "yaml" and name:
+            Path(name[1]).write_text(block.body)
+        for command in block.commands:
+            if not left_out(block):
+                code, _, err = run(*small(command))
+                assert code == block.exit_code, f"{command}: {err}"
+
+
+def test_what_is_not_run_has_a_known_reason() -> None:
+    with_commands = [block for page in WITH_COMMANDS for block in blocks(page) if block.commands]
+    assert {left_out(block) for block in with_commands} == {
+        *("", "56 cells of 512 GPUs", "needs your configuration", "needs your trace", "needs your log"),
+        *("needs your table", "takes minutes", "takes minutes and needs tables of others"),
+        *("needs your tables or a GPU", "needs a GPU and PyTorch", "needs what a GPU measured"),
+        *("needs PyTorch, takes minutes", "needs the folder of the step before", "it serves until it ends"),
+    }
+    assert all(any(block.commands for block in blocks(page)) for page in (ROOT / "docs" / "howto").glob("*.md"))
+
+
+def test_commands_within_the_lines_of_the_readme_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    readme = ROOT / "README.md"
+    lines = [line for block in blocks(readme) for line in block.body.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", readme.read_text()))
+    given = {found[1] for line in lines if (found := re.search(r"(?:^|[ /])rlsim ([a-z].*)", line))}
+    assert len(given) >= 10
+    for command in sorted(given):
+        whole = " " in command and not re.search(r"\b[A-Z]{3,}\b", command)
+        code, _, err = run(*(small(command) if whole else [command.split()[0], "--help"]))
+        assert code == 0, f"{command}: {err}"
+
+
+def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (body,) = [block.body for block in blocks(ROOT / "README.md") if block.language == "python"]
+    exec(compile(body, "README.md", "exec"), {})
+    assert capsys.readouterr().out

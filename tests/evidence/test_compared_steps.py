@@ -21,84 +21,57 @@ KEYS = STEP_KEYS | {"group", "measured", "predicted", "unit", "low", "high", "re
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Validation:
-    rows = [
-        row(id="first", generation_s="10", logprob_s="2", train_s="4", refit_s="3"),
-        row(id="twin"),
-        row(id="first", avg_seq_len="300"),
-        row(id="negative", total_step_time_s="-4"),
-        row(id="zero", total_step_time_s="0"),
-        row(id="text", total_step_time_s="about 20"),
-        row(id="", avg_seq_len=""),
-        row(id="=HYPERLINK(1)"),
-        row(id="too-big", model="DeepSeek-V3"),
-        row(id="phase", generation_s="nan"),
-        row(id="async", on_off_policy="async lag 1", refit_s="1", exposed_generation_s="2"),
-    ]
+    rows = [row(id="first", generation_s="10", logprob_s="2", train_s="4", refit_s="3"), row(id="twin"),
+            row(id="first", avg_seq_len="300"), row(id="negative", total_step_time_s="-4"),
+            row(id="zero", total_step_time_s="0"), row(id="text", total_step_time_s="about 20"),
+            row(id="", avg_seq_len=""), row(id="=HYPERLINK(1)"), row(id="too-big", model="DeepSeek-V3"),
+            row(id="phase", generation_s="nan"),
+            row(id="async", on_off_policy="async lag 1", refit_s="1", exposed_generation_s="2")]  # fmt: skip
     return validate(write(tmp_path_factory.mktemp("tables") / "mixed.csv", rows))
 
 
 def test_every_row_is_answered_in_order_or_skipped_with_its_reason(mixed: Validation) -> None:
-    wanted = {
-        "first": "",
-        "twin": "",
-        "first again": "appears before, in line 2",
-        "negative": "total_step_time_s must be finite and not negative",
-        "zero": "total_step_time_s must be above 0",
-        "text": "total_step_time_s is not a number",
-        "line 8": "id is not given",
-        "=HYPERLINK(1)": "",
-        "too-big": "infeasible",
-        "phase": "generation_s must be finite",
-        "async": "",
-    }
+    wanted = {"first": "", "twin": "", "first again": "appears before, in line 2",
+              "negative": "total_step_time_s must be finite and not negative",
+              "zero": "total_step_time_s must be above 0", "text": "total_step_time_s is not a number",
+              "line 8": "id is not given", "=HYPERLINK(1)": "", "too-big": "infeasible",
+              "phase": "generation_s must be finite", "async": ""}  # fmt: skip
     for found, (name, reason) in zip(mixed.rows, wanted.items(), strict=True):
         assert found.id == name.removesuffix(" again")
         assert reason in (found.skipped or "") and bool(found.skipped) == bool(reason)
     assert (mixed.skipped, len(mixed.scored)) == (7, 4)
 
 
-def test_contract_form(mixed: Validation) -> None:
+def test_contract_form_with_published_phases_beside_ours(mixed: Validation) -> None:
     document = json.loads(mixed.to_json())
     steps = {"rows", "median_abs_error_pct", "p90_abs_error_pct", "interval_coverage", "skipped"}
     assert set(document) == {*steps, "kind", "score", "groups"}
     for entry in document["rows"]:
         assert set(entry) == KEYS
         assert [entry[name] for name in ("measured", "predicted", "low", "high", "unit", "reason")] == [
-            *(entry[name] for name in ("measured_s", "predicted_s", "low_s", "high_s")),
-            "s",
-            entry["skipped"],
-        ]
+            *(entry[name] for name in ("measured_s", "predicted_s", "low_s", "high_s")), "s", entry["skipped"],
+        ]  # fmt: skip
         if entry["skipped"] is None:
             assert entry["low_s"] <= entry["predicted_s"] <= entry["high_s"]
             assert entry["error_pct"] == pytest.approx(100 * (entry["predicted_s"] / entry["measured_s"] - 1), rel=1e-6)
             assert entry["covered"] == (entry["low_s"] <= entry["measured_s"] <= entry["high_s"])
             assert set(entry["phases"]) == set(PHASES)
-
-
-def test_published_phases_stand_beside_ours(mixed: Validation) -> None:
     phases, asynchronous = mixed.rows[0].phases, mixed.rows[10].phases
     assert {name: p.measured for name, p in phases.items() if p.measured is not None} == {
-        "generation_s": 10.0,
-        "logprob_s": 2.0,
-        "train_s": 4.0,
-        "prepare_s": 3.0,
-        "exposed_generation_s": 10.0,
-    }
+        "generation_s": 10.0, "logprob_s": 2.0, "train_s": 4.0, "prepare_s": 3.0, "exposed_generation_s": 10.0,
+    }  # fmt: skip
     assert (asynchronous["refit_s"].measured, asynchronous["prepare_s"].measured) == (1.0, None)
     assert asynchronous["exposed_generation_s"].measured == 2.0
     synchronous = sum(phases[n].predicted for n in ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s"))
     assert synchronous == pytest.approx(mixed.rows[0].predicted, rel=1e-6)
 
 
-def test_cells_run_in_no_spreadsheet(mixed: Validation) -> None:
+def test_cells_run_in_no_spreadsheet_and_escape_sequences_never_reach_the_terminal(mixed: Validation) -> None:
     lines = list(csv.DictReader(rows_csv(mixed).splitlines()))
     assert [line["id"] for line in lines][7] == "'=HYPERLINK(1)"
     assert lines[0]["measured_generation_s"] == "10" and lines[2]["predicted_s"] == ""
     odd = ComparedRow(id="-2+3", group="\t=1", measured=-1.5)
     assert "'-2+3,'\t=1,-1.5" in rows_csv(Validation.of("training", (odd,)))
-
-
-def test_escape_sequences_in_names_never_reach_the_terminal() -> None:
     phases = {"train_s": PhaseError(predicted=1.0, measured=2.0)}
     values = {"measured": 10.0, "predicted": 11.0, "low": 9.0, "high": 12.0}
     evil = ComparedRow(id="\x1b[31mred\nline", group="m\x1b[1m", **values, phases=phases)

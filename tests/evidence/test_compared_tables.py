@@ -36,14 +36,10 @@ TABLES = {
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_a_table_is_recognised_by_its_columns(kind: Kind, tmp_path: Path) -> None:
+def test_a_table_is_recognised_by_its_columns_and_every_row_answered_in_one_form(kind: Kind, tmp_path: Path) -> None:
     assert kind_of(write(tmp_path / "t.csv", [TABLES[kind]])) is kind
     columns = dict.fromkeys([*reversed(TABLES[kind]), "notes"], "")
     assert kind_of(write(tmp_path / "t.csv", [columns])) is kind
-
-
-@pytest.mark.parametrize("kind", list(Kind))
-def test_every_row_is_answered_in_one_form(kind: Kind, tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", [TABLES[kind], {**TABLES[kind], "id": "b", "model": "unknown"}])
     found = validate_table(table, replications=1)
     document = json.loads(found.to_json())
@@ -65,7 +61,12 @@ def test_every_row_is_answered_in_one_form(kind: Kind, tmp_path: Path) -> None:
     assert Validation.model_validate(document).to_json() == found.to_json()
 
 
-def test_a_table_of_no_kind_is_told_the_nearest_and_what_it_lacks(tmp_path: Path) -> None:
+def test_a_stated_kind_wins_and_a_table_of_none_is_told_the_nearest_and_what_it_lacks(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", [{**ROW, **TABLES[Kind.CURVES]}])
+    assert [validate_table(table, kind, replications=1).kind for kind in ("curves", "steps")] == ["curves", "steps"]
+    with pytest.raises(InputError, match="kind must be one of steps, iterations"):
+        validate_table(table, "epochs")
+
     def kind(names: list[str]) -> Kind:
         return kind_of(write(tmp_path / "t.csv", [dict.fromkeys(names, "")]))
 
@@ -79,13 +80,6 @@ def test_a_table_of_no_kind_is_told_the_nearest_and_what_it_lacks(tmp_path: Path
     (tmp_path / "t.csv").write_text(",".join(TABLES[Kind.CURVES]) + "\n")
     with pytest.raises(InputError, match="has a header but no rows"):
         validate_table(tmp_path / "t.csv")
-
-
-def test_a_stated_kind_wins_over_the_columns(tmp_path: Path) -> None:
-    table = write(tmp_path / "t.csv", [{**ROW, **TABLES[Kind.CURVES]}])
-    assert [validate_table(table, kind, replications=1).kind for kind in ("curves", "steps")] == ["curves", "steps"]
-    with pytest.raises(InputError, match="kind must be one of steps, iterations"):
-        validate_table(table, "epochs")
 
 
 def test_bias_and_errors_are_shares_of_the_measured_values() -> None:

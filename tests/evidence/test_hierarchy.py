@@ -35,7 +35,7 @@ def made_up(seed: int = 0, groups: int = GROUPS) -> list[Evidence]:
     return rows
 
 
-def test_terms_and_spreads_are_found_again() -> None:
+def test_terms_and_spreads_are_found_again_devices_and_phases_bounded() -> None:
     design = Design.of(made_up(), TERMS)
     spreads, weights = fit_spreads(design)
     found = solve(design, spreads, weights)
@@ -43,9 +43,16 @@ def test_terms_and_spreads_are_found_again() -> None:
     # Scales of Student's t that fit normal deviations best lie below theirs, by some 10 % with 6 degrees, 22 % with 3.
     assert spreads.families["trainer with model"] == pytest.approx(0.9 * SPREAD, rel=0.25)
     assert spreads.errors["training"] == pytest.approx(0.78 * ERROR, rel=0.25)
+    rows = [replace(row, groups={"trainer on device: " + row.id.split("-")[0]: 1.0}) for row in made_up()]
+    spreads, _ = fit_spreads(Design.of(rows, TERMS))
+    assert spreads.families["trainer on device"] == MOST_SPREAD["trainer on device"] == 0.03
+    kinds = ("logprob", "train", "training")
+    rows = [replace(row, kind=kinds[number % 3]) for number, row in enumerate(made_up())]
+    errors = fit_spreads(Design.of(rows, TERMS))[0].errors
+    assert errors["logprob"] == errors["train"] == errors["refit"] == errors["generation"] != errors["training"]
 
 
-def test_what_is_held_stays_and_the_others_make_the_best_of_it() -> None:
+def test_what_is_held_stays_and_gross_mistakes_move_nothing() -> None:
     design = Design.of(made_up(), TERMS)
     spreads, weights = fit_spreads(design)
     held = np.full(len(design.columns), np.nan)
@@ -59,9 +66,6 @@ def test_what_is_held_stays_and_the_others_make_the_best_of_it() -> None:
     alone = solve(rest, spreads, Weights(weights.rows, weights.columns[1:]))
     assert found.mean[0] == 0.1
     assert found.mean[1:] == pytest.approx(alone.mean)
-
-
-def test_a_mean_ends_on_its_bound_and_none_beyond() -> None:
     design = Design.of(made_up(), TERMS)
     spreads, weights = fit_spreads(design)
     held = np.full(len(design.columns), np.nan)
@@ -71,32 +75,6 @@ def test_a_mean_ends_on_its_bound_and_none_beyond() -> None:
     assert found.mean == pytest.approx(solve(design, spreads, weights, held=held).mean)
     loose = solve(replace(design, bounds=np.array((low - 1.0, high))), spreads, weights)
     assert loose.mean == pytest.approx(solve(design, spreads, weights).mean)
-
-
-def test_a_device_deviates_little_whatever_its_rows_say() -> None:
-    rows = [replace(row, groups={"trainer on device: " + row.id.split("-")[0]: 1.0}) for row in made_up()]
-    spreads, _ = fit_spreads(Design.of(rows, TERMS))
-    assert spreads.families["trainer on device"] == MOST_SPREAD["trainer on device"] == 0.03
-
-
-def test_phases_share_one_scale_of_error() -> None:
-    kinds = ("logprob", "train", "training")
-    rows = [replace(row, kind=kinds[number % 3]) for number, row in enumerate(made_up())]
-    errors = fit_spreads(Design.of(rows, TERMS))[0].errors
-    assert errors["logprob"] == errors["train"] == errors["refit"] == errors["generation"] != errors["training"]
-
-
-def test_a_transfer_that_two_tables_tell_counts_once() -> None:
-    about = {"model": "Llama-3.1-8B", "device": "H100", MEASURED_S: 5.0}
-    table = Evidence("transfer", "of a table", 0.1, {}, {}, about)
-    phase = Evidence("refit", "of a step", 0.2, {}, {}, {**about, "device": "h100_sxm"})
-    others = [replace(phase, about={**phase.about, key: value}) for key, value in (("model", "m"), (MEASURED_S, 5.5))]
-    train = replace(phase, kind="train")
-    assert counted_once([table, phase, *others, train]) == [table, *others, train]
-    assert counted_once([phase]) == [phase]
-
-
-def test_a_gross_mistake_of_one_row_moves_nothing() -> None:
     rows = made_up()
     wrong = [replace(row, surprise=row.surprise + 3.0) if row.id == "0-0" else row for row in rows]
     found = []
@@ -104,6 +82,13 @@ def test_a_gross_mistake_of_one_row_moves_nothing() -> None:
         design = Design.of(one, TERMS)
         found.append(solve(design, *fit_spreads(design)).mean)
     assert found[0] == pytest.approx(found[1], abs=0.02)
+    about = {"model": "Llama-3.1-8B", "device": "H100", MEASURED_S: 5.0}
+    table = Evidence("transfer", "of a table", 0.1, {}, {}, about)
+    phase = Evidence("refit", "of a step", 0.2, {}, {}, {**about, "device": "h100_sxm"})
+    others = [replace(phase, about={**phase.about, key: value}) for key, value in (("model", "m"), (MEASURED_S, 5.5))]
+    train = replace(phase, kind="train")
+    assert counted_once([table, phase, *others, train]) == [table, *others, train]
+    assert counted_once([phase]) == [phase]
 
 
 def test_left_out_groups_lie_in_their_intervals_as_often_as_these_say() -> None:
@@ -133,7 +118,7 @@ def test_new_members_get_the_scale_at_which_left_out_intervals_hold(taken: float
     assert found.families == known.families
 
 
-def test_a_group_that_is_left_out_does_not_tell_of_itself() -> None:
+def test_a_left_out_group_tells_nothing_of_itself_and_rows_on_top_of_a_posterior_give_that_of_all() -> None:
     rows = made_up()
     far = [replace(row, surprise=row.surprise + 2.0) if row.about["model"] == "m3" else row for row in rows]
     names = np.array(["m3" if row.about["model"] == "m3" else "" for row in rows])
@@ -143,9 +128,6 @@ def test_a_group_that_is_left_out_does_not_tell_of_itself() -> None:
         spreads = Spreads({"trainer with model": SPREAD}, {"training": ERROR})
         found.append(left_out_draws(Fit(one, design, spreads, Weights.even(design)), names)[names == "m3"])
     assert np.array_equal(*found)
-
-
-def test_rows_on_top_of_a_posterior_give_that_of_all_rows() -> None:
     rows = made_up()
     design = Design.of(rows, TERMS)
     spreads, degrees = Spreads({"trainer with model": SPREAD}, {"training": ERROR}), (1e9, 1e9)

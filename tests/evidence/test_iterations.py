@@ -40,7 +40,7 @@ def validated(tmp_path: Path, *rows: dict[str, str], seed: int = 0) -> Validatio
     return validate_table(write(tmp_path / "t.csv", list(rows)), seed=seed)
 
 
-def test_the_running_batch_is_the_estimate_then_requests_per_engine_then_concurrency() -> None:
+def test_loads_have_batch_lengths_and_interval_of_what_a_row_says() -> None:
     assert load_of(point()).batch == 7.5
     assert load_of(point(est_decoding_reqs_per_engine="")).batch == 8
     assert load_of(point(est_decoding_reqs_per_engine="", decode_batch_per_engine="", decode_workers="2")).batch == 4
@@ -48,17 +48,6 @@ def test_the_running_batch_is_the_estimate_then_requests_per_engine_then_concurr
     assert load_of(point(decode_batch_per_engine="2.67")).concurrency == 3
     with pytest.raises(SkippedRow, match="neither a batch nor a concurrency"):
         load_of(point(est_decoding_reqs_per_engine="", decode_batch_per_engine="", concurrency=""))
-
-
-def test_an_engine_looks_for_requests_as_its_recipe_says() -> None:
-    recipe = {"engine": "sglang", "model": "deepseek-ai/DeepSeek-R1", "gpu": "B200", "source": "someone/InferenceX-app"}
-    assert [load_of(point(**recipe, concurrency=f"{n}")).receive_interval for n in (4, 16, 64)] == [10, 30, 30]
-    other = {"engine": "vllm", "gpu": "H200", "source": "sgl-project/sgl-cookbook", "dp_attention": "1"}
-    assert {load_of(point(**{**recipe, name: cell})).receive_interval for name, cell in other.items()} == {1}
-    assert load_of(point(scheduler_recv_interval="7")).receive_interval == 7
-
-
-def test_requests_that_wait_elsewhere_are_no_part_of_a_decode_batch() -> None:
     # 16 GPUs emit 0.2 x 500 x 16 = 1,600 tokens/s at 20 ms each: 32 requests decode, 16 on each worker.
     cells = point(
         est_decoding_reqs_per_engine="", isl="400", osl="100", total_tokens_per_s_per_gpu="500", num_gpus="16",
@@ -68,67 +57,63 @@ def test_requests_that_wait_elsewhere_are_no_part_of_a_decode_batch() -> None:
     assert load_of({**cells, "decode_batch_per_engine": "9"}).batch == 9
     assert load_of({**cells, "total_tokens_per_s_per_gpu": ""}).batch == 64
     assert load_of({**cells, "serving_mode": "agg"}).batch == 64
+    recipe = {"engine": "sglang", "model": "deepseek-ai/DeepSeek-R1", "gpu": "B200", "source": "someone/InferenceX-app"}
+    assert [load_of(point(**recipe, concurrency=f"{n}")).receive_interval for n in (4, 16, 64)] == [10, 30, 30]
+    other = {"engine": "vllm", "gpu": "H200", "source": "sgl-project/sgl-cookbook", "dp_attention": "1"}
+    assert {load_of(point(**{**recipe, name: cell})).receive_interval for name, cell in other.items()} == {1}
+    assert load_of(point(scheduler_recv_interval="7")).receive_interval == 7
+    drawn = load_of(point(isl="499.66", osl="505.3", serving_mode="agg"))
+    assert (drawn.prompt_tokens, drawn.response_tokens, drawn.shortest) == (1000, 1010, 0.0)
+    assert drawn.mean_share * drawn.prompt_tokens == pytest.approx(499.66, rel=0.01)
+    stated = load_of(point(isl="499.66", osl="505.3", random_range_ratio="0.8"))
+    assert (stated.prompt_tokens, stated.shortest) == (500, 0.8)
 
 
-@pytest.mark.parametrize(
-    ("changes", "copies"),
-    [
-        ({}, 1),
-        ({"dp_attention": "1", "tp": "8", "attn_dp": "8"}, 8),
-        ({"dp_attention": "1", "tp": "1", "attn_dp": "8"}, 8),
-        ({"dp_attention": "1", "tp": "1", "attn_dp": ""}, 8),
-        ({"dp_attention": "1", "tp": "2", "attn_dp": "4"}, 4),
-    ],
-)
+@pytest.mark.parametrize(("changes", "copies"), [
+    ({}, 1),
+    ({"dp_attention": "1", "tp": "8", "attn_dp": "8"}, 8),
+    ({"dp_attention": "1", "tp": "1", "attn_dp": "8"}, 8),
+    ({"dp_attention": "1", "tp": "1", "attn_dp": ""}, 8),
+    ({"dp_attention": "1", "tp": "2", "attn_dp": "4"}, 4),
+])  # fmt: skip
 def test_attention_copies(changes: dict[str, str], copies: int) -> None:
     setup = setup_of(decode_gpus_per_engine="8", model="deepseek-ai/DeepSeek-R1", **changes)
     assert (setup.engine.tensor_parallel, setup.engine.attention_data_parallel) == (8, copies)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "precision", "told", "cached"),
-    [
-        ("B200", "fp4", "", "fp8"),
-        ("B200", "bf16", "", "bf16"),
-        ("H100", "fp8", "", "bf16"),
-        ("H100", "fp8", "fp8 (recipe)", "fp8"),
-        ("B200", "fp4", "bf16", "bf16"),
-    ],
-)
+@pytest.mark.parametrize(("gpu", "precision", "told", "cached"), [
+    ("B200", "fp4", "", "fp8"), ("B200", "bf16", "", "bf16"), ("H100", "fp8", "", "bf16"),
+    ("H100", "fp8", "fp8 (recipe)", "fp8"), ("B200", "fp4", "bf16", "bf16"),
+])  # fmt: skip
 def test_the_cache_of_quantised_checkpoints_is_fp8_on_blackwell_unless_told(gpu, precision, told, cached) -> None:
     assert setup_of(gpu=gpu, precision=precision, kv_precision=told).engine.kv_precision == cached
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"spec_method": ""}, "unknown whether it speculated"),
-        ({"spec_method": "mtp"}, "spec_k of a speculating engine is not given"),
-        ({"spec_method": "medusa", "spec_k": "3"}, "spec_method 'medusa' is not simulated"),
-        ({"spec_method": "mtp", "spec_k": "2", "acceptance_length": "3.5"}, "not within 1 and spec_k + 1"),
-        ({"precision": ""}, "precision is not given"),
-        ({"precision": "int2"}, "precision 'int2' is not simulated"),
-        ({"model": "someone/New-1T"}, "no model card for 'someone/New-1T'"),
-        ({"gpu": "MI250X"}, "no hardware profile for 'MI250X'"),
-        ({"engine": "lmdeploy"}, "engine 'lmdeploy' is not simulated"),
-        ({"pp": "2"}, "pipeline parallel serving"),
-        ({"ep": "3"}, "ep 3 does not divide"),
-        ({"dp_attention": "1", "decode_gpus_per_engine": "8", "attn_dp": "2"}, "attn_dp 2 contradicts"),
-        ({"osl": "x"}, "osl is not a number"),
-        ({"isl": "2e9"}, "tokens of context"),
-        ({"isl": "1e300", "osl": "1e308"}, "tokens of context"),
-        ({"isl": "1e6", "decode_batch_per_engine": "9000"}, "prompt tokens at once"),
-        ({"random_range_ratio": "1.5"}, "random_range_ratio"),
-        ({"flag": "far_above_floor"}, "flag far_above_floor"),
-        ({"tpot_ms": ""}, "neither decode_step_ms_est nor tpot_ms"),
-        ({"decode_gpus_per_engine": "64", "tp": "64"}, "tensor_parallel"),
-        ({"model": "deepseek-ai/DeepSeek-R1", "decode_gpus_per_engine": "2"}, "infeasible"),
-        ({"precision": "fp4"}, "nvfp4 is not supported by h100_sxm"),
-    ],
-)
-def test_what_cannot_be_simulated_is_skipped_with_its_reason(
-    changes: dict[str, str], reason: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"spec_method": ""}, "unknown whether it speculated"),
+    ({"spec_method": "mtp"}, "spec_k of a speculating engine is not given"),
+    ({"spec_method": "medusa", "spec_k": "3"}, "spec_method 'medusa' is not simulated"),
+    ({"spec_method": "mtp", "spec_k": "2", "acceptance_length": "3.5"}, "not within 1 and spec_k + 1"),
+    ({"precision": ""}, "precision is not given"),
+    ({"precision": "int2"}, "precision 'int2' is not simulated"),
+    ({"model": "someone/New-1T"}, "no model card for 'someone/New-1T'"),
+    ({"gpu": "MI250X"}, "no hardware profile for 'MI250X'"),
+    ({"engine": "lmdeploy"}, "engine 'lmdeploy' is not simulated"),
+    ({"pp": "2"}, "pipeline parallel serving"),
+    ({"ep": "3"}, "ep 3 does not divide"),
+    ({"dp_attention": "1", "decode_gpus_per_engine": "8", "attn_dp": "2"}, "attn_dp 2 contradicts"),
+    ({"osl": "x"}, "osl is not a number"),
+    ({"isl": "2e9"}, "tokens of context"),
+    ({"isl": "1e300", "osl": "1e308"}, "tokens of context"),
+    ({"isl": "1e6", "decode_batch_per_engine": "9000"}, "prompt tokens at once"),
+    ({"random_range_ratio": "1.5"}, "random_range_ratio"),
+    ({"flag": "far_above_floor"}, "flag far_above_floor"),
+    ({"tpot_ms": ""}, "neither decode_step_ms_est nor tpot_ms"),
+    ({"decode_gpus_per_engine": "64", "tp": "64"}, "tensor_parallel"),
+    ({"model": "deepseek-ai/DeepSeek-R1", "decode_gpus_per_engine": "2"}, "infeasible"),
+    ({"precision": "fp4"}, "nvfp4 is not supported by h100_sxm"),
+])  # fmt: skip
+def test_what_is_not_simulated_is_skipped_with_its_reason(changes: dict[str, str], reason: str, tmp_path: Path) -> None:
     found = validated(tmp_path, point(id="good"), point(**changes))
     assert [row.id for row in found.rows] == ["good", "point"]
     assert found.rows[0].skipped is None
@@ -136,12 +121,9 @@ def test_what_cannot_be_simulated_is_skipped_with_its_reason(
     assert "\n" not in str(found.rows[1].skipped)
 
 
-def test_a_flag_that_informs_is_no_objection_and_an_id_counts_once(tmp_path: Path) -> None:
+def test_an_id_counts_once_and_rows_presumed_to_be_plain_not_beside_a_copy_that_speculates(tmp_path: Path) -> None:
     found = validated(tmp_path, point(flag="parallelism_corrected"), point(), point(id="other"))
     assert [row.skipped for row in found.rows] == [None, "the id appears before, in line 2", None]
-
-
-def test_presumed_to_be_plain_is_no_row_where_a_copy_of_the_measurement_tells_of_speculation(tmp_path: Path) -> None:
     drafts = {"spec_method": "mtp", "spec_k": "2", "acceptance_length": "2.1"}
     told = point(id="told", tpot_ms="8.0041", ttft_ms="40.02", spec_basis="inferred", **drafts)
     copies = [point(id=f"copy {ms}", tpot_ms=ms, spec_basis="presumed") for ms in ("8", "8.1")]
@@ -150,7 +132,7 @@ def test_presumed_to_be_plain_is_no_row_where_a_copy_of_the_measurement_tells_of
     assert "presumed" in str(found.rows[1].skipped)
 
 
-def test_a_decode_worker_is_one_iteration_at_its_mean_context(tmp_path: Path) -> None:
+def test_a_decode_worker_is_one_iteration_and_aggregate_serving_pays_for_prefills(tmp_path: Path) -> None:
     row = validated(tmp_path, point()).rows[0]
     table = prepared_engine(setup_of(), current()).table
     low, high = (decode_step_s(table, n, 512 + 64) for n in (7, 8))
@@ -158,14 +140,8 @@ def test_a_decode_worker_is_one_iteration_at_its_mean_context(tmp_path: Path) ->
     assert low < high
     assert (row.unit, row.measured, row.details["quantity"]) == ("ms", 8.0, "decode step")
     assert row.details["ttft_predicted_ms"] is None
-
-
-def test_aggregate_serving_pays_for_its_prefills(tmp_path: Path) -> None:
-    served, bare = validated(
-        tmp_path,
-        point(serving_mode="agg", isl="4096", est_decoding_reqs_per_engine="8"),
-        point(id="bare", isl="4096", est_decoding_reqs_per_engine="8"),
-    ).rows
+    served, bare = validated(tmp_path, point(serving_mode="agg", isl="4096", est_decoding_reqs_per_engine="8"),
+                             point(id="bare", isl="4096", est_decoding_reqs_per_engine="8")).rows  # fmt: skip
     # A request decodes beside seven prefills of the others and beside its own first iteration.
     assert served.predicted > 1.2 * bare.predicted
     assert float(served.details["ttft_predicted_ms"] or 0) > served.predicted
@@ -189,24 +165,13 @@ def test_equal_lengths_do_not_run_in_lockstep_where_prefill_stands_alone() -> No
     assert np.mean([one.tpot_s for one in served]) > 1.1 * np.mean([one.tpot_s for one in together])
 
 
-def test_lengths_that_are_no_whole_numbers_are_means() -> None:
-    drawn = load_of(point(isl="499.66", osl="505.3", serving_mode="agg"))
-    assert (drawn.prompt_tokens, drawn.response_tokens, drawn.shortest) == (1000, 1010, 0.0)
-    assert drawn.mean_share * drawn.prompt_tokens == pytest.approx(499.66, rel=0.01)
-    stated = load_of(point(isl="499.66", osl="505.3", random_range_ratio="0.8"))
-    assert (stated.prompt_tokens, stated.shortest) == (500, 0.8)
-
-
-@pytest.mark.parametrize(
-    ("cells", "quantity"),
-    [
-        ({}, "time per output token"),
-        ({"concurrency": "4"}, "decode step"),
-        ({"stream_interval_est": "1"}, "decode step"),
-        ({"serving_mode": "disagg"}, "decode step"),
-        ({"tpot_ms": ""}, "decode step"),
-    ],
-)
+@pytest.mark.parametrize(("cells", "quantity"), [
+    ({}, "time per output token"),
+    ({"concurrency": "4"}, "decode step"),
+    ({"stream_interval_est": "1"}, "decode step"),
+    ({"serving_mode": "disagg"}, "decode step"),
+    ({"tpot_ms": ""}, "decode step"),
+])  # fmt: skip
 def test_windows_with_prefills_tell_no_decode_step(tmp_path: Path, cells: dict[str, str], quantity: str) -> None:
     served = {"serving_mode": "agg", "concurrency": "64", "osl": "1024", "stream_interval_est": "30"}
     cells = point(**{**served, "decode_step_ms_est": "20", "tpot_ms": "30", **cells})
@@ -215,7 +180,7 @@ def test_windows_with_prefills_tell_no_decode_step(tmp_path: Path, cells: dict[s
     assert row.measured == (20 if quantity == "decode step" else 30)
 
 
-def test_speculation_divides_an_iteration_by_what_it_gains(tmp_path: Path) -> None:
+def test_speculation_divides_an_iteration_by_its_gain_and_rows_are_scored_by_place_and_batch(tmp_path: Path) -> None:
     both = {"spec_method": "mtp", "spec_k": "1", "model": "DeepSeek-R1", "decode_gpus_per_engine": "8", "gpu": "H200"}
     cells = point(**both, acceptance_length="1.6", precision="fp8")
     found = validated(tmp_path, cells, point(**{**cells, "id": "step", "decode_step_ms_est": "20"}))
@@ -223,22 +188,15 @@ def test_speculation_divides_an_iteration_by_what_it_gains(tmp_path: Path) -> No
     assert row.predicted == pytest.approx(float(step.predicted or 0) / 1.6)
     assert row.group == "DeepSeek-R1, H200, vllm, speculative"
     assert row.cuts == ("speculative rows",)
-
-
-def test_rows_are_scored_by_place_and_batch(tmp_path: Path) -> None:
     wide = point(id="wide", model="DeepSeek-R1", gpu="GB200", precision="fp8", decode_gpus_per_engine="8", tp="8")
     found = validated(tmp_path, point(), point(id="many", est_decoding_reqs_per_engine="64"), wide)
     assert found.groups["Llama-3.1-8B-Instruct, H100, vllm"].n == 2
     assert {name: score.n for name, score in found.cuts.items()} == {
-        "plain rows": 3,
-        "plain, decode step": 3,
-        "plain, engine in one node or tray": 2,
+        "plain rows": 3, "plain, decode step": 3, "plain, engine in one node or tray": 2,
         "plain, engine in one node or tray, running batch from 64 on": 1,
-        "plain, engine in one node or tray, running batch up to 8": 1,
-        "plain, engine in several nodes or trays": 1,
-        "plain, running batch from 64 on": 1,
-        "plain, running batch up to 8": 2,
-    }
+        "plain, engine in one node or tray, running batch up to 8": 1, "plain, engine in several nodes or trays": 1,
+        "plain, running batch from 64 on": 1, "plain, running batch up to 8": 2,
+    }  # fmt: skip
 
 
 def test_pairs_are_the_same_engine_and_load_of_the_same_source_or_the_nearest_release(tmp_path: Path) -> None:

@@ -35,24 +35,19 @@ def test_a_synchronous_journal_replays_iteration_by_iteration(stacks: LoopStacks
     assert found.simulated_s == pytest.approx(found.measured_s, rel=0.02)
 
 
-@pytest.mark.parametrize("name", ["replayed_lag_1"])
-def test_a_lagged_journal_replays_within_two_percent(stacks: LoopStacks, name: str) -> None:
-    settings, events = read_journal(HERE / f"{name}.jsonl")
+def test_a_lagged_journal_replays_within_two_percent_undisturbed_events_are_never_longer(stacks: LoopStacks) -> None:
+    settings, events = read_journal(HERE / "replayed_lag_1.jsonl")
     found = replay(stacks, settings, events)
     assert abs(found.error) < 0.02
     iterations = [sum(counts.values()) for counts in (found.simulated_iterations, found.measured_iterations)]
     assert iterations[0] == pytest.approx(iterations[1], rel=0.02)
-
-
-def test_undisturbed_events_are_never_longer() -> None:
-    _, events = read_journal(HERE / "replayed_lag_1.jsonl")
     for before, after in zip(events, undisturbed(events), strict=True):
         assert after["seconds"] <= before["seconds"]
         waits = before["event"] in ("idle", "step", "publish", "start") or before.get("phase") == "refit_s"
         assert not waits or after == before
 
 
-def test_a_configuration_is_a_scenario_that_meets_the_same_lengths(stacks: LoopStacks) -> None:
+def test_a_configuration_meets_the_same_lengths_and_a_slower_machine_takes_longer(stacks: LoopStacks) -> None:
     for settings, _ in configurations():
         scenario = scenario_of(stacks, settings)
         asked = with_drawn_lengths(stacks, scenario, settings)
@@ -61,9 +56,14 @@ def test_a_configuration_is_a_scenario_that_meets_the_same_lengths(stacks: LoopS
         assert lengths.max() <= settings.response_tokens[-1]
         assert scenario.loop.lag == settings.lag
         assert scenario.simulation.measured_stack == stacks.stacks[stacks.setting(settings)]
+    said = predict(stacks, configurations()[5][0])
+    later = said.at(stacks, 1.25)
+    assert later.side.step_s.mean == pytest.approx(1.25 * said.side.step_s.mean, rel=1e-4)
+    assert later.settings == said.settings
+    assert said.at(stacks, 1.0).side == said.side
 
 
-def test_the_files_load_and_project_like_any_scenario(stacks: LoopStacks, tmp_path: Path) -> None:
+def test_files_load_like_any_scenario_and_others_are_refused(stacks: LoopStacks, tmp_path: Path) -> None:
     for name, text in stacks.files().items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     scenario = load_scenario(tmp_path / "loop.yaml")
@@ -75,24 +75,10 @@ def test_the_files_load_and_project_like_any_scenario(stacks: LoopStacks, tmp_pa
     projected = project(scenario)
     assert projected.provenance.measured > 0.9
     assert projected.candidate.step_s.low < projected.candidate.step_s.mean < projected.candidate.step_s.high
-
-
-def test_a_slower_machine_takes_as_many_times_longer(stacks: LoopStacks) -> None:
-    said = predict(stacks, configurations()[5][0])
-    later = said.at(stacks, 1.25)
-    assert later.side.step_s.mean == pytest.approx(1.25 * said.side.step_s.mean, rel=1e-4)
-    assert later.settings == said.settings
-    assert said.at(stacks, 1.0).side == said.side
-
-
-def test_a_loop_that_was_not_measured_is_refused(stacks: LoopStacks) -> None:
     with pytest.raises(InputError, match="model and prompts differ"):
         scenario_of(stacks, LoopSettings(model="loop-tiny"))
     with pytest.raises(InputError, match="'nothing' is no setting"):
         settings_of({"nothing": 1})
-
-
-def test_a_file_that_is_no_journal_is_one_message(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"event": "iteration"}\n', encoding="utf-8")
     with pytest.raises(InputError, match="is no journal of the loop"):
@@ -138,11 +124,8 @@ def row(name: str, measured: float, predicted: float, k: int = 0, speedup: Speed
 
 
 def test_scores_count_errors_coverage_and_the_best_draft_length() -> None:
-    rows = [
-        row("a", 1.0, 1.05),
-        row("b", 1.0, 1.3, 1, Speedup(measured=1.5, predicted=1.2, planned=1.2)),
-        row("c", 2.0, 1.9, 3, Speedup(measured=1.4, predicted=1.4, planned=1.6)),
-    ]
+    rows = [row("a", 1.0, 1.05), row("b", 1.0, 1.3, 1, Speedup(measured=1.5, predicted=1.2, planned=1.2)),
+            row("c", 2.0, 1.9, 3, Speedup(measured=1.4, predicted=1.4, planned=1.6))]  # fmt: skip
     scores = scores_of(rows)
     assert (scores.n, scores.coverage) == (3, pytest.approx(2 / 3))
     assert scores.median_abs_error == pytest.approx(0.05)

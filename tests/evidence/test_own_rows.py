@@ -1,11 +1,16 @@
 """A user's own rows as evidence: one, a few, contradictory, degenerate, many."""
 
+import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from measured_tables import ROW, row, write
 
+from rlsim.cli.commands import app_of
 from rlsim.errors import InputError
 from rlsim.evidence.compare import learn
 from rlsim.evidence.steps import scenario_of
@@ -13,7 +18,6 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.report.text.validation import learned_text
 from rlsim.schema.scenario import Scenario
-from tests.evidence.measured_tables import ROW, row, write
 from tests.evidence.test_structure import ITERATION, TRAINING
 
 Command = Callable[..., tuple[int, str, str]]
@@ -23,7 +27,7 @@ def expected_s(**changes: str) -> float:
     return project(scenario_of(row(**changes))).candidate.step_s.mean
 
 
-def test_one_row_moves_its_prediction_most_of_the_way_and_narrows_it(tmp_path: Path) -> None:
+def test_one_row_moves_its_prediction_most_of_the_way_narrows_it_and_moves_its_neighbours(tmp_path: Path) -> None:
     measured_s = 1.4 * expected_s()
     found = learn(write(tmp_path / "own.csv", [row(total_step_time_s=f"{measured_s:.3f}")]))
     (time,) = found.times
@@ -33,11 +37,6 @@ def test_one_row_moves_its_prediction_most_of_the_way_and_narrows_it(tmp_path: P
     widths = (np.log(one.high / one.low) for one in (time.now, time.expected))
     assert next(widths) < 0.5 * next(widths)
     assert time.now.low <= measured_s <= time.now.high
-
-
-def test_what_was_learnt_moves_the_scenario_and_its_neighbours(tmp_path: Path) -> None:
-    measured_s = 1.4 * expected_s()
-    found = learn(write(tmp_path / "own.csv", [row(total_step_time_s=f"{measured_s:.3f}")]))
     (tmp_path / "own.npz").write_bytes(found.posterior.to_bytes())
 
     def with_own(scenario: Scenario) -> float:
@@ -50,21 +49,13 @@ def test_what_was_learnt_moves_the_scenario_and_its_neighbours(tmp_path: Path) -
     assert with_own(other) == pytest.approx(1.0, abs=0.05)
 
 
-def test_what_contradicts_is_told(tmp_path: Path) -> None:
+def test_what_contradicts_and_rows_that_say_nothing_are_told(tmp_path: Path) -> None:
     usual_s = expected_s()
     far = learn(write(tmp_path / "far.csv", [row(total_step_time_s=f"{30 * usual_s:.3f}")]))
     assert far.times[0].tail < 0.02 and "contradicts the measurements of others" in far.times[0].remark
     split = [row(id=f"r{n}", total_step_time_s=f"{factor * usual_s:.3f}") for n, factor in enumerate((1, 1, 1, 1, 5))]
     told = [time.remark for time in learn(write(tmp_path / "split.csv", split)).times]
     assert "contradicts the other rows" in told[4] and not any(told[:4])
-
-
-@pytest.mark.parametrize(("cells", "kind"), [(ITERATION, "iteration"), (TRAINING, "training")])
-def test_any_kind_of_time_is_evidence(cells: dict[str, str], kind: str, tmp_path: Path) -> None:
-    assert [time.kind for time in learn(write(tmp_path / "own.csv", [cells])).times] == [kind]
-
-
-def test_a_large_table_and_rows_that_say_nothing(tmp_path: Path) -> None:
     rows = [{**TRAINING, "id": f"r{n}", "step_time_s": f"{20 + n % 7}"} for n in range(500)]
     rows += [{**TRAINING, "id": "r3"}, {**TRAINING, "id": "zero", "step_time_s": "0"}]
     rows += [{**TRAINING, "id": "text", "step_time_s": "fast"}, {**TRAINING, "id": "gpu", "gpu": "abacus"}]
@@ -72,6 +63,11 @@ def test_a_large_table_and_rows_that_say_nothing(tmp_path: Path) -> None:
     assert len(found.times) == 500 and len(found.skipped) >= 3
     assert np.isfinite(found.posterior.factor).all()
     assert "3 rows not used" in learned_text(found) or "4 rows not used" in learned_text(found)
+
+
+@pytest.mark.parametrize(("cells", "kind"), [(ITERATION, "iteration"), (TRAINING, "training")])
+def test_any_kind_of_time_is_evidence(cells: dict[str, str], kind: str, tmp_path: Path) -> None:
+    assert [time.kind for time in learn(write(tmp_path / "own.csv", [cells])).times] == [kind]
 
 
 @pytest.mark.parametrize("changes", [{"total_step_time_s": "0"}, {"total_step_time_s": "nan"}, {"gpu": "abacus"}])
@@ -90,3 +86,58 @@ def test_the_command_writes_what_a_scenario_can_name(run: Command, tmp_path: Pat
     code, _, err = run("calibrate", "own", table, "--out", tmp_path / "own.yaml")
     assert (code, len(err.strip().splitlines())) == (2, 1) and ".npz" in err
     assert not (tmp_path / "own.yaml").exists()
+
+
+# --- ``rlsim validate`` as users run it -------------------------------------------------------------------------------
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_text_and_files_or_one_json_object_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", [row(), row(id="-2+3", model="none")])
+    code, out, err = run("validate", table, "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert "2 rows of kind steps, 1 simulated, 1 skipped" in out
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "validation.json", "rows.csv", "scatter.png", "ratios.png",
+    }  # fmt: skip
+    with (tmp_path / "out" / "rows.csv").open(newline="") as file:
+        assert [cells["id"] for cells in csv.DictReader(file)] == ["own-run", "'-2+3"]
+    table = write(tmp_path / "t.csv", [row()])
+    code, out, err = run("validate", table, "--json", "--seed", 3)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["rows"][0]["id"] == "own-run"
+    assert out != run("validate", table, "--json", "--seed", 4)[1]
+
+
+@pytest.mark.parametrize(("former", "words", "hint"), [
+    ("validate t.csv --json", "table t.csv --json", ""),
+    ("validate --json t.csv", "table --json t.csv", ""),
+    ("validate table t.csv", "table t.csv", ""),
+    ("validate --published --seed 3", "published --seed 3", "`validate --published` is now `rlsim validate published`"),
+    ("validate --published --cross", "published --cross", "rlsim validate published"),
+    ("validate --cross --json", "cross --json", "rlsim validate cross"),
+    ("calibrate --jointly a.csv --jointly=b.csv --out o", "fit a.csv b.csv --out o", "rlsim calibrate fit"),
+    ("calibrate --from-transfers a.csv --from-transfers b.csv", "fit a.csv b.csv", "rlsim calibrate fit"),
+    ("calibrate --from-iterations a.csv", "fit a.csv", "rlsim calibrate fit"),
+    ("calibrate --from-steps a.csv --refit", "fit a.csv", "rlsim calibrate fit"),
+    ("calibrate --from-steps a.csv --out m.npz", "own a.csv --out m.npz", "rlsim calibrate own"),
+    ("calibrate --device cuda --quick", "device cuda --quick", "rlsim calibrate device"),
+    ("calibrate --cases c.json --device cpu", "cases c.json --device cpu", "rlsim calibrate cases"),
+    ("calibrate --from aisimulate dir --list", "import aisimulate dir --list", "rlsim calibrate import"),
+    ("calibrate dir --from aisimulate", "import aisimulate dir", "rlsim calibrate import"),
+    ("calibrate --from-measurements d --name n", "measurements d --name n", "rlsim calibrate measurements"),
+    ("calibrate --from-curves c.csv --draft-length 3 --within=0.1", "curves c.csv", "rlsim calibrate curves"),
+])  # fmt: skip
+def test_former_words_are_of_a_job(former: str, words: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name, *given = former.split()
+    group = typer.main.get_command(app_of()).commands[name]  # type: ignore[attr-defined]
+    assert group.translated(given) == words.split()
+    out, err = capsys.readouterr()
+    assert out == "" and (hint in err if hint else err == "")
+
+
+@pytest.mark.parametrize("option", ["--write-accuracy", "--date", "--sweep=f"])
+def test_options_that_left_the_package_say_where_they_went(run: Run, option: str) -> None:
+    code, out, err = run("validate", "--published", option, "x")
+    assert (code, out) == (2, "") and "python -m research" in err

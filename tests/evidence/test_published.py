@@ -1,26 +1,32 @@
-"""The published tables inside the project, and the document made of them."""
+"""The published tables inside the project, the document, pictures and notebook made of them."""
 
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
 import pytest
 
+from rlsim.evidence import tables as module
 from rlsim.evidence.published import measured_speculation, published_refits, study
+from rlsim.evidence.tables import read_table
+from rlsim.report.figures.style import save_picture
+from rlsim.report.figures.validation import ratios, reliability, scatter
 from rlsim.report.text.validation import group_errors
+from rlsim.results.validation import ComparedRow, CrossValidation, Ranks, Validation
 
 
-def test_the_study_is_predicted_cell_by_cell() -> None:
+def test_the_study_is_predicted_and_speedups_follow_acceptance() -> None:
     cells = study(replications=1)
     counts = {group: n for group, n, _, _ in group_errors(cells)}
-    assert counts == {
-        "generation speedup, k sweep": 6,
-        "generation speedup, draft initialisation": 6,
-        "generation speedup, n-gram": 2,
-        "step times": 24,
-        "asynchronous, lag 1": 4,
-    }
+    assert counts == {"generation speedup, k sweep": 6, "generation speedup, draft initialisation": 6,
+                      "generation speedup, n-gram": 2, "step times": 24, "asynchronous, lag 1": 4}  # fmt: skip
     assert all(cell.predicted.mean >= 0 for cell in cells)
-
-
-def test_speedup_at_fixed_batch_follows_the_acceptance_length() -> None:
-    """speedup = acceptance length x t(decode) / t(step): the same k has the same ratio of times."""
+    compared, left_out = published_refits()
+    assert len(compared) + len(left_out) == 22
+    assert {cell.group for cell in compared} == {"refit, NeMo-RL", "refit, verl"}
+    assert all(reason for _, reason in left_out.items())
+    # speedup = acceptance length x t(decode) / t(step): the same k has the same ratio of times.
     ratios: dict[str, list[float]] = {}
     for cell in measured_speculation():
         if cell.unit == "x":
@@ -32,8 +38,49 @@ def test_speedup_at_fixed_batch_follows_the_acceptance_length() -> None:
     assert ratios["3"][0] > ratios["5"][0] > ratios["7"][0]
 
 
-def test_every_published_refit_is_compared_or_left_out_with_a_reason() -> None:
-    compared, left_out = published_refits()
-    assert len(compared) + len(left_out) == 22
-    assert {cell.group for cell in compared} == {"refit, NeMo-RL", "refit, verl"}
-    assert all(reason for _, reason in left_out.items())
+# --- pictures of predicted beside measured: drawn for every kind, the same bytes again, also of nothing ---------------
+@pytest.mark.parametrize(("kind", "by", "count"), [("steps", "", 3), ("training", "gpu", 300), ("transfers", "gpu", 0)])
+def test_pictures_are_drawn_and_repeat_to_the_byte(kind: str, by: str, count: int, tmp_path: Path) -> None:
+    rows = [
+        ComparedRow(
+            id=f"{n}", group=f"group {n % 50}", measured=1.0 + n, predicted=(1.0 + n) * (0.1 + 0.05 * (n % 200)),
+            low=0.5, high=2.0 + n, details={"gpu": ("h100", "b200 (x)")[n % 2]},
+        )
+        for n in range(count)
+    ]  # fmt: skip
+    found = Validation.of(kind, rows, table="t.csv")
+    for name in ("a", "b"):
+        save_picture(scatter(found), tmp_path / f"scatter_{name}.png")
+        save_picture(ratios(found, by), tmp_path / f"ratios_{name}.png")
+    for picture in ("scatter", "ratios"):
+        first, second = ((tmp_path / f"{picture}_{name}.png").read_bytes() for name in ("a", "b"))
+        assert first == second and len(first) > 5_000
+
+
+def test_reliability_is_drawn_by_kind_of_time(tmp_path: Path) -> None:
+    ranks = Ranks(grouping="release", kind="step", values=(0.1, 0.5, 0.9))
+    save_picture(reliability(CrossValidation(scores=(), own_rows=(), ranks=(ranks,))), tmp_path / "r.png")
+    assert (tmp_path / "r.png").stat().st_size > 10_000
+
+
+# --- the notebook about accuracy runs on a part of the published table ------------------------------------------------
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_accuracy.ipynb"
+
+
+def code_cells() -> list[str]:
+    cells: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_every_cell_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
+    monkeypatch.setattr(module, "read_table", lambda *given: read_table(*given)[10:15])
+    namespace: dict[str, Any] = {}
+    for cell in code_cells():
+        exec(cell, namespace)
+    out = capsys.readouterr().out
+    assert "5 rows of kind steps, 5 simulated" in out
+    assert "worst: nemorl-v0.5.0-h100-dsv3-dapo-sync-512g" in out

@@ -36,7 +36,7 @@ def validated(tmp_path: Path, *rows: dict[str, str], kind: str | None = None) ->
     return validate_table(write(tmp_path / "t.csv", list(rows)), kind)
 
 
-def test_a_small_rollout_takes_its_prefill_and_its_decode_steps(tmp_path: Path) -> None:
+def test_requests_come_from_columns_or_notes_and_a_small_rollout_takes_its_steps(tmp_path: Path) -> None:
     found = validated(tmp_path, cells(**SMALL)).rows[0]
     run = run_of(cells(**SMALL))
     table = prepared_engine(run.setup, current()).table
@@ -44,31 +44,14 @@ def test_a_small_rollout_takes_its_prefill_and_its_decode_steps(tmp_path: Path) 
     whole_s = 16 * 128 / float(found.predicted or 0)
     assert decoding_s < whole_s < 1.15 * decoding_s
     assert found.details["running_mean"] == pytest.approx(16)
-
-
-def test_requests_are_shared_by_the_engines_and_rates_are_of_a_gpu() -> None:
     one, four = (simulated(run_of(cells(**SMALL | {"num_requests": str(16 * n), "num_gpus": str(n)})), current(), 0)
                  for n in (1, 4))  # fmt: skip
     assert four.seconds == pytest.approx(one.seconds)
     assert four.generated_tokens == 4 * one.generated_tokens
-
-
-def test_an_engine_that_evicts_nothing_starts_what_has_room_to_its_end() -> None:
-    reserving, evicting = run_of(cells()), run_of(cells(engine="vllm", max_running_sequences="2048"))
-    room = engine_memory(reserving.setup).kv_capacity_tokens / 2048
-    assert reserving.setup.engine.max_running_sequences == int(room) < 2048
-    assert evicting.setup.engine.max_running_sequences == 2048
-    assert simulated(reserving, current(), 0).counters.preemptions == 0
-    assert simulated(evicting, current(), 0).counters.preemptions > 0
-
-
-def test_requests_come_from_their_column_else_from_the_notes() -> None:
     assert run_of(cells()).requests == 3000
     assert run_of(cells(num_requests="", notes="bench, 1,500 requests at once; fixed")).requests == 1500
     assert run_of(cells(num_requests="", notes="not stated")).requests == ASSUMED_REQUESTS
 
-
-def test_checkpoints_of_nvidia_cache_in_fp8_and_scale_by_the_tensor() -> None:
     def engine(model: str) -> tuple[str, str]:
         found = run_of(cells(model=model, num_gpus="8", decode_gpus_per_engine="8", tp="8")).setup.engine
         return found.weight_precision, found.kv_precision
@@ -77,17 +60,30 @@ def test_checkpoints_of_nvidia_cache_in_fp8_and_scale_by_the_tensor() -> None:
     assert engine("Qwen/Qwen3-235B-A22B") == ("fp8_block", "bf16")
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"concurrency": "64"}, "closed loop"),
-        ({"num_gpus": "3"}, "num_gpus 3 is no multiple"),
-        ({"num_requests": "1.5"}, "num_requests must be a whole number"),
-        ({"num_requests": "100000"}, "more than 16,384 sequences"),
-        ({"precision": "int4", "model": "openai/gpt-oss-120b"}, "precision 'int4' is not simulated"),
-        ({"spec_method": "eagle3", "spec_k": "3"}, "acceptance_length is not given"),
-    ],
-)
+def test_an_engine_that_evicts_nothing_reserves_and_a_measured_rollout_narrows(tmp_path: Path) -> None:
+    reserving, evicting = run_of(cells()), run_of(cells(engine="vllm", max_running_sequences="2048"))
+    room = engine_memory(reserving.setup).kv_capacity_tokens / 2048
+    assert reserving.setup.engine.max_running_sequences == int(room) < 2048
+    assert evicting.setup.engine.max_running_sequences == 2048
+    assert simulated(reserving, current(), 0).counters.preemptions == 0
+    assert simulated(evicting, current(), 0).counters.preemptions > 0
+    predicted = float(validated(tmp_path, cells()).rows[0].predicted or 0)
+    slower = cells(tokens_per_s_per_gpu=str(0.8 * predicted))
+    found = learn(write(tmp_path / "own.csv", [slower, slower | {"id": "b", "osl": "1000"}]))
+    for time in found.times:
+        assert time.measured_s / time.expected.mean == pytest.approx(1 / 0.8, rel=0.06)
+        assert time.expected.mean < time.now.mean < time.measured_s * 1.02
+        assert time.now.high / time.now.low < time.expected.high / time.expected.low
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"concurrency": "64"}, "closed loop"),
+    ({"num_gpus": "3"}, "num_gpus 3 is no multiple"),
+    ({"num_requests": "1.5"}, "num_requests must be a whole number"),
+    ({"num_requests": "100000"}, "more than 16,384 sequences"),
+    ({"precision": "int4", "model": "openai/gpt-oss-120b"}, "precision 'int4' is not simulated"),
+    ({"spec_method": "eagle3", "spec_k": "3"}, "acceptance_length is not given"),
+])  # fmt: skip
 def test_rows_that_are_no_rollout_say_why(changes: dict[str, str], reason: str, tmp_path: Path) -> None:
     with pytest.raises(SkippedRow, match=reason):
         simulated(run_of(cells(**changes)), current(), 0)
@@ -100,16 +96,6 @@ def test_the_flag_of_an_open_batch_objects_to_iterations_alone(tmp_path: Path) -
     assert validated(tmp_path, flagged, kind="iterations").rows[0].skipped == "flag offline_throughput_batch_unknown"
     with pytest.raises(InputError, match="is no table of rollouts: column num_requests or notes is missing"):
         validated(tmp_path, {name: cell for name, cell in cells().items() if name != "num_requests"}, kind="rollouts")
-
-
-def test_a_measured_rollout_narrows_what_it_ran_on(tmp_path: Path) -> None:
-    predicted = float(validated(tmp_path, cells()).rows[0].predicted or 0)
-    slower = cells(tokens_per_s_per_gpu=str(0.8 * predicted))
-    found = learn(write(tmp_path / "own.csv", [slower, slower | {"id": "b", "osl": "1000"}]))
-    for time in found.times:
-        assert time.measured_s / time.expected.mean == pytest.approx(1 / 0.8, rel=0.06)
-        assert time.expected.mean < time.now.mean < time.measured_s * 1.02
-        assert time.now.high / time.now.low < time.expected.high / time.expected.low
 
 
 def test_published_rollouts_are_met_without_a_fit() -> None:

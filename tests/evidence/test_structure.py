@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from measured_tables import write
 
+from research.engine_terms import Row, errors, fit, left_out, rows_of
 from rlsim.evidence.compare import validated, with_posterior_intervals
 from rlsim.evidence.engines import engine_setup, load_of, prepared_engine
 from rlsim.evidence.iterations import decode_step_s
@@ -13,7 +15,6 @@ from rlsim.evidence.tables import Kind, Table, read_table
 from rlsim.files.reading import data_folder
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.parameters.terms import current, moved, terms_of
-from tests.evidence.measured_tables import write
 
 MOVE = 0.01
 ITERATION = {
@@ -50,9 +51,7 @@ def test_slopes_of_an_iteration(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("drafts", [{}, {"spec_method": "eagle3", "spec_k": "3", "acceptance_length": "2.5"}])
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
-    engine: str, drafts: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_term_that_takes_no_part_has_no_slope(engine: str, drafts: dict[str, str], tmp_path: Path) -> None:
     # Under the posterior: deviations of groups once counted as a slope of every term, drafting terms included.
     sets, table = current(), records(tmp_path, {**ITERATION, "engine": engine, "engine_version": "", **drafts})
     load = load_of(table.rows[0].cells)
@@ -87,7 +86,7 @@ def test_slopes_of_a_training_step(sets: Fitted, tmp_path: Path) -> None:
         assert slope == pytest.approx(expected, rel=0.1, abs=5e-3), name
 
 
-def test_slopes_of_a_transfer() -> None:
+def test_slopes_of_a_transfer_and_intervals_of_what_was_measured(tmp_path: Path) -> None:
     path = data_folder("calibration") / "published" / "refit_colocated.csv"
     sets, rows = shipped(), read_table(path, ())
     table = Table(path.name, rows)
@@ -99,9 +98,6 @@ def test_slopes_of_a_transfer() -> None:
     assert one.slopes[name] == pytest.approx(expected, rel=0.1)
     own = f"transfers/{one.about['framework']}/"
     assert all(term.count("/") == 1 or term.startswith(own) for term in one.slopes)
-
-
-def test_rows_have_the_intervals_of_what_was_measured_of_them(tmp_path: Path) -> None:
     strange = {**TRAINING, "id": "new", "gpu": "b300", "framework": "torchtitan", "release": "", "fsdp": "16"}
     table = records(tmp_path, TRAINING, strange)
     found = with_posterior_intervals(validated(Kind.TRAINING, table), Kind.TRAINING, table)
@@ -109,3 +105,35 @@ def test_rows_have_the_intervals_of_what_was_measured_of_them(tmp_path: Path) ->
     assert 1.1 < known < unknown
     for row in found.rows:
         assert (row.low or 0) < (row.predicted or 0) < (row.high or 0)
+
+
+# --- terms of engines found in iterations that have them --------------------------------------------------------------
+TERMS = {"vllm/iteration_s": 4e-4, "vllm/sequence_s": 1.5e-5, "layers/block_fp8_s": 3e-5}
+CELLS = {
+    "id": "i", "engine": "vllm", "engine_version": "0.19.0", "model": "Qwen/Qwen3-8B", "precision": "fp8",
+    "gpu": "h100", "decode_gpus_per_engine": "1", "isl": "1000", "osl": "1000", "concurrency": "16",
+    "decode_step_ms_est": "9", "spec_method": "none", "serving_mode": "agg",
+}  # fmt: skip
+
+
+def row(base_s: float, layers: int, sequences: int, spoiled: float = 1.0) -> Row:
+    slopes = {"vllm/iteration_s": 1.0, "vllm/sequence_s": float(sequences)}
+    slopes |= {"layers/block_fp8_s": float(layers)} if layers else {}
+    measured_s = (base_s + sum(TERMS[name] * share for name, share in slopes.items())) * spoiled
+    about = {"model": f"{layers}", "device": "d", "release": "r"}
+    return Row(measured_s, base_s, slopes, about, f"{base_s} {layers} {sequences}")
+
+
+def test_terms_of_iterations_are_found_and_rows_say_what_one_adds(tmp_path: Path) -> None:
+    loads = [(base, layers, n) for base in (2e-3, 5e-3, 9e-3) for layers in (0, 36, 61, 94) for n in (1, 32, 200)]
+    rows = [*(row(*load) for load in loads), row(4e-3, 36, 8, 9.0), row(4e-3, 61, 8, 0.2)]
+    names = sorted(TERMS)
+    found = fit(rows, names)
+    assert found == pytest.approx([TERMS[name] for name in names], rel=0.12)
+    assert np.median(np.abs(errors(rows, names, found))) < 0.02
+    assert np.median(np.abs(left_out(rows, names, "model"))) < 0.03
+    drafted = {"id": "d", "spec_method": "eagle3", "spec_k": "3", "acceptance_length": "2.5"}
+    plain, drafting = rows_of(write(tmp_path / "t.csv", [CELLS, {**CELLS, **drafted}]))
+    assert plain.slopes == {"vllm/iteration_s": 1.0, "vllm/sequence_s": 16.0, "layers/fp8_s": 36.0}
+    assert plain.measured_s == pytest.approx(0.009) and plain.base_s < 0.009
+    assert drafting.slopes["vllm/drafting_sequence_s"] == pytest.approx(drafting.slopes["vllm/sequence_s"])

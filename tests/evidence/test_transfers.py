@@ -54,25 +54,22 @@ def test_transfers_by_their_method(method: str, placement: str, wanted: str) -> 
     assert method_of({"method": method, "placement": placement}) == wanted
 
 
-@pytest.mark.parametrize(
-    ("framework", "layout", "wanted"),
-    [
-        ("NeMo-RL 0.6.0 + vLLM 0.20.0", "TP4", "nemo_rl"),
-        ("checkpoint-engine + vLLM 0.10.2rc1", "", "checkpoint_engine"),
-        ("verl + SGLang", "1+1 nodes", "verl"),
-        ("verl", "Megatron", "verl_megatron"),
-        ("verl (mbridge)", "", "verl_megatron"),
-        ("verl (TorchTitan / FSDP engine) + SGLang", "FSDP2 dp_shard16", "verl_torchtitan"),
-        ("MarinSkyRL (FSDP2 to vLLM)", "", "skyrl"),
-        ("somebody's own", "", "other"),
-    ],
-)
+@pytest.mark.parametrize(("framework", "layout", "wanted"), [
+    ("NeMo-RL 0.6.0 + vLLM 0.20.0", "TP4", "nemo_rl"),
+    ("checkpoint-engine + vLLM 0.10.2rc1", "", "checkpoint_engine"),
+    ("verl + SGLang", "1+1 nodes", "verl"),
+    ("verl", "Megatron", "verl_megatron"),
+    ("verl (mbridge)", "", "verl_megatron"),
+    ("verl (TorchTitan / FSDP engine) + SGLang", "FSDP2 dp_shard16", "verl_torchtitan"),
+    ("MarinSkyRL (FSDP2 to vLLM)", "", "skyrl"),
+    ("somebody's own", "", "other"),
+])  # fmt: skip
 def test_frameworks_by_name_and_backend(framework: str, layout: str, wanted: str) -> None:
     assert framework_of({"framework": framework, "train_parallelism": layout}) == wanted
     assert wanted == "other" or wanted in load_transfer_parameters().names
 
 
-def test_a_row_is_priced_like_the_scenario_that_it_describes(tmp_path: Path) -> None:
+def test_a_row_is_priced_like_its_scenario_within_the_links(tmp_path: Path) -> None:
     given = load_scenario(
         "quickstart",
         [
@@ -89,9 +86,14 @@ def test_a_row_is_priced_like_the_scenario_that_it_describes(tmp_path: Path) -> 
     assert row.predicted == pytest.approx(seconds)
     assert row.group == "nemo_rl, nccl_reshard"
     assert row.details["refit_method"] == "nccl_reshard"
+    row = validated(tmp_path, {"method": "NCCL broadcast", "time_s": "0.02"}).rows[0]
+    assert "faster than the links" in str(row.skipped)
+    shared = {"method": "CUDA IPC", "placement": "colocated sync", "num_gpus": "16", "train_parallelism": "EP8"}
+    whole, alone = validated(tmp_path, shared, {**shared, "id": "b", "timed": "transfer"}).rows
+    assert (whole.predicted or 0) > (alone.predicted or 0) + 2
 
 
-def test_weights_of_a_model_without_a_card() -> None:
+def test_weights_and_senders_are_what_a_row_tells() -> None:
     carded = weights_of({"model": "Qwen3.5-9B"})
     assert (carded.bytes, carded.tensors, carded.estimated) == (2 * 8_953_803_264, 32 * 11 + 3, False)
     stated = weights_of({"model": "Nemotron Nano 3", "weight_gb": "63.2", "params_total_b": "31.6"})
@@ -103,6 +105,15 @@ def test_weights_of_a_model_without_a_card() -> None:
     assert (plain.bytes, plain.expert_share, plain.estimated) == (14e9, 0.0, True)
     with pytest.raises(SkippedRow, match="weight_gb"):
         weights_of({"model": "secret"})
+    verl = {**TRANSFER, "framework": "verl + SGLang", "method": "nccl full broadcast"}
+    on = transfer_job({**verl, "train_parallelism": "2+2 nodes, offload on"})[0].sender
+    off = transfer_job({**verl, "train_parallelism": "2+2 nodes, offload off"})[0].sender
+    assert on.fsdp
+    assert on.onload_bytes == pytest.approx(2 * weight_bytes(load_card("qwen3-30b-a3b"), "bf16") / 16)
+    assert off.onload_bytes == 0.0
+    assert transfer_job({**verl, "train_parallelism": "FSDP engine FSDP1 16"})[0].sender.full_state
+    assert transfer_job({**verl, "train_parallelism": "HSDP 2x4 TP2"})[0].sender.copy_gpus == 8
+    assert not transfer_job({**verl, "framework": "verl (Megatron)"})[0].sender.fsdp
 
 
 @pytest.mark.parametrize(
@@ -115,29 +126,6 @@ def test_weights_of_a_model_without_a_card() -> None:
 def test_links_of_gpus_with_and_without_a_profile(gpu: str, nvlink: float, network: float) -> None:
     found = links_of_row(gpu)
     assert (found.nvlink_bytes_per_s, found.network_bytes_per_s) == (nvlink, network)
-
-
-def test_what_a_row_tells_of_its_sender() -> None:
-    verl = {**TRANSFER, "framework": "verl + SGLang", "method": "nccl full broadcast"}
-    on = transfer_job({**verl, "train_parallelism": "2+2 nodes, offload on"})[0].sender
-    off = transfer_job({**verl, "train_parallelism": "2+2 nodes, offload off"})[0].sender
-    assert on.fsdp
-    assert on.onload_bytes == pytest.approx(2 * weight_bytes(load_card("qwen3-30b-a3b"), "bf16") / 16)
-    assert off.onload_bytes == 0.0
-    assert transfer_job({**verl, "train_parallelism": "FSDP engine FSDP1 16"})[0].sender.full_state
-    assert transfer_job({**verl, "train_parallelism": "HSDP 2x4 TP2"})[0].sender.copy_gpus == 8
-    assert not transfer_job({**verl, "framework": "verl (Megatron)"})[0].sender.fsdp
-
-
-def test_faster_than_the_links_is_no_transfer(tmp_path: Path) -> None:
-    row = validated(tmp_path, {"method": "NCCL broadcast", "time_s": "0.02"}).rows[0]
-    assert "faster than the links" in str(row.skipped)
-
-
-def test_a_colocated_row_holds_the_offload_around_the_transfer_unless_it_says_otherwise(tmp_path: Path) -> None:
-    shared = {"method": "CUDA IPC", "placement": "colocated sync", "num_gpus": "16", "train_parallelism": "EP8"}
-    whole, alone = validated(tmp_path, shared, {**shared, "id": "b", "timed": "transfer"}).rows
-    assert (whole.predicted or 0) > (alone.predicted or 0) + 2
 
 
 @pytest.mark.parametrize(("table", "rows"), [("refit.csv", 20), ("refit_colocated.csv", 24)])

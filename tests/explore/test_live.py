@@ -33,7 +33,7 @@ def test_what_is_settled_is_what_the_command_gives(warm: Live) -> None:
     assert moved.baseline is not None and moved.baseline.step_s[0] == same.baseline.step_s.mean
 
 
-def test_a_move_is_near_what_it_settles_on(warm: Live) -> None:
+def test_a_move_is_near_what_it_settles_on_and_the_baseline_stays_where_only_drafts_move(warm: Live) -> None:
     for slider in warm.sliders:
         given = {**start_of(warm), slider.key: slider.values[slider.start - 1]}
         quick, exact = warm.move(given), warm.settle(given)
@@ -41,9 +41,6 @@ def test_a_move_is_near_what_it_settles_on(warm: Live) -> None:
         assert quick.candidate.step_s[0] == pytest.approx(exact.candidate.step_s[0], rel=0.15)
         assert warm.move(given) == exact  # kept
     assert not warm.move({**start_of(warm), "k": 0.0}).exact and warm.move(start_of(warm)).exact
-
-
-def test_the_baseline_stays_where_only_drafts_move(warm: Live) -> None:
     settled = warm.settle(start_of(warm))
     assert warm.move({**start_of(warm), "k": 1.0}).baseline == settled.baseline
     with pytest.raises(InputError, match="has no slider"):

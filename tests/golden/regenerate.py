@@ -25,21 +25,13 @@ ANCHORS = Path(__file__).with_name("anchors.csv")
 COLUMNS = ("anchor", "inputs", "calibration", "step_s", *PHASES)
 SETTINGS = ("simulation.seed=0", "simulation.replications=2")
 SCENARIOS = ("quickstart", "qwen8b_rl_zero", "qwen8b_rl_think", "qwen8b_async_lag1", "qwen235b_512", "qwen235b_2048")
-ROWS = (
-    "nemorl-v0.3.0-h100-llama3.1-8b-grpo-sync-8g",
-    "nemorl-v0.3.0-h100-llama3.1-8b-grpo-sync-8g-dtensor",
-    "nemorl-v0.4.0-h100-llama3.1-8b-grpo-sync-16g",
-    "nemorl-v0.4.0-h100-dsv3-grpo-sync-256g",
-    "nemorl-v0.4.0-h100-qwen3-235b-grpo-async1-256g",
-    "nemorl-v0.5.0-h100-llama3.1-8b-grpo-async1-16g-fp8",
-    "nemorl-v0.5.0-h100-dsv3-dapo-sync-512g",
-    "nemorl-v0.5.0-gb200-llama3.1-8b-grpo-sync-8g",
-    "nemorl-v0.5.0-gb200-qwen3-30b-a3b-grpo-sync-16g",
-    "nemorl-v0.6.0-h100-qwen3-235b-grpo-sync-128g",
-    "nemorl-v0.6.0-h100-qwen3-30b-a3b-grpo-async1-32g",
-    "nemorl-v0.6.0-gb200-dsv3-grpo-sync-128g",
-    "nemorl-v0.6.0-gb200-qwen3-235b-grpo-async1-128g",
-)
+ROWS = ("nemorl-v0.3.0-h100-llama3.1-8b-grpo-sync-8g", "nemorl-v0.3.0-h100-llama3.1-8b-grpo-sync-8g-dtensor",
+        "nemorl-v0.4.0-h100-llama3.1-8b-grpo-sync-16g", "nemorl-v0.4.0-h100-dsv3-grpo-sync-256g",
+        "nemorl-v0.4.0-h100-qwen3-235b-grpo-async1-256g", "nemorl-v0.5.0-h100-llama3.1-8b-grpo-async1-16g-fp8",
+        "nemorl-v0.5.0-h100-dsv3-dapo-sync-512g", "nemorl-v0.5.0-gb200-llama3.1-8b-grpo-sync-8g",
+        "nemorl-v0.5.0-gb200-qwen3-30b-a3b-grpo-sync-16g", "nemorl-v0.6.0-h100-qwen3-235b-grpo-sync-128g",
+        "nemorl-v0.6.0-h100-qwen3-30b-a3b-grpo-async1-32g", "nemorl-v0.6.0-gb200-dsv3-grpo-sync-128g",
+        "nemorl-v0.6.0-gb200-qwen3-235b-grpo-async1-128g")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,21 @@
 """project(): what adds up, what is paired, what is deterministic, what the intervals hold."""
 
 import gc
+import math
 import re
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import baseline_of, project
 from rlsim.projection.summary import phase_parts, speedups, step_values, timed, variant_of
 from rlsim.projection.variant import simulate_variant
-from rlsim.report.text.projection import render_answer
 from rlsim.results import PHASES, Interval, Projection, Variant
+from rlsim.results.record import CONFIDENCE, interval, student_t95, widened
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation import run as driver
 
@@ -46,14 +48,11 @@ def both(made: Projection) -> tuple[Variant, Variant]:
     return made.baseline, made.candidate
 
 
-def test_synchronous_phases_add_up_to_the_step(sync):
+def test_phases_add_up_to_the_step(sync, asynchronous):
     for arm in both(sync):
         assert sum(arm.phases[name].mean for name in SYNC) == pytest.approx(arm.step_s.mean, rel=1e-12)
         assert arm.phases["exposed_generation_s"] == arm.phases["generation_s"]
         assert arm.phases["refit_s"].mean <= arm.phases["prepare_s"].mean
-
-
-def test_asynchronous_phases_add_up_to_the_step(asynchronous):
     for arm in both(asynchronous):
         assert sum(arm.phases[name].mean for name in ASYNC) == pytest.approx(arm.step_s.mean, rel=1e-12)
         assert arm.phases["prepare_s"].mean == 0.0
@@ -61,18 +60,14 @@ def test_asynchronous_phases_add_up_to_the_step(asynchronous):
 
 
 @pytest.mark.parametrize("made", ["sync", "asynchronous"])
-def test_parts_of_each_phase_add_up_to_it(made, request):
-    for arm in both(request.getfixturevalue(made)):
+def test_parts_add_up_intervals_hold_their_means_and_speedups_are_ratios_of_the_times_shown(made, request):
+    answer = request.getfixturevalue(made)
+    for arm in both(answer):
         sums: dict[str, float] = {}
         for share in arm.parts:
             sums[share.phase] = sums.get(share.phase, 0.0) + share.seconds
         phases = set(SYNC if made == "sync" else ASYNC) - {"exposed_generation_s"} | {"generation_s"}
         assert sums == pytest.approx({name: arm.phases[name].mean for name in phases})
-
-
-@pytest.mark.parametrize("made", ["sync", "asynchronous"])
-def test_intervals_hold_their_means_and_shares_make_a_whole(made, request):
-    answer = request.getfixturevalue(made)
     for arm in both(answer):
         phases = (value for _, value in arm.phases.items())
         for quantity in (arm.step_s, arm.acceptance_length, arm.tokens_per_s_per_gpu, *phases):
@@ -83,11 +78,6 @@ def test_intervals_hold_their_means_and_shares_make_a_whole(made, request):
         assert 0 < quantity.low < quantity.mean < quantity.high
     assert sum(asdict(answer.provenance).values()) == pytest.approx(1.0)
     assert all(0 <= share <= 1 for share in asdict(answer.provenance).values())
-
-
-@pytest.mark.parametrize("made", ["sync", "asynchronous"])
-def test_speedups_are_ratios_of_the_times_shown(made, request):
-    answer = request.getfixturevalue(made)
     before, after = both(answer)
     assert answer.end_to_end_speedup.mean == pytest.approx(before.step_s.mean / after.step_s.mean)
     rollout = before.phases["generation_s"].mean / after.phases["generation_s"].mean
@@ -103,13 +93,20 @@ def test_nothing_drafted_is_the_baseline(keys, make):
     assert made.rollout_speedup.as_dict() == made.end_to_end_speedup.as_dict() == {"mean": 1.0, "low": 1.0, "high": 1.0}
 
 
-def test_the_baseline_is_that_of_any_candidate(sync):
+def test_both_arms_meet_the_same_batches_and_share_their_errors(sync):
     other = project(scenario("speculation={method: ngram, draft_length: 4, acceptance_length: 1.6}"))
     assert other.baseline == sync.baseline
     assert other.candidate.step_s != sync.candidate.step_s
-
-
-def test_candidate_and_baseline_meet_the_same_batches():
+    frame = sync.to_frame()
+    assert frame.loc["generation", ("candidate", "high")] == sync.candidate.phases.generation_s.high
+    assert frame.loc["step", ("baseline", "mean")] == sync.baseline.step_s.mean
+    assert f"{sync.candidate.step_s.mean:.1f}" in sync._repr_html_()
+    # Both sides share model, device, software and all but generation; drafting alone is the candidate's.
+    before, after = both(sync)
+    rollout, step = (np.log(one.high / one.low) for one in (sync.rollout_speedup, sync.end_to_end_speedup))
+    apart = np.log(before.step_s.high / before.step_s.low) + np.log(after.step_s.high / after.step_s.low)
+    assert 0.05 < step < 0.75 * apart
+    assert step < rollout
     chosen = lagged("loop.policy_lag=2")
     runs = [simulate_variant(variant) for variant in (baseline_of(chosen), chosen)]
     for before, after in zip(*(run.steps for run in runs), strict=True):
@@ -118,18 +115,6 @@ def test_candidate_and_baseline_meet_the_same_batches():
         assert [s.phases["train_s"] for s in before] == [s.phases["train_s"] for s in after]
     tokens = [[s.generated_tokens for s in steps] for steps in runs[0].steps]
     assert len({*tokens[0], *tokens[1]}) == 4
-
-
-def test_tokens_per_second_are_those_of_whole_cycles():
-    chosen = lagged("loop.policy_lag=2", "simulation.steps=4", "simulation.warmup_steps=3", "simulation.replications=1")
-    run = simulate_variant(chosen)
-    rate = variant_of(run, phase_parts(run)).tokens_per_s_per_gpu
-    cycles = [run.steps[0][:2], run.steps[0][2:]]
-    expected = [sum(s.total_tokens for s in cycle) / sum(s.seconds for s in cycle) / 8 for cycle in cycles]
-    assert rate.mean == pytest.approx(sum(expected) / 2)
-
-
-def test_online_training_costs_the_candidate_only():
     plain, trained = (project(scenario(f"speculation.online_training={t}")) for t in ("false", "true"))
     assert trained.baseline == plain.baseline
     assert trained.candidate.phases["train_s"].mean > plain.candidate.phases["train_s"].mean
@@ -150,16 +135,19 @@ def test_progress_counts_to_the_end(keys, total):
     assert calls == [(done, total) for done in range(1, total + 1)]
 
 
-def test_every_measured_step_is_one_value_and_a_cycle_of_lagged_ones():
+def test_steps_and_cycles_are_single_values_and_rewards_their_own_part():
     for lag, values in ((1, 4), (2, 2)):
         chosen = lagged(f"loop.policy_lag={lag}", "simulation.steps=4", "simulation.replications=1")
         run = simulate_variant(chosen)
         found = step_values(run, lambda s: s.seconds)
         assert len(found) == values
         assert variant_of(run, phase_parts(run)).step_s.mean == pytest.approx(sum(found) / values)
-
-
-def test_time_to_the_reward_is_its_own_part():
+    chosen = lagged("loop.policy_lag=2", "simulation.steps=4", "simulation.warmup_steps=3", "simulation.replications=1")
+    run = simulate_variant(chosen)
+    rate = variant_of(run, phase_parts(run)).tokens_per_s_per_gpu
+    cycles = [run.steps[0][:2], run.steps[0][2:]]
+    expected = [sum(s.total_tokens for s in cycle) / sum(s.seconds for s in cycle) / 8 for cycle in cycles]
+    assert rate.mean == pytest.approx(sum(expected) / 2)
     chosen = scenario("workload.environment_s=40", "simulation.replications=1", "speculation={method: none}")
     arm, plain = project(chosen).candidate, project(vary(chosen, "workload.environment_s=0")).candidate
     parts = {share.name: share.seconds for share in arm.parts if share.phase == "generation_s"}
@@ -168,6 +156,10 @@ def test_time_to_the_reward_is_its_own_part():
     # Rates of the engine are of its own time: rewards are none of it.
     assert arm.statistics.tokens_per_s == pytest.approx(plain.statistics.tokens_per_s)
     assert arm.statistics.iterations_per_s == pytest.approx(plain.statistics.iterations_per_s)
+    idle = timed(simulate_variant(scenario()))
+    assert speedups(idle, replace(idle, step_s=0.0)) == (Interval(1.0, 1.0, 1.0), Interval(1.0, 1.0, 1.0))
+    assert any("warmup_steps" in text for text in project(lagged("simulation.warmup_steps=0")).warnings)
+    assert not any("warmup_steps" in text for text in project(lagged()).warnings)
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
@@ -176,27 +168,6 @@ def test_the_host_of_a_lookup_is_not_called_attention(method):
     lookup = [s for s in made.candidate.parts if s.name == "context look-up"]
     assert [share.bound for share in lookup] == ["host"]
     assert "draft attention" not in {s.name for s in made.candidate.parts}
-
-
-def test_a_table_has_the_phases_of_both_sides(sync):
-    frame = sync.to_frame()
-    assert frame.loc["generation", ("candidate", "high")] == sync.candidate.phases.generation_s.high
-    assert frame.loc["step", ("baseline", "mean")] == sync.baseline.step_s.mean
-    assert f"{sync.candidate.step_s.mean:.1f}" in sync._repr_html_()
-
-
-def test_a_speedup_is_no_surer_than_what_its_sides_do_not_share(sync):
-    """Both sides share model, device, software and all but generation; drafting alone is the candidate's."""
-    before, after = both(sync)
-    rollout, step = (np.log(one.high / one.low) for one in (sync.rollout_speedup, sync.end_to_end_speedup))
-    apart = np.log(before.step_s.high / before.step_s.low) + np.log(after.step_s.high / after.step_s.low)
-    assert 0.05 < step < 0.75 * apart
-    assert step < rollout
-
-
-def test_nothing_generated_is_no_speedup():
-    idle = timed(simulate_variant(scenario()))
-    assert speedups(idle, replace(idle, step_s=0.0)) == (Interval(1.0, 1.0, 1.0), Interval(1.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -214,24 +185,6 @@ def test_the_garbage_collector_is_left_as_it_was(enabled, monkeypatch):
     assert seen == [False]
 
 
-def test_too_little_warm_up_is_said():
-    assert any("warmup_steps" in text for text in project(lagged("simulation.warmup_steps=0")).warnings)
-    assert not any("warmup_steps" in text for text in project(lagged()).warnings)
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_committed_scenarios_project(name):
-    made = project(load_scenario(name, ["simulation.replications=1"]))
-    assert made.scenario == name
-    assert len(render_answer(made).splitlines()) <= 40
-    assert made.candidate.method == "eagle3"
-    assert made.rollout_speedup.mean > 1 and made.end_to_end_speedup.mean >= 1
-    assert made.provenance.measured > 0.05
-    for arm in both(made):
-        assert all(use.total_bytes <= use.available_bytes for use in arm.memory.values())
-        assert all(len(curve.times_s) <= 2000 for curve in arm.curves)
-
-
 def test_a_trace_cut_at_the_cap_is_told_with_its_share(tmp_path):
     (tmp_path / "lengths.csv").write_text("prompt_id,output_tokens\n1,100\n2,9000\n")
     keys = ["simulation.replications=1", "workload.response_tokens.kind=trace"]
@@ -242,10 +195,8 @@ def test_a_trace_cut_at_the_cap_is_told_with_its_share(tmp_path):
     assert "prompt_id of" in warnings[1] and "workload.group_correlation = 0.3" in warnings[1]
 
 
-SAID = (
-    "what the RL framework adds is nemo_rl's of vllm 0.17.1",
-    "of the operator tables' speed (fitted: nemo_rl; trainer.device_efficiency)",
-)
+SAID = ("what the RL framework adds is nemo_rl's of vllm 0.17.1",
+        "of the operator tables' speed (fitted: nemo_rl; trainer.device_efficiency)")  # fmt: skip
 """What the plain scenario rests on."""
 SAID_OF = {
     ("engine.host_iteration_s=0.002",): "engine.host_sequence_s; stated)",
@@ -270,3 +221,45 @@ def test_an_answer_says_what_it_rests_on(overrides: tuple[str, ...], sync: Proje
     assert not any(SAID_OF[overrides] in text for text in sync.assumptions)
     plain = " ".join(sync.assumptions)
     assert all(said in plain for said in SAID) and "trainer.rank_balance" not in plain
+
+
+# --- intervals of replications ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 15, 31, 100, 10_000])
+def test_student_t_agrees_with_scipy(degrees):
+    tolerance = 1e-9 if degrees <= 2 else 3e-3
+    assert student_t95(degrees) == pytest.approx(stats.t.ppf(0.95, degrees), rel=tolerance)
+
+
+def test_intervals_of_replications_are_students():
+    values = [10.0, 12.0, 9.0, 11.5, 10.5]
+    found = interval(values)
+    half = stats.t.ppf(0.95, 4) * np.std(values, ddof=1) * math.sqrt(1 + 1 / 5)
+    assert found.mean == pytest.approx(np.mean(values))
+    assert (found.high - found.mean, found.mean - found.low) == pytest.approx((half, half), rel=3e-3)
+    rng = np.random.default_rng(1)
+    draws = rng.normal(100.0, 5.0, (4000, 5))
+    covered = sum(q.low <= row[4] <= q.high for row in draws for q in [interval(row[:4].tolist())])
+    low, high = stats.binom.interval(0.999, 4000, CONFIDENCE)
+    assert low <= covered <= high
+    assert interval([3.0]) == Interval(3.0, 3.0, 3.0)
+    assert interval([3.0] * 5) == Interval(3.0, 3.0, 3.0)
+    assert interval([1.0, 100.0]).low == 0.0
+    assert interval([1.0, 100.0], floor=-math.inf).low < 0.0
+
+
+def test_widths_add_in_squares_of_the_logarithm_and_a_lower_end_at_zero_stays_there():
+    found = widened(Interval(10.0, 10.0, 10.0), 0.15)
+    factor = math.exp(stats.norm.ppf(0.95) * 0.15)
+    assert (found.low, found.mean, found.high) == pytest.approx((10 / factor, 10.0, 10 * factor))
+    model = stats.norm.ppf(0.95) * 0.2
+    found = widened(Interval(10.0, 10 / math.exp(0.3), 10 * math.exp(0.4)), 0.2)
+    assert math.log(10.0 / found.low) == pytest.approx(math.hypot(0.3, model))
+    assert math.log(found.high / 10.0) == pytest.approx(math.hypot(0.4, model))
+    found = widened(Interval(5.0, 0.0, 12.0), 0.1)
+    assert found.low == 0.0
+    assert found.high > 12.0
+
+
+@pytest.mark.parametrize("quantity", [Interval(0.0, 0.0, 0.0), Interval(0.0, 0.0, 1.0)])
+def test_what_is_zero_stays_zero(quantity):
+    assert widened(quantity, 0.3) == quantity

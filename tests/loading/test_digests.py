@@ -16,7 +16,7 @@ from rlsim.projection.project import project
 from rlsim.tables.fingerprint import tables_held
 
 
-def test_the_digest_follows_every_value_and_nothing_else(small: Path, tmp_path: Path) -> None:
+def test_the_digest_follows_every_value_and_traces_by_content(small: Path, tmp_path: Path) -> None:
     scenario = load_scenario(small)
     digest = scenario_digest(scenario)
     assert len(digest) == 16 and int(digest, 16) >= 0
@@ -24,9 +24,6 @@ def test_the_digest_follows_every_value_and_nothing_else(small: Path, tmp_path: 
     assert scenario_digest(load_scenario(tmp_path / "resolved.yaml")) == digest
     others = ["simulation.seed=1", "hardware.memory_bytes.value=1e11", "engine.host_iteration_s=1e-6", "name=other"]
     assert len({digest, *(scenario_digest(vary(scenario, other)) for other in others)}) == 1 + len(others)
-
-
-def test_a_trace_counts_by_its_content_wherever_it_lies(tmp_path: Path) -> None:
     digests = []
     for folder, lengths in (("a", "5\n7\n"), ("b", "5\n7\n"), ("c", "5\n8\n")):
         (tmp_path / folder).mkdir()
@@ -39,19 +36,25 @@ def test_a_trace_counts_by_its_content_wherever_it_lies(tmp_path: Path) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_the_editor_schema_takes_references_and_refuses_unknown_keys() -> None:
+def test_the_editor_schema_takes_references_refuses_unknown_keys_and_is_named_by_shipped_scenarios() -> None:
     schema = scenario_json_schema()
     for owner, key in ((schema, "model"), (schema, "hardware"), (schema["$defs"]["Speculation"], "draft")):
         assert {"type": "string"} in owner["properties"][key]["anyOf"]
         assert owner["properties"][key]["description"]
     assert schema["additionalProperties"] is False
     assert {"name", "model", "hardware", "cluster", "workload"} == set(schema["else"]["required"])
+    folder = data_folder("scenarios")
+    assert json.loads((folder / "scenario.schema.json").read_text()) == scenario_json_schema()
+    check = jsonschema.Draft202012Validator(scenario_json_schema())
+    for path in sorted(folder.glob("*.yaml")):
+        assert path.read_text().splitlines()[0] == "# yaml-language-server: $schema=scenario.schema.json", path.name
+        check.validate(yaml.safe_load(path.read_text()))
 
 
 # what an answer depends on
 
 
-def test_parameters_are_part_of_the_scenario_and_of_its_digest(small: Path, tmp_path: Path) -> None:
+def test_parameters_and_tables_that_change_are_in_the_digest(small: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     digests = []
     for efficiency in (0.5, 0.6):
@@ -65,26 +68,6 @@ def test_parameters_are_part_of_the_scenario_and_of_its_digest(small: Path, tmp_
     assert digests[0] != digests[1]
     given = load_scenario(small, ["simulation.parameters.dense_efficiency=0.6"])
     assert scenario_digest(given) == digests[1]
-
-
-def test_the_digest_follows_the_tables_and_the_version(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = tmp_path / "mine" / "vllm"
-    shutil.copytree(data_folder("calibration") / "tables" / "h100_sxm", tables.parent)
-    scenario = load_scenario(small, ["hardware.operator_tables=./mine"])
-    assert scenario.hardware.operator_tables == str(tmp_path / "mine")
-    digests = {scenario_digest(scenario)}
-    assert digests == {scenario_digest(load_scenario(small))}
-    with (tables / "metadata.yaml").open("a") as file:
-        file.write("\n")
-    digests.add(scenario_digest(scenario))
-    monkeypatch.setattr("rlsim.loading.scenario.installed_version", lambda: "99")
-    digests.add(scenario_digest(scenario))
-    assert len(digests) == 3
-
-
-def test_tables_that_change_within_a_process_change_digest_and_answer(small: Path, tmp_path: Path) -> None:
     tables = tmp_path / "mine"
     shutil.copytree(data_folder("calibration") / "tables" / "h100_sxm", tables)
     scenario = load_scenario(small, ["hardware.operator_tables=./mine", "simulation.replications=1"])
@@ -99,10 +82,23 @@ def test_tables_that_change_within_a_process_change_digest_and_answer(small: Pat
     assert after.candidate.phases["generation_s"].mean < 0.98 * before.candidate.phases["generation_s"].mean
 
 
+def test_the_digest_follows_tables_and_version(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = tmp_path / "mine" / "vllm"
+    shutil.copytree(data_folder("calibration") / "tables" / "h100_sxm", tables.parent)
+    scenario = load_scenario(small, ["hardware.operator_tables=./mine"])
+    assert scenario.hardware.operator_tables == str(tmp_path / "mine")
+    digests = {scenario_digest(scenario)}
+    assert digests == {scenario_digest(load_scenario(small))}
+    with (tables / "metadata.yaml").open("a") as file:
+        file.write("\n")
+    digests.add(scenario_digest(scenario))
+    monkeypatch.setattr("rlsim.loading.scenario.installed_version", lambda: "99")
+    digests.add(scenario_digest(scenario))
+    assert len(digests) == 3
+
+
 @pytest.mark.parametrize("changed", ["exchange of another device", "profile of the tables", "evidence"])
-def test_the_digest_follows_whatever_an_answer_reads(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
-) -> None:
+def test_the_digest_follows_it_all(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
     """Tables of GB200 answer for experts on GB300, times of the H100 for an H20, and runs beside them tell support."""
     calibration, profiles = data_folder("calibration"), data_folder("hardware_profiles")
     shutil.copytree(calibration / "tables" / "gb200_nvl72", tmp_path / "tables" / "gb200_nvl72")
@@ -137,16 +133,13 @@ assumptions:
 """
 
 
-@pytest.mark.parametrize(
-    ("override", "question", "left"),
-    [
-        ("simulation.seed=3", "Does it pay?", 2),
-        ("cluster.num_gpus=16", "small with cluster.num_gpus=16", 2),
-        ("workload.response_tokens.mean_tokens=300", "small with workload.response_tokens.mean_tokens=300", 1),
-        ("engine={max_running_sequences: 64}", "small with engine={max_running_sequences: 64}", 1),
-        ("question=Another one?", "Another one?", 2),
-    ],
-)
+@pytest.mark.parametrize(("override", "question", "left"), [
+    ("simulation.seed=3", "Does it pay?", 2),
+    ("cluster.num_gpus=16", "small with cluster.num_gpus=16", 2),
+    ("workload.response_tokens.mean_tokens=300", "small with workload.response_tokens.mean_tokens=300", 1),
+    ("engine={max_running_sequences: 64}", "small with engine={max_running_sequences: 64}", 1),
+    ("question=Another one?", "Another one?", 2),
+])  # fmt: skip
 def test_what_was_said_of_overridden_keys_falls(small: Path, override: str, question: str, left: int) -> None:
     small.write_text(SMALL + WORDS)
     for scenario in (load_scenario(small, [override]), vary(load_scenario(small), override)):
@@ -154,11 +147,6 @@ def test_what_was_said_of_overridden_keys_falls(small: Path, override: str, ques
         assert scenario.question in (question, "")
     assert load_scenario(small, [override]).question == question
     assert load_scenario(small).assumptions[0].text == "Always true."
-
-
-def test_an_assumption_names_keys_that_there_are(small: Path) -> None:
-    small.write_text(SMALL + WORDS.replace("engine]", "engin]"))
-    assert "assumptions[1]: unknown key 'engin'; did you mean 'engine'?" in message(small)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -173,16 +161,9 @@ def test_another_kind_of_length_keeps_no_key_of_the_old_one(small: Path, tmp_pat
     assert same == load_scenario(small).workload.response_tokens
 
 
-def test_a_release_is_a_number(small: Path) -> None:
+def test_an_assumption_names_keys_that_there_are_and_a_release_is_a_number(small: Path) -> None:
     assert "engine.version: must be a release such as 0.17.1, got 'banana'" in message(small, "engine.version=banana")
     for release in ("0.11.0rc2", "v0.20.0.post1", "0.18.1+cu128"):
         assert load_scenario(small, [f"engine.version={release}"]).engine.version == release
-
-
-def test_shipped_scenarios_name_the_schema_that_rlsim_prints() -> None:
-    folder = data_folder("scenarios")
-    assert json.loads((folder / "scenario.schema.json").read_text()) == scenario_json_schema()
-    check = jsonschema.Draft202012Validator(scenario_json_schema())
-    for path in sorted(folder.glob("*.yaml")):
-        assert path.read_text().splitlines()[0] == "# yaml-language-server: $schema=scenario.schema.json", path.name
-        check.validate(yaml.safe_load(path.read_text()))
+    small.write_text(SMALL + WORDS.replace("engine]", "engin]"))
+    assert "assumptions[1]: unknown key 'engin'; did you mean 'engine'?" in message(small)

@@ -1,13 +1,21 @@
 """Scenarios that extend others, and the places that messages name."""
 
+import inspect
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
 import yaml
 from small_scenario import SMALL, message
 
+from rlsim.cli.commands import app_of
+from rlsim.loading.explain import ONE_STEP, explain
 from rlsim.loading.extends import MAX_PARENTS
 from rlsim.loading.scenario import load_scenario, scenario_digest, scenario_json_schema
+from rlsim.schema.keys import all_keys, keys_named
+from rlsim.schema.messages import is_key
+from rlsim.schema.scenario import Scenario
 
 ASSUMED = """\
 assumptions:
@@ -24,15 +32,19 @@ def child(folder: Path, text: str, name: str = "child.yaml") -> Path:
     return path
 
 
-def test_a_child_changes_what_it_names_and_keeps_the_rest_as_set_does(small: Path) -> None:
+def test_children_change_what_they_name_and_keep_the_rest(small: Path, tmp_path: Path) -> None:
     path = child(small.parent, "extends: small.yaml\nspeculation: {draft_length: 5}\ncluster:\n  num_gpus: 16\n")
     changed = load_scenario(small, ["speculation.draft_length=5", "cluster.num_gpus=16"])
     assert load_scenario(path).model_dump(exclude={"question"}) == changed.model_dump(exclude={"question"})
     assert scenario_digest(load_scenario(path)) == scenario_digest(changed)
     assert load_scenario(path).question == "small with speculation.draft_length=5, cluster.num_gpus=16"
-
-
-def test_a_bundled_parent_a_replaced_list_a_null_and_a_name_of_its_own(tmp_path: Path) -> None:
+    check = jsonschema.Draft202012Validator(scenario_json_schema())
+    whole = yaml.safe_load(SMALL)
+    assert check.is_valid(whole)
+    assert check.is_valid({"extends": "quickstart", "workload": {"prompts_per_step": 8}})
+    assert not check.is_valid({name: value for name, value in whole.items() if name != "cluster"})
+    assert not check.is_valid({**whole, "workload": {"prompts_per_step": 8}})
+    assert not check.is_valid({"extends": "quickstart", "workload": {"prompt_per_step": 8}})
     text = "extends: quickstart\nname: mine\nquestion: And mine?\nworkload:\n  response_tokens: {mean_tokens: 900}\n"
     found = load_scenario(child(tmp_path, text))
     parent = load_scenario("quickstart")
@@ -44,16 +56,10 @@ def test_a_bundled_parent_a_replaced_list_a_null_and_a_name_of_its_own(tmp_path:
     fewer = "extends: rates.yaml\nspeculation: {draft_length: 2, position_acceptance: [0.9, 0.5]}\n"
     assert load_scenario(base).speculation.position_acceptance == (0.8, 0.6, 0.4)
     assert load_scenario(child(tmp_path, fewer)).speculation.position_acceptance == (0.9, 0.5)
-
-
-def test_another_kind_of_length_keeps_none_of_the_old_keys_and_an_empty_mapping_changes_nothing(small: Path) -> None:
     path = child(
         small.parent, "extends: small.yaml\nengine: {}\nworkload: {response_tokens: {kind: constant, tokens: 9}}\n"
     )
     assert load_scenario(path).workload.response_tokens.model_dump() == {"kind": "constant", "tokens": 9}
-
-
-def test_assumptions_fall_where_the_child_changes_what_they_speak_of(small: Path) -> None:
     small.write_text(SMALL + ASSUMED)
     path = child(small.parent, "extends: small.yaml\nspeculation: {acceptance_length: 3}\nassumptions: [mine]\n")
     assert [one.text for one in load_scenario(path).assumptions] == ["lengths are guessed", "a plain one", "mine"]
@@ -93,7 +99,10 @@ def test_cycles_depth_and_missing_parents_are_refused(tmp_path: Path) -> None:
     assert "unknown key 'extends'" in message("quickstart", "extends=quickstart")
 
 
-def test_messages_name_the_place_in_the_file_that_holds_the_key(small: Path) -> None:
+def test_messages_name_the_place_in_the_file_that_holds_the_key_or_what_an_override_replaces(small: Path) -> None:
+    told = message(small, "workload.prompts_per_step=0")
+    assert "in place of line 6, column 3: workload.prompts_per_step: must be at least 1, got 0" in told
+    assert "line" not in message(small, "engine.tensor_parallel=0")
     path = child(small.parent, "extends: small.yaml\nengine:\n  tensor_parallel: 0\n")
     assert message(path).startswith(f"{path}: line 3, column 3: engine.tensor_parallel: must be at least 1, got 0")
     small.write_text(SMALL.replace("mean_tokens: 400", "mean_tokens: -4"))
@@ -106,17 +115,59 @@ def test_messages_name_the_place_in_the_file_that_holds_the_key(small: Path) -> 
     assert f"{small}: line 13, column 5: assumptions[1]: unknown key 'engine.x'" in message(small)
 
 
-def test_messages_about_an_override_name_the_place_of_what_it_replaces(small: Path) -> None:
-    told = message(small, "workload.prompts_per_step=0")
-    assert "in place of line 6, column 3: workload.prompts_per_step: must be at least 1, got 0" in told
-    assert "line" not in message(small, "engine.tensor_parallel=0")
+# --- rlsim explain, and the description of every key behind it --------------------------------------------------------
+Run = Callable[..., tuple[int, str, str]]
 
 
-def test_the_schema_takes_children_and_still_requires_of_others_what_they_need(small: Path) -> None:
-    check = jsonschema.Draft202012Validator(scenario_json_schema())
-    whole = yaml.safe_load(SMALL)
-    assert check.is_valid(whole)
-    assert check.is_valid({"extends": "quickstart", "workload": {"prompts_per_step": 8}})
-    assert not check.is_valid({name: value for name, value in whole.items() if name != "cluster"})
-    assert not check.is_valid({**whole, "workload": {"prompts_per_step": 8}})
-    assert not check.is_valid({"extends": "quickstart", "workload": {"prompt_per_step": 8}})
+def test_every_key_has_a_type_and_a_meaning_and_every_command_with_a_scenario_a_name() -> None:
+    for key in all_keys():
+        assert is_key(key.dotted, Scenario)
+        assert key.kind and "typing" not in key.kind and "class" not in key.kind, key
+        assert key.description or key.dotted.endswith(".kind"), key
+    takes = {command.callback.__name__ for command in app_of().registered_commands
+             if command.callback is not None and "words" in inspect.signature(command.callback).parameters}  # fmt: skip
+    # explain names what the others use, import has words of its own, export simulates nothing.
+    assert takes - {"explain", "import_config", "export"} == set(ONE_STEP)
+
+
+def test_keys_tell_bounds_defaults_sources_and_what_set_their_value(tmp_path: Path) -> None:
+    (key,) = keys_named("speculation.draft_length")
+    assert (key.kind, key.bounds, key.default) == ("whole number", "at least 0, at most 32", "0")
+    (name,) = keys_named("name")
+    assert (name.bounds, name.default) == ("at least 1 characters, at most 200 characters", None)
+    assert keys_named("engine.host_iteration_s")[0].default_told == "fitted, by release and host processor"
+    assert [one.record for one in keys_named("workload.response_tokens.mean_tokens")] == [
+        *("LognormalLength", "QuantileLength", "TraceLength")
+    ]
+    assert keys_named("nothing") == ()
+    assert explain("run.faults.restart_s").commands == ("run",)
+    assert explain("question").commands == ()
+    assert explain("engine.tensor_parallel").searched and explain("loop.poll_s").commands == ONE_STEP
+    assert explain("cluster.num_gpus").source == "none: it must be given"
+    assert "calibration/engines" in explain("simulation.engine_parameters").source
+    assert explain("loop").below[:2] == ("loop.mode", "loop.style")
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: quickstart\nengine:\n  tensor_parallel: 2\n")
+    parent = load_scenario("quickstart")
+
+    def told(key: str, *overrides: str) -> tuple[str, str]:
+        found = explain(key, str(child), overrides).current
+        return found.value, found.origin
+
+    assert told("engine.tensor_parallel") == ("2", f"{child}, line 3, column 3")
+    assert told("engine.tensor_parallel", "engine.tensor_parallel=4") == ("4", "the override engine.tensor_parallel=4")
+    assert told("trainer.pipeline_parallel")[1].startswith("scenarios/quickstart.yaml, line ")
+    value, origin = told("model.num_layers")
+    assert value == str(parent.model.num_layers) and "quickstart.yaml, line" in origin
+    assert told("engine.version") == ("null", "the default")
+    assert explain("engine.version", str(child)).current.resolved == parent.engine_version
+
+
+def test_the_command(run: Run) -> None:
+    code, out, err = run("explain", "speculation.draft_length", "quickstart", "speculation.draft_length=5")
+    assert (code, err) == (0, "")
+    for words in ("k: tokens drafted", "whole number; at least 0, at most 32", "default: 0", "in quickstart: 5"):
+        assert words in out
+    assert json.loads(run("explain", "engine", "--json")[1])["kinds"][0]["section"] is True
+    code, out, err = run("explain", "speculaton")
+    assert (code, out) == (2, "") and "did you mean 'speculation'" in err

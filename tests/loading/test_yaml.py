@@ -1,74 +1,59 @@
 """Strict YAML."""
 
+import dataclasses
 import math
+import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlsim.errors import InputError
+from rlsim.files import kept as kept_files
+from rlsim.files import yaml as files_yaml
+from rlsim.files.records import dataclass as quick
 from rlsim.files.yaml import parse_yaml, read_yaml
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-6", 1e-6),
-        ("1E9", 1e9),
-        ("-2.5e+3", -2500.0),
-        (".5", 0.5),
-        ("1.", 1.0),
-        ("010", 10),
-        ("1_000", 1000),
-        ("198_674.5", 198674.5),
-        ("1:30", "1:30"),
-        ("2026-01-31", "2026-01-31"),
-        ("no", "no"),
-        ("off", "off"),
-        ("true", True),
-        ("null", None),
-        ("~", None),
-        ("1e", "1e"),
-        ("v1", "v1"),
-        ("'1'", "1"),
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    ("1e-6", 1e-6), ("1E9", 1e9), ("-2.5e+3", -2500.0), (".5", 0.5), ("1.", 1.0), ("010", 10), ("1_000", 1000),
+    ("198_674.5", 198674.5), ("1:30", "1:30"), ("2026-01-31", "2026-01-31"), ("no", "no"), ("off", "off"),
+    ("true", True), ("null", None), ("~", None), ("1e", "1e"), ("v1", "v1"), ("'1'", "1"),
+])  # fmt: skip
 def test_scalars(text: str, value: object) -> None:
     parsed = parse_yaml(f"x: {text}", "s")["x"]
     assert parsed == value
     assert type(parsed) is type(value)
 
 
-def test_infinity_and_nan_are_floats() -> None:
+def test_infinities_merge_keys_marks_and_expanding_aliases(tmp_path: Path) -> None:
     parsed = parse_yaml("a: .inf\nb: -.inf\nc: .nan", "s")
     assert (parsed["a"], parsed["b"]) == (math.inf, -math.inf)
     assert math.isnan(parsed["c"])
-
-
-def test_merge_keys_and_anchors_work() -> None:
     parsed = parse_yaml("base: &b {k: 1}\nmine:\n  <<: *b\n  j: 2", "s")
     assert parsed["mine"] == {"k": 1, "j": 2}
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    with pytest.raises(InputError, match="aliases are expanded"):
+        parse_yaml("\n".join(lines), "s")
+    path = tmp_path / "s.yaml"
+    path.write_bytes(b"\xef\xbb\xbfa: 1")
+    assert read_yaml(path) == {"a": 1}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: 1\nb: 2\na: 3", "line 3, column 1: duplicate key 'a'"),
-        ("e:\n  k: 1\n  k: 2", "line 3, column 3: duplicate key 'k'"),
-        ("1: a", "line 1, column 1: a key must be a name, got '1'"),
-        ("[1]: a", "got a collection"),
-        ("a: !!python/object/apply:os.system [ls]", "line 1, column 4: could not determine a constructor"),
-        ("a: 1\n---\nb: 2", "line 2"),
-        ("a: [1", "line 1"),
-        ("a: *missing", "undefined alias"),
-        ("", "empty"),
-        ("# only a comment", "empty"),
-        ("- 1", "got a list"),
-        ("just words", "got the single value 'just words'"),
-        ("a: &x [*x]", "more than 1000000 values"),
-        ("[" * 20_000, "not valid YAML"),
-        ("a: \x07", "special characters"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("a: 1\nb: 2\na: 3", "line 3, column 1: duplicate key 'a'"),
+    ("e:\n  k: 1\n  k: 2", "line 3, column 3: duplicate key 'k'"),
+    ("1: a", "line 1, column 1: a key must be a name, got '1'"), ("[1]: a", "got a collection"),
+    ("a: !!python/object/apply:os.system [ls]", "line 1, column 4: could not determine a constructor"),
+    ("a: 1\n---\nb: 2", "line 2"), ("a: [1", "line 1"), ("a: *missing", "undefined alias"), ("", "empty"),
+    ("# only a comment", "empty"),
+    ("- 1", "got a list"), ("just words", "got the single value 'just words'"),
+    ("a: &x [*x]", "more than 1000000 values"), ("[" * 20_000, "not valid YAML"), ("a: \x07", "special characters"),
+])  # fmt: skip
 def test_bad_documents(text: str, message: str) -> None:
     with pytest.raises(InputError) as raised:
         parse_yaml(text, "s.yaml")
@@ -77,14 +62,125 @@ def test_bad_documents(text: str, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_expanding_aliases_are_stopped() -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
-    with pytest.raises(InputError, match="aliases are expanded"):
-        parse_yaml("\n".join(lines), "s")
+# --- frozen records behave as the standard library's, and files that come with rlsim are parsed once ------------------
+def family(decorator: Any) -> tuple[Any, Any, Any]:
+    @decorator(frozen=True)
+    class Base:
+        a: int
+        b: float = 2.0
+        c: list[int] = dataclasses.field(default_factory=list, compare=False)
+
+        def __post_init__(self) -> None:
+            if self.a < 0:
+                raise ValueError("negative")
+
+    @decorator(frozen=True)
+    class Child(Base):
+        d: str = "x"
+        e: int = dataclasses.field(default=3, repr=False)
+        f: float = dataclasses.field(default=0.5, kw_only=True)
+        g: int = 7
+
+    @decorator(frozen=True, eq=False)
+    class Lone:
+        a: int
+
+    return Base, Child, Lone
 
 
-def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "s.yaml"
-    path.write_bytes(b"\xef\xbb\xbfa: 1")
-    assert read_yaml(path) == {"a": 1}
+STANDARD, QUICK = family(dataclasses.dataclass), family(quick)
+
+
+@pytest.mark.parametrize("words", [
+    ((1,), {}), ((1, 3.0), {"d": "y"}), ((), {"a": 4, "c": [1]}), ((1,), {"e": 5, "f": 1.5}),
+    ((1, 2.0, [], "z", 4, 8), {}),
+])  # fmt: skip
+def test_a_quick_record_is_what_the_standard_library_makes(words: tuple[Any, Any]) -> None:
+    given, named = words
+    theirs, ours = STANDARD[1](*given, **named), QUICK[1](*given, **named)
+    assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
+    assert repr(ours) == repr(theirs)
+    assert hash(ours) == hash(theirs)
+    again = QUICK[1](*given, **named)
+    assert again == ours
+    assert dataclasses.replace(ours, a=9) != ours
+    assert dataclasses.replace(ours, c=[7]) == ours
+    assert QUICK[1].__match_args__ == STANDARD[1].__match_args__
+    assert (again.c is ours.c) == ("c" in named or len(given) > 2)
+
+
+def test_a_quick_record_refuses_what_the_standard_library_refuses_and_is_carried_between_processes() -> None:
+    for base, child, lone in (STANDARD, QUICK):
+        one = child(1)
+        for broken in (lambda one=one: setattr(one, "a", 2), lambda one=one: delattr(one, "a")):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                broken()
+        for given, named in (((), {}), ((1,), {"z": 2}), ((1, 2.0, [], "z", 4, 8, 0.5), {})):
+            with pytest.raises(TypeError):
+                child(*given, **named)
+        with pytest.raises(ValueError, match="negative"):
+            child(-1)
+        assert base(1) != child(1)
+        assert lone(1) != lone(1)
+        assert len({lone(1), lone(1)}) == 2
+    assert pickle.loads(pickle.dumps(Carried(5))) == Carried(5)
+
+
+@quick(frozen=True)
+class Carried:
+    a: int
+
+
+def test_a_shipped_file_is_parsed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = files_yaml.parse_value
+    monkeypatch.setattr(files_yaml, "parse_value", lambda text, *a, **k: parsed.append(text) or parse(text, *a, **k))
+    monkeypatch.setattr(files_yaml, "delivered", lambda _: True)
+    monkeypatch.setattr(kept_files.sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(kept_files.sys, "pycache_prefix", str(tmp_path / "kept"))
+    path = tmp_path / "one.yaml"
+    path.write_text("a: {b: [1, 2.5, x]}\n")
+    assert [files_yaml.read_yaml(path) for _ in range(3)] == [{"a": {"b": [1, 2.5, "x"]}}] * 3
+    assert len(parsed) == 1
+    path.write_text("a: 2.0\n")
+    assert files_yaml.read_yaml(path) == {"a": 2.0}
+    for kept in (tmp_path / "kept").rglob("*.pyc"):
+        kept.write_bytes(b"not what was kept")
+    assert files_yaml.read_yaml(path) == {"a": 2.0}
+    assert len(parsed) == 3
+    path.write_text("a: [\n")
+    with pytest.raises(InputError, match="line 2"):
+        files_yaml.read_yaml(path)
+
+
+ASKED = """
+import hashlib, json
+from pydantic import BaseModel, ValidationError
+found, rebuild = [], BaseModel.model_rebuild.__func__
+BaseModel.model_rebuild = classmethod(lambda cls, **given: found.append(cls.__name__) or rebuild(cls, **given))
+from rlsim.loading.scenario import load_scenario
+from rlsim.results import Projection
+scenario = load_scenario("quickstart")
+try:
+    type(scenario).model_validate({**dict(scenario), "loop": {"lag": "no"}, "trainer": {"cuda_graphs": 3}})
+except ValidationError as error:
+    wrong = str(error)
+told = [wrong, json.dumps(Projection.model_json_schema()), scenario.model_dump_json(), str(scenario)]
+print(len(found), hashlib.sha256("".join(told).encode()).hexdigest())
+"""
+
+
+def test_schemas_are_found_once_an_installation_and_are_the_same_when_they_come_back(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
+
+    def asked() -> list[str]:
+        command = [sys.executable, "-c", ASKED]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    first, again = asked(), asked()
+    assert int(first[0]) > 10 and int(again[0]) == 0
+    assert again[1] == first[1]
+    for kept in tmp_path.rglob("rlsim_schema_*.pyc"):
+        kept.write_bytes(kept.read_bytes()[:-9])
+    assert asked()[1] == first[1]

@@ -1,11 +1,18 @@
 """The planning commands: what they print and how they end."""
 
+import ast
 import json
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import pytest
 
+import rlsim
+import rlsim.planning as planning
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.schema.scenario import Scenario
 
@@ -68,3 +75,43 @@ def test_sensitivity_and_compare_print_their_answers(run: Run, tiny: Scenario, f
     sides = ["--set-a", "loop.refit_fixed_s=1", "--set-b", "loop.refit_fixed_s=2", "--set", "engine.tensor_parallel=1"]
     told = json.loads(run("compare", file, str(other), *sides, "--json")[1])
     assert told["differences"] == {"loop.refit_fixed_s": [1, 2]}
+
+
+# --- The notebooks run from top to bottom, use the public API only and carry no outputs; public names -----------------
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NAMES = ("01_first_projection", "03_choose_k", "04_split_and_lag", "05_size_the_cluster")
+NOTEBOOKS = [FOLDER / f"{name}.ipynb" for name in NAMES]
+LONGEST_CELL_S = 120
+
+
+def code_of(notebook: nbformat.NotebookNode) -> str:
+    return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_on_public_names_only(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from nbclient import NotebookClient
+
+        client = NotebookClient(notebook, timeout=LONGEST_CELL_S, kernel_name="python3")
+        client.execute()
+    printed = [cell for cell in notebook.cells if cell.get("outputs")]
+    assert len(printed) >= 2
+    tree = ast.parse(code_of(nbformat.read(path, as_version=4)))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names] == ["rlsim"]
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not [name for name in attributes if name.startswith("_")]
+
+
+# --- the public names of rlsim.planning -------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["compare", "plan", "sensitivity", "sweep"])
+def test_functions_are_functions_whatever_is_imported_first(name: str) -> None:
+    """A module of the same name never hides one."""
+    code = f"import rlsim.planning.{name}; from rlsim.planning import {name}; {name}.__kwdefaults__"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert getattr(rlsim, name) is getattr(planning, name)

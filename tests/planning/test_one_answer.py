@@ -1,18 +1,22 @@
 """One question has one answer: whichever command is asked, however a loop is stated, in whatever order words stand."""
 
 import itertools
+import json
 
 import pytest
 
 from rlsim.attribution.headroom import blame
+from rlsim.cli.main import main
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.sweep import sweep
+from rlsim.planning.techniques import known_techniques, techniques
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import simulate_variant
-from rlsim.report.text.planning import render_sweep
+from rlsim.report.text.planning import render_comparison, render_sweep
+from rlsim.results.planning import Techniques
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 
@@ -35,16 +39,13 @@ def test_steps_that_nobody_asked_for_are_those_of_a_loop_under_way(style: str, m
     assert step_s(vary(given, "simulation.warmup_steps=0", "simulation.steps=1")) > 1.2 * long  # what a start costs
 
 
-def test_what_is_stated_is_simulated_and_a_start_within_the_answer_is_in_its_verdict() -> None:
+def test_what_is_stated_is_simulated_and_every_command_says_the_same(tiny: Scenario) -> None:
     given = load_scenario("quickstart", [*LAGGED, "simulation.replications=1"])
     assert (given.measured_steps, load_scenario("quickstart").measured_steps) == (range(4, 10), range(1))
     cold = vary(given, "simulation.warmup_steps=0", "simulation.steps=1")
     assert cold.measured_steps == range(1)
     assert any("start-up" in text for text in project(cold).warnings)
     assert not any("start-up" in text for text in project(given).warnings)
-
-
-def test_every_command_says_the_same(tiny: Scenario) -> None:
     keys = {"loop.mode": "async", "loop.policy_lag": 1, "cluster.generation_gpus": 4, "cluster.training_gpus": 4}
     given = vary(tiny, keys)
     answer = project(given)
@@ -54,9 +55,6 @@ def test_every_command_says_the_same(tiny: Scenario) -> None:
     assert row["end_to_end_speedup"] == by_key["end_to_end_speedup"] == answer.end_to_end_speedup.mean
     assert compare(tiny, vary(tiny, "lag=1")).step_s[1] == answer.candidate.step_s
     assert blame(given).step_s == pytest.approx(answer.candidate.step_s.mean, rel=1e-12)
-
-
-def test_a_sweep_with_fewer_replications_says_so(tiny: Scenario) -> None:
     more = vary(tiny, "simulation.replications=5")
     assert "3 replications each (project takes 5: --replications 5 says the same)" in " ".join(
         render_sweep(sweep(more, ["k=2"])).split()
@@ -64,23 +62,20 @@ def test_a_sweep_with_fewer_replications_says_so(tiny: Scenario) -> None:
     assert "project takes" not in render_sweep(sweep(more, ["k=2"], replications=5))
 
 
-WINS = (
-    ("k=2", "speculation.acceptance_length=1.5", {"speculation.acceptance_length": 1.5}),
-    ("k=2", "speculation.position_acceptance=[0.7, 0.3]", {"speculation.position_acceptance": (0.7, 0.3)}),
-    ("k=2", "speculation.acceptance_at_draft_length=2", {"speculation.acceptance_at_draft_length": 2}),
-    ("k=2", "speculation.method=eagle3", {"speculation.draft_length": 2}),
-    ("k=2", "speculation.draft_length=2", {"speculation.draft_length": 2}),
-    ("k=0", "speculation.acceptance_length=2", {"speculation.method": "none"}),
-    ("lag=1", "simulation.warmup_steps=7", {"simulation.warmup_steps": 7}),
-    ("lag=1", "simulation.steps=2", {"simulation.steps": 2}),
-    ("lag=1", "loop.mode=async", {"loop.policy_lag": 1}),
-    ("lag=1", "cluster.generation_gpus=6", {"cluster.generation_gpus": 6, "cluster.training_gpus": None}),
-    ("lag=1", "loop.refit_method=nccl_reshard", {"loop.refit_method": "nccl_reshard"}),
-    ("lag=0", "cluster.generation_gpus=6", {"loop.mode": "sync", "cluster.generation_gpus": 6}),
-    ("lag=1", "generation_share=0.25", {"cluster.generation_gpus": 2}),
-    ("lag=1", "k=1", {"loop.policy_lag": 1, "speculation.draft_length": 1}),
-    ("generation_share=0.75", "cluster.num_gpus=16", {"cluster.generation_gpus": 12}),
-)
+WINS = (("k=2", "speculation.acceptance_length=1.5", {"speculation.acceptance_length": 1.5}),
+        ("k=2", "speculation.position_acceptance=[0.7, 0.3]", {"speculation.position_acceptance": (0.7, 0.3)}),
+        ("k=2", "speculation.acceptance_at_draft_length=2", {"speculation.acceptance_at_draft_length": 2}),
+        ("k=2", "speculation.method=eagle3", {"speculation.draft_length": 2}),
+        ("k=2", "speculation.draft_length=2", {"speculation.draft_length": 2}),
+        ("k=0", "speculation.acceptance_length=2", {"speculation.method": "none"}),
+        ("lag=1", "simulation.warmup_steps=7", {"simulation.warmup_steps": 7}),
+        ("lag=1", "simulation.steps=2", {"simulation.steps": 2}), ("lag=1", "loop.mode=async", {"loop.policy_lag": 1}),
+        ("lag=1", "cluster.generation_gpus=6", {"cluster.generation_gpus": 6, "cluster.training_gpus": None}),
+        ("lag=1", "loop.refit_method=nccl_reshard", {"loop.refit_method": "nccl_reshard"}),
+        ("lag=0", "cluster.generation_gpus=6", {"loop.mode": "sync", "cluster.generation_gpus": 6}),
+        ("lag=1", "generation_share=0.25", {"cluster.generation_gpus": 2}),
+        ("lag=1", "k=1", {"loop.policy_lag": 1, "speculation.draft_length": 1}),
+        ("generation_share=0.75", "cluster.num_gpus=16", {"cluster.generation_gpus": 12}))  # fmt: skip
 REFUSED = (
     ("k=2", "speculation.draft_length=4"),
     ("k=2", "speculation.method=none"),
@@ -97,9 +92,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("word", "key", "kept"), WINS)
-def test_what_is_stated_wins_over_what_a_word_derives_in_any_order(
-    tiny: Scenario, word: str, key: str, kept: dict[str, object]
-) -> None:
+def test_what_is_stated_wins_over_derived_words(tiny: Scenario, word: str, key: str, kept: dict[str, object]) -> None:
     found = [vary(tiny, *order) for order in itertools.permutations((word, key))]
     found += [vary(tiny, {**dict([pair]), **dict([other])}) for pair, other in _mappings(tiny, word, key)]
     for one in found:
@@ -125,3 +118,80 @@ def test_contradictions_are_refused_in_any_order(tiny: Scenario, pair: tuple[str
             vary(tiny, *order)
         with pytest.raises(InputError):
             load_scenario("quickstart", order)
+
+
+# --- two scenarios side by side ---------------------------------------------------------------------------------------
+def test_a_scenario_does_not_differ_from_itself_and_phases_add_up(tiny: Scenario, lagged: Scenario) -> None:
+    comparison = compare(tiny, tiny)
+    assert comparison.differences == {}
+    assert (comparison.speedup.mean, comparison.speedup.low, comparison.speedup.high) == (1.0, 1.0, 1.0)
+    assert comparison.explained_by is None
+    assert "do not differ" in render_comparison(comparison)
+    comparison = compare(tiny, vary(tiny, "simulation.seed=5"))
+    assert not comparison.paired
+    assert comparison.speedup.low < comparison.speedup.high
+    assert "on different work" in render_comparison(comparison)
+    comparison = compare(tiny, lagged)
+    assert "generation (exposed where asynchronous)" in render_comparison(comparison)
+    assert "  exposed generation" in render_comparison(compare(lagged, lagged))
+    assert sum(change.before_s for change in comparison.phases) == pytest.approx(comparison.step_s[0].mean)
+    assert sum(change.after_s for change in comparison.phases) == pytest.approx(comparison.step_s[1].mean, rel=0.01)
+    # Another device was measured apart; the same one with another figure in its profile shares all its errors.
+    other, changed = (
+        compare(tiny, vary(tiny, f"hardware{how}")).speedup for how in ("=h200_sxm", ".bf16_flops.value=1.2e15")
+    )
+    assert other.high / other.low > 1.2 > 1.05 > changed.high / changed.low
+
+
+def test_the_phase_that_changed_explains_the_difference_and_the_baseline_gives_the_projection(tiny: Scenario) -> None:
+    comparison = compare(tiny, vary(tiny, "speculation.method=none"))
+    assert comparison.paired
+    assert comparison.explained_by == "generation"
+    (generation,) = [one for one in comparison.phases if one.phase == "generation"]
+    assert generation.share == pytest.approx(1.0, abs=1e-6)
+    assert comparison.speedup.mean < 1
+    slower = compare(tiny, vary(tiny, "loop.refit_fixed_s=50"))
+    assert slower.explained_by == "prepare"
+    # The model's error on speed-ups is in both intervals, or the two would contradict each other.
+    comparison = compare(vary(tiny, "speculation.method=none"), tiny)
+    assert comparison.speedup == project(tiny).end_to_end_speedup
+    assert comparison.price_per_gpu_hour_usd == (3.0, 3.0)
+    assert "USD at 3.00 per GPU and hour" in render_comparison(comparison)
+
+
+# --- rlsim techniques: published techniques on a user's own scenario --------------------------------------------------
+SMALL = ["workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null",
+         "simulation.replications=1", "speculation={method: none}"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answer() -> Techniques:
+    return techniques(load_scenario("quickstart", SMALL))
+
+
+def test_every_technique_is_left_out_with_a_reason_or_ranked_by_the_step_of_its_projection(answer: Techniques) -> None:
+    names = [one.name for one in answer.techniques] + [one.name for one in answer.left_out]
+    assert sorted(names) == sorted(one.name for one in known_techniques())
+    assert all(one.reason for one in answer.left_out)
+    assert all(one.source and one.asks and one.changes for one in answer.techniques)
+    steps = [one.step_s.mean for one in answer.techniques]
+    assert steps == sorted(steps)
+    for one in answer.techniques[:2]:
+        alone = project(load_scenario("quickstart", [*SMALL, *one.changes]))
+        assert alone.candidate.step_s.mean == pytest.approx(one.step_s.mean)
+        assert one.speedup.mean == pytest.approx(answer.step_s.mean / one.step_s.mean, rel=0.02)
+
+
+def test_what_cannot_be_is_left_out_and_json_printed(capsys: pytest.CaptureFixture[str], answer: Techniques) -> None:
+    drafting = techniques(vary(load_scenario("quickstart", SMALL[:-1]), {"loop.offload_memory": "pinned"}))
+    reasons = {one.name: one.reason for one in drafting.left_out}
+    assert reasons["eagle3"] == "the scenario drafts already"
+    assert reasons["pinned_offload"] == "the scenario does so already"
+    assert "needs a split cluster" in reasons["fast_refit"]
+    words = ["techniques", "quickstart", *(word for key in SMALL for word in ("--set", key))]
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--json"])
+    assert not end.value.code
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(answer.to_json())
+    assert found["schema"] == "rlsim.techniques/1"

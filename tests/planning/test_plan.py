@@ -100,12 +100,8 @@ def test_bounds_leave_the_fastest_trainer_of_all(tiny: Scenario, model: str, lag
         assert trainer == min(zip((bounds[-1] for bounds in rising), trainers, strict=True))[1]
 
 
-RULES = [
-    *((f"loop.style={style}",) for style in STYLES),
-    ("loop.style=verl", "loop.update_every=4"),
-    ("loop.style=skyrl", "loop.max_age=1", "loop.stale=drop"),
-    ("loop.overlap=false",),
-]
+RULES = [*((f"loop.style={style}",) for style in STYLES), ("loop.style=verl", "loop.update_every=4"),
+         ("loop.style=skyrl", "loop.max_age=1", "loop.stale=drop"), ("loop.overlap=false",)]  # fmt: skip
 
 
 @pytest.mark.parametrize("keys", RULES, ids=" ".join)
@@ -161,7 +157,7 @@ def test_best_yaml_is_short_where_its_base_can_be_told(tiny: Scenario, tmp_path:
     assert extending(tiny, tmp_path / "absent.yaml", tmp_path) == dump_scenario(tiny)
 
 
-def test_finalists_pareto_front_and_current_scenario(tiny: Scenario) -> None:
+def test_finalists_front_and_waterfall_lead_to_the_plan(tiny: Scenario) -> None:
     answer = plan(tiny, objective=Objective(statistic="mean"), limits=replace(SYNC, sizes=(8, 16, 32)))
     steps = [row.step_s for row in answer.finalists]
     assert steps == sorted(steps) and answer.best == answer.finalists[0] and len(set(steps)) > 2
@@ -171,19 +167,25 @@ def test_finalists_pareto_front_and_current_scenario(tiny: Scenario) -> None:
     for row in answer.finalists:
         assert any(row.numbers.cost_per_step_usd >= c and row.step_s >= s for c, s in zip(costs, times, strict=True))
     assert answer.current.step_s.mean >= answer.best.step_s
+    slow = vary(tiny, "engine.tensor_parallel=8", "speculation.method=none", "speculation.draft_length=0")
+    answer = plan(slow, limits=SYNC)
+    stages = answer.waterfall
+    assert [change.what for change in stages] == ["as it is", "no speculation", "layouts", "GPUs, split and lag"]
+    assert (stages[0].step_s, stages[-1].step_s) == (answer.current.step_s.mean, answer.best.step_s)
+    assert stages[0].step_s == stages[1].step_s > stages[2].step_s
+    assert f"{stages[0].step_s / stages[-1].step_s:.2f}x (layouts " in render_plan(answer)
+    answers = [plan(tiny, limits=replace(SYNC, draft_lengths=(3,)), jobs=jobs) for jobs in (1, 2)]
+    assert {**answers[0].as_dict(), "simulated": 0} == {**answers[1].as_dict(), "simulated": 0}
 
 
-@pytest.mark.parametrize(
-    ("measure", "unit_of"),
-    [
-        ("step_time", lambda n: n.step_s.mean),
-        ("tokens_per_s", lambda n: n.tokens_per_s),
-        ("steps_per_day", lambda n: 86400 / n.step_s.mean),
-        ("time_to_n_steps", lambda n: 50 * n.step_s.mean),
-        ("cost_per_step", lambda n: n.cost_per_step_usd),
-        ("energy_per_step", lambda n: n.energy_per_step_j),
-    ],
-)
+@pytest.mark.parametrize(("measure", "unit_of"), [
+    ("step_time", lambda n: n.step_s.mean),
+    ("tokens_per_s", lambda n: n.tokens_per_s),
+    ("steps_per_day", lambda n: 86400 / n.step_s.mean),
+    ("time_to_n_steps", lambda n: 50 * n.step_s.mean),
+    ("cost_per_step", lambda n: n.cost_per_step_usd),
+    ("energy_per_step", lambda n: n.energy_per_step_j),
+])  # fmt: skip
 def test_objectives_have_their_units_and_price_prefers_small_clusters(tiny: Scenario, measure: str, unit_of) -> None:  # type: ignore[no-untyped-def]
     objective = Objective(measure, "mean", steps=50)  # type: ignore[arg-type]
     answer = plan(tiny, objective=objective, limits=replace(SYNC, sizes=(8, 32), draft_lengths=(3,)))
@@ -192,7 +194,7 @@ def test_objectives_have_their_units_and_price_prefers_small_clusters(tiny: Scen
     assert (answer.best.numbers.num_gpus == 8) == dear
 
 
-def test_the_smallest_cluster_that_reaches_a_target(tiny: Scenario) -> None:
+def test_targets_take_the_smallest_cluster_and_constraints_bind_with_the_nearest_miss(tiny: Scenario) -> None:
     sizes = (4, 8, 16, 32)
     best = {}
     for gpus in sizes:
@@ -208,9 +210,6 @@ def test_the_smallest_cluster_that_reaches_a_target(tiny: Scenario) -> None:
     unreachable, eight = Objective("gpus", target_step_s=1e-3), SearchLimits((8,), (0,), draft_lengths=(3,))
     with pytest.raises(Infeasible, match="keeps to the target step time"):
         plan(tiny, objective=unreachable, limits=eight)
-
-
-def test_constraints_bind_with_the_nearest_miss(tiny: Scenario) -> None:
     limits = replace(SYNC, draft_lengths=(3,))
     free = plan(tiny, limits=limits)
     step = free.best.step_p90_s
@@ -239,9 +238,7 @@ def free(uneven: Scenario) -> Plan:
 
 @settings(deadline=None, max_examples=10)
 @given(st.sampled_from(["deadline", "budget", "target"]), st.floats(0.8, 1.1))
-def test_every_plan_keeps_the_constraints_in_nine_of_ten_draws(
-    uneven: Scenario, free: Plan, kind: str, share: float
-) -> None:
+def test_every_plan_keeps_its_constraints_in_nine_of_ten(uneven: Scenario, free: Plan, kind: str, share: float) -> None:
     longest_s = share * free.best.step_p90_s
     per_second = free.best.numbers.cost_per_step_usd / free.best.step_s
     objective = {
@@ -280,38 +277,20 @@ def test_a_plan_has_one_number_everywhere(uneven: Scenario, free: Plan, tmp_path
     assert " USD at 3.00 per GPU and hour" in text
 
 
-def test_the_waterfall_leads_from_the_scenario_to_the_plan(tiny: Scenario) -> None:
-    slow = vary(tiny, "engine.tensor_parallel=8", "speculation.method=none", "speculation.draft_length=0")
-    answer = plan(slow, limits=SYNC)
-    stages = answer.waterfall
-    assert [change.what for change in stages] == ["as it is", "no speculation", "layouts", "GPUs, split and lag"]
-    assert (stages[0].step_s, stages[-1].step_s) == (answer.current.step_s.mean, answer.best.step_s)
-    assert stages[0].step_s == stages[1].step_s > stages[2].step_s
-    assert f"{stages[0].step_s / stages[-1].step_s:.2f}x (layouts " in render_plan(answer)
-
-
-@pytest.mark.parametrize(
-    ("objective", "said"),
-    [
-        (Objective(budget_usd=5.0), "--budget-usd needs --steps"),
-        (Objective(deadline_s=5.0), "--deadline-hours needs --steps"),
-        (Objective("time_to_n_steps"), "time_to_n_steps needs --steps"),
-        (Objective("gpus"), "gpus=SECONDS"),
-        (Objective(target_step_s=3.0), "gpus=SECONDS"),
-        (Objective(steps=0), "must be above 0"),
-        (Objective(confidence=1.0), "confidence must lie between 0 and 1"),
-        (Objective(statistic="p9"), "did you mean 'p90'"),  # type: ignore[arg-type]
-        (Objective("speed"), "unknown 'speed'; measures are step_time"),  # type: ignore[arg-type]
-    ],
-)
+@pytest.mark.parametrize(("objective", "said"), [
+    (Objective(budget_usd=5.0), "--budget-usd needs --steps"),
+    (Objective(deadline_s=5.0), "--deadline-hours needs --steps"),
+    (Objective("time_to_n_steps"), "time_to_n_steps needs --steps"),
+    (Objective("gpus"), "gpus=SECONDS"),
+    (Objective(target_step_s=3.0), "gpus=SECONDS"),
+    (Objective(steps=0), "must be above 0"),
+    (Objective(confidence=1.0), "confidence must lie between 0 and 1"),
+    (Objective(statistic="p9"), "did you mean 'p90'"),  # type: ignore[arg-type]
+    (Objective("speed"), "unknown 'speed'; measures are step_time"),  # type: ignore[arg-type]
+])  # fmt: skip
 def test_contradictions_are_said(tiny: Scenario, objective: Objective, said: str) -> None:
     with pytest.raises(InputError, match=said):
         plan(tiny, objective=objective)
-
-
-def test_the_plan_does_not_depend_on_the_number_of_jobs(tiny: Scenario) -> None:
-    answers = [plan(tiny, limits=replace(SYNC, draft_lengths=(3,)), jobs=jobs) for jobs in (1, 2)]
-    assert {**answers[0].as_dict(), "simulated": 0} == {**answers[1].as_dict(), "simulated": 0}
 
 
 def simulated(tiny: Scenario, tensor: int, step_s: float, spread: float) -> Simulated:
@@ -333,18 +312,14 @@ def pair(tiny: Scenario) -> tuple[Simulated, Simulated]:
 
 
 @pytest.mark.parametrize(("statistic", "first"), [("mean", 0), ("p90", 1)])
-def test_a_sure_plan_wins_at_the_90th_percentile_and_a_fast_one_in_the_mean(
-    tiny: Scenario, pair: tuple[Simulated, Simulated], statistic: str, first: int
-) -> None:
+def test_sure_or_fast_plans_win(tiny: Scenario, pair: tuple[Simulated, Simulated], statistic: str, first: int) -> None:
     contest = Contest(tiny, Objective(statistic=statistic), default_limits(tiny))  # type: ignore[arg-type]
     ranked = contest.ranked(pair)
     assert ranked[0] is pair[first]
     assert sorted(contest.row(one).step_p90_s for one in ranked) == pytest.approx([105 * 1.08, 100 * 1.32], rel=1e-3)
 
 
-def test_constraints_hold_with_the_probability_that_is_asked_for(
-    tiny: Scenario, pair: tuple[Simulated, Simulated]
-) -> None:
+def test_constraints_hold_with_the_probability_asked_for(tiny: Scenario, pair: tuple[Simulated, Simulated]) -> None:
     """Within 112 s: the sure plan in 83 % of the draws, the fast one in 65 %."""
     held = {}
     for confidence in (0.6, 0.7, 0.9):
@@ -355,7 +330,7 @@ def test_constraints_hold_with_the_probability_that_is_asked_for(
     assert held == {0.6: [True, True], 0.7: [False, True], 0.9: [False, False]}
 
 
-def test_plan_project_and_compare_have_one_interval_and_draws_are_common(tiny: Scenario) -> None:
+def test_plan_project_and_compare_have_one_interval_and_none_what_the_search_alone_has_seen(tiny: Scenario) -> None:
     answer = plan(tiny, limits=replace(SYNC, draft_lengths=(2, 3)))
     best = vary(tiny, dict(answer.best.overrides))
     assert project(best).candidate.step_s == answer.best.numbers.step_s
@@ -367,9 +342,6 @@ def test_plan_project_and_compare_have_one_interval_and_draws_are_common(tiny: S
     apart = [answer.best.numbers.step_s, answer.current.step_s]
     assert now.ratio.high / now.ratio.mean < np.prod([s.high / s.mean for s in apart if isinstance(s, Interval)])
     assert answer.objective_value == answer.best.step_p90_s
-
-
-def test_what_the_search_alone_has_seen_has_no_interval(tiny: Scenario) -> None:
     found = plan(tiny, limits=replace(SYNC, draft_lengths=tuple(range(1, 8)), sizes=(8, 16)))
     assert found.rest
     assert all(isinstance(row.numbers.step_s, Mean) and row.replications == 1 for row in found.rest)
@@ -379,29 +351,23 @@ def test_what_the_search_alone_has_seen_has_no_interval(tiny: Scenario) -> None:
         assert frame[column].notna().sum() == len(found.finalists)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("mean", ("step_time", "mean", None)),
-        ("cost_per_step", ("cost_per_step", "p90", None)),
-        ("p90, gpus=200", ("gpus", "p90", 200.0)),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("mean", ("step_time", "mean", None)),
+    ("cost_per_step", ("cost_per_step", "p90", None)),
+    ("p90, gpus=200", ("gpus", "p90", 200.0)),
+])  # fmt: skip
 def test_an_objective_is_a_measure_a_statistic_or_both(text: str, found: tuple[str, str, float | None]) -> None:
     assert parse_objective(text) == found
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("p91", "unknown 'p91'; did you mean 'p90'"),
-        ("fastest,mean", "unknown 'fastest'; measures and statistics are step_time"),
-        ("mean,p90", "give one measure and one statistic"),
-        ("", "unknown ''"),
-        ("regret", "regret is no statistic of a plan any more"),
-        ("gpus=many", "must be a step time in seconds"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("p91", "unknown 'p91'; did you mean 'p90'"),
+    ("fastest,mean", "unknown 'fastest'; measures and statistics are step_time"),
+    ("mean,p90", "give one measure and one statistic"),
+    ("", "unknown ''"),
+    ("regret", "regret is no statistic of a plan any more"),
+    ("gpus=many", "must be a step time in seconds"),
+])  # fmt: skip
 def test_unknown_objectives_say_what_is_known(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         parse_objective(text)

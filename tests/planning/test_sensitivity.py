@@ -23,12 +23,10 @@ def answer(tiny: Scenario) -> Sensitivity:
     return sensitivity(tiny)
 
 
-def test_the_interval_is_that_of_project(tiny: Scenario, lagged: Scenario, answer: Sensitivity) -> None:
+def test_the_interval_is_that_of_project_for_any_jobs(tiny: Scenario, lagged: Scenario, answer: Sensitivity) -> None:
     assert answer.step_s == project(tiny).candidate.step_s
     assert sensitivity(lagged).step_s == project(lagged).candidate.step_s
-
-
-def test_sources_split_the_variance_and_save_no_more_than_the_regret(answer: Sensitivity) -> None:
+    assert sensitivity(tiny, jobs=2).as_dict() == answer.as_dict()
     assert sum(one.share for one in answer.sources) == pytest.approx(1.0)
     assert [one.saved_s for one in answer.sources] == sorted((one.saved_s for one in answer.sources), reverse=True)
     for one in answer.sources:
@@ -36,9 +34,6 @@ def test_sources_split_the_variance_and_save_no_more_than_the_regret(answer: Sen
         assert 0 < one.narrowed <= 1.03  # quantiles of 2,048 draws are sure to some 3 %
     largest = max(answer.sources, key=lambda one: one.share)
     assert largest.narrowed == min(one.narrowed for one in answer.sources)
-
-
-def test_alternatives_are_shown_with_their_regret(answer: Sensitivity) -> None:
     assert answer.alternatives[0].name == AS_IT_IS
     assert sum(one.best for one in answer.alternatives) == pytest.approx(1.0)
     chosen = next(one for one in answer.alternatives if one.name == answer.chosen)
@@ -47,7 +42,7 @@ def test_alternatives_are_shown_with_their_regret(answer: Sensitivity) -> None:
     assert all(one.step_s.low < one.step_s.mean < one.step_s.high for one in answer.alternatives)
 
 
-def test_alternatives_can_be_set(tiny: Scenario) -> None:
+def test_alternatives_can_be_set_and_inputs_follow_the_scenario(tiny: Scenario) -> None:
     found = {one.name: one for one in alternatives(tiny)}
     assert {AS_IT_IS, "no speculation", "draft length 2", "draft length 4", "engine tensor parallel 2"} == set(found)
     for one in found.values():
@@ -56,9 +51,14 @@ def test_alternatives_can_be_set(tiny: Scenario) -> None:
     rates = acceptance_of(tiny.speculation).position_rates
     other = acceptance_of(found["draft length 2"].scenario.speculation).position_rates
     np.testing.assert_allclose(other, rates[:2], atol=1e-4)
+    keys = {item.key for item in uncertain_inputs(tiny)}
+    assert {"workload.group_correlation", ACCEPTED, "workload.response_tokens.log_sigma"} <= keys
+    plain = {item.key for item in uncertain_inputs(vary(tiny, "speculation.method=none"))}
+    assert keys - plain == {ACCEPTED}
+    assert all(item.low < item.high and item.reason and item.centred for item in uncertain_inputs(tiny))
 
 
-def test_inputs_move_the_step_and_add_to_the_interval(tiny: Scenario, answer: Sensitivity) -> None:
+def test_inputs_move_the_step_and_the_text_names_commands(tiny: Scenario, answer: Sensitivity) -> None:
     by_key = {one.key: one for one in answer.inputs}
     mean = by_key["workload.response_tokens.mean_tokens"]
     assert mean.at_low < 0 < mean.at_high
@@ -69,24 +69,6 @@ def test_inputs_move_the_step_and_add_to_the_interval(tiny: Scenario, answer: Se
     for one in (wide, answer):
         assert one.step_with_inputs_s.high > one.step_s.high
     assert wide.step_with_inputs_s.high > answer.step_with_inputs_s.high
-
-
-def test_a_key_without_a_value_of_its_own_is_simulated_in_the_middle(tiny: Scenario) -> None:
-    (item,) = [one for one in uncertain_inputs(tiny, ["engine.host_iteration_s=0.001:0.1"]) if one.reason == "given"]
-    assert item.simulated == (0.0, 0.5, 1.0)
-    found = {one.key: one for one in sensitivity(tiny, uncertain=["engine.host_iteration_s=0.001:0.1"]).inputs}
-    assert found["engine.host_iteration_s"].at_high > found["engine.host_iteration_s"].at_low
-
-
-def test_an_input_that_settles_the_choice_is_worth_measuring(tiny: Scenario) -> None:
-    """With drafts hardly ever or nearly always accepted, whether to draft hangs on the acceptance."""
-    found = sensitivity(tiny, uncertain=[f"{ACCEPTED}=0.05:1.2"])
-    values = {one.key: one.saved_s for one in found.inputs}
-    assert found.inputs[0].key == ACCEPTED
-    assert values[ACCEPTED] > 10 * max(value for key, value in values.items() if key != ACCEPTED)
-
-
-def test_the_text_names_commands_and_fits_the_width(answer: Sensitivity) -> None:
     for width in (80, 120):
         text = render_sensitivity(answer, Style(width))
         assert "What to measure next" in text
@@ -95,29 +77,26 @@ def test_the_text_names_commands_and_fits_the_width(answer: Sensitivity) -> None
     assert answer.chosen in text
 
 
-def test_the_same_seed_gives_the_same_answer_for_any_number_of_jobs(tiny: Scenario, answer: Sensitivity) -> None:
-    assert sensitivity(tiny, jobs=2).as_dict() == answer.as_dict()
+def test_a_key_without_a_value_has_a_middle_and_one_that_settles_a_worth(tiny: Scenario) -> None:
+    (item,) = [one for one in uncertain_inputs(tiny, ["engine.host_iteration_s=0.001:0.1"]) if one.reason == "given"]
+    assert item.simulated == (0.0, 0.5, 1.0)
+    found = {one.key: one for one in sensitivity(tiny, uncertain=["engine.host_iteration_s=0.001:0.1"]).inputs}
+    assert found["engine.host_iteration_s"].at_high > found["engine.host_iteration_s"].at_low
+    # With drafts hardly ever or nearly always accepted, whether to draft hangs on the acceptance.
+    found = sensitivity(tiny, uncertain=[f"{ACCEPTED}=0.05:1.2"])
+    values = {one.key: one.saved_s for one in found.inputs}
+    assert found.inputs[0].key == ACCEPTED
+    assert values[ACCEPTED] > 10 * max(value for key, value in values.items() if key != ACCEPTED)
 
 
-def test_inputs_follow_the_scenario(tiny: Scenario) -> None:
-    keys = {item.key for item in uncertain_inputs(tiny)}
-    assert {"workload.group_correlation", ACCEPTED, "workload.response_tokens.log_sigma"} <= keys
-    plain = {item.key for item in uncertain_inputs(vary(tiny, "speculation.method=none"))}
-    assert keys - plain == {ACCEPTED}
-    assert all(item.low < item.high and item.reason and item.centred for item in uncertain_inputs(tiny))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("engine.host_iteration_s", "is not KEY=LOW:HIGH"),
-        ("engine.host_iteration_s=1", "is not KEY=LOW:HIGH"),
-        ("engine.host_iterations=1:2", "did you mean 'engine.host_iteration_s'"),
-        ("engine.host_iteration_s=2:1", "LOW must be below HIGH"),
-        ("engine.host_iteration_s=a:b", "must be numbers"),
-        ("engine.gpu_memory_utilization=0.01:0.6", "cannot run at every value"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("engine.host_iteration_s", "is not KEY=LOW:HIGH"),
+    ("engine.host_iteration_s=1", "is not KEY=LOW:HIGH"),
+    ("engine.host_iterations=1:2", "did you mean 'engine.host_iteration_s'"),
+    ("engine.host_iteration_s=2:1", "LOW must be below HIGH"),
+    ("engine.host_iteration_s=a:b", "must be numbers"),
+    ("engine.gpu_memory_utilization=0.01:0.6", "cannot run at every value"),
+])  # fmt: skip
 def test_bad_ranges_are_said(tiny: Scenario, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         sensitivity(tiny, uncertain=[text])
@@ -152,14 +131,11 @@ def test_two_normal_alternatives_have_the_regret_of_the_closed_form(parts: np.nd
     assert saved(steps, parts[0]) <= regret(steps)
 
 
-def test_what_moves_all_alternatives_alike_is_worth_nothing(parts: np.ndarray) -> None:
+def test_what_moves_all_alternatives_is_worth_nothing_and_what_is_known_narrows_the_interval(parts: np.ndarray) -> None:
     steps = np.array([100 + 5 * parts[0], 101 + 5 * parts[0]])
     assert regret(steps) == pytest.approx(0.0, abs=1e-9)
     assert saved(steps, parts[0]) == pytest.approx(0.0, abs=1e-9)
     assert regrets(steps) == pytest.approx([0.0, 1.0])
-
-
-def test_the_interval_narrows_by_what_is_known(parts: np.ndarray) -> None:
     whole = 0.3 * parts[0] + 0.4 * parts[1]
     assert narrowed(whole, parts[0]) == pytest.approx(0.8, rel=0.02)
     assert narrowed(whole, parts[2]) == pytest.approx(1.0, rel=0.01)

@@ -41,7 +41,7 @@ def cluster(gpus: int, step_s: float, speedup: float | None) -> ClusterSize:
     )  # fmt: skip
 
 
-def test_the_least_cluster_fits_and_half_of_it_does_not() -> None:
+def test_the_least_cluster_fits_engines_span_nodes_and_adapters_need_fewer() -> None:
     one = sized().devices[0]
     least = one.at(one.least)
     assert least is not None and one.least == 4
@@ -50,25 +50,34 @@ def test_the_least_cluster_fits_and_half_of_it_does_not() -> None:
     assert trainer_memory(fits).total < 0.9 * fits.hardware.memory_bytes.value
     half = vary(wanted.scenario("h100_sxm", 2, recompute="full"), {"trainer.tensor_parallel": 2})
     assert trainer_memory(half).total > 0.9 * half.hardware.memory_bytes.value
-
-
-def test_adapters_need_fewer_gpus() -> None:
     full, lora = sized().devices[0], sized(lora=32).devices[0]
     assert full.least is not None and lora.least is not None
     assert lora.least < full.least
     assert sized(lora=32).lora_rank == 32
+    # 811 GB of BF16 weights exceed the 640 GB of eight H100.
+    one = size(Wanted(Answers("llama-3.1-405b", "h100_sxm", 8, (64, 16), 2000)), ["h100_sxm"]).devices[0]
+    least = one.at(one.least)
+    assert least is not None
+    assert least.changes["engine.tensor_parallel"] == 8
+    assert least.changes["engine.pipeline_parallel"] == 2
+    told = size(Wanted(Answers("deepseek-v3", "rtx_4090", 8, (64, 16), 500)), ["rtx_4090"])
+    assert told.best is None
+    assert told.devices[0].least is None
+    assert "engines of up to 4 nodes" in told.devices[0].reason
+    assert "nearest is trainer.tensor_parallel=8" in told.devices[0].reason
+    # 64 L40S need full recomputation; at 128, where it is not needed, it is still faster.
+    one = size(Wanted(Answers("llama-3.1-70b", "l40s", 8, (64, 16), 2000)), ["l40s"]).devices[0]
+    assert "recompute full" in one.sizes[0].layout
+    assert all(each.speedup is None or each.speedup > 1 for each in one.sizes)
 
 
-def test_steps_shorten_and_the_knee_is_where_they_stop_to() -> None:
+def test_steps_shorten_to_the_knee_a_deadline_takes_the_cheapest_and_a_budget_the_fastest() -> None:
     one = sized().devices[0]
     steps = [each.step_s.mean for each in one.sizes]
     assert steps == sorted(steps, reverse=True)
     assert [each.gpus for each in one.sizes] == [4 * 2**i for i in range(len(steps))]
     assert knee_of([cluster(8, 100, None), cluster(16, 60, 1.67), cluster(32, 50, 1.2), cluster(64, 30, 1.67)]) == 16
     assert KNEE_GAIN < 1.67
-
-
-def test_a_deadline_takes_the_cheapest_and_a_budget_the_fastest() -> None:
     every = sized().devices[0].sizes
     deadline = 1.01 * every[1].step_p90_s
     within = size(Wanted(Answers("qwen3-8b", "h100_sxm", 8, (16, 8), 500), deadline_s=deadline), ["h100_sxm"])
@@ -95,30 +104,6 @@ def test_the_engine_may_take_what_the_trainer_leaves() -> None:
         engine_memory(vary(scenario, {"engine.gpu_memory_utilization": share.least - 0.02}))
     kept = memory_share(vary(scenario, {"trainer.offload": False, "trainer.optimizer_bytes_per_parameter": 2}))
     assert kept.safe == kept.after_offload < share.safe
-
-
-def test_an_engine_larger_than_a_node_spans_several() -> None:
-    """811 GB of BF16 weights exceed the 640 GB of eight H100."""
-    one = size(Wanted(Answers("llama-3.1-405b", "h100_sxm", 8, (64, 16), 2000)), ["h100_sxm"]).devices[0]
-    least = one.at(one.least)
-    assert least is not None
-    assert least.changes["engine.tensor_parallel"] == 8
-    assert least.changes["engine.pipeline_parallel"] == 2
-
-
-def test_what_fits_nowhere_says_what_was_tried_and_what_came_nearest() -> None:
-    told = size(Wanted(Answers("deepseek-v3", "rtx_4090", 8, (64, 16), 500)), ["rtx_4090"])
-    assert told.best is None
-    assert told.devices[0].least is None
-    assert "engines of up to 4 nodes" in told.devices[0].reason
-    assert "nearest is trainer.tensor_parallel=8" in told.devices[0].reason
-
-
-def test_a_larger_cluster_is_never_given_a_slower_way_than_half_of_it() -> None:
-    """64 L40S need full recomputation; at 128, where it is not needed, it is still faster."""
-    one = size(Wanted(Answers("llama-3.1-70b", "l40s", 8, (64, 16), 2000)), ["l40s"]).devices[0]
-    assert "recompute full" in one.sizes[0].layout
-    assert all(each.speedup is None or each.speedup > 1 for each in one.sizes)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +135,7 @@ def words(**changed: str) -> list[str]:
     return [word for pair in given.items() for word in pair]
 
 
-def test_a_new_scenario_loads_projects_and_states_what_it_assumes(run: Run, tmp_path: Path) -> None:
+def test_a_new_scenario_loads_projects_states_its_assumptions_and_stays(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "mine.yaml"
     code, out, err = run("new", str(target), *words())
     assert (code, err) == (0, "") and "next: rlsim project" in out
@@ -159,36 +144,27 @@ def test_a_new_scenario_loads_projects_and_states_what_it_assumes(run: Run, tmp_
     assert scenario.workload.max_sequence_tokens == 2048
     assert len(scenario.assumptions) == 3 and all(one.keys for one in scenario.assumptions)
     assert project(load_scenario(target, ["simulation.replications=1"])).candidate.step_s.mean > 0
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"model": "qwen3-9b"}, "unknown model 'qwen3-9b'"),
-        ({"hardware": "h10"}, "unknown hardware profile"),
-        ({"gpus": "0"}, "--gpus 0: must be a whole number"),
-        ({"batch": "64"}, "--batch 64: must be PROMPTSxSAMPLES"),
-        ({"response_tokens": "many"}, "--response-tokens many"),
-        ({"model": "llama-3.1-405b", "gpus": "2"}, "infeasible: no plan fits"),
-    ],
-)
-def test_bad_answers_leave_nothing(run: Run, tmp_path: Path, changed: dict[str, str], told: str) -> None:
-    code, out, err = run("new", str(tmp_path / "mine.yaml"), *words(**changed))
-    assert (code, out) == (2, "") and told in err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_existing_files_stay_unless_replaced(run: Run, tmp_path: Path) -> None:
-    target = tmp_path / "mine.yaml"
     target.write_text("mine\n")
     code, _, err = run("new", str(target), *words())
     assert code == 2 and "exists already; --overwrite" in err and target.read_text() == "mine\n"
     assert run("new", str(target), *words(), "--overwrite")[0] == 0
 
 
-def test_it_asks_on_terminals_alone_and_again_after_a_bad_answer(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"model": "qwen3-9b"}, "unknown model 'qwen3-9b'"),
+    ({"hardware": "h10"}, "unknown hardware profile"),
+    ({"gpus": "0"}, "--gpus 0: must be a whole number"),
+    ({"batch": "64"}, "--batch 64: must be PROMPTSxSAMPLES"),
+    ({"response_tokens": "many"}, "--response-tokens many"),
+    ({"model": "llama-3.1-405b", "gpus": "2"}, "infeasible: no plan fits"),
+])  # fmt: skip
+def test_bad_answers_leave_nothing(run: Run, tmp_path: Path, changed: dict[str, str], told: str) -> None:
+    code, out, err = run("new", str(tmp_path / "mine.yaml"), *words(**changed))
+    assert (code, out) == (2, "") and told in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_asks_on_terminals_and_after_a_bad_answer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "mine.yaml"
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     code, _, err = run("new", str(target), "--model", "qwen3-8b")

@@ -38,19 +38,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.parametrize(
-    "axis",
-    [
-        f"{A}=1.5,2.5",
-        "engine.tensor_parallel=1,2",
-        "trainer.tensor_parallel=1,2",
-        "workload.response_tokens.mean_tokens=150,250",
-        "speculation.online_training=false,true",
-        "lag=0,1",
-        "engine.host_iteration_s=0.001,0.004",
-        "loop.refit_fixed_s=1,2",
-    ],
-)
+@pytest.mark.parametrize("axis", [
+    f"{A}=1.5,2.5", "engine.tensor_parallel=1,2", "trainer.tensor_parallel=1,2",
+    "workload.response_tokens.mean_tokens=150,250", "speculation.online_training=false,true", "lag=0,1",
+    "engine.host_iteration_s=0.001,0.004", "loop.refit_fixed_s=1,2",
+])  # fmt: skip
 def test_a_cell_is_the_projection_of_its_scenario(tiny: Scenario, axis: str) -> None:
     """Costs shared between cells never change an answer."""
     result = sweep(tiny, [axis], replications=2)
@@ -67,14 +59,11 @@ def test_a_cell_is_the_projection_of_its_scenario(tiny: Scenario, axis: str) -> 
         assert row["digest"] == answer.digest
 
 
-def test_cells_that_cannot_run_stay_with_their_reason(tiny: Scenario) -> None:
+def test_cells_that_cannot_run_keep_their_reason_and_alone_leave_nothing(tiny: Scenario, tmp_path: Path) -> None:
     rows = sweep(tiny, ["engine.tensor_parallel=1,3", "trainer.micro_batch_tokens=2048,8000000"]).rows
     assert [row["status"] for row in rows] == ["ok", "infeasible", "invalid", "invalid"]
     assert "does not fit a h100_sxm GPU" in rows[1]["reason"]
     assert rows[2]["reason"].startswith("engine.tensor_parallel")
-
-
-def test_a_sweep_without_any_cell_that_runs_is_an_error_and_leaves_nothing(tiny: Scenario, tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     with pytest.raises(InputError, match=r"none of the 2 cells can run; the first: engine\.tensor_parallel"):
         sweep(tiny, ["engine.tensor_parallel=3,5"], out=out)
@@ -85,9 +74,7 @@ def test_a_sweep_without_any_cell_that_runs_is_an_error_and_leaves_nothing(tiny:
     assert contents(tmp_path) == {"mine": b""}
 
 
-def test_what_was_done_stays_when_the_results_cannot_be_written(
-    tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_done_stays_without_results(tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -98,7 +85,7 @@ def test_what_was_done_stays_when_the_results_cannot_be_written(
     assert journal_lines(tmp_path) == 3
 
 
-def test_files_hold_the_rows_and_pictures(tiny: Scenario, tmp_path: Path) -> None:
+def test_files_hold_rows_and_pictures_and_speedups_break_even(tiny: Scenario, tmp_path: Path) -> None:
     result = sweep(tiny, [f"{K}=1:3", f"{A}=1,1.5,2"], out=tmp_path, run_steps=100)
     assert set(contents(tmp_path)) == {"results.csv", "results.parquet", "heatmap.png"}
     with (tmp_path / "results.csv").open() as file:
@@ -115,23 +102,31 @@ def test_files_hold_the_rows_and_pictures(tiny: Scenario, tmp_path: Path) -> Non
             gpu_seconds / 3600 * tiny.hardware.price_per_gpu_hour_usd.value
         )
         assert row["run_energy_j"] == pytest.approx(100 * gpu_seconds * tiny.hardware.power_w.value)
+    result = sweep(tiny, ["speculation.draft_length=3", f"{A}=1:4:0.25"])
+    speedups = [row["rollout_speedup"] for row in result.rows]
+    assert speedups == sorted(speedups)
+    length = break_even_lengths(result.done, K)[3]
+    at = sweep(tiny, [f"{A}={length}"]).rows[0]["rollout_speedup"]
+    assert at == pytest.approx(1.0, abs=0.02)
+    result = sweep(tiny, ["workload.prompts_per_step=4,8,16", "trainer.global_batch_samples=16"], replications=1)
+    lines = render_sweep(result).splitlines()
+    first = lines[lines.index("Fastest 3 by time per consumed sample  mean [90 % interval]") + 2].split()
+    best = min(result.done, key=lambda row: row["step_s"] / row["workload.prompts_per_step"])
+    assert int(first[0]) == best["workload.prompts_per_step"] == 16
+    assert float(first[2]) == pytest.approx(1e3 * best["step_s"] / (16 * 4), abs=0.01)
+    assert "USD at 3.00 per GPU and hour" in "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    ("axes", "picture"),
-    [
-        (["cluster.num_gpus=8,16", "lag=0,1"], "scaling.png"),
-        (["k=0:2", "engine.dispatch=static,round_robin"], "lines.png"),
-    ],
-)
+@pytest.mark.parametrize(("axes", "picture"), [
+    (["cluster.num_gpus=8,16", "lag=0,1"], "scaling.png"),
+    (["k=0:2", "engine.dispatch=static,round_robin"], "lines.png"),
+])  # fmt: skip
 def test_pictures_follow_the_axes(tiny: Scenario, tmp_path: Path, axes: list[str], picture: str) -> None:
     sweep(tiny, axes, replications=1, out=tmp_path)
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_names_the_scenario_and_the_slice_that_it_shows(
-    tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_names_scenario_and_slice(tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = sweep(tiny, [f"{K}=1:2", f"{A}=1,1.5,2", "cluster.num_gpus=8,16"], replications=1)
     heat, scaling = pictures.sweep_figures(result).values()
     assert heat.get_suptitle() == "quickstart; cluster.num_gpus = 8 (1 of 2 values)"
@@ -143,15 +138,6 @@ def test_a_picture_names_the_scenario_and_the_slice_that_it_shows(
     assert len(cells) == 6
 
 
-def test_speedup_rises_with_acceptance_and_breaks_even_in_between(tiny: Scenario) -> None:
-    result = sweep(tiny, ["speculation.draft_length=3", f"{A}=1:4:0.25"])
-    speedups = [row["rollout_speedup"] for row in result.rows]
-    assert speedups == sorted(speedups)
-    length = break_even_lengths(result.done, K)[3]
-    at = sweep(tiny, [f"{A}={length}"]).rows[0]["rollout_speedup"]
-    assert at == pytest.approx(1.0, abs=0.02)
-
-
 def test_a_script_without_a_main_guard_may_use_processes(tiny: Scenario, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(dump_scenario(tiny))
     script = tmp_path / "plain.py"
@@ -161,16 +147,6 @@ def test_a_script_without_a_main_guard_may_use_processes(tiny: Scenario, tmp_pat
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")
-
-
-def test_batches_are_ranked_by_the_time_of_a_sample(tiny: Scenario) -> None:
-    result = sweep(tiny, ["workload.prompts_per_step=4,8,16", "trainer.global_batch_samples=16"], replications=1)
-    lines = render_sweep(result).splitlines()
-    first = lines[lines.index("Fastest 3 by time per consumed sample  mean [90 % interval]") + 2].split()
-    best = min(result.done, key=lambda row: row["step_s"] / row["workload.prompts_per_step"])
-    assert int(first[0]) == best["workload.prompts_per_step"] == 16
-    assert float(first[2]) == pytest.approx(1e3 * best["step_s"] / (16 * 4), abs=0.01)
-    assert "USD at 3.00 per GPU and hour" in "\n".join(lines)
 
 
 AXES = ("speculation.draft_length=1:6", "speculation.acceptance_length=1:2:0.125")
@@ -235,9 +211,7 @@ def process_of(task: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("worth_s", "others"), [(1e9, False), (-1.0, True)])
-def test_tasks_move_to_processes_where_what_is_left_is_worth_them(
-    monkeypatch: pytest.MonkeyPatch, worth_s: float, others: bool
-) -> None:
+def test_tasks_move_to_processes_where_worth_it(monkeypatch: pytest.MonkeyPatch, worth_s: float, others: bool) -> None:
     monkeypatch.setattr(execution, "WORTH_S", worth_s)
     monkeypatch.setattr(execution, "local_jobs", lambda jobs: 2)
     with executor(None, most=12) as run:

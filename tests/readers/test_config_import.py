@@ -23,9 +23,7 @@ def written(folder: Path, text: str, name: str = "config.yaml") -> Path:
 
 
 @pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
-def test_every_configuration_imports_with_every_key_understood_and_its_scenario_projects(
-    framework: str, path: Path, tmp_path: Path
-) -> None:
+def test_every_configuration_imports_whole_and_projects(framework: str, path: Path, tmp_path: Path) -> None:
     got = import_config(framework, path, asked=Asked(hardware="gb200_nvl72"), strict=True)
     assert got.accounting.of("used") and not got.accounting.of("not_understood")
     assert {account.key for account in got.accounting.keys} == set(read_config(framework, path).given)
@@ -83,12 +81,9 @@ def test_a_configuration_means_what_its_keys_say(framework: str, name: str) -> N
     assert {key: attrgetter(key)(found) for key in expected} == expected
 
 
-def test_requests_of_verl_that_are_not_kept_are_drained() -> None:
+def test_requests_of_verl_that_are_not_kept_are_drained_and_an_override_mapping_replaces_its_parent() -> None:
     waits = import_config("verl", VERL / "fully_async.yaml", ["async_training.partial_rollout=false"]).scenario
     assert waits.loop.asynchrony.at_update == "drain"
-
-
-def test_an_override_mapping_replaces_its_parent() -> None:
     values = read_config("nemo-rl", NEMO / "async.yaml").values
     assert "moe_backend" not in values["policy"]["generation"]["vllm_kwargs"]
     assert "_override_" not in values["policy"]["generation"]["vllm_kwargs"]
@@ -102,12 +97,8 @@ def test_a_batch_that_no_default_says_is_asked_for_by_its_key(framework: str, tm
 
 
 def test_overrides_set_add_and_delete_as_the_command_line_does() -> None:
-    words = [
-        "grpo.num_prompts_per_step=16",
-        "+policy.nothing_known=3",
-        "++policy.generation.vllm_kwargs.max_num_seqs=32",
-        "~logger.wandb",
-    ]
+    words = ["grpo.num_prompts_per_step=16", "+policy.nothing_known=3",
+             "++policy.generation.vllm_kwargs.max_num_seqs=32", "~logger.wandb"]  # fmt: skip
     got = import_config("nemo-rl", NEMO / "base.yaml", words)
     assert got.scenario.workload.prompts_per_step == 16
     assert got.scenario.engine.max_running_sequences == 32
@@ -120,27 +111,24 @@ def test_overrides_set_add_and_delete_as_the_command_line_does() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["grpo.num_prompt_per_step=3"], "did you mean 'grpo.num_prompts_per_step'?"),
-        (["~grpo.num_prompt_per_step"], "unknown key"),
-        (["grpo.num_prompts_per_step"], "is not KEY=VALUE"),
-        (["grpo.num_prompts_per_step=many"], "grpo.num_prompts_per_step: must be a whole number, got 'many'"),
-        (["policy.generation.vllm_cfg.enforce_eager=perhaps"], "must be true or false"),
-        (["policy.model_name=org/unheard-of"], "policy.model_name: 'org/unheard-of' has no model card; give --model"),
-        (["policy.generation.backend=hf"], "policy.generation.backend: 'hf' is not simulated"),
-        (["policy.max_total_sequence_length=${policy.train_micro_batch_size.x}"], "cannot be resolved"),
-        (["policy.max_total_sequence_length=${eval:1}"], "needs the resolver 'eval'"),
-    ],
-)
+@pytest.mark.parametrize(("words", "named"), [
+    (["grpo.num_prompt_per_step=3"], "did you mean 'grpo.num_prompts_per_step'?"),
+    (["~grpo.num_prompt_per_step"], "unknown key"),
+    (["grpo.num_prompts_per_step"], "is not KEY=VALUE"),
+    (["grpo.num_prompts_per_step=many"], "grpo.num_prompts_per_step: must be a whole number, got 'many'"),
+    (["policy.generation.vllm_cfg.enforce_eager=perhaps"], "must be true or false"),
+    (["policy.model_name=org/unheard-of"], "policy.model_name: 'org/unheard-of' has no model card; give --model"),
+    (["policy.generation.backend=hf"], "policy.generation.backend: 'hf' is not simulated"),
+    (["policy.max_total_sequence_length=${policy.train_micro_batch_size.x}"], "cannot be resolved"),
+    (["policy.max_total_sequence_length=${eval:1}"], "needs the resolver 'eval'"),
+])  # fmt: skip
 def test_a_wrong_override_is_told_by_key(words: list[str], named: str) -> None:
     with pytest.raises(InputError) as error:
         import_config("nemo-rl", NEMO / "base.yaml", words)
     assert named in str(error.value) and str(error.value).count("\n") == 0
 
 
-def test_a_misspelt_key_never_hides_in_a_section_without_effect(tmp_path: Path) -> None:
+def test_a_misspelt_key_never_hides_and_a_configuration_without_rl_says_so(tmp_path: Path) -> None:
     text = "loss_fn: {force_on_policy_ratios: true, ratio_clip_max: 0.3}\npolicy: {model_name: Qwen/Qwen3-8B}\n"
     got = import_config("nemo-rl", written(tmp_path, text))
     (wrong,) = got.accounting.of("not_understood")
@@ -150,20 +138,9 @@ def test_a_misspelt_key_never_hides_in_a_section_without_effect(tmp_path: Path) 
     )
     with pytest.raises(InputError, match="force_on_policy_ratios"):
         import_config("nemo-rl", tmp_path / "config.yaml", strict=True)
-
-
-def test_what_is_not_said_is_assumed_by_name_and_falls_when_it_is_stated() -> None:
-    path = NEMO / "async.yaml"
-    assumed = {key for one in import_config("nemo-rl", path).scenario.assumptions for key in one.keys}
-    assert {"hardware", "workload.response_tokens", "workload.prompt_tokens"} < assumed
-    assert "speculation.first_acceptance" in assumed
-    asked = Asked(
-        hardware="h200_sxm", mean_prompt_tokens=50, mean_response_tokens=300.0, response_log_sigma=0.5,
-        acceptance_length=2.5, model="qwen3-14b",
-    )  # fmt: skip
-    told = import_config("nemo-rl", path, asked=asked).scenario
-    assert told.assumptions == () and told.hardware.name == "h200_sxm" and told.model.name == "Qwen3-14B"
-    assert told.speculation.acceptance_length == 2.5
+    text = "policy: {model_name: Qwen/Qwen3-8B}\nsft: {val_batches: 2}\n"
+    with pytest.raises(InputError, match="supervised fine-tuning"):
+        import_config("nemo-rl", written(tmp_path, text))
 
 
 def test_a_real_parent_beside_the_recipe_takes_the_place_of_the_shipped_tree(tmp_path: Path) -> None:
@@ -195,24 +172,26 @@ def test_hydra_groups_beside_the_file_are_laid_into_their_packages(tmp_path: Pat
     assert any("model_engine/dp.yaml is not there" in note for note in got.accounting.notes)
 
 
-def test_an_assumed_device_holds_the_layout() -> None:
+def test_guessed_values_fit_fall_when_stated_and_an_assumed_device_holds_the_layout() -> None:
     """A stated one is kept, though the trainer does not fit it."""
     words = ("actor_rollout_ref.model.path=Qwen/Qwen3-32B", "trainer.nnodes=1")
     assumed = import_config("verl", VERL / "verl_fsdp.yaml", words)
     assert assumed.scenario.hardware.name == "h200_sxm" and "too small for its layout" in assumed.text
     stated = import_config("verl", VERL / "verl_fsdp.yaml", words, Asked(hardware="h100_sxm"))
     assert stated.scenario.hardware.name == "h100_sxm"
-
-
-def test_guessed_lengths_fit_a_packed_micro_batch_and_groups_of_equal_rewards_are_left_out() -> None:
     actor = "actor_rollout_ref.actor"
     words = (f"{actor}.ppo_max_token_len_per_gpu=700", f"{actor}.use_dynamic_bsz=true")
     found = import_config("verl", VERL / "verl_fsdp.yaml", words).scenario
     assert found.workload.response_tokens.mean_tokens < found.trainer.micro_batch_tokens
     assert import_config("nemo-rl", NEMO / "nemo_rl_dapo.yaml").scenario.workload.usable_group_share < 1
-
-
-def test_a_configuration_without_rl_says_what_it_is_of(tmp_path: Path) -> None:
-    text = "policy: {model_name: Qwen/Qwen3-8B}\nsft: {val_batches: 2}\n"
-    with pytest.raises(InputError, match="supervised fine-tuning"):
-        import_config("nemo-rl", written(tmp_path, text))
+    path = NEMO / "async.yaml"
+    assumed = {key for one in import_config("nemo-rl", path).scenario.assumptions for key in one.keys}
+    assert {"hardware", "workload.response_tokens", "workload.prompt_tokens"} < assumed
+    assert "speculation.first_acceptance" in assumed
+    asked = Asked(
+        hardware="h200_sxm", mean_prompt_tokens=50, mean_response_tokens=300.0, response_log_sigma=0.5,
+        acceptance_length=2.5, model="qwen3-14b",
+    )  # fmt: skip
+    told = import_config("nemo-rl", path, asked=asked).scenario
+    assert told.assumptions == () and told.hardware.name == "h200_sxm" and told.model.name == "Qwen3-14B"
+    assert told.speculation.acceptance_length == 2.5

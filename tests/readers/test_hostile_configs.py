@@ -47,20 +47,14 @@ HOSTILE = {
     "device": ("defaults: /dev/zero\n", "lies outside"),
     "NUL": ('defaults: "a\\0.yaml"\n', "cannot be a path"),
     "no suffix": ("defaults: ./harm.pkl\n", "is no .yaml file"),
-    "no engine GPUs": (
-        MODEL[:-2] + ", generation: {vllm_cfg: {tensor_parallel_size: 0}}}\n",
-        "policy.generation.vllm_cfg.tensor_parallel_size: must be a whole number of at least 1, got 0",
-    ),
-    "no tokens": (
-        MODEL[:-2] + ", max_total_sequence_length: 0}\n",
-        "policy.max_total_sequence_length: must be a whole number of at least 1, got 0",
-    ),
-    "null tokens": (
-        MODEL[:-2] + ", max_total_sequence_length: null}\n",
-        "policy.max_total_sequence_length: must be a whole number of at least 1, got None",
-    ),
+    "no engine GPUs": (MODEL[:-2] + ", generation: {vllm_cfg: {tensor_parallel_size: 0}}}\n",
+                       "policy.generation.vllm_cfg.tensor_parallel_size: must be a whole number of at least 1, got 0"),
+    "no tokens": (MODEL[:-2] + ", max_total_sequence_length: 0}\n",
+                  "policy.max_total_sequence_length: must be a whole number of at least 1, got 0"),
+    "null tokens": (MODEL[:-2] + ", max_total_sequence_length: null}\n",
+                    "policy.max_total_sequence_length: must be a whole number of at least 1, got None"),
     "missing parent": ("defaults: ./nothing.yaml\n", "no such file"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -79,7 +73,7 @@ def test_a_hostile_configuration_ends_in_one_short_message(name: str, tmp_path: 
     assert not (tmp_path / "harm").exists() and not Path("harm").exists()
 
 
-def test_a_line_of_100_mb_is_refused_by_its_size(tmp_path: Path) -> None:
+def test_large_lines_are_refused_and_links_do_not_lead_out(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     with path.open("w") as file:
         file.write("policy: ")
@@ -87,9 +81,6 @@ def test_a_line_of_100_mb_is_refused_by_its_size(tmp_path: Path) -> None:
             file.write("x" * 2**20)
     with pytest.raises(InputError, match="larger than 1 MiB"):
         import_config("verl", path)
-
-
-def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "outside.yaml").write_text("grpo: {num_prompts_per_step: 3}\n")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "link.yaml").symlink_to(tmp_path / "outside.yaml")
@@ -102,15 +93,12 @@ def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     assert got.scenario.workload.prompts_per_step == 3
 
 
-def test_many_files_that_inherit_from_two_each_are_not_all_read(tmp_path: Path) -> None:
+def test_many_inherited_files_are_not_read_and_control_characters_reach_no_terminal(tmp_path: Path) -> None:
     for n in range(30):
         (tmp_path / f"f{n}.yaml").write_text(f"defaults: [f{n + 1}.yaml, f{n + 1}.yaml]\n")
     (tmp_path / "f30.yaml").write_text(MODEL)
     with pytest.raises(InputError, match="files are inherited"):
         import_config("nemo-rl", tmp_path / "f0.yaml")
-
-
-def test_control_characters_of_a_key_reach_neither_terminal_nor_file(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(MODEL + '"gr\\e[31mpo": {"a\\nb: 1": 2}\n')
     got = import_config("nemo-rl", tmp_path / "config.yaml")
     assert "\x1b" not in got.text and "a\nb" not in got.accounting.summary()
@@ -130,18 +118,13 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     return int(end.value.code or 0), out, err
 
 
-def test_an_import_writes_the_scenario_and_tells_the_accounting(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_import_writes_tells_and_prints_the_same_bytes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "new" / "scenario.yaml"
     code, printed, told = run(capsys, "import", "nemo-rl", BASE, "--hardware", "gb200_nvl72", "-o", str(out))
     assert code == 0 and printed.startswith("written: ")
     assert "0 not understood" in told
     assert "hardware: gb200_nvl72" in out.read_text()
     assert [path.name for path in out.parent.iterdir()] == ["scenario.yaml"]
-
-
-def test_an_import_prints_the_same_bytes_twice_and_json_with_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "import", "nemo-rl", BASE) == run(capsys, "import", "nemo-rl", BASE)
     code, printed, _ = run(capsys, "import", "nemo-rl", BASE, "~logger", "--json")
     answer = json.loads(printed)
@@ -149,16 +132,13 @@ def test_an_import_prints_the_same_bytes_twice_and_json_with_every_key(capsys: p
     assert len(answer["accounting"]["keys"]) == sum(answer["accounting"]["counts"].values())
 
 
-def test_a_wrong_import_is_one_message_and_writes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_wrong_import_writes_nothing_an_export_two(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "scenario.yaml"
     code, printed, told = run(capsys, "import", "nemo-rl", BASE, "cluster.num_node=3", "-o", str(out))
     assert (code, printed) == (2, "") and told.count("\n") == 1
     assert "base.yaml" in told and "cluster.num_node" in told and "cluster.num_nodes" in told
     assert not out.exists() and list(tmp_path.iterdir()) == []
     assert run(capsys, "import", "verl", BASE, "--config-name", "harm")[0] == 2
-
-
-def test_an_export_prints_overrides_and_writes_both_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.yaml"
     run(capsys, "import", "nemo-rl", BASE, "-o", str(scenario))
     code, printed, told = run(

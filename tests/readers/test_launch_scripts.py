@@ -153,20 +153,14 @@ def value(scenario: object, key: str) -> object:
 
 
 @pytest.mark.parametrize("framework", RECIPES)
-def test_every_framework_means_what_its_words_say(framework: str, folder: Path) -> None:
+def test_every_framework_means_what_its_words_say_and_export_changes_only_those(framework: str, folder: Path) -> None:
     name, text, expected = RECIPES[framework]
     (folder / name).write_text(text)
     found = import_config(framework, Path(name))
     assert {key: value(found.scenario, key) for key in expected} == expected
     assert found.accounting.of("not_understood") == ()
     assert not (folder / "harm").exists()
-
-
-@pytest.mark.parametrize("framework", RECIPES)
-def test_export_after_import_is_the_identity_and_a_change_is_its_words(framework: str, folder: Path) -> None:
-    name, text, _ = RECIPES[framework]
-    (folder / name).write_text(text)
-    scenario, base = import_config(framework, Path(name)).scenario, read_config(framework, Path(name))
+    scenario, base = found.scenario, read_config(framework, Path(name))
     same = export_scenario(scenario, framework, base)
     assert (same.overrides, same.left) == ((), ())
     changed = export_scenario(vary(scenario, {"engine.gpu_memory_utilization": 0.55}), framework, base)
@@ -174,22 +168,20 @@ def test_export_after_import_is_the_identity_and_a_change_is_its_words(framework
     assert changed.overrides[0].startswith("--") == (framework in ("slime", "openrlhf", "prime-rl"))
 
 
-def test_variables_and_words_behind_a_script_are_its_own(folder: Path) -> None:
+def test_variables_command_lines_and_what_a_script_leaves_open(folder: Path) -> None:
     (folder / "run.sh").write_text(VERL)
     found = import_config(
         "verl", Path("run.sh"), ["NNODES=2", "ROLLOUT_TP=4", "actor_rollout_ref.rollout.n=16"]
     ).scenario
     assert (found.cluster.num_gpus, found.engine.tensor_parallel, found.workload.generations_per_prompt) == (16, 4, 16)
-
-
-def test_a_command_line_is_read_as_a_script_is(folder: Path) -> None:
+    (folder / "run.sh").write_text(VERL.replace("trainer.nnodes=$NNODES", "trainer.nnodes=$WORLD"))
+    with pytest.raises(InputError, match=r"trainer\.nnodes: must be a whole number, got '\$WORLD'"):
+        import_config("verl", Path("run.sh"))
+    assert import_config("verl", Path("run.sh"), ["WORLD=2"]).scenario.cluster.num_gpus == 16
     (folder / "x.yaml").write_text("policy: {model_name: Qwen/Qwen3-8B}\ncluster: {gpus_per_node: 8}\n")
     words = ["run", "examples/run_grpo.py", "--config", "x.yaml", "grpo.num_prompts_per_step=64", "cluster.num_nodes=2"]
     found = import_config("nemo-rl", Path("uv"), words).scenario
     assert (found.workload.prompts_per_step, found.cluster.num_gpus) == (64, 16)
-
-
-def test_trl_takes_the_launchers_processes(folder: Path) -> None:
     words = (
         "launch --num_processes 4 grpo.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2 --use_vllm"
         " --gradient_accumulation_steps 4 --num_generations 8 --max_completion_length 1024 --vllm_mode colocate"
@@ -198,7 +190,7 @@ def test_trl_takes_the_launchers_processes(folder: Path) -> None:
     assert (found.workload.prompts_per_step, found.cluster.num_gpus, found.trainer.global_batch_samples) == (4, 4, 32)
 
 
-def test_skyrl_means_the_same_in_both_of_its_layouts(folder: Path) -> None:
+def test_skyrls_layouts_unknown_keys_and_ppo_of_nemo_rl(folder: Path) -> None:
     common = "trainer.policy.model.path=Qwen/Qwen3-8B trainer.placement.policy_num_gpus_per_node=8 "
     flat = common + "generator.num_inference_engines=4 generator.inference_engine_tensor_parallel_size=2"
     nested = common + "generator.inference_engine.num_engines=4 generator.inference_engine.tensor_parallel_size=2"
@@ -208,9 +200,6 @@ def test_skyrl_means_the_same_in_both_of_its_layouts(folder: Path) -> None:
         read.append(import_config("skyrl", Path(f"{name}.sh")))
     assert read[0].scenario.engine == read[1].scenario.engine and read[1].scenario.engine.tensor_parallel == 2
     assert any("another release" in note for note in read[0].accounting.notes)
-
-
-def test_a_heavy_key_that_is_not_understood_is_refused_by_name_unless_lenient(folder: Path) -> None:
     (folder / "c.yaml").write_text(
         "policy: {model_name: Qwen/Qwen3-8B, rollout_parallel_degree: 4}\n"
         "new_backend: {tensor_size: 2, verbose: true}\n"
@@ -219,13 +208,15 @@ def test_a_heavy_key_that_is_not_understood_is_refused_by_name_unless_lenient(fo
         import_config("nemo-rl", Path("c.yaml"))
     kept = import_config("nemo-rl", Path("c.yaml"), lenient=True).accounting
     assert {one.key for one in kept.of("not_understood")} >= {"new_backend.tensor_size", "new_backend.verbose"}
-
-
-def test_what_a_script_leaves_open_is_named(folder: Path) -> None:
-    (folder / "run.sh").write_text(VERL.replace("trainer.nnodes=$NNODES", "trainer.nnodes=$WORLD"))
-    with pytest.raises(InputError, match=r"trainer\.nnodes: must be a whole number, got '\$WORLD'"):
-        import_config("verl", Path("run.sh"))
-    assert import_config("verl", Path("run.sh"), ["WORLD=2"]).scenario.cluster.num_gpus == 16
+    (folder / "c.yaml").write_text(
+        "ppo: {num_prompts_per_step: 64, num_generations_per_prompt: 2, ppo_epochs: 4, async_ppo: {enabled: true}}\n"
+        "policy: {model_name: Qwen/Qwen3-8B, train_global_batch_size: 64,\n"
+        "  generation: {colocated: {enabled: false, resources: {gpus_per_node: 4}}}}\n"
+        "value: {model_name: Qwen/Qwen3-8B}\ncluster: {gpus_per_node: 8}\n"
+    )
+    s = import_config("nemo-rl", Path("c.yaml"), ["ppo.num_prompts_per_step=32"]).scenario
+    assert (s.workload.prompts_per_step, s.workload.generations_per_prompt) == (32, 2)
+    assert (s.trainer.critic, s.trainer.epochs, s.loop.mode, s.cluster.generation) == (True, 4, "async", 4)
 
 
 @pytest.mark.parametrize(
@@ -248,18 +239,6 @@ def test_nemo_rls_engines_are_read_from_their_own_section(keys: str, expected: d
     assert {key: value(scenario, key) for key in expected} == expected
 
 
-def test_ppo_of_nemo_rl_has_its_batch_its_critic_and_its_epochs(folder: Path) -> None:
-    (folder / "c.yaml").write_text(
-        "ppo: {num_prompts_per_step: 64, num_generations_per_prompt: 2, ppo_epochs: 4, async_ppo: {enabled: true}}\n"
-        "policy: {model_name: Qwen/Qwen3-8B, train_global_batch_size: 64,\n"
-        "  generation: {colocated: {enabled: false, resources: {gpus_per_node: 4}}}}\n"
-        "value: {model_name: Qwen/Qwen3-8B}\ncluster: {gpus_per_node: 8}\n"
-    )
-    s = import_config("nemo-rl", Path("c.yaml"), ["ppo.num_prompts_per_step=32"]).scenario
-    assert (s.workload.prompts_per_step, s.workload.generations_per_prompt) == (32, 2)
-    assert (s.trainer.critic, s.trainer.epochs, s.loop.mode, s.cluster.generation) == (True, 4, "async", 4)
-
-
 def test_a_shell_is_followed_in_its_words(folder: Path) -> None:
     (folder / "s.sh").write_text(
         "f() { local a=$1; prog --f \"$a\" \"${2:-none}\"; }\nf one\n"
@@ -278,20 +257,13 @@ def test_a_shell_is_followed_in_its_words(folder: Path) -> None:
     ]  # fmt: skip
 
 
-HARMFUL = {
-    "quote": "python3 -m verl.trainer.main_ppo a='x\n",
-    "bracket": "A=$(( 1 + \n",
-    "recursion": "f() { f; f; }\nf\n",
-    "itself": "source run.sh\nsource run.sh\n",
-    "growth": "a=xxxxxxxxxxxxxxxx\n" + "a=$a$a$a$a\n" * 40,
-    "array": "a=(x)\n" + 'a+=("${a[@]}")\n' * 40,
-    "deep": "if true; then\n" * 200,
-    "nested": "echo " + "$(echo " * 200 + ")" * 200,
-    "outside": "source ../../etc/passwd.sh\nbash /etc/harm.sh\n",
-    "pattern": f"a={'x' * 200_000}\nprog ${{a##*y}}\n",
-    "power": "x=$((9 ** 9 ** 9 ** 9))\nprog $x\n",
-    "binary": "\x00\x01",
-}
+HARMFUL = {"quote": "python3 -m verl.trainer.main_ppo a='x\n", "bracket": "A=$(( 1 + \n",
+           "recursion": "f() { f; f; }\nf\n", "itself": "source run.sh\nsource run.sh\n",
+           "growth": "a=xxxxxxxxxxxxxxxx\n" + "a=$a$a$a$a\n" * 40, "array": "a=(x)\n" + 'a+=("${a[@]}")\n' * 40,
+           "deep": "if true; then\n" * 200, "nested": "echo " + "$(echo " * 200 + ")" * 200,
+           "outside": "source ../../etc/passwd.sh\nbash /etc/harm.sh\n",
+           "pattern": f"a={'x' * 200_000}\nprog ${{a##*y}}\n", "power": "x=$((9 ** 9 ** 9 ** 9))\nprog $x\n",
+           "binary": "\x00\x01"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HARMFUL)
@@ -302,9 +274,7 @@ def test_a_hostile_script_ends_in_one_message(name: str, folder: Path) -> None:
     assert len(str(told.value)) < 500 and "\n" not in str(told.value)
 
 
-def test_a_file_of_a_framework_at_the_wrong_door_is_told_the_right_command(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_at_the_wrong_door_is_told_the_right_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "n.yaml").write_text(
         "policy: {model_name: Qwen/Qwen3-8B, generation: {backend: vllm}}\ncluster: {num_nodes: 1}\n"
     )

@@ -25,24 +25,13 @@ NEMO |= {"logprob": "policy_and_reference_logprobs"}
 # llm_post_training/rcp_logs/GBS256/seed_1.out, commit aa344c7f): step, policy training, exposed generation,
 # weight sync.
 MLPERF_256 = (
-    (471.214, 245.105, 3.752, 14.755),
-    (445.917, 69.949, 339.039, 15.817),
-    (296.649, 69.416, 191.008, 14.869),
-    (325.353, 67.133, 223.357, 15.272),
-    (319.062, 68.674, 214.696, 15.225),
-    (531.29, 67.491, 428.039, 15.023),
-    (459.671, 70.019, 353.064, 15.264),
-    (546.807, 64.661, 447.875, 14.967),
-    (508.901, 68.724, 403.298, 15.547),
-    (664.267, 67.848, 560.412, 15.406),
-    (444.712, 74.095, 333.101, 14.595),
-    (512.744, 66.065, 412.038, 14.797),
-    (282.598, 66.272, 181.542, 15.044),
-    (329.545, 69.081, 223.174, 15.339),
-    (297.314, 73.069, 187.449, 14.897),
-    (315.222, 68.822, 210.659, 15.423),
-    (322.395, 75.325, 209.25, 14.612),
-)
+    (471.214, 245.105, 3.752, 14.755), (445.917, 69.949, 339.039, 15.817), (296.649, 69.416, 191.008, 14.869),
+    (325.353, 67.133, 223.357, 15.272), (319.062, 68.674, 214.696, 15.225), (531.29, 67.491, 428.039, 15.023),
+    (459.671, 70.019, 353.064, 15.264), (546.807, 64.661, 447.875, 14.967), (508.901, 68.724, 403.298, 15.547),
+    (664.267, 67.848, 560.412, 15.406), (444.712, 74.095, 333.101, 14.595), (512.744, 66.065, 412.038, 14.797),
+    (282.598, 66.272, 181.542, 15.044), (329.545, 69.081, 223.174, 15.339), (297.314, 73.069, 187.449, 14.897),
+    (315.222, 68.822, 210.659, 15.423), (322.395, 75.325, 209.25, 14.612),
+)  # fmt: skip
 MLPERF_512 = {"train": 127.6, "exposed_generation": 418.0, "refit": 14.6, "step": 600.0}
 """Medians of batch 512 of the same reference (GBS512, three seeds), as summarised beside its rows."""
 MLPERF_NAMES = ("train_step_time", "policy_training_time", "exposed_generation_time", "weight_sync_time")
@@ -54,13 +43,8 @@ def scenario() -> Scenario:
 
 def usual_s(given: Scenario) -> dict[str, float]:
     found = project(given).candidate
-    return {
-        "step": found.step_s.mean,
-        "generation": found.phases.generation_s.mean,
-        "train": found.phases.train_s.mean,
-        "refit": found.phases.prepare_s.mean,
-        "logprob": found.phases.logprob_s.mean,
-    }
+    return {"step": found.step_s.mean, "generation": found.phases.generation_s.mean, "train": found.phases.train_s.mean,
+            "refit": found.phases.prepare_s.mean, "logprob": found.phases.logprob_s.mean}  # fmt: skip
 
 
 def write_log(path: Path, times: Mapping[str, float], steps: int, noise: float = 0.0, **extra: float) -> RunLog:
@@ -80,7 +64,7 @@ def after_s(answer: RunAnswer, phase: str) -> float:
     return found.mean
 
 
-def test_a_slow_trainer_is_found_and_named(tmp_path: Path) -> None:
+def test_a_slow_trainer_is_found_and_named_and_what_no_term_can_follow_is_told(tmp_path: Path) -> None:
     given = scenario()
     times = usual_s(given)
     slow = {**times, "train": 1.15 * times["train"], "logprob": 1.15 * times["logprob"]}
@@ -94,9 +78,12 @@ def test_a_slow_trainer_is_found_and_named(tmp_path: Path) -> None:
     assert abs(explained.left) < 0.35 * explained.surprise
     assert "training" in explained.by_source[0][0] or "log-probs and update" in explained.by_source[0][0]
     assert sum(change for _, change in explained.by_source) + explained.left == pytest.approx(explained.surprise)
+    answer = answer_run(write_log(tmp_path / "log.csv", {**times, "train": 3 * times["train"]}, 10), given)
+    assert [line.quantity for line in answer.phases if line.contradicts] == ["train"]
+    assert any(remark.startswith("train: measured outside") for remark in answer.remarks)
 
 
-def test_noisy_steps_move_less_than_quiet_ones(tmp_path: Path) -> None:
+def test_noisy_steps_move_less_and_the_error_of_a_median_is_that_of_repeated_runs(tmp_path: Path) -> None:
     given = scenario()
     times = usual_s(given)
     moved = {}
@@ -106,29 +93,13 @@ def test_noisy_steps_move_less_than_quiet_ones(tmp_path: Path) -> None:
         measured_s = answer.phases[0].measured.median
         moved[name] = math.log(after_s(answer, "train") / times["train"]) / math.log(measured_s / times["train"])
     assert moved["quiet"] > 0.5 and 0 < moved["noisy"] < 0.7 * moved["quiet"]
+    rng = np.random.default_rng(0)
+    medians = [float(np.median(rng.lognormal(5, 0.3, 40))) for _ in range(2000)]
+    one = Measured.of(rng.lognormal(5, 0.3, 40))
+    assert one.error(np.full(5, 100.0)) == pytest.approx(float(np.log(medians).std()), rel=0.25)
 
 
-def test_what_no_term_can_follow_is_told(tmp_path: Path) -> None:
-    given = scenario()
-    times = usual_s(given)
-    answer = answer_run(write_log(tmp_path / "log.csv", {**times, "train": 3 * times["train"]}, 10), given)
-    assert [line.quantity for line in answer.phases if line.contradicts] == ["train"]
-    assert any(remark.startswith("train: measured outside") for remark in answer.remarks)
-
-
-def test_lengths_of_the_log_are_taken_unless_told_otherwise(tmp_path: Path) -> None:
-    given, extra = scenario(), {"train/mean_gen_tokens_per_sample": 1200.0, "train/mean_prompt_length": 107.4}
-    log = write_log(tmp_path / "log.csv", {"step": 100.0}, 5, **extra)
-    answer = answer_run(log, given)
-    assert [(one.key, one.stated, one.measured) for one in answer.taken] == [
-        ("workload.response_tokens.mean_tokens", 800, 1200)
-    ]
-    assert answer_run(log, given, Asked(as_stated=True)).taken == ()
-    with pytest.raises(InputError, match="mean_tokens must be below"):
-        answer_run(write_log(tmp_path / "far.csv", {"step": 9.0}, 5, **{"response_length/mean": 9000.0}), given)
-
-
-def test_warm_up_is_dropped_and_drift_told(tmp_path: Path) -> None:
+def test_warm_up_drift_and_lengths_of_the_log_are_taken_or_told(tmp_path: Path) -> None:
     def csv(steps: Sequence[float], train: Sequence[float]) -> RunLog:
         rows = "".join(f"{n},{a},{b}\n" for n, (a, b) in enumerate(zip(steps, train, strict=True), start=1))
         (tmp_path / "log.csv").write_text("step,timing_s/step,timing_s/update_actor\n" + rows)
@@ -143,16 +114,15 @@ def test_warm_up_is_dropped_and_drift_told(tmp_path: Path) -> None:
     assert "train moved from" in growing.remarks[0]
     with pytest.raises(InputError, match="no step of 50:60"):
         steady_of(csv([100] * 5, [30] * 5), (50, 60))
-
-
-def test_the_error_of_a_median_is_that_of_repeated_runs() -> None:
-    rng = np.random.default_rng(0)
-    medians = [float(np.median(rng.lognormal(5, 0.3, 40))) for _ in range(2000)]
-    one = Measured.of(rng.lognormal(5, 0.3, 40))
-    assert one.error(np.full(5, 100.0)) == pytest.approx(float(np.log(medians).std()), rel=0.25)
-
-
-def test_a_scenario_with_sets_of_its_own_cannot_learn(tmp_path: Path) -> None:
+    given, extra = scenario(), {"train/mean_gen_tokens_per_sample": 1200.0, "train/mean_prompt_length": 107.4}
+    log = write_log(tmp_path / "log.csv", {"step": 100.0}, 5, **extra)
+    answer = answer_run(log, given)
+    assert [(one.key, one.stated, one.measured) for one in answer.taken] == [
+        ("workload.response_tokens.mean_tokens", 800, 1200)
+    ]
+    assert answer_run(log, given, Asked(as_stated=True)).taken == ()
+    with pytest.raises(InputError, match="mean_tokens must be below"):
+        answer_run(write_log(tmp_path / "far.csv", {"step": 9.0}, 5, **{"response_length/mean": 9000.0}), given)
     log = write_log(tmp_path / "log.csv", {"step": 100.0}, 5)
     with pytest.raises(InputError, match="a run moves the posterior"):
         answer_run(log, load_scenario("quickstart", [*SMALL, "simulation.posterior=none"]))
@@ -193,12 +163,8 @@ def test_the_command_writes_a_scenario_that_predicts_the_run(run: Command, tmp_p
     times = usual_s(scenario())
     write_log(tmp_path / "log.csv", {"step": 1.3 * times["step"], "generation": 1.5 * times["generation"]}, 8)
     words = [word for one in SMALL for word in ("--set", one)]
-    more = [
-        "--what-if",
-        "cluster.num_gpus=16 workload.prompts_per_step=128",
-        "--what-if",
-        "engine.gpu_memory_utilization=0.05",
-    ]
+    more = ["--what-if", "cluster.num_gpus=16 workload.prompts_per_step=128", "--what-if",
+            "engine.gpu_memory_utilization=0.05"]  # fmt: skip
     out = tmp_path / "found"
     code, text, err = run("log", tmp_path / "log.csv", "quickstart", *words, *more, "--out", out)
     assert (code, err) == (0, "") and "with this run" in text and "infeasible" in text

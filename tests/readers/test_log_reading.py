@@ -39,17 +39,23 @@ def test_scalars_of_event_files(form: Callable[[float], bytes], tmp_path: Path) 
     assert values(log, "step") == [101, 102, 103, 104, 105] and values(log, "train") == [30.5] * 5
 
 
-def test_a_folder_is_one_run_and_a_repeated_step_counts_as_told_last(tmp_path: Path) -> None:
+def test_repeated_steps_long_and_damaged_records_are_told(tmp_path: Path) -> None:
     for number, steps in ((1, (1, 2, 3)), (2, (3, 4))):
         content = event_file(event(n, {STEP: simple(10.0 * number)}) for n in steps)
         (tmp_path / f"events.out.tfevents.{number}.host").write_bytes(content)
     assert values(read_log(tmp_path), "step") == [10, 10, 20, 20]
-
-
-def test_long_records_are_passed_over(tmp_path: Path) -> None:
     image = event(1, {"image": counted(4, b"\0" * (SCALAR_BYTES + 1))})
-    log = read(tmp_path / "events", event_file([image, event(1, {STEP: simple(5.0)})]))
+    log = read(tmp_path / "long", event_file([image, event(1, {STEP: simple(5.0)})]))
     assert values(log, "step") == [5]
+    with pytest.raises(InputError, match="record 4: its check sum"):
+        read(tmp_path / "data", damaged()["data"])
+    with pytest.raises(InputError, match="record 2: its check sum"):
+        read(tmp_path / "length", damaged()["length"])
+    with pytest.raises(InputError, match="record 4: the file is cut short"):
+        read(tmp_path / "cut", damaged()["cut"])
+    data = frame(event(7, {STEP: simple(1.0)}))
+    content = event_file([]) + data * (2**20 // len(data))
+    assert values(read(tmp_path / "many", content), "step") == [1]
 
 
 def damaged() -> dict[str, bytes]:
@@ -58,25 +64,16 @@ def damaged() -> dict[str, bytes]:
     flipped[-8] ^= 1
     length = bytearray(good)
     length[len(event_file([])) + 9] ^= 1  # the check sum of a length
-    return {
-        "cut": good[:-3],
-        "cut in a header": good + b"\x05\0\0",
-        "data": bytes(flipped),
-        "length": bytes(length),
-        "endless": good + struct.pack("<Q", 2**63) + b"\0" * 16,
-        "no event": event_file([b"\xff" * 40]),
-        "group": event_file([b"\x0b\x0c"]),
-        "field beyond": event_file([b"\x2a\x7f\x01"]),
-        "nan": event_file([event(1, {STEP: simple(float("nan"))})]),
-        "negative": event_file([event(1, {STEP: simple(-1.0)})]),
-        "infinite": event_file([event(1, {STEP: simple(float("inf"))})]),
-        "negative step": event_file([event(2**64 - 5, {STEP: simple(1.0)})]),
-        "no time": event_file([event(1, {"<img src=x onerror=alert(1)>\x1b[31m": simple(1.0)})]),
-        "no text": event_file([b"\x10\x01" + counted(5, counted(1, counted(1, b"\xff\xfe") + simple(1.0)))]),
-        "pickle": pickle.dumps({"a": 1}),
-        "empty": b"",
-        "only a version": event_file([]),
-    }
+    return {"cut": good[:-3], "cut in a header": good + b"\x05\0\0", "data": bytes(flipped), "length": bytes(length),
+            "endless": good + struct.pack("<Q", 2**63) + b"\0" * 16, "no event": event_file([b"\xff" * 40]),
+            "group": event_file([b"\x0b\x0c"]), "field beyond": event_file([b"\x2a\x7f\x01"]),
+            "nan": event_file([event(1, {STEP: simple(float("nan"))})]),
+            "negative": event_file([event(1, {STEP: simple(-1.0)})]),
+            "infinite": event_file([event(1, {STEP: simple(float("inf"))})]),
+            "negative step": event_file([event(2**64 - 5, {STEP: simple(1.0)})]),
+            "no time": event_file([event(1, {"<img src=x onerror=alert(1)>\x1b[31m": simple(1.0)})]),
+            "no text": event_file([b"\x10\x01" + counted(5, counted(1, counted(1, b"\xff\xfe") + simple(1.0)))]),
+            "pickle": pickle.dumps({"a": 1}), "empty": b"", "only a version": event_file([])}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", damaged())
@@ -87,25 +84,10 @@ def test_damaged_event_files_are_one_message(name: str, run: Command, tmp_path: 
     assert "\x1b" not in err and not (tmp_path / "found").exists()
 
 
-def test_which_record_is_damaged_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="record 4: its check sum"):
-        read(tmp_path / "data", damaged()["data"])
-    with pytest.raises(InputError, match="record 2: its check sum"):
-        read(tmp_path / "length", damaged()["length"])
-    with pytest.raises(InputError, match="record 4: the file is cut short"):
-        read(tmp_path / "cut", damaged()["cut"])
-
-
-def test_many_records_are_read_in_seconds(tmp_path: Path) -> None:
-    data = frame(event(7, {STEP: simple(1.0)}))
-    content = event_file([]) + data * (2**20 // len(data))
-    assert values(read(tmp_path / "many", content), "step") == [1]
-
-
 # text
 
 
-def test_wandb_charts_name_the_run_before_the_metric(tmp_path: Path) -> None:
+def test_wandb_phases_and_mlperf_lines(tmp_path: Path) -> None:
     text = (
         f'"Step","my run - {STEP}","my run - {STEP}__MIN","my run - {STEP}__MAX"\n'
         '"1","100.5","1","2"\n"2","","",""\n"3","101.5","1","2"\n'
@@ -114,31 +96,14 @@ def test_wandb_charts_name_the_run_before_the_metric(tmp_path: Path) -> None:
     assert log.steps == (1, 3) and values(log, "step") == [100.5, 101.5]
     with pytest.raises(InputError, match="several runs"):
         read(tmp_path / "two.csv", f"Step,a - {STEP},b - {STEP}\n1,2,3\n")
+    head = "timing/train/"
+    cells = {"total_step_time": 99, "policy_training": 30, "training_prep": 2, "policy_and_reference_logprobs": 8}
+    cells |= {"prepare_for_generation/total": 5, "logprob_inference_prep": 1}
+    text = "step," + ",".join(head + name for name in cells) + "\n3," + ",".join(map(str, cells.values())) + "\n"
+    log = read(tmp_path / "nemo.csv", text)
+    found = {name: log.values[name][0] for name in log.values}
+    assert found == {"step": 99, "train": 32, "logprob": 8, "refit": 6}
 
-
-def test_json_arrays_nested_records_and_lines_of_verl(tmp_path: Path) -> None:
-    rows = [{"_step": n, "timing": {"train": {"total_step_time": 9.0 + n}}} for n in (4, 5)]
-    assert values(read(tmp_path / "a.json", json.dumps(rows)), "step") == [13, 14]
-    lines = "".join(
-        json.dumps({"step": n, "data": {"timing_s/step": 50.0, "timing_s/old_log_prob": 4.0, "timing_s/ref": 3.0}})
-        + "\n"
-        for n in (1, 2)
-    )
-    log = read(tmp_path / "verl.jsonl", lines)
-    assert log.steps == (1, 2) and values(log, "logprob") == [7, 7]
-
-
-def test_console_of_verl(tmp_path: Path) -> None:
-    text = "".join(
-        f"(TaskRunner pid=7) step:{n} - actor/x:5.0 - timing_s/gen:{30 + n}.5 - timing_s/step:60.25 - x:nan\n"
-        for n in (1, 2)
-    )
-    log = read(tmp_path / "console.txt", text)
-    assert log.form == "console of verl" and values(log, "generation") == [31.5, 32.5]
-    assert values(log, "step") == [60.25, 60.25]
-
-
-def test_mlperf_lines_take_numbers_and_mappings(tmp_path: Path) -> None:
     def line(key: str, value: object, **metadata: object) -> str:
         told = {"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": key, "value": value}
         return f"0: :::MLLOG {json.dumps({**told, 'metadata': metadata})}\n"
@@ -151,32 +116,33 @@ def test_mlperf_lines_take_numbers_and_mappings(tmp_path: Path) -> None:
     assert values(log, "step") == [345.9, 350.5] and np.isnan(log.values["refit"][1])
 
 
-def test_phases_are_sums_of_their_timers(tmp_path: Path) -> None:
-    head = "timing/train/"
-    cells = {"total_step_time": 99, "policy_training": 30, "training_prep": 2, "policy_and_reference_logprobs": 8}
-    cells |= {"prepare_for_generation/total": 5, "logprob_inference_prep": 1}
-    text = "step," + ",".join(head + name for name in cells) + "\n3," + ",".join(map(str, cells.values())) + "\n"
-    log = read(tmp_path / "nemo.csv", text)
-    found = {name: log.values[name][0] for name in log.values}
-    assert found == {"step": 99, "train": 32, "logprob": 8, "refit": 6}
+def test_json_arrays_nested_records_and_lines_and_console_of_verl(tmp_path: Path) -> None:
+    rows = [{"_step": n, "timing": {"train": {"total_step_time": 9.0 + n}}} for n in (4, 5)]
+    assert values(read(tmp_path / "a.json", json.dumps(rows)), "step") == [13, 14]
+    lines = "".join(
+        json.dumps({"step": n, "data": {"timing_s/step": 50.0, "timing_s/old_log_prob": 4.0, "timing_s/ref": 3.0}})
+        + "\n"
+        for n in (1, 2)
+    )
+    log = read(tmp_path / "verl.jsonl", lines)
+    assert log.steps == (1, 2) and values(log, "logprob") == [7, 7]
+    text = "".join(
+        f"(TaskRunner pid=7) step:{n} - actor/x:5.0 - timing_s/gen:{30 + n}.5 - timing_s/step:60.25 - x:nan\n"
+        for n in (1, 2)
+    )
+    log = read(tmp_path / "console.txt", text)
+    assert log.form == "console of verl" and values(log, "generation") == [31.5, 32.5]
+    assert values(log, "step") == [60.25, 60.25]
 
 
 HOSTILE = {
-    "nan": f"step,{STEP}\n1,nan\n",
-    "negative": f"step,{STEP}\n1,-4\n",
-    "infinite": f"step,{STEP}\n1,1e999\n",
-    "huge": f'{{"step": 1, "{STEP}": 1{"0" * 400}}}\n',
-    "endless step": f"step,{STEP}\n1e999,4\n",
-    "nested": '{"a": ' + "[" * 100_000,
-    "nested objects": '{"a": ' * 50_000 + "1" + "}" * 50_000,
-    "array": "[" * 100_000,
-    "array of numbers": "[1, 2]",
-    "mlperf": ":::MLLOG {no json\n",
-    "mlperf key": ':::MLLOG {"value": 1}\n',
-    "no metric": "<script>,../../etc/passwd\n1,2\n",
-    "long": '{"a": "' + "x" * LINE_CHARACTERS + '"}\n',
-    "pickle": pickle.dumps({"a": 1}, protocol=0).decode(),
-}
+    "nan": f"step,{STEP}\n1,nan\n", "negative": f"step,{STEP}\n1,-4\n", "infinite": f"step,{STEP}\n1,1e999\n",
+    "huge": f'{{"step": 1, "{STEP}": 1{"0" * 400}}}\n', "endless step": f"step,{STEP}\n1e999,4\n",
+    "nested": '{"a": ' + "[" * 100_000, "nested objects": '{"a": ' * 50_000 + "1" + "}" * 50_000,
+    "array": "[" * 100_000, "array of numbers": "[1, 2]", "mlperf": ":::MLLOG {no json\n",
+    "mlperf key": ':::MLLOG {"value": 1}\n', "no metric": "<script>,../../etc/passwd\n1,2\n",
+    "long": '{"a": "' + "x" * LINE_CHARACTERS + '"}\n', "pickle": pickle.dumps({"a": 1}, protocol=0).decode(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)

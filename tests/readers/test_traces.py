@@ -47,7 +47,7 @@ def written(path: Path, rows: list[dict[str, object]]) -> Path:
 # formats
 
 
-def test_mooncake_and_azure_are_told_by_their_columns(tmp_path: Path) -> None:
+def test_traces_of_others_and_of_nemo_rl_are_told_by_their_columns(tmp_path: Path) -> None:
     # First rows of both traces (kvcache-ai/Mooncake, FAST25-release, Apache-2.0; Azure/AzurePublicDataset, CC-BY-4.0).
     rows: list[dict[str, object]] = [
         {"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]},
@@ -61,9 +61,6 @@ def test_mooncake_and_azure_are_told_by_their_columns(tmp_path: Path) -> None:
     )
     azure = requests_of(tmp_path / "a.csv")
     assert (azure.form, azure.response.tolist()) == ("azure", [44, 109])
-
-
-def test_verl_rollouts_count_characters_and_say_so(tmp_path: Path) -> None:
     folder = tmp_path / "rollouts"
     folder.mkdir()
     for step in (2, 10):
@@ -74,9 +71,6 @@ def test_verl_rollouts_count_characters_and_say_so(tmp_path: Path) -> None:
     assert found.groups is not None and found.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert "assumed: 4 characters a token" in found.remarks[0]
     assert requests_of(folder, characters_per_token=2.0).response[0] == 20
-
-
-def test_nemo_rl_takes_the_mask_or_the_common_prompt(tmp_path: Path) -> None:
     ids = [[7, 7, 1, 2, 3], [7, 7, 4, 5], [8, 1, 2, 3, 4], [8, 6, 0, 0, 0]]
     lengths, prompts = [5, 4, 5, 2], [2, 2, 1, 1]
     rows: list[dict[str, object]] = [
@@ -131,7 +125,7 @@ def test_parquet_reads_numbers_alone(tmp_path: Path) -> None:
 # distributions
 
 
-def test_a_censored_lognormal_is_found_again() -> None:
+def test_a_censored_lognormal_is_found_again_and_quantiles_keep_the_mean_and_the_tail() -> None:
     free = np.exp(RNG.normal(7.0, 0.8, 20_000))
     cut = np.minimum(free, 2000.0)
     assert cap_of(cut) == 2000.0 and cap_of(free) is None
@@ -140,9 +134,6 @@ def test_a_censored_lognormal_is_found_again() -> None:
     assert fit.mean == pytest.approx(cut.mean(), rel=0.01)
     # Without censoring the same lengths tell of another distribution.
     assert fit_lognormal(cut, np.zeros(cut.size, dtype=bool)).log_sigma < 0.7
-
-
-def test_the_table_of_quantiles_keeps_the_mean_and_the_tail() -> None:
     tokens = np.rint(np.concatenate([np.exp(RNG.normal(5, 0.4, 9000)), np.exp(RNG.normal(8, 0.3, 1000))]))
     levels, values = quantile_table(tokens)
     drawn = np.interp((np.arange(100_000) + 0.5) / 100_000, levels, values)
@@ -181,7 +172,7 @@ def test_a_fragment_is_a_workload(tmp_path: Path) -> None:
 # the command
 
 
-def test_the_command_writes_fragment_figures_and_picture(run: Command, tmp_path: Path) -> None:
+def test_the_command_writes_fragment_figures_and_picture_and_takes_metrics(run: Command, tmp_path: Path) -> None:
     lengths = np.rint(np.exp(RNG.normal(6, 0.5, 500)))
     (tmp_path / "own.csv").write_text("output_tokens\n" + "".join(f"{n:.0f}\n" for n in lengths))
     code, out, err = run("traces", tmp_path / "own.csv", "--out", tmp_path / "found")
@@ -194,26 +185,26 @@ def test_the_command_writes_fragment_figures_and_picture(run: Command, tmp_path:
     assert (tmp_path / "w.yaml").read_text() == (tmp_path / "found" / "fragment.yaml").read_text()
     code, out, _ = run("traces", tmp_path / "own.csv", "--json")
     assert json.loads(out)["samples"] == 500
+    answer = read_acceptance(counters(1000, (730, 520, 360)), "m")
+    words = [word.removeprefix("--set ").strip("'") for word in answer.settings()]
+    found = load_scenario("qwen8b_rl_think", [*words, "speculation.method=eagle3"]).speculation
+    assert found.position_acceptance == (0.73, 0.52, 0.36) and found.draft_length == 3
+    (tmp_path / "metrics.txt").write_text(counters(1000, (730, 520, 360)))
+    code, out, err = run("traces", tmp_path / "metrics.txt", "--out", tmp_path / "metrics")
+    assert (code, err) == (0, "") and "position_acceptance: [0.73, 0.52, 0.36]" in out
+    assert {path.name for path in (tmp_path / "metrics").iterdir()} == {"fragment.yaml", "trace.json"}
 
 
-HOSTILE = {
-    "pickle.csv": pickle.dumps({"a": 1}),
-    "pickle0.csv": pickle.dumps({"a": 1}, protocol=0),
-    "nan.csv": b"output_tokens\n5\nnan\n",
-    "negative.csv": b"output_tokens\n5\n-3\n",
-    "huge.jsonl": b'{"output_tokens": 1' + b"0" * 400 + b"}\n",
-    "nested.jsonl": b'{"output_tokens": ' + b"[" * 100_000,
-    "html.csv": b"<script>alert(1)</script>,b\n1,2\n",
-    "wide.csv": b"output_tokens\n" + b"1" * 200_000 + b"\n",
-    "empty.csv": b"",
-    "zero.csv": b"output_tokens\n0\n0\n",
-    "text.jsonl": b'{"output_tokens": "many"}\n',
-    "verl.jsonl": b'{"input": "a", "output": "b"}\n{"input": "a", "output": 3}\n',
-    "mask.jsonl": b'{"input_lengths": 3, "token_ids": [1, 2, 3], "token_loss_mask": [0, "x", 1]}\n',
-    "parquet.parquet": b"PAR1" + b"\xff" * 64,
-    "quantiles.csv": b"quantile,output_tokens\n0,1\n1,5\n",
-    "long.jsonl": b'{"output_tokens": "' + b"x" * LINE_CHARACTERS + b'"}\n',
-}
+HOSTILE = {"pickle.csv": pickle.dumps({"a": 1}), "pickle0.csv": pickle.dumps({"a": 1}, protocol=0),
+           "nan.csv": b"output_tokens\n5\nnan\n", "negative.csv": b"output_tokens\n5\n-3\n",
+           "huge.jsonl": b'{"output_tokens": 1' + b"0" * 400 + b"}\n",
+           "nested.jsonl": b'{"output_tokens": ' + b"[" * 100_000, "html.csv": b"<script>alert(1)</script>,b\n1,2\n",
+           "wide.csv": b"output_tokens\n" + b"1" * 200_000 + b"\n", "empty.csv": b"",
+           "zero.csv": b"output_tokens\n0\n0\n", "text.jsonl": b'{"output_tokens": "many"}\n',
+           "verl.jsonl": b'{"input": "a", "output": "b"}\n{"input": "a", "output": 3}\n',
+           "mask.jsonl": b'{"input_lengths": 3, "token_ids": [1, 2, 3], "token_loss_mask": [0, "x", 1]}\n',
+           "parquet.parquet": b"PAR1" + b"\xff" * 64, "quantiles.csv": b"quantile,output_tokens\n0,1\n1,5\n",
+           "long.jsonl": b'{"output_tokens": "' + b"x" * LINE_CHARACTERS + b'"}\n'}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -242,7 +233,7 @@ def counters(drafts: float, accepted: tuple[float, ...], engine: int = 0) -> str
     return "# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.\n" + "\n".join(lines) + "\n"
 
 
-def test_counters_of_engines_add_up_and_scrapes_are_subtracted() -> None:
+def test_counters_add_up_scrapes_are_subtracted_log_lines_weighed_and_rising_rates_lowered() -> None:
     # P_i of gpt-oss-120b with EAGLE-3, k=3, HumanEval (vLLM pull request 32628): .73 .52 .36.
     one = read_acceptance(counters(1000, (730, 520, 360)), "m")
     assert one.position_rates == (0.73, 0.52, 0.36) and one.acceptance_length == pytest.approx(2.61)
@@ -250,9 +241,6 @@ def test_counters_of_engines_add_up_and_scrapes_are_subtracted() -> None:
     assert two.position_rates == (0.63, 0.42, 0.26) and two.verifications == 2000
     later = read_acceptance(counters(1000, (1, 1, 1)) + counters(3000, (1461, 1041, 721)), "m")
     assert later.position_rates == (0.73, 0.52, 0.36)
-
-
-def test_log_lines_weigh_by_their_verifications() -> None:
     line = (
         "INFO metrics.py: SpecDecoding metrics: Mean acceptance length: {al}, Accepted throughput: 1.0 tokens/s, "
         "Drafted throughput: 2.0 tokens/s, Accepted: {a} tokens, Drafted: {d} tokens, "
@@ -263,43 +251,23 @@ def test_log_lines_weigh_by_their_verifications() -> None:
     )
     found = read_acceptance(text, "log")
     assert found.position_rates == pytest.approx((0.5, 0.25)) and found.verifications == 400
-
-
-def test_the_fragment_loads() -> None:
-    answer = read_acceptance(counters(1000, (730, 520, 360)), "m")
-    words = [word.removeprefix("--set ").strip("'") for word in answer.settings()]
-    found = load_scenario("qwen8b_rl_think", [*words, "speculation.method=eagle3"]).speculation
-    assert found.position_acceptance == (0.73, 0.52, 0.36) and found.draft_length == 3
-
-
-def test_rates_that_rise_are_lowered_and_told() -> None:
     found = read_acceptance(counters(100, (50, 60)), "m")
     assert found.position_rates == (0.5, 0.5) and "lowered" in found.remarks[0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        counters(0, (0, 0)),
-        counters(10, (20, 1)),
-        counters(10, tuple([1.0] * 40)),
-        "vllm:spec_decode_num_drafts_total 5\n",
-        "vllm:spec_decode_num_drafts_total nan\n",
-        "vllm:spec_decode_num_drafts_total -5\n",
-        "SpecDecoding metrics: Mean acceptance length: 2.0\n",
-        "SpecDecoding metrics: Mean acceptance length: 9.0, Drafted: 4 tokens, Per-position acceptance rate: 0.5\n",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    counters(0, (0, 0)),
+    counters(10, (20, 1)),
+    counters(10, tuple([1.0] * 40)),
+    "vllm:spec_decode_num_drafts_total 5\n",
+    "vllm:spec_decode_num_drafts_total nan\n",
+    "vllm:spec_decode_num_drafts_total -5\n",
+    "SpecDecoding metrics: Mean acceptance length: 2.0\n",
+    "SpecDecoding metrics: Mean acceptance length: 9.0, Drafted: 4 tokens, Per-position acceptance rate: 0.5\n",
+])  # fmt: skip
 def test_counts_that_make_no_sense_are_one_message(text: str, run: Command, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         read_acceptance(text, "m")
     (tmp_path / "metrics.txt").write_text(text)
     code, out, err = run("traces", tmp_path / "metrics.txt")
     assert (code, out) == (2, "") and err.count("\n") == 1
-
-
-def test_the_command_takes_metrics(run: Command, tmp_path: Path) -> None:
-    (tmp_path / "metrics.txt").write_text(counters(1000, (730, 520, 360)))
-    code, out, err = run("traces", tmp_path / "metrics.txt", "--out", tmp_path / "found")
-    assert (code, err) == (0, "") and "position_acceptance: [0.73, 0.52, 0.36]" in out
-    assert {path.name for path in (tmp_path / "found").iterdir()} == {"fragment.yaml", "trace.json"}

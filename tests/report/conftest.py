@@ -20,19 +20,14 @@ MTP = ("speculation.method=mtp", "speculation.draft_length=1", "speculation.acce
 CASES = {
     "sync": ("quickstart", *SMALL, "simulation.replications=2"),
     "plain": ("quickstart", *SMALL, "speculation.method=none"),
-    "repeated": (
-        "quickstart",
-        *SMALL,
-        "workload.usable_group_share=0.5",
-        "workload.environment_s=3",
-        "simulation.seed=3",
-    ),
+    "repeated": ("quickstart", *SMALL, "workload.usable_group_share=0.5", "workload.environment_s=3",
+                 "simulation.seed=3"),
     "slower": ("quickstart", *SMALL, "speculation.method=ngram", "speculation.acceptance_length=1.02"),
     "async": ("qwen8b_async_lag1", *SMALL, "simulation.replications=2"),
     "moe": ("qwen235b_512", "simulation.replications=1"),
     "moe_async": ("qwen235b_2048", *SMALL, "workload.prompts_per_step=32", "simulation.replications=1"),
     "mla": ("qwen235b_512", "model=deepseek-v3", *MTP, "simulation.replications=1"),
-}
+}  # fmt: skip
 
 
 @cache

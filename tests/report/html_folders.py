@@ -1,23 +1,16 @@
 """Small work for every command that writes results."""
 
-SCENARIO = """\
-name: small
+from tests.loading.small_scenario import SMALL
+
+SCENARIO = (
+    SMALL.replace(": 4\n", ": 8\n").replace("400", "300").replace("2048", "1024")
+    + """\
 question: What does drafting bring a small job?
-model: qwen3-8b
-hardware: h100_sxm
-cluster: {num_gpus: 8}
-workload:
-  prompts_per_step: 8
-  generations_per_prompt: 8
-  response_tokens: {kind: lognormal, mean_tokens: 300}
-  max_sequence_tokens: 1024
-speculation: {method: eagle3, draft_length: 3, acceptance_length: 2.5}
 simulation: {replications: 2}
 """
-SPLIT = (
-    *("--set", "cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}"),
-    *("--set", "loop={mode: async, policy_lag: 2}"),
 )
+SPLIT = (*("--set", "cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}"),
+         *("--set", "loop={mode: async, policy_lag: 2}"))  # fmt: skip
 MEASURED = """\
 id,model,gpu,num_gpus,on_off_policy,prompts_per_step,generations_per_prompt,max_seq_len,avg_seq_len,\
 gen_tp,gen_pp,gen_ep,train_tp,train_cp,train_ep,train_pp,total_step_time_s
@@ -30,10 +23,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "async": ("project", "SCENARIO", *SPLIT),
     "plain": ("project", "SCENARIO", "--set", "speculation.method=none"),
     "run": ("run", "SCENARIO", *SPLIT, "--steps", "12", "--set", "run.validation={every_steps: 4, samples: 8}"),
-    "sweep": (
-        *("sweep", "SCENARIO", "--vary", "speculation.draft_length=1,2,3"),
-        *("--vary", "speculation.acceptance_length=1.5,1.9,2.6", "--jobs", "1"),
-    ),
+    "sweep": (*("sweep", "SCENARIO", "--vary", "speculation.draft_length=1,2,3"),
+              *("--vary", "speculation.acceptance_length=1.5,1.9,2.6", "--jobs", "1")),
     "line": ("sweep", "SCENARIO", "--vary", "workload.prompts_per_step=4,8", "--jobs", "1"),
     "plan": ("plan", "SCENARIO", "--jobs", "1"),
     "validation": ("validate", "MEASURED"),
@@ -42,4 +33,4 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "size": ("size", "qwen3-1.7b", "--device", "h100_sxm,l40s", "--batch", "8x8", "--response-tokens", "300"),
     "headroom": ("headroom", "SCENARIO"),
     "techniques": ("techniques", "SCENARIO"),
-}
+}  # fmt: skip

@@ -50,15 +50,24 @@ def test_lines_fit_any_width_and_any_encoding(projection, width, encoding, writt
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_brief_is_the_verdict_in_five_lines(projection):
+def test_brief_and_default_answers_are_short(projection):
     text = render_brief(projection)
     assert len(text.splitlines()) <= 5
     assert " ".join(text.split()).startswith(findings.headline(projection))
     for word in ("Look here first", projection.scenario, "USD", "measured", "modelled"):
         assert word in text
+    crowded = replace(projection, warnings=tuple(f"Warning {i}: {'word ' * 40}" for i in range(9)))
+    for one in (projection, crowded):
+        lines = render_answer(one).splitlines()
+        assert len(lines) <= MOST_LINES
+        assert " ".join(lines).startswith(findings.headline(one)[:40])
+        for title in ("Time per step", "What bounds it", "Try first", "Memory and price", "How sure"):
+            assert any(line.strip().startswith(title) for line in lines)
+    assert "9 more" not in render_answer(projection)
+    assert re.search(r"\d more \(--full\)|Warnings: 9", render_answer(crowded))
 
 
-def test_phases_of_the_table_add_up_to_the_step(projection):
+def test_phases_of_the_table_add_up_to_the_step_and_bottlenecks_to_their_phase(projection):
     rows = section(render(projection), "Time per step")[2:]
     means = {}
     for row in rows[: next(i for i, row in enumerate(rows) if row.startswith("  USD at"))]:
@@ -68,26 +77,36 @@ def test_phases_of_the_table_add_up_to_the_step(projection):
     parts = [values for label, values in means.items() if label not in outside and values]
     for column, step in enumerate(means["step"]):
         assert sum(part[column] for part in parts) == pytest.approx(step, rel=0.01)
+    lines = section(render(projection), "What bounds each phase")[2:-1]
+    total, parts = 0.0, 0.0
+    for line in lines:
+        if line.startswith("    "):
+            parts += numbers(line.rsplit("  ", 1)[0])[-1]
+            continue
+        assert parts == pytest.approx(total, abs=0.3)
+        total, parts = numbers(line)[-1], 0.0
+    assert total > 0
 
 
-def test_phases_that_are_the_same_share_one_row_and_are_told_below_it(answer):
+def test_the_same_phases_share_a_row_and_what_they_leave_is_other(answer):
     made = answer("sync")
     table = section(render(made), "Time per step")
-    assert [line.split()[0] for line in table[2:7]] == [
-        "generation",
-        "same",
-        "─" * len(table[4].strip()),
-        "step",
-        "tokens/s/GPU",
-    ]
+    assert [line.split()[0] for line in table[2:7]] == ["generation", "same", "─" * len(table[4].strip()), "step",
+                                                        "tokens/s/GPU"]  # fmt: skip
     same = line_of("\n".join(table), "same in both:")
     assert re.findall(r"data|prepare|refit|log-prob|train|generation", same) == [
         *("data", "prepare", "refit", "log-prob", "train"),
     ]
     assert fmt.fixed(made.candidate.phases.train_s.mean, 2) in same
+    step = made.candidate.step_s
+    longer = replace(
+        made, candidate=replace(made.candidate, step_s=replace(step, mean=step.mean + 5, high=step.high + 5))
+    )
+    assert numbers(line_of(render(longer), "other")) == pytest.approx([0.0, 5.0], abs=0.01)
+    assert "other" not in "\n".join(section(render(made), "Time per step"))
 
 
-def test_asynchronous_times_tell_exposed_from_busy_and_seconds_saved(answer):
+def test_asynchronous_times_tell_exposed_from_busy_and_the_side_that_sets_the_pace(answer):
     made = answer("async")
     text = render(made)
     saved = made.baseline.phases.exposed_generation_s.mean - made.candidate.phases.exposed_generation_s.mean
@@ -96,10 +115,6 @@ def test_asynchronous_times_tell_exposed_from_busy_and_seconds_saved(answer):
     assert "refit pause" in text
     slower = replace(made, baseline=made.candidate, candidate=replace(made.baseline, method="ngram", draft_length=2))
     assert line_of(render(slower), "exposed generation").endswith(f"adds {fmt.seconds(saved)}")
-
-
-def test_the_side_that_sets_the_pace_is_told_and_looked_at_first(answer):
-    made = answer("async")
     phases = {"exposed_generation_s": Interval(0.0, 0.0, 0.0)}
     hidden = replace(made.candidate, phases=replace(made.candidate.phases, **phases))
     text = render(replace(made, candidate=hidden))
@@ -112,7 +127,7 @@ def test_the_side_that_sets_the_pace_is_told_and_looked_at_first(answer):
     assert "Look here first: generation (busy)" in text
 
 
-def test_the_place_to_look_first_is_the_largest_part_of_the_longest_phase(projection):
+def test_the_place_to_look_first_is_the_largest_part_and_statistics_are_told_once(projection):
     arm = projection.candidate
     found = re.search(
         r"Look here first: (.+?) \((?:[\d.,]+ m?s).*?\), led by (.+) \(", findings.look_here_first(projection)
@@ -123,59 +138,6 @@ def test_the_place_to_look_first_is_the_largest_part_of_the_longest_phase(projec
         assert arm.phases[phase].mean == max(arm.phases[name].mean for name in names)
     assert max((p for p in arm.parts if p.phase == phase), key=lambda part: part.seconds).name == found[2]
     assert line_of(render(projection), found[1])
-
-
-def test_what_the_phases_leave_of_the_step_is_shown_as_other(answer):
-    made = answer("sync")
-    step = made.candidate.step_s
-    longer = replace(
-        made, candidate=replace(made.candidate, step_s=replace(step, mean=step.mean + 5, high=step.high + 5))
-    )
-    assert numbers(line_of(render(longer), "other")) == pytest.approx([0.0, 5.0], abs=0.01)
-    assert "other" not in "\n".join(section(render(made), "Time per step"))
-
-
-def test_cost_is_told_with_its_price(answer):
-    made = answer("moe")
-    text = render(made)
-    costs = [made.num_gpus * 7.0 / 3600 * arm.step_s.mean for arm in (made.baseline, made.candidate)]
-    row = numbers(line_of(text, "USD/step"))
-    assert (row[0], row[3]) == pytest.approx(costs, abs=0.6)
-    assert "USD at 7.00 per GPU and hour (hardware.price_per_gpu_hour_usd, assumed)" in text
-
-
-def test_memory_parts_total_and_difference_to_the_baseline(answer):
-    made = answer("sync")
-    lines = section(render(made), "Memory per GPU")
-    use, before = made.candidate.memory["generation"], made.baseline.memory["generation"]
-    assert f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB" in lines[1]
-    assert f"baseline {fmt.gibibytes(before.total_bytes)} GiB" in lines[1]
-    assert sum(numbers(lines[2])) == pytest.approx(numbers(lines[1])[0], abs=0.3)
-
-
-def test_bottlenecks_of_a_phase_add_up_to_it(projection):
-    lines = section(render(projection), "What bounds each phase")[2:-1]
-    total, parts = 0.0, 0.0
-    for line in lines:
-        if line.startswith("    "):
-            parts += numbers(line.rsplit("  ", 1)[0])[-1]
-            continue
-        assert parts == pytest.approx(total, abs=0.3)
-        total, parts = numbers(line)[-1], 0.0
-    assert total > 0
-
-
-def test_provenance_bar_shows_every_source_in_proportion(answer):
-    made = answer("sync")
-    bar = section(render(replace(made, provenance=Provenance(0.64, 0.27, 0.09))), "Provenance")[1].split()[0]
-    assert len(bar) == BAR_CELLS
-    assert [bar.count(glyph) for glyph in "█▓░"] == [26, 10, 4]
-    lines = section(render(replace(made, provenance=Provenance(0.998, 0.0, 0.002))), "Provenance")
-    assert [lines[1].split()[0].count(glyph) for glyph in "█▓░"] == [39, 0, 1]
-    assert "assumed <1 %" in lines[1]
-
-
-def test_every_engine_statistic_is_told_once_with_its_unit(projection):
     lines = " ".join(" ".join(section(render(projection), "Engine statistics")).split())
     values = {name for arm in projection.variants.values() for name, _ in arm.statistics.items()}
     labels = fmt.NAMES["statistics"]
@@ -184,19 +146,34 @@ def test_every_engine_statistic_is_told_once_with_its_unit(projection):
         text, unit = map(re.escape, labels[name])
         beside, told = f"{text} \\({unit}\\)", f"{text} \\S+ {unit}" if unit else text
         assert re.search(f"{beside}|{told}", lines), name
+    plain, colored = render(projection), render(projection, Style(color=True))
+    assert colored.startswith("\x1b[1m")
+    assert [line.rstrip() for line in re.sub(r"\x1b\[\d*m", "", colored).splitlines()] == plain.splitlines()
 
 
-def test_assumptions_and_warnings_are_numbered_and_hang(answer):
+def test_prices_memory_sources_and_assumptions_are_told(answer):
+    made = answer("moe")
+    text = render(made)
+    costs = [made.num_gpus * 7.0 / 3600 * arm.step_s.mean for arm in (made.baseline, made.candidate)]
+    row = numbers(line_of(text, "USD/step"))
+    assert (row[0], row[3]) == pytest.approx(costs, abs=0.6)
+    assert "USD at 7.00 per GPU and hour (hardware.price_per_gpu_hour_usd, assumed)" in text
+    made = answer("sync")
+    lines = section(render(made), "Memory per GPU")
+    use, before = made.candidate.memory["generation"], made.baseline.memory["generation"]
+    assert f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB" in lines[1]
+    assert f"baseline {fmt.gibibytes(before.total_bytes)} GiB" in lines[1]
+    assert sum(numbers(lines[2])) == pytest.approx(numbers(lines[1])[0], abs=0.3)
+    bar = section(render(replace(made, provenance=Provenance(0.64, 0.27, 0.09))), "Provenance")[1].split()[0]
+    assert len(bar) == BAR_CELLS
+    assert [bar.count(glyph) for glyph in "█▓░"] == [26, 10, 4]
+    lines = section(render(replace(made, provenance=Provenance(0.998, 0.0, 0.002))), "Provenance")
+    assert [lines[1].split()[0].count(glyph) for glyph in "█▓░"] == [39, 0, 1]
+    assert "assumed <1 %" in lines[1]
     made = replace(answer("sync"), warnings=("word " * 40,))
     lines = section(render(made), "Warnings")
     assert lines[1].startswith("  1. word") and lines[2].startswith("     word")
     assert section(render(made), "Assumptions")[1].lstrip().startswith("1. ")
-
-
-def test_color_only_adds_escapes(projection):
-    plain, colored = render(projection), render(projection, Style(color=True))
-    assert colored.startswith("\x1b[1m")
-    assert [line.rstrip() for line in re.sub(r"\x1b\[\d*m", "", colored).splitlines()] == plain.splitlines()
 
 
 def test_a_style_is_what_the_stream_can_show(monkeypatch):
@@ -216,22 +193,15 @@ def test_a_style_is_what_the_stream_can_show(monkeypatch):
     assert Style.of(terminal) == Style(60, False, "utf-8")
 
 
-@pytest.mark.parametrize(
-    ("rollout", "step", "phrase"),
-    [
-        ((0.7, 0.68, 0.72), (0.8, 0.78, 0.82), "slows the rollout down, speedup 0.70x [0.68, 0.72], and the step"),
-        ((1.0, 0.98, 1.02), (1.0, 0.99, 1.01), "changes neither the rollout"),
-        ((1.3, 1.2, 1.4), (1.01, 0.99, 1.03), "shortens the rollout 1.30x [1.20, 1.40] but does not change the step"),
-        ((1.3, 1.2, 1.4), (0.9, 0.88, 0.92), "but slows the step down, speedup 0.90x [0.88, 0.92]"),
-        ((1.3, 1.2, 1.4), (0.998, 0.9971, 0.9989), "but does not change the step (1.00x [1.00, 1.00])"),
-        ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), "changes neither the rollout (1.00x [1.00, 1.00]) nor the step"),
-        (
-            (1.0, 0.9, 1.1),
-            (1.0, 1.0, 1.0),
-            "beyond the 90 % interval (1.00x [0.90, 1.10]) and does not change the step",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("rollout", "step", "phrase"), [
+    ((0.7, 0.68, 0.72), (0.8, 0.78, 0.82), "slows the rollout down, speedup 0.70x [0.68, 0.72], and the step"),
+    ((1.0, 0.98, 1.02), (1.0, 0.99, 1.01), "changes neither the rollout"),
+    ((1.3, 1.2, 1.4), (1.01, 0.99, 1.03), "shortens the rollout 1.30x [1.20, 1.40] but does not change the step"),
+    ((1.3, 1.2, 1.4), (0.9, 0.88, 0.92), "but slows the step down, speedup 0.90x [0.88, 0.92]"),
+    ((1.3, 1.2, 1.4), (0.998, 0.9971, 0.9989), "but does not change the step (1.00x [1.00, 1.00])"),
+    ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), "changes neither the rollout (1.00x [1.00, 1.00]) nor the step"),
+    ((1.0, 0.9, 1.1), (1.0, 1.0, 1.0), "beyond the 90 % interval (1.00x [0.90, 1.10]) and does not change the step"),
+])  # fmt: skip
 def test_headline_never_claims_more_than_the_interval(answer, rollout, step, phrase):
     made = replace(answer("sync"), rollout_speedup=Interval(*rollout), end_to_end_speedup=Interval(*step))
     assert phrase in findings.headline(made)
@@ -256,18 +226,6 @@ def test_small_positive_values_never_print_as_zero():
     assert (fmt.fixed(0.004, 1), fmt.fixed(0.0, 1), fmt.percent(0.001)) == ("<0.1", "0.0", "<1 %")
 
 
-def test_the_default_answer_is_one_screen(projection):
-    crowded = replace(projection, warnings=tuple(f"Warning {i}: {'word ' * 40}" for i in range(9)))
-    for one in (projection, crowded):
-        lines = render_answer(one).splitlines()
-        assert len(lines) <= MOST_LINES
-        assert " ".join(lines).startswith(findings.headline(one)[:40])
-        for title in ("Time per step", "What bounds it", "Try first", "Memory and price", "How sure"):
-            assert any(line.strip().startswith(title) for line in lines)
-    assert "9 more" not in render_answer(projection)
-    assert re.search(r"\d more \(--full\)|Warnings: 9", render_answer(crowded))
-
-
 def test_what_to_try_names_keys_that_there_are():
     for ideas in TRIES.values():
         for idea in ideas.values():
@@ -279,33 +237,21 @@ def test_what_to_try_names_keys_that_there_are():
 
 
 HEADS = ("", "baseline", "speedup")
-ROWS = [
-    ("data", Cell("0.1", "0.1", "0.2"), "-"),
-    ("exposed generation", Cell("15.8", "12.5", "120.0"), "saves 15.8 s"),
-    RULE,
-    Row(("step", Cell("112.0", "90.0", "131.0"), Cell("1.28x", "1.09", "1.51")), strong=True),
-]
+ROWS = [("data", Cell("0.1", "0.1", "0.2"), "-"), ("exposed generation", Cell("15.8", "12.5", "120.0"), "saves 15.8 s"),
+        RULE, Row(("step", Cell("112.0", "90.0", "131.0"), Cell("1.28x", "1.09", "1.51")), strong=True)]  # fmt: skip
 
 
-def test_means_and_ends_of_intervals_align():
+def test_tables_align_move_together_drop_wrap_and_may_be_ascii():
     assert table(HEADS, ROWS, Style()) == [
-        "                       baseline              speedup",
-        "  data                   0.1 [ 0.1,   0.2]       -",
-        "  exposed generation    15.8 [12.5, 120.0]   saves 15.8 s",
-        "  " + "─" * 61,
+        "                       baseline              speedup", "  data                   0.1 [ 0.1,   0.2]       -",
+        "  exposed generation    15.8 [12.5, 120.0]   saves 15.8 s", "  " + "─" * 61,
         "  step                 112.0 [90.0, 131.0]   1.28x [1.09, 1.51]",
-    ]
-
-
-def test_narrower_tables_move_together_then_drop_intervals_but_the_last_then_wrap_words():
+    ]  # fmt: skip
     widths = {width: table(HEADS, ROWS, Style(width)) for width in (100, 62, 52, 40)}
     assert all(max(map(len, lines)) <= width for width, lines in widths.items())
     assert "12.5" in "".join(widths[62]) and "12.5" not in "".join(widths[52])
     assert all("[1.09, 1.51]" in lines[-1] for lines in widths.values())
     assert [line.split()[0] for line in widths[40][1:4]] == ["data", "exposed", "generation"]
-
-
-def test_ascii_tables_are_ascii_and_emphasis_shifts_nothing():
     rows = [("größe", "1"), RULE, Row(("b", "2"), strong=True)]
     assert all(line.isascii() for line in table(("", "s"), rows, Style(encoding="ascii")))
     plain, colored = table(("", "s"), rows, Style()), table(("", "s"), rows, Style(color=True))

@@ -59,22 +59,6 @@ def iterations() -> list[Measurement]:
     return eager + compiled + graph
 
 
-def test_kernels_cost_the_slope_of_the_host_over_their_number() -> None:
-    rows = launch_assumptions(measured(iterations()), BASIS)
-    launch_s = BASIS.profile.eager_launch_s.value
-    eager, compiled = row(rows, "eager_launch_s"), row(rows, "COMPILED_LAUNCH x eager_launch_s")
-    assert (eager.used, eager.measured) == (launch_s, pytest.approx(4 * US))
-    assert eager.ratio == pytest.approx(4 * US / launch_s)
-    assert (compiled.used, compiled.measured) == (pytest.approx(COMPILED_LAUNCH * launch_s), pytest.approx(5 * US))
-    assert row(rows, "COMPILED_LAUNCH").measured == pytest.approx(5 / 4)
-    assert row(rows, "UNCOMPILED_LAUNCHES").measured == pytest.approx(30)
-    counted = row(rows, "EngineLayers.launches")
-    assert (counted.used, counted.measured) == (ATTENTION_LAUNCHES + DENSE_LAUNCHES, pytest.approx(10))
-    layer = row(rows, "UNCOMPILED_LAUNCHES x eager_launch_s")
-    assert (layer.used, layer.measured) == (pytest.approx(UNCOMPILED_LAUNCHES * launch_s), pytest.approx(120 * US))
-    assert row(rows, "GRAPH_NODE_S").measured == pytest.approx(4 * US)
-
-
 def copies(op: str, seconds_of: dict[int, float], **params: str) -> list[Measurement]:
     sizes = {"bytes": 2**28}
     return [record(Case(op, {**sizes, "tensors": n, **params}), seconds) for n, seconds in seconds_of.items()]
@@ -145,7 +129,7 @@ def test_training_layers_stand_beside_the_trainers_prices() -> None:
     assert (share.used, share.measured) == (sets.training.graph_host_share, pytest.approx(0.8))
 
 
-def test_used_values_are_those_of_the_loaded_objects() -> None:
+def test_kernels_cost_the_slope_of_the_host_and_used_values_are_of_loaded_objects() -> None:
     """Change what is loaded, and the row changes with it: no figure is a copy."""
     values = BASIS.fitted.transfers.values.model_copy(update={"load_tensor_s": 1.0})
     fitted = replace(BASIS.fitted, transfers=BASIS.fitted.transfers.model_copy(update={"values": values}))
@@ -154,9 +138,22 @@ def test_used_values_are_those_of_the_loaded_objects() -> None:
     records = [*iterations(), *copies("weight_copy", law(3 * US, 1e12), path="tensors")]
     assert row(transfer_assumptions(measured(records), changed), "load_tensor_s").used == 1.0
     assert row(launch_assumptions(measured(records), changed), "eager_launch_s").used == 2.0
+    rows = launch_assumptions(measured(iterations()), BASIS)
+    launch_s = BASIS.profile.eager_launch_s.value
+    eager, compiled = row(rows, "eager_launch_s"), row(rows, "COMPILED_LAUNCH x eager_launch_s")
+    assert (eager.used, eager.measured) == (launch_s, pytest.approx(4 * US))
+    assert eager.ratio == pytest.approx(4 * US / launch_s)
+    assert (compiled.used, compiled.measured) == (pytest.approx(COMPILED_LAUNCH * launch_s), pytest.approx(5 * US))
+    assert row(rows, "COMPILED_LAUNCH").measured == pytest.approx(5 / 4)
+    assert row(rows, "UNCOMPILED_LAUNCHES").measured == pytest.approx(30)
+    counted = row(rows, "EngineLayers.launches")
+    assert (counted.used, counted.measured) == (ATTENTION_LAUNCHES + DENSE_LAUNCHES, pytest.approx(10))
+    layer = row(rows, "UNCOMPILED_LAUNCHES x eager_launch_s")
+    assert (layer.used, layer.measured) == (pytest.approx(UNCOMPILED_LAUNCHES * launch_s), pytest.approx(120 * US))
+    assert row(rows, "GRAPH_NODE_S").measured == pytest.approx(4 * US)
 
 
-def test_the_program_prints_a_table_for_each_group(
+def test_the_program_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["assumptions", "--cases", str(tmp_path / "cases.json"), "--quick"])

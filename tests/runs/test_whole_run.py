@@ -3,7 +3,9 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,15 @@ import rlsim
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.journal import journal_name
 from rlsim.loading.scenario import dump_scenario, scenario_digest
+from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.projection.variant import simulate_variant
 from rlsim.report.style import DEFAULT_STYLE
 from rlsim.report.text.run import render
 from rlsim.results import PHASES
 from rlsim.results.run import CAUSES, COLUMNS
+from rlsim.runs.chapters import BlockRecord, state_bytes
+from rlsim.runs.losses import Course, Losses, losses_of
+from rlsim.schema.scenario import Scenario
 from rlsim.workload.draw import Stretch, draw
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -35,19 +41,14 @@ FAULTY = {
 
 
 @settings(max_examples=12)
-@given(
-    steps=st.integers(1, 300),
-    validation=st.tuples(st.integers(1, 40), st.floats(0, 1000)),
-    checkpoint=st.tuples(st.integers(1, 40), st.floats(0, 1000)),
-)
+@given(steps=st.integers(1, 300), validation=st.tuples(st.integers(1, 40), st.floats(0, 1000)),
+       checkpoint=st.tuples(st.integers(1, 40), st.floats(0, 1000)))  # fmt: skip
 def test_equal_steps_add_up(steps: int, validation: tuple[int, float], checkpoint: tuple[int, float]) -> None:
     scenario = small(
         CONSTANT,
-        {
-            "run.validation": {"every_steps": validation[0], "seconds": validation[1]},
-            "run.checkpoint": {"every_steps": checkpoint[0], "seconds": checkpoint[1]},
-        },
-    )
+        {"run.validation": {"every_steps": validation[0], "seconds": validation[1]},
+         "run.checkpoint": {"every_steps": checkpoint[0], "seconds": checkpoint[1]}},
+    )  # fmt: skip
     step_s = rlsim.project(scenario).candidate.step_s.mean
     stated = steps // validation[0] * validation[1] + steps // checkpoint[0] * checkpoint[1]
     answer = rlsim.run(scenario, steps)
@@ -67,7 +68,7 @@ def test_an_asynchronous_run_begins_with_an_empty_pool(steps: int, lag: int) -> 
 
 
 @pytest.mark.parametrize("mode", [{}, SPLIT])
-def test_every_second_has_a_cause(mode: dict[str, object]) -> None:
+def test_every_second_has_a_cause_and_the_text_says_what_counts(mode: dict[str, object]) -> None:
     answer = rlsim.run(small(mode, FAULTY), 30, replications=2)
     for side in answer.sides.values():
         assert side.ledger.keys() <= set(CAUSES)
@@ -77,12 +78,39 @@ def test_every_second_has_a_cause(mode: dict[str, object]) -> None:
         assert np.allclose(of_causes, side.steps["step_s"], rtol=1e-12)
         assert side.seconds.low < side.seconds.mean < side.seconds.high
         assert side.sampling.run_error_s is not None and side.sampling.run_error_s > 0
+    text = render(rlsim.run(small(mode, FAULTY), 12))
+    for words in ("12 steps take", "Whole run", "How the steps evolve", "Where the time goes", "steps done again"):
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 120
+    plain = render(rlsim.run(small(mode), 12))
+    assert "Where the time goes" not in plain
+    assert "Not in this run: growth of the responses, validation, checkpoints, failures" in plain
 
 
-def test_synchronous_chapters_leave_no_seam() -> None:
+def test_chapters_leave_no_seam_and_replications_are_independent() -> None:
     whole, parted = (rlsim.run(small(FAULTY), 21, chapter_steps=size).candidate for size in (21, 4))
     for name in ("steps_s", "validation_s", "checkpoints_s", "stalls_s", *PHASES, "response_tokens", "trained_tokens"):
         assert np.allclose(whole.steps[name], parted.steps[name], rtol=1e-12), name
+    scenario = small({"simulation.steps": 6})
+    growth = ((0, 0.5), (10, 1.5))
+    whole, late = draw(scenario, 0, stretch=Stretch(0, growth)), draw(scenario, 0, stretch=Stretch(3, growth))
+    for one, other in zip(whole.steps[3:], late.steps, strict=False):
+        assert np.array_equal(one.trained_tokens, other.trained_tokens)
+        assert all(np.array_equal(a, b) for a, b in zip(one.iterations, other.iterations, strict=True))
+    scenario = small({"hardware.price_per_gpu_hour_usd.value": 3.6})
+    side = rlsim.run(scenario, 5).candidate
+    assert side.cost_usd.mean == pytest.approx(8 * 0.001 * side.seconds.mean)
+    assert side.energy_at_most_j.high == pytest.approx(8 * scenario.hardware.power_w.value * side.seconds.high)
+    assert 0 < side.busy_share <= 1
+    plain, given_run = small(), small(FAULTY)
+    assert scenario_digest(plain) != scenario_digest(given_run)
+    assert rlsim.project(plain).candidate == rlsim.project(given_run).candidate
+    one, three = (rlsim.run(small(), 6, replications=count, baseline=False).candidate for count in (1, 3))
+    assert one.sampling.run_error_s is None
+    assert three.sampling.run_error_s is not None and 0 < three.sampling.run_error_s < three.seconds.mean / 10
+    assert three.samples == one.samples
+    generated = {"run.validation": {"every_steps": 2, "samples": 8}, "trainer.global_batch_samples": 32}
+    assert rlsim.run(small(generated), 4, baseline=False).candidate.ledger["validation"].events == 2
 
 
 @pytest.mark.parametrize("generation_bound", [True, False])
@@ -93,15 +121,6 @@ def test_asynchronous_seams_are_worth_less_than_half_a_percent(generation_bound:
     exposed = [sum(answer.candidate.steps["exposed_generation_s"]) / 512 for answer in (whole, parted)]
     assert parted.candidate.seconds.mean == pytest.approx(whole.candidate.seconds.mean, rel=0.005)
     assert exposed[0] > 0
-
-
-def test_a_stretch_meets_the_work_of_the_whole_run() -> None:
-    scenario = small({"simulation.steps": 6})
-    growth = ((0, 0.5), (10, 1.5))
-    whole, late = draw(scenario, 0, stretch=Stretch(0, growth)), draw(scenario, 0, stretch=Stretch(3, growth))
-    for one, other in zip(whole.steps[3:], late.steps, strict=False):
-        assert np.array_equal(one.trained_tokens, other.trained_tokens)
-        assert all(np.array_equal(a, b) for a, b in zip(one.iterations, other.iterations, strict=True))
 
 
 @given(factor=st.floats(0.01, 20))
@@ -122,9 +141,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_an_interrupted_run_ends_with_the_bytes_of_an_undisturbed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_ends_with_the_bytes_of_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = small(SPLIT, FAULTY)
 
     def stop(done: int, total: int) -> None:
@@ -149,10 +166,16 @@ def test_an_interrupted_run_ends_with_the_bytes_of_an_undisturbed_one(
     assert len(files(tmp_path / "whole")["steps.csv"].splitlines()) == 2 * 40 + 1
 
 
-def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+def test_what_no_run_can_do_is_refused(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).write_text('{"run":"another"}\n')
     with pytest.raises(InputError, match="belongs to another, interrupted run"):
         rlsim.run(small(), 3, out=tmp_path)
+    with pytest.raises(InputError, match=r"give seconds instead"):
+        rlsim.vary(rlsim.load_scenario("mlperf_grpo"), {"run.validation": {"every_steps": 1, "samples": 3}})
+    faults = {"run.checkpoint": {"every_steps": 50, "seconds": 1.0},
+              "run.faults": {"gpu_hours_between": 0.1, "restart_s": 600.0}}  # fmt: skip
+    with pytest.raises(Infeasible, match=r"run\.checkpoint\.every_steps"):
+        rlsim.run(small(faults), 3)
 
 
 def test_command_and_library_say_the_same(run: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,52 +201,105 @@ def test_command_and_library_say_the_same(run: Cli, tmp_path: Path, monkeypatch:
     assert json.loads(alone[1])["candidate"] == found["candidate"]
 
 
-def test_cost_and_energy_follow_the_time() -> None:
-    scenario = small({"hardware.price_per_gpu_hour_usd.value": 3.6})
-    side = rlsim.run(scenario, 5).candidate
-    assert side.cost_usd.mean == pytest.approx(8 * 0.001 * side.seconds.mean)
-    assert side.energy_at_most_j.high == pytest.approx(8 * scenario.hardware.power_w.value * side.seconds.high)
-    assert 0 < side.busy_share <= 1
+# --- what a run loses: rates, equations and checkpoints, on steps of known times --------------------------------------
+STEP_S, GENERATION_S = 10.0, 6.0
+REDO_S = 2.0
 
 
-def test_the_section_changes_no_projection() -> None:
-    plain, given_run = small(), small(FAULTY)
-    assert scenario_digest(plain) != scenario_digest(given_run)
-    assert rlsim.project(plain).candidate == rlsim.project(given_run).candidate
+def course(steps: int, replications: int = 1) -> Course:
+    """Synchronous steps of 10 s: 6 of generation, 1 of log-probs, 2 of training, 1 of all else."""
+    response = StepResponse(GENERATION_S, 1.0, 2.0, 0.0, 1.0)
+    block = BlockRecord(0, steps, asdict(response), [1.0], [1.0], 8.0, 300.0, REDO_S)
+    times = {"step_s": STEP_S, "generation_s": GENERATION_S, "exposed_generation_s": GENERATION_S, "validation_s": 0.0}
+    return Course({name: np.full((replications, steps), value) for name, value in times.items()}, (block,))
 
 
-def test_replications_are_independent_runs() -> None:
-    one, three = (rlsim.run(small(), 6, replications=count, baseline=False).candidate for count in (1, 3))
-    assert one.sampling.run_error_s is None
-    assert three.sampling.run_error_s is not None and 0 < three.sampling.run_error_s < three.seconds.mean / 10
-    assert three.samples == one.samples
+def lost(scenario: Scenario, steps: int = 400) -> Losses:
+    return losses_of(scenario, course(steps))
 
 
-def test_a_validation_may_have_fewer_samples_than_an_update_of_the_trainer() -> None:
-    generated = {"run.validation": {"every_steps": 2, "samples": 8}, "trainer.global_batch_samples": 32}
-    assert rlsim.run(small(generated), 4, baseline=False).candidate.ledger["validation"].events == 2
+def faulty(hours: float, every: int, mode: dict[str, Any], **keys: float) -> Scenario:
+    checkpoint = {"every_steps": every, "seconds": 0.0}
+    faults = {"gpu_hours_between": hours, "restart_s": 30.0, "replica_restart_s": 12.0, **keys}
+    return small(mode, {"run.checkpoint": checkpoint, "run.faults": faults})
 
 
-def test_trajectories_need_a_stated_validation() -> None:
-    with pytest.raises(InputError, match=r"give seconds instead"):
-        rlsim.vary(rlsim.load_scenario("mlperf_grpo"), {"run.validation": {"every_steps": 1, "samples": 3}})
+def test_failures_come_at_their_rate_and_undo_less_where_tokens_are_kept() -> None:
+    rate = 8 / (2.0 * 3600)
+    found = lost(faulty(2.0, 8, {}))
+    restarts, again = found.totals["restarts"], found.totals["steps_again"]
+    count = restarts.mean() / 30.0
+    elapsed = 400 * STEP_S + restarts.mean() + again.mean()
+    assert count == pytest.approx(rate * elapsed, rel=0.06)
+    assert again.mean() / count == pytest.approx(8 * STEP_S / 2, rel=0.1)
+    assert not found.totals["replica_faults"].any()
+    split = {"cluster": {"num_gpus": 8, "generation_gpus": 4, "training_gpus": 4}}
+    found = lost(faulty(0.5, 1, split))
+    count = found.totals["replica_faults"] * 4 / (12.0 + REDO_S)
+    assert np.allclose(count, np.rint(count))
+    assert count.mean() == pytest.approx(4 / (0.5 * 3600) * 400 * GENERATION_S, rel=0.05)
+
+    def redo_s(keep: bool) -> float:
+        from rlsim.runs.chapters import chapters_of, simulate_chapter
+
+        scenario = faulty(5.0, 4, SPLIT, keep_tokens=keep)
+        alone = scenario.model_copy(update={"simulation": scenario.simulation.model_copy(update={"replications": 1})})
+        return simulate_chapter(alone, chapters_of(alone, 8)[0]).blocks[0].redo_s
+
+    assert 0 < redo_s(True) < redo_s(False)
 
 
-def test_failures_that_undo_everything_are_infeasible() -> None:
-    faults = {
-        "run.checkpoint": {"every_steps": 50, "seconds": 1.0},
-        "run.faults": {"gpu_hours_between": 0.1, "restart_s": 600.0},
-    }
-    with pytest.raises(Infeasible, match=r"run\.checkpoint\.every_steps"):
-        rlsim.run(small(faults), 3)
+@pytest.mark.parametrize("factor", [1.0, 1.5, 3.0])
+def test_slow_nodes_everywhere_slow_everything_but_the_host(factor: float) -> None:
+    found = lost(small({"run.slow_nodes": {"share": 1.0, "factor": factor}}), 10)
+    assert found.totals["slow_nodes"] == pytest.approx(10 * (factor - 1) * (GENERATION_S + 3.0))
 
 
-@pytest.mark.parametrize("mode", [{}, SPLIT])
-def test_the_text_says_what_counts(mode: dict[str, object]) -> None:
-    text = render(rlsim.run(small(mode, FAULTY), 12))
-    for words in ("12 steps take", "Whole run", "How the steps evolve", "Where the time goes", "steps done again"):
-        assert words in text
-    assert max(map(len, text.splitlines())) <= 120
-    plain = render(rlsim.run(small(mode), 12))
-    assert "Where the time goes" not in plain
-    assert "Not in this run: growth of the responses, validation, checkpoints, failures" in plain
+def test_slow_nodes_are_rare_on_few_nodes_and_stalls_come_with_their_probability() -> None:
+    found = lost(small({"run.slow_nodes": {"share": 0.01, "factor": 2.0}}))
+    assert found.totals["slow_nodes"].mean() == pytest.approx(400 * 0.01 * 9.0, rel=0.1)
+    found = lost(small({"run.stalls": {"probability": 0.1, "seconds": 7.0}}))
+    assert found.totals["stalls"].mean() == pytest.approx(400 * 0.1 * 7.0, rel=0.05)
+    assert set(np.unique(found.totals["stalls"] % 7.0)) == {0.0}
+
+
+@settings(max_examples=30)
+@given(every=st.integers(1, 6), seconds=st.floats(0, 200), share=st.floats(0, 1), steps=st.integers(1, 40))
+def test_checkpoints_wait_for_the_one_before(every: int, seconds: float, share: float, steps: int) -> None:
+    checkpoint = {"every_steps": every, "seconds": seconds, "blocking_share": share}
+    found = lost(small({"run.checkpoint": checkpoint}), steps).totals["checkpoints"]
+    count = steps // every
+    blocking = seconds * share
+    waited = max(0.0, seconds - blocking - every * STEP_S)
+    assert found == pytest.approx(count * blocking + max(0, count - 1) * waited, abs=1e-6)
+
+
+def test_a_checkpoint_counts_only_when_it_is_complete() -> None:
+    def again(share: float) -> float:
+        checkpoint = {"every_steps": 4, "seconds": 35.0, "blocking_share": share}
+        scenario = small({"run.checkpoint": checkpoint, "run.faults": {"gpu_hours_between": 4.0, "restart_s": 1.0}})
+        found = lost(scenario)
+        return float(found.totals["steps_again"].sum() / found.totals["restarts"].sum())
+
+    # Written beside the steps it is complete when the next one is begun: 4 to 8 steps are undone. Else 0 to 4 are, and
+    # what of its writing is done.
+    assert again(0.0) == pytest.approx(6 * STEP_S, rel=0.1)
+    assert again(1.0) == pytest.approx((4 * STEP_S + 35.0) / 2, rel=0.1)
+
+
+def test_the_state_is_weights_and_optimizer_and_a_validation_takes_the_generation_of_a_step() -> None:
+    plain = state_bytes(small())
+    assert state_bytes(small({"trainer.critic": True})) == 2 * plain
+    assert state_bytes(small({"trainer.lora_rank": 16})) < 0.1 * plain
+    each = 2 + small().trainer.optimizer_bytes_per_parameter
+    assert plain == pytest.approx(8.03e9 * each, rel=0.01)
+    side = rlsim.run(small(CONSTANT, {"run.checkpoint": {"every_steps": 2, "bytes_per_s": plain / 5}}), 6).candidate
+    assert list(side.ledger.values())[1].seconds.mean == pytest.approx(3 * 5.0)
+    assert list(side.ledger.values())[1].events == 3
+    scenario = small(CONSTANT, {"run.validation": {"every_steps": 2, "samples": 32}})
+    side = rlsim.run(scenario, 6).candidate
+    validation = side.ledger["validation"]
+    assert validation.events == 3
+    # A step's groups share prefilled prompts, which single samples do not.
+    assert validation.seconds.mean / 3 == pytest.approx(side.steps["generation_s"][0], rel=0.03)
+    assert validation.seconds.low < validation.seconds.mean

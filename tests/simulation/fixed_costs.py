@@ -50,18 +50,9 @@ class FixedCosts:
         prefill = np.tile(self.prefill_token_s * grid, (2, 1))
         counts = np.array([0.0, float(self.slots)])
         return IterationTable(
-            step,
-            1000.0,
-            np.zeros((self.slots + 1, 2)),
-            grid,
-            counts,
-            prefill,
-            1,
-            1_000_000,
-            self.slots,
-            1e12,
+            step, 1000.0, np.zeros((self.slots + 1, 2)), grid, counts, prefill, 1, 1_000_000, self.slots, 1e12,
             prefill_context_s=self.prefill_pair_s * np.array([0.0, 1000.0]),
-        )
+        )  # fmt: skip
 
     @property
     def trainer_s(self) -> float:
@@ -96,19 +87,12 @@ def world_of(
 
     Without rounding by polls (poll_s=0), 12 steps, no warm-up; ``overrides`` come last.
     """
-    keys: dict[str, Any] = {
-        "workload.prompts_per_step": prompts,
-        "workload.generations_per_prompt": size,
-        "workload.prompt_tokens": f"{{kind: constant, tokens: {PROMPT}}}",
-        "workload.response_tokens": f"{{kind: constant, tokens: {tokens}}}",
-        "trainer.global_batch_samples": "null",
-        "loop.mode": "async" if lag else "sync",
-        "loop.policy_lag": lag,
-        "loop.poll_s": 0,
-        "speculation": "{method: none}",
-        "simulation.steps": 12,
-        "simulation.warmup_steps": 0,
-    }
+    keys: dict[str, Any] = {"workload.prompts_per_step": prompts, "workload.generations_per_prompt": size,
+                            "workload.prompt_tokens": f"{{kind: constant, tokens: {PROMPT}}}",
+                            "workload.response_tokens": f"{{kind: constant, tokens: {tokens}}}",
+                            "trainer.global_batch_samples": "null", "loop.mode": "async" if lag else "sync",
+                            "loop.policy_lag": lag, "loop.poll_s": 0, "speculation": "{method: none}",
+                            "simulation.steps": 12, "simulation.warmup_steps": 0}  # fmt: skip
     scenario = load_scenario("qwen8b_async_lag1", [*(f"{key}={value}" for key, value in keys.items()), *overrides])
     workload = draw(scenario, 0)
     drawn = list(workload.steps)

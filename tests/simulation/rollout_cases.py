@@ -28,14 +28,9 @@ def cost_table(**keys: Any) -> IterationTable:
     behind = (1e-8 if "prefill_s" not in keys else 0.0) * (np.arange(40) * 64.0 - 20.0)
     prefill = keys.pop("prefill_s", 8e-6) * np.outer([1.0, 1.1, 1.3], grid + 20)
     values: dict[str, Any] = {
-        "tokens_per_sequence": 1,
-        "max_batched_tokens": 8192,
-        "max_running_sequences": slots,
-        "kv_capacity_tokens": 1e9,
-        "chunked_prefill": True,
-        "prefill_context_s": behind,
-        **keys,
-    }
+        "tokens_per_sequence": 1, "max_batched_tokens": 8192, "max_running_sequences": slots, "kv_capacity_tokens": 1e9,
+        "chunked_prefill": True, "prefill_context_s": behind, **keys,
+    }  # fmt: skip
     return IterationTable(step, 64.0, attention, grid, np.array([0.0, slots / 2, float(slots)]), prefill, **values)
 
 
@@ -71,14 +66,11 @@ def tables(draw: st.DrawFn) -> IterationTable:
     Its capacity is no sum of the samples' growths: at an exact tie the last bit of a sum would settle who is evicted.
     """
     per_sequence = draw(st.integers(1, 4))
-    return cost_table(
-        max_running_sequences=draw(st.integers(1, 8)),
-        max_batched_tokens=draw(st.integers(8 * per_sequence, 100)),
-        kv_capacity_tokens=draw(st.integers(130, 500)) + 0.371717,
-        chunked_prefill=draw(st.booleans()),
-        tokens_per_sequence=per_sequence,
-        prefill_context_s=draw(st.sampled_from([0.0, 1e-7])) * (np.arange(40) * 64.0 - 20.0),
-    )
+    return cost_table(max_running_sequences=draw(st.integers(1, 8)),
+                      max_batched_tokens=draw(st.integers(8 * per_sequence, 100)),
+                      kv_capacity_tokens=draw(st.integers(130, 500)) + 0.371717, chunked_prefill=draw(st.booleans()),
+                      tokens_per_sequence=per_sequence,
+                      prefill_context_s=draw(st.sampled_from([0.0, 1e-7])) * (np.arange(40) * 64.0 - 20.0))  # fmt: skip
 
 
 @st.composite

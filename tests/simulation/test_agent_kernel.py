@@ -28,12 +28,9 @@ DISPATCH = st.sampled_from(["round_robin", "least_loaded", "shared_queue"])
 @st.composite
 def agents(draw: st.DrawFn) -> Agent:
     return Agent(
-        max_environments=draw(LIMITS),
-        max_trajectories=draw(LIMITS),
-        keep_prefix=draw(st.booleans()),
-        trajectory_timeout_s=draw(st.sampled_from([None, None, 0.3, 2.0, 8.0])),
-        judge=draw(JUDGES),
-    )
+        max_environments=draw(LIMITS), max_trajectories=draw(LIMITS), keep_prefix=draw(st.booleans()),
+        trajectory_timeout_s=draw(st.sampled_from([None, None, 0.3, 2.0, 8.0])), judge=draw(JUDGES),
+    )  # fmt: skip
 
 
 @st.composite
@@ -68,18 +65,10 @@ def all_told(found: AgentRollout) -> dict[str, Any]:
 
 
 @RANDOM
-@given(
-    drawn=trajectories(),
-    agent=agents(),
-    dispatch=DISPATCH,
-    replicas=st.integers(1, 4),
-    prefix_caching=st.booleans(),
-    slots=st.integers(1, 8),
-    room=st.sampled_from([1, 40, 300, 1e6]),
-    budget=st.sampled_from([16, 60, 8192]),
-    chunked=st.booleans(),
-)
-def test_rollouts_are_those_of_the_reference(
+@given(drawn=trajectories(), agent=agents(), dispatch=DISPATCH, replicas=st.integers(1, 4),
+       prefix_caching=st.booleans(), slots=st.integers(1, 8), room=st.sampled_from([1, 40, 300, 1e6]),
+       budget=st.sampled_from([16, 60, 8192]), chunked=st.booleans())  # fmt: skip
+def test_rollouts_as_the_reference(
     both, drawn, agent, dispatch, replicas, prefix_caching, slots, room, budget, chunked
 ):
     """Limits, time-outs, judges, failed attempts, reclaimed prefixes, eviction, every dispatch that starts one by one.
@@ -88,12 +77,9 @@ def test_rollouts_are_those_of_the_reference(
     """
     one, iterations = drawn
     table = cost_table(
-        max_running_sequences=slots,
-        max_batched_tokens=budget,
-        kv_capacity_tokens=LONG + room + 0.371717,
-        chunked_prefill=chunked,
-        tokens_per_sequence=2,
-    )
+        max_running_sequences=slots, max_batched_tokens=budget, kv_capacity_tokens=LONG + room + 0.371717,
+        chunked_prefill=chunked, tokens_per_sequence=2,
+    )  # fmt: skip
     fast, slow = both(
         lambda: all_told(agent_rollout(one, iterations, Fleet(replicas, dispatch, table, prefix_caching), agent))
     )
@@ -109,20 +95,15 @@ def test_rollouts_are_those_of_the_reference(
 
 
 LOOPS: dict[str, Any] = {
-    "loop__poll_s": st.sampled_from([0, 0.5]),
-    "loop__in_flight_updates": st.booleans(),
-    "loop__recompute_kv": st.booleans(),
-    "loop__start_unit": st.sampled_from(["group", "batch"]),
-    "workload__environment_s": st.sampled_from([0, 2.5]),
-    "workload__generated_batch_factor": st.sampled_from([1, 1.4]),
+    "loop__poll_s": st.sampled_from([0, 0.5]), "loop__in_flight_updates": st.booleans(),
+    "loop__recompute_kv": st.booleans(), "loop__start_unit": st.sampled_from(["group", "batch"]),
+    "workload__environment_s": st.sampled_from([0, 2.5]), "workload__generated_batch_factor": st.sampled_from([1, 1.4]),
     "workload__agent__max_environments": st.sampled_from(["null", 1, 3]),
-    "workload__agent__max_trajectories": st.sampled_from(["null", 2, 5]),
-    "workload__agent__keep_prefix": st.booleans(),
+    "workload__agent__max_trajectories": st.sampled_from(["null", 2, 5]), "workload__agent__keep_prefix": st.booleans(),
     "workload__agent__trajectory_timeout_s": st.sampled_from(["null", 6.0]),
-    "workload__agent__failure_share": st.sampled_from([0, 0.3]),
-    "engine__dispatch": DISPATCH,
+    "workload__agent__failure_share": st.sampled_from([0, 0.3]), "engine__dispatch": DISPATCH,
     "simulation__seed": st.integers(0, 10_000),
-}
+}  # fmt: skip
 AGENT = (
     "workload.agent={turns: {kind: lognormal, mean_turns: 3}, max_turns: 8, "
     "observation_tokens: {kind: lognormal, mean_tokens: 20}, environment_s: {kind: lognormal, mean_s: 2}, "
@@ -143,18 +124,12 @@ def worlds(draw: st.DrawFn) -> World:
     overrides = [f"{name.replace('__', '.')}={str(draw(value)).lower()}" for name, value in LOOPS.items()]
     return world(
         FixedCosts(train_s=draw(st.sampled_from([0.0, 1.0, 30.0])), refit_s=draw(st.sampled_from([0.0, 0.7, 5.0]))),
-        {
-            "max_running_sequences": draw(st.integers(1, 8)),
-            "max_batched_tokens": draw(st.sampled_from([16, 60, 8192])),
-            "kv_capacity_tokens": LONG + draw(st.sampled_from([1, 40, 300, 1e6])) + 0.371717,
-            "chunked_prefill": draw(st.booleans()),
-        },
-        *overrides,
-        lag=draw(st.integers(0, 3)),
-        prompts=draw(st.integers(1, 5)),
-        size=draw(st.integers(1, 4)),
+        {"max_running_sequences": draw(st.integers(1, 8)), "max_batched_tokens": draw(st.sampled_from([16, 60, 8192])),
+         "kv_capacity_tokens": LONG + draw(st.sampled_from([1, 40, 300, 1e6])) + 0.371717,
+         "chunked_prefill": draw(st.booleans())},
+        *overrides, lag=draw(st.integers(0, 3)), prompts=draw(st.integers(1, 5)), size=draw(st.integers(1, 4)),
         replicas=draw(st.integers(1, 4)),
-    )
+    )  # fmt: skip
 
 
 @settings(RANDOM, max_examples=100)
@@ -169,14 +144,9 @@ def test_loops_are_those_of_the_reference(both, world, detailed):
 def test_the_loops_reach_eviction_and_time_outs(both, lag):
     """A guard for the test above: tight caches evict and reclaim, environments queue, trajectories run out of time."""
     table = {"max_running_sequences": 8, "max_batched_tokens": 60, "kv_capacity_tokens": LONG + 40.371717}
-    keys = (
-        "workload.agent.max_environments=2",
-        "workload.agent.environment_s.mean_s=0.2",
-        "workload.agent.trajectory_timeout_s=6",
-        "workload.response_tokens.mean_tokens=90",
-        "loop.recompute_kv=true",
-        "engine.dispatch=round_robin",
-    )
+    keys = ("workload.agent.max_environments=2", "workload.agent.environment_s.mean_s=0.2",
+            "workload.agent.trajectory_timeout_s=6", "workload.response_tokens.mean_tokens=90",
+            "loop.recompute_kv=true", "engine.dispatch=round_robin")  # fmt: skip
     tight, roomy = (
         world(FixedCosts(), table, *keys, lag=lag, prompts=6, size=4, replicas=replicas) for replicas in (1, 4)
     )

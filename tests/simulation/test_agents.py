@@ -26,13 +26,8 @@ def trajectories(count: int, turns: int, environment_s: float, judge_s: float = 
     response = turns * TURN + (turns - 1) * OBSERVATION
     batch = Batch(np.full(count, PROMPT), np.full(count, response), group)
     waits = np.where(np.arange(turns) < turns - 1, environment_s, 0.0)
-    drawn = Turns(
-        np.arange(count + 1) * turns,
-        np.tile(history, count),
-        np.full(count * turns, TURN),
-        np.tile(waits, count),
-        np.full(count, judge_s),
-    )
+    drawn = Turns(np.arange(count + 1) * turns, np.tile(history, count), np.full(count * turns, TURN),
+                  np.tile(waits, count), np.full(count, judge_s))  # fmt: skip
     return Generated(batch, np.ones(count, dtype=np.bool_), drawn)
 
 
@@ -83,7 +78,7 @@ def test_more_trajectories_than_prefixes_fit_prefill_again_and_again():
     assert found[8][2] < found[24][2] < found[64][2] < found[1][2]
 
 
-def test_one_environment_serialises_what_it_does():
+def test_limits_serialise_and_time_ends_in_progress():
     """Turns of equal length end together; with one place the k-th of them waits for k - 1 others."""
     found = ran(trajectories(4, 2, environment_s=10.0), some(max_environments=1))
     generation_s = (TURN - 1) * 0.25
@@ -91,16 +86,11 @@ def test_one_environment_serialises_what_it_does():
     assert found.counters.queued_s == 10.0 * (1 + 2 + 3)
     unlimited = ran(trajectories(4, 2, environment_s=10.0), some())
     assert unlimited.result.seconds == 2 * generation_s + 10.0
-
-
-def test_one_trajectory_at_a_time_serialises_all():
     alone = ran(trajectories(1, 3, environment_s=2.0), some()).result.seconds
     found = ran(trajectories(5, 3, environment_s=2.0), some(max_trajectories=1))
     assert sorted(found.result.finish_s) == [alone * k for k in (1, 2, 3, 4, 5)]
-
-
-def test_a_trajectory_out_of_time_ends_with_the_turn_or_the_wait_in_progress():
-    generation_s = (TURN - 1) * 0.25
+    found = ran(trajectories(7, 4, environment_s=1.5), some(), replicas=3)
+    assert found.result.replica.tolist() == [0, 1, 2, 0, 1, 2, 0]
     waiting = ran(trajectories(1, 4, environment_s=10.0), some(trajectory_timeout_s=generation_s + 4.0))
     assert waiting.result.seconds == generation_s + 4.0
     generating = ran(trajectories(1, 4, environment_s=10.0), some(trajectory_timeout_s=generation_s + 11.0))
@@ -108,22 +98,13 @@ def test_a_trajectory_out_of_time_ends_with_the_turn_or_the_wait_in_progress():
     assert (waiting.counters.timed_out, waiting.counters.skipped_tokens) == (1, 3 * TURN)
     assert (generating.counters.timed_out, generating.counters.skipped_tokens) == (1, 2 * TURN)
     assert generating.result.generated_tokens == 2 * TURN
-
-
-def test_the_judge_sees_every_trajectory_after_its_last_turn():
-    generation_s = (TURN - 1) * 0.25
     judge = {"gpus": 1, "concurrency": 2, "trajectory_s": {"kind": "constant", "seconds": 6.0}}
     found = ran(trajectories(5, 1, 0.0, judge_s=6.0), some(judge=judge))
     assert sorted(found.result.finish_s) == [generation_s + wait for wait in (6.0, 6.0, 12.0, 12.0, 18.0)]
     assert (found.counters.judge_s, found.counters.judge_queued_s) == (30.0, 6.0 + 6.0 + 12.0)
 
 
-def test_a_trajectory_stays_on_its_replica():
-    found = ran(trajectories(7, 4, environment_s=1.5), some(), replicas=3)
-    assert found.result.replica.tolist() == [0, 1, 2, 0, 1, 2, 0]
-
-
-def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away():
+def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away_and_a_turn_must_fit():
     """Two long contexts do not fit at once: whoever comes back finds little and prefills the rest again."""
     one = trajectories(6, 6, environment_s=0.4)
     tokens = {}
@@ -135,9 +116,6 @@ def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away():
         assert found.result.generated_tokens == 36 * TURN
         assert found.result.peak_kv_tokens[0] <= capacity
     assert tokens[260.37] > 1.3 * tokens[1e6]
-
-
-def test_a_turn_that_cannot_fit_is_infeasible():
     one = trajectories(2, 6, environment_s=0.4)
     with pytest.raises(Infeasible, match="exceeds the KV cache"):
         agent_rollout(
@@ -174,7 +152,7 @@ def test_an_asynchronous_step_hides_what_the_environment_takes_behind_the_traine
     assert trace.agents.turns >= 12 * 8 * 3
 
 
-def test_failed_trajectories_are_generated_and_not_trained_on():
+def test_failed_trajectories_are_not_trained_on_and_lengths_end_where_the_context_is_full():
     def drawn(share: float) -> Any:
         keys = f"workload.agent={{turns: {{kind: constant, turns: 4}}, failure_share: {share}}}"
         return draw(world_of(FixedCosts(), keys, tokens=TURN, prompts=50).scenario, 0).steps[0]
@@ -185,18 +163,20 @@ def test_failed_trajectories_are_generated_and_not_trained_on():
     attempts = int((turns.history_tokens == 0).sum())
     assert 1.3 < attempts / 100 < 1.8  # 1 + 0.4 + 0.16
     assert sound.generated_tokens < failing.generated_tokens == turns.response_tokens.sum()
+    world = agent_world(0, "workload.agent.turns.turns=500", "workload.max_sequence_tokens=300")
+    step = draw(world.scenario, 0).steps[0]
+    turns = step.rollouts[0].turns
+    assert (PROMPT + turns.history_tokens + turns.response_tokens).max() <= 300
+    assert step.trained_tokens.max() <= 300
+    assert np.diff(turns.first).min() > 5
 
 
 def test_draws_follow_the_seed_and_no_key_moves_anothers_draw():
     keys = ["environment_s: {kind: lognormal, mean_s: 5}", "turns: {kind: lognormal, mean_turns: 6}, max_turns: 9"]
 
     def drawn(*given: str, seed: int = 3) -> Turns:
-        world = world_of(
-            FixedCosts(),
-            "workload.response_tokens={kind: lognormal, mean_tokens: 90}",
-            f"workload.agent={{{', '.join(given)}}}",
-            f"simulation.seed={seed}",
-        )
+        world = world_of(FixedCosts(), "workload.response_tokens={kind: lognormal, mean_tokens: 90}",
+                         f"workload.agent={{{', '.join(given)}}}", f"simulation.seed={seed}")  # fmt: skip
         turns = draw(world.scenario, 0).steps[2].rollouts[0].turns
         return turns
 
@@ -210,24 +190,12 @@ def test_draws_follow_the_seed_and_no_key_moves_anothers_draw():
     assert np.diff(both.first).max() <= 9
 
 
-def test_lengths_end_where_the_context_is_full():
-    world = agent_world(0, "workload.agent.turns.turns=500", "workload.max_sequence_tokens=300")
-    step = draw(world.scenario, 0).steps[0]
-    turns = step.rollouts[0].turns
-    assert (PROMPT + turns.history_tokens + turns.response_tokens).max() <= 300
-    assert step.trained_tokens.max() <= 300
-    assert np.diff(turns.first).min() > 5
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("workload.agent.turn=3", "turns"),
-        ("workload.agent.max_environments=0", "max_environments"),
-        ("workload.agent.environment_group_correlation=0.7", "must not exceed 1"),
-        ("workload.agent.environment_s={kind: trace, path: nowhere.csv}", "nowhere.csv"),
-    ],
-)
+@pytest.mark.parametrize(("override", "message"), [
+    ("workload.agent.turn=3", "turns"),
+    ("workload.agent.max_environments=0", "max_environments"),
+    ("workload.agent.environment_group_correlation=0.7", "must not exceed 1"),
+    ("workload.agent.environment_s={kind: trace, path: nowhere.csv}", "nowhere.csv"),
+])  # fmt: skip
 def test_bad_keys_are_told_in_one_line(override, message):
     with pytest.raises(InputError, match=message) as error:
         draw(

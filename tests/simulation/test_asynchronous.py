@@ -30,16 +30,24 @@ def total_s(found: list[StepRecord]) -> float:
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3])
-def test_trainer_bound_steps_are_training_and_refit(lag):
+def test_trainer_bound_steps_are_training_and_refit_on_weights_up_to_the_lag(lag):
     found = steps(SLOW, lag=lag, tokens=401)
     for step in found[1:]:
         assert step.phases["exposed_generation_s"] == 0.0
         assert step.seconds == SLOW.trainer_s + SLOW.refit_s
     if lag == 1:
         assert {step.phases["generation_s"] for step in found[2:]} == {100.0}, "idle during the refit, busy for a batch"
+    ages = [step.staleness for step in found]
+    assert ages == [{min(step, lag): 8} for step in range(12)]
+    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16))
+    starts = {span.step: span.start_s for span in trace.spans if span.actor == "generator"}
+    assert set(range(12)) <= set(starts)
+    for target, start_s in starts.items():
+        if target > lag:
+            assert start_s >= trace.steps[target - lag - 1].end_s
 
 
-def test_generation_bound_steps_are_generation_and_refit():
+def test_generation_bound_steps_are_generation_and_refit_which_pauses_it():
     costs = FixedCosts()
     first, *others = steps(costs, lag=1, tokens=401)
     assert (first.phases["exposed_generation_s"], first.staleness) == (100.0, {0: 8})
@@ -47,6 +55,11 @@ def test_generation_bound_steps_are_generation_and_refit():
         assert step.seconds == 100.0 + costs.refit_s
         assert step.phases["generation_s"] == 100.0
         assert step.phases["exposed_generation_s"] == 100.0 - costs.trainer_s
+    # Generation-bound, each batch is interrupted by one refit.
+    short, long = (steps(FixedCosts(refit_s=s), lag=1, tokens=401)[3] for s in (0.5, 8.0))
+    assert long.seconds - short.seconds == 7.5
+    assert long.phases["generation_s"] == short.phases["generation_s"] == 100.0
+    assert (short.phases["refit_s"], long.phases["refit_s"]) == (0.5, 8.0)
 
 
 @pytest.mark.parametrize("poll_s", [0.5, 7.0])
@@ -56,22 +69,6 @@ def test_the_trainer_looks_at_intervals(poll_s):
     assert polled[0].phases["exposed_generation_s"] == np.ceil(100.25 / poll_s) * poll_s
     assert all(step.phases["exposed_generation_s"] % poll_s == 0 for step in polled)
     assert 0 <= total_s(polled) - total_s(exact) < poll_s
-
-
-@pytest.mark.parametrize("lag", [1, 2, 3])
-def test_targets_up_to_the_lag_may_start_on_the_first_weights(lag):
-    ages = [step.staleness for step in steps(SLOW, lag=lag, tokens=401)]
-    assert ages == [{min(step, lag): 8} for step in range(12)]
-
-
-@pytest.mark.parametrize("lag", [1, 2, 3])
-def test_a_target_waits_for_the_weights_lag_steps_before_it(lag):
-    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16))
-    starts = {span.step: span.start_s for span in trace.spans if span.actor == "generator"}
-    assert set(range(12)) <= set(starts)
-    for target, start_s in starts.items():
-        if target > lag:
-            assert start_s >= trace.steps[target - lag - 1].end_s
 
 
 @pytest.mark.parametrize("lag", [1, 2])
@@ -96,7 +93,7 @@ def test_a_straggling_group_stalls_its_own_step_only():
 # --- the generator ----------------------------------------------------------------------------------------------------
 
 
-def test_a_blocked_generator_starts_nothing_until_new_weights_are_published():
+def test_a_blocked_generator_starts_nothing_and_a_pause_is_neither_busy_nor_time_to_generate():
     """Four groups may be in flight; one of target 0 is done first and leaves its place to target 1."""
     lengths = {0: [5, 5, 401, 401, 401, 401, 401, 401]}
     world = world_of(FixedCosts(), lag=1, lengths=lengths)
@@ -106,9 +103,6 @@ def test_a_blocked_generator_starts_nothing_until_new_weights_are_published():
     assert (free.in_flight, blocked.in_flight) == (4, 3)
     blocked.publish_weights()
     assert blocked.in_flight == 4
-
-
-def test_a_pause_counts_neither_as_busy_nor_as_time_to_generate():
     driven = Driven(world_of(FixedCosts(), lag=1, tokens=401))
     generation = driven.at(10.0)
     assert generation.busy_s == 10.0
@@ -119,17 +113,13 @@ def test_a_pause_counts_neither_as_busy_nor_as_time_to_generate():
     assert generation.busy_s == 100.0
 
 
-def test_rewards_keep_a_group_in_flight_without_keeping_the_engine_busy():
+def test_rewards_keep_a_group_in_flight_and_dropped_groups_are_generated_but_not_trained_on():
     costs = FixedCosts()
     found = steps(costs, "workload.environment_s=5", lag=1, tokens=401)
     assert found[0].phases["exposed_generation_s"] == 105.0
     for step in found[1:]:
         assert step.seconds == pytest.approx(105.0 + costs.refit_s)
         assert step.phases["generation_s"] == pytest.approx(100.0)
-
-
-def test_dropped_groups_are_generated_but_not_trained_on():
-    costs = FixedCosts()
     found = steps(costs, "workload.generated_batch_factor=1.5", lag=1, prompts=4, size=2)
     assert all(sum(step.staleness.values()) == step.samples == 8 for step in found)
     assert {step.generated_tokens for step in found} == {12 * 401}
@@ -138,7 +128,7 @@ def test_dropped_groups_are_generated_but_not_trained_on():
 # --- publishing weights -----------------------------------------------------------------------------------------------
 
 
-def test_a_drained_pool_is_empty_at_the_refit():
+def test_a_drained_pool_is_empty_at_the_refit_and_counters_leave_the_warm_up_out():
     trace = run(world_of(FixedCosts(), LOGNORMAL, "loop.in_flight_updates=false", lag=2, prompts=16))
     (curve,) = trace.curves
     for span in trace.spans:
@@ -150,34 +140,23 @@ def test_a_drained_pool_is_empty_at_the_refit():
     for step in trace.steps:
         waited = [s for s in trace.spans if s.phase == "exposed_generation_s" and s.step == step.step]
         assert step.phases["exposed_generation_s"] == pytest.approx(sum(s.end_s - s.start_s for s in waited))
-
-
-def test_a_refit_pauses_generation():
-    """Generation-bound, each batch is interrupted by one refit."""
-    short, long = (steps(FixedCosts(refit_s=s), lag=1, tokens=401)[3] for s in (0.5, 8.0))
-    assert long.seconds - short.seconds == 7.5
-    assert long.phases["generation_s"] == short.phases["generation_s"] == 100.0
-    assert (short.phases["refit_s"], long.phases["refit_s"]) == (0.5, 8.0)
+    whole = run(world_of(FixedCosts(), lag=1, tokens=401))
+    warm = run(world_of(FixedCosts(), "simulation.steps=8", "simulation.warmup_steps=4", lag=1, tokens=401))
+    assert len(warm.steps) == len(whole.steps) == 12
+    assert 3 * warm.counters.iterations == pytest.approx(2 * whole.counters.iterations, rel=0.1)
 
 
 # --- invariants -------------------------------------------------------------------------------------------------------
 
 CASES: dict[str, Any] = {
-    "lag": st.integers(1, 4),
-    "prompts": st.integers(1, 6),
-    "size": st.integers(1, 4),
-    "replicas": st.integers(1, 5),
-    "slots": st.integers(1, 8),
-    "train_s": st.sampled_from([0.0, 1.0, 30.0, 300.0]),
-    "refit_s": st.sampled_from([0.0, 0.7, 11.0]),
-    "loop__poll_s": st.sampled_from([0, 0.5, 3]),
+    "lag": st.integers(1, 4), "prompts": st.integers(1, 6), "size": st.integers(1, 4), "replicas": st.integers(1, 5),
+    "slots": st.integers(1, 8), "train_s": st.sampled_from([0.0, 1.0, 30.0, 300.0]),
+    "refit_s": st.sampled_from([0.0, 0.7, 11.0]), "loop__poll_s": st.sampled_from([0, 0.5, 3]),
     "workload__environment_s": st.sampled_from([0, 0, 2.5]),
-    "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]),
-    "loop__in_flight_updates": st.booleans(),
-    "loop__recompute_kv": st.booleans(),
-    "simulation__seed": st.integers(0, 10_000),
+    "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]), "loop__in_flight_updates": st.booleans(),
+    "loop__recompute_kv": st.booleans(), "simulation__seed": st.integers(0, 10_000),
     "engine__dispatch": st.sampled_from(["round_robin", "static", "least_loaded", "shared_queue"]),
-}
+}  # fmt: skip
 
 
 @settings(max_examples=60)
@@ -204,21 +183,6 @@ def test_what_holds_of_every_run(lag, prompts, size, replicas, slots, train_s, r
     for step in trace.steps:
         assert ends[step.step] <= step.start_s + step.phases["exposed_generation_s"] + 1e-9
     assert run(world).steps == trace.steps
-
-
-def test_the_counters_leave_the_warm_up_out():
-    whole = run(world_of(FixedCosts(), lag=1, tokens=401))
-    warm = run(world_of(FixedCosts(), "simulation.steps=8", "simulation.warmup_steps=4", lag=1, tokens=401))
-    assert len(warm.steps) == len(whole.steps) == 12
-    assert 3 * warm.counters.iterations == pytest.approx(2 * whole.counters.iterations, rel=0.1)
-
-
-def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
-    driven = Driven(world_of(FixedCosts(), lag=1, tokens=5))
-    driven.waited(driven.generation.drain())
-    with pytest.raises(RuntimeError, match="nobody generates"):
-        driven.waited(driven.generation.batch(1))
-    assert not driven.generation.in_flight
 
 
 def test_who_imports_simpy_later_gets_it_whole():

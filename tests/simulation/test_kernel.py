@@ -58,15 +58,11 @@ def test_many_evictions_are_those_of_the_reference(both, dispatch, chunked):
     assert slow["preemptions"] > 500
 
 
-LOOPS: dict[str, Any] = {
-    "loop__poll_s": st.sampled_from([0, 0.5, 3]),
-    "workload__environment_s": st.sampled_from([0, 0, 2.5]),
-    "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]),
-    "engine__dispatch": DISPATCH,
-    "engine__prefix_caching": st.booleans(),
-    "simulation__warmup_steps": st.integers(0, 2),
-    "simulation__seed": st.integers(0, 10_000),
-}
+LOOPS: dict[str, Any] = {"loop__poll_s": st.sampled_from([0, 0.5, 3]),
+                         "workload__environment_s": st.sampled_from([0, 0, 2.5]),
+                         "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]), "engine__dispatch": DISPATCH,
+                         "engine__prefix_caching": st.booleans(), "simulation__warmup_steps": st.integers(0, 2),
+                         "simulation__seed": st.integers(0, 10_000)}  # fmt: skip
 LONG = 700
 """Tokens of the longest sample of a loop."""
 
@@ -76,25 +72,17 @@ def worlds(draw: st.DrawFn) -> World:
     """Asynchronous loops on engines with few slots, a small token budget and a KV cache of one long sample or more."""
     overrides = [f"{name.replace('__', '.')}={str(draw(value)).lower()}" for name, value in LOOPS.items()]
     world = world_of(
-        FixedCosts(
-            train_s=draw(st.sampled_from([0.0, 1.0, 30.0, 300.0])), refit_s=draw(st.sampled_from([0.0, 0.7, 11.0]))
-        ),
+        FixedCosts(train_s=draw(st.sampled_from([0.0, 1.0, 30.0, 300.0])),
+                   refit_s=draw(st.sampled_from([0.0, 0.7, 11.0]))),
         "workload.response_tokens={kind: lognormal, mean_tokens: 200, log_sigma: 0.8}",
-        f"workload.max_sequence_tokens={LONG}",
-        "simulation.steps=6",
-        *overrides,
-        *draw(rules()),
-        lag=draw(st.integers(1, 4)),
-        prompts=draw(st.integers(1, 6)),
-        size=draw(st.integers(1, 4)),
+        f"workload.max_sequence_tokens={LONG}", "simulation.steps=6", *overrides, *draw(rules()),
+        lag=draw(st.integers(1, 4)), prompts=draw(st.integers(1, 6)), size=draw(st.integers(1, 4)),
         replicas=draw(st.integers(1, 5)),
-    )
-    table = cost_table(
-        max_running_sequences=draw(st.integers(1, 8)),
-        max_batched_tokens=draw(st.sampled_from([16, 60, 8192])),
-        kv_capacity_tokens=LONG + draw(st.sampled_from([1, 40, 300, 1e6])) + 0.371717,
-        chunked_prefill=draw(st.booleans()),
-    )
+    )  # fmt: skip
+    table = cost_table(max_running_sequences=draw(st.integers(1, 8)),
+                       max_batched_tokens=draw(st.sampled_from([16, 60, 8192])),
+                       kv_capacity_tokens=LONG + draw(st.sampled_from([1, 40, 300, 1e6])) + 0.371717,
+                       chunked_prefill=draw(st.booleans()))  # fmt: skip
     return replace(world, prices=replace(world.prices, iteration=table))
 
 
@@ -137,17 +125,14 @@ def roll_out_a_sample_that_cannot_fit() -> None:
     rollout(batch, batch.response_tokens - 1, Fleet(1, "shared_queue", table))
 
 
-@pytest.mark.parametrize(
-    ("act", "kind"),
-    [
-        (wait_in_vain, RuntimeError),
-        (run_a_sample_that_cannot_fit, Infeasible),
-        (roll_out_a_sample_that_cannot_fit, Infeasible),
-    ],
-)
-def test_both_refuse_in_the_same_words(both, act, kind):
+@pytest.mark.parametrize(("act", "kind", "told"), [
+    (wait_in_vain, RuntimeError, "nobody generates"),
+    (run_a_sample_that_cannot_fit, Infeasible, "KV cache"),
+    (roll_out_a_sample_that_cannot_fit, Infeasible, "KV cache"),
+])  # fmt: skip
+def test_both_refuse_in_the_same_words(both, act, kind, told):
     def refused() -> str:
-        with pytest.raises(kind) as error:
+        with pytest.raises(kind, match=told) as error:
             act()
         return str(error.value)
 
@@ -165,13 +150,7 @@ def test_the_kernel_refuses_more_pauses_than_it_has_places_for(kernel):
         engines.pause(100.0, 0.5)
 
 
-def test_an_unknown_kernel_is_an_input_error(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "fortran")
-    with pytest.raises(InputError, match="RLSIM_KERNEL"):
-        implementation()
-
-
-def test_a_library_of_other_sources_is_not_found(kernel, monkeypatch, tmp_path):
+def test_a_library_of_other_sources_is_not_found_and_an_unknown_kernel_refused(kernel, monkeypatch, tmp_path):
     for path in build.FOLDER.iterdir():
         if path.is_file():
             shutil.copy(path, tmp_path)
@@ -180,19 +159,19 @@ def test_a_library_of_other_sources_is_not_found(kernel, monkeypatch, tmp_path):
     with (tmp_path / "pool.c").open("a", encoding="utf-8") as source:
         source.write("/* edited */")
     assert not build.library_path().exists()
+    monkeypatch.setenv(VARIABLE, "fortran")
+    with pytest.raises(InputError, match="RLSIM_KERNEL"):
+        implementation()
 
 
-def test_without_a_compiler_nothing_is_built(monkeypatch, capsys):
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
-    monkeypatch.setattr(shutil, "which", lambda word: None)
-    assert build.build() is None
-    assert "no C compiler" in capsys.readouterr().err
-
-
-def test_sources_that_do_not_compile_leave_no_library(kernel, monkeypatch, tmp_path, capsys):
+def test_without_a_compiler_or_from_sources_that_do_not_compile_nothing_is_built(kernel, monkeypatch, tmp_path, capsys):
     (tmp_path / "broken.c").write_text("int main(", encoding="utf-8")
     monkeypatch.setattr(build, "FOLDER", tmp_path)
     assert build.build() is None
     assert "does not compile" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["broken.c"]
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda word: None)
+    assert build.build() is None
+    assert "no C compiler" in capsys.readouterr().err

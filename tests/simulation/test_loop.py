@@ -23,7 +23,7 @@ SERIAL = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
 
 
-def test_a_step_is_the_sum_of_its_phases():
+def test_a_step_is_the_sum_of_its_phases_and_rewards():
     costs = FixedCosts()
     for step in steps(costs, tokens=401):
         assert step.phases["generation_s"] == 400 * costs.iteration_s
@@ -31,23 +31,21 @@ def test_a_step_is_the_sum_of_its_phases():
         assert step.phases["refit_s"] == costs.refit_s
         assert step.phases["exposed_generation_s"] == step.phases["generation_s"]
         assert step.staleness == {0: 8}
-
-
-def test_the_longest_sample_ends_generation():
     step = steps(FixedCosts(), "simulation.steps=1", lengths={0: [11, 21, 401, 31, 41, 51, 61, 71]})[0]
     assert step.phases["generation_s"] == 100.0
     assert (step.samples, step.generated_tokens) == (8, 401 + 11 + 21 + 31 + 41 + 51 + 61 + 71)
     assert step.total_tokens == step.generated_tokens + 8 * PROMPT
+    step = steps(costs, "workload.generated_batch_factor=1.5", "simulation.steps=1", prompts=4, size=2)[0]
+    assert step.generated_tokens == 12 * 401
+    assert step.samples == 8
+    assert step.total_tokens == 8 * (401 + PROMPT)
+    assert step.staleness == {0: 8}
+    plain, delayed = (steps(FixedCosts(), f"workload.environment_s={s}", "simulation.steps=1")[0] for s in (0, 7))
+    assert delayed.phases["generation_s"] == plain.phases["generation_s"] + 7
+    assert delayed.seconds == plain.seconds + 7
 
 
-def test_steps_follow_each_other_without_gaps_on_different_work():
-    found = steps(FixedCosts(), LOGNORMAL)
-    assert [step.step for step in found] == list(range(12))
-    assert [step.start_s for step in found] == [0.0, *(step.end_s for step in found[:-1])]
-    assert len({step.generated_tokens for step in found}) == 12
-
-
-def test_spans_cover_the_step_one_after_the_other():
+def test_spans_follow_each_other_and_show_every_rollout():
     trace = run(world_of(FixedCosts(), LOGNORMAL))
     for step in trace.steps:
         own = [s for s in trace.spans if s.step == step.step and not s.actor.startswith("replica")]
@@ -58,46 +56,35 @@ def test_spans_cover_the_step_one_after_the_other():
     replicas = [s for s in trace.spans if s.actor.startswith("replica")]
     assert {s.start_s for s in replicas} == {generation.start_s}
     assert max(s.end_s for s in replicas) == generation.end_s
-
-
-def test_dynamic_sampling_generates_more_than_it_trains_on():
+    found = trace.steps
+    assert [step.step for step in found] == list(range(12))
+    assert [step.start_s for step in found] == [0.0, *(step.end_s for step in found[:-1])]
+    assert len({step.generated_tokens for step in found}) == 12
     costs = FixedCosts()
-    step = steps(costs, "workload.generated_batch_factor=1.5", "simulation.steps=1", prompts=4, size=2)[0]
-    assert step.generated_tokens == 12 * 401
-    assert step.samples == 8
-    assert step.total_tokens == 8 * (401 + PROMPT)
-    assert step.staleness == {0: 8}
+    trace = traced(world_of(costs, SHARE, "workload.environment_s=7", prompts=8, size=2))
+    found = trace.steps
+    assert trace.counters.iterations == sum(step.rollouts for step in found) * 2 * 400
+    assert max(step.rollouts for step in found) > 2
+    for step in found:
+        rollouts = step.rollouts
+        assert step.phases["generation_s"] == rollouts * (100 + 7)
+        assert step.phases["prepare_s"] == costs.prepare_s + (rollouts - 1) * costs.wake_s
+        assert step.generated_tokens == rollouts * 16 * 401
+        assert (step.samples, step.total_tokens) == (16, 16 * (401 + PROMPT))
+    trace = traced(world_of(FixedCosts(), SHARE, LOGNORMAL, prompts=8, size=2))
+    first = trace.steps[0]
+    lane = [span for span in trace.spans if span.actor == "replica 0" and span.step == 0]
+    assert len(lane) == first.rollouts > 1
+    generation = next(span for span in trace.spans if span.phase == "generation_s" and span.step == 0)
+    assert max(s.end_s for s in trace.spans if s.actor.startswith("replica")) <= generation.end_s + 1e-9
 
 
-def test_rewards_come_after_the_last_token():
-    plain, delayed = (steps(FixedCosts(), f"workload.environment_s={s}", "simulation.steps=1")[0] for s in (0, 7))
-    assert delayed.phases["generation_s"] == plain.phases["generation_s"] + 7
-    assert delayed.seconds == plain.seconds + 7
-
-
-def test_only_the_first_replication_keeps_spans_and_curves():
+def test_only_the_first_replication_keeps_spans_and_curves_long_ones_thinned_to_their_shape():
     world = world_of(FixedCosts())
     assert run(world).curves
     trace = run(world, detailed=False)
     assert (trace.spans, trace.curves) == ([], [])
     assert len(trace.steps) == 12
-
-
-@pytest.mark.parametrize(("lag", "asked", "measured"), [(0, 5, 5), (1, 5, 5), (2, 3, 4), (2, 4, 4), (3, 1, 3)])
-def test_asynchronous_steps_are_measured_in_whole_cycles(lag, asked, measured):
-    scenario = world_of(FixedCosts(), f"simulation.steps={asked}", lag=lag).scenario
-    assert len(scenario.measured_steps) == measured
-    assert measured % steps_per_lag_cycle(scenario) == 0
-
-
-def test_warm_up_steps_do_not_count_in_the_tally():
-    lengths = {step: [4 * step + 5] * 8 for step in range(5)}
-    trace = run(world_of(FixedCosts(), "simulation.steps=3", "simulation.warmup_steps=2", lengths=lengths))
-    assert len(trace.steps) == 5
-    assert sum(trace.counters.iterations_at) == 2 * sum(4 * step + 4 for step in (2, 3, 4))
-
-
-def test_a_long_curve_is_thinned_to_its_shape():
     trace = Trace(detailed=True)
     times = np.arange(10_001.0)
     trace.curve("counter", times.tolist(), (2 * times).tolist())
@@ -111,7 +98,18 @@ def test_a_long_curve_is_thinned_to_its_shape():
     assert trace.curves[1].times_s == (0.0, 1.0, 5.0)
 
 
-def test_counters_can_be_taken_away():
+@pytest.mark.parametrize(("lag", "asked", "measured"), [(0, 5, 5), (1, 5, 5), (2, 3, 4), (2, 4, 4), (3, 1, 3)])
+def test_asynchronous_steps_are_measured_in_whole_cycles(lag, asked, measured):
+    scenario = world_of(FixedCosts(), f"simulation.steps={asked}", lag=lag).scenario
+    assert len(scenario.measured_steps) == measured
+    assert measured % steps_per_lag_cycle(scenario) == 0
+
+
+def test_counters_can_be_taken_away_and_warm_up_steps_do_not_count():
+    lengths = {step: [4 * step + 5] * 8 for step in range(5)}
+    trace = run(world_of(FixedCosts(), "simulation.steps=3", "simulation.warmup_steps=2", lengths=lengths))
+    assert len(trace.steps) == 5
+    assert sum(trace.counters.iterations_at) == 2 * sum(4 * step + 4 for step in (2, 3, 4))
     before, after = EngineCounters(4), EngineCounters(4)
     before.count(2, 10, 100.0)
     after.count(2, 10, 100.0)
@@ -134,15 +132,13 @@ SHARE = "workload.usable_group_share=0.4"
 
 def workload(**keys: object) -> Workload:
     given = {
-        "prompts_per_step": 64,
-        "generations_per_prompt": 4,
-        "response_tokens": {"kind": "lognormal", "mean_tokens": 300, "log_sigma": 0.8},
-        "max_sequence_tokens": 4096,
-    }
+        "prompts_per_step": 64, "generations_per_prompt": 4,
+        "response_tokens": {"kind": "lognormal", "mean_tokens": 300, "log_sigma": 0.8}, "max_sequence_tokens": 4096,
+    }  # fmt: skip
     return Workload.model_validate({**given, **keys})
 
 
-def test_rollouts_repeat_until_just_enough_whole_groups_are_usable() -> None:
+def test_rollouts_repeat_until_just_enough_groups_are_usable_or_end_as_infeasible() -> None:
     counts = []
     for step in range(200):
         found = draw_rollouts(workload(usable_group_share=0.4), Place(0, step, 0))
@@ -150,47 +146,11 @@ def test_rollouts_repeat_until_just_enough_whole_groups_are_usable() -> None:
         trained = [one.trained for one in found]
         assert sum(int(mask.sum()) for mask in trained) == 64 * 4
         assert sum(int(mask.sum()) for mask in trained[:-1]) < 64 * 4
-        assert all(
-            len(np.unique(mask[one.batch.group == g])) == 1
-            for one, mask in zip(found, trained, strict=True)
-            for g in (0, 63)
-        )
+        assert all(len(np.unique(mask[one.batch.group == g])) == 1 for one, mask in zip(found, trained, strict=True)
+                   for g in (0, 63))  # fmt: skip
         first, second = found[0].batch, found[1].batch
         assert not np.array_equal(first.response_tokens, second.response_tokens)
     assert np.mean(counts) == pytest.approx(expected_rollouts(0.4, 64), rel=0.05)
-
-
-def expected_rollouts(share: float, prompts: int) -> float:
-    """Mean of the least n with Binomial(n x prompts, share) >= prompts, by brute force."""
-    rng = np.random.default_rng(1)
-    usable = rng.binomial(prompts, share, size=(20_000, 20)).cumsum(1)
-    return float((1 + (usable < prompts).sum(1)).mean())
-
-
-def test_a_step_pays_for_every_rollout_and_trains_on_one_batch() -> None:
-    costs = FixedCosts()
-    trace = traced(world_of(costs, SHARE, "workload.environment_s=7", prompts=8, size=2))
-    found = trace.steps
-    assert trace.counters.iterations == sum(step.rollouts for step in found) * 2 * 400
-    assert max(step.rollouts for step in found) > 2
-    for step in found:
-        rollouts = step.rollouts
-        assert step.phases["generation_s"] == rollouts * (100 + 7)
-        assert step.phases["prepare_s"] == costs.prepare_s + (rollouts - 1) * costs.wake_s
-        assert step.generated_tokens == rollouts * 16 * 401
-        assert (step.samples, step.total_tokens) == (16, 16 * (401 + PROMPT))
-
-
-def test_the_timeline_shows_every_rollout() -> None:
-    trace = traced(world_of(FixedCosts(), SHARE, LOGNORMAL, prompts=8, size=2))
-    first = trace.steps[0]
-    lane = [span for span in trace.spans if span.actor == "replica 0" and span.step == 0]
-    assert len(lane) == first.rollouts > 1
-    generation = next(span for span in trace.spans if span.phase == "generation_s" and span.step == 0)
-    assert max(s.end_s for s in trace.spans if s.actor.startswith("replica")) <= generation.end_s + 1e-9
-
-
-def test_too_few_usable_groups_end_as_infeasible() -> None:
     unlucky = workload(prompts_per_step=2, usable_group_share=0.5, max_rollouts_per_step=2)
     outcomes = []
     for step in range(60):
@@ -201,6 +161,13 @@ def test_too_few_usable_groups_end_as_infeasible() -> None:
             assert str(pickle.loads(pickle.dumps(error))) == str(error)
             outcomes.append(0)
     assert {0, 1, 2} == set(outcomes)
+
+
+def expected_rollouts(share: float, prompts: int) -> float:
+    """Mean of the least n with Binomial(n x prompts, share) >= prompts, by brute force."""
+    rng = np.random.default_rng(1)
+    usable = rng.binomial(prompts, share, size=(20_000, 20)).cumsum(1)
+    return float((1 + (usable < prompts).sum(1)).mean())
 
 
 Command = Callable[..., tuple[int, str, str]]
@@ -238,10 +205,8 @@ def test_both_arms_of_a_projection_repeat_the_same_rollouts() -> None:
     grown = repeated.baseline.phases["generation_s"].mean / plain.baseline.phases["generation_s"].mean
     assert grown == pytest.approx(rollouts, rel=0.15)
     assert repeated.baseline.phases["prepare_s"].mean > plain.baseline.phases["prepare_s"].mean
-    parts = [
-        {part.name: part.seconds for part in answer.candidate.parts if part.phase == "prepare_s"}
-        for answer in (plain, repeated)
-    ]
+    parts = [{part.name: part.seconds for part in answer.candidate.parts if part.phase == "prepare_s"}
+             for answer in (plain, repeated)]  # fmt: skip
     slept = parts[1].pop("engine sleep between rollouts")
     assert slept == pytest.approx((rollouts - 1) * (parts[0]["engine sleep"] + parts[0]["engine wake"]))
     assert parts[1] == pytest.approx(parts[0])

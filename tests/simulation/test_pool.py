@@ -67,7 +67,7 @@ def test_agrees_with_the_reference_over_time(data: st.DataObject) -> None:
     assert {number: time for time, number in done} == pytest.approx(finish, rel=1e-5)
 
 
-def test_least_loaded_takes_the_replica_with_the_fewest_unfinished() -> None:
+def test_static_and_least_loaded_dispatch() -> None:
     pool = GenerationPool(Fleet(3, "least_loaded", cost_table()))
     lengths = [500, 5, 500, 500, 5, 500]
     pool.submit(0.0, [Request(i, i, 10, n, n - 1) for i, n in enumerate(lengths)])
@@ -79,16 +79,10 @@ def test_least_loaded_takes_the_replica_with_the_fewest_unfinished() -> None:
     assert [replica.outstanding for replica in pool.replicas] == [2, 0, 2]
     pool.submit(pool.next_event_time(), [Request(10 + i, i, 10, 50, 49) for i in range(2)])
     assert [replica.outstanding for replica in pool.replicas] == [2, 2, 2]
-
-
-def test_static_splits_each_submission_contiguously() -> None:
     pool = GenerationPool(Fleet(3, "static", cost_table()))
     pool.submit(0.0, [Request(i, i, 10, 20, 19) for i in range(8)])
     assert [replica.outstanding for replica in pool.replicas] == [3, 3, 2]
-
-
-def test_static_goes_on_with_the_next_replica_where_little_is_submitted_at_once() -> None:
-    """Groups of 3 that start one after the other would all go to the first 3 of 4 replicas."""
+    # Groups of 3 that start one after the other would all go to the first 3 of 4 replicas.
     pool = GenerationPool(Fleet(4, "static", cost_table()))
     for group in range(4):
         pool.submit(0.0, [Request(3 * group + i, group, 10, 20, 19) for i in range(3)])
@@ -127,12 +121,16 @@ def ran(costs: FixedCosts, responses: list[int], migration: Migration, kv_token_
     return rollout(batch, batch.response_tokens - 1, fleet)
 
 
-def test_half_of_those_that_wait_move_for_nothing() -> None:
+def test_half_of_those_that_wait_move_for_nothing_and_others_the_cheaper_way() -> None:
     """One slot a replica: 100 iterations each, four on one replica, none on the other after its prefills."""
     responses = [101] * 4 + [1] * 4
     assert ran(FixedCosts(slots=1), responses, "none").seconds == 4 * 100 * 0.25
     assert ran(FixedCosts(slots=1), responses, "cheaper").seconds == 2 * 100 * 0.25
     assert told(ran(FixedCosts(), [101] * 8, "cheaper")) == told(ran(FixedCosts(), [101] * 8, "none"))
+    costs = FixedCosts(prefill_token_s=TOKEN_S)
+    for kv_token_s, way in ((TOKEN_S / 8, "transfer"), (8 * TOKEN_S, "recompute")):
+        found = ran(costs, [401, 401, 101, 101], "cheaper", kv_token_s)
+        assert told(found) == told(ran(costs, [401, 401, 101, 101], way, kv_token_s))
 
 
 @pytest.mark.parametrize(("migration", "kv_token_s"), [("recompute", 0.0), ("transfer", TOKEN_S), ("cheaper", TOKEN_S)])
@@ -150,21 +148,11 @@ def test_a_running_request_pays_for_its_context(migration: Migration, kv_token_s
     assert found.replica.tolist() == [0, 1, 1, 1]
 
 
-def test_the_cheaper_way_is_taken() -> None:
-    costs = FixedCosts(prefill_token_s=TOKEN_S)
-    for kv_token_s, way in ((TOKEN_S / 8, "transfer"), (8 * TOKEN_S, "recompute")):
-        found = ran(costs, [401, 401, 101, 101], "cheaper", kv_token_s)
-        assert told(found) == told(ran(costs, [401, 401, 101, 101], way, kv_token_s))
-
-
 @settings(max_examples=60, deadline=None)
-@given(
-    responses=st.lists(st.integers(1, 400), min_size=4, max_size=60),
-    migration=st.sampled_from(["recompute", "transfer", "cheaper"]),
-    dispatch=st.sampled_from(["static", "least_loaded", "shared_queue"]),
-    slots=st.integers(1, 16),
-    room=st.sampled_from([1e9, 1100.0]),
-)
+@given(responses=st.lists(st.integers(1, 400), min_size=4, max_size=60),
+       migration=st.sampled_from(["recompute", "transfer", "cheaper"]),
+       dispatch=st.sampled_from(["static", "least_loaded", "shared_queue"]), slots=st.integers(1, 16),
+       room=st.sampled_from([1e9, 1100.0]))  # fmt: skip
 def test_every_token_is_generated_once(responses, migration, dispatch, slots, room):
     batch = make_batch([PROMPT] * len(responses), responses)
     table = cost_table(max_running_sequences=slots, kv_capacity_tokens=room)

@@ -67,23 +67,14 @@ PRESETS = {
 }
 
 
-def test_every_preset_is_tested():
-    assert set(PRESETS) == set(STYLES)
-
-
 @pytest.mark.parametrize("style", PRESETS)
-def test_who_starts_when_and_who_waits_for_whom(style):
+def test_who_starts_when_who_waits_for_whom_and_only_what_is_too_old_is_lost(style):
     seconds, versions, second = PRESETS[style]
     trace, generation = played(style)
     intake = generation.intake
     assert [step.seconds for step in trace.steps[:3]] == seconds
     assert "".join(map(str, intake.started_version[:16].tolist())) == versions
     assert intake.removed_groups["consumed"][1].tolist() == second
-
-
-@pytest.mark.parametrize("style", PRESETS)
-def test_nothing_is_generated_twice_and_only_what_is_too_old_is_lost(style):
-    trace, generation = played(style)
     assert trace.ledger.regenerated == 0
     cancelled = [group for groups in generation.intake.removed_groups["cancelled"] for group in groups.tolist()]
     assert cancelled == ([5] if style == "nemo_rl_windowed" else [])
@@ -112,7 +103,7 @@ def in_flight(style: str, *keys: str, time_s: float = 1.0, **shape: int) -> int:
     return Driven(world).at(time_s).in_flight
 
 
-def test_limits_of_what_is_in_flight():
+def test_limits_of_what_is_in_flight_finished_or_too_old():
     # verl: 16 prompts an engine. slime: 512 groups an engine. prime-rl: 1,024 samples. SkyRL: 768 groups, and a batch.
     scenario = load_scenario("qwen8b_async_lag1")
     engines = scenario.cluster.generation // scenario.engine.gpus_per_replica
@@ -124,18 +115,13 @@ def test_limits_of_what_is_in_flight():
     assert in_flight("skyrl", prompts=1000, size=1) == 1000
     assert in_flight("areal", prompts=6, size=2) == in_flight("nemo_rl_in_order", prompts=6, size=2) == 6
     assert in_flight("nemo_rl", prompts=6, size=2) == 6 * 8
-
-
-def test_a_full_pool_of_finished_groups_stops_further_starts():
-    """slime: the first group that ends makes place for a third, the second one is the last that may wait."""
+    # slime: the first group that ends makes place for a third, the second one is the last that may wait.
     keys = ("loop.style=slime_fully_async", "loop.max_in_flight_groups=2", "loop.in_flight_updates=null")
     driven = Driven(world_of(FixedCosts(), *keys, "loop.policy_lag=0", lag=1, prompts=8, size=1, replicas=1))
     started = [int((driven.at(time_s).intake.started_version >= 0).sum()) for time_s in (1.0, 150.0, 250.0, 950.0)]
     assert started == [2, 3, 3, 3]
-
-
-def test_verl_v1_may_wait_for_what_would_be_too_old():
-    """A straggler of 400 s that started with the first weights must not be two versions old when it is trained on."""
+    assert set(PRESETS) == set(STYLES)
+    # A straggler of 400 s that started with the first weights must not be two versions old when it is trained on.
     lengths = {0: [401, 1601, 401, 401]}
     keys = ("loop.style=verl_v1", "loop.max_age=1", "loop.in_flight_updates=null")
     shape = {"lag": 1, "prompts": 4, "size": 1, "replicas": 1, "lengths": lengths}
@@ -148,19 +134,16 @@ def test_verl_v1_may_wait_for_what_would_be_too_old():
     assert 1 in driven.generation.take(1).tolist()
 
 
-@pytest.mark.parametrize(
-    ("style", "keys", "recomputed"),
-    [
-        ("nemo_rl", (), True),
-        ("verl", (), False),
-        ("skyrl", (), False),
-        ("prime_rl", (), False),
-        ("slime", ("trainer.reference_logprobs=false",), False),
-        ("slime", ("trainer.reference_logprobs=true",), True),
-        ("slime", ("trainer.reference_logprobs=false", "trainer.epochs=2"), True),
-        ("skyrl", ("trainer.policy_logprobs=true",), True),
-    ],
-)
+@pytest.mark.parametrize(("style", "keys", "recomputed"), [
+    ("nemo_rl", (), True),
+    ("verl", (), False),
+    ("skyrl", (), False),
+    ("prime_rl", (), False),
+    ("slime", ("trainer.reference_logprobs=false",), False),
+    ("slime", ("trainer.reference_logprobs=true",), True),
+    ("slime", ("trainer.reference_logprobs=false", "trainer.epochs=2"), True),
+    ("skyrl", ("trainer.policy_logprobs=true",), True),
+])  # fmt: skip
 def test_old_logprobs_are_recomputed_where_the_framework_does(style, keys, recomputed):
     overrides = [f"loop.style={style}", "trainer.policy_logprobs=null", "trainer.global_batch_samples=null", *keys]
     assert load_scenario("qwen8b_async_lag1", overrides).policy_logprobs is recomputed

@@ -70,16 +70,13 @@ def test_agrees_with_the_token_by_token_reference(data: st.DataObject) -> None:
     assert fast.outstanding == 0
 
 
-def test_shared_prompts_prefill_and_hold_once() -> None:
+def test_shared_prompts_prefill_and_hold_once_and_a_sequence_must_fit() -> None:
     samples = [Request(i, 0, 1000, 11, 10) for i in range(8)]
     replica = Replica(cost_table())
     replica.submit(0.0, samples)
     replica.advance_to(math.inf)
     assert replica.counters.prefill_tokens == 1000 + 7
     assert replica.peak_kv_tokens == 1000 + 8 * (9 + 1)
-
-
-def test_a_sequence_that_cannot_fit_is_infeasible() -> None:
     replica = Replica(cost_table(kv_capacity_tokens=99.0))
     with pytest.raises(Infeasible, match="KV cache") as error:
         replica.submit(0.0, [Request(0, 0, 60, 40, 39)])
@@ -126,7 +123,7 @@ def test_turns_of_an_agent_attend_to_their_history(both, keep):
         assert result.seconds == pytest.approx(added_s + turns * (TURN - 1) * 0.25 + (turns - 1) * 3.0, rel=1e-12)
 
 
-def test_what_an_update_recomputes_is_priced_at_its_own_length():
+def test_what_an_update_recomputes_and_what_was_preempted_are_priced_at_their_own_lengths(both):
     again = Replica(COSTS.iteration)
     again.submit(0.0, [Request(0, 0, 50, 400, 399), Request(1, 0, 50, 400, 399)])
     again.pause(PAIR_S * (pairs(0, 50) + pairs(49, 50)) + 100 * 0.25, 0.0, "recompute")
@@ -134,10 +131,7 @@ def test_what_an_update_recomputes_is_priced_at_its_own_length():
     first_s = PAIR_S * (pairs(0, 50) + pairs(49, 50))
     # The prompt is there once; both have 101 tokens of their own behind it, the last of which was never in the cache.
     assert again.counters.prefill_s == pytest.approx(first_s + PAIR_S * (pairs(0, 151) + pairs(50, 151)), rel=1e-12)
-
-
-def test_what_was_preempted_is_priced_at_its_own_length(both):
-    """Two sequences outgrow the cache: the newer one leaves and prefills what it had once the older one is done."""
+    # Two sequences outgrow the cache: the newer one leaves and prefills what it had once the older one is done.
     batch = make_batch([50, 50], [200, 200])
     table = table_of(kv_capacity_tokens=301.5)
     found = both(lambda: rollout(batch, batch.response_tokens - 1, Fleet(1, "static", table, False)).counters)

@@ -6,19 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixed_costs import FixedCosts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_rollout import iteration_seconds
 from rollout_cases import cost_table, make_batch
 
-from rlsim.costs.interface import EngineCounters, IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.schema.workload import Workload
 from rlsim.simulation.closed_loop import closed_loop
-from rlsim.simulation.iteration_times import IterationTimes
-from rlsim.simulation.pool import Dispatch, Fleet
-from rlsim.simulation.replica import Replica
+from rlsim.simulation.pool import Fleet
 from rlsim.simulation.requests import Request
-from rlsim.simulation.rollout import rollout, samples_of
+from rlsim.simulation.rollout import rollout
 from rlsim.workload.acceptance import Acceptance, two_parameter_rates
 from rlsim.workload.batches import Batch, draw_batch, draw_iterations
 from rlsim.workload.lengths import Place
@@ -29,79 +27,18 @@ DRAFTED = Acceptance(two_parameter_rates(0.8, 0.97, 3))
 
 def drawn(prompts: int = 24, mean: float = 300.0, seed: int = 0, size: int = 8) -> Batch:
     workload = Workload.model_validate(
-        {
-            "prompts_per_step": prompts,
-            "generations_per_prompt": size,
-            "max_sequence_tokens": 2048,
-            "response_tokens": {"kind": "lognormal", "mean_tokens": mean, "log_sigma": 0.7},
-        }
-    )
+        {"prompts_per_step": prompts, "generations_per_prompt": size, "max_sequence_tokens": 2048,
+         "response_tokens": {"kind": "lognormal", "mean_tokens": mean, "log_sigma": 0.7}},
+    )  # fmt: skip
     return draw_batch(workload, Place(seed, 0, 0))
 
 
-def scalar(
-    batch: Batch, iterations: np.ndarray, assigned: np.ndarray, table: IterationTable, sharing: bool
-) -> tuple[np.ndarray, EngineCounters, list[float]]:
-    counters, finish, peaks = EngineCounters(IterationTimes(table).max_sequences), np.zeros(batch.samples), []
-    for number in range(int(assigned.max()) + 1):
-        replica = Replica(table, sharing, counters)
-        replica.submit(0.0, samples_of(batch, iterations, np.flatnonzero(assigned == number)))
-        for time, sample in replica.advance_to(math.inf):
-            finish[sample] = time
-        peaks.append(replica.peak_kv_tokens)
-    return finish, counters, peaks
-
-
-@settings(max_examples=60)
-@given(
-    replicas=st.integers(1, 7),
-    sharing=st.booleans(),
-    drafted=st.booleans(),
-    budget=st.sampled_from([256, 300, 8192]),
-    capacity=st.sampled_from([1e9, 6000.0]),
-    chunked=st.booleans(),
-    dispatch=st.sampled_from(["static", "round_robin"]),
-    seed=st.integers(0, 5),
-)
-def test_a_rollout_agrees_with_replicas_by_themselves(
-    replicas: int,
-    sharing: bool,
-    drafted: bool,
-    budget: int,
-    capacity: float,
-    chunked: bool,
-    dispatch: Dispatch,
-    seed: int,
-) -> None:
-    batch = drawn(seed=seed)
-    table = cost_table(
-        tokens_per_sequence=4 if drafted else 1,
-        max_batched_tokens=budget,
-        kv_capacity_tokens=capacity,
-        chunked_prefill=chunked,
-    )
-    iterations = draw_iterations(batch, DRAFTED if drafted else NONE, Place(seed, 0, 0))
-    result = rollout(batch, iterations, Fleet(replicas, dispatch, table, sharing))
-    finish, counters, peaks = scalar(batch, iterations, result.replica, table, sharing)
-    assert result.finish_s == pytest.approx(finish, rel=1e-9)
-    assert result.peak_kv_tokens == pytest.approx(peaks)
-    assert (
-        result.counters.mean_batch,
-        result.counters.mean_context_tokens,
-        result.counters.prefill_s,
-    ) == pytest.approx((counters.mean_batch, counters.mean_context_tokens, counters.prefill_s))
-    assert result.counters.iterations_at == counters.iterations_at
-
-
-def test_dispatch_of_static_and_round_robin() -> None:
+def test_dispatch_and_identical_sequences_by_hand_and_a_running_curve() -> None:
     batch = make_batch([10] * 7, [5] * 7)
     iterations = batch.response_tokens - 1
     static = rollout(batch, iterations, Fleet(3, "static", cost_table())).replica
     assert static.tolist() == [i for i, part in enumerate(np.array_split(np.arange(7), 3)) for _ in part]
     assert rollout(batch, iterations, Fleet(3, "round_robin", cost_table())).replica.tolist() == [0, 1, 2, 0, 1, 2, 0]
-
-
-def test_identical_sequences_by_hand() -> None:
     table = cost_table(prefill_context_s=np.zeros(2))
     batch = make_batch([100] * 12, [11] * 12)
     result = rollout(batch, batch.response_tokens - 1, Fleet(3, "static", table, False))
@@ -109,9 +46,6 @@ def test_identical_sequences_by_hand() -> None:
     assert result.finish_s == pytest.approx(np.full(12, expected), rel=1e-12)
     assert result.imbalance == 1.0
     assert result.counters.mean_batch == 4.0
-
-
-def test_running_curve_starts_full_and_ends_empty() -> None:
     batch = drawn()
     times, running = rollout(
         batch, draw_iterations(batch, NONE, Place(0, 0, 0)), Fleet(4, "static", cost_table())
@@ -147,11 +81,9 @@ def test_drawing_iterations_up_front_is_the_same_process() -> None:
     count = 150
     truth = np.array([accept_per_iteration(batch, table, DRAFTED.position_rates, r) for r in range(count)])
     fast = np.array(
-        [
-            rollout(batch, draw_iterations(batch, DRAFTED, Place(1, 0, r)), Fleet(1, "static", table, False)).finish_s
-            for r in range(count)
-        ]
-    )
+        [rollout(batch, draw_iterations(batch, DRAFTED, Place(1, 0, r)), Fleet(1, "static", table, False)).finish_s
+         for r in range(count)],
+    )  # fmt: skip
     for measure in (truth.max(axis=1), fast.max(axis=1)), (truth.mean(axis=1), fast.mean(axis=1)):
         error = math.sqrt((measure[0].var() + measure[1].var()) / count)
         assert abs(measure[0].mean() - measure[1].mean()) <= 4 * error
@@ -177,14 +109,29 @@ def test_constant_iterations_give_their_time_per_token(concurrency: int, respons
     assert {one.tpot_s for one in served} == {ITERATION_S}
 
 
-def test_a_request_alone_starts_at_once_and_beside_others_after_the_iteration_that_prefills_it() -> None:
+def test_requests_wait_for_prefills_or_slots_and_share_nothing() -> None:
     table = FixedCosts(ITERATION_S).iteration
     assert {one.ttft_s for one in closed_loop(table, requests(8), 1, 8)} == {0.0}
     later = closed_loop(table, requests(40, spread=9), 4, 30)[4:]
     assert {one.ttft_s for one in later} == {ITERATION_S}
+    table = FixedCosts(ITERATION_S, slots=2).iteration
+    served = closed_loop(table, requests(40), 6, 30)[6:]
+    assert {one.tpot_s for one in served} == {ITERATION_S}
+    # Four wait for two slots: two generations of 32 iterations pass before a request is admitted.
+    assert min(one.ttft_s for one in served) >= 2 * 32 * ITERATION_S
+    drafted = [Request(i, i, 10, 41, 20) for i in range(30)]
+    assert {one.tpot_s for one in closed_loop(FixedCosts(ITERATION_S).iteration, drafted, 3, 20)} == {ITERATION_S / 2}
+    table = FixedCosts(ITERATION_S, prefill_token_s=0.01).iteration
+    same = [Request(i, "prompt", 100, 33, 32) for i in range(20)]
+    apart = [Request(i, i, 100, 33, 32) for i in range(20)]
+    ends = [[one.end_s for one in closed_loop(table, loop, 4, 16)] for loop in (same, apart)]
+    assert ends[0] == ends[1]
+    assert len(ends[0]) == 16
+    served = closed_loop(FixedCosts(ITERATION_S).iteration, [Request(0, 0, 10, 1, 0), Request(1, 1, 10, 3, 2)], 5, 2)
+    assert [one.tpot_s for one in served] == [0.0, ITERATION_S]
 
 
-def test_prefill_of_one_request_delays_the_others() -> None:
+def test_one_client_waits_for_the_sum_of_its_iterations_and_prefills_delay_others() -> None:
     free = FixedCosts(ITERATION_S).iteration
     paid = FixedCosts(ITERATION_S, prefill_token_s=0.01).iteration
     lengths = requests(120, prompt=100, response=101, spread=20)
@@ -194,10 +141,7 @@ def test_prefill_of_one_request_delays_the_others() -> None:
     added_s = np.mean([one.tpot_s for one in slow]) - np.mean([one.tpot_s for one in fast])
     assert 0.85 * 4 / 109 < added_s < 1.01 * 4 / 109
     assert min(one.ttft_s for one in slow) >= 100 * 0.01
-
-
-def test_one_client_waits_for_the_sum_of_its_iterations() -> None:
-    """Iterations of 0.25 s and 1/1024 s for every token of context."""
+    # Iterations of 0.25 s and 1/1024 s for every token of context.
     plain = FixedCosts(ITERATION_S).iteration
     table = replace(plain, attention_s=np.tile([0.0, 1000 / 1024], (len(plain.step_s), 1)))
     served = closed_loop(table, requests(3, prompt=40, response=30), 1, 3)
@@ -205,33 +149,6 @@ def test_one_client_waits_for_the_sum_of_its_iterations() -> None:
     for one in served:
         assert one.end_s - one.first_token_s == pytest.approx(sum(iterations), rel=1e-12)
         assert one.tpot_s == pytest.approx(sum(iterations) / 29, rel=1e-12)
-
-
-def test_accepted_tokens_divide_the_time_per_token() -> None:
-    drafted = [Request(i, i, 10, 41, 20) for i in range(30)]
-    assert {one.tpot_s for one in closed_loop(FixedCosts(ITERATION_S).iteration, drafted, 3, 20)} == {ITERATION_S / 2}
-
-
-def test_who_finds_no_slot_waits_before_the_first_token() -> None:
-    table = FixedCosts(ITERATION_S, slots=2).iteration
-    served = closed_loop(table, requests(40), 6, 30)[6:]
-    assert {one.tpot_s for one in served} == {ITERATION_S}
-    # Four wait for two slots: two generations of 32 iterations pass before a request is admitted.
-    assert min(one.ttft_s for one in served) >= 2 * 32 * ITERATION_S
-
-
-def test_nothing_is_shared_between_requests_of_one_prompt() -> None:
-    table = FixedCosts(ITERATION_S, prefill_token_s=0.01).iteration
-    same = [Request(i, "prompt", 100, 33, 32) for i in range(20)]
-    apart = [Request(i, i, 100, 33, 32) for i in range(20)]
-    ends = [[one.end_s for one in closed_loop(table, loop, 4, 16)] for loop in (same, apart)]
-    assert ends[0] == ends[1]
-    assert len(ends[0]) == 16
-
-
-def test_fewer_requests_than_clients_and_one_token_responses() -> None:
-    served = closed_loop(FixedCosts(ITERATION_S).iteration, [Request(0, 0, 10, 1, 0), Request(1, 1, 10, 3, 2)], 5, 2)
-    assert [one.tpot_s for one in served] == [0.0, ITERATION_S]
 
 
 def test_an_engine_that_looks_rarely_takes_what_has_come_together() -> None:

@@ -41,30 +41,21 @@ def both(**keys: Any) -> tuple[StepRecord, StepRecord]:
     return one, other
 
 
-def test_an_infinitely_fast_trainer_takes_generation_and_the_end_of_the_step() -> None:
+def test_trainers_fast_slow_and_by_hand() -> None:
     plain, streaming = both(costs=FixedCosts(logprob_s=0.0, train_s=0.0))
     assert streaming.seconds == plain.seconds == 2 + 100 + 1
-
-
-def test_a_slow_trainer_begins_with_the_first_sample_and_never_waits_again() -> None:
-    _, streaming = both(costs=FixedCosts(logprob_s=300.0, train_s=400.0))
+    streaming = both(costs=FixedCosts(logprob_s=300.0, train_s=400.0))[1]
     assert streaming.phases["exposed_generation_s"] == 25.0
     assert streaming.seconds == pytest.approx(2 + 25 + 700 + 1)
     assert streaming.overlapped_s == 0.0
-
-
-def test_the_recursion_by_hand() -> None:
-    """Equal samples are done at 0, 1 and 10 s: 7 s of work in thirds, idle between the second and the third."""
+    # Equal samples are done at 0, 1 and 10 s: 7 s of work in thirds, idle between the second and the third.
     tokens, third = np.full(3, 100.0), 7 / 3
     found = streamed(np.array([10.0, 0.0, 1.0]), tokens, cost(), Trainer())
     assert found.overlapped_s == pytest.approx(2 * third)
     assert found.exposed_s == pytest.approx(10 - 2 * third)
     longer = streamed(np.array([10.0, 0.0, 1.0]), np.array([100.0, 100.0, 1200.0]), cost(14, 14), Trainer())
     assert (longer.exposed_s, longer.overlapped_s) == (0.0, 0.0)
-
-
-def test_an_update_follows_each_global_batch() -> None:
-    """Two updates of 1 s each: the first one hides beside generation, that behind the last sample does not."""
+    # Two updates of 1 s each: the first one hides beside generation, that behind the last sample does not.
     finish_s, tokens = np.array([0.0, 0.0, 0.0, 100.0]), np.full(4, 10.0)
     two = streamed(finish_s, tokens, cost(4, 4, optimizer_s=2), Trainer(global_batch_samples=2))
     one = streamed(finish_s, tokens, cost(4, 4, optimizer_s=2), Trainer())
@@ -72,27 +63,13 @@ def test_an_update_follows_each_global_batch() -> None:
     assert one.overlapped_s == pytest.approx(3 * 2)
     for found in (one, two):
         assert found.exposed_s == pytest.approx(100 - found.overlapped_s)
-
-
-def test_further_epochs_and_swaps_come_at_the_end() -> None:
     finish_s, tokens = np.array([0.0, 100.0]), np.full(2, 10.0)
     found = streamed(finish_s, tokens, cost(4, 8, swap_s=5), Trainer(epochs=2))
     assert found.overlapped_s == pytest.approx((4 + 8 / 2) / 2)
 
 
-def test_parts_of_the_end_are_parts_that_trainers_have() -> None:
-    folder = Path(rlsim.costs.trainer.__file__).parent
-    sources = "".join((folder / f"{name}.py").read_text() for name in ("training", "layer"))
-    assert all(f'"{name}"' in sources for name in (*PER_UPDATE, *PER_STEP))
-    names = {part.name for part in project(split()).candidate.parts if part.phase == "train_s"}
-    assert set(PER_UPDATE) <= names
-
-
-@given(
-    finish_s=st.lists(st.floats(0, 1000), min_size=1, max_size=40),
-    seconds=st.tuples(*[st.floats(0, 500)] * 4),
-    data=st.data(),
-)
+@given(finish_s=st.lists(st.floats(0, 1000), min_size=1, max_size=40), seconds=st.tuples(*[st.floats(0, 500)] * 4),
+       data=st.data())  # fmt: skip
 def test_streaming_lies_between_the_longer_of_both_and_their_sum(
     finish_s: list[float], seconds: tuple[float, ...], data: st.DataObject
 ) -> None:
@@ -128,13 +105,18 @@ def test_phases_add_up_and_no_step_is_longer_than_the_plain_one(name: str) -> No
         )  # fmt: skip
 
 
-def test_the_timeline_shows_waiting_and_work_of_the_step() -> None:
+def test_the_timeline_shows_waiting_and_work_and_the_end_has_parts_of_trainers() -> None:
     trace = run(world_of(FixedCosts(), LOGNORMAL, STREAMING))
     for step in trace.steps:
         own = [s for s in trace.spans if s.step == step.step and s.actor == "trainer"]
         assert [s.phase for s in own] == ["prepare_s", "exposed_generation_s", "logprob_s", "train_s", "data_s"]
         assert own[-1].end_s == pytest.approx(step.end_s)
     assert all(span.start_s >= 0 for span in trace.spans)
+    folder = Path(rlsim.costs.trainer.__file__).parent
+    sources = "".join((folder / f"{name}.py").read_text() for name in ("training", "layer"))
+    assert all(f'"{name}"' in sources for name in (*PER_UPDATE, *PER_STEP))
+    names = {part.name for part in project(split()).candidate.parts if part.phase == "train_s"}
+    assert set(PER_UPDATE) <= names
 
 
 def split(*overrides: str) -> Scenario:
@@ -158,12 +140,9 @@ def test_an_answer_adds_up_and_is_shorter_with_its_interval() -> None:
     assert "loop.streaming" in told
 
 
-def test_phases_of_a_streaming_scenario() -> None:
+def test_phases_of_a_streaming_scenario_for_which_there_is_no_plan() -> None:
     assert "generation_s" in step_phases(split())
     assert "exposed_generation_s" in step_phases(split(STREAMING))
     assert len(step_phases(split(STREAMING))) == len(step_phases(split()))
-
-
-def test_a_plan_asks_for_a_scenario_that_does_not_stream() -> None:
     with pytest.raises(InputError, match=r"loop\.streaming"):
         plan(split(STREAMING))

@@ -186,14 +186,11 @@ def test_every_token_has_an_age_and_none_is_older_than_its_sample(style):
         assert max(step.token_ages) <= max(step.staleness)
 
 
-def test_requests_that_are_awaited_have_tokens_of_one_age():
+def test_requests_that_are_awaited_have_tokens_of_one_age_and_those_that_go_on_of_several():
     """nemo_rl drains: what a step trains on was begun and ended with the same weights."""
     for step in steps(FixedCosts(), *keys("nemo_rl"), lag=1, **LONGER):
         assert set(step.token_ages) == set(step.staleness)
-
-
-def test_requests_that_go_on_have_tokens_of_several():
-    """The long sample starts before the first update and gets 4 tokens a second from then on, each with the weights of
-    its time; the step that trains on it tells all of them."""
+    # The long sample starts before the first update and gets 4 tokens a second from then on, each with the weights of
+    # its time; the step that trains on it tells all of them.
     found = steps(FixedCosts(), *keys("skyrl"), lag=1, **LONGER)
     assert max(len(step.token_ages) for step in found) >= 3

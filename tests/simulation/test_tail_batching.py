@@ -35,7 +35,7 @@ def world(lengths: list[list[int]], size: int, *overrides: str, prompts: int, st
     return replace(found, workload=work, prices=FixedCosts().prices(work, replicas))
 
 
-def test_a_straggling_prompt_is_paid_for_once_in_a_cycle() -> None:
+def test_stragglers_are_paid_for_once_and_complete_samples_make_room() -> None:
     """4 of 5 prompts are trained on; the straggler of each of 4 short rounds runs in the long one."""
     short = [401] * 8 + [4001] * 2
     found = run(world([short] * 10, 2, factors(1.25, 1), prompts=4, started=2))
@@ -47,25 +47,19 @@ def test_a_straggling_prompt_is_paid_for_once_in_a_cycle() -> None:
     for step in found.steps[:4]:
         assert 10 * 401 <= step.generated_tokens <= 10 * 401 + 2
     assert found.steps[4].generated_tokens == 8 * 4001
-
-
-def test_the_first_samples_of_a_prompt_are_trained_on_and_its_others_aborted() -> None:
     responses = [401, 101, 201] * 4
     (step,) = run(world([responses], 2, factors(1, 1.5), prompts=4, started=3)).steps
     assert step.phases["generation_s"] == 50.0
     assert step.total_tokens == 4 * (101 + 201 + 2 * PROMPT)
     assert 4 * (101 + 201 + 201) <= step.generated_tokens <= 4 * (101 + 201 + 202)
-
-
-def test_a_complete_prompt_makes_room_for_those_that_wait() -> None:
-    """Samples that lost leave their slots after the iteration in progress: what waits starts 300 iterations earlier."""
+    # Samples that lost leave their slots after the iteration in progress: what waits starts 300 iterations earlier.
     costs = FixedCosts(slots=2)
     given = world([[101, 401, 101, 101]], 1, factors(1, 2), prompts=2, started=2, replicas=1)
     (step,) = run(replace(given, prices=costs.prices(given.workload, 1))).steps
     assert step.phases["generation_s"] == 2 * 100 * costs.iteration_s + costs.iteration_s
 
 
-def test_tokens_of_a_cycle_are_trained_on_or_discarded() -> None:
+def test_tokens_of_a_cycle_are_trained_on_or_discarded_and_long_rounds_run_what_was_put_off() -> None:
     trace = run(world_of(FixedCosts(), HEAVY, factors(1.5, 1.5), prompts=8, size=4, replicas=3))
     ledger = trace.ledger
     assert ledger is not None
@@ -75,9 +69,6 @@ def test_tokens_of_a_cycle_are_trained_on_or_discarded() -> None:
     assert ledger.generated == pytest.approx(sum(step.generated_tokens for step in trace.steps))
     assert ledger.consumed == sum(step.total_tokens - step.samples * PROMPT for step in trace.steps)
     assert all(step.samples == 32 and step.staleness == {0: 32} for step in trace.steps)
-
-
-def test_long_rounds_run_exactly_the_prompts_put_off() -> None:
     found = world_of(FixedCosts(), HEAVY, factors(1.5, 1.25), prompts=8, size=4)
     trace, drawn = run(found), found.workload.steps
     assert [step.samples for step in trace.steps] == [32] * 12
@@ -140,13 +131,10 @@ def test_a_cycle_of_awkward_numbers_is_short_and_nearly_whole(put_off: int) -> N
     assert long / rounds == pytest.approx(put_off / (prompts + put_off), rel=0.12)
 
 
-def test_whole_cycles_are_measured() -> None:
+def test_whole_cycles_are_measured_and_an_answer_names_the_paper_and_the_cycle() -> None:
     scenario = load_scenario("quickstart", [factors(1.25, 1), "simulation.warmup_steps=2", "simulation.steps=6"])
     assert scenario.measured_steps == range(2, 12)
     assert scenario.cycle_steps == 5
-
-
-def test_an_answer_names_the_paper_and_the_cycle() -> None:
     answer = project(load_scenario("quickstart", [factors(1.25, 1.25), "simulation.replications=1"]))
     (told,) = [line for line in answer.assumptions if "2509.21009" in line]
     assert "80 prompts x 40 samples" in told

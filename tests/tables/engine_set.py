@@ -13,14 +13,9 @@ def family(engine: str, **changes: Any) -> dict[str, Any]:
 
 def content(**changes: Any) -> dict[str, Any]:
     fit = {"command": "c", "rows": 12, "data_digest": "d", "median_error": 0.1, "p90_error": 0.2}
-    return {
-        "name": "round",
-        "description": "round values",
-        "fit": {**fit, "held_out_median_error": 0.15},
-        "network_hop_s": 2e-5,
-        "families": [family("vllm"), family("sglang", iteration_s=0.002), family("trtllm")],
-        **changes,
-    }
+    return {"name": "round", "description": "round values", "fit": {**fit, "held_out_median_error": 0.15},
+            "network_hop_s": 2e-5, "families": [family("vllm"), family("sglang", iteration_s=0.002), family("trtllm")],
+            **changes}  # fmt: skip
 
 
 ENGINES = EngineParameters.model_validate(content())

@@ -41,66 +41,42 @@ def quickstart_with(folder: Path, reference: dict[str, Any] | str) -> Path:
 # --- releases ---------------------------------------------------------------------------------------------------------
 
 
-def test_releases_are_compared_by_their_numbers() -> None:
+def test_releases_compare_by_numbers_and_small_kernels_follow_layers_and_precision() -> None:
     assert version_order("0.10.0") > version_order("0.9.2")
     assert version_order("v0.5.10.post1") > version_order("0.5.9")
     assert version_order("1.3.0rc2") > version_order("1.2")
+    layers = LayerKernels(block_fp8_s=1e-6, fp8_s=2e-6, nvfp4_s=3e-6, latent_s=4e-6, indexer_s=5e-6, recurrent_s=6e-6)
+    expected = {
+        ("qwen3-8b", "bf16"): 0.0, ("qwen3-8b", "fp8"): 36 * 2e-6, ("qwen3-8b", "fp8_block"): 36 * 1e-6,
+        ("gpt-oss-120b", "mxfp4"): 0.0, ("deepseek-v3", "nvfp4"): 61 * (3e-6 + 4e-6),
+        ("deepseek-v3.2", "fp8_block"): 61 * (1e-6 + 4e-6 + 5e-6), ("qwen3.5-397b-a17b", "bf16"): 45 * 6e-6,
+    }  # fmt: skip
+    found = {key: layers.seconds(load_card(key[0]), key[1]) for key in expected}
+    assert found == pytest.approx(expected)
+    host = engine_host(Engine(weight_precision="fp8"), load_card("qwen3-8b"), changed(ENGINES, layers=layers))
+    assert host.layers_s == pytest.approx(36 * 2e-6)
 
 
 # --- who wins over whom -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("engine", "expected"),
-    [
-        ({}, (0.003, 3e-5)),
-        ({"name": "sglang"}, (0.002, 3e-5)),
-        ({"host_iteration_s": 0.0}, (0.0, 3e-5)),
-        ({"host_sequence_s": 0.0, "version": "0.11.0"}, (0.003, 0.0)),
-    ],
-)
-def test_a_serving_engine_takes_its_family_and_stated_keys_win(
-    engine: dict[str, Any], expected: tuple[float, float]
-) -> None:
+@pytest.mark.parametrize(("engine", "expected"), [
+    ({}, (0.003, 3e-5)),
+    ({"name": "sglang"}, (0.002, 3e-5)),
+    ({"host_iteration_s": 0.0}, (0.0, 3e-5)),
+    ({"host_sequence_s": 0.0, "version": "0.11.0"}, (0.003, 0.0)),
+])  # fmt: skip
+def test_an_engine_takes_its_family_and_stated_keys_win(engine: dict[str, Any], expected: tuple[float, float]) -> None:
     found = engine_host(Engine(**engine), load_card("qwen3-8b"), ENGINES)
     assert (found.iteration_s, found.sequence_s) == expected
     assert (found.overlap_s, found.network_hop_s) == (1e-6, 2e-5)
     assert (found.drafting_iteration_s, found.drafting_sequence_s) == (5e-4, 4e-6)
 
 
-def test_speculation_adds_its_own_host_time() -> None:
+def test_speculation_adds_its_own_host_time_and_a_rollout_engine_that_of_its_framework() -> None:
     host = engine_host(Engine(), load_card("qwen3-8b"), ENGINES)
     assert host.seconds(np.array([0.0, 10.0]), False) == pytest.approx([0.003, 0.0033])
     assert host.seconds(np.array([0.0, 10.0]), True) == pytest.approx([0.0035, 0.00384])
-
-
-RECURRENT = {"name": "sglang", "version": "0.5.8"}
-
-
-@pytest.mark.parametrize(
-    ("engine", "card", "drafting", "ahead"),
-    [
-        (RECURRENT, "qwen3-next-80b-a3b", {}, False),
-        ({**RECURRENT, "prefix_caching": False}, "qwen3-next-80b-a3b", {}, True),
-        ({**RECURRENT, "overlap_scheduling": True}, "qwen3-next-80b-a3b", {}, True),
-        ({"name": "vllm"}, "qwen3-next-80b-a3b", {}, True),
-        ({**RECURRENT, "overlap_scheduling": False}, "qwen3-8b", {}, False),
-        (RECURRENT, "qwen3-8b", {}, True),
-        (RECURRENT, "qwen3-8b", {"method": "eagle3"}, False),
-        ({"name": "sglang", "version": "0.5.12"}, "qwen3-8b", {"method": "eagle3"}, True),
-        ({"name": "sglang"}, "qwen3-8b", {"method": "ngram"}, False),
-    ],
-)
-def test_a_host_that_does_not_schedule_ahead_adds_its_time(
-    engine: dict[str, Any], card: str, drafting: dict[str, Any], ahead: bool
-) -> None:
-    speculation = Speculation(**drafting, draft_length=3, acceptance_length=2.0) if drafting else Speculation()
-    set_ = changed(ENGINES, families=tuple(changed(one, unhidden_s=0.007) for one in ENGINES.families))
-    found, plain = (engine_host(Engine(**engine), load_card(card), one, speculation) for one in (set_, ENGINES))
-    assert found.iteration_s - plain.iteration_s == pytest.approx(0.0 if ahead else 0.007)
-
-
-def test_a_rollout_engine_adds_the_frameworks_iteration_and_takes_its_time_per_sequence() -> None:
     fitted = load_parameters()
     for version, served_s in ((None, 0.003), ("0.11.0", 0.003)):
         given = load_scenario("quickstart", [] if version is None else [f"engine.version={version}"])
@@ -109,25 +85,42 @@ def test_a_rollout_engine_adds_the_frameworks_iteration_and_takes_its_time_per_s
         assert (found.iteration_s, found.sequence_s) == pytest.approx((served_s + added[0], added[1]))
 
 
+RECURRENT = {"name": "sglang", "version": "0.5.8"}
+
+
+@pytest.mark.parametrize(("engine", "card", "drafting", "ahead"), [
+    (RECURRENT, "qwen3-next-80b-a3b", {}, False),
+    ({**RECURRENT, "prefix_caching": False}, "qwen3-next-80b-a3b", {}, True),
+    ({**RECURRENT, "overlap_scheduling": True}, "qwen3-next-80b-a3b", {}, True),
+    ({"name": "vllm"}, "qwen3-next-80b-a3b", {}, True),
+    ({**RECURRENT, "overlap_scheduling": False}, "qwen3-8b", {}, False),
+    (RECURRENT, "qwen3-8b", {}, True),
+    (RECURRENT, "qwen3-8b", {"method": "eagle3"}, False),
+    ({"name": "sglang", "version": "0.5.12"}, "qwen3-8b", {"method": "eagle3"}, True),
+    ({"name": "sglang"}, "qwen3-8b", {"method": "ngram"}, False),
+])  # fmt: skip
+def test_hosts_not_ahead_add_their_time(
+    engine: dict[str, Any], card: str, drafting: dict[str, Any], ahead: bool
+) -> None:
+    speculation = Speculation(**drafting, draft_length=3, acceptance_length=2.0) if drafting else Speculation()
+    set_ = changed(ENGINES, families=tuple(changed(one, unhidden_s=0.007) for one in ENGINES.families))
+    found, plain = (engine_host(Engine(**engine), load_card(card), one, speculation) for one in (set_, ENGINES))
+    assert found.iteration_s - plain.iteration_s == pytest.approx(0.0 if ahead else 0.007)
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_scenario_names_its_set_by_name_by_path_or_inline(tmp_path: Path) -> None:
+def test_a_scenario_names_its_set_its_digest_holds_it_and_one_without_the_engine_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path)
     named = load_scenario("quickstart", ["simulation.engine_parameters=start"])
     assert own_sets(named).engines == load_engine_parameters("start")
     assert own_sets(load_scenario("quickstart", [f"simulation.engine_parameters={path}"])).engines == ENGINES
     for reference in (content(), str(path), "own.yaml"):
         assert own_sets(load_scenario(str(quickstart_with(tmp_path, reference)))).engines == ENGINES
-
-
-def test_the_digest_of_a_scenario_holds_its_set(tmp_path: Path) -> None:
     plain, same = load_scenario("quickstart"), load_scenario("quickstart", ["simulation.engine_parameters=serving"])
     own = load_scenario("quickstart", [f"simulation.engine_parameters={write(tmp_path)}"])
     assert scenario_digest(plain) == scenario_digest(same) != scenario_digest(own)
-
-
-def test_a_set_that_lacks_the_engine_of_the_scenario_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, families=[family("vllm")])
     assert load_scenario("quickstart", [f"simulation.engine_parameters={path}"]).engine.name == "vllm"
     with pytest.raises(InputError, match=r"simulation\.engine_parameters round .* engine\.name sglang, only vllm"):
@@ -143,29 +136,13 @@ def test_an_empty_set_is_the_default(key: str) -> None:
 # --- what an answer says ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ([], "fitted: round, of vllm over its releases; what the RL framework adds is nemo_rl's of vllm"),
-        (["engine.name=trtllm", "engine.version=1.0.0"], "fitted: round, of trtllm over its releases; what"),
-        (["engine.host_iteration_s=0.002"], "iteration: 2 ms + "),
-        (["engine.host_iteration_s=0.002"], "engine.host_sequence_s; stated)"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "said"), [
+    ([], "fitted: round, of vllm over its releases; what the RL framework adds is nemo_rl's of vllm"),
+    (["engine.name=trtllm", "engine.version=1.0.0"], "fitted: round, of trtllm over its releases; what"),
+    (["engine.host_iteration_s=0.002"], "iteration: 2 ms + "),
+    (["engine.host_iteration_s=0.002"], "engine.host_sequence_s; stated)"),
+])  # fmt: skip
 def test_assumptions_name_where_host_time_comes_from(tmp_path: Path, settings: list[str], said: str) -> None:
     given = load_scenario("quickstart", [*SMALL, f"simulation.engine_parameters={write(tmp_path)}", *settings])
     told = " ".join(project(given).assumptions)
     assert said in told
-
-
-def test_small_kernels_follow_the_layers_of_a_model_and_its_precision() -> None:
-    layers = LayerKernels(block_fp8_s=1e-6, fp8_s=2e-6, nvfp4_s=3e-6, latent_s=4e-6, indexer_s=5e-6, recurrent_s=6e-6)
-    expected = {
-        ("qwen3-8b", "bf16"): 0.0, ("qwen3-8b", "fp8"): 36 * 2e-6, ("qwen3-8b", "fp8_block"): 36 * 1e-6,
-        ("gpt-oss-120b", "mxfp4"): 0.0, ("deepseek-v3", "nvfp4"): 61 * (3e-6 + 4e-6),
-        ("deepseek-v3.2", "fp8_block"): 61 * (1e-6 + 4e-6 + 5e-6), ("qwen3.5-397b-a17b", "bf16"): 45 * 6e-6,
-    }  # fmt: skip
-    found = {key: layers.seconds(load_card(key[0]), key[1]) for key in expected}
-    assert found == pytest.approx(expected)
-    host = engine_host(Engine(weight_precision="fp8"), load_card("qwen3-8b"), changed(ENGINES, layers=layers))
-    assert host.layers_s == pytest.approx(36 * 2e-6)

@@ -27,7 +27,7 @@ def _quantities(profile: HardwareProfile) -> dict[str, SourcedValue]:
 
 
 @pytest.mark.parametrize("name", list_profiles())
-def test_profile_is_plausible(name: str) -> None:
+def test_a_profile_is_plausible_every_number_names_its_origin_and_says_where_it_is_from_memory(name: str) -> None:
     profile = load_profile(name)
     assert profile.name == name
     # Ridge points of the last three generations: 100 to 400 BF16 FLOP per byte of memory traffic.
@@ -41,10 +41,6 @@ def test_profile_is_plausible(name: str) -> None:
     assert sorted(map(float, links), reverse=True) == [float(link) for link in links]
     assert 1e-6 < float(profile.nvlink_latency_s) < float(profile.eager_launch_s) < 1e-4
     assert 24e9 < float(profile.memory_bytes) < 400e9
-
-
-@pytest.mark.parametrize("name", list_profiles())
-def test_every_number_names_its_origin(name: str) -> None:
     profile = load_profile(name)
     quantities = _quantities(profile)
     assert len(quantities) >= 16
@@ -55,59 +51,7 @@ def test_every_number_names_its_origin(name: str) -> None:
     price = quantities["price_per_gpu_hour_usd"]
     assert price.source == "assumed"
     assert re.search(r"20\d\d-\d\d", price.ref)
-
-
-def test_published_gb200() -> None:
-    """NVIDIA GB200 NVL72 datasheet: 72 GPUs, 576 TB/s, and 360 / 720 / 1,440 PFLOP/s with sparsity."""
-    profile = load_profile("GB200-NVL72")
-    gpus = int(profile.nvlink_domain_gpus)
-    assert (gpus, int(profile.gpus_per_node)) == (72, 4)
-    assert gpus * float(profile.memory_bandwidth_bytes_per_s) == pytest.approx(576e12)
-    for precision, petaflops in (("bf16", 360), ("fp8", 720), ("nvfp4", 1440)):
-        assert 2 * gpus * profile.flops(precision) == pytest.approx(petaflops * 1e15)
-
-
-def test_grace_host_link_is_faster_than_pcie_and_its_launches_slower() -> None:
-    """Eager launches cost 39 us on GB200 and 17 us on H100 in the same vLLM 0.24.0 tables."""
-    grace, x86 = load_profile("gb200_nvl72"), load_profile("h100_sxm")
-    assert float(grace.host_link_bandwidth_bytes_per_s) > 3 * float(x86.host_link_bandwidth_bytes_per_s)
-    assert 2 < float(grace.eager_launch_s) / float(x86.eager_launch_s) < 3
-
-
-def test_absent_precision_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="'h100_sxm' has no nvfp4 rate; it has bf16, fp8"):
-        load_profile("h100_sxm").flops("nvfp4")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"memory_bytes": 8e10}, "memory_bytes"),
-        ({"bf16_flops": {"value": -1.0, "source": "datasheet", "ref": "x"}}, "greater than 0"),
-        ({"bf16_flops": {"value": 1e15, "source": "guess", "ref": "x"}}, "datasheet"),
-        ({"bf16_flops": {"value": 1e15, "source": "assumed", "ref": ""}}, "at least 1 character"),
-        ({"bf16_flops": {"value": float("inf"), "source": "assumed", "ref": "x"}}, "finite"),
-        ({"gpus_per_node": {"value": 4.5, "source": "assumed", "ref": "x"}}, "whole number"),
-        ({"gpus_per_node": {"value": 5, "source": "assumed", "ref": "x"}}, "do not divide"),
-    ],
-)
-def test_profile_refuses(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        HardwareProfile.model_validate({**load_profile("h100_sxm").model_dump(), **changes})
-
-
-def test_profile_by_path_relative_to_a_folder(tmp_path: Path) -> None:
-    text = "\n".join(f"{key}: {_yaml(value)}" for key, value in load_profile("h100_sxm").model_dump().items())
-    (tmp_path / "mine.yaml").write_text(text.replace("name: h100_sxm", "name: mine"))
-    assert load_profile("mine.yaml", base=tmp_path).name == "mine"
-    with pytest.raises(InputError, match="no such file"):
-        load_profile("other.yaml", base=tmp_path)
-
-
-@pytest.mark.parametrize("name", list_profiles())
-def test_what_is_from_memory_or_preliminary_says_so(name: str) -> None:
-    """Sources of datasheet profiles: a document, or the words that warn of a figure from memory."""
-    quantities = _quantities(load_profile(name))
+    # Sources of datasheet profiles: a document, or the words that warn of a figure from memory.
     if name == "vr200_nvl72":
         assert all(value.source == "assumed" for value in quantities.values())
         assert "preliminary" in load_profile(name).description
@@ -118,20 +62,73 @@ def test_what_is_from_memory_or_preliminary_says_so(name: str) -> None:
         ), (key, ref)
 
 
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"memory_bandwidth_bytes_per_s": 1790}, r"must be in bytes/s.*got 1790: if those are GB/s, write 1\.79e\+12"),
-        ({"memory_bandwidth_bytes_per_s": 3.35}, r"must be in bytes/s.*got 3\.35: if those are TB/s, write 3\.35e\+12"),
-        ({"bf16_flops": 500}, r"must be in FLOP/s.*got 500: if those are TFLOP/s, write 5e\+14"),
-        ({"memory_bytes": 80}, r"must be in bytes,.*got 80: if those are GB, write 8e\+10"),
-        ({"nvlink_latency_s": 4.7}, r"must be in seconds.*got 4\.7: if those are microseconds, write 4\.7e-06"),
-        ({"bf16_flops": 1e30}, r"must be in FLOP/s, between 1e\+08 and 1e\+18; got 1e\+30$"),
-    ],
-)
-def test_a_number_in_the_unit_of_datasheets_is_refused_with_the_likely_slip(
-    changed: dict[str, float], told: str
-) -> None:
+def test_published_rates_kin_and_the_order_of_datasheets() -> None:
+    """NVIDIA GB200 NVL72 datasheet: 72 GPUs, 576 TB/s, and 360 / 720 / 1,440 PFLOP/s with sparsity."""
+    profile = load_profile("GB200-NVL72")
+    gpus = int(profile.nvlink_domain_gpus)
+    assert (gpus, int(profile.gpus_per_node)) == (72, 4)
+    assert gpus * float(profile.memory_bandwidth_bytes_per_s) == pytest.approx(576e12)
+    for precision, petaflops in (("bf16", 360), ("fp8", 720), ("nvfp4", 1440)):
+        assert 2 * gpus * profile.flops(precision) == pytest.approx(petaflops * 1e15)
+    # Eager launches cost 39 us on GB200 and 17 us on H100 in the same vLLM 0.24.0 tables.
+    grace, x86 = load_profile("gb200_nvl72"), load_profile("h100_sxm")
+    assert float(grace.host_link_bandwidth_bytes_per_s) > 3 * float(x86.host_link_bandwidth_bytes_per_s)
+    assert 2 < float(grace.eager_launch_s) / float(x86.eager_launch_s) < 3
+    with pytest.raises(InputError, match="'h100_sxm' has no nvfp4 rate; it has bf16, fp8"):
+        load_profile("h100_sxm").flops("nvfp4")
+    # An H20 has 148 / 989 of the arithmetic and 4.0 / 3.35 of the bandwidth of an H100 (their datasheets).
+    kin, weak = (device_of(load_profile(name), "vllm").operators for name in ("h100_sxm", "h20_sxm"))
+    large, few = np.array([8192.0]), np.array([1.0])
+    matrix = Matrix("m", 8192, 8192)
+    flops, moved = 2 * 8192.0**3, 2 * (8192.0**2 + 2 * 8192)
+    longer_s = weak.gemm(large, matrix, "bf16").seconds - kin.gemm(large, matrix, "bf16").seconds
+    assert longer_s[0] == pytest.approx(flops / 148e12 - flops / 989.5e12, rel=0.01)
+    shorter_s = kin.gemm(few, matrix, "bf16").seconds - weak.gemm(few, matrix, "bf16").seconds
+    assert shorter_s[0] == pytest.approx(moved / 3.35e12 - moved / 4.0e12, rel=0.01)
+    assert float(weak.gemm(large, matrix, "bf16").measured[0]) == 0.0
+    slow, fast = load_profile("h800_sxm"), load_profile("h100_sxm")
+    assert float(slow.nvlink_bandwidth_bytes_per_s) / float(fast.nvlink_bandwidth_bytes_per_s) == pytest.approx(4 / 9)
+    known, bare = (project(load_scenario("quickstart", [f"hardware={name}", "simulation.replications=1", "k=0"]))
+                   for name in ("h100_sxm", "mi300x"))  # fmt: skip
+    widths = [math.log(one.candidate.step_s.high / one.candidate.step_s.low) for one in (known, bare)]
+    assert widths[1] ** 2 > widths[0] ** 2 + (2 * 1.6449 * 0.5 * DATASHEET_ERROR) ** 2
+    told = [text for text in bare.assumptions if "No operator was measured on mi300x" in text]
+    assert len(told) == 1 and "25 %" in told[0] and "70 %" in told[0]
+    assert not any("No operator was measured" in text for text in known.assumptions)
+    # Where every rate of one device is above the other's by a fifth and more.
+    order = ("vr200_nvl72", "mi355x", "mi300x", "tpu_v5p", "a100_pcie")
+    seconds = [
+        project(
+            load_scenario("quickstart", [f"hardware={name}", "simulation.replications=1", "k=0"])
+        ).candidate.step_s.mean
+        for name in order
+    ]
+    assert sorted(seconds) == seconds
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"memory_bytes": 8e10}, "memory_bytes"),
+    ({"bf16_flops": {"value": -1.0, "source": "datasheet", "ref": "x"}}, "greater than 0"),
+    ({"bf16_flops": {"value": 1e15, "source": "guess", "ref": "x"}}, "datasheet"),
+    ({"bf16_flops": {"value": 1e15, "source": "assumed", "ref": ""}}, "at least 1 character"),
+    ({"bf16_flops": {"value": float("inf"), "source": "assumed", "ref": "x"}}, "finite"),
+    ({"gpus_per_node": {"value": 4.5, "source": "assumed", "ref": "x"}}, "whole number"),
+    ({"gpus_per_node": {"value": 5, "source": "assumed", "ref": "x"}}, "do not divide"),
+])  # fmt: skip
+def test_profile_refuses(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        HardwareProfile.model_validate({**load_profile("h100_sxm").model_dump(), **changes})
+
+
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"memory_bandwidth_bytes_per_s": 1790}, r"must be in bytes/s.*got 1790: if those are GB/s, write 1\.79e\+12"),
+    ({"memory_bandwidth_bytes_per_s": 3.35}, r"must be in bytes/s.*got 3\.35: if those are TB/s, write 3\.35e\+12"),
+    ({"bf16_flops": 500}, r"must be in FLOP/s.*got 500: if those are TFLOP/s, write 5e\+14"),
+    ({"memory_bytes": 80}, r"must be in bytes,.*got 80: if those are GB, write 8e\+10"),
+    ({"nvlink_latency_s": 4.7}, r"must be in seconds.*got 4\.7: if those are microseconds, write 4\.7e-06"),
+    ({"bf16_flops": 1e30}, r"must be in FLOP/s, between 1e\+08 and 1e\+18; got 1e\+30$"),
+])  # fmt: skip
+def test_a_number_in_a_datasheets_unit_is_refused_with_the_likely_slip(changed: dict[str, float], told: str) -> None:
     document = load_profile("h100_sxm").model_dump()
     for key, value in changed.items():
         document[key]["value"] = value
@@ -156,7 +153,7 @@ def test_a_gpu_is_known_by_what_people_call_it(called: str, name: str | None) ->
 SHEET = Datasheet(48, 864, 362, 733, 32, 8, 350, 1.2)
 
 
-def test_eight_numbers_make_a_profile_that_a_scenario_takes(tmp_path: Path) -> None:
+def test_eight_numbers_make_a_profile_by_path(tmp_path: Path) -> None:
     path = write_profile("mine", SHEET, tmp_path / "mine.yaml")
     mine, tabled = load_profile(path), load_profile("l40s")
     assert mine.operator_tables is None and mine.name == "mine"
@@ -166,45 +163,24 @@ def test_eight_numbers_make_a_profile_that_a_scenario_takes(tmp_path: Path) -> N
     assert path.read_text().count("#") > 5
     with pytest.raises(InputError, match=r"mine\.yaml: exists already"):
         write_profile("mine", SHEET, path)
+    text = "\n".join(f"{key}: {_yaml(value)}" for key, value in load_profile("h100_sxm").model_dump().items())
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "mine.yaml").write_text(text.replace("name: h100_sxm", "name: mine"))
+    assert load_profile("mine.yaml", base=tmp_path / "sub").name == "mine"
+    with pytest.raises(InputError, match="no such file"):
+        load_profile("other.yaml", base=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "sheet", "told"),
-    [
-        ("h100_sxm", SHEET, "comes with rlsim"),
-        ("a/b", SHEET, "no name of a profile"),
-        ("mine", replace(SHEET, memory_gib=48e9), "memory_bytes must be in bytes"),
-        ("mine", replace(SHEET, memory_gb_per_s=-4.0), "memory_bandwidth_bytes_per_s.*above 0"),
-    ],
-)
+@pytest.mark.parametrize(("name", "sheet", "told"), [
+    ("h100_sxm", SHEET, "comes with rlsim"),
+    ("a/b", SHEET, "no name of a profile"),
+    ("mine", replace(SHEET, memory_gib=48e9), "memory_bytes must be in bytes"),
+    ("mine", replace(SHEET, memory_gb_per_s=-4.0), "memory_bandwidth_bytes_per_s.*above 0"),
+])  # fmt: skip
 def test_no_profile_is_written_from_what_is_none(tmp_path: Path, name: str, sheet: Datasheet, told: str) -> None:
     with pytest.raises(InputError, match=told):
         write_profile(name, sheet, tmp_path / "mine.yaml")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_device_of_a_datasheet_alone_has_wider_intervals_and_says_why() -> None:
-    known, bare = (
-        project(load_scenario("quickstart", [f"hardware={name}", "simulation.replications=1", "k=0"]))
-        for name in ("h100_sxm", "mi300x")
-    )
-    widths = [math.log(one.candidate.step_s.high / one.candidate.step_s.low) for one in (known, bare)]
-    assert widths[1] ** 2 > widths[0] ** 2 + (2 * 1.6449 * 0.5 * DATASHEET_ERROR) ** 2
-    told = [text for text in bare.assumptions if "No operator was measured on mi300x" in text]
-    assert len(told) == 1 and "25 %" in told[0] and "70 %" in told[0]
-    assert not any("No operator was measured" in text for text in known.assumptions)
-
-
-def test_speeds_are_in_the_order_of_the_datasheets() -> None:
-    """Where every rate of one device is above the other's by a fifth and more."""
-    order = ("vr200_nvl72", "mi355x", "mi300x", "tpu_v5p", "a100_pcie")
-    seconds = [
-        project(
-            load_scenario("quickstart", [f"hardware={name}", "simulation.replications=1", "k=0"])
-        ).candidate.step_s.mean
-        for name in order
-    ]
-    assert sorted(seconds) == seconds
 
 
 def _yaml(value: Any) -> str:
@@ -213,38 +189,20 @@ def _yaml(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def test_devices_without_tables_of_their_own_carry_those_of_their_kin_over() -> None:
-    """An H20 has 148 / 989 of the arithmetic and 4.0 / 3.35 of the bandwidth of an H100 (their datasheets)."""
-    kin, weak = (device_of(load_profile(name), "vllm").operators for name in ("h100_sxm", "h20_sxm"))
-    large, few = np.array([8192.0]), np.array([1.0])
-    matrix = Matrix("m", 8192, 8192)
-    flops, moved = 2 * 8192.0**3, 2 * (8192.0**2 + 2 * 8192)
-    longer_s = weak.gemm(large, matrix, "bf16").seconds - kin.gemm(large, matrix, "bf16").seconds
-    assert longer_s[0] == pytest.approx(flops / 148e12 - flops / 989.5e12, rel=0.01)
-    shorter_s = kin.gemm(few, matrix, "bf16").seconds - weak.gemm(few, matrix, "bf16").seconds
-    assert shorter_s[0] == pytest.approx(moved / 3.35e12 - moved / 4.0e12, rel=0.01)
-    assert float(weak.gemm(large, matrix, "bf16").measured[0]) == 0.0
-    slow, fast = load_profile("h800_sxm"), load_profile("h100_sxm")
-    assert float(slow.nvlink_bandwidth_bytes_per_s) / float(fast.nvlink_bandwidth_bytes_per_s) == pytest.approx(4 / 9)
-
-
 # --- model cards by the names of repositories -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("repository", "card"),
-    [
-        ("Qwen/Qwen3-8B", "qwen3-8b"),
-        ("Qwen/Qwen3-8B-Base", "qwen3-8b"),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
-        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
-        ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b"),
-        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
-        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
-        ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b"),
-        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
-    ],
-)
+@pytest.mark.parametrize(("repository", "card"), [
+    ("Qwen/Qwen3-8B", "qwen3-8b"),
+    ("Qwen/Qwen3-8B-Base", "qwen3-8b"),
+    ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+    ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+    ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+    ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+    ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+    ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b"),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
+])  # fmt: skip
 def test_a_repository_is_the_card_of_its_dimensions(repository: str, card: str) -> None:
     assert card in list_cards()
     assert load_card(repository) == load_card(card)
@@ -261,16 +219,13 @@ def test_the_repositories_that_cards_come_from_are_known() -> None:
             assert load_card(repository) == load_card(card)
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("Qwen/Qwen3-9B", "unknown model 'Qwen3-9B'; nearest: qwen3.5-9b"),
-        ("Qwen/Qwen3-8B-FP8", "holds quantised weights; give model qwen3-8b and state engine.weight_precision"),
-        ("Qwen/Qwen3-8B-AWQ", "holds quantised weights"),
-        ("Qwen3-8B-Base", "unknown model 'Qwen3-8B-Base'"),
-        ("someone/Qwen3-8B-pruned", "unknown model"),
-    ],
-)
+@pytest.mark.parametrize(("name", "told"), [
+    ("Qwen/Qwen3-9B", "unknown model 'Qwen3-9B'; nearest: qwen3.5-9b"),
+    ("Qwen/Qwen3-8B-FP8", "holds quantised weights; give model qwen3-8b and state engine.weight_precision"),
+    ("Qwen/Qwen3-8B-AWQ", "holds quantised weights"),
+    ("Qwen3-8B-Base", "unknown model 'Qwen3-8B-Base'"),
+    ("someone/Qwen3-8B-pruned", "unknown model"),
+])  # fmt: skip
 def test_other_repositories_are_refused(name: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         load_card(name)

@@ -32,11 +32,9 @@ from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.parameters import GlobalParameters
 
 ENGINE_SETS = sorted(path.stem for path in (data_folder("calibration") / "engines").glob("*.yaml"))
-HOSTS = [
-    {"engine": "vllm", "version": "1.0", "iteration_s": 0.004},
-    {"engine": "vllm", "version": "2.0", "iteration_s": 0.002},
-    {"engine": "sglang", "version": "0.5", "iteration_s": 0.001},
-]
+HOSTS = [{"engine": "vllm", "version": "1.0", "iteration_s": 0.004},
+         {"engine": "vllm", "version": "2.0", "iteration_s": 0.002},
+         {"engine": "sglang", "version": "0.5", "iteration_s": 0.001}]  # fmt: skip
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -61,15 +59,12 @@ def write(folder: Path, **changes: Any) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("load", "name", "told"),
-    [
-        (load_parameters, "nothing", f"'nothing'.*{DEFAULT}"),
-        (load_engine_parameters, "servings", "'servings'.*nearest: serving;"),
-        (load_engine_parameters, "zzz", ", ".join(ENGINE_SETS)),
-        (load_transfer_parameters, "measuered", "measured"),
-    ],
-)
+@pytest.mark.parametrize(("load", "name", "told"), [
+    (load_parameters, "nothing", f"'nothing'.*{DEFAULT}"),
+    (load_engine_parameters, "servings", "'servings'.*nearest: serving;"),
+    (load_engine_parameters, "zzz", ", ".join(ENGINE_SETS)),
+    (load_transfer_parameters, "measuered", "measured"),
+])  # fmt: skip
 def test_an_unknown_name_lists_what_there_is(load, name, told):
     with pytest.raises(InputError, match=told):
         load(name)
@@ -80,28 +75,26 @@ def transfers(**changes: Any) -> dict[str, Any]:
 
 
 FAMILY = load_transfer_parameters("start").families[0].model_dump(mode="json")
-WRONG = [
-    (load_parameters, content, {"dense_efficiency": 1.2}, "dense_efficiency"),
-    (load_parameters, content, {"dense_efficiency": 0.0}, "dense_efficiency"),
-    (load_parameters, content, {"sequence_s": -1e-6}, "sequence_s"),
-    (load_parameters, content, {"host_cpu_factors": {"x86": 0.0}}, "host_cpu_factors"),
-    (load_parameters, content, {"engine_hosts": []}, "engine_hosts"),
-    (load_parameters, content, {"engine_hosts": [{**HOSTS[0], "iteration_s": "fast"}]}, "iteration_s"),
-    (load_parameters, content, {"step_error": 1.5}, "step_error"),
-    (load_parameters, content, {"executor": 1.0}, "executor"),
-    (load_engine_parameters, engines, {"network_hop_s": -1}, "network_hop_s"),
-    (load_engine_parameters, engines, {"network_hops_s": 1}, "did you mean 'network_hop_s'"),
-    (load_engine_parameters, engines, {"families": []}, "families"),
-    (load_engine_parameters, engines, {"families": [family("vlm")]}, "families[0].engine"),
-    (load_engine_parameters, engines, {"families": [family("vllm", overlap_s="1us")]}, "families[0].overlap_s"),
-    (load_engine_parameters, engines, {"families": [family("vllm", error=1.5)]}, "families[0].error"),
-    (load_transfer_parameters, transfers, {"families": []}, "families"),
-    (load_transfer_parameters, transfers, {"families": [FAMILY, FAMILY]}, "families"),
-    (load_transfer_parameters, transfers, {"families": [FAMILY, {**FAMILY, "framework": OTHER}]}, "families"),
-    (load_transfer_parameters, transfers, {"error": 2.0}, "error"),
-    (load_transfer_parameters, transfers, {"assumed": ["speed"]}, "assumed names speed"),
-    (load_transfer_parameters, transfers, {"extra": 1}, "extra"),
-]
+WRONG = [(load_parameters, content, {"dense_efficiency": 1.2}, "dense_efficiency"),
+         (load_parameters, content, {"dense_efficiency": 0.0}, "dense_efficiency"),
+         (load_parameters, content, {"sequence_s": -1e-6}, "sequence_s"),
+         (load_parameters, content, {"host_cpu_factors": {"x86": 0.0}}, "host_cpu_factors"),
+         (load_parameters, content, {"engine_hosts": []}, "engine_hosts"),
+         (load_parameters, content, {"engine_hosts": [{**HOSTS[0], "iteration_s": "fast"}]}, "iteration_s"),
+         (load_parameters, content, {"step_error": 1.5}, "step_error"),
+         (load_parameters, content, {"executor": 1.0}, "executor"),
+         (load_engine_parameters, engines, {"network_hop_s": -1}, "network_hop_s"),
+         (load_engine_parameters, engines, {"network_hops_s": 1}, "did you mean 'network_hop_s'"),
+         (load_engine_parameters, engines, {"families": []}, "families"),
+         (load_engine_parameters, engines, {"families": [family("vlm")]}, "families[0].engine"),
+         (load_engine_parameters, engines, {"families": [family("vllm", overlap_s="1us")]}, "families[0].overlap_s"),
+         (load_engine_parameters, engines, {"families": [family("vllm", error=1.5)]}, "families[0].error"),
+         (load_transfer_parameters, transfers, {"families": []}, "families"),
+         (load_transfer_parameters, transfers, {"families": [FAMILY, FAMILY]}, "families"),
+         (load_transfer_parameters, transfers, {"families": [FAMILY, {**FAMILY, "framework": OTHER}]}, "families"),
+         (load_transfer_parameters, transfers, {"error": 2.0}, "error"),
+         (load_transfer_parameters, transfers, {"assumed": ["speed"]}, "assumed names speed"),
+         (load_transfer_parameters, transfers, {"extra": 1}, "extra")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("load", "base", "changes", "named"), WRONG)
@@ -127,33 +120,18 @@ def test_a_file_that_is_no_set_is_named_with_the_key_that_it_lacks(text, named, 
         load_parameters(str(path))
 
 
-@pytest.mark.parametrize(
-    ("engine", "version", "iteration_s"),
-    [
-        ("vllm", "1.0", 0.004),
-        ("vllm", "2.0", 0.002),
-        ("vllm", None, 0.002),
-        ("vllm", "9.9", 0.002),
-        ("vllm", "1.5", 0.004),
-        ("vllm", "0.1", 0.004),
-        ("sglang", None, 0.001),
-        ("trtllm", None, 0.001),
-    ],
-)
+@pytest.mark.parametrize(("engine", "version", "iteration_s"), [
+    ("vllm", "1.0", 0.004), ("vllm", "2.0", 0.002), ("vllm", None, 0.002), ("vllm", "9.9", 0.002),
+    ("vllm", "1.5", 0.004), ("vllm", "0.1", 0.004), ("sglang", None, 0.001), ("trtllm", None, 0.001),
+])  # fmt: skip
 def test_host_time_by_release_with_the_newest_as_default(engine, version, iteration_s):
     assert made().host(made().release(engine, version), 1, 1, False, "Intel Xeon (x86)") == (iteration_s, 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "nodes", "in_process", "iteration_s", "sequence_s"),
-    [
-        (1, 1, False, 2e-3, 1e-5),
-        (8, 1, False, 4e-3, 1e-5),
-        (16, 2, False, 7e-3, 1e-5),
-        (1, 1, True, 3e-3, 3e-5),
-        (8, 1, True, 5e-3, 3e-5),
-    ],
-)
+@pytest.mark.parametrize(("gpus", "nodes", "in_process", "iteration_s", "sequence_s"), [
+    (1, 1, False, 2e-3, 1e-5), (8, 1, False, 4e-3, 1e-5), (16, 2, False, 7e-3, 1e-5), (1, 1, True, 3e-3, 3e-5),
+    (8, 1, True, 5e-3, 3e-5),
+])  # fmt: skip
 def test_host_time_grows_with_what_the_engine_spreads_over(gpus, nodes, in_process, iteration_s, sequence_s):
     assert made().host(made().release("vllm", "2.0"), gpus, nodes, in_process, "x86") == pytest.approx(
         (iteration_s, sequence_s)
@@ -200,16 +178,13 @@ def test_overheads_come_from_the_fit_where_nothing_is_stated():
     assert found.training.of_update == found.training
 
 
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("engine.host_iteration_s", "engine.iteration_s"),
-        ("engine.host_sequence_s", "engine.sequence_s"),
-        ("trainer.moe_host_layer_s", "training.moe_host_layer_s"),
-        ("loop.refit_tensor_s", "refit.tensor_s"),
-        ("loop.refit_fixed_s", "refit.fixed_s"),
-    ],
-)
+@pytest.mark.parametrize(("key", "name"), [
+    ("engine.host_iteration_s", "engine.iteration_s"),
+    ("engine.host_sequence_s", "engine.sequence_s"),
+    ("trainer.moe_host_layer_s", "training.moe_host_layer_s"),
+    ("loop.refit_tensor_s", "refit.tensor_s"),
+    ("loop.refit_fixed_s", "refit.fixed_s"),
+])  # fmt: skip
 @pytest.mark.parametrize("value", [0.0, 0.321])
 def test_a_stated_key_wins_over_the_fit(key, name, value):
     found = overheads_of(load_scenario("quickstart", [f"{key}={value}"]), sets(made()))
@@ -224,44 +199,33 @@ def test_a_stated_efficiency_is_that_of_all_layers_and_one_of_experts_theirs(val
     assert efficiencies(overheads_of(apart, sets(made()))) == pytest.approx((value, 0.25))
 
 
-def test_dispatch_says_whether_the_engine_shares_the_process():
+def test_a_scenario_names_its_set_dispatch_shares_the_process_and_stacks_name_transfers(tmp_path):
     fitted = sets(made())
     apart = overheads_of(load_scenario("quickstart", ["engine.dispatch=round_robin"]), fitted)
     stated = overheads_of(load_scenario("quickstart", ["engine.in_process=false"]), fitted)
     shared = overheads_of(load_scenario("quickstart"), fitted)
     assert apart == stated
     assert shared.engine.iteration_s == pytest.approx(apart.engine.iteration_s + 1e-3)
-
-
-def test_a_scenario_names_its_set(tmp_path):
-    keys = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
-    own, default = (
-        project(load_scenario("quickstart", [*keys, *extra]))
-        for extra in ([f"simulation.parameters={write(tmp_path, dense_efficiency=0.1)}"], [])
-    )
-    assert own.baseline.phases["train_s"].mean > 2 * default.baseline.phases["train_s"].mean
-    assert any("round" in text for text in own.assumptions)
-
-
-def test_the_stack_says_whose_transfers_count():
     for settings, framework in (
         ([], "nemo_rl"), (["stack=verl"], "verl"), (["stack=verl", "loop.refit_framework=other"], "other"),
     ):  # fmt: skip
         given = load_scenario("quickstart", settings)
         assert overheads_of(given, sets(made())).refit.family.framework == framework
+    keys = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
+    own, default = (project(load_scenario("quickstart", [*keys, *extra]))
+                    for extra in ([f"simulation.parameters={write(tmp_path, dense_efficiency=0.1)}"], []))  # fmt: skip
+    assert own.baseline.phases["train_s"].mean > 2 * default.baseline.phases["train_s"].mean
+    assert any("round" in text for text in own.assumptions)
 
 
-@pytest.mark.parametrize(
-    ("name", "low", "high"),
-    [
-        ("steps/executor_s", 0.0, np.inf),
-        ("steps/host/vllm/0.17.1", 0.0, np.inf),
-        ("steps/moe_efficiency", 0.3, 1.0),
-        ("steps/host_cpu_factors.Grace", 0.8, np.inf),
-        ("training/graph_host_share", 0.0, 1.0),
-        ("training/dense_efficiency", 0.0, np.inf),
-    ],
-)
+@pytest.mark.parametrize(("name", "low", "high"), [
+    ("steps/executor_s", 0.0, np.inf),
+    ("steps/host/vllm/0.17.1", 0.0, np.inf),
+    ("steps/moe_efficiency", 0.3, 1.0),
+    ("steps/host_cpu_factors.Grace", 0.8, np.inf),
+    ("training/graph_host_share", 0.0, 1.0),
+    ("training/dense_efficiency", 0.0, np.inf),
+])  # fmt: skip
 def test_a_term_moves_up_to_its_limits_and_no_further(name: str, low: float, high: float) -> None:
     def value(fitted: Fitted) -> float:
         head, *path = name.split("/")

@@ -27,23 +27,17 @@ def joint() -> Posterior:
     return found
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_posterior_comes_back_and_counts_by_its_content(tmp_path: Path) -> None:
     path = tmp_path / "own.npz"
     path.write_bytes(joint().to_bytes())
     found = load_posterior(str(path))
     assert found is not None and found.columns == joint().columns
     assert np.array_equal(found.mean, joint().mean) and np.array_equal(found.factor, joint().factor)
     assert found.to_bytes() == joint().to_bytes()
-
-
-def test_a_set_of_ones_own_is_not_moved_by_what_was_learnt_of_others(tmp_path: Path) -> None:
     scenario = load_scenario("quickstart", ["simulation.engine_parameters.network_hop_s=1e-5"])
     found = fitted_of(scenario)
     assert found.engines.network_hop_s == 1e-5 and found.posterior is None
     assert found.training == current().training
-
-
-def test_a_path_means_the_same_from_anywhere_and_counts_by_its_content(tmp_path: Path) -> None:
     changed = replace(joint(), mean=joint().mean + np.where(np.arange(len(joint().mean)) < joint().terms, 0.0, 0.1))
     for name, one in (("same", joint()), ("other", changed)):
         (tmp_path / f"{name}.npz").write_bytes(one.to_bytes())
@@ -75,7 +69,7 @@ def test_another_file_is_refused_by_name(content: bytes, tmp_path: Path) -> None
         load_scenario("quickstart", [f"simulation.posterior={tmp_path / 'x.npz'}"])
 
 
-def test_each_term_moves_one_set_and_back() -> None:
+def test_each_term_moves_one_set_and_measured_deviations_are_taken() -> None:
     sets = shipped()
     for term in terms_of(sets):
         after = moved(sets, {term.name: 0.2})
@@ -87,6 +81,18 @@ def test_each_term_moves_one_set_and_back() -> None:
             assert moved(sets, {term.name: -0.2}).sets[head] != sets.sets[head] or "share" in term.name, term.name
     with pytest.raises(KeyError):
         moved(sets, {"engines/no_such_engine/iteration_s": 0.1})
+    posterior = joint()
+    name = next(name for name in posterior.columns[posterior.terms :] if name.endswith("h200_sxm"))
+    place = posterior.columns.index(name)
+    assert posterior.mean_of(name) == posterior.mean[place]
+    without = replace(posterior, device_order={})
+    assert without.mean_of("engine kernels on device: vllm, dense bf16, h200_sxm") == 0.0
+    assert np.isfinite(posterior.mean_of("engine kernels on device: vllm, dense bf16, h200_sxm"))
+    dense, moe = load_card("llama-3.1-8b"), load_card("qwen3-30b-a3b")
+    groups = {(card.name, precision): engine_groups("vllm", None, "h200_sxm", card, precision)[0]
+              for card in (dense, moe) for precision in ("bf16", "fp8_block")}  # fmt: skip
+    assert len(set(groups.values())) == 4
+    assert all("h200_sxm" in group and group.startswith("engine kernels on device: vllm") for group in groups.values())
 
 
 # --- A group that was never measured on a device keeps the order of the datasheets; what both were measur -------------
@@ -95,7 +101,7 @@ def test_each_term_moves_one_set_and_back() -> None:
 ORDER = {"best": {"good": 0.0, "old": 0.5}, "good": {"old": 0.5}}
 
 
-def test_a_device_is_better_than_what_it_exceeds_in_every_rate_on_the_same_host() -> None:
+def test_a_better_device_is_not_slower_by_order_or_answer() -> None:
     order = shipped_order()
     assert order["h200_sxm"]["h100_sxm"] == 0.0  # the same chip with more memory bandwidth
     assert order["b200_sxm"]["h100_sxm"] == pytest.approx(log(2250 / 989), rel=0.01)
@@ -104,23 +110,24 @@ def test_a_device_is_better_than_what_it_exceeds_in_every_rate_on_the_same_host(
     assert "mi300x" not in order and all("h100_pcie" not in gains for gains in order.values())  # no kernels measured
     h100 = load_profile("h100_sxm")
     assert order_of([h100, h100]) == {}
+    # The same chip with more memory bandwidth generated 13 % slower, and trained 8 % slower, by deviations alone.
+    small = ["simulation.replications=1", "workload.prompts_per_step=32"]
+    old, new = (project(load_scenario("quickstart", [f"hardware={name}", *small])) for name in ("h100_sxm", "h200_sxm"))
+    for phase in ("generation_s", "train_s", "logprob_s"):
+        assert new.candidate.phases[phase].mean <= old.candidate.phases[phase].mean * 1.001, phase
+        assert new.baseline.phases[phase].mean <= old.baseline.phases[phase].mean * 1.001, phase
 
 
-@pytest.mark.parametrize(
-    ("device", "measured", "expected"),
-    [
-        ("best", {}, 0.0),
-        ("best", {"good": -0.1}, -0.1),  # not slower than a worse device
-        ("best", {"good": 0.2}, 0.0),
-        ("best", {"old": -0.6}, -0.1),  # what the datasheets leave between them counts
-        ("old", {"best": 0.8}, 0.3),  # not faster than a better one
-        ("good", {"best": 0.1, "old": -0.7}, (0.1 - 0.2) / 2),  # both cannot hold
-        ("unknown", {"best": 0.4}, 0.0),
-    ],
-)
-def test_what_was_never_measured_moves_as_little_as_the_order_asks(
-    device: str, measured: dict[str, float], expected: float
-) -> None:
+@pytest.mark.parametrize(("device", "measured", "expected"), [
+    ("best", {}, 0.0),
+    ("best", {"good": -0.1}, -0.1),  # not slower than a worse device
+    ("best", {"good": 0.2}, 0.0),
+    ("best", {"old": -0.6}, -0.1),  # what the datasheets leave between them counts
+    ("old", {"best": 0.8}, 0.3),  # not faster than a better one
+    ("good", {"best": 0.1, "old": -0.7}, (0.1 - 0.2) / 2),  # both cannot hold
+    ("unknown", {"best": 0.4}, 0.0),
+])  # fmt: skip
+def test_the_unmeasured_moves_as_the_order_asks(device: str, measured: dict[str, float], expected: float) -> None:
     assert ordered_mean(device, measured, ORDER) == pytest.approx(expected)
 
 
@@ -149,49 +156,22 @@ def test_no_deviation_of_one_device_alone_turns_the_order_around() -> None:
     assert alone > 5
 
 
-def test_a_measured_deviation_is_taken_as_it_is() -> None:
-    posterior = joint()
-    name = next(name for name in posterior.columns[posterior.terms :] if name.endswith("h200_sxm"))
-    place = posterior.columns.index(name)
-    assert posterior.mean_of(name) == posterior.mean[place]
-    without = replace(posterior, device_order={})
-    assert without.mean_of("engine kernels on device: vllm, dense bf16, h200_sxm") == 0.0
-    assert np.isfinite(posterior.mean_of("engine kernels on device: vllm, dense bf16, h200_sxm"))
-
-
-def test_kernels_of_experts_say_nothing_of_dense_ones() -> None:
-    dense, moe = load_card("llama-3.1-8b"), load_card("qwen3-30b-a3b")
-    groups = {
-        (card.name, precision): engine_groups("vllm", None, "h200_sxm", card, precision)[0]
-        for card in (dense, moe)
-        for precision in ("bf16", "fp8_block")
-    }
-    assert len(set(groups.values())) == 4
-    assert all("h200_sxm" in group and group.startswith("engine kernels on device: vllm") for group in groups.values())
-
-
-def test_the_better_device_is_not_the_slower_one() -> None:
-    """The same chip with more memory bandwidth generated 13 % slower, and trained 8 % slower, by deviations alone."""
-    small = ["simulation.replications=1", "workload.prompts_per_step=32"]
-    old, new = (project(load_scenario("quickstart", [f"hardware={name}", *small])) for name in ("h100_sxm", "h200_sxm"))
-    for phase in ("generation_s", "train_s", "logprob_s"):
-        assert new.candidate.phases[phase].mean <= old.candidate.phases[phase].mean * 1.001, phase
-        assert new.baseline.phases[phase].mean <= old.baseline.phases[phase].mean * 1.001, phase
-
-
 # --- archives of arrays -----------------------------------------------------------------------------------------------
 
 
-def test_arrays_come_back_and_only_the_wanted_ones_are_read() -> None:
+def test_archives_come_back_or_are_refused_where_damaged() -> None:
     arrays = {"a": np.arange(1000, dtype=np.int32), "b": np.linspace(0.0, 1.0, 7)}
     content = archive(arrays)
     assert content == archive(arrays)
     found = unarchived(content)
     assert all(np.array_equal(found[name], values) for name, values in arrays.items())
     assert list(unarchived(content, lambda name: name == "b")) == ["b"]
-
-
-def test_damage_anywhere_is_a_value_error_or_does_not_matter() -> None:
+    header, buffer = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**15,)})
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("a.npy", header.getvalue() + b"\0" * 24)
+    with pytest.raises(ValueError, match=r"allocate|memory|read"):
+        unarchived(buffer.getvalue())
     content = archive({"numbers": np.random.default_rng(0).integers(0, 50, 3000), "words": np.array(["one", "two"])})
     drawn, refused = random.Random(1), 0
     for _ in range(2000):
@@ -205,12 +185,3 @@ def test_damage_anywhere_is_a_value_error_or_does_not_matter() -> None:
         except ValueError:
             refused += 1
     assert refused > 1000
-
-
-def test_a_header_that_claims_more_than_there_is_memory_for_is_refused() -> None:
-    header, buffer = io.BytesIO(), io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**15,)})
-    with zipfile.ZipFile(buffer, "w") as file:
-        file.writestr("a.npy", header.getvalue() + b"\0" * 24)
-    with pytest.raises(ValueError, match=r"allocate|memory|read"):
-        unarchived(buffer.getvalue())

@@ -31,14 +31,11 @@ def test_committed_stacks_load_under_their_own_name_and_say_where_they_are_from(
         assert found.name.startswith(f"{found.framework}-{found.release}")
 
 
-def test_a_scenario_without_a_stack_takes_the_newest_one_with_measured_steps() -> None:
+def test_a_stack_sets_engine_placement_log_probs_and_features() -> None:
     given = load_scenario("quickstart")
     assert given.stack == load_stack(DEFAULT_STACK)
     assert given.engine_version == "0.20.0"
     assert load_scenario("quickstart", ["stack=null"]).stack == given.stack
-
-
-def test_a_stack_sets_engine_placement_and_log_probs_and_stated_keys_win() -> None:
     old, new = (load_scenario("qwen235b_512", [f"stack=nemo_rl-{v}", "cluster.placement=null"]) for v in ("0.5", "0.7"))
     assert (old.engine_version, old.rack_aligned, old.policy_logprobs) == ("0.11.2", False, True)
     assert (new.engine_version, new.rack_aligned, new.policy_logprobs) == ("0.20.0", True, False)
@@ -47,18 +44,12 @@ def test_a_stack_sets_engine_placement_and_log_probs_and_stated_keys_win() -> No
     assert (own.engine_version, own.rack_aligned, own.policy_logprobs) == ("0.17.1", True, False)
     assert vary(old, "engine.name=sglang").engine_version is None
     assert vary(old, "cluster.num_gpus=64").rack_aligned
-
-
-def test_log_probs_are_recomputed_where_several_updates_use_one_rollout() -> None:
     given = load_scenario("quickstart", ["trainer.global_batch_samples=null"])
     assert not given.policy_logprobs
     for key in ("trainer.global_batch_samples=512", "trainer.epochs=2"):
         assert vary(given, key).policy_logprobs
     split = {"cluster.generation_gpus": 4, "cluster.training_gpus": 4, "loop.mode": "async", "loop.policy_lag": 1}
     assert vary(given, split).policy_logprobs
-
-
-def test_features_depend_on_the_rack_and_a_stated_one_wins() -> None:
     rack, node = load_scenario("qwen235b_512", ["stack=nemo_rl-0.7"]), load_scenario("quickstart")
     assert (rack.training_features.moe_dispatcher, node.training_features.moe_dispatcher) == ("hybridep", "alltoall")
     own = vary(rack, "trainer.moe_dispatcher=deepep", "trainer.cuda_graphs=true")
@@ -98,7 +89,7 @@ def test_a_measured_framework_has_its_own_terms_and_rl_trainers_those_of_rl_step
     assert ultra.dense_efficiency == pytest.approx(ultra.wide_efficiency * 1.5 * terms.nvfp4_gain)
 
 
-def test_a_stack_of_ones_own_by_path_and_wrong_ones_by_name_and_key(tmp_path: Path) -> None:
+def test_stacks_and_transfer_sets_by_path_name_and_key(tmp_path: Path) -> None:
     own = {"name": "ours", "description": "d", "framework": "nemo_rl", "release": "0.7"}
     path = tmp_path / "ours.yaml"
     path.write_text(yaml.safe_dump(own))
@@ -108,6 +99,11 @@ def test_a_stack_of_ones_own_by_path_and_wrong_ones_by_name_and_key(tmp_path: Pa
     path.write_text(yaml.safe_dump({**own, "placment": "aligned"}))
     with pytest.raises(InputError, match=r"ours\.yaml.*did you mean 'placement'"):
         load_scenario("quickstart", [f"stack={path}"])
+    plain = load_scenario("quickstart")
+    own = load_scenario("quickstart", [f"simulation.transfer_parameters={write(tmp_path, name='own')}"])
+    assert own_sets(plain).transfers.name == "measured"
+    assert own_sets(own).transfers.name == "own"
+    assert scenario_digest(plain) != scenario_digest(own)
 
 
 # --- files of fitted transfer parameters ------------------------------------------------------------------------------
@@ -118,11 +114,3 @@ def write(folder: Path, **changes: Any) -> str:
     path = folder / "own.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return str(path)
-
-
-def test_a_scenario_names_its_set_and_it_counts_in_the_digest(tmp_path: Path) -> None:
-    plain = load_scenario("quickstart")
-    own = load_scenario("quickstart", [f"simulation.transfer_parameters={write(tmp_path, name='own')}"])
-    assert own_sets(plain).transfers.name == "measured"
-    assert own_sets(own).transfers.name == "own"
-    assert scenario_digest(plain) != scenario_digest(own)

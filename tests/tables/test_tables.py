@@ -54,14 +54,11 @@ def test_power_laws_are_interpolated_without_error(exponent: float, scale: float
     np.testing.assert_allclose(grid.lookup(x).seconds, 10**scale * x**exponent, rtol=1e-9)
 
 
-def test_below_the_smallest_size_latency_stays_and_above_it_grows_with_work() -> None:
+def test_outside_the_measured_sizes_latency_stays_or_grows_and_holes_are_not_called_measured() -> None:
     grid = build_grid([np.array([4, 8])], np.array([1e-5, 1.5e-5]), [1.0])
     found = grid.lookup([1, 4, 8, 80])
     np.testing.assert_allclose(found.seconds, [1e-5, 1e-5, 1.5e-5, 1.5e-4])
     assert found.measured.tolist() == [False, True, True, False]
-
-
-def test_holes_are_filled_and_not_called_measured() -> None:
     # 2 x 3 grid with the corner (32, 400) missing: it continues along the last size in proportion to the work.
     first, second = np.array([1, 1, 1, 32, 32]), np.array([100, 200, 400, 100, 200])
     grid = build_grid([first, second], np.array([1.0, 2.0, 4.0, 8.0, 16.0]), [1.0, 1.0])
@@ -80,12 +77,23 @@ def test_plain_numbers_find_what_arrays_do(n: float, k: float, m: float) -> None
         assert grid.single(*place) == (found.seconds[0], found.measured[0])
 
 
-def test_look_up_is_continuous_across_every_node(real: dict[str, OperatorTables]) -> None:
+def test_look_up_is_continuous_unknown_keys_are_told_and_tables_small(real: dict[str, OperatorTables]) -> None:
     nodes = 2.0 ** np.arange(0, 13)
     for step in (1 - 1e-9, 1 + 1e-9):
         at = real["gb200_nvl72"].gemm_s("bf16", nodes, 6000, 4096)
         near = real["gb200_nvl72"].gemm_s("bf16", nodes * step, 6000, 4096)
         np.testing.assert_allclose(near.seconds, at.seconds, rtol=1e-7)
+    tables = real["gb200_nvl72"]
+    assert tables.gemm_s("int4", 1, 1024, 1024) is None
+    assert tables.moe_s(ExpertShape("bf16", 4096, 1536, 8, 128, 8, 1), "balanced", 64) is None
+    assert tables.all_reduce_s(16, 1024, graph=True) is None
+    assert tables.fitted_efficiency("gemm", "int4") is None
+    with pytest.raises(InputError, match=r"no measured tables of system 'b400'.*leave operator_tables out.*gb200"):
+        OperatorTables.load("b400", "vllm")
+    assert {(system, "vllm") for system in SYSTEMS} <= set(available())
+    sizes = [path.stat().st_size for path in data_folder("calibration").glob("tables/*/*/*.npz")]
+    assert max(sizes) < 1.5e6
+    assert sum(sizes) < 12.5e6
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -98,7 +106,7 @@ def test_gemm_never_gets_faster_with_more_rows(real: dict[str, OperatorTables], 
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_attention_never_gets_faster_with_more_work(real: dict[str, OperatorTables], system: str) -> None:
+def test_attention_never_gets_faster_and_operators_are_credible(real: dict[str, OperatorTables], system: str) -> None:
     sizes = np.unique(np.geomspace(1, 4000, 60).astype(int))
     for kv_precision in ("bf16", "fp8"):
         decode = real[system].decode_attention_s(Heads(8, 1, 128, kv_precision), sizes[:, None], 16 * sizes)
@@ -106,62 +114,44 @@ def test_attention_never_gets_faster_with_more_work(real: dict[str, OperatorTabl
         for found in (decode, prefill):
             for axis in (0, 1):
                 assert (np.diff(np.log(found.seconds), axis=axis) >= -2 * ROUNDING).all()
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_large_product_reaches_a_credible_share_of_the_datasheet(real: dict[str, OperatorTables], system: str) -> None:
     # NVIDIA datasheets: dense BF16 rates; 8192^3 at 40 to 100 % of them.
     found = real[system].gemm_s("bf16", 4096, 8192, 8192)
     assert found is not None and found.measured.all()
     share = 2 * 4096 * 8192 * 8192 / found.seconds / BF16_FLOPS[system]
     assert 0.4 < share < 1.0
-
-
-def test_h200_product_agrees_with_our_own_measurement(real: dict[str, OperatorTables]) -> None:
-    # Seen on one H200: 770-800 TFLOP/s for BF16 8192^3 on random data; the table was measured on another one.
-    found = real["h200_sxm"].gemm_s("bf16", 4096, 8192, 8192)
-    assert 2 * 4096 * 8192 * 8192 / found.seconds == pytest.approx(785e12, rel=0.15)
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_decode_attention_reads_its_cache_at_a_credible_bandwidth(real: dict[str, OperatorTables], system: str) -> None:
     found = real[system].decode_attention_s(Heads(32, 8, 128, "bf16"), 64, 8192)
     cache_bytes = 64 * 8192 * 8 * 128 * 2 * 2
     assert 0.5 < cache_bytes / found.seconds / HBM_BYTES_PER_S[system] < 1.0
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_experts_of_a_rank_are_read_at_a_credible_bandwidth(real: dict[str, OperatorTables], system: str) -> None:
-    """Tokens of the MoE tables are those of the whole group: 64 x 8 assignments touch all 128 experts on every rank."""
+    # Tokens of the MoE tables are those of the whole group: 64 x 8 assignments touch all 128 experts on every rank.
     for expert_parallel in (1, 2, 4):
         found = real[system].moe_s(ExpertShape("bf16", 4096, 1536, 8, 128, 1, expert_parallel), "balanced", 64)
         weights = 128 / expert_parallel * 3 * 4096 * 1536 * 2
         assert 0.6 < weights / found.seconds / HBM_BYTES_PER_S[system] < 1.0
-
-
-def test_uneven_routing_costs_more_where_every_expert_has_many_tokens(real: dict[str, OperatorTables]) -> None:
-    args = ("bf16", 4096, 1536, 8, 128, 1, 8)
-    even = real["gb200_nvl72"].moe_s(ExpertShape(*args), "balanced", 16384)
-    uneven = real["gb200_nvl72"].moe_s(ExpertShape(*args), "power_law_1.2", 16384)
-    assert uneven.seconds > 1.2 * even.seconds
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_message_bytes_are_those_of_the_full_tensor(real: dict[str, OperatorTables], system: str) -> None:
-    """Of a full tensor of 256 MiB each GPU sends 3/4 in an all-gather over 4: below the link rate, above half of it."""
+    # Of a full tensor of 256 MiB each GPU sends 3/4 in an all-gather over 4: below the link rate, above half of it.
     link = 900e9 if system in ("gb200_nvl72", "b200_sxm") else 450e9
     for op in ("all_gather", "reduce_scatter"):
         found = real[system].collective_s(op, 4, 2.0**28)
         assert 0.4 < 0.75 * 2.0**28 / found.seconds / link < 1.0
+    gemm = real[system].fitted_efficiency("gemm", "bf16")
+    assert 0.4 < gemm.compute_median < gemm.compute_p90 < 1.0
+    assert gemm.memory_median is not None and 0.4 < gemm.memory_median < 1.0
+    assert 1e-6 < gemm.floor_s < 1e-5
 
 
-def test_mla_block_includes_the_output_projection(real: dict[str, OperatorTables]) -> None:
-    """From 1 to 128 heads an H100 must read 343 MB more BF16 weights, 235 MB of them the output projection."""
+def test_products_blocks_and_uneven_routing_take_what_they_must(real: dict[str, OperatorTables]) -> None:
+    # Seen on one H200: 770-800 TFLOP/s for BF16 8192^3 on random data; the table was measured on another one.
+    found = real["h200_sxm"].gemm_s("bf16", 4096, 8192, 8192)
+    assert 2 * 4096 * 8192 * 8192 / found.seconds == pytest.approx(785e12, rel=0.15)
+    args = ("bf16", 4096, 1536, 8, 128, 1, 8)
+    even = real["gb200_nvl72"].moe_s(ExpertShape(*args), "balanced", 16384)
+    uneven = real["gb200_nvl72"].moe_s(ExpertShape(*args), "power_law_1.2", 16384)
+    assert uneven.seconds > 1.2 * even.seconds
+    # From 1 to 128 heads an H100 must read 343 MB more BF16 weights, 235 MB of them the output projection.
     one, all_heads = (real["h100_sxm"].mla_decode_s(heads, "bf16", "bf16", 1, 64) for heads in (1, 128))
     assert all_heads.seconds - one.seconds > 343e6 / HBM_BYTES_PER_S["h100_sxm"]
 
 
-def test_nearest_heads_are_scaled_by_cache_bytes(tmp_path: Path) -> None:
+def test_unmeasured_heads_and_host_bound_rows_are_scaled(tmp_path: Path) -> None:
     rows = [(128, "bf16", 8, 2, context, batch, 1e-5 * batch) for context in (64, 4096) for batch in (1, 64)]
     write(tmp_path / "toy" / "vllm", files.DECODE_ATTENTION, rows)
     tables = OperatorTables.load("toy", "vllm", tmp_path)
@@ -170,9 +160,6 @@ def test_nearest_heads_are_scaled_by_cache_bytes(tmp_path: Path) -> None:
     assert exact.measured.all() and not doubled.measured.any()
     np.testing.assert_allclose(doubled.seconds, 2 * exact.seconds)
     assert tables.decode_attention_s(Heads(8, 2, 128, "fp8"), 64, 4096) is None
-
-
-def test_prefill_of_heads_that_nobody_measured_is_scaled_by_their_work(tmp_path: Path) -> None:
     rows = [(128, "bf16", 8, 2, prompt, batch, 1e-9 * batch * prompt**2) for prompt in (64, 4096) for batch in (1, 8)]
     write(tmp_path / "toy" / "vllm", files.PREFILL_ATTENTION, rows)
     tables = OperatorTables.load("toy", "vllm", tmp_path)
@@ -182,37 +169,12 @@ def test_prefill_of_heads_that_nobody_measured_is_scaled_by_their_work(tmp_path:
     assert exact.measured.all() and not doubled.measured.any()
     np.testing.assert_allclose(doubled.seconds, 2 * exact.seconds)
     np.testing.assert_allclose(wider.seconds, 2 * exact.seconds)
-
-
-def test_host_bound_rows_of_block_scaled_fp8_are_taken_from_fp8(tmp_path: Path) -> None:
     large = [(*row[:4], 1.5 * float(str(row[4]))) for row in gemm_rows("fp8_block", (4096,))]
     write(tmp_path / "toy" / "vllm", files.GEMM, [*gemm_rows("fp8"), *large, ("fp8_block", 512, 512, 16, 2e-6)])
     tables = OperatorTables.load("toy", "vllm", tmp_path)
     block, plain = (tables.gemm_s(precision, [16, 4096], 1024, 2048) for precision in ("fp8_block", "fp8"))
     assert block.measured.tolist() == [False, True]
     np.testing.assert_allclose(block.seconds / plain.seconds, [1.0, 1.5], rtol=1e-3)
-
-
-def test_unknown_keys_are_answered_with_none(real: dict[str, OperatorTables]) -> None:
-    tables = real["gb200_nvl72"]
-    assert tables.gemm_s("int4", 1, 1024, 1024) is None
-    assert tables.moe_s(ExpertShape("bf16", 4096, 1536, 8, 128, 8, 1), "balanced", 64) is None
-    assert tables.all_reduce_s(16, 1024, graph=True) is None
-    assert tables.fitted_efficiency("gemm", "int4") is None
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_fitted_efficiencies_are_shares(real: dict[str, OperatorTables], system: str) -> None:
-    gemm = real[system].fitted_efficiency("gemm", "bf16")
-    assert 0.4 < gemm.compute_median < gemm.compute_p90 < 1.0
-    assert gemm.memory_median is not None and 0.4 < gemm.memory_median < 1.0
-    assert 1e-6 < gemm.floor_s < 1e-5
-
-
-def test_unknown_system_is_told_what_is_there() -> None:
-    with pytest.raises(InputError, match=r"no measured tables of system 'b400'.*leave operator_tables out.*gb200"):
-        OperatorTables.load("b400", "vllm")
-    assert {(system, "vllm") for system in SYSTEMS} <= set(available())
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:
@@ -236,9 +198,3 @@ def test_rounding_keeps_order_and_is_within_half_a_step(values: list[float]) -> 
     rounded = round_mantissa(seconds)
     assert (np.diff(rounded) >= 0).all()
     np.testing.assert_allclose(rounded, seconds, rtol=ROUNDING * (1 + 1e-6))
-
-
-def test_committed_tables_are_small() -> None:
-    sizes = [path.stat().st_size for path in data_folder("calibration").glob("tables/*/*/*.npz")]
-    assert max(sizes) < 1.5e6
-    assert sum(sizes) < 12.5e6

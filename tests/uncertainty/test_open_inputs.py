@@ -43,24 +43,25 @@ def test_a_guessed_length_is_in_the_interval_as_lengths_move_the_step(loop: tupl
     assert "guessed" in " ".join(one.source for one in (guessed.support.sources if guessed.support else ()))
 
 
-def test_the_verdict_names_what_was_guessed_until_it_is_stated() -> None:
+def test_the_verdict_names_guesses_and_keeps_no_simulation() -> None:
     answer = render_brief(project(guessing()))
     assert "on 8 h100_sxm, with 800 response tokens assumed" in " ".join(answer.split())
     stated = render_brief(project(vary(guessing(), "workload.response_tokens.mean_tokens=800")))
     assert "assumed." not in stated.splitlines()[0]
     assert "With 800 response tokens assumed." in render_sweep(sweep(guessing(), ["engine.tensor_parallel=1,2"]))
-
-
-def test_a_guess_needs_a_key_that_can_be_guessed() -> None:
     with pytest.raises(InputError, match="log_spread needs keys that begin with one of workload"):
         vary(load_scenario("quickstart"), {"assumptions": [{**GUESS, "keys": ["engine.name"]}]})
-
-
-def test_shares_of_the_variance_hold_what_is_open_and_add_up() -> None:
     run = simulate_variant(guessing())
     found = sources_of(run)
     assert sum(one.share for one in found) == pytest.approx(1, abs=1e-9)
     assert found[0].name == "800 response tokens: guessed"
+    run = simulate_variant(load_scenario("quickstart", SMALL))
+    assert prediction_of(run) is prediction_of(run)
+    open_draws(run)
+    alive = weakref.ref(run)
+    del run
+    gc.collect()
+    assert alive() is None
 
 
 def test_neighbours_on_both_sides_of_an_assumed_cliff_overlap_and_every_command_warns() -> None:
@@ -77,13 +78,3 @@ def test_neighbours_on_both_sides_of_an_assumed_cliff_overlap_and_every_command_
     assert "1 of 2 go beyond the largest captured CUDA graph (512 tokens" in told and "(k=8)" in told
     compared = render_comparison(compare(vary(base, "k=7"), vary(base, "k=8")))
     assert "B: " in compared and "exceed the largest captured CUDA graph" in " ".join(compared.split())
-
-
-def test_a_simulated_scenario_is_not_kept_by_its_prediction() -> None:
-    run = simulate_variant(load_scenario("quickstart", SMALL))
-    assert prediction_of(run) is prediction_of(run)
-    open_draws(run)
-    alive = weakref.ref(run)
-    del run
-    gc.collect()
-    assert alive() is None

@@ -1,27 +1,142 @@
-"""The step's response to factors on its phases, beside steps that are simulated with these factors."""
+"""Intervals of answers, slopes of what they rest on, and the step's response to factors beside simulated steps."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from rlsim.costs.overheads import overheads_after, overheads_of
 from rlsim.costs.prices import price
-from rlsim.loading.scenario import load_scenario
+from rlsim.costs.trainer.layout import TrainedBatch
+from rlsim.costs.trainer.training import step_cost
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.parameters.posterior import DEFAULT, load_posterior
+from rlsim.parameters.terms import fitted_of, moved
+from rlsim.projection.project import project
+from rlsim.projection.summary import speedups, timed
+from rlsim.projection.uncertainty import slopes
+from rlsim.projection.uncertainty.predictive import (
+    DRAWS,
+    HIGH,
+    LOW,
+    between,
+    error_draws,
+    log_draws,
+    posterior_of,
+    prediction_of,
+)
 from rlsim.projection.uncertainty.response import Factors, StepResponse, step_response
+from rlsim.projection.uncertainty.slopes import LAUNCH, STEP, phase_slopes
 from rlsim.projection.variant import simulate_variant
+from rlsim.results import Interval
+from rlsim.results.record import P90_DEVIATIONS
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
+from rlsim.tables.operators import OperatorTables
 from rlsim.workload.draw import draw
 
 SMALL = ("workload.prompts_per_step=16", "workload.generations_per_prompt=8", "trainer.global_batch_samples=128")
-LAGGED = (
-    "cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1",
-    "simulation.warmup_steps=2", "simulation.steps=6",
-)  # fmt: skip
 
 
 def scenario(*overrides: str) -> Scenario:
     return load_scenario("quickstart", [*SMALL, "simulation.replications=2", *overrides])
+
+
+def test_intervals_are_the_models_error_and_what_scenarios_share_moves_them_alike() -> None:
+    few, many = (project(scenario(f"simulation.replications={n}")).candidate for n in (1, 32))
+    width = [one.step_s.high / one.step_s.low for one in (few, many)]
+    assert np.log(width[0]) == pytest.approx(np.log(width[1]), rel=0.1)
+    # What more replications settle is told apart and shrinks.
+    assert few.sampling.step_error_s is None and many.sampling.step_error_s is not None
+    assert many.sampling.step_error_s < 0.1 * (many.step_s.high - many.step_s.low)
+    run = timed(simulate_variant(scenario()))
+    for speedup in speedups(run, run):
+        assert speedup == Interval(1.0, 1.0, 1.0)
+    apart = timed(simulate_variant(scenario("workload.response_tokens.mean_tokens=900")))
+    _, end_to_end = speedups(run, apart)
+    step = run.prediction.step_factor
+    alone = np.log(np.quantile(step, 0.95) / np.quantile(step, 0.05))
+    assert np.log(end_to_end.high / end_to_end.low) < 0.3 * alone
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [{"model": {"name": "a model that nobody measured"}}, {"hardware": {"name": "a device that nobody measured"}}],
+)
+def test_what_was_never_measured_is_less_sure(strange: dict[str, dict[str, str]]) -> None:
+    known, unknown = (prediction_of(simulate_variant(one)) for one in (scenario(), vary(scenario(), strange)))
+    spread = [
+        np.log(np.quantile(one.step_factor, 0.95) / np.quantile(one.step_factor, 0.05)) for one in (known, unknown)
+    ]
+    assert spread[1] > 1.05 * spread[0]
+
+
+def test_draws_of_groups_are_those_of_names_and_move_with_terms_as_the_posterior_says() -> None:
+    posterior = load_posterior(DEFAULT)
+    one, again, other = (log_draws(posterior, {}, {f"engine with model: {name}": 1.0})
+                         for name in ("never seen", "never seen", "nor this"))  # fmt: skip
+    assert one.shape == (DRAWS,) and np.array_equal(one, again)
+    assert abs(np.corrcoef(np.sign(one), np.sign(other))[0, 1]) < 0.1
+    # Quartiles of Student's t lie at 0.718 of its scale with 6 degrees of freedom, at 0.765 with 3.
+    scale = posterior.spreads["engine with model"]
+    assert np.quantile(one, 0.75) == pytest.approx(0.718 * scale, rel=0.1)
+    assert np.median(one) == pytest.approx(0.0, abs=0.05 * scale)
+    errors = error_draws(posterior, "iteration", "a row")
+    assert np.quantile(errors, 0.75) == pytest.approx(0.765 * posterior.errors["iteration"], rel=0.1)
+    groups = list(posterior.columns[posterior.terms : posterior.terms + 2])
+    slopes = {posterior.columns[0]: 0.5}
+    direction = np.zeros(len(posterior.columns))
+    direction[0], direction[posterior.terms : posterior.terms + 2] = 0.5, 1.0
+    expected = np.sqrt(direction @ posterior.factor @ posterior.factor.T @ direction)
+    assert log_draws(posterior, slopes, dict.fromkeys(groups, 1.0)).std() == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 256, 1000])
+def test_bounds_are_numpys_quantiles_to_the_bit(count: int) -> None:
+    for seed in range(20):
+        draws = np.exp(np.random.default_rng(seed).normal(size=count))
+        assert between(draws) == tuple(np.quantile(draws, (LOW, HIGH)))
+
+
+# --- slopes are those of the tables that the answer was priced with ---------------------------------------------------
+TERM = "training/dense_efficiency"
+
+
+def test_slopes_are_of_the_tables_priced_with_and_of_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = load_scenario("quickstart", ["simulation.replications=1", "workload.prompts_per_step=16"])
+    tables = OperatorTables.load("gb200_nvl72", "vllm")
+    run, own = simulate_variant(scenario, tables), simulate_variant(scenario)
+    found = phase_slopes(run)
+    assert found.train[TERM] != pytest.approx(phase_slopes(own).train[TERM], rel=1e-3)
+    fitted = fitted_of(scenario)
+    batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
+    after = overheads_after(overheads_of(scenario, fitted), scenario, moved(fitted, {TERM: STEP}), "training")
+    times = [step_cost(replace(run.inputs.trainer, overheads=overheads), batch).train.seconds
+             for overheads in (run.inputs.trainer.overheads, after.training)]  # fmt: skip
+    assert found.train[TERM] == pytest.approx(float(np.log(times[1] / times[0])) / STEP)
+    run = simulate_variant(load_scenario("quickstart", ["simulation.replications=1"]))
+    found = phase_slopes(run).generation
+    monkeypatch.setattr(slopes, "POINTS", 100_000)
+    exact = phase_slopes(run).generation
+    for name, slope in exact.items():
+        assert found[name] == pytest.approx(slope, rel=2e-3, abs=1e-5), name
+
+
+def test_what_nobody_measured_spreads_as_far_as_the_text_says() -> None:
+    posterior = posterior_of(load_scenario("quickstart"))
+    # Launches of operators: a factor of two either way at 90 %, before any evidence.
+    assert math.exp(P90_DEVIATIONS * LAUNCH.spread) == pytest.approx(2.0, rel=0.02)
+    # A family of groups without a measurement: Student's t with a scale of 0.15; 5 % of it lie beyond 1.943 scales.
+    low, high = between(log_draws(posterior, {}, {"a family that nobody measured: one": 1.0}))
+    assert (high - low) / 2 == pytest.approx(0.15 * 1.943, rel=0.06)
+
+
+# --- the step's response to factors on its phases, beside steps that are simulated with these factors -----------------
+LAGGED = (
+    "cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1",
+    "simulation.warmup_steps=2", "simulation.steps=6",
+)  # fmt: skip
 
 
 def slowed_step_s(one: Scenario, factor: float, train: float = 1.0) -> float:
@@ -31,12 +146,8 @@ def slowed_step_s(one: Scenario, factor: float, train: float = 1.0) -> float:
         work = draw(one, replication)
         prices = price(one, work)
         table = prices.iteration
-        slow = replace(
-            table,
-            step_s=table.step_s * factor,
-            attention_s=table.attention_s * factor,
-            prefill_s=table.prefill_s * factor,
-        )
+        slow = replace(table, step_s=table.step_s * factor, attention_s=table.attention_s * factor,
+                       prefill_s=table.prefill_s * factor)  # fmt: skip
         updates = tuple(replace(cost, train=cost.train.repeated(train)) for cost in prices.steps)
         trace = simulate(one, work, replace(prices, iteration=slow, steps=updates))
         seconds += [step.seconds for step in trace.steps[one.simulation.warmup_steps :]]
@@ -67,15 +178,12 @@ def test_an_asynchronous_step_follows_what_takes_longer(generation: float, train
     assert predicted == pytest.approx(slowed_step_s(one, generation, train), rel=0.12)
 
 
-def test_shares_are_the_derivatives_of_the_step() -> None:
+def test_shares_are_derivatives_and_a_balanced_step_takes_a_twelfth_longer() -> None:
     for one in (scenario(), scenario(*LAGGED)):
         response = step_response(simulate_variant(one))
         base, more = (float(response.seconds(factors(train=value))[0]) for value in (1.0, 1.0001))
         assert response.shares["train"] == pytest.approx((more / base - 1) / 1e-4, rel=0.01)
         assert 0.99 < sum(response.shares.values()) + response.fixed_s / base < 1.01
-
-
-def test_a_balanced_step_takes_a_twelfth_longer_than_either_side() -> None:
-    """p-norm with m = 8: 2 ** (1 / 8) = 1.0905 where trainer and generation take as long as each other."""
+    # p-norm with m = 8: 2 ** (1 / 8) = 1.0905 where trainer and generation take as long as each other.
     response = StepResponse(0.0, 20.0, 70.0, 8.0, 2.0, generation_ratio=1.0)
     assert float(response.seconds(factors())[0]) == pytest.approx(109.05, rel=1e-4)

@@ -55,16 +55,9 @@ def test_move_to_finds_a_length_within_reach(acceptance: Acceptance, share: floa
     assert acceptance.moved(move_to(acceptance, wanted)).mean == pytest.approx(wanted, abs=1e-6)
 
 
-@given(
-    growth=st.floats(-2, 2),
-    deficit=st.floats(0, 2),
-    recovery=st.floats(0, 1),
-    interval=st.integers(1, 7),
-    step=st.integers(0, 60),
-)
-def test_mismatch_is_what_it_is_step_by_step(
-    growth: float, deficit: float, recovery: float, interval: int, step: int
-) -> None:
+@given(growth=st.floats(-2, 2), deficit=st.floats(0, 2), recovery=st.floats(0, 1), interval=st.integers(1, 7),
+       step=st.integers(0, 60))  # fmt: skip
+def test_mismatch_step_by_step(growth: float, deficit: float, recovery: float, interval: int, step: int) -> None:
     drift = Drift(mismatch_per_100_steps=growth, initial_deficit=deficit, online_recovery=recovery)
     online = eagle(drift=drift, online_training=True, online_interval_steps=interval)
     left = deficit
@@ -76,7 +69,7 @@ def test_mismatch_is_what_it_is_step_by_step(
     assert mismatch_at(eagle(drift=drift), drift, step) == pytest.approx(deficit + growth * step / 100.0, abs=1e-9)
 
 
-def test_online_training_recovers_and_a_better_head_has_less_to_recover() -> None:
+def test_training_entropy_drift_and_sampling_move_the_length() -> None:
     drift = Drift(mismatch_per_100_steps=1.0, initial_deficit=0.7, online_recovery=0.2)
     frozen, online = eagle(drift=drift), eagle(drift=drift, online_training=True)
     assert acceptance_at(frozen, 0).mean == acceptance_at(online, 0).mean == pytest.approx(2.6)
@@ -87,26 +80,22 @@ def test_online_training_recovers_and_a_better_head_has_less_to_recover() -> Non
     # Lookups have no network to train.
     lookup = eagle(method="ngram", drift=drift, online_training=True)
     assert acceptance_at(lookup, 100).mean < 2.6
-
-
-def test_a_common_move_costs_later_positions_more_as_a_frozen_head_did() -> None:
     # Bebop figure 2: steps 1 to 3 of a frozen MTP head lost 1.2, 2.6 and 3.5 % over 350 steps of SWE RL.
     start = Speculation(method="mtp", draft_length=3, position_acceptance=(0.956, 0.883, 0.795))
     frozen = start.model_copy(update={"drift": Drift(mismatch_per_100_steps=0.06)})
     lost = 1.0 - acceptance_at(frozen, 350).position_rates / acceptance_of(start).position_rates
     assert lost == pytest.approx([0.012, 0.026, 0.035], abs=0.015)
     assert lost[0] < lost[1] < lost[2]
-
-
-def test_entropy_moves_the_length_by_its_slope() -> None:
     drift = Drift(steps=(0.0, 100.0), entropy_change_nats=(0.0, 0.1))
     assert acceptance_at(eagle(drift=drift), 100).mean == pytest.approx(2.6 - 0.168, abs=1e-6)
     assert acceptance_at(eagle(drift=drift), 50).mean == pytest.approx(2.6 - 0.084, abs=1e-6)
     variation_trained = drift.model_copy(update={"entropy_slope": -0.06})
     assert acceptance_at(eagle(drift=variation_trained), 100).mean == pytest.approx(2.6 - 0.006, abs=1e-6)
-
-
-def test_sampling_moves_only_away_from_what_was_stated() -> None:
+    scenario = quickstart("speculation.drift.mismatch_per_100_steps=-20", "simulation.steps=6")
+    lengths = [step.tokens_per_verification for step in draw(scenario, 0).steps]
+    expected = [acceptance_at(scenario.speculation, step).mean for step in range(6)]
+    assert lengths == pytest.approx(expected, rel=0.02)
+    assert lengths[-1] > lengths[0] + 0.1
     assert acceptance_at(eagle(sampling=Sampling()), 0).mean == pytest.approx(2.6)
     cold = acceptance_at(eagle(sampling=Sampling(temperature=0.0)), 0).mean
     greedy = acceptance_at(eagle(sampling=Sampling(draft="greedy")), 0).mean
@@ -124,9 +113,7 @@ def test_sampling_moves_only_away_from_what_was_stated() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(acceptance=RATES, spread=st.floats(0.0, 1.2), trend=st.floats(-0.3, 0.3), seed=st.integers(0, 1000))
-def test_the_mean_over_verifications_stays_the_stated_one(
-    acceptance: Acceptance, spread: float, trend: float, seed: int
-) -> None:
+def test_the_mean_stays_the_stated_one(acceptance: Acceptance, spread: float, trend: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     lengths = rng.choice([500, 2000, 4000], 20_000)
     scores = rng.standard_normal(lengths.size)
@@ -153,7 +140,7 @@ def test_counts_along_a_response_against_a_simulation_of_every_verification() ->
     assert counts.std() == pytest.approx(steps.std(), rel=0.15)
 
 
-def test_a_spread_moves_neither_lengths_nor_the_work_of_others() -> None:
+def test_a_spread_moves_neither_lengths_nor_the_work_of_others_and_samples_of_a_prompt_are_alike() -> None:
     plain, spread = quickstart(), quickstart("speculation.variation.prompt_spread=0.5")
     before, after = draw_step(plain, 3, 1), draw_step(spread, 3, 1)
     assert np.array_equal(before.trained_tokens, after.trained_tokens)
@@ -162,20 +149,9 @@ def test_a_spread_moves_neither_lengths_nor_the_work_of_others() -> None:
     nothing = quickstart("speculation.variation.prompt_spread=0.0")
     same = draw_step(nothing, 3, 1).iterations[0]
     assert np.abs(same - before.iterations[0]).max() <= 2
-
-
-def test_samples_of_a_prompt_are_alike_in_their_acceptance() -> None:
     scenario = quickstart("speculation.variation.prompt_spread=0.8")
     drawn = draw_step(scenario, 0, 0)
     batch, counts = drawn.rollouts[0].batch, drawn.iterations[0]
     rates = (batch.response_tokens - 1) / counts
     within = [rates[batch.group == g].std() for g in range(int(batch.group[-1]) + 1)]
     assert np.mean(within) < 0.3 * rates.std()
-
-
-def test_draws_follow_the_drift_of_their_step() -> None:
-    scenario = quickstart("speculation.drift.mismatch_per_100_steps=-20", "simulation.steps=6")
-    lengths = [step.tokens_per_verification for step in draw(scenario, 0).steps]
-    expected = [acceptance_at(scenario.speculation, step).mean for step in range(6)]
-    assert lengths == pytest.approx(expected, rel=0.02)
-    assert lengths[-1] > lengths[0] + 0.1

@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsim.errors import InputError
+from rlsim.loading.scenario import load_scenario, scenario_digest
+from rlsim.projection.project import project
 from rlsim.schema.workload import Workload
-from rlsim.workload.acceptance import Acceptance
-from rlsim.workload.batches import draw_batch, draw_iterations
+from rlsim.workload.acceptance import Acceptance, SampleMoves, iterations_needed
+from rlsim.workload.batches import draw_batch, draw_iterations, expected_prompt_tokens, expected_response_tokens
+from rlsim.workload.draw import draw
 from rlsim.workload.lengths import Place, ignored_ids, limited_lognormal_mean, read_lengths
 
 
@@ -41,58 +44,16 @@ def test_mean_after_truncation_is_the_published_one(mean: float) -> None:
     assert abs(drawn.mean() - mean) <= 3.5 * drawn.std() / math.sqrt(drawn.size)
 
 
-def test_a_point_mass_stands_at_the_cap() -> None:
+def test_groups_are_contiguous_share_prompts_and_leave_room() -> None:
     batch = draw_batch(workload({"kind": "lognormal", "mean_tokens": 7000.0, "log_sigma": 0.6}), Place(0, 0, 0))
     at_cap = batch.total_tokens == 8192
     assert 0.4 < at_cap.mean() < 0.95
     assert batch.total_tokens.max() == 8192
-
-
-@pytest.mark.parametrize("rho", [0.0, 0.3, 1.0])
-def test_share_of_variance_between_groups(rho: float) -> None:
-    work = workload(
-        {"kind": "lognormal", "mean_tokens": 900.0, "log_sigma": 0.5},
-        group_correlation=rho,
-        prompts_per_step=2000,
-        max_sequence_tokens=1_000_000,
-    )
-    logs = np.log(draw_batch(work, Place(1, 0, 0)).response_tokens).reshape(2000, 16)
-    between = logs.mean(axis=1).var() - logs.var(axis=1, ddof=1).mean() / 16
-    assert between / logs.var() == pytest.approx(rho, abs=0.04)
-
-
-def test_prompt_and_sample_scores_are_independent() -> None:
-    work = workload(
-        {"kind": "lognormal", "mean_tokens": 900.0, "log_sigma": 0.5},
-        group_correlation=0.5,
-        generations_per_prompt=1,
-        prompts_per_step=5000,
-        max_sequence_tokens=1_000_000,
-    )
-    assert np.log(draw_batch(work, Place(1, 0, 0)).response_tokens).std() == pytest.approx(0.5, rel=0.05)
-
-
-def test_draws_depend_on_seed_step_and_replication_only() -> None:
-    work = workload({"kind": "lognormal", "mean_tokens": 900.0})
-    first = draw_batch(work, Place(5, 2, 1))
-    assert np.array_equal(first.response_tokens, draw_batch(work, Place(5, 2, 1)).response_tokens)
-    for other in ((6, 2, 1), (5, 3, 1), (5, 2, 0)):
-        assert not np.array_equal(first.response_tokens, draw_batch(work, Place(*other)).response_tokens)
-    wider = work.model_validate({**work.model_dump(), "environment_s": 3.0})
-    assert np.array_equal(first.response_tokens, draw_batch(wider, Place(5, 2, 1)).response_tokens)
-
-
-def test_groups_are_contiguous_and_the_generated_factor_counts() -> None:
     batch = draw_batch(workload({"kind": "constant", "tokens": 5}, generated_batch_factor=1.5), Place(0, 0, 0))
     assert batch.samples == 384 * 16
     assert np.array_equal(batch.group, np.repeat(np.arange(384), 16))
-
-
-def test_varying_prompts_share_one_length_in_a_group_and_leave_room() -> None:
-    work = workload(
-        {"kind": "lognormal", "mean_tokens": 2500.0},
-        prompt_tokens={"kind": "lognormal", "mean_tokens": 3000.0, "log_sigma": 1.0},
-    )
+    work = workload({"kind": "lognormal", "mean_tokens": 2500.0},
+                    prompt_tokens={"kind": "lognormal", "mean_tokens": 3000.0, "log_sigma": 1.0})  # fmt: skip
     batches = [draw_batch(work, Place(0, 0, r)) for r in range(40)]
     by_group = batches[0].prompt_tokens.reshape(-1, 16)
     assert np.all(by_group == by_group[:, :1])
@@ -102,7 +63,19 @@ def test_varying_prompts_share_one_length_in_a_group_and_leave_room() -> None:
     assert abs(drawn.mean() - 2500) <= 4 * drawn.std() / math.sqrt(drawn.size) + 10
 
 
-def test_quantiles_and_scaling_to_a_mean() -> None:
+@pytest.mark.parametrize("rho", [0.0, 0.3, 1.0])
+def test_share_of_variance_between_groups(rho: float) -> None:
+    work = workload({"kind": "lognormal", "mean_tokens": 900.0, "log_sigma": 0.5}, group_correlation=rho,
+                    prompts_per_step=2000, max_sequence_tokens=1_000_000)  # fmt: skip
+    logs = np.log(draw_batch(work, Place(1, 0, 0)).response_tokens).reshape(2000, 16)
+    between = logs.mean(axis=1).var() - logs.var(axis=1, ddof=1).mean() / 16
+    assert between / logs.var() == pytest.approx(rho, abs=0.04)
+
+
+def test_scores_of_prompts_and_samples_are_independent_and_quantiles_scale() -> None:
+    work = workload({"kind": "lognormal", "mean_tokens": 900.0, "log_sigma": 0.5}, group_correlation=0.5,
+                    generations_per_prompt=1, prompts_per_step=5000, max_sequence_tokens=1_000_000)  # fmt: skip
+    assert np.log(draw_batch(work, Place(1, 0, 0)).response_tokens).std() == pytest.approx(0.5, rel=0.05)
     shape = {"kind": "quantiles", "quantiles": [0, 0.5, 1], "tokens": [100, 200, 600]}
     drawn = means(workload(shape))
     assert drawn.mean() == pytest.approx(275, rel=0.02)
@@ -110,25 +83,34 @@ def test_quantiles_and_scaling_to_a_mean() -> None:
     assert abs(scaled.mean() - 4000) <= 3.5 * scaled.std() / math.sqrt(scaled.size)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"kind": "lognormal", "mean_tokens": 8085.0},
-        {"kind": "quantiles", "quantiles": [0, 1], "tokens": [1, 9], "mean_tokens": 9000.0},
-    ],
-)
+def test_draws_depend_on_seed_step_and_replication_and_the_first_token_on_the_prefill() -> None:
+    work = workload({"kind": "lognormal", "mean_tokens": 900.0})
+    first = draw_batch(work, Place(5, 2, 1))
+    assert np.array_equal(first.response_tokens, draw_batch(work, Place(5, 2, 1)).response_tokens)
+    for other in ((6, 2, 1), (5, 3, 1), (5, 2, 0)):
+        assert not np.array_equal(first.response_tokens, draw_batch(work, Place(*other)).response_tokens)
+    wider = work.model_validate({**work.model_dump(), "environment_s": 3.0})
+    assert np.array_equal(first.response_tokens, draw_batch(wider, Place(5, 2, 1)).response_tokens)
+    batch = draw_batch(workload({"kind": "lognormal", "mean_tokens": 900.0}), Place(0, 0, 0))
+    plain = draw_iterations(batch, Acceptance(np.zeros(0)), Place(0, 0, 0))
+    assert np.array_equal(plain, batch.response_tokens - 1)
+    drafted = draw_iterations(batch, Acceptance(np.array([0.8, 0.6])), Place(0, 0, 0))
+    assert (batch.response_tokens - 1).sum() / drafted.sum() == pytest.approx(2.4, rel=0.01)
+
+
+@pytest.mark.parametrize("shape", [
+    {"kind": "lognormal", "mean_tokens": 8085.0},
+    {"kind": "quantiles", "quantiles": [0, 1], "tokens": [1, 9], "mean_tokens": 9000.0},
+])  # fmt: skip
 def test_mean_at_the_cap_is_an_input_error(shape: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"workload\.response_tokens\.mean_tokens must be below 8085"):
         draw_batch(workload(shape), Place(0, 0, 0))
 
 
-FILES = {
-    "mooncake.jsonl": '{"timestamp": 0, "input_length": 70, "output_length": 7, "hash_ids": [0]}\n' * 3,
-    "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,70,7\n",
-    "plain.csv": "# lengths\nanything\n7\n7\n",
-    "bare.csv": "7\n7\n",
-    "named.csv": "prompt_tokens,tokens_out\n70,7\n",
-}
+FILES = {"mooncake.jsonl": '{"timestamp": 0, "input_length": 70, "output_length": 7, "hash_ids": [0]}\n' * 3,
+         "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,70,7\n",
+         "plain.csv": "# lengths\nanything\n7\n7\n", "bare.csv": "7\n7\n",
+         "named.csv": "prompt_tokens,tokens_out\n70,7\n"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -144,24 +126,21 @@ def test_known_formats(tmp_path: Path, name: str) -> None:
     assert set(batch.prompt_tokens.tolist()) == {70 if keys else 107}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("output_tokens\n5\n-3\n", "line 3: 'output_tokens' must be a number of at least 0; got '-3'"),
-        ("output_tokens\nnan\n", "line 2"),
-        ("output_tokens\nlong\n", "got 'long'"),
-        ("output_tokens\n", "no rows"),
-        ("", "no rows"),
-        ("output_tokens\n0\n", "every length"),
-        ("a,b\n1,2\n", r"column to one of: a, b"),
-        ("a,output_tokens\n1\n", "line 2: 1 cells where the header has 2"),
-        ('{"output_length": 5}\n{"output_length": }\n', "line 2: not JSON"),
-        ('{"output_length": 5}\n{"other": 5}\n', "line 2: no column 'output_length'"),
-        ('{"output_length": true}\n', "line 1"),
-        ("quantile,output_tokens\n0,5\n0.5,9\n", "increase from 0 to 1"),
-        ("quantile,output_tokens\n0,5\n1,4\n", "must not decrease"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("output_tokens\n5\n-3\n", "line 3: 'output_tokens' must be a number of at least 0; got '-3'"),
+    ("output_tokens\nnan\n", "line 2"),
+    ("output_tokens\nlong\n", "got 'long'"),
+    ("output_tokens\n", "no rows"),
+    ("", "no rows"),
+    ("output_tokens\n0\n", "every length"),
+    ("a,b\n1,2\n", r"column to one of: a, b"),
+    ("a,output_tokens\n1\n", "line 2: 1 cells where the header has 2"),
+    ('{"output_length": 5}\n{"output_length": }\n', "line 2: not JSON"),
+    ('{"output_length": 5}\n{"other": 5}\n', "line 2: no column 'output_length'"),
+    ('{"output_length": true}\n', "line 1"),
+    ("quantile,output_tokens\n0,5\n0.5,9\n", "increase from 0 to 1"),
+    ("quantile,output_tokens\n0,5\n1,4\n", "must not decrease"),
+])  # fmt: skip
 def test_bad_files_are_named_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(text)
@@ -170,24 +149,13 @@ def test_bad_files_are_named_with_their_line(tmp_path: Path, text: str, message:
     assert "bad.csv" in str(error.value)
 
 
-def test_missing_and_binary_files(tmp_path: Path) -> None:
+def test_missing_and_binary_files_and_the_first_value_without_a_header(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not found"):
         draw_batch(workload({"kind": "trace", "path": "nowhere.csv"}), Place(0, 0, 0))
     binary = tmp_path / "b.csv"
     binary.write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(InputError, match="is not a text file"):
         draw_batch(workload({"kind": "trace", "path": str(binary)}), Place(0, 0, 0))
-
-
-def test_first_token_comes_from_the_prefill() -> None:
-    batch = draw_batch(workload({"kind": "lognormal", "mean_tokens": 900.0}), Place(0, 0, 0))
-    plain = draw_iterations(batch, Acceptance(np.zeros(0)), Place(0, 0, 0))
-    assert np.array_equal(plain, batch.response_tokens - 1)
-    drafted = draw_iterations(batch, Acceptance(np.array([0.8, 0.6])), Place(0, 0, 0))
-    assert (batch.response_tokens - 1).sum() / drafted.sum() == pytest.approx(2.4, rel=0.01)
-
-
-def test_a_file_without_a_header_keeps_its_first_value(tmp_path: Path) -> None:
     path = tmp_path / "bare.csv"
     path.write_text("5,50\n6,60\n")
     quantiles, tokens = read_lengths(str(path), "2", "response")
@@ -196,16 +164,90 @@ def test_a_file_without_a_header_keeps_its_first_value(tmp_path: Path) -> None:
         read_lengths(str(path), None, "response")
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    [
-        ("prompt_id,output_tokens\n1,5\n", "prompt_id"),
-        ('{"output_length": 5, "hash_ids": [1]}\n', "hash_ids"),
-        ("output_tokens\n5\n", ""),
-        ("5\n", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "ids"), [
+    ("prompt_id,output_tokens\n1,5\n", "prompt_id"),
+    ('{"output_length": 5, "hash_ids": [1]}\n', "hash_ids"),
+    ("output_tokens\n5\n", ""),
+    ("5\n", ""),
+])  # fmt: skip
 def test_prompt_ids_of_a_file_are_not_used(tmp_path: Path, text: str, ids: str) -> None:
     path = tmp_path / "lengths.txt"
     path.write_text(text)
     assert ignored_ids(str(path)) == ids
+
+
+# --- Drafts of a group that lengthen with its samples that are done (group_gain); edited files of leng ----------------
+SUFFIX = "speculation={method: suffix, draft_length: 8, acceptance_length: 1.7, match_probability: 0.6%s}"
+RATES = Acceptance(np.array([0.4, 0.2, 0.1]))
+
+
+def verifications(gain: float, *more: str) -> np.ndarray:
+    variation = f", variation: {{group_gain: {gain}}}"
+    step = draw(load_scenario("quickstart", [SUFFIX % variation, "simulation.replications=1", *more]), 0).steps[0]
+    return step.iterations[0]
+
+
+def test_verifications_by_hand() -> None:
+    """Of two groups the longer sample has the second acceptance from the end of the shorter one on."""
+    lengths, group, move = np.array([20_000, 60_000, 40_000, 40_000]), np.array([0, 0, 1, 1]), 0.9
+    moves = SampleMoves(np.zeros(4), group=group, by_done=np.array([0.0, move]))
+    found = iterations_needed(lengths, RATES, np.random.default_rng(0), moves)
+    alone, longer = RATES.mean, RATES.moved(move).mean
+    by_hand = [20_000 / alone, 20_000 / alone + 40_000 / longer, 40_000 / alone, 40_000 / alone]
+    assert found == pytest.approx(by_hand, rel=0.02)
+
+
+@given(lengths=st.lists(st.integers(1, 500), min_size=6, max_size=6))
+def test_who_is_done_is_who_is_shorter(lengths: list[int]) -> None:
+    given_lengths, group = np.array(lengths), np.array([0, 0, 0, 1, 1, 1])
+    moves = SampleMoves(np.zeros(6), group=group, by_done=np.arange(3.0))
+    done = moves.at(given_lengths, given_lengths[:, None].astype(float))[:, 0]
+    for sample, length in enumerate(lengths):
+        others = given_lengths[group == group[sample]]
+        assert done[sample] == np.count_nonzero(others < length)
+
+
+def test_no_gain_is_the_plain_draw_more_is_never_slower_and_agents_are_refused() -> None:
+    varied = SUFFIX % ", variation: {}"
+    plain = draw(load_scenario("quickstart", [varied, "simulation.replications=1"]), 0).steps[0].iterations[0]
+    assert verifications(0.0).tolist() == plain.tolist()
+    sums = [verifications(gain).sum() for gain in (0.0, 0.5, 1.0, 2.0)]
+    assert sums == sorted(sums, reverse=True)
+    assert sums[-1] < 0.8 * sums[0]
+    with pytest.raises(InputError, match="single responses"):
+        verifications(1.0, "workload.agent={}")
+
+
+# --- an edited length file changes digest and answer together, in one process -----------------------------------------
+SMALL = ["workload.prompts_per_step=4", "workload.generations_per_prompt=8", "trainer.global_batch_samples=32"]
+
+
+def written(folder: Path, tokens: int) -> Path:
+    path = folder / "lengths.csv"
+    path.write_text("output_tokens\n" + f"{tokens}\n" * 50)
+    return path
+
+
+@pytest.mark.parametrize("key", ["workload.response_tokens", "workload.prompt_tokens"])
+def test_an_edited_length_file_is_read_again(key: str, tmp_path: Path) -> None:
+    path = written(tmp_path, 100)
+    scenario = load_scenario("quickstart", [*SMALL, f"{key}={{kind: trace, path: {path}}}"])
+    before, digest = project(scenario).candidate.step_s.mean, scenario_digest(scenario)
+    written(tmp_path, 900)
+    again = project(scenario)
+    assert again.digest == scenario_digest(scenario) != digest
+    expected = expected_response_tokens if key.endswith("response_tokens") else expected_prompt_tokens
+    assert expected(scenario.workload) == 900
+    assert abs(again.candidate.step_s.mean / before - 1) > 0.02
+    written(tmp_path, 100)
+    assert project(scenario).candidate.step_s.mean == before
+
+
+def test_an_edited_file_of_environment_times_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text("seconds\n" + "0.1\n" * 20)
+    agent = f"workload.agent={{turns: {{kind: constant, turns: 3}}, environment_s: {{kind: trace, path: {path}}}}}"
+    scenario = load_scenario("quickstart", [*SMALL, agent, "simulation.replications=1"])
+    before = project(scenario).candidate.step_s.mean
+    path.write_text("seconds\n" + "10.0\n" * 20)
+    assert project(scenario).candidate.step_s.mean > before + 15
