@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,7 @@ from numpy.typing import ArrayLike
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.files.records import dataclass
+from rlsim.schema.engine_parameters import standing_for, version_order
 from rlsim.tables import files
 from rlsim.tables.files import METADATA, Key, Table, TableLayout, read_metadata, read_table
 from rlsim.tables.interpolation import TableTime
@@ -143,6 +145,19 @@ class OperatorTables:
             )
         return cls(here, read_metadata(here))
 
+    @cached_property
+    def _releases(self) -> dict[str, OperatorTables]:
+        folders = [path.parent for path in self.folder.glob(f"*/{METADATA}")]
+        return {folder.name: OperatorTables(folder, read_metadata(folder)) for folder in folders}
+
+    def older(self, release: str | None) -> OperatorTables | None:
+        """What the engine's kernels took before these tables in ``release``, or in the measured one nearest before or
+        else after it; None where it is as new or not told. They hold what became faster since."""
+        if release is None or not self._releases:
+            return None
+        new = version_order(release) >= version_order(str(self.metadata["engine_version"]))
+        return None if new else self._releases[standing_for(release, self._releases, str)]
+
     def table(self, layout: TableLayout) -> Table:
         """Rows of one operation."""
         if layout.name not in self._tables:
@@ -150,7 +165,7 @@ class OperatorTables:
         return self._tables[layout.name]
 
     def at(self, layout: TableLayout, key: Key, *sizes: ArrayLike) -> TableTime | None:
-        """What was measured at ``key``, whose columns and ``sizes`` are in the order of the layout."""
+        """What was measured at ``key``; its columns and ``sizes`` are in the order of the layout."""
         grid = self.table(layout).grid(key)
         return grid.lookup(*sizes) if grid else None
 

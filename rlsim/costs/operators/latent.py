@@ -81,7 +81,8 @@ class LatentBlock:
 
     def _told(self, timed: OperatorTime) -> OperatorTime:
         """Not measured where the variant is another engine's."""
-        return timed if self._variant[0] is self.operators.tables else timed.unmeasured()
+        own = self._variant[0] in (self.operators.tables, self.operators.older)
+        return timed if own else timed.unmeasured()
 
     def variants(self) -> list[Variant]:
         """Measured variants of this layout: as a module, else as a kernel, of each engine of the device."""
@@ -198,6 +199,14 @@ class SparseBlock(LatentBlock):
     def _shape(self) -> SparseShape:
         return SparseShape(self.card.hidden_size, self.indexer, self.heads, self.precision, self.kv_precision)
 
+    def variants(self) -> list[Variant]:
+        """The block of the engine, in an older release as it was; those of others where it was not measured.
+
+        Unlike dense ones these blocks are of each engine's making: one takes two to three times another's time.
+        """
+        own = [(one, True) for one in (self.operators.older, self.operators.tables) if one is not None]
+        return [(one, True) for one, _ in own if self._holds(one, True)][:1] or super().variants()
+
     def _holds(self, tables: OperatorTables, module: bool) -> bool:
         return module and super()._holds(tables, module)
 
@@ -225,8 +234,10 @@ class SparseBlock(LatentBlock):
     def _above_base(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
         """As of any latent block, up to the longest context that was measured at such a batch.
 
-        Beyond it the efficiency of the attention stays, not that of the whole block, whose products do not grow.
+        Beyond it the efficiency of the attention stays, not that of the whole block, whose products do not grow. Of an
+        older release the products alone were measured.
         """
+        tables = (self.operators.tables or tables) if tables is self.operators.older else tables
         reach = tables.sparse_reach_tokens(self._shape) if self._as_measured else 0
         if not reach:
             return None

@@ -49,7 +49,8 @@ class Operators:
     """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
     siblings: tables of the same device and other engines. stands_in: ``tables`` are of another engine; nothing counts
-    as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack. sources: both, in the order of asking.
+    as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack. sources: both, in the order of asking. older: tables
+    of an older release of the engine, whose kernels count as they were.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class Operators:
         lent: TableSource | None = None,
         siblings: tuple[OperatorTables, ...] = (),
         stands_in: bool = False,
+        older: OperatorTables | None = None,
     ) -> None:
-        self.stands_in = stands_in
+        self.stands_in, self.older = stands_in, older
         self.profile, self.tables, self.reference = profile, tables, reference or profile
         self.siblings = siblings if tables is not None else ()
         self._measured_here = self.profile == self.reference
@@ -237,6 +239,8 @@ class Operators:
         """
         if precision == "bf16":
             return None if self.tables is None else look(self.tables)
+        if self.older is not None and (found := look(self.older)) is not None:
+            return found
         best: TableTime | None = None
         for found in self.on_this_device(look):
             if best is None:
@@ -305,21 +309,23 @@ class Operators:
             look = self.tables.at(files.MLA_PREFILL_KERNEL, ("bf16",), own.heads, prompt_tokens, batch)
         return self.timed(look, amount, "bf16", "prefill_attention")
 
-    def experts(self, tokens: FloatArray, shape: ExpertShape, matrices: int, balance: str) -> OperatorTime:
-        """Routed experts of one layer; matrices: of an expert.
+    def experts(
+        self, tokens: FloatArray, shape: ExpertShape, matrices: int, balance: str, own: bool = False
+    ) -> OperatorTime:
+        """Routed experts of one layer; matrices: of an expert; own: by the engine's own kernels, where they were measured.
 
         Where the table lacks the layout or precision, the ratio measured / roofline of the nearest measured one carries
         over to the wanted roofline; such times count as modelled. FP8 takes block-scaled rows as they are, as engines
         serve checkpoints that come in them.
         """
         precision, amount = shape.precision, work.grouped_experts(tokens, shape, matrices)
-        look = self._moe_lookup(tokens, shape, balance)
+        look = self._moe_lookup(tokens, shape, balance, own)
         if look is not None:
             return self.timed(look, amount, precision, "moe")
         # What a roofline misses (launches, tiles that are not full, routing skew) is much the same for layouts of like
         # work, so how far a neighbour is from its roofline says more of this one than the bare roofline does.
         for near in _nearest_layouts(shape):
-            look = self._moe_lookup(tokens, near, balance)
+            look = self._moe_lookup(tokens, near, balance, own)
             if look is not None:
                 same_rate = _rate(near.precision) == _rate(precision)
                 roof = self.roofline(amount, near.precision if same_rate else precision, "moe")
@@ -328,11 +334,12 @@ class Operators:
                 return modelled(np.maximum(roof.seconds * ratio, KERNEL_FLOOR_S), roof.bound)
         return self.roofline(amount, precision, "moe")
 
-    def _moe_lookup(self, tokens: FloatArray, shape: ExpertShape, balance: str) -> TableTime | None:
+    def _moe_lookup(self, tokens: FloatArray, shape: ExpertShape, balance: str, own: bool) -> TableTime | None:
         def look(tables: OperatorTables) -> TableTime | None:
             return tables.moe_s(shape, balance, tokens) or tables.moe_s(shape, "balanced", tokens)
 
-        return self._fastest(look, shape.precision)
+        mine = look(self.tables) if own and self.tables is not None else None
+        return self._fastest(look, shape.precision) if mine is None else mine
 
 
 def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: Matrix) -> TableTime | None:
