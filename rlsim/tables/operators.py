@@ -230,19 +230,15 @@ class OperatorTables:
         return self._near(files.DECODE_ATTENTION, _heads_like(shape, KV_HEADS), context_tokens, batch)
 
     def prefill_attention_s(self, shape: Heads, batch: ArrayLike, prompt_tokens: ArrayLike) -> TableTime | None:
-        """Causal attention over ``batch`` whole prompts of ``prompt_tokens`` each, nothing cached before.
-
-        heads, kv_heads: per rank; what was not measured is scaled from the nearest by heads x head_dim (FLOPs).
-        """
+        """Causal attention over ``batch`` whole prompts, nothing cached before; heads, kv_heads: per rank. What was not
+        measured is scaled from the nearest by heads x head_dim (FLOPs)."""
         return self._near(files.PREFILL_ATTENTION, _heads_like(shape, QUERY_HEADS), prompt_tokens, batch)
 
     def verify_attention_s(
         self, shape: Heads, queries: int, batch: ArrayLike, context_tokens: ArrayLike
     ) -> TableTime | None:
-        """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens.
-
-        The context includes the first of the queries. None for fewer queries than were measured.
-        """
+        """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens, the
+        first of the queries included. None for fewer queries than were measured."""
         like, table = _heads_like(shape, KV_HEADS), self.table(files.VERIFY_ATTENTION)
         near = self._nearest(files.VERIFY_ATTENTION, like)
         if near is None or queries < table.sizes[0][table.rows[near]].min():
@@ -264,10 +260,8 @@ class OperatorTables:
     def mla_prefill_s(
         self, heads: int, gemm_precision: str, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
     ) -> TableTime | None:
-        """Whole MLA block on ``batch`` prompts of ``prompt_tokens``, nothing cached before.
-
-        Includes the same as :meth:`mla_decode_s`, with the key-value up-projection instead of the absorbed products.
-        """
+        """Whole MLA block on ``batch`` prompts of ``prompt_tokens``, nothing cached before, with the key-value
+        up-projection instead of the absorbed products."""
         return self._first(files.MLA_PREFILL, _blocks(gemm_precision, kv_precision), heads, prompt_tokens, batch)
 
     def sparse_decode_s(self, shape: SparseShape, batch: ArrayLike, context_tokens: ArrayLike) -> TableTime | None:
@@ -284,10 +278,8 @@ class OperatorTables:
         return self._first(files.SPARSE_PREFILL, _sparse_blocks(shape), shape.heads, batch, prompt_tokens)
 
     def sparse_reach_tokens(self, shape: SparseShape) -> int:
-        """Most cached tokens of all sequences together with which the block was measured at decode; 0 without it.
-
-        Collections stop where a cache of the benchmark is full, so that long contexts were measured at small batches.
-        """
+        """Most cached tokens of all sequences together with which the block was measured at decode; 0 without it. Long
+        contexts were measured at small batches, as far as the benchmark's cache went."""
         table = self.table(files.SPARSE_DECODE)
         key = next((key for key in _sparse_blocks(shape) if key in table.rows), None)
         if key is None:
@@ -296,10 +288,8 @@ class OperatorTables:
         return int((batch * context).max())
 
     def delta_rule_s(self, layout: TableLayout, shape: DeltaRule, *sizes: ArrayLike) -> TableTime | None:
-        """Gated delta rule of ``layout``, token by token or chunk by chunk.
-
-        The measured shape of the same head widths with the most similar number of value heads, then of key heads.
-        """
+        """Gated delta rule of ``layout``, token by token or chunk by chunk: the measured shape of the same head widths
+        with the most similar number of value heads, then of key heads."""
         return self._near(
             layout, Likeness(shape, (0, 1), (3,), lambda key: (_far(key[3], shape[3]), _far(key[2], shape[2]))), *sizes
         )
@@ -313,10 +303,8 @@ class OperatorTables:
         return self._near(files.ELEMENTWISE, _sized_like((op, width), 1), rows)
 
     def rejection_s(self, vocabulary: int, draft_vocabulary: int, queries: int, batch: ArrayLike) -> TableTime | None:
-        """Acceptance test of ``queries`` - 1 drafted tokens and the draw after them, from probabilities.
-
-        Vocabularies that were not measured scale from the nearest ones with the target's.
-        """
+        """Acceptance test of ``queries`` - 1 drafted tokens and the draw after them, from probabilities; vocabularies
+        that were not measured scale from the nearest ones with the target's."""
         wanted = vocabulary, draft_vocabulary
         like = Likeness(wanted, (), (0,), lambda key: _far(key[0], wanted[0]) + _far(key[1], wanted[1]))
         return self._near(files.REJECTION, like, queries, batch)

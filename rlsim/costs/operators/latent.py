@@ -204,8 +204,9 @@ class SparseBlock(LatentBlock):
 
         Unlike dense ones these blocks are of each engine's making: one takes two to three times another's time.
         """
-        own = [(one, True) for one in (self.operators.older, self.operators.tables) if one is not None]
-        return [(one, True) for one, _ in own if self._holds(one, True)][:1] or super().variants()
+        known = [tables for tables in (self.operators.older, self.operators.tables) if tables is not None]
+        own: list[Variant] = [(tables, True) for tables in known if self._holds(tables, True)]
+        return own[:1] or super().variants()
 
     def _holds(self, tables: OperatorTables, module: bool) -> bool:
         return module and super()._holds(tables, module)

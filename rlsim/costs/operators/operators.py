@@ -49,8 +49,8 @@ class Operators:
     """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
     siblings: tables of the same device and other engines. stands_in: ``tables`` are of another engine; nothing counts
-    as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack. sources: both, in the order of asking. older: tables
-    of an older release of the engine, whose kernels count as they were.
+    as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack. sources: both, in the order of asking.
+    older: tables of an older release of the engine, whose kernels count as they were.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class Operators:
     def experts(
         self, tokens: FloatArray, shape: ExpertShape, matrices: int, balance: str, own: bool = False
     ) -> OperatorTime:
-        """Routed experts of one layer; matrices: of an expert; own: by the engine's own kernels, where they were measured.
+        """Routed experts of one layer; own: by the engine's own kernels, where measured. matrices: of an expert.
 
         Where the table lacks the layout or precision, the ratio measured / roofline of the nearest measured one carries
         over to the wanted roofline; such times count as modelled. FP8 takes block-scaled rows as they are, as engines
