@@ -27,8 +27,6 @@ from rlsim.units import BoolArray
 
 SCHEMA = "rlsim.tables/1"
 LICENSE = "Apache-2.0"
-FORMER = "aiconfigurator"
-"""Package that held the tables before aiconfigurator-core, among them those of older releases of engines."""
 COPYRIGHT = "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved."
 UNBOUNDED = (files.QUANTIZE, files.EXPERT_EXCHANGE, files.CONVOLUTION_DECODE, files.CONVOLUTION_PREFILL)
 """Operations without a least time: a difference of two times, an exchange that routing decides, and convolutions whose
@@ -39,7 +37,7 @@ MOVED = 0.01
 """Relative change from which a row counts as smoothed."""
 
 
-SOURCES, OLDER = sources_of("aiconfigurator"), sources_of("older", least_share=0.0)
+SOURCES = sources_of("aiconfigurator")
 
 
 @dataclass(frozen=True)
@@ -147,26 +145,6 @@ def import_tables(system: str, backend: str, out_folder: Path, source: Path | No
         report.write(folder / METADATA, package, done, shares)
     except OSError as error:
         raise InputError(f"cannot write tables to {folder}: {error}") from error
-    return report
-
-
-def import_older(system: str, backend: str, out_folder: Path, source: Path) -> ImportReport:
-    """Write what kernels of ``backend`` (ENGINE/RELEASE) took before to ``out_folder``/<device>/ENGINE/RELEASE/.
-
-    source: folder of an unpacked aiconfigurator up to 0.10 (it holds ``systems/``), Apache-2.0 as well. Raises
-    InputError where it has nothing of that release; nothing is written then.
-    """
-    engine, _, release = backend.partition("/")
-    package = package_files.package_in(source, FORMER, source.name)
-    sheet = package_files.read_sheet(package, system)
-    tables, reports, device = read_all(OLDER, package, (system, engine, release), sheet)
-    if not tables or any(report.engine_version != release for report in reports.values()):
-        raise InputError(f"{FORMER} {package.version} has no tables of {system} with {backend} (ENGINE/RELEASE)")
-    folder = out_folder / DEVICES.get(system, system) / engine / release
-    missing = tuple(item.layout.name for item in OLDER if item.layout.name not in tables)
-    report = ImportReport(system, engine, release, device, folder, reports, missing)
-    write_tables(folder, OLDER, tables)
-    report.write(folder / METADATA, package, "selected, checked, thinned, made monotone and rounded")
     return report
 
 

@@ -100,9 +100,8 @@ def import_tables(
     from rlsim.report.table import table
     from rlsim.tables.operators import tables_folder
 
-    older = origin is not Origin.AISIMULATE and "/" in backend
-    if older is (package is None) and origin is not Origin.AISIMULATE:
-        raise InputError("a wheel or folder belongs to import aisimulate, or to an older --backend ENGINE/RELEASE")
+    if package is not None and origin is not Origin.AISIMULATE:
+        raise InputError(f"{shown_path(package)}: a wheel or folder belongs to calibrate import aisimulate")
     if origin is Origin.AISIMULATE and package is None:
         raise InputError("import aisimulate needs the package: rlsim calibrate import aisimulate WHEEL|DIR")
     if only_list:
@@ -111,9 +110,7 @@ def import_tables(
         return
     target = out or tables_folder()
     with staged_folder(target) as folder:
-        if older and package is not None:
-            report = aiconfigurator.import_older(system, backend, folder, package)
-        elif package is None:
+        if package is None:
             report = aiconfigurator.import_tables(system, backend, folder)
         else:
             report = aisimulate.import_tables(system, backend, folder, package, beside=target)

@@ -116,16 +116,12 @@ def _receive_interval(cells: Row, concurrency: float) -> int:
     """Decode iterations between two looks of the engine for new requests: as stated, else as its recipe sets it."""
     if cells.get("scheduler_recv_interval", ""):
         return whole_number(cells, "scheduler_recv_interval")
-    if not _by_recipe(cells) or cells.get("dp_attention", "").lower() in ("1", "true"):
+    told = {name: cells.get(name, "").lower() for name in ("engine", "source", "model", "gpu", "dp_attention")}
+    served = told["engine"] == "sglang" and told["dp_attention"] not in ("1", "true")
+    named = (any(one in told[of] for one in RECEIVED[f"{of}s"]) for of in ("source", "model", "gpu"))
+    if not served or not all(named):
         return 1
     return int(RECEIVED["many" if concurrency >= RECEIVED["many_from"] else "few"])
-
-
-def _by_recipe(cells: Row) -> bool:
-    """Whether the recipe that names its look for requests and FlashInfer's products served a row."""
-    told = {name: cells.get(name, "").lower() for name in ("source", "model", "gpu")}
-    named = (any(one in told[of] for one in RECEIVED[f"{of}s"]) for of in told)
-    return cells.get("engine", "").lower() == "sglang" and all(named)
 
 
 def _decoding(cells: Row, workers: float, requests: float) -> float:
@@ -202,7 +198,6 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
         # Prompts are random, so that a cache helps none of them; but SGLang's decides what is scheduled ahead.
         "prefix_caching": kept,
         "overlap_scheduling": True if name == "sglang" and not kept else None,
-        "fp8_products": "flashinfer" if _by_recipe(cells) else None,
         "dispatch": "round_robin",
     }
     speculation = {"method": method, "draft_length": drafted, "acceptance_length": 1.0} if drafted else {}

@@ -88,9 +88,6 @@ class Engine(Strict):
     """SGLang: prepare an iteration while the device works on the one before; false adds what the host takes for it.
     Default as SGLang decides: off for recurrent models that cache prefixes, for n-gram drafts and, before 0.5.12, for
     all drafts."""
-    fp8_products: Literal["flashinfer"] | None = None
-    """SGLang: the library of products in block FP8 (--fp8-gemm-backend) where it is not that of its release, DeepGEMM;
-    flashinfer's do not depend on the release."""
 
     @property
     def mixes_prefill(self) -> bool:
@@ -123,8 +120,6 @@ class Engine(Strict):
                 f"overlap_scheduling is a switch of SGLang's and says nothing of {self.name}; host_iteration_s states "
                 "what its host takes, async_scheduling that it is hidden"
             )
-        if self.fp8_products is not None and self.name != "sglang":
-            yield f"fp8_products is a switch of SGLang's and says nothing of {self.name}"
         if self.expert_parallel > 1 and self.tensor_parallel % self.expert_parallel:
             yield (
                 f"expert_parallel ({self.expert_parallel}) must divide tensor_parallel ({self.tensor_parallel}); "

@@ -128,6 +128,6 @@ def _folders(profile: HardwareProfile) -> tuple[Path, ...]:
     folders = sorted(path for path in root.glob(f"*/{MEASURED}") if path.is_dir())
     if profile.operator_tables is not None:
         own = root / profile.operator_tables
-        folders += sorted(path for depth in ("*", "*/*") for path in own.glob(depth) if path.is_dir())
+        folders += sorted(path for path in own.glob("*") if path.is_dir())
         folders += [own] if own.is_dir() else []
     return tuple(dict.fromkeys((*folders, *([] if exchange is None else [root.joinpath(*exchange)]))))

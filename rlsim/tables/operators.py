@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +20,6 @@ from numpy.typing import ArrayLike
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.files.records import dataclass
-from rlsim.schema.engine_parameters import standing_for, version_order
 from rlsim.tables import files
 from rlsim.tables.files import METADATA, Key, Table, TableLayout, read_metadata, read_table
 from rlsim.tables.interpolation import TableTime
@@ -145,19 +143,6 @@ class OperatorTables:
             )
         return cls(here, read_metadata(here))
 
-    @cached_property
-    def _releases(self) -> dict[str, OperatorTables]:
-        folders = [path.parent for path in self.folder.glob(f"*/{METADATA}")]
-        return {folder.name: OperatorTables(folder, read_metadata(folder)) for folder in folders}
-
-    def older(self, release: str | None) -> OperatorTables | None:
-        """What the engine's kernels took before these tables in ``release``, or in the measured one nearest before or
-        else after it; None where it is as new or not told. They hold what became faster since."""
-        if release is None or not self._releases:
-            return None
-        new = version_order(release) >= version_order(str(self.metadata["engine_version"]))
-        return None if new else self._releases[standing_for(release, self._releases, str)]
-
     def table(self, layout: TableLayout) -> Table:
         """Rows of one operation."""
         if layout.name not in self._tables:
@@ -165,7 +150,7 @@ class OperatorTables:
         return self._tables[layout.name]
 
     def at(self, layout: TableLayout, key: Key, *sizes: ArrayLike) -> TableTime | None:
-        """What was measured at ``key``; its columns and ``sizes`` are in the order of the layout."""
+        """What was measured at ``key``, whose columns and ``sizes`` are in the order of the layout."""
         grid = self.table(layout).grid(key)
         return grid.lookup(*sizes) if grid else None
 
@@ -230,15 +215,19 @@ class OperatorTables:
         return self._near(files.DECODE_ATTENTION, _heads_like(shape, KV_HEADS), context_tokens, batch)
 
     def prefill_attention_s(self, shape: Heads, batch: ArrayLike, prompt_tokens: ArrayLike) -> TableTime | None:
-        """Causal attention over ``batch`` whole prompts, nothing cached before; heads, kv_heads: per rank. What was not
-        measured is scaled from the nearest by heads x head_dim (FLOPs)."""
+        """Causal attention over ``batch`` whole prompts of ``prompt_tokens`` each, nothing cached before.
+
+        heads, kv_heads: per rank; what was not measured is scaled from the nearest by heads x head_dim (FLOPs).
+        """
         return self._near(files.PREFILL_ATTENTION, _heads_like(shape, QUERY_HEADS), prompt_tokens, batch)
 
     def verify_attention_s(
         self, shape: Heads, queries: int, batch: ArrayLike, context_tokens: ArrayLike
     ) -> TableTime | None:
-        """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens, the
-        first of the queries included. None for fewer queries than were measured."""
+        """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens.
+
+        The context includes the first of the queries. None for fewer queries than were measured.
+        """
         like, table = _heads_like(shape, KV_HEADS), self.table(files.VERIFY_ATTENTION)
         near = self._nearest(files.VERIFY_ATTENTION, like)
         if near is None or queries < table.sizes[0][table.rows[near]].min():
@@ -260,8 +249,10 @@ class OperatorTables:
     def mla_prefill_s(
         self, heads: int, gemm_precision: str, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
     ) -> TableTime | None:
-        """Whole MLA block on ``batch`` prompts of ``prompt_tokens``, nothing cached before, with the key-value
-        up-projection instead of the absorbed products."""
+        """Whole MLA block on ``batch`` prompts of ``prompt_tokens``, nothing cached before.
+
+        Includes the same as :meth:`mla_decode_s`, with the key-value up-projection instead of the absorbed products.
+        """
         return self._first(files.MLA_PREFILL, _blocks(gemm_precision, kv_precision), heads, prompt_tokens, batch)
 
     def sparse_decode_s(self, shape: SparseShape, batch: ArrayLike, context_tokens: ArrayLike) -> TableTime | None:
@@ -278,8 +269,10 @@ class OperatorTables:
         return self._first(files.SPARSE_PREFILL, _sparse_blocks(shape), shape.heads, batch, prompt_tokens)
 
     def sparse_reach_tokens(self, shape: SparseShape) -> int:
-        """Most cached tokens of all sequences together with which the block was measured at decode; 0 without it. Long
-        contexts were measured at small batches, as far as the benchmark's cache went."""
+        """Most cached tokens of all sequences together with which the block was measured at decode; 0 without it.
+
+        Collections stop where a cache of the benchmark is full, so that long contexts were measured at small batches.
+        """
         table = self.table(files.SPARSE_DECODE)
         key = next((key for key in _sparse_blocks(shape) if key in table.rows), None)
         if key is None:
@@ -288,8 +281,10 @@ class OperatorTables:
         return int((batch * context).max())
 
     def delta_rule_s(self, layout: TableLayout, shape: DeltaRule, *sizes: ArrayLike) -> TableTime | None:
-        """Gated delta rule of ``layout``, token by token or chunk by chunk: the measured shape of the same head widths
-        with the most similar number of value heads, then of key heads."""
+        """Gated delta rule of ``layout``, token by token or chunk by chunk.
+
+        The measured shape of the same head widths with the most similar number of value heads, then of key heads.
+        """
         return self._near(
             layout, Likeness(shape, (0, 1), (3,), lambda key: (_far(key[3], shape[3]), _far(key[2], shape[2]))), *sizes
         )
@@ -303,8 +298,10 @@ class OperatorTables:
         return self._near(files.ELEMENTWISE, _sized_like((op, width), 1), rows)
 
     def rejection_s(self, vocabulary: int, draft_vocabulary: int, queries: int, batch: ArrayLike) -> TableTime | None:
-        """Acceptance test of ``queries`` - 1 drafted tokens and the draw after them, from probabilities; vocabularies
-        that were not measured scale from the nearest ones with the target's."""
+        """Acceptance test of ``queries`` - 1 drafted tokens and the draw after them, from probabilities.
+
+        Vocabularies that were not measured scale from the nearest ones with the target's.
+        """
         wanted = vocabulary, draft_vocabulary
         like = Likeness(wanted, (), (0,), lambda key: _far(key[0], wanted[0]) + _far(key[1], wanted[1]))
         return self._near(files.REJECTION, like, queries, batch)

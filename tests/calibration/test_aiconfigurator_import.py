@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsim.calibration import package_tables, table_checks
-from rlsim.calibration.aiconfigurator import ImportReport, import_older, import_tables, list_systems
+from rlsim.calibration.aiconfigurator import ImportReport, import_tables, list_systems
 from rlsim.calibration.columns import lines_along
 from rlsim.errors import InputError
 from rlsim.tables import files
@@ -321,23 +321,3 @@ def test_smoothing_is_monotone_in_both_sizes_and_keeps_what_is_monotone(noise: l
 def test_smoothing_of_one_size_is_the_geometric_mean_of_what_it_joins() -> None:
     table = {"m": np.array([1, 2, 4, 8]), "key": np.zeros(4), "latency_s": np.array([1.0, 4.0, 2.0, 8.0])}
     np.testing.assert_allclose(table_checks.monotone(table, ("m",), ("key",)), [1.0, 8**0.5, 8**0.5, 8.0])
-
-
-def test_kernels_of_an_older_release_lie_beside_the_newer_ones(tmp_path: Path) -> None:
-    root = tmp_path / "aiconfigurator"
-    (tmp_path / "aiconfigurator-0.10.0.dist-info").mkdir()
-    rows = [gemm_row(m, n, 2048, dtype) for dtype in ("fp8", "fp8_block") for n in (1024, 4096) for m in GEMM_M]
-    put(root, "", "sglang", "gemm", rows, "0.9")
-    gpu = {"mem_bw": HBM, "bfloat16_tc_flops": PEAK, "fp8_tc_flops": FP8_PEAK, "sm_version": 90}
-    (root / "systems" / "toy.yaml").write_text(yaml.safe_dump({"gpu": gpu, "node": {"intra_node_bw": 4.5e11}}))
-    report = import_older("toy", "sglang/0.9", tmp_path / "out", root)
-    assert report.folder == tmp_path / "out" / "toy" / "sglang" / "0.9"
-    tables = OperatorTables(report.folder, files.read_metadata(report.folder))
-    assert tables.metadata["source"] == {**tables.metadata["source"], "package": "aiconfigurator", "version": "0.10.0"}
-    kept = tables.table(files.GEMM)
-    assert set(kept.rows) == {("fp8_block",)}
-    assert all(m & (m - 1) == 0 for m in kept.sizes[2].tolist())
-    for backend in ("sglang/0.8", "sglang/1.0", "vllm/0.9", "sglang"):
-        with pytest.raises(InputError, match="has no tables of toy with"):
-            import_older("toy", backend, tmp_path / "none", root)
-    assert not (tmp_path / "none").exists()

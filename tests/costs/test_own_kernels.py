@@ -1,4 +1,4 @@
-"""Kernels of an engine's own: experts within a node, sparse latent blocks, and those of a release of before."""
+"""Kernels of an engine's own: experts within a node and sparse latent blocks."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,12 @@ from typing import Any
 import builders
 import numpy as np
 import pytest
-from test_coefficients_tables import H100, MOE, QKV, RACK, ROWS, near, products
+from test_coefficients_tables import H100, MOE, ROWS, near, products
 
-from rlsim.costs.operators import device, work
+from rlsim.costs.operators import work
 from rlsim.costs.operators.latent import SparseBlock
 from rlsim.costs.operators.operators import Operators
 from rlsim.loading.models import load_card
-from rlsim.schema.engine import Engine
 from rlsim.tables import files
 from rlsim.tables.operators import ExpertShape, OperatorTables
 
@@ -56,42 +55,11 @@ def test_experts_are_the_engines_own_within_a_node(
     assert asked == [own]
 
 
-def test_an_older_release_takes_the_kernels_of_its_time(tmp_path: Path) -> None:
-    newer, other = builders.faked(tmp_path / "sglang", products(1e-5, "fp8_block")), tmp_path / "sglang" / "0.9"
-    newer.metadata["engine_version"] = "1.2"
-    builders.faked(other, products(3e-5, "fp8_block"))
-    (other / files.METADATA).write_text("engine_version: '0.9'\n")
-    faster = builders.faked(tmp_path / "vllm", products(5e-6, "fp8_block"))
-    own = device.Device(RACK, newer, RACK, None, (faster,))
-
-    def product_s(precision: str = "fp8_block", **keys: Any) -> tuple[Any, float]:
-        found = own.operators_of(Engine.model_validate({"name": "sglang", "tensor_parallel": 1, **keys}))
-        timed = found.gemm(ROWS, QKV, precision)
-        return near(timed.seconds[0]), timed.measured[0]
-
-    for version in ("0.8", "0.9", "1.1.post1"):
-        assert product_s(version=version) == (3e-5, 1.0)
-    for keys in ({}, {"version": "1.2"}, {"version": "1.3"}, {"version": "1.0", "fp8_products": "flashinfer"}):
-        assert product_s(**keys) == (5e-6, 0.0)
-    plain = product_s(precision="bf16", version="0.9")
-    assert plain == product_s(precision="bf16")
-
-
-def test_sparse_blocks_are_the_engines_own_and_those_of_an_older_release_grow_as_its_newer_ones(tmp_path: Path) -> None:
+def test_sparse_blocks_are_the_engines_own(tmp_path: Path) -> None:
     def sparse(folder: Path, base_s: float) -> OperatorTables:
-        keys = (7168, 1, "bf16", "bf16", 8)
-        rows = [(*keys[:4], 8, b, c, base_s + 1e-9 * b * c) for b in (1, 64) for c in (2, 1024)]
+        rows = [(7168, 1, "bf16", "bf16", 8, b, c, base_s + 1e-9 * b * c) for b in (1, 64) for c in (2, 1024)]
         return builders.faked(folder, (files.SPARSE_DECODE, rows))
 
     own, other = sparse(tmp_path / "own", 1e-4), sparse(tmp_path / "other", 5e-5)
-    older = sparse(tmp_path / "older", 3e-4)
-
-    def block_s(before: OperatorTables | None) -> tuple[Any, Any]:
-        operators = Operators(H100, own, siblings=(other,), older=before)
-        block = SparseBlock(operators, load_card("deepseek-v3.2"), 16, "bf16", "bf16")
-        batch = np.array([64.0])
-        return near(block.projections(batch).seconds[0]), block.attention(batch, np.array([1024.0])).seconds[0]
-
-    (base, attention), (before, alike) = block_s(None), block_s(older)
-    assert (base, before, alike) == (1e-4 + 1.28e-7, 3e-4 + 1.28e-7, attention)
-    assert attention == pytest.approx(64 * 1022e-9, rel=0.01)
+    block = SparseBlock(Operators(H100, own, siblings=(other,)), load_card("deepseek-v3.2"), 16, "bf16", "bf16")
+    assert block.projections(np.array([64.0])).seconds[0] == near(1e-4 + 1.28e-7)

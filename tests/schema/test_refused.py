@@ -62,7 +62,6 @@ QUICKSTART = {
     ("speculation.policy=by_batches",): "by_batch",
     ("speculation.variation={group_gain: 1}",): "needs method suffix",
     # engines, devices and models
-    ("engine.fp8_products=flashinfer",): "fp8_products is a switch of SGLang's and says nothing of vllm",
     ("engine.overlap_scheduling=false",): "overlap_scheduling is a switch of SGLang's and says nothing of vllm",
     ("engine.kv_precision=nvfp4",): "engine.kv_precision nvfp4 is not supported by h100_sxm",
     ("trainer.mtp_layers=1",): "trainer.mtp_layers .1. needs a native MTP head",

@@ -205,5 +205,5 @@ def _chosen_points_s(
 
 def _engine(inputs: EngineInputs) -> Drafting:
     device = inputs.device
-    layers = EngineLayers(inputs.model, inputs.engine, device.operators_of(inputs.engine), device.fabric, inputs.host)
+    layers = EngineLayers(inputs.model, inputs.engine, device.operators, device.fabric, inputs.host)
     return Drafting(layers, inputs.drafting, device.profile.eager_launch_s.value)

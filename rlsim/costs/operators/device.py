@@ -15,7 +15,6 @@ from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators, TableSource
 from rlsim.files.records import dataclass
 from rlsim.results.record import P90_DEVIATIONS
-from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.fingerprint import exchange_entry, tables_state
 from rlsim.tables.operators import MEASURED, OperatorTables, available
@@ -47,16 +46,7 @@ class Device:
     @cached_property
     def operators(self) -> Operators:
         """Seconds of single operations."""
-        return self._operators(None)
-
-    def operators_of(self, engine: Engine) -> Operators:
-        """The same in ``engine``, whose release may have run older kernels than the tables'."""
-        own = self.tables is not None and not self.stands_in and engine.fp8_products is None
-        older = self.tables.older(engine.version) if self.tables is not None and own else None
-        return self.operators if older is None else _older_operators(self, older)
-
-    def _operators(self, older: OperatorTables | None) -> Operators:
-        return Operators(self.profile, self.tables, self.reference, self.lent, self.siblings, self.stands_in, older)
+        return Operators(self.profile, self.tables, self.reference, self.lent, self.siblings, self.stands_in)
 
     @cached_property
     def fabric(self) -> Collectives:
@@ -97,11 +87,6 @@ def _device(profile: HardwareProfile, engine: str, rack_aligned: bool, state: in
         tables = OperatorTables.load(system, engine)
     lent = borrowed_tables(profile, reference, tables)
     return Device(profile, tables, reference, lent, siblings, stands_in, rack_aligned)
-
-
-@lru_cache(maxsize=16)
-def _older_operators(device: Device, older: OperatorTables) -> Operators:
-    return device._operators(older)
 
 
 def exchange_tables() -> TableSource | None:

@@ -81,8 +81,7 @@ class LatentBlock:
 
     def _told(self, timed: OperatorTime) -> OperatorTime:
         """Not measured where the variant is another engine's."""
-        own = self._variant[0] in (self.operators.tables, self.operators.older)
-        return timed if own else timed.unmeasured()
+        return timed if self._variant[0] is self.operators.tables else timed.unmeasured()
 
     def variants(self) -> list[Variant]:
         """Measured variants of this layout: as a module, else as a kernel, of each engine of the device."""
@@ -200,13 +199,12 @@ class SparseBlock(LatentBlock):
         return SparseShape(self.card.hidden_size, self.indexer, self.heads, self.precision, self.kv_precision)
 
     def variants(self) -> list[Variant]:
-        """The block of the engine, in an older release as it was; those of others where it was not measured.
+        """The block of the engine; those of others where it was not measured.
 
         Unlike dense ones these blocks are of each engine's making: one takes two to three times another's time.
         """
-        known = [tables for tables in (self.operators.older, self.operators.tables) if tables is not None]
-        own: list[Variant] = [(tables, True) for tables in known if self._holds(tables, True)]
-        return own[:1] or super().variants()
+        own = self.operators.tables
+        return [(own, True)] if own is not None and self._holds(own, True) else super().variants()
 
     def _holds(self, tables: OperatorTables, module: bool) -> bool:
         return module and super()._holds(tables, module)
@@ -235,10 +233,8 @@ class SparseBlock(LatentBlock):
     def _above_base(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
         """As of any latent block, up to the longest context that was measured at such a batch.
 
-        Beyond it the efficiency of the attention stays, not that of the whole block, whose products do not grow. Of an
-        older release the products alone were measured.
+        Beyond it the efficiency of the attention stays, not that of the whole block, whose products do not grow.
         """
-        tables = (self.operators.tables or tables) if tables is self.operators.older else tables
         reach = tables.sparse_reach_tokens(self._shape) if self._as_measured else 0
         if not reach:
             return None

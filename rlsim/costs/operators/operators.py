@@ -50,7 +50,6 @@ class Operators:
 
     siblings: tables of the same device and other engines. stands_in: ``tables`` are of another engine; nothing counts
     as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack. sources: both, in the order of asking.
-    older: tables of an older release of the engine, whose kernels count as they were.
     """
 
     def __init__(
@@ -61,9 +60,8 @@ class Operators:
         lent: TableSource | None = None,
         siblings: tuple[OperatorTables, ...] = (),
         stands_in: bool = False,
-        older: OperatorTables | None = None,
     ) -> None:
-        self.stands_in, self.older = stands_in, older
+        self.stands_in = stands_in
         self.profile, self.tables, self.reference = profile, tables, reference or profile
         self.siblings = siblings if tables is not None else ()
         self._measured_here = self.profile == self.reference
@@ -239,8 +237,6 @@ class Operators:
         """
         if precision == "bf16":
             return None if self.tables is None else look(self.tables)
-        if self.older is not None and (found := look(self.older)) is not None:
-            return found
         best: TableTime | None = None
         for found in self.on_this_device(look):
             if best is None:
