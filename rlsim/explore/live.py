@@ -64,6 +64,10 @@ class Moved(Record):
     baseline: Side | None
 
 
+class OffSliderError(InputError):
+    """A move to where no slider goes."""
+
+
 class Live:
     """A scenario and its sliders; :meth:`move` answers at once, :meth:`settle` exactly.
 
@@ -78,18 +82,21 @@ class Live:
         self.sliders = sliders_of(scenario)
 
     def changes(self, given: Mapping[str, float]) -> dict[str, Any]:
-        """Overrides of a move: the sliders that stand elsewhere than in the scenario. Raises InputError for keys that
-        have no slider and values outside of it."""
+        """Overrides of a move: the sliders that stand elsewhere than in the scenario. Raises OffSliderError for
+        keys that have no slider and values that it does not reach."""
         known = {slider.key: slider for slider in self.sliders}
         out: dict[str, Any] = {}
         for key, value in given.items():
             if key not in known:
-                raise InputError(f"'{shortened(key)}' has no slider; there are {', '.join(known)}")
+                raise OffSliderError(f"'{shortened(key)}' has no slider; there are {', '.join(known)}")
             slider = known[key]
             if not slider.values[0] <= value <= slider.values[-1]:
-                raise InputError(f"{key}: must lie between {slider.values[0]:g} and {slider.values[-1]:g}")
+                raise OffSliderError(f"{key}: must lie between {slider.values[0]:g} and {slider.values[-1]:g}")
+            whole = float(value).is_integer()
+            if not whole and all(one.is_integer() for one in slider.values) and key != MEAN_TOKENS:
+                raise OffSliderError(f"{key}: must be a whole number")
             if value != slider.values[slider.start]:
-                out[key] = int(value) if float(value).is_integer() and key not in (MEAN_TOKENS, ACCEPTANCE) else value
+                out[key] = int(value) if whole and key not in (MEAN_TOKENS, ACCEPTANCE) else value
         return out
 
     def move(self, given: Mapping[str, float]) -> Moved:

@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from rlsim.errors import InputError, RlsimError
-from rlsim.explore.live import Live
+from rlsim.errors import RlsimError
+from rlsim.explore.live import Live, OffSliderError
 from rlsim.report.format import NAMES
 
 LOOPBACK = "127.0.0.1"
@@ -92,10 +92,8 @@ class Explorer(ThreadingHTTPServer):
                 raise Refused(409, "a newer move came")
             try:
                 return (self.live.move if what == "move" else self.live.settle)(given).as_dict()
-            except InputError as error:
-                if "slider" in str(error) or "must lie between" in str(error):
-                    raise Refused(400, str(error)) from None
-                return {"error": str(error)}
+            except OffSliderError as error:
+                raise Refused(400, str(error)) from None
             except RlsimError as error:  # what cannot run is an answer
                 return {"error": str(error)}
 

@@ -40,7 +40,7 @@ static void compact(const Pool *pool, Replica *replica) {
 }
 
 void completion_push(const Pool *pool, Replica *replica, Completion entry) {
-    if (replica->heap_length == pool->heap_places)
+    if (replica->heap_length == PLACES * replica->room)
         compact(pool, replica);
     int32_t at = replica->heap_length++;
     while (at > 0 && completes_before(&entry, &replica->heap[(at - 1) / 2])) {

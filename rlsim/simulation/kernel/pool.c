@@ -226,26 +226,18 @@ static void ordered_new(Ordered *ordered, Block *memory, int32_t count, double k
 /* An idle replica in a block of its own: an event meets another replica than the one before, and with it few pages. */
 static void replica_new(const Pool *pool, Block *own, int32_t number) {
     Replica *replica = part(own, sizeof *replica);
-    Completion *heap = part(own, (size_t)pool->heap_places * sizeof *heap);
-    int32_t *running = part(own, (size_t)pool->running_places * sizeof *running);
-    Shared *residents = part(own, (size_t)(pool->residents_mask + 1) * sizeof *residents);
+    Replica idle = {.number = number, .waiting = EMPTY_LIST, .prefilling = EMPTY_LIST, .end_s = NOT_BEGUN,
+                    .kept = {.contexts = EMPTY_LIST}};
+    replica_take_room(&idle, own, pool->slots < FIRST_ROOM ? pool->slots : FIRST_ROOM);
     if (own->start)
-        *replica = (Replica){.number = number, .waiting = EMPTY_LIST, .prefilling = EMPTY_LIST,
-                             .running = {.samples = running}, .heap = heap, .end_s = NOT_BEGUN,
-                             .residents = {residents, pool->residents_mask}, .kept = {.contexts = EMPTY_LIST}};
+        *replica = idle;
 }
 
 /* Lay everything that grows with samples and replicas out in the pool's memory, or only count it where there is none
  * yet. */
-static void lay_out(Pool *pool, int64_t slots, int64_t max_pauses) {
+static void lay_out(Pool *pool, int64_t max_pauses) {
     Block *memory = &pool->memory;
     const size_t samples = (size_t)pool->samples.samples, replicas = (size_t)pool->num_replicas;
-    size_t places = 4;
-    while (places < 2 * (size_t)slots)
-        places *= 2;
-    pool->residents_mask = places - 1;
-    pool->heap_places = (int32_t)(2 * slots);
-    pool->running_places = (int32_t)(RUNNING_PLACES * slots);
     Block own = {NULL, 0, 0}; /* what each replica has, one behind the other */
     replica_new(pool, &own, 0);
     pool->replica_bytes = own.used;
@@ -262,6 +254,14 @@ static void lay_out(Pool *pool, int64_t slots, int64_t max_pauses) {
     pool->done = part(memory, (size_t)pool->samples.completions * sizeof *pool->done);
     pool->seen = part(memory, (size_t)pool->samples.groups * sizeof *pool->seen);
     pool->pauses = part(memory, (size_t)(max_pauses + 1) * sizeof *pool->pauses);
+    if (memory->start)
+        return;
+    own.used = 0; /* what one that runs all its slots takes in the end; no page of it exists before it is used */
+    for (int32_t room = FIRST_ROOM; room < pool->slots;) {
+        room = pool->slots < 2 * room ? pool->slots : 2 * room;
+        replica_take_room(&(Replica){0}, &own, room);
+    }
+    memory->used += replicas * own.used;
 }
 
 /* Idle replicas and samples that nobody has submitted; NULL without memory. What the arguments point to stays the
@@ -274,13 +274,13 @@ EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Sa
     *pool = (Pool){.timing = timing, .counters = counters, .samples = *samples, .sharing = sharing != 0,
                    .dispatch = (Dispatch)dispatch, .num_replicas = (int32_t)num_replicas, .shared = EMPTY_LIST,
                    .infeasible = NONE};
-    const int64_t slots = timing->max_sequences < samples->samples ? timing->max_sequences : samples->samples;
-    lay_out(pool, slots, max_pauses);
+    pool->slots = (int32_t)(timing->max_sequences < samples->samples ? timing->max_sequences : samples->samples);
+    lay_out(pool, max_pauses);
     if (!reserve(&pool->memory)) {
         free(pool);
         return NULL;
     }
-    lay_out(pool, slots, max_pauses);
+    lay_out(pool, max_pauses);
     for (int32_t number = 0; number < pool->num_replicas; number++) {
         Block own = {pool->replicas + (size_t)number * pool->replica_bytes, 0, pool->replica_bytes};
         replica_new(pool, &own, number);

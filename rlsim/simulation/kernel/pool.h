@@ -20,8 +20,11 @@
 #endif
 
 #define NOT_BEGUN (-1.0)
-/* Places for running samples over the slots of a replica: the more, the more seldom are they moved together. */
-#define RUNNING_PLACES 2
+/* Sequences that a replica has room for at first: most never run as many as they have slots. */
+#define FIRST_ROOM 32
+/* Places in a replica's arrays over the sequences that it has room for: the more, the more seldom are running ones moved
+ * together and evicted ones dropped from the heap. */
+#define PLACES 2
 
 /* EngineCounters of costs/interface.py. */
 typedef struct {
@@ -105,10 +108,12 @@ typedef struct {
 
 /* In the order of how often it is asked for, whole cache lines. heap_stale: entries of the heap whose sequences were
  * evicted. waiting, running, prefilling: in the order of submission, admission, admission. The first `prefilled` of those
- * in prefill finish it with the iteration in progress. end_s: end of the segment in progress, or NOT_BEGUN. */
+ * in prefill finish it with the iteration in progress. end_s: end of the segment in progress, or NOT_BEGUN. room: sequences
+ * that its arrays hold, running ones, heap and residents; it grows with what runs. */
 typedef struct {
     _Alignas(64) int32_t number;
     int32_t outstanding, prefilled, next_pause, heap_length, heap_stale, heap_keys;
+    int32_t room;
     List waiting, prefilling;
     Running running;
     double now_s, end_s, context_at_zero, tokens_per_iteration, held, peak_kv_tokens;
@@ -139,10 +144,9 @@ typedef struct {
     Links queue_links, kept_links;
     int64_t *kept_tokens;
     List shared;
-    int32_t num_replicas, heap_places, running_places, turn;
+    int32_t num_replicas, slots, turn;
     char *replicas;
     size_t replica_bytes;
-    uint64_t residents_mask;
     Pause *pauses;
     int32_t num_pauses;
     int32_t *done, num_done;
@@ -164,6 +168,7 @@ bool completion_is_valid(const Pool *pool, const Replica *replica, const Complet
 void completion_push(const Pool *pool, Replica *replica, Completion entry);
 Completion completion_pop(Replica *replica);
 
+void replica_take_room(Replica *replica, Block *memory, int32_t room);
 void running_append(Pool *pool, Replica *replica, int32_t sample);
 
 void replica_submit(Pool *pool, Replica *replica, double time_s, int32_t sample);

@@ -1,6 +1,8 @@
 /* What a replica holds and how it leaves; the rules of running_batch.py, function for function and sum for sum. */
 #include "running_batch.h"
 
+#include <string.h>
+
 /* Take a decoding sequence out of the sums; it holds only its prompt afterwards. */
 void leave_decoding(Replica *replica, Sequence *sequence) {
     sequence->heap_key = NONE;
@@ -22,12 +24,39 @@ static void stop(Pool *pool, Replica *replica, int32_t i) {
     }
 }
 
+/* Arrays for so many sequences, or only what they take where the memory is only counted. */
+void replica_take_room(Replica *replica, Block *memory, int32_t room) {
+    uint64_t places = 4;
+    while (places < PLACES * (uint64_t)room)
+        places *= 2;
+    replica->heap = part(memory, PLACES * (size_t)room * sizeof *replica->heap);
+    replica->running.samples = part(memory, PLACES * (size_t)room * sizeof *replica->running.samples);
+    replica->residents = (Residents){part(memory, places * sizeof *replica->residents.places), places - 1};
+    replica->room = room;
+}
+
+/* Twice the room, up to the slots. What is in the arrays moves on; their memory is not used again. */
+static void grow(Pool *pool, Replica *replica) {
+    const Replica before = *replica;
+    const int32_t slots = pool->slots;
+    replica_take_room(replica, &pool->memory, slots < 2 * before.room ? slots : 2 * before.room);
+    memcpy(replica->heap, before.heap, (size_t)before.heap_length * sizeof *before.heap);
+    memcpy(replica->running.samples, before.running.samples, (size_t)before.running.end * sizeof *before.running.samples);
+    for (uint64_t at = 0; at <= before.residents.mask; at++)
+        if (before.residents.places[at].count)
+            replica->residents.places[residents_find(&replica->residents, before.residents.places[at].key)] =
+                before.residents.places[at];
+}
+
 /* A sample is admitted; where no place is left behind the last one, all move together. */
 void running_append(Pool *pool, Replica *replica, int32_t sample) {
     Running *running = &replica->running;
-    if (running->end == pool->running_places) {
+    if (running->length == replica->room)
+        grow(pool, replica);
+    if (running->end == PLACES * replica->room) {
+        const int32_t end = running->end;
         running->end = 0;
-        for (int32_t k = 0; k < pool->running_places; k++)
+        for (int32_t k = 0; k < end; k++)
             if (running->samples[k] != NONE) {
                 pool->sequences[running->samples[k]].place = running->end;
                 running->samples[running->end++] = running->samples[k];
