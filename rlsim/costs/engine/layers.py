@@ -49,6 +49,10 @@ COPIES_ACCEPTED_STATE = ("sglang",)
 verify); vLLM reads it next time from where the verification left it."""
 STATE_KERNELS = 2
 """Kernels of a recurrent step: the convolution and the state."""
+OWN_EXPERTS = ("vllm", "sglang")
+"""Engines that choose the kernel of quantised experts by device and model, as their tables were collected. Recipes of
+TensorRT-LLM name one by layout (moe_config.backend; one for block FP8 on Blackwell that its tables lack), and those of
+MXFP4 the precision of activations: for these the fastest measured counts."""
 EXPERT_KERNELS = 4
 """Kernels that the measured experts consist of: permutation, two grouped products with the activation, sum."""
 
@@ -253,7 +257,9 @@ class EngineLayers:
         router = self._chained(self.operators.gemm(tokens, Matrix("router", moe.num_experts, card.hidden_size), "bf16"))
         ep, sizes = engine.expert_parallel, (card.expert_hidden_size, moe.expert_intermediate_size)
         shape = ExpertShape(precision, *sizes, moe.top_k, moe.num_experts, tensor_parallel=tp // ep, expert_parallel=ep)
-        routed = self.operators.experts(tokens, shape, moe.matrices, engine.expert_balance)
+        # Where experts spread over nodes, engines run the grouped products of libraries that all of them link.
+        own = engine.name in OWN_EXPERTS and precision != "mxfp4" and tp <= int(self.fabric.profile.gpus_per_node)
+        routed = self.operators.experts(tokens, shape, moe.matrices, engine.expert_balance, own)
         if moe.latent_size is not None:
             router = router + self._products(tokens, work.latent_expert_matrices(card), engine.dense_precision)
         shared = self._products(tokens, work.shared_expert_matrices(card, tp), engine.dense_precision)

@@ -198,6 +198,14 @@ class SparseBlock(LatentBlock):
     def _shape(self) -> SparseShape:
         return SparseShape(self.card.hidden_size, self.indexer, self.heads, self.precision, self.kv_precision)
 
+    def variants(self) -> list[Variant]:
+        """The block of the engine; those of others where it was not measured.
+
+        Unlike dense ones these blocks are of each engine's making: one takes two to three times another's time.
+        """
+        own = self.operators.tables
+        return [(own, True)] if own is not None and self._holds(own, True) else super().variants()
+
     def _holds(self, tables: OperatorTables, module: bool) -> bool:
         return module and super()._holds(tables, module)
 

@@ -320,21 +320,23 @@ class Operators:
             look = self.tables.at(files.MLA_PREFILL_KERNEL, ("bf16",), own.heads, prompt_tokens, batch)
         return self.timed(look, amount, "bf16", "prefill_attention")
 
-    def experts(self, tokens: FloatArray, shape: ExpertShape, matrices: int, balance: str) -> OperatorTime:
-        """Routed experts of one layer; matrices: of an expert.
+    def experts(
+        self, tokens: FloatArray, shape: ExpertShape, matrices: int, balance: str, own: bool = False
+    ) -> OperatorTime:
+        """Routed experts of one layer; own: by the engine's own kernels, where measured. matrices: of an expert.
 
         Where the table lacks the layout or precision, the ratio measured / roofline of the nearest measured one carries
         over to the wanted roofline; such times count as modelled. FP8 takes block-scaled rows as they are, as engines
         serve checkpoints that come in them.
         """
         precision, amount = shape.precision, work.grouped_experts(tokens, shape, matrices)
-        look = self._moe_lookup(tokens, shape, balance)
+        look = self._moe_lookup(tokens, shape, balance, own)
         if look is not None:
             return self.timed(look, amount, precision, "moe")
         # What a roofline misses (launches, tiles that are not full, routing skew) is much the same for layouts of like
         # work, so how far a neighbour is from its roofline says more of this one than the bare roofline does.
         for near in _nearest_layouts(shape):
-            look = self._moe_lookup(tokens, near, balance)
+            look = self._moe_lookup(tokens, near, balance, own)
             if look is not None:
                 same_rate = _rate(near.precision) == _rate(precision)
                 roof = self.roofline(amount, near.precision if same_rate else precision, "moe")
@@ -343,11 +345,12 @@ class Operators:
                 return modelled(np.maximum(roof.seconds * ratio, KERNEL_FLOOR_S), roof.bound)
         return self.roofline(amount, precision, "moe")
 
-    def _moe_lookup(self, tokens: FloatArray, shape: ExpertShape, balance: str) -> TableTime | None:
+    def _moe_lookup(self, tokens: FloatArray, shape: ExpertShape, balance: str, own: bool) -> TableTime | None:
         def look(tables: OperatorTables) -> TableTime | None:
             return tables.moe_s(shape, balance, tokens) or tables.moe_s(shape, "balanced", tokens)
 
-        return self._fastest(look, shape.precision)
+        mine = look(self.tables) if own and self.tables is not None else None
+        return self._fastest(look, shape.precision) if mine is None else mine
 
 
 def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: Matrix) -> TableTime | None:
