@@ -141,9 +141,8 @@ run = partial(programs.run, module="bench.loop")
 def test_the_loop_runs_where_there_is_no_rlsim(tmp_path: Path) -> None:
     shutil.copytree(Path(bench.__file__).parent, tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     options = ("--set", "model=loop-tiny", "--set", "prompts=1", "--set", "steps=1", "--set", "samples=2")
-    done = run(
-        tmp_path, programs.NOT_ON_THE_MEASURED_MACHINE, "--json", *options, "--journal", str(tmp_path / "journals")
-    )
+    done = run(tmp_path, programs.NOT_ON_THE_MEASURED_MACHINE, "--json", *options, "--journal",
+               str(tmp_path / "journals"))  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     answer = json.loads(done.stdout)
     assert answer["schema"] == "rlsim.loop/1"
@@ -156,9 +155,8 @@ def test_the_loop_runs_where_there_is_no_rlsim(tmp_path: Path) -> None:
 
 
 def test_the_smoke_run_covers_every_mechanism() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.loop", "--smoke", "--json"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "bench.loop", "--smoke", "--json"], capture_output=True, text=True,
+                          check=False)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(done.stdout)["rows"]
     assert [row["name"] for row in rows] == ["smoke sync", "smoke drafts", "smoke ngram", "smoke lag 1"]

@@ -52,21 +52,18 @@ def test_a_killed_run_continues_and_ends_with_the_same_cells(tmp_path: Path, tin
     kept = journal.read_bytes().count(b"\n")
     assert 10 <= kept < len(expected)
     assert not (out / run.MEASUREMENTS).exists()
-
     outcome = run.run(tiny, "cpu", out, progress=False)
     assert outcome.measured_now == len(expected) - kept
     assert keys(outcome.path) == expected
     assert len(outcome.whole.of()) == len(expected)
     assert all(record.seconds > 0 for record in outcome.whole.of())
-
     again = run.run(tiny, "cpu", out, progress=False)
     assert again.measured_now == 0
     assert keys(again.path) == expected
 
 
-FEW = CaseList(
-    "few", 1.0, 0.03, {}, [Case("launch_eager", {}, 1.0, 8.0), Case("rms_norm", {"rows": 2, "width": 8}, 1.0, 8.0)]
-)
+FEW = CaseList("few", 1.0, 0.03, {},
+               [Case("launch_eager", {}, 1.0, 8.0), Case("rms_norm", {"rows": 2, "width": 8}, 1.0, 8.0)])  # fmt: skip
 
 
 def test_a_time_that_is_not_finite_never_replaces_a_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

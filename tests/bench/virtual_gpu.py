@@ -180,9 +180,8 @@ class VirtualGpu(TorchDispatchMode):
         out = func(*args, **kwargs)
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        self._charge(
-            func, name, operands, results, kwargs.get("non_blocking") is True or (len(args) > 2 and args[2] is True)
-        )
+        self._charge(func, name, operands, results,
+                     kwargs.get("non_blocking") is True or (len(args) > 2 and args[2] is True))  # fmt: skip
         return out
 
     def _charge(self, func: Any, name: str, operands: list[Tensor], results: list[Tensor], non_blocking: bool) -> None:
@@ -270,12 +269,8 @@ def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
     from bench import isolated, launches, run, timing
 
     clock, fake, host_generator = Clock(), FakeTensorMode(), torch.Generator
-    gpu, properties = (
-        VirtualGpu(clock),
-        SimpleNamespace(
-            name="Virtual GPU", total_memory=MEMORY_BYTES, L2_cache_size=_CACHE_BYTES, multi_processor_count=132
-        ),
-    )
+    gpu, memory = VirtualGpu(clock), {"total_memory": MEMORY_BYTES, "L2_cache_size": _CACHE_BYTES}
+    properties = SimpleNamespace(name="Virtual GPU", multi_processor_count=132, **memory)
     cuda = {"is_available": lambda: True, "device_count": lambda: 1, "set_device": lambda device: None,
             "current_device": lambda: 0, "get_device_properties": lambda device: properties,
             "get_device_capability": lambda device: capability, "synchronize": lambda device=None: clock.wait(),

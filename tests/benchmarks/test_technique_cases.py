@@ -82,9 +82,8 @@ def test_healthy_and_unlisted_take_places_and_the_page_has_all_tables() -> None:
 
 # --- verl's six runs under one scenario -------------------------------------------------------------------------------
 def test_steps_and_speedups_are_within_10_percent_and_phases_within_27():
-    run = subprocess.run(
-        [sys.executable, SCRIPT.with_name("verl_runs.py"), "--json"], check=True, capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, SCRIPT.with_name("verl_runs.py"), "--json"], check=True, capture_output=True,
+                         text=True)  # fmt: skip
     found = json.loads(run.stdout)
     speedups = found.pop("speedups")
     assert set(found) == {f"{kind}_{gpus}" for kind in ("colocated", "async") for gpus in (32, 64, 128)}

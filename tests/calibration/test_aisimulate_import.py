@@ -108,10 +108,8 @@ def test_rows_come_back_in_seconds_blocks_with_and_without_an_indexer_told_apart
     assert tables.sparse_decode_s(SparseShape(4096, True, 8, "fp8_block", "fp8"), batch, context) is None
 
 
-@pytest.mark.parametrize(
-    ("system", "backend", "message"),
-    [("nowhere", "sglang", "no system 'nowhere'"), ("toy", "trtllm", "declares no version of 'trtllm'")],
-)
+@pytest.mark.parametrize(("system", "backend", "message"),
+    [("nowhere", "sglang", "no system 'nowhere'"), ("toy", "trtllm", "declares no version of 'trtllm'")])  # fmt: skip
 def test_what_is_lacking_is_one_line(package: Path, tmp_path: Path, system: str, backend: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
         import_tables(system, backend, tmp_path / "out", package)

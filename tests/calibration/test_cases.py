@@ -75,9 +75,8 @@ def test_declared_work_of_operators_and_of_what_stands_beside_assumptions() -> N
     copies = [case for case in wider_list("cuda", False).cases if case.op in ("weight_copy", HANDED_OVER)]
     assert {case.bytes / case.number("bytes") for case in copies if case.text("path") == "tensors"} == {2.0}
     assert {case.bytes / case.number("bytes") for case in copies if case.op == "weight_copy"} == {2.0, 6.0}
-    eager, replayed = (
-        trained_layer("layer_forward_backward", 64, "qwen3-8b", dims, mode) for mode in ("eager", "graph")
-    )
+    eager, replayed = (trained_layer("layer_forward_backward", 64, "qwen3-8b", dims, mode)
+                       for mode in ("eager", "graph"))  # fmt: skip
     assert (eager.flops, eager.bytes) == (replayed.flops, replayed.bytes) and eager.key != replayed.key
 
 

@@ -126,9 +126,8 @@ def test_other_vocabularies_scale_and_measured_replays_are_of_their_device_only(
     assert operators("h200_sxm", calibration).host_s("graph_replay") == HOST["graph_replay_s"]
     assert operators("h100_sxm", calibration).host_s("graph_replay") is None
     slower = builders.scaled(load_profile("h200_sxm"), "eager_launch_s", 3.0)
-    changed = Operators(
-        slower, None, load_profile("h200_sxm"), borrowed_tables(slower, load_profile("h200_sxm"), None, calibration)
-    )
+    changed = Operators(slower, None, load_profile("h200_sxm"),
+                        borrowed_tables(slower, load_profile("h200_sxm"), None, calibration))  # fmt: skip
     assert changed.host_s("graph_replay") is None, "what the user changes is no longer what was measured"
 
 

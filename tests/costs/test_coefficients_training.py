@@ -236,9 +236,8 @@ def test_tensor_parallel_layers_gather_and_scatter_twice_shared_experts_too_and_
     )
 
 
-@pytest.mark.parametrize(
-    ("precision", "rank", "wire", "gathers"), [("bf16", None, 2.0, 1.0), ("fp8", None, 1.0, 1.0), ("fp8", 16, 1.0, 0.0)]
-)
+@pytest.mark.parametrize(("precision", "rank", "wire", "gathers"),
+                         [("bf16", None, 2.0, 1.0), ("fp8", None, 1.0, 1.0), ("fp8", 16, 1.0, 0.0)])  # fmt: skip
 def test_gathers_have_the_precision_and_hide(precision: str, rank: int | None, wire: float, gathers: float) -> None:
     layout = {"tensor_parallel": 2, "precision": precision, "lora_rank": rank, "recompute": "none"}
     given, fabric, row = bare("qwen3-8b", trainer=layout), Collectives(BARE, None), 8192 * 4096

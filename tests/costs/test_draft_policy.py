@@ -51,9 +51,8 @@ def policy_of(
     kind: str, drawn: list[tuple[float, float, float]], threshold: int = 32, context: float = 600
 ) -> DraftPolicy:
     whole = sum(weight for weight, *_ in drawn)
-    kinds = tuple(
-        (weight / whole, tuple(np.cumprod(first * decay ** np.arange(K)).tolist())) for weight, first, decay in drawn
-    )
+    kinds = tuple((weight / whole, tuple(np.cumprod(first * decay ** np.arange(K)).tolist()))
+                  for weight, first, decay in drawn)  # fmt: skip
     mean = np.sum([[share * p for p in rates] for share, rates in kinds], axis=0)
     return DraftPolicy(kind, threshold, 600.0, lengths_of(mean), kinds)
 
@@ -149,9 +148,8 @@ def test_parts_of_the_phase_add_up(policy: str) -> None:
 
 
 def test_engines_capture_graphs_for_every_length_and_training_a_draft_takes_memory_and_bytes() -> None:
-    fixed, chosen = (
-        PriceInputs(scenario(f"speculation.policy={policy}")).engine_memory.parts for policy in ("fixed", "by_batch")
-    )
+    fixed, chosen = (PriceInputs(scenario(f"speculation.policy={policy}")).engine_memory.parts
+                     for policy in ("fixed", "by_batch"))  # fmt: skip
     assert fixed.graphs is not None and chosen.graphs == pytest.approx(fixed.graphs * (K + 1))
     inputs = PriceInputs(scenario("speculation.policy=by_batch")).engine
     assert {one.captured_tokens for one in engines()} == {engine_prices(drafting_fixed(inputs, K)).captured_tokens}

@@ -99,9 +99,8 @@ def test_a_window_as_long_as_the_context_changes_nothing(hardware: str, queries:
 def test_windowed_prompts_stay_close_to_a_measured_shape_and_were_not_measured() -> None:
     operators = builders.operators(_scenario(GPT).hardware)
     long = np.array([8192.0])
-    alone, all_windowed = (
-        operators.prefill_attention(card, 1, np.ones(1), long) for card in (_card(None), _card(128, 24))
-    )
+    alone, all_windowed = (operators.prefill_attention(card, 1, np.ones(1), long)
+                           for card in (_card(None), _card(128, 24)))  # fmt: skip
     assert alone.measured > 0
     assert all_windowed.measured == 0
     half = operators.prefill_attention(GPT, 1, np.ones(1), long)

@@ -56,9 +56,8 @@ def test_training_gpus_of_less_power_lengthen_training_alone_and_generation_runs
     assert two.phases.logprob_s.mean > 3 * one.phases.logprob_s.mean
     assert two.memory["training"].available_bytes == 96 * 2**30
     assert two.memory["generation"] == one.memory["generation"]
-    one, two = (
-        step(vary(split, {"hardware": kind, "training_hardware": "h100_sxm"})) for kind in ("h20_sxm", "b200_sxm")
-    )
+    one, two = (step(vary(split, {"hardware": kind, "training_hardware": "h100_sxm"}))
+                for kind in ("h20_sxm", "b200_sxm"))  # fmt: skip
     assert one.phases.train_s.mean == pytest.approx(two.phases.train_s.mean, rel=0.02)
     assert one.phases.generation_s.mean > 1.3 * two.phases.generation_s.mean
 

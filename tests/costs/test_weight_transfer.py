@@ -64,9 +64,8 @@ def test_a_stated_bandwidth_replaces_that_of_links_and_auto_chooses_by_pools() -
     assert job_of(_split(loop={"refit_method": "rdma"})).method == "rdma"
 
     def gathering(given: Scenario) -> float:
-        return sum(
-            part.seconds for part in _movement(given).transfer().parts if part.name == "gathering of full tensors"
-        )
+        return sum(part.seconds for part in _movement(given).transfer().parts
+                   if part.name == "gathering of full tensors")  # fmt: skip
 
     assert gathering(builders.scenario()) == 0
     assert gathering(builders.scenario(trainer={"tensor_parallel": 2})) > 0

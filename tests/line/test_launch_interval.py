@@ -61,9 +61,8 @@ def test_launches_widen_the_interval_and_the_answer_says_so(
         return float(np.log(interval.high / interval.low))
 
     launches = 2 * P90_DEVIATIONS * LAUNCH.spread * share
-    assert width("eager", "generation_s") == pytest.approx(
-        math.hypot(width("captured", "generation_s"), launches), rel=0.25
-    )
+    assert width("eager", "generation_s") == pytest.approx(math.hypot(width("captured", "generation_s"), launches),
+                                                           rel=0.25)  # fmt: skip
     assert width("eager", "refit_s") == pytest.approx(width("captured", "refit_s"))
     told = " ".join(warnings_of(eager))
     assert "(8 tokens, engine.max_captured_tokens) and launch eagerly" in told

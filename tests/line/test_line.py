@@ -62,10 +62,8 @@ def test_no_price_is_asked_and_nothing_is_drawn_while_time_passes(name: str, mon
     assert simulate(scenario, workload, priced).steps == expected.steps
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides"),
-    [*((name, ()) for name in SCENARIOS), ("quickstart", LONG_PROMPTS), ("quickstart", PREEMPTED)],
-)
+@pytest.mark.parametrize(("name", "overrides"),
+    [*((name, ()) for name in SCENARIOS), ("quickstart", LONG_PROMPTS), ("quickstart", PREEMPTED)])  # fmt: skip
 def test_parts_of_generation_are_counted_and_not_stretched_to_fit(name: str, overrides: tuple[str, ...]) -> None:
     """What the engine's counters say a replica did comes to at most the phase; the rest is told as imbalance."""
     run = simulate_variant(one(name, *overrides))

@@ -69,9 +69,8 @@ def test_relative_paths_count_from_the_file_that_names_them(small: Path, tmp_pat
     card = Path("scenarios/models/qwen3-8b.yaml").read_text().replace("num_layers: 36", "num_layers: 30")
     child(tmp_path / "parts", card, "card.yaml")
     child(tmp_path / "parts", "output_tokens\n7\n", "lengths.csv")
-    text = SMALL.replace("qwen3-8b", "card.yaml").replace(
-        "{kind: lognormal, mean_tokens: 400}", "{kind: trace, path: lengths.csv}"
-    )
+    text = SMALL.replace("qwen3-8b", "card.yaml").replace("{kind: lognormal, mean_tokens: 400}",
+                                                          "{kind: trace, path: lengths.csv}")  # fmt: skip
     child(tmp_path / "parts", text, "base.yaml")
     middle = child(tmp_path, "extends: parts/base.yaml\nengine: {tensor_parallel: 2}\n", "middle.yaml")
     found = load_scenario(child(tmp_path / "other", "extends: ../middle.yaml\nmodel: {num_layers: 28}\n"))

@@ -143,9 +143,8 @@ def test_stages_of_n_times_the_layers_take_n_times(model: str, speculation: dict
     for name, timed in one.attention.items():
         assert whole.attention[name].seconds[every] == pytest.approx(timed.seconds[1:] * pipeline, rel=1e-9), name
     chunk = 4096
-    alone_s, piped_s = (
-        prepare(each.table).prefill(0, count) for each, count in ((one, chunk), (whole, chunk * pipeline))
-    )
+    alone_s, piped_s = (prepare(each.table).prefill(0, count)
+                        for each, count in ((one, chunk), (whole, chunk * pipeline)))  # fmt: skip
     assert piped_s == pytest.approx(alone_s * pipeline, rel=1e-9)
     behind = [prepare(each.table).behind(9000) for each in (one, whole)]
     assert behind[0] == pytest.approx(behind[1], rel=1e-9) and behind[0] > 0

@@ -98,9 +98,8 @@ def test_a_changed_scenario_reads_back(framework: str, path: Path, tmp_path: Pat
     answer = export_scenario(wanted, framework, read_config(framework, path))
     told = " ".join(answer.left)
     (tmp_path / "patched.yaml").write_text(answer.config)
-    read = keys_of(
-        framework_of(framework), Reader(read_config(framework, tmp_path / "patched.yaml"), mean_sample(wanted))
-    )
+    read = keys_of(framework_of(framework),
+                   Reader(read_config(framework, tmp_path / "patched.yaml"), mean_sample(wanted)))  # fmt: skip
     rows = {row.target for row in framework_of(framework).rows}
     for key, value in changes.items():
         if (

@@ -133,9 +133,8 @@ def test_a_misspelt_key_never_hides_and_a_configuration_without_rl_says_so(tmp_p
     got = import_config("nemo-rl", written(tmp_path, text))
     (wrong,) = got.accounting.of("not_understood")
     assert (wrong.key, wrong.detail) == (
-        "loss_fn.force_on_policy_ratios",
-        "did you mean loss_fn.force_on_policy_ratio?",
-    )
+        "loss_fn.force_on_policy_ratios", "did you mean loss_fn.force_on_policy_ratio?",
+    )  # fmt: skip
     with pytest.raises(InputError, match="force_on_policy_ratios"):
         import_config("nemo-rl", tmp_path / "config.yaml", strict=True)
     text = "policy: {model_name: Qwen/Qwen3-8B}\nsft: {val_batches: 2}\n"
@@ -151,9 +150,8 @@ def test_a_real_parent_beside_the_recipe_takes_the_place_of_the_shipped_tree(tmp
     got = import_config("nemo-rl", recipe)
     assert got.scenario.workload.prompts_per_step == 4 and not got.accounting.notes
     assert {account.origin for account in got.accounting.keys} == {
-        str(recipe),
-        str(recipe.parent / "../grpo_math_1B.yaml"),
-    }
+        str(recipe), str(recipe.parent / "../grpo_math_1B.yaml"),
+    }  # fmt: skip
 
 
 def test_hydra_groups_beside_the_file_are_laid_into_their_packages(tmp_path: Path) -> None:

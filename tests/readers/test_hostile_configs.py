@@ -13,9 +13,8 @@ from rlsim.errors import InputError
 from rlsim.readers.frameworks.importing import import_config
 
 MODEL = "policy: {model_name: Qwen/Qwen3-8B}\n"
-BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
-)
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n"
+                                                            for n in range(1, 9))  # fmt: skip
 DOUBLING = "".join(f"a{n}: ${{a{n + 1}}}${{a{n + 1}}}\n" for n in range(40)) + "a40: x\npolicy: {model_name: '${a0}'}\n"
 LISTS = "".join(f"a{n}: ['${{a{n + 1}[0]}}${{a{n + 1}[0]}}']\n" for n in range(40))
 CHAIN = "".join(f"a{n}: ${{a{n + 1}}}\n" for n in range(5000)) + "a5000: x\npolicy: {model_name: '${a0}'}\n"
@@ -87,9 +86,8 @@ def test_large_lines_are_refused_and_links_do_not_lead_out(tmp_path: Path) -> No
     (tmp_path / "in" / "config.yaml").write_text("defaults: link.yaml\n" + MODEL)
     with pytest.raises(InputError, match="lies outside"):
         import_config("nemo-rl", tmp_path / "in" / "config.yaml")
-    got = import_config(
-        "nemo-rl", tmp_path / "in" / "config.yaml", root=tmp_path, overrides=["policy.train_global_batch_size=48"]
-    )
+    got = import_config("nemo-rl", tmp_path / "in" / "config.yaml", root=tmp_path,
+                        overrides=["policy.train_global_batch_size=48"])  # fmt: skip
     assert got.scenario.workload.prompts_per_step == 3
 
 

@@ -140,9 +140,8 @@ def mlperf_log(path: Path) -> Path:
 
 def test_a_log_of_mlperf_predicts_the_next_batch(tmp_path: Path) -> None:
     given = load_scenario("mlperf_grpo", ["simulation.replications=1"])
-    answer = answer_run(
-        read_log(mlperf_log(tmp_path / "seed_1.out")), given, Asked(what_ifs=["workload.prompts_per_step=32"])
-    )
+    answer = answer_run(read_log(mlperf_log(tmp_path / "seed_1.out")), given,
+                        Asked(what_ifs=["workload.prompts_per_step=32"]))  # fmt: skip
     assert (answer.steady.first, answer.steady.last, answer.steady.dropped) == (2, 17, 1)
     for line in answer.phases:
         assert line.before is not None and line.after is not None and not line.contradicts

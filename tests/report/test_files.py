@@ -128,9 +128,8 @@ def test_refit_nests_in_prepare_but_batches_of_two_steps_get_two_rows():
     ),
 )  # fmt: skip
 def test_lanes_keep_every_span_and_never_cross(drawn):
-    spans = [
-        Span(actor, phase, step, float(start), float(start + length)) for actor, phase, step, start, length in drawn
-    ]
+    spans = [Span(actor, phase, step, float(start), float(start + length))
+             for actor, phase, step, start, length in drawn]  # fmt: skip
     rows = lanes(spans)
     assert sorted(map(repr, spans)) == sorted(repr(span) for row in rows for span in row.spans)
     assert all(span.actor == row.actor for row in rows for span in row.spans)

@@ -129,9 +129,8 @@ def test_asynchronous_times_tell_exposed_from_busy_and_the_side_that_sets_the_pa
 
 def test_the_place_to_look_first_is_the_largest_part_and_statistics_are_told_once(projection):
     arm = projection.candidate
-    found = re.search(
-        r"Look here first: (.+?) \((?:[\d.,]+ m?s).*?\), led by (.+) \(", findings.look_here_first(projection)
-    )
+    found = re.search(r"Look here first: (.+?) \((?:[\d.,]+ m?s).*?\), led by (.+) \(",
+                      findings.look_here_first(projection))  # fmt: skip
     phase = max((p for p in arm.parts if p.name == found[2]), key=lambda part: part.seconds).phase
     if not projection.asynchronous:
         names = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
@@ -215,9 +214,8 @@ def test_seconds_have_three_digits_and_a_unit(value, text):
     assert fmt.seconds(value) == text
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "text"), [(3, 2, "1.50x"), (1, 0, "-"), (500, 2, "250x"), (1e6, 1, ">999x")]
-)
+@pytest.mark.parametrize(("before", "after", "text"),
+                         [(3, 2, "1.50x"), (1, 0, "-"), (500, 2, "250x"), (1e6, 1, ">999x")])  # fmt: skip
 def test_ratio(before, after, text):
     assert fmt.ratio(before, after) == text
 

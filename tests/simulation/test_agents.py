@@ -66,9 +66,8 @@ def test_more_trajectories_than_prefixes_fit_prefill_again_and_again():
     new, found = 64 * (PROMPT + (turns - 1) * (OBSERVATION + 1)), {}
     for most in (1, 8, 24, 64):
         table = cost_table(kv_capacity_tokens=3000.0, prefill_s=2e-3)
-        given = agent_rollout(
-            one, one.turns.response_tokens - 1, Fleet(1, "round_robin", table), some(max_trajectories=most)
-        )
+        given = agent_rollout(one, one.turns.response_tokens - 1, Fleet(1, "round_robin", table),
+                              some(max_trajectories=most))  # fmt: skip
         counters = given.result.counters
         assert counters.prefill_tokens + given.counters.reused_tokens >= contexts
         assert counters.preemptions or counters.prefill_tokens + given.counters.reused_tokens == contexts
@@ -118,9 +117,8 @@ def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away_and_a_turn_mus
     assert tokens[260.37] > 1.3 * tokens[1e6]
     one = trajectories(2, 6, environment_s=0.4)
     with pytest.raises(Infeasible, match="exceeds the KV cache"):
-        agent_rollout(
-            one, one.turns.response_tokens - 1, Fleet(1, "round_robin", cost_table(kv_capacity_tokens=100.0)), some()
-        )
+        agent_rollout(one, one.turns.response_tokens - 1, Fleet(1, "round_robin", cost_table(kv_capacity_tokens=100.0)),
+                      some())  # fmt: skip
 
 
 AGENT = "workload.agent={turns: {kind: constant, turns: 3}, environment_s: {kind: constant, seconds: 8}}"
@@ -198,7 +196,6 @@ def test_draws_follow_the_seed_and_no_key_moves_anothers_draw():
 ])  # fmt: skip
 def test_bad_keys_are_told_in_one_line(override, message):
     with pytest.raises(InputError, match=message) as error:
-        draw(
-            world_of(FixedCosts(), AGENT, "workload.agent.environment_trajectory_correlation=0.5", override).scenario, 0
-        )
+        draw(world_of(FixedCosts(), AGENT, "workload.agent.environment_trajectory_correlation=0.5", override).scenario,
+             0)  # fmt: skip
     assert "\n" not in str(error.value)

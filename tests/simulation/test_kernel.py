@@ -46,9 +46,8 @@ def test_rollouts_are_those_of_the_reference(both, data, dispatch, replicas, pre
 @pytest.mark.parametrize("chunked", [True, False])
 def test_many_evictions_are_those_of_the_reference(both, dispatch, chunked):
     """A heap full of entries of evicted sequences is cleared in between."""
-    table = cost_table(
-        max_running_sequences=24, max_batched_tokens=64, kv_capacity_tokens=900.371717, chunked_prefill=chunked
-    )
+    table = cost_table(max_running_sequences=24, max_batched_tokens=64, kv_capacity_tokens=900.371717,
+                       chunked_prefill=chunked)  # fmt: skip
     rng = np.random.default_rng(7)
     responses = rng.integers(1, 400, 300).tolist()
     batch = make_batch(rng.integers(1, 60, 300).tolist(), responses, group_size=5)

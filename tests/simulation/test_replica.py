@@ -58,10 +58,9 @@ def test_agrees_with_the_token_by_token_reference(data: st.DataObject) -> None:
     moments = st.sampled_from([0.0, 0.0, 0.0, 0.013, 0.1, 0.1, 0.31])
     arrivals = sorted(data.draw(st.lists(moments, min_size=len(samples), max_size=len(samples))))
     interrupts = data.draw(
-        st.lists(
-            st.tuples(st.floats(0.001, 0.6), st.floats(0, 0.1), st.booleans()), max_size=3, unique_by=lambda i: i[0]
-        )
-    )
+        st.lists(st.tuples(st.floats(0.001, 0.6), st.floats(0, 0.1), st.booleans()), max_size=3,
+                 unique_by=lambda i: i[0]),
+    )  # fmt: skip
     fast, finish, slow = run_both(table, samples, arrivals, interrupts, data.draw(st.booleans()))
     assert finish == pytest.approx(slow.finish, rel=1e-5)
     assert fast.counters.preemptions == slow.preemptions

@@ -115,9 +115,8 @@ def test_more_samples_leave_the_first_ones_of_a_prompt_as_they_are() -> None:
     assert b.trained.sum() == 64 * 32
 
 
-@pytest.mark.parametrize(
-    ("prompts", "put_off", "rounds"), [(64, 0, 1), (64, 16, 5), (64, 64, 2), (10, 20, 3), (64, 20, 21), (100, 1, 101)]
-)
+@pytest.mark.parametrize(("prompts", "put_off", "rounds"),
+                         [(64, 0, 1), (64, 16, 5), (64, 64, 2), (10, 20, 3), (64, 20, 21), (100, 1, 101)])  # fmt: skip
 def test_a_cycle_returns_to_an_empty_queue(prompts: int, put_off: int, rounds: int) -> None:
     assert rounds_per_cycle(prompts, put_off) == rounds
 

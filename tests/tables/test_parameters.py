@@ -160,18 +160,16 @@ def test_overheads_come_from_the_fit_where_nothing_is_stated():
     quickstart = load_scenario("quickstart")
     found = overheads_of(quickstart, sets(fitted))
     version = quickstart.engine_version
-    added_s, framework_sequence_s = fitted.host(
-        fitted.release("vllm", version), 1, 1, True, quickstart.hardware.host_cpu
-    )
+    added_s, framework_sequence_s = fitted.host(fitted.release("vllm", version), 1, 1, True,
+                                                quickstart.hardware.host_cpu)  # fmt: skip
     served_s = ENGINES.family("vllm").iteration_s
     assert found.engine.iteration_s == pytest.approx(served_s + added_s)
     assert found.engine.sequence_s == pytest.approx(framework_sequence_s)
     assert (found.engine.overlap_s, found.engine.network_hop_s) == (1e-6, 2e-5)
     assert (found.training.dense_speed, found.training.moe_speed) == (0.5, 0.4)
     assert found.source == "round"
-    fsdp = overheads_of(
-        load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]), sets(fitted)
-    )
+    fsdp = overheads_of(load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]),
+                        sets(fitted))  # fmt: skip
     assert (fsdp.training.dense_speed, fsdp.training.moe_speed) == (0.5, 0.4)
     update = fsdp.training.of_update
     assert (update.dense_speed, update.moe_speed) == pytest.approx((0.4, 0.32))

@@ -56,10 +56,9 @@ def test_lengths_are_solved_for_every_form_and_ngram_is_a_mixture() -> None:
     )
     assert mixture.mean == pytest.approx(2.96)
     by_position = acceptance_of(
-        speculation(
-            method="ngram", draft_length=5, match_probability=match, position_acceptance=[0.81, 0.74, 0.70, 0.68, 0.66]
-        )
-    )
+        speculation(method="ngram", draft_length=5, match_probability=match,
+                    position_acceptance=[0.81, 0.74, 0.70, 0.68, 0.66]),
+    )  # fmt: skip
     assert by_position.mean == pytest.approx(2.96, abs=0.01)
     assert mixture.variance > acceptance_of(speculation(draft_length=5, acceptance_length=2.96)).variance
     with pytest.raises(InputError, match=r"match_probability 0\.2 .* at most 1\.6"):

@@ -101,9 +101,8 @@ def test_training_entropy_drift_and_sampling_move_the_length() -> None:
     greedy = acceptance_at(eagle(sampling=Sampling(draft="greedy")), 0).mean
     assert greedy < 2.6 < cold
     # At temperature 0 both ways of drafting accept the same.
-    both = [
-        acceptance_at(eagle(sampling=Sampling(temperature=0.0, draft=d)), 0).mean for d in ("greedy", "probabilistic")
-    ]
+    both = [acceptance_at(eagle(sampling=Sampling(temperature=0.0, draft=d)), 0).mean
+            for d in ("greedy", "probabilistic")]  # fmt: skip
     assert both[0] == pytest.approx(both[1])
     # EAGLE-3, table 1: Llama-3.1-8B 6.23 at T=0, 4.92 at T=1; the mean of four models stands for all.
     deep = Speculation(method="eagle3", draft_length=12, acceptance_length=6.23)
