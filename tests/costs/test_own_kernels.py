@@ -51,7 +51,7 @@ def test_experts_are_the_engines_own_within_a_node(
         return self.roofline(work.gemm(ROWS, 1, 1, 1.0), "bf16")
 
     monkeypatch.setattr(Operators, "experts", experts)
-    builders.layers(given).components(ROWS, graph=True)
+    builders.layers(given).components(ROWS)
     assert asked == [own]
 
 

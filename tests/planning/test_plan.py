@@ -273,7 +273,7 @@ def test_a_plan_has_one_number_everywhere(uneven: Scenario, free: Plan, tmp_path
     assert again.as_dict() == free.as_dict() == told
     assert again.best == replace(free.best, trainers=0)
     text, step_s = render_plan(free), free.best.step_s
-    assert all(one in text for one in (f"takes {step_s:.3g} s", f"step {step_s:.1f} s [", f" {step_s:.1f} ["))
+    assert all(one in text for one in (f"takes {step_s:#.3g} s", f"step {step_s:.1f} s [", f" {step_s:.1f} ["))
     assert " USD at 3.00 per GPU and hour" in text
 
 

@@ -333,8 +333,7 @@ class Operators:
         look = self._moe_lookup(tokens, shape, balance, own)
         if look is not None:
             return self.timed(look, amount, precision, "moe")
-        # What a roofline misses (launches, tiles that are not full, routing skew) is much the same for layouts of like
-        # work, so how far a neighbour is from its roofline says more of this one than the bare roofline does.
+        # What a roofline misses (launches, partly filled tiles, routing skew) is much the same for layouts of like work.
         for near in _nearest_layouts(shape):
             look = self._moe_lookup(tokens, near, balance, own)
             if look is not None:
