@@ -333,7 +333,7 @@ class Operators:
         look = self._moe_lookup(tokens, shape, balance, own)
         if look is not None:
             return self.timed(look, amount, precision, "moe")
-        # What a roofline misses (launches, partly filled tiles, routing skew) is much the same for layouts of like work.
+        # What a roofline misses (launches, part-filled tiles, routing skew) is much the same for layouts of like work.
         for near in _nearest_layouts(shape):
             look = self._moe_lookup(tokens, near, balance, own)
             if look is not None:
