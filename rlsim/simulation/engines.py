@@ -36,13 +36,14 @@ NOBODY: Awaited = (sys.maxsize, 0, 0)
 class Groups:
     """What groups may do, which whoever runs them changes, and what they have done. Times in seconds.
 
-    released: groups that may have started, as long as fewer than max_in_flight are started and not done, and fewer than
-    max_done are done; ``unit`` of them start together, counted from 0. reward_s: from the last token of a group until
-    it is done. paused: the engines do not count as busy. Numbers of groups: started, in_flight (started and not done),
-    running (with tokens to generate), num_ended (with their last tokens), num_done; num_starts: how often some started.
-    busy_s: while any ran, up to when none did; since busy_since_s some do.
+    group_size: samples of each. released: groups that may have started, as long as fewer than max_in_flight are started
+    and not done, and fewer than max_done are done; ``unit`` of them start together, counted from 0. reward_s: from the
+    last token of a group until it is done. paused: the engines do not count as busy. Numbers of groups: started,
+    in_flight (started and not done), running (with tokens to generate), num_ended (with their last tokens), num_done;
+    num_starts: how often some started. busy_s: while any ran, up to when none did; since busy_since_s some do.
     """
 
+    group_size: int
     released: int
     max_in_flight: int
     max_done: int = sys.maxsize
@@ -68,8 +69,8 @@ class Engines:
     together, and when.
     """
 
-    def __init__(self, groups: Groups, samples: int, size: int) -> None:
-        every = samples // size
+    def __init__(self, groups: Groups, samples: int) -> None:
+        every = samples // groups.group_size
         self.groups, self.finish_s = groups, np.zeros(samples)
         self.unfinished, self.ended, self.starts = (np.zeros(every, dtype=np.int64) for _ in range(3))
         self.ended_s, self.starts_s = np.zeros(every), np.zeros(every)
@@ -113,11 +114,11 @@ def trajectories_of(scenario: Scenario, workload: DrawnWorkload, prompts: int) -
 class PythonEngines(Engines):
     """The :class:`Engines` in Python: the oracle of the kernel's, and what runs where that is not there.
 
-    size: samples of a group. prompts: of a step.
+    prompts: of a step.
     """
 
     def __init__(
-        self, scenario: Scenario, workload: DrawnWorkload, prices: Prices, groups: Groups, size: int, prompts: int
+        self, scenario: Scenario, workload: DrawnWorkload, prices: Prices, groups: Groups, prompts: int
     ) -> None:
         engine, agent = scenario.engine, scenario.workload.agent
         self._engines = GenerationPool(fleet_of(scenario, prices))
@@ -126,9 +127,9 @@ class PythonEngines(Engines):
         if agent is not None and self._trajectories is not None:
             self._trajectories.check_fit(prepare(prices.iteration))
             self._pool = AgentPool(self._engines, agent, self._trajectories, engine.prefix_caching)
-        self._workload, self._size, self._prompts = workload, size, prompts
+        self._workload, self._size, self._prompts = workload, groups.group_size, prompts
         self._batch_samples = workload.steps[0].rollouts[0].batch.samples
-        super().__init__(groups, len(workload.steps) * self._batch_samples, size)
+        super().__init__(groups, len(workload.steps) * self._batch_samples)
         self._requests: tuple[int, list[Request]] = (-1, [])
 
     def start(self, time_s: float) -> None:

@@ -74,9 +74,10 @@ class Generation:
     def __init__(self, clock: Clock, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
         self.clock, self._trace = clock, trace
         self.intake = intake = Intake(scenario, workload)
-        groups = Groups(0, intake.max_in_flight, unit=intake.batch if intake.rules.unit == "batch" else 1)
+        together = intake.batch if intake.rules.unit == "batch" else 1
+        groups = Groups(intake.size, 0, intake.max_in_flight, unit=together)
         groups.reward_s = scenario.workload.environment_s
-        self.engines = engines_of(scenario, workload, prices, groups, intake.size, detailed=trace.detailed)
+        self.engines = engines_of(scenario, workload, prices, groups, trace.detailed)
         self._blocked = False
         self._started = self._looked_at = self._taken = self._wanted = 0
         self._open = np.full(intake.steps, intake.batch)

@@ -111,8 +111,8 @@ class _Race:
         workload, self._group = scenario.workload, batch.group
         prompts = int(batch.group[-1]) + 1
         # Every sample is a group of its own to the engines, so that each tells of its end.
-        work, every = DrawnWorkload((drawn,), 1), Groups(released=batch.samples, max_in_flight=batch.samples)
-        self._engines = engines_of(scenario, work, prices, every, size=1)
+        work, every = DrawnWorkload((drawn,), 1), Groups(1, released=batch.samples, max_in_flight=batch.samples)
+        self._engines = engines_of(scenario, work, prices, every)
         self._left = [workload.generations_per_prompt] * prompts
         self._running, self._end_s = np.ones(batch.samples, dtype=np.bool_), np.full(batch.samples, math.inf)
         self.finish_s = np.full(batch.samples, math.inf)

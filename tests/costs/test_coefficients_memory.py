@@ -12,7 +12,6 @@ from rlsim.costs.trainer.layout import (
     TrainedBatch,
     bins_by_step,
     dealt_bins,
-    packed,
     padded_samples,
     train_layout,
     weight_tensors,
@@ -111,4 +110,4 @@ def test_packing_rounds_bins_up_and_pads_and_parts_of_equal_names_add_up() -> No
 @pytest.mark.parametrize(("context_parallel", "padded"), [(1, 6.0), (2, 8.0), (4, 16.0)])
 def test_sequences_are_padded_to_tensor_and_twice_context_parallel(context_parallel: int, padded: float) -> None:
     trainer = bare(trainer={"tensor_parallel": 2, "context_parallel": context_parallel}).trainer
-    assert packed(trainer, "bins", 1, TrainedBatch.of(np.array([5.0]), 1), 64, 1).tokens == padded
+    assert TrainedBatch.of(np.array([5.0]), 1).packed(trainer, "bins", 1, 64, 1).tokens == padded

@@ -185,6 +185,17 @@ class TrainedBatch:
         """The batch with the digest of its lengths."""
         return cls(total_tokens, generated_samples, digest_of(total_tokens))
 
+    def packed(self, trainer: Trainer, balance: RankBalance, ranks: int, capacity: int, steps: int) -> MicroBatches:
+        """Micro-batches of ``steps`` optimizer steps; capacity: tokens of a packed one."""
+        cp = trainer.context_parallel
+        multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
+        if not trainer.sequence_packing:
+            lengths = padded(self.total_tokens, multiple)
+            return padded_samples(lengths, ranks, steps, trainer.micro_batch_samples)
+        if balance == "bins":
+            return dealt_bins(_bins(self, capacity, steps, multiple), ranks)
+        return _dealt(self, (ranks, cp), steps, multiple, capacity, balance)
+
 
 @dataclass(frozen=True)
 class MicroBatches:
@@ -350,20 +361,6 @@ def _averages(count: int, tokens: float, squared: float, steps: int, mean_tokens
 def padded(lengths: FloatArray, multiple: int) -> FloatArray:
     """Lengths as they are computed: multiples of ``multiple`` (tensor and context parallelism)."""
     return np.asarray(np.ceil(lengths / multiple) * multiple, dtype=np.float64)
-
-
-def packed(
-    trainer: Trainer, balance: RankBalance, ranks: int, batch: TrainedBatch, capacity: int, steps: int
-) -> MicroBatches:
-    """Micro-batches of ``steps`` optimizer steps; capacity: tokens of a packed one."""
-    cp = trainer.context_parallel
-    multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
-    if not trainer.sequence_packing:
-        lengths = padded(batch.total_tokens, multiple)
-        return padded_samples(lengths, ranks, steps, trainer.micro_batch_samples)
-    if balance == "bins":
-        return dealt_bins(_bins(batch, capacity, steps, multiple), ranks)
-    return _dealt(batch, (ranks, cp), steps, multiple, capacity, balance)
 
 
 @lru_cache(maxsize=PACKED_KEPT)

@@ -19,7 +19,7 @@ from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency, of_mean_rank, times
-from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, packed, train_layout
+from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.files.records import dataclass
@@ -319,7 +319,7 @@ def _batches(inputs: TrainerInputs, batch: TrainedBatch, update: bool) -> MicroB
     else:
         capacity = trainer.logprob_micro_batch_tokens or capacity
     balance, ranks = inputs.overheads.features.rank_balance, inputs.costs.layout.data_parallel
-    return packed(trainer, balance, ranks, batch, capacity, steps)
+    return batch.packed(trainer, balance, ranks, capacity, steps)
 
 
 def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:

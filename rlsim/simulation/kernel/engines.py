@@ -32,7 +32,7 @@ race are cancelled besides, each at most once."""
 
 
 class KernelEngines(Engines):
-    """:class:`~rlsim.simulation.engines.Engines` in C. size: samples of a group. prompts: of a step."""
+    """:class:`~rlsim.simulation.engines.Engines` in C. prompts: of a step."""
 
     def __init__(
         self,
@@ -41,14 +41,13 @@ class KernelEngines(Engines):
         workload: DrawnWorkload,
         prices: Prices,
         groups: Groups,
-        size: int,
         prompts: int,
         detailed: bool,
     ) -> None:
         engine, agent, timing = scenario.engine, scenario.workload.agent, prepare(prices.iteration)
         trajectories = trajectories_of(scenario, workload, prompts)
         columns = _columns(workload, prompts) if trajectories is None else first_turns(trajectories)
-        self._pauses_left = PAUSES_PER_STEP * len(workload.steps) + columns[0].size // size
+        self._pauses_left = PAUSES_PER_STEP * len(workload.steps) + columns[0].size // groups.group_size
         self._kernel, self._counters = kernel, EngineCounters(timing.max_sequences)
         self._pool = KernelPool(
             kernel,
@@ -62,10 +61,10 @@ class KernelEngines(Engines):
         if trajectories is not None and agent is not None:
             trajectories.check_fit(timing)
             self._agents = KernelAgents(kernel, self._pool, agent, trajectories, engine.prefix_caching, detailed)
-        super().__init__(groups, columns[0].size, size)
+        super().__init__(groups, columns[0].size)
         counted = (self.unfinished, self.ended, self.starts, self.ended_s, self.starts_s, self.finish_s)
         agents_handle = None if self._agents is None else self._agents.handle
-        struct = GroupsStruct(self._pool.handle, agents_handle, size, **vars(groups))
+        struct = GroupsStruct(self._pool.handle, agents_handle, **vars(groups))
         for name, array in zip(GROUP_ARRAYS, counted, strict=True):
             setattr(struct, name, address(array))
         self.groups: Any = struct  # what the kernel counts, by the same names
@@ -134,13 +133,13 @@ class KernelEngines(Engines):
 
 
 def engines_of(
-    scenario: Scenario, workload: DrawnWorkload, prices: Prices, groups: Groups, size: int, detailed: bool = False
+    scenario: Scenario, workload: DrawnWorkload, prices: Prices, groups: Groups, detailed: bool = False
 ) -> PythonEngines | KernelEngines:
     """The kernel's engines, or those in Python where it is not there; see :class:`KernelEngines`."""
     kernel, prompts = library(), groups_per_step(scenario)
     if kernel is None:
-        return PythonEngines(scenario, workload, prices, groups, size, prompts)
-    return KernelEngines(kernel, scenario, workload, prices, groups, size, prompts, detailed)
+        return PythonEngines(scenario, workload, prices, groups, prompts)
+    return KernelEngines(kernel, scenario, workload, prices, groups, prompts, detailed)
 
 
 def _columns(workload: DrawnWorkload, prompts: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
