@@ -81,6 +81,15 @@ def test_export_after_import_changes_no_key_with_or_without_a_base(framework: st
                     f"{scenario.model.name}"}  # fmt: skip
 
 
+def test_rows_that_undo_each_other_end_in_what_has_no_counterpart() -> None:
+    path = next(path for _, path in CORPUS if path.stem == "nemo_rl_dapo")
+    wanted = vary(import_config("nemo-rl", path, asked=ASKED).scenario,
+                  {"trainer.tensor_parallel": 1, "trainer.pipeline_parallel": 2})  # fmt: skip
+    answer = export_scenario(wanted, "nemo-rl", read_config("nemo-rl", path))
+    assert [text.partition(" ")[0] for text in answer.left] == ["trainer.pipeline_parallel=2"]
+    assert "policy.dtensor_cfg.tensor_parallel_size=1" in answer.overrides and "enabled" not in str(answer.overrides)
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
 @given(data=st.data())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +19,9 @@ from rlsim.readers.frameworks.rows import Row
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked, without
 from rlsim.schema.scenario import Scenario
 
-MAX_PASSES = 8
-"""Rounds of writing until every row reads what the scenario says; modes that open further keys take a second one."""
+MAX_WRITES = 3
+"""How often a row is written until all read what the scenario says: modes that open further keys take a second time,
+and two rows that undo each other would go on for ever; what is undone then has no counterpart."""
 UNSET = ("cluster.generation_gpus", "trainer.lora_rank")
 """Scenario keys of which null says something; of others it leaves the configuration as it is."""
 AUTOMATIC = ("cuda_ipc", "nccl_broadcast")
@@ -126,22 +128,22 @@ def _settle(
 
     stated: keys that the scenario itself holds. What it leaves to its style is not missed where no key says it.
     """
-    values, reader = tree.values, Reader(tree, mean)
-    for _ in range(MAX_PASSES):
+    values, reader, changed = tree.values, Reader(tree, mean), True
+    times = Counter[str]()
+    while changed:
         left, changed = [], False
         for row in framework.rows:
             have, want = _have(row, reader), wanted[row.target]
             if _alike(row.target, have, want) or (want is None and row.target not in UNSET):
                 continue
-            changes = _written(row, want, reader)
+            changes = _written(row, want, reader) if times[row.target] < MAX_WRITES else {}
             written = merged(values, nested(changes)) if changes else values
             after = Reader(ConfigTree(tree.where, written), mean)
             if changes and _alike(row.target, _have(row, after), want):
                 values, reader, changed = written, after, True
+                times[row.target] += 1
             elif row.target in stated or row.read(reader) is not None:
                 left.append(f"{row.target}={_word(want)} has no counterpart; the configuration says {_word(have)}")
-        if not changed:
-            break
     return values, left
 
 
