@@ -23,7 +23,7 @@ def simulate(
     """
     trace = Trace(detailed, tokens)
     loop = run_synchronous
-    if scenario.loop.mode == "async":  # SimPy, which that loop alone needs, takes a tenth of a cold start
+    if scenario.loop.mode == "async":  # modules that it alone needs
         from rlsim.simulation.asynchronous import run_asynchronous as loop
     with _cycles_left_alone():
         loop(scenario, workload, prices, trace)
