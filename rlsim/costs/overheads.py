@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -101,6 +102,7 @@ class TrainingOverheads:
 
     dense_speed, moe_speed: of the stack's kernels in layers without and with experts over those of tuned pretraining.
     wide_efficiency, wide_grouped_efficiency: of what stays in BF16 beside products of four bits.
+    attention_flops_per_s: at most.
     grouped_efficiency, permute_passes, quantise_bytes, logits_bytes, attention_speed: with what features of the stack
     and the precision change. moe_host_layer_s, expert_host_s: with graphs, overlap, static shapes and the processor of
     the host. launch_factor: host time of a launch over an x86 host's. update_speed: speed in the passes of an update
@@ -128,6 +130,7 @@ class TrainingOverheads:
     features: StackFeatures
     update_speed: float = 1.0
     factor: float = 1.0
+    attention_flops_per_s: float = math.inf
 
     @cached_property
     def of_update(self) -> TrainingOverheads:
@@ -269,13 +272,13 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
         wide_efficiency=wide,
         wide_grouped_efficiency=grouped,
         elementwise_passes=terms.elementwise_passes,
-        permute_passes=terms.permute_passes
-        * (terms.hybridep_permute if features.moe_dispatcher == "hybridep" else 1.0),
+        permute_passes=terms.permute_passes * (1.0 if features.moe_dispatcher == "alltoall" else terms.flex_permute),
         quantise_bytes=terms.quantise_bytes * (terms.nvfp4_quantise if four_bits else 1.0),
         logits_bytes=terms.logits_bytes if features.fused_cross_entropy else terms.unfused_logits_bytes,
         overlap_cost=terms.overlap_cost,
         exchange_factor=terms.exchange_factor,
         attention_speed=terms.fp8_attention_gain if features.fp8_attention else 1.0,
+        attention_flops_per_s=terms.flash_attention_2_flops_per_s if features.flash_attention_2 else math.inf,
         context_attention=terms.context_attention,
         moe_host_layer_s=_stated(trainer.moe_host_layer_s, stack.moe_host_layer_s * layer_s),
         expert_host_s=stack.host_factor * expert_s if trainer.moe_host_layer_s is None else 0.0,

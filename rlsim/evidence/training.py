@@ -52,6 +52,8 @@ _UNKNOWN = ("", "unknown")
 RECOMPUTED = (("selective", "selective"), ("full", "full"), ("recompute", "full"), ("offload", "full"))
 """Which activations a row recomputes, by how it begins; lists of single modules, small shares, count as none."""
 _RECIPES = lists_beside(__file__, "recipes.yaml")
+ATTENTION = {"flash_attention_2": True, "flash_attention_3": False}
+"""Whether attention runs by FlashAttention-2, by what notes say."""
 REMARK = (
     "recomputation that a row does not state is taken as none; graphs, dispatcher, overlap and heads for multi-token "
     "prediction are those of the recipe (rlsim/evidence/recipes.yaml), else of the stack"
@@ -209,18 +211,19 @@ def _trainer(cells: Row, kind: str) -> dict[str, object]:
     """The section ``trainer`` of a row's scenario."""
     name = cells.get("framework", "").lower()
     sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in name or "torchtitan" in name
-    rank, recompute = _LORA_RANK.search(kind), cells.get("recompute", "").strip().lower()
+    rank, told = _LORA_RANK.search(kind), cells.get("recompute", "").strip().lower()
     adapters = "lora" in kind or "peft" in kind
-    return {
+    recompute = next((way for begin, way in RECOMPUTED if told.startswith(begin)), "none")
+    return ({"recompute": recompute} if told else {}) | {
         "micro_batch_samples": whole_number(cells, "mbs", 1),
         "backend": "fsdp" if sharded else "megatron",
         **parallel(cells, "", "tensor", "pipeline", "context", "expert"),
         "precision": training_precision(cells["precision"]),
-        "recompute": next((way for begin, way in RECOMPUTED if recompute.startswith(begin)), "none"),
         "optimizer": "muon" if cells.get("optimizer", "").lower() == "muon" else "adam",
         "virtual_stages": whole_number(cells, "vp", 1),
         "lora_rank": (int(rank.group(1)) if rank else DEFAULT_LORA_RANK) if adapters else None,
         "token_drop": "tokendrop" in cells["model"].lower() or None,
+        "flash_attention_2": next((old for name, old in ATTENTION.items() if name in cells.get("notes", "")), None),
         "moe_dispatcher": cells.get("moe_dispatcher", "").lower() or None,
         "sequence_packing": False,
         "policy_logprobs": False,
@@ -257,10 +260,11 @@ def recipe_of(framework: str, release: str | None, run: tuple[str, str, str]) ->
     """
     model, device, precision = run
     trained: dict[str, object] = {"mtp_layers": _RECIPES["mtp_layers"].get(framework, {}).get(model, 0)}
-    devices = _RECIPES["recipes"].get(framework, {}).get(model, {})
+    models = _RECIPES["recipes"].get(framework, {})
+    devices = models.get(model, models.get("any", {}))
     entries = devices.get(device, devices.get("any", {}))
     known = [(version_order(name.split()[0]), name) for name in entries if name.split()[1:] in ([], [precision])]
-    told = [entry for entry in known if release is not None and entry[0] <= version_order(release)]
+    told = [entry for entry in known if entry[0] <= version_order(release or "")]
     if not told:
         return trained
     words = entries[max(told)[1]].split()

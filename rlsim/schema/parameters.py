@@ -163,8 +163,8 @@ class TrainingParameters(ParameterSet):
     """Memory traffic of norms, residuals and activations over that of perfectly fused kernels."""
     permute_passes: PositiveFloat
     """Reads and writes of the routed activations around the experts, forward."""
-    hybridep_permute: PositiveFraction
-    """Share of them that remains with HybridEP, which permutes as it dispatches and combines."""
+    flex_permute: PositiveFraction
+    """Share of them that remains with DeepEP and HybridEP, which send rows once and sort them where they arrive."""
     quantise_bytes: PositiveFloat
     """Bytes moved for each input and output element of a product in 8 bits: reading BF16, writing row-wise and
     column-wise copies, scales."""
@@ -181,6 +181,8 @@ class TrainingParameters(ParameterSet):
     """Time of dispatch and combine over what the links' model says."""
     fp8_attention_gain: PositiveFloat
     """Speed of attention in FP8 over BF16."""
+    flash_attention_2_flops_per_s: PositiveFloat = 3.5e14
+    """Rate of FlashAttention-2 in BF16, whose instructions are those of an A100 on every device since."""
     context_attention: PositiveFloat
     """Attention of a context-parallel rank over its share of the attention of a whole sequence: smaller blocks, and
     partial results that must be joined."""

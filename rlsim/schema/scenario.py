@@ -167,7 +167,10 @@ class Scenario(Strict, metaclass=InOurWords):
         features = StackFeatures() if stack is None else stack.trainer_features(self.training_device.rack)
         names = StackFeatures.model_fields
         stated = {name: getattr(self.trainer, name) for name in names if getattr(self.trainer, name) is not None}
-        return changed(features, **stated)
+        default = (
+            {} if features.flash_attention_2 is not None else {"flash_attention_2": self.trainer.backend == "fsdp"}
+        )
+        return changed(features, **default | stated)
 
     def model_post_init(self, context: Any, /) -> None:
         """What pydantic calls when all sections are there."""

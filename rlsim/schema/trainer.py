@@ -48,8 +48,16 @@ class StackFeatures(Strict):
     expert_imbalance: float = Field(1.0, ge=1, le=1024)
     """Tokens that reach the busiest expert-parallel rank over those of the mean one; 1 where routing is forced to be
     even, as in tuned pretraining."""
+    neighbouring_experts: bool = False
+    """The experts of a token follow each other, so that they lie on few GPUs: the balanced test gates of AutoModel and
+    torchtitan deal experts in turn. Else they are drawn evenly, as learnt and randomly forced routing does."""
     fp8_attention: bool = False
     """Attention runs in FP8."""
+    flash_attention_2: bool | None = None
+    """Attention runs by FlashAttention-2, whose instructions are those of an A100 on every device since, instead of
+    kernels made for the device; default: with backend fsdp, whose trainers take models of Hugging Face with it (verl
+    b178a3cd5, workers/fsdp_workers.py:331; OpenRLHF 3c3be623, cli/train_ppo_ray.py:660; SkyRL a9564572e,
+    model_wrapper.py:87; NeMo-RL 7ea279abf, models/automodel/setup.py:332)."""
     bf16_layer_share: float = Field(0.0, ge=0, le=1)
     """Share of the layers whose products stay in BF16 (Megatron's ``num_layers_at_start_in_bf16`` and ``_at_end_``)."""
     bf16_projections: bool = False
@@ -190,8 +198,13 @@ class Trainer(Strict):
     """Tokens that reach the busiest expert-parallel rank over those of the mean one, whose experts, permutation and
     exchange all others wait for; 1: routing forced to be even. Default: as in the stack. RL stacks have 1: what real
     routing costs their steps is in the fitted speed of their expert layers."""
+    neighbouring_experts: bool | None = None
+    """The experts of a token follow each other, as a balanced test gate deals them; default: as in the stack."""
     fp8_attention: bool | None = None
     """Attention in FP8; default: as in the stack."""
+    flash_attention_2: bool | None = None
+    """Attention by FlashAttention-2 instead of kernels made for the device; default: as in the stack, else with
+    backend fsdp."""
     bf16_layer_share: float | None = Field(None, ge=0, le=1)
     """Share of the layers whose products stay in BF16; default: as in the stack."""
     bf16_projections: bool | None = None

@@ -47,6 +47,12 @@ def test_backward_takes_both_gradients_two_and_a_half_attentions_and_rests_on_no
     assert seconds(backward, "products") == exactly(2 * seconds(forward, "products"))
     assert seconds(backward, "attention") == exactly(2.5 * seconds(forward, "attention"))
     assert seconds(backward, "elementwise") == exactly(2 * seconds(forward, "elementwise"))
+    # FlashAttention-2, where it takes longer: two FLOP for each pair, head and element of a head, in one sequence.
+    slow = training(bare(), attention_flops_per_s=1e12).layers.layer(ONE, False)
+    assert seconds(slow.device, "attention") == exactly(2 * ONE.sum_squared * 32 * 128 / 1e12)
+    assert seconds(slow.device_backward, "attention") == exactly(2.5 * seconds(slow.device, "attention"))
+    assert bare(trainer={"backend": "fsdp"}).training_features.flash_attention_2
+    assert not bare().training_features.flash_attention_2
     given = builders.scenario()
     device = device_of(given.hardware, "vllm")
     layer = TrainingLayers(given.model, given.trainer, device, builders.PLAIN_TRAINING).layer(ONE, False)
@@ -149,6 +155,10 @@ def test_ring_traffic_goes_round_and_exchange_once_to_each_gpu_half_hidden() -> 
     alone = 1e9 * 8 * (1 - (7 / 8) ** 8) * 7 / 8 / (450e9 * 0.75)
     assert fabric.token_exchange(8, 1e9, 8).seconds == exactly(alone + BARE.nvlink_latency_s.value)
     assert fabric.token_exchange(1, 1e9, 8).seconds == 0.0
+    # Eight in a row, sixteen to a GPU, reach 1.44 of 8 GPUs; one to a GPU, all of them.
+    along = 1e9 * (1 + 7 / 16) * 7 / 8 / (450e9 * 0.75) + BARE.nvlink_latency_s.value
+    assert fabric.token_exchange(8, 1e9, 8, 16.0).seconds == exactly(along)
+    assert fabric.token_exchange(16, 1e9, 8, 1.0).seconds == exactly(1e9 * (1 + 7 / 8) / 2 / (50e9 * 0.75) + latency)
 
 
 def test_eight_bits_quantise_inputs_and_outputs_and_frozen_weights_spare_a_product() -> None:

@@ -78,7 +78,7 @@ def test_a_posterior_leaves_fitted_terms_where_they_are_and_must_hold_what_it_cl
     posterior = load_posterior(DEFAULT)
     assert posterior is not None
     assert {z for name, z in posterior.shifts.items() if name.startswith("training/")} == {0.0}
-    assert posterior.spreads["trainer on device"] <= 0.03
+    assert posterior.spreads["trainer on device"] <= 1.25 * 0.03  # of a device never measured: wider by leaving out
     _must_hold({"training": 0.05, "refit": 0.9}, {"training": 0.05, "refit": 0.1})
     with pytest.raises(InputError, match=r"times of kind training are off by 6\.0 % in the median"):
         _must_hold({"training": 0.06}, {"training": 0.05})
@@ -98,8 +98,8 @@ def test_every_recipe_names_known_models_devices_precisions_and_words() -> None:
     devices = {name.partition("_")[0] for name in list_profiles()} | {"any"}
     assert all(Trainer.model_validate(keys) for keys in (*lists["words"].values(), lists["unnamed"]))
     for framework, models in lists["recipes"].items():
-        assert set(models) <= set(list_cards()), framework
-        assert set(lists["mtp_layers"][framework]) <= set(models)
+        assert set(models) <= {"any", *list_cards()}, framework
+        assert set(lists["mtp_layers"].get(framework, {})) <= set(models)
         for model, of_devices in models.items():
             assert set(of_devices) <= devices, model
             for entries in of_devices.values():
@@ -124,7 +124,9 @@ def test_the_newest_recipe_that_is_not_newer_counts(
 
 
 def test_a_recipe_is_of_its_framework_model_and_device_and_rows_win_over_it() -> None:
-    assert recipe_of("automodel", "26.06", ("gpt-oss-120b", "gb200", "fp8")) == {"mtp_layers": 0}
+    assert recipe_of("prime_rl", "26.06", ("gpt-oss-120b", "gb200", "fp8")) == {"mtp_layers": 0}
+    wrapped, kept = (recipe_of("automodel", None, (model, "h100", "bf16")) for model in ("kimi-k2", "gpt-oss-120b"))
+    assert wrapped == kept | {"recompute": "full"} | {"neighbouring_experts": True, "flash_attention_2": False}
     assert recipe_of("megatron_bridge", None, ("deepseek-v3", "gb300", "fp8")) == {"mtp_layers": 1}
     serial = recipe_of("megatron_bridge", "26.02", ("llama-3.1-70b", "gb300", "nvfp4"))
     assert serial["tensor_overlap"] is False

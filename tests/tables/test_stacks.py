@@ -53,7 +53,9 @@ def test_a_stack_sets_engine_placement_log_probs_and_features() -> None:
     rack, node = load_scenario("qwen235b_512", ["stack=nemo_rl-0.7"]), load_scenario("quickstart")
     assert (rack.training_features.moe_dispatcher, node.training_features.moe_dispatcher) == ("hybridep", "alltoall")
     own = vary(rack, "trainer.moe_dispatcher=deepep", "trainer.cuda_graphs=true")
-    assert own.training_features == StackFeatures(moe_dispatcher="deepep", cuda_graphs="modules")
+    assert own.training_features == StackFeatures(
+        moe_dispatcher="deepep", cuda_graphs="modules", flash_attention_2=False
+    )
     assert vary(rack, "trainer.stack=megatron_bridge-26.06").training_features.fused_cross_entropy
     assert vary(rack, "trainer.stack=megatron_bridge-26.06").engine_version == rack.engine_version
 
@@ -74,7 +76,7 @@ def test_a_measured_framework_has_its_own_terms_and_rl_trainers_those_of_rl_step
     held_up = (1200 / 2500e12 / (700 / 989e12)) ** terms.power_exponent
     assert found.wide_efficiency == pytest.approx(terms.dense_efficiency * held_up)
     assert found.grouped_efficiency == pytest.approx(terms.grouped_efficiency * held_up * terms.fp8_gain)
-    assert found.permute_passes == pytest.approx(terms.permute_passes * terms.hybridep_permute)
+    assert found.permute_passes == pytest.approx(terms.permute_passes * terms.flex_permute)
     fused = training_overheads(vary(bridge, "trainer.fused_grouped_mlp=true"), fitted)
     assert fused.grouped_efficiency == pytest.approx(found.grouped_efficiency * terms.fused_grouped_gain)
     in_bf16 = training_overheads(vary(bridge, "trainer.fused_grouped_mlp=true", "trainer.precision=bf16"), fitted)
@@ -93,7 +95,7 @@ def test_stacks_and_transfer_sets_by_path_name_and_key(tmp_path: Path) -> None:
     own = {"name": "ours", "description": "d", "framework": "nemo_rl", "release": "0.7"}
     path = tmp_path / "ours.yaml"
     path.write_text(yaml.safe_dump(own))
-    assert load_scenario("quickstart", [f"stack={path}"]).training_features == StackFeatures()
+    assert load_scenario("quickstart", [f"stack={path}"]).training_features == StackFeatures(flash_attention_2=False)
     with pytest.raises(InputError, match="nearest: nemo_rl-0"):
         load_scenario("quickstart", ["stack=nemo_rl-0.66"])
     path.write_text(yaml.safe_dump({**own, "placment": "aligned"}))

@@ -118,18 +118,26 @@ class Collectives:
         across = np.maximum(local.seconds, per_gpu / self.network) + latency
         return modelled(np.where(size > 0, across, 0.0), "network")
 
-    def token_exchange(self, gpus: int, token_bytes: float, copies: int) -> OperatorTime:
+    def token_exchange(
+        self, gpus: int, token_bytes: float, copies: int, following: float | None = None
+    ) -> OperatorTime:
         """Tokens from one GPU to the GPUs of their experts (or back), a copy for each GPU, across domains one for each.
 
-        token_bytes: of the tokens of one GPU; copies: experts of a token, even over ``gpus``. The slower of NVLink and
-        network bounds a pipelined exchange over both.
+        token_bytes: of the tokens of one GPU; copies: experts of a token. following: experts of a GPU, where those of a
+        token follow each other; else they are drawn evenly over ``gpus``. The slower of NVLink and network bounds a
+        pipelined exchange over both.
         """
         if gpus <= 1:
             return _free(np.zeros(()))
         inside = self._inside(gpus, 1)
         domains = math.ceil(gpus / inside)
-        near = token_bytes * _distinct(gpus, copies) * (gpus - 1) / gpus / self.nvlink
-        far = token_bytes * _distinct(domains, copies) * (domains - 1) / domains / self.network
+        places, groups = _distinct(gpus, copies), _distinct(domains, copies)
+        if following is not None:
+            places, groups = (
+                min(n, 1.0 + (copies - 1) / each) for n, each in ((gpus, following), (domains, following * inside))
+            )
+        near = token_bytes * places * (gpus - 1) / gpus / self.nvlink
+        far = token_bytes * groups * (domains - 1) / domains / self.network
         latency = self.profile.nvlink_latency_s.value + (domains - 1) * self.profile.network_latency_s.value
         return modelled(max(near if inside > 1 else 0.0, far) + latency, "network")
 

@@ -141,16 +141,20 @@ class TrainingLayers:
         wide_s = float(wide.seconds[0]) / own.wide_efficiency
         parts = [dense.lasting(dense.seconds + (router_s + wide_s) / speed, dense.measured)]
         if raw.local_experts:
-            grouped = at_efficiency("experts", experts, own.grouped_efficiency * speed)
+            # The only expert of a rank is a product like any other.
+            efficiency = own.grouped_efficiency if raw.local_experts > 1 else own.dense_efficiency
+            grouped = at_efficiency("experts", experts, efficiency * speed)
             wide_s = float(wide_experts.seconds[0]) / (own.wide_grouped_efficiency * speed)
             parts.append(grouped.lasting(grouped.seconds + wide_s, grouped.measured))
-        joined = own.context_attention if self.trainer.context_parallel > 1 else 1.0
+        attended *= own.context_attention if self.trainer.context_parallel > 1 else 1.0
+        attention = at_efficiency("attention", raw.attention.repeated(attended), speed * own.attention_speed)
+        slowest_s = attended * raw.attention_flops / own.attention_flops_per_s
         activated = 0.0 if own.features.fused_grouped_mlp else raw.expert_bytes
         adapted = 0.0 if own.features.fused_adapters else raw.adapter_bytes
         swept = raw.elementwise_bytes + activated + raw.biased_bytes + adapted
         moved = swept * own.elementwise_passes + raw.routed_bytes * own.permute_passes
         parts += (
-            at_efficiency("attention", raw.attention.repeated(attended * joined), speed * own.attention_speed),
+            attention.lasting(max(attention.seconds, slowest_s), attention.measured),
             self._moved("quantisation", raw.quantised[backward] * own.quantise_bytes, speed),
             self._moved("elementwise", small * moved, speed, ELEMENTWISE_KERNELS),
         )

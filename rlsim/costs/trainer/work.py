@@ -71,7 +71,8 @@ class LayerWork:
     quantised: input and output elements of products in low precision, as (forward, backward). elementwise_bytes: of
     perfectly fused norms, residuals and activations; expert_bytes: of the activation functions of routed experts.
     routed_bytes: one pass over the activations that go to experts.
-    attention, attention_backward: attention or recurrence forward, and how much longer backward takes.
+    attention, attention_backward: attention or recurrence forward, and how much longer backward takes; attention_flops:
+    of attention.
     adapter_bytes, biased_bytes: what adapters (LoRA) and biases of experts move besides, unless a fused kernel holds
     them.
     gather_s, scatter_s: of the activations over the tensor-parallel group, gathered in the precision of their product
@@ -85,6 +86,7 @@ class LayerWork:
     wide_experts: Pass
     router_s: float
     attention: OperatorTime
+    attention_flops: float
     attention_backward: float
     quantised: tuple[float, float]
     elementwise_bytes: float
@@ -111,6 +113,7 @@ class LayerSplit:
     lora_rank: int | None
     dispatcher: Dispatcher
     expert_imbalance: float
+    neighbouring_experts: bool
     bf16_layer_share: float
     bf16_projections: bool
 
@@ -118,7 +121,7 @@ class LayerSplit:
     def of(cls, trainer: Trainer, features: StackFeatures) -> LayerSplit:
         """That of ``trainer``, whose stack has ``features``; the layer is that of the rank with most routed tokens."""
         sizes = trainer.tensor_parallel, trainer.context_parallel, trainer.expert_parallel
-        routing = features.moe_dispatcher, features.expert_imbalance
+        routing = features.moe_dispatcher, features.expert_imbalance, features.neighbouring_experts
         kept = features.bf16_layer_share, features.bf16_projections
         return cls(*sizes, trainer.precision, trainer.lora_rank, *routing, *kept)
 
@@ -177,6 +180,7 @@ class TrainedLayer:
             wide_experts=wide_experts,
             router_s=router_s,
             attention=self._mixing(),
+            attention_flops=self._attention_flops(),
             attention_backward=RECURRENT_BACKWARD if self.shape.mixer == "recurrent" else ATTENTION_BACKWARD,
             quantised=(low * (inputs - read), low * (outputs - written)),
             elementwise_bytes=self._elementwise_bytes(moe),
@@ -283,6 +287,18 @@ class TrainedLayer:
             once = once + prompt_scores(self.device.operators, card, *prompts)
         return once.repeated(1.0 / split.context_parallel)
 
+    def _attention_flops(self) -> float:
+        """Attention of packed sequences, forward: of the mean layer with attention."""
+        batch, card, tp = self.batch, self.card, self.split.tensor_parallel
+        if self.shape.mixer != "attention":
+            return 0.0
+        length = batch.sum_squared / batch.tokens
+        prompts, flops = (np.array([batch.tokens / length]), np.array([length])), 0.0
+        for layers, window in card.prompt_kinds:
+            amount = work.prefill_attention(*work.windowed_prompts(*prompts, window), card, tp)
+            flops += layers * float(amount.flops[0])
+        return flops / sum(layers for layers, _ in card.prompt_kinds) / self.split.context_parallel
+
     def _exchange_s(self, moe: MoECard) -> float:
         """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""
         split = self.split
@@ -292,7 +308,9 @@ class TrainedLayer:
             return 2.0 * float(
                 self.device.fabric.collective("alltoall", split.expert_parallel, own * moe.top_k * row_bytes).seconds
             )
-        return 2.0 * float(self.device.fabric.token_exchange(split.expert_parallel, own * row_bytes, moe.top_k).seconds)
+        following = moe.num_experts / split.expert_parallel if split.neighbouring_experts else None
+        exchange = self.device.fabric.token_exchange(split.expert_parallel, own * row_bytes, moe.top_k, following)
+        return 2.0 * float(exchange.seconds)
 
     def _ring_s(self) -> float:
         """Keys and values of the other context-parallel ranks; a recurrent mixer trades tokens for heads and back."""
