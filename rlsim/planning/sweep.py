@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,19 +27,21 @@ from rlsim.schema.scenario import Scenario
 
 SWEEP_REPLICATIONS = 3
 """Replications of a sweep's cell by default: cells share their work, so differences show with few."""
-LARGEST_CHUNK = 8
-"""Neighbouring cells handed to a process at once; they share most of their costs."""
+CHUNK, LARGEST_CHUNK = 8, 128
+"""Most neighbouring cells handed to one process, and to each of several: they share most of their costs, which another
+one would find anew."""
 JOURNAL_FORMAT = 1
 COMMAND = "sweep"
 JOURNAL = journal_name(COMMAND)
 CSV, PARQUET = "results.csv", "results.parquet"
+_Cell = tuple[int, Overrides]
 
 
 @dataclass(frozen=True)
 class _Chunk:
     base: Scenario
     settings: Overrides
-    cells: tuple[tuple[int, Overrides], ...]
+    cells: tuple[_Cell, ...]
     run_steps: int | None
 
 
@@ -98,18 +100,27 @@ def sweep(
 def _run(whole: _Chunk, jobs: int | str | None, journal: Journal | None) -> list[Row]:
     rows: dict[int, Row] = dict(journal.rows) if journal else {}
     missing = [(index, cell) for index, cell in whole.cells if index not in rows]
-    # Asynchronous cells take seconds each and travel alone.
-    first, count = whole.cells[0][1], len(whole.cells)
-    slow = whole.base.loop.mode == "async" or "lag" in first or "loop.mode" in first
-    size = 1 if slow else max(1, min(LARGEST_CHUNK, count // (4 * local_jobs(jobs))))
-    chunks = [replace(whole, cells=tuple(missing[start : start + size])) for start in range(0, len(missing), size)]
-    with ProgressLine("cells", count, len(rows)) as progress, executor(jobs, len(chunks)) as run:
+    chunks = [replace(whole, cells=cells) for cells in _dealt(whole, missing, local_jobs(jobs))]
+    with ProgressLine("cells", len(whole.cells), len(rows)) as progress, executor(jobs, len(chunks)) as run:
         for _, finished in run(_evaluate_chunk, chunks):
             if journal is not None:
                 journal.add(finished)
             rows.update(finished)
             progress.advance(len(finished))
     return [rows[index] for index, _ in whole.cells]
+
+
+def _dealt(whole: _Chunk, cells: Sequence[_Cell], jobs: int) -> Iterator[tuple[_Cell, ...]]:
+    """Neighbouring ``cells`` together: for each of ``jobs`` processes some of a part of its own, in turn, which it gets
+    where all are equally fast; ever fewer, so that they end at much the same time."""
+    # Asynchronous cells take as long as many others and travel alone.
+    slow = whole.base.loop.mode == "async" or bool({"lag", "loop.mode"} & whole.cells[0][1].keys())
+    most = 1 if slow else CHUNK if jobs == 1 else LARGEST_CHUNK
+    parts = [cells[len(cells) * job // jobs : len(cells) * (job + 1) // jobs] for job in range(jobs)]
+    while any(parts):
+        sizes = [max(1, min(most, len(part) // 2)) for part in parts]
+        yield from (tuple(part[:size]) for part, size in zip(parts, sizes, strict=True) if part)
+        parts = [part[size:] for part, size in zip(parts, sizes, strict=True)]
 
 
 def _evaluate_chunk(chunk: _Chunk) -> list[tuple[int, Row]]:
