@@ -74,6 +74,7 @@ class Engines:
         self.groups, self.finish_s = groups, np.zeros(samples)
         self.unfinished, self.ended, self.starts = (np.zeros(every, dtype=np.int64) for _ in range(3))
         self.ended_s, self.starts_s = np.zeros(every), np.zeros(every)
+        self._oldest = 0
 
     @property
     def last_done_s(self) -> float:
@@ -88,10 +89,11 @@ class Engines:
     @property
     def first_in_flight(self) -> int:
         """The group in flight that started first; the next one to start where there is none."""
-        groups = self.groups
-        rewarded = self.ended[groups.num_done : groups.num_ended]
-        found: list[int] = [*self.running[:1].tolist(), *rewarded.tolist(), groups.started]
-        return min(found)
+        groups, unfinished = self.groups, self.unfinished
+        while self._oldest < groups.started and not unfinished.item(self._oldest):  # they end for good
+            self._oldest += 1
+        rewarded: list[int] = self.ended[groups.num_done : groups.num_ended].tolist()
+        return min((self._oldest, *rewarded))
 
     def _done_since(self, before: int) -> list[int]:
         """The groups that are done beyond the first ``before`` of them."""

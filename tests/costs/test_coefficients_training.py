@@ -119,6 +119,10 @@ def test_efficiencies_and_speeds_stretch_times_and_leave_measured_seconds() -> N
     assert half.seconds == exactly(2 * full.seconds)
     assert half.seconds * half.measured == exactly(full.seconds * full.measured)
     given = bare("qwen3-30b-a3b", trainer={"expert_parallel": 8})
+    alone = bare("qwen3-30b-a3b", trainer={"expert_parallel": 128}, cluster={"num_gpus": 128})
+    for own, term in (given, "grouped_efficiency"), (alone, "dense_efficiency"):  # a rank's only expert: any product
+        half, full = (training(own, **{term: share}).layers.layer(ONE, True).device for share in (0.5, 1.0))
+        assert seconds(half, "experts") == exactly(2 * seconds(full, "experts"))
     plain, slow = (training(given, moe_speed=speed).layers.layer(ONE, True).device for speed in (1.0, 0.5))
     assert [part.seconds for part in slow] == [exactly(2 * part.seconds) for part in plain]
     same = training(given, moe_speed=0.5).layers.layer(ONE, False).device
@@ -188,7 +192,9 @@ def test_eight_bits_quantise_inputs_and_outputs_and_frozen_weights_spare_a_produ
 
 def test_a_dense_layer_launches_seventeen_kernels_and_a_fifth_more_a_graph_of_the_iteration_none() -> None:
     given = bare(trainer={"host_launch_s": 1e-3})
-    assert training(given).layers.layer(ONE, False).floor_s == exactly(17 * 1.2 * 1e-3)
+    kinds = (("attention", True), ("attention", False), ("none", True))  # a whole layer, a mixer alone, a block alone
+    floors = [training(given).layers.layer(ONE, False, LayerShape(*kind)).floor_s for kind in kinds]
+    assert floors == [exactly(launches * 1.2 * 1e-3) for launches in (17, 11, 6)]
     given = bare("nemotron-3-nano-30b-a3b", trainer={"expert_parallel": 8}, cluster={"num_gpus": 8})
     shape = LayerShape("none", True)
     found = training(given, expert_host_s=3e-4).layers.layer(ONE, True, shape)

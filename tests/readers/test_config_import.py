@@ -84,9 +84,9 @@ def test_a_configuration_means_what_its_keys_say(framework: str, name: str) -> N
 def test_requests_of_verl_that_are_not_kept_are_drained_and_an_override_mapping_replaces_its_parent() -> None:
     waits = import_config("verl", VERL / "fully_async.yaml", ["async_training.partial_rollout=false"]).scenario
     assert waits.loop.asynchrony.at_update == "drain"
-    newer = "+actor_rollout_ref.model.override_config.attn_implementation=flash_attention_3"
-    found = [import_config("verl", VERL / "fsdp.yaml", words).scenario.training_features for words in ([], [newer])]
-    assert [features.flash_attention_2 for features in found] == [True, False]
+    key = "+actor_rollout_ref.model.override_config.attn_implementation="
+    for words, older in ([], True), ([f"{key}flash_attention_3"], False), ([f"{key}sdpa"], True):
+        assert import_config("verl", VERL / "fsdp.yaml", words).scenario.training_features.flash_attention_2 is older
     values = read_config("nemo-rl", NEMO / "async.yaml").values
     assert "moe_backend" not in values["policy"]["generation"]["vllm_kwargs"]
     assert "_override_" not in values["policy"]["generation"]["vllm_kwargs"]
