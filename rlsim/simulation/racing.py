@@ -114,8 +114,7 @@ class _Race:
         work, every = DrawnWorkload((drawn,), 1), Groups(1, released=batch.samples, max_in_flight=batch.samples)
         self._engines = engines_of(scenario, work, prices, every)
         self._left = [workload.generations_per_prompt] * prompts
-        self._running, self._end_s = np.ones(batch.samples, dtype=np.bool_), np.full(batch.samples, math.inf)
-        self.finish_s = np.full(batch.samples, math.inf)
+        self.finish_s = self._end_s = np.full(batch.samples, math.inf)
         self._run(workload.prompts_per_step)
         self.generated_tokens = self._engines.emitted().generated_tokens
         self.result = self._result(prices.replicas)
@@ -123,28 +122,29 @@ class _Race:
     def _run(self, prompts: int) -> None:
         """Run until ``prompts`` are complete, and what is in progress then to the end of its iteration."""
         engines, left, group = self._engines, self._left, self._group.tolist()
+        first = np.searchsorted(self._group, np.arange(len(left) + 1)).tolist()
+        # Lists: most of what is done is one sample.
+        running, finish_s, end_s = [True] * len(group), self.finish_s.tolist(), self._end_s.tolist()
         engines.start(0.0)
         while prompts > 0:
             complete = []
             done = engines.run(math.inf, (1, 0, len(group)))  # all at the same time
             now_s = engines.last_done_s
-            self._running[done] = False
-            self.finish_s[done] = self._end_s[done] = now_s
             for sample in done:
+                running[sample], finish_s[sample], end_s[sample] = False, now_s, now_s
                 left[group[sample]] -= 1
                 if left[group[sample]] == 0:
                     complete.append(group[sample])
             prompts -= len(complete)
-            if complete:
-                aborted = self._running if prompts <= 0 else self._running & np.isin(self._group, complete)
-                self._abort(now_s, np.flatnonzero(aborted))
+            if not complete:
+                continue
+            spans = [(first[one], first[one + 1]) for one in sorted(complete)] if prompts > 0 else [(0, len(group))]
+            aborted = [sample for span in spans for sample in range(*span) if running[sample]]
+            for sample in aborted:  # those in their last iteration may still finish, for nobody
+                running[sample], end_s[sample] = False, now_s
+            engines.cancel(now_s, aborted)
         engines.run(math.inf)
-
-    def _abort(self, now_s: float, samples: IntArray) -> None:
-        """Abort samples; those in their last iteration may still finish, for nobody."""
-        self._running[samples] = False
-        self._end_s[samples] = now_s
-        self._engines.cancel(now_s, samples.tolist())
+        self.finish_s, self._end_s = np.array(finish_s), np.array(end_s)
 
     def _result(self, replicas: int) -> RolloutResult:
         """The round as a rollout that holds every replica to its end; which one had a sample is not told."""

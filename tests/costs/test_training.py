@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rlsim.costs.trainer.layout import (
     MicroBatches,
+    balanced_ranks,
     bins_by_step,
     dealt_bins,
     dealt_samples,
@@ -172,8 +173,10 @@ def test_bins_are_at_most_one_above_the_optimum_of_small_cases(lengths: list[int
     assert optimum <= len(packed_bins(np.array(lengths, dtype=float), capacity).tokens) <= optimum + 1
 
 
-@given(st.lists(st.integers(1, 900), min_size=1, max_size=200), st.integers(1, 1000))
-def test_the_kernel_fills_the_bins_of_the_reference(lengths: list[int], capacity: int) -> None:
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=200), st.integers(1, 1000), st.integers(1, 20))
+def test_the_kernel_fills_the_bins_and_deals_the_ranks_of_the_reference(
+    lengths: list[int], capacity: int, ranks: int
+) -> None:
     if compiled() is None:
         pytest.skip("no kernel")  # an installation without a compiler has the reference alone
     with pytest.MonkeyPatch.context() as patch:
@@ -181,7 +184,8 @@ def test_the_kernel_fills_the_bins_of_the_reference(lengths: list[int], capacity
         for wanted in ("auto", "python"):
             patch.setenv(VARIABLE, wanted)
             bins = packed_bins(np.array(lengths, dtype=float), capacity)
-            found.append((bins.tokens.tolist(), bins.sum_squared.tolist()))
+            dealt = [share.tolist() for share in balanced_ranks(np.array(lengths, dtype=float), ranks)]
+            found.append((bins.tokens.tolist(), bins.sum_squared.tolist(), dealt))
     assert found[0] == found[1]
 
 

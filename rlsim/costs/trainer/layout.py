@@ -294,17 +294,29 @@ def balanced_ranks(lengths: FloatArray, data_parallel: int) -> list[FloatArray]:
     return [lengths[own] for own in ranks]
 
 
-def _dealt_by(cost: FloatArray, count: int) -> list[list[int]]:
-    """Samples of each rank: equally many, longest first to the rank with the least cost."""
-    room = -(-len(cost) // count)
-    ranks: list[list[int]] = [[] for _ in range(count)]
-    least = [(0.0, rank) for rank in range(count)]
-    for sample in np.argsort(-cost, kind="stable").tolist():
-        load, rank = heapq.heappop(least)
-        ranks[rank].append(sample)
-        if len(ranks[rank]) < room:
-            heapq.heappush(least, (load + float(cost[sample]), rank))
-    return ranks
+def _dealt_by(cost: FloatArray, count: int) -> list[IntArray]:
+    """Samples of each rank: equally many, dearest first to the rank with the least cost."""
+    room, dearest_first = -(-len(cost) // count), np.argsort(-cost, kind="stable")
+    costs, rank = cost[dearest_first], np.empty(len(cost), dtype=np.int64)
+    sizes = [c_int64(one) for one in (len(cost), count, room)]
+    places = [c_void_p(one.ctypes.data) for one in (costs, rank)]
+    kernel = compiled()
+    if kernel is None or not kernel.packing_deal(sizes[0], places[0], sizes[1], sizes[2], places[1]):
+        rank = _in_turn(costs, count, room)
+    shares = np.cumsum(np.bincount(rank, minlength=count))[:-1]
+    return np.split(dearest_first[np.argsort(rank, kind="stable")], shares)
+
+
+def _in_turn(costs: FloatArray, count: int, room: int) -> IntArray:
+    """The rank of each sample, dearest first: the reference of the kernel's ``packing.c``."""
+    least, left, ranks = [(0.0, rank) for rank in range(count)], [room] * count, list[int]()
+    for cost in costs.tolist():
+        dealt, rank = heapq.heappop(least)
+        ranks.append(rank)
+        left[rank] -= 1
+        if left[rank]:
+            heapq.heappush(least, (dealt + cost, rank))
+    return np.array(ranks, dtype=np.int64)
 
 
 def gpu_shares(lengths: FloatArray, data_parallel: int, gpus: int) -> list[FloatArray]:
@@ -312,11 +324,8 @@ def gpu_shares(lengths: FloatArray, data_parallel: int, gpus: int) -> list[Float
 
     Shares stand in a row and each in the order of the samples, as verl's before 62221fa13 (2025-10-23).
     """
-    shares = _dealt_by(lengths, data_parallel * gpus)
-    return [
-        lengths[np.concatenate([sorted(share) for share in shares[rank * gpus : (rank + 1) * gpus]]).astype(np.int64)]
-        for rank in range(data_parallel)
-    ]
+    shares = [np.sort(share) for share in _dealt_by(lengths, data_parallel * gpus)]
+    return [lengths[np.concatenate(shares[rank * gpus : (rank + 1) * gpus])] for rank in range(data_parallel)]
 
 
 def dealt_samples(

@@ -1,4 +1,6 @@
-/* Best-fit decreasing: each sample into the fullest bin that has room for it, of several the one opened first.
+/* Samples that go to bins and to ranks.
+ *
+ * Best-fit decreasing: each sample into the fullest bin that has room for it, of several the one opened first.
  *
  * Free tokens are whole numbers: a set of those that some bin has, as bits under bits, and for each a heap of its bins.
  */
@@ -110,4 +112,43 @@ EXPORT int32_t packing_bins(int64_t samples, const int64_t *tokens, int64_t capa
     free(bits);
     free(heap);
     return enough;
+}
+
+/* What a rank has been dealt. */
+typedef struct {
+    double cost;
+    int64_t rank, samples;
+} Share;
+
+static bool has_less(const Share *a, const Share *b) {
+    return a->cost < b->cost || (a->cost == b->cost && a->rank < b->rank);
+}
+
+/* The rank of each sample, dearest first: of those that have room for one the one that was dealt least, of several the
+ * first. 0 where memory is short. */
+EXPORT int32_t packing_deal(int64_t samples, const double *cost, int64_t ranks, int64_t room, int64_t *rank) {
+    Share *heap = malloc((size_t)ranks * sizeof *heap);
+    if (!heap)
+        return 0;
+    for (int64_t one = 0; one < ranks; one++)
+        heap[one] = (Share){0.0, one, 0};
+    for (int64_t i = 0; i < samples; i++) {
+        Share share = heap[0];
+        rank[i] = share.rank;
+        share.cost += cost[i];
+        if (++share.samples == room)
+            share = heap[--ranks];
+        int64_t at = 0;
+        for (int64_t child = 1; child < ranks; child = 2 * at + 1) {
+            if (child + 1 < ranks && has_less(&heap[child + 1], &heap[child]))
+                child++;
+            if (!has_less(&heap[child], &share))
+                break;
+            heap[at] = heap[child];
+            at = child;
+        }
+        heap[at] = share;
+    }
+    free(heap);
+    return 1;
 }
