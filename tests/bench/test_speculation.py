@@ -6,19 +6,10 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
+from bench import speculation
 from bench.cases import ModelDims
 from bench.rejection import Draft, draw, sampling_probabilities, verify
-from bench.speculation import (
-    Sampling,
-    State,
-    Target,
-    prefill,
-    random_draft_head,
-    random_state,
-    random_target,
-    speculative_step,
-    target_forward,
-)
+from bench.speculation import Sampling, random_state, target_forward
 
 CPU = torch.device("cpu")
 KERNELS = ("sdpa_masked", "sdpa_masked")
@@ -28,22 +19,23 @@ PROMPT = torch.tensor([[3, 1, 4]])
 FALSE_ALARM = 1e-4
 
 
-def model(seed: int) -> tuple[Target, object]:
+def model(seed: int) -> tuple[speculation.Target, object]:
     generator = torch.Generator().manual_seed(seed)
-    return random_target(DIMS, CPU, torch.float32, generator), random_draft_head(DIMS, CPU, torch.float32, generator)
+    made = DIMS, CPU, torch.float32, generator
+    return speculation.random_target(*made), speculation.random_draft_head(*made)
 
 
-def generate(seed: int, batch: int, new: int, k: int, sampling: Sampling) -> tuple[torch.Tensor, State]:
+def generate(seed: int, batch: int, new: int, k: int, sampling: Sampling) -> tuple[torch.Tensor, speculation.State]:
     """At least ``new`` tokens [B, new] of every sequence, by speculative steps."""
     target, head = model(seed)
     generator = torch.Generator().manual_seed(seed + 1)
     state = random_state(target, batch, 0, max(k, 1), capacity=PROMPT.shape[1] + (new + 1) * (k + 1) + 1)
-    first = prefill(target, head, state, PROMPT.expand(batch, -1), sampling, KERNELS[1], generator)
+    first = speculation.prefill(target, head, state, PROMPT.expand(batch, -1), sampling, KERNELS[1], generator)
     out = torch.full((batch, (new + 1) * (k + 1) + 1), -1)
     out[:, 0] = first
     filled = torch.ones(batch, dtype=torch.long)
     while int(filled.min()) < new:
-        tokens, count = speculative_step(target, head, state, k, sampling, KERNELS, generator)
+        tokens, count = speculation.speculative_step(target, head, state, k, sampling, KERNELS, generator)
         for position in range(k + 1):
             rows = torch.nonzero(count > position)[:, 0]
             out[rows, filled[rows] + position] = tokens[rows, position]

@@ -155,13 +155,7 @@ def test_only_regular_files(
         path.mkdir()
     elif kind == "large":
         path.write_text("x" * 2000)
-        for module in (
-            "loading.scenario",
-            "schema.messages",
-            "evidence.tables",
-            "workload.lengths",
-            "files.yaml",
-        ):
+        for module in ("loading.scenario", "schema.messages", "evidence.tables", "workload.lengths", "files.yaml"):
             for name in ("DOCUMENT_BYTES", "TABLE_BYTES", "TRACE_BYTES"):
                 monkeypatch.setattr(f"rlsim.{module}.{name}", 1000, raising=False)
     given = "/dev/zero" if kind == "device" else str(path)

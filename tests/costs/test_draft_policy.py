@@ -68,9 +68,7 @@ def seconds_per_token(costs: IterationCosts, policy: DraftPolicy) -> np.ndarray:
 
 @settings(max_examples=25, deadline=None)
 @given(drawn=KINDS)
-def test_no_fixed_length_beats_the_best_by_batch_or_by_request(
-    drawn: list[tuple[float, float, float]],
-) -> None:
+def test_no_fixed_length_beats_the_best_by_batch_or_by_request(drawn: list[tuple[float, float, float]]) -> None:
     by_batch, per_request = (policy_of(kind, drawn) for kind in ("by_batch", "per_request"))
     chosen = seconds_per_token(policy_costs(engines(), by_batch), by_batch)
     own = seconds_per_token(policy_costs(engines(), per_request), per_request)

@@ -61,9 +61,7 @@ def test_published_steps_are_met_by_terms_and_no_part_exceeds_them(
     assert told.median == pytest.approx(np.median(errors[tuned & experts]), abs=0.002)
 
 
-def test_a_fit_finds_its_terms_and_counts_a_layout_once(
-    measured: tuple[list[TrainerRow], np.ndarray],
-) -> None:
+def test_a_fit_finds_its_terms_and_counts_a_layout_once(measured: tuple[list[TrainerRow], np.ndarray]) -> None:
     rows = [row for row in measured[0] if row.framework == "megatron_bridge"][::16]
     truth = moved(shipped(), {"training/moe_host_layer_s": 0.3, "training/grouped_efficiency": -0.2})
     fit = TermFit(rows, np.array([row.seconds(truth) for row in rows]), load_training_parameters())

@@ -95,7 +95,7 @@ def test_the_same_phases_share_a_row_and_what_they_leave_is_other(answer):
                                                         "tokens/s/GPU"]  # fmt: skip
     same = line_of("\n".join(table), "same in both:")
     assert re.findall(r"data|prepare|refit|log-prob|train|generation", same) == [
-        *("data", "prepare", "refit", "log-prob", "train"),
+        *("data", "prepare", "refit", "log-prob", "train")
     ]
     assert fmt.fixed(made.candidate.phases.train_s.mean, 2) in same
     step = made.candidate.step_s

@@ -10,12 +10,7 @@ from rlsim.costs.overheads import training_overheads
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario, scenario_digest, vary
-from rlsim.parameters.sets import (
-    DEFAULT_STACK,
-    load_stack,
-    load_transfer_parameters,
-    own_sets,
-)
+from rlsim.parameters.sets import DEFAULT_STACK, load_stack, load_transfer_parameters, own_sets
 from rlsim.parameters.terms import fitted_of
 from rlsim.schema.trainer import StackFeatures
 
