@@ -93,6 +93,19 @@ static inline void ordered_set(Ordered *ordered, int32_t number, double key) {
     }
 }
 
+/* The replica that comes next unless the first one has another event before it. */
+static inline int32_t ordered_second(const Ordered *ordered) {
+    int32_t best = ordered->first[1];
+    int64_t bits = INT64_MAX;
+    for (uint32_t at = ordered->leaves + (uint32_t)best; at > 1; at >>= 1) {
+        const int32_t other = ordered->first[at ^ 1];
+        const bool before = ordered->keys[other] < bits;
+        best = before ? other : best;
+        bits = before ? ordered->keys[other] : bits;
+    }
+    return best;
+}
+
 /* A prompt, and how many of its samples are resident; 0 marks a free place. */
 typedef struct {
     int32_t key, count;

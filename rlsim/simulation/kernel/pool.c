@@ -122,6 +122,10 @@ bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
         if (at_s > time_s || at_s == INFINITY)
             return false;
         Replica *replica = replica_at(pool, number);
+        /* Replicas of a large pool are not in the cache: the next one comes while this one's event happens. */
+        const Replica *next = replica_at(pool, ordered_second(&pool->due));
+        for (size_t byte = 0; byte < sizeof *next; byte += 64)
+            __builtin_prefetch((const char *)next + byte, 1);
         const int32_t before = pool->num_done;
         replica_finish(pool, replica);
         const int32_t completed = pool->num_done - before;
@@ -130,6 +134,7 @@ bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
         const bool stop = tell(pool, before, finished, owner);
         while (pool->shared.length && offer(pool, number, at_s))
             ;
+        __builtin_prefetch(next->heap);
         if (stop) {
             mark_stale(pool, number); /* the owner may submit at this very time, before the next segment starts */
             return true;
