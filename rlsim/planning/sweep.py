@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlsim.errors import InputError
+from rlsim.errors import InputError, shortened
 from rlsim.files.journal import Journal, journal_name, opened_journal
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import installed_version
@@ -91,7 +91,8 @@ def sweep(
             caveats=caveats_of(scenario),
         )
         if not result.done:
-            raise InputError(f"none of the {len(rows)} cells can run; the first: {rows[0]['reason']}")
+            first = ", ".join(f"{key}={shortened(str(value))}" for key, value in cells[0].items())
+            raise InputError(f"none of the {len(rows)} cells can run; the first, {first}: {rows[0]['reason']}")
         if out is not None:
             _write(result, out, identity)
     return result
