@@ -65,9 +65,7 @@ def test_cells_that_cannot_run_keep_their_reason_and_alone_leave_nothing(tiny: S
     assert "does not fit a h100_sxm GPU" in rows[1]["reason"]
     assert rows[2]["reason"].startswith("engine.tensor_parallel")
     out = tmp_path / "new" / "folder"
-    with pytest.raises(
-        InputError, match=r"none of the 2 cells can run; the first, engine\.tensor_parallel=3: engine\."
-    ):
+    with pytest.raises(InputError, match=r"none of the 2 cells can run; the first, engine\.tensor_parallel=3: eng"):
         sweep(tiny, ["engine.tensor_parallel=3,5"], out=out)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").write_text("")
