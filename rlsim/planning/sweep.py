@@ -91,11 +91,14 @@ def sweep(
             caveats=caveats_of(scenario),
         )
         if not result.done:
-            first = ", ".join(f"{key}={shortened(str(value))}" for key, value in cells[0].items())
-            raise InputError(f"none of the {len(rows)} cells can run; the first, {first}: {rows[0]['reason']}")
+            raise InputError(f"none of the {len(rows)} cells can run; the first, {_words(cells[0])}: {rows[0]['reason']}")
         if out is not None:
             _write(result, out, identity)
     return result
+
+
+def _words(cell: Overrides) -> str:
+    return ", ".join(f"{key}={shortened(str(value))}" for key, value in cell.items())
 
 
 def _run(whole: _Chunk, jobs: int | str | None, journal: Journal | None) -> list[Row]:
