@@ -91,14 +91,15 @@ def sweep(
             caveats=caveats_of(scenario),
         )
         if not result.done:
-            raise InputError(f"none of the {len(rows)} cells can run; the first, {_words(cells[0])}: {rows[0]['reason']}")
+            raise InputError(f"none of the {len(rows)} cells can run; the first, {_told(cells[0], rows[0])}")
         if out is not None:
             _write(result, out, identity)
     return result
 
 
-def _words(cell: Overrides) -> str:
-    return ", ".join(f"{key}={shortened(str(value))}" for key, value in cell.items())
+def _told(cell: Overrides, row: Row) -> str:
+    words = (f"{key}={shortened(str(value))}" for key, value in cell.items())
+    return f"{', '.join(words)}: {row['reason']}"
 
 
 def _run(whole: _Chunk, jobs: int | str | None, journal: Journal | None) -> list[Row]:
