@@ -102,7 +102,7 @@ class TrainingOverheads:
 
     dense_speed, moe_speed: of the stack's kernels in layers without and with experts over those of tuned pretraining.
     wide_efficiency, wide_grouped_efficiency: of what stays in BF16 beside products of four bits.
-    attention_flops_per_s: at most.
+    attention_flops_per_s: rate that attention reaches at most.
     grouped_efficiency, permute_passes, quantise_bytes, logits_bytes, attention_speed: with what features of the stack
     and the precision change. moe_host_layer_s, expert_host_s: with graphs, overlap, static shapes and the processor of
     the host. launch_factor: host time of a launch over an x86 host's. update_speed: speed in the passes of an update

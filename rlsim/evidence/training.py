@@ -55,8 +55,8 @@ _RECIPES = lists_beside(__file__, "recipes.yaml")
 ATTENTION = {"flash_attention_2": True, "flash_attention_3": False}
 """Whether attention runs by FlashAttention-2, by what notes say."""
 REMARK = (
-    "recomputation that a row does not state is taken as none; graphs, dispatcher, overlap and heads for multi-token "
-    "prediction are those of the recipe (rlsim/evidence/recipes.yaml), else of the stack"
+    "recomputation, graphs, dispatcher, overlap and heads for multi-token prediction that a row does not state are "
+    "those of the recipe (rlsim/evidence/recipes.yaml), else of the stack, and nothing is recomputed"
 )
 
 

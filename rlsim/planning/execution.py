@@ -17,7 +17,7 @@ IN_FLIGHT_PER_JOB = 2
 """Tasks handed out per process: one to work on and one to begin without waiting."""
 WORTH_S = 6.0
 """More processes are started where what is left would take one this long: a second one needs a second to start, fills
-tables of its own, and halves what is left at best (1,000 cells on two cores: 25 % of wall time for 42 % more CPU)."""
+tables of its own, and halves what is left at best (1,000 cells on two cores: 36 % of wall time for 25 % more CPU)."""
 MANY_CORES = 4
 """From here on, tasks of unknown number (a plan's) go to processes at once: on two, a plan took as long in one."""
 ORPHAN_CHECK_S = 1.0

@@ -167,10 +167,9 @@ class Scenario(Strict, metaclass=InOurWords):
         features = StackFeatures() if stack is None else stack.trainer_features(self.training_device.rack)
         names = StackFeatures.model_fields
         stated = {name: getattr(self.trainer, name) for name in names if getattr(self.trainer, name) is not None}
-        default = (
-            {} if features.flash_attention_2 is not None else {"flash_attention_2": self.trainer.backend == "fsdp"}
-        )
-        return changed(features, **default | stated)
+        if features.flash_attention_2 is None:
+            stated.setdefault("flash_attention_2", self.trainer.backend == "fsdp")
+        return changed(features, **stated)
 
     def model_post_init(self, context: Any, /) -> None:
         """What pydantic calls when all sections are there."""

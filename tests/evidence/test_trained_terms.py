@@ -76,7 +76,7 @@ def test_a_posterior_leaves_fitted_terms_where_they_are_and_must_hold_what_it_cl
     posterior = load_posterior(DEFAULT)
     assert posterior is not None
     assert {z for name, z in posterior.shifts.items() if name.startswith("training/")} == {0.0}
-    assert posterior.spreads["trainer on device"] <= 1.25 * 0.03  # of a device never measured: wider by leaving out
+    assert all(abs(posterior.mean_of(name)) <= 0.03 for name in posterior.columns if name.startswith("trainer on"))
     _must_hold({"training": 0.05, "refit": 0.9}, {"training": 0.05, "refit": 0.1})
     with pytest.raises(InputError, match=r"times of kind training are off by 6\.0 % in the median"):
         _must_hold({"training": 0.06}, {"training": 0.05})

@@ -125,7 +125,7 @@ RECIPES = {
     "prime-rl": ("p.toml", PRIME, {
         "workload.prompts_per_step": 16, "workload.generations_per_prompt": 16, "cluster.num_gpus": 8,
         "loop.style": "prime_rl", "loop.max_age": 4, "loop.max_in_flight_groups": 32, "engine.tensor_parallel": 2,
-        "trainer.optimizer_on_host": True, "trainer.logits_chunk_tokens": 8192,
+        "trainer.optimizer_on_host": True, "trainer.logits_chunk_tokens": 8192, "trainer.flash_attention_2": False,
     }),
     "roll": ("r.yaml", ROLL, {
         "workload.prompts_per_step": 64, "workload.generations_per_prompt": 8, "cluster.num_gpus": 8,

@@ -228,7 +228,7 @@ def packed_bins(lengths: FloatArray, capacity: float) -> Bins:
     """Samples in bins of ``capacity`` tokens by best-fit decreasing; one longer than that has a bin of its own."""
     longest_first = np.sort(lengths)[::-1]
     needed = longest_first.astype(np.int64)
-    empty = min(int(capacity), int(needed.sum()))  # one that holds everything is large enough
+    empty = min(int(capacity), int(needed.sum()) + 1)  # holds everything, with room to spare
     # No two samples longer than half a bin share one: each opens its own, and the room that is left grows in order.
     alone = int(np.searchsorted(-needed, -(empty // 2)))
     kernel, number = compiled(), np.empty(len(needed), dtype=np.int64)
