@@ -60,6 +60,8 @@ def of_table(name: str) -> Iterator[tuple[str, Figures]]:
     """Figures of all rows of a table and of its larger groups."""
     found = validate_table(published_table(TABLES[name]))
     yield f"{name}: all", scored(found.score)
+    if found.ttft is not None and found.ttft.n:
+        yield f"{name}: time to the first token", scored(found.ttft)
     steps = found.kind == "steps"
     groups = found.groups if steps else found.cuts
     for group, score in sorted(groups.items()):

@@ -23,11 +23,15 @@ HEADS: Mapping[str, tuple[str, ...]] = {
     "iteration": ("engine",),
     "training": ("train", "term: framework"),
     "transfer": ("transfer", "term: transfer"),
-    "step": ("rollout", "term: rollout"),
+    "step": ("rollout release", "rollout of model", "term: rollout"),
 }
-"""Beginnings of the families whose factor each kind of time decides; steps last, which hold the others."""
+"""Beginnings of the families whose factor each kind of time decides; steps last, which hold the others.
+
+What a layout of RL steps has for itself ("rollout of run") keeps its fitted spread: every layout is new, and with a
+tenth of the runs left out their intervals hold 89 % so, 82 % at half of it.
+"""
 SHARE = 0.9
-FACTORS = np.geomspace(0.5, 2.0, 29)
+FACTORS = np.geomspace(0.25, 2.0, 43)
 DRAWS = 400
 MOST_ROWS = 250
 """Rows of a left-out group and kind that are looked at: the loads of an engine are many and alike."""
