@@ -208,7 +208,7 @@ def _read(path: Path, modified_ns: int, size: int) -> Posterior:
             raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
         count = len(header["columns"])
         factor = np.zeros((count, count))
-        factor[np.tril_indices(count)] = lower
+        factor[np.tri(count, dtype=bool)] = lower
         if mean.shape != (count,) or not (np.isfinite(mean).all() and np.isfinite(factor).all()):
             raise ValueError("its arrays do not fit its header")
         del header["schema"]
