@@ -9,46 +9,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlsim.attribution.check import check
-    from rlsim.attribution.headroom import blame, headroom
-    from rlsim.errors import Infeasible, InputError, RlsimError
-    from rlsim.explore.live import live
-    from rlsim.loading.scenario import load_scenario, vary
-    from rlsim.planning.compare import compare
-    from rlsim.planning.new import Answers
-    from rlsim.planning.objective import Objective
-    from rlsim.planning.plan import plan
-    from rlsim.planning.sensitivity import sensitivity
-    from rlsim.planning.size import Wanted, size
-    from rlsim.planning.space import SearchLimits
-    from rlsim.planning.sweep import sweep
-    from rlsim.projection.project import project
-    from rlsim.runs.run import run
-    from rlsim.schema.scenario import Scenario
-
-__all__ = [
-    "Answers",
-    "Infeasible",
-    "InputError",
-    "Objective",
-    "RlsimError",
-    "Scenario",
-    "SearchLimits",
-    "Wanted",
-    "blame",
-    "check",
-    "compare",
-    "headroom",
-    "live",
-    "load_scenario",
-    "plan",
-    "project",
-    "run",
-    "sensitivity",
-    "size",
-    "sweep",
-    "vary",
-]
+    from rlsim.attribution.check import check as check
+    from rlsim.attribution.headroom import blame as blame
+    from rlsim.attribution.headroom import headroom as headroom
+    from rlsim.errors import Infeasible as Infeasible
+    from rlsim.errors import InputError as InputError
+    from rlsim.errors import RlsimError as RlsimError
+    from rlsim.explore.live import live as live
+    from rlsim.loading.scenario import load_scenario as load_scenario
+    from rlsim.loading.scenario import vary as vary
+    from rlsim.planning.compare import compare as compare
+    from rlsim.planning.new import Answers as Answers
+    from rlsim.planning.objective import Objective as Objective
+    from rlsim.planning.plan import plan as plan
+    from rlsim.planning.sensitivity import sensitivity as sensitivity
+    from rlsim.planning.size import Wanted as Wanted
+    from rlsim.planning.size import size as size
+    from rlsim.planning.space import SearchLimits as SearchLimits
+    from rlsim.planning.sweep import sweep as sweep
+    from rlsim.projection.project import project as project
+    from rlsim.runs.run import run as run
+    from rlsim.schema.scenario import Scenario as Scenario
 
 _HOMES = {
     "Answers": "rlsim.planning.new",
@@ -73,7 +54,8 @@ _HOMES = {
     "sweep": "rlsim.planning.sweep",
     "vary": "rlsim.loading.scenario",
 }
-
+"""Public names and the modules that they are of."""
+__all__ = [*_HOMES]
 __version__: str
 
 

@@ -62,7 +62,8 @@ class Fault:
 
     def possible(self, scenario: Scenario) -> bool:
         """Whether the scenario states what the fault needs."""
-        return all(_holds(value_at(scenario, key), allowed) for key, allowed in self.when.items())
+        held = ((value_at(scenario, key), allowed) for key, allowed in self.when.items())
+        return all(value in allowed or (GIVEN in allowed and value is not None) for value, allowed in held)
 
     def at(self, scenario: Scenario, severity: float, step_s: float) -> Cause | None:
         """The fault at a severity in a scenario whose step is expected to take ``step_s``; None where it has no key."""
@@ -81,10 +82,6 @@ class Fault:
             value = FORMS[str(form)](now or 0.0, severity, step_s)
             changes[key] = max(1, round(value)) if isinstance(now, int) else value
         return Cause(self.name, self.title, changes)
-
-
-def _holds(value: Any, allowed: Sequence[Any]) -> bool:
-    return value in allowed or (GIVEN in allowed and value is not None)
 
 
 def catalogue() -> tuple[Fault, ...]:

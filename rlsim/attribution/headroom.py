@@ -12,7 +12,6 @@ from rlsim.attribution.causes import (
     Cause,
     Policy,
     causes_of,
-    equal_lengths,
     iterations_with,
     no_refit,
     passes_with,
@@ -24,14 +23,12 @@ from rlsim.costs.efficiency import iteration_bytes
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
 from rlsim.costs.trainer.layer import IMBALANCE
 from rlsim.errors import Infeasible, InputError
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.idle import BUBBLE, idle_of
 from rlsim.projection.project import identity
-from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results.check import Headroom, Rung
 from rlsim.results.planning import Blame, Removal, WhatIf
@@ -43,19 +40,11 @@ SAME = 1e-9
 NO_HOST = without_parts(lambda part: part.bound in ("host", "launch"))
 NO_LINKS = without_parts(lambda part: part.bound in ("network", "host link"))
 NO_DATA = passes_with(lambda phase, part: 0.0 if phase == "data" else 1.0)
+EVEN = ("straggler tail", BUBBLE, IMBALANCE)
+"""Causes without which lengths are equal, and no rank or stage of the trainer waits for another."""
 _LISTS = lists_beside(__file__, "headroom.yaml")
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A rung to climb, as headroom.yaml words it. causes: those taken away there, known once those below are; changes:
-    keys that do the same."""
-
-    name: str
-    how: str
-    who: str
-    causes: Callable[[SimulatedVariant], Sequence[Cause]]
-    changes: tuple[str, ...]
+Climb = Callable[[SimulatedVariant], Sequence[Cause]]
+"""The causes that a rung takes away, known once those below it are."""
 
 
 def headroom(
@@ -69,64 +58,64 @@ def headroom(
     scenario cannot run.
     """
     run = simulate_changed(scenario, ())
-    rungs = [_rung("as it is", "", run, None, (), "")]
+    rungs = [_rung("as it is", {"how": "", "who": ""}, run, None)]
     if planned is not None:
         laid_out, changes = planned
         found = simulate_changed(laid_out, ())
         better = _step_s(found) <= rungs[-1].step_s
-        told = ("best layout", "the layout that rlsim plan finds fastest on these GPUs", found if better else run)
-        rungs.append(_rung(*told, rungs[-1], tuple(changes) if better else (), "you: keys"))
+        told = {"how": "the layout that rlsim plan finds fastest on these GPUs", "who": "you: keys"}
+        rungs.append(_rung("best layout", told, found if better else run, rungs[-1], changes if better else ()))
         scenario, run = (laid_out, found) if better else (scenario, run)
     climbed: list[Cause] = []
-    steps = _steps(scenario)
-    for done, step in enumerate(steps, start=1):
-        causes = [*climbed, *step.causes(run)]
+    (taken_away, keys), steps = _steps(scenario), _LISTS["rungs"]
+    for done, (name, said) in enumerate(steps.items(), start=1):
+        causes = [*climbed, *taken_away[name](run)]
         try:
             found = simulate_changed(scenario, causes)
         except (Infeasible, InputError) as error:
-            rungs.append(_rung(step.name, step.how, run, rungs[-1], (), step.who, str(error)))
+            rungs.append(_rung(name, said, run, rungs[-1], why=str(error)))
             continue
         if _step_s(found) <= rungs[-1].step_s * (1.0 + SAME):
             climbed, run, why = causes, found, ""
         else:
             why = f"on top of the rungs below it costs {_step_s(found) - rungs[-1].step_s:.1f} s: other waits grow"
-        rungs.append(_rung(step.name, step.how, run, rungs[-1], step.changes, step.who, why))
+        rungs.append(_rung(name, said, run, rungs[-1], keys.get(name, ()), why))
         if progress is not None:
             progress(done, len(steps))
     return Headroom(**identity(scenario), rungs=tuple(rungs))
 
 
 def _rung(
-    name: str, how: str, run: SimulatedVariant, below: Rung | None, changes: tuple[str, ...], who: str, why: str = ""
+    name: str,
+    said: Mapping[str, str],
+    run: SimulatedVariant,
+    below: Rung | None,
+    changes: Sequence[str] = (),
+    why: str = "",
 ) -> Rung:
-    step_s = _step_s(run)
-    return Rung(
-        name=name,
-        how=how,
-        step_s=step_s,
-        generation_s=run.phases_s["generation_s"],
-        saved_s=0.0 if below is None else below.step_s - step_s,
-        changes=changes,
-        who=who,
-        why=why,
-    )
+    """said: how it is climbed, and who can."""
+    step_s, generation_s = _step_s(run), run.phases_s["generation_s"]
+    saved_s = 0.0 if below is None else below.step_s - step_s
+    seconds = {"step_s": step_s, "generation_s": generation_s, "saved_s": saved_s}
+    return Rung(name=name, **said, **seconds, changes=tuple(changes), why=why)
 
 
 def _step_s(run: SimulatedVariant) -> float:
-    return mean_value(run, lambda step: step.seconds)
+    """Seconds of a step, mean over all that were measured."""
+    return float(np.mean([step.seconds for step in run.every_step]))
 
 
-def _steps(scenario: Scenario) -> list[_Step]:
-    """The rungs above the layout, bottom first."""
+def _steps(scenario: Scenario) -> tuple[dict[str, Climb], dict[str, tuple[str, ...]]]:
+    """How each rung above the layout is climbed, and the keys that do the same, where there are any."""
     hostless = _hostless(scenario)
     overlapping = [key for key in _LISTS["overlap"] if not value_at(scenario, key)]
     if scenario.model.moe is not None and not scenario.trainer.exchange_overlap:
         overlapping.append("trainer.exchange_overlap")
-    causes: dict[str, Callable[[SimulatedVariant], Sequence[Cause]]] = {
+    causes: dict[str, Climb] = {
         "no host time": lambda run: [Cause("host", "", hostless), Cause("host parts", "", prices=NO_HOST)],
         "best kernels": lambda run: [_faster(run, _best(scenario))],
         "perfect overlap": lambda run: [Cause("refit", "", prices=no_refit), Cause("links", "", prices=NO_LINKS)],
-        "no straggler tail": lambda run: _even(scenario),
+        "no straggler tail": lambda run: [one for one in causes_of(scenario) if one.name in EVEN],
         "roofline": lambda run: [_faster(run, {"train": 1.0, "decode": 1.0}), Cause("data", "", prices=NO_DATA)],
     }
     changes = {
@@ -135,10 +124,7 @@ def _steps(scenario: Scenario) -> list[_Step]:
         ),
         "perfect overlap": tuple(f"{key}=true" for key in overlapping),
     }
-    return [
-        _Step(name, **said, causes=causes[name], changes=changes.get(name, ()))
-        for name, said in _LISTS["rungs"].items()
-    ]
+    return causes, changes
 
 
 def _hostless(scenario: Scenario) -> dict[str, float | bool]:
@@ -149,12 +135,6 @@ def _hostless(scenario: Scenario) -> dict[str, float | bool]:
     if scenario.loop.mode == "async":
         changes["loop.poll_s"] = 0.0
     return changes
-
-
-def _even(scenario: Scenario) -> list[Cause]:
-    """Equal lengths, and what the trainer's ranks and stages wait for each other."""
-    found = [one for one in causes_of(scenario) if one.name in (BUBBLE, IMBALANCE)]
-    return [*found, *([] if scenario.workload.agent is not None else [Cause("tail", "", workload=equal_lengths)])]
 
 
 def _best(scenario: Scenario) -> Mapping[str, float]:
@@ -229,10 +209,10 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
 
     run = simulate_variant(scenario)
     advance()
-    step_s = _mean_s(run)
+    step_s = _step_s(run)
     alone = {}
     for cause in causes:
-        alone[cause.name] = _without(scenario, (cause,))
+        alone[cause.name] = _step_s(simulate_changed(scenario, (cause,)))
         advance()
     removals, left_s = _in_turn(scenario, causes, alone, step_s, advance)
     if any(alone_s < left_s - SAME * step_s for alone_s in alone.values()):  # the one that gains most goes first
@@ -263,7 +243,7 @@ def _in_turn(
     removals, removed, before_s = list[Removal](), list[Cause](), step_s
     for cause in causes:
         alone_s = alone[cause.name]
-        chain_s = _without(scenario, (*removed, cause)) if removed else alone_s
+        chain_s = _step_s(simulate_changed(scenario, (*removed, cause))) if removed else alone_s
         costs = [when for when, more in (("alone", alone_s - step_s), ("in turn", chain_s - before_s)) if more > 0]
         why = f"{' and '.join(costs)} it costs time, as {cause.rebound}" if costs else ""
         if chain_s <= before_s:
@@ -276,19 +256,9 @@ def _in_turn(
     return removals, before_s
 
 
-def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
-    """Mean step time on the same drawn work with causes taken away."""
-    return _mean_s(simulate_changed(scenario, causes))
-
-
 def _tried(scenario: Scenario, policy: Policy) -> WhatIf:
     name, how, changes = policy
     try:
-        return WhatIf(name=name, how=how, step_s=_mean_s(simulate_variant(vary(scenario, changes))))
+        return WhatIf(name=name, how=how, step_s=_step_s(simulate_variant(vary(scenario, changes))))
     except (Infeasible, InputError) as error:
         return WhatIf(name=name, how=how, step_s=None, reason=str(error))
-
-
-def _mean_s(run: SimulatedVariant) -> float:
-    """Seconds of a step, mean over all that were measured."""
-    return float(np.mean([step.seconds for steps in run.steps for step in steps]))

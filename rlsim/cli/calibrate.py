@@ -154,7 +154,6 @@ def training(tables: list[Path], name: str | None = None, out: Path | None = Non
 def own(path: Path, name: str | None = None, out: Path | None = None) -> None:
     """Take a few times that you measured as evidence on top of all others; nothing is fitted again."""
     from rlsim.evidence.compare import learn
-    from rlsim.files.progress import ProgressLine
     from rlsim.parameters.posterior import SUFFIX
     from rlsim.report.text.validation import learned_text
 

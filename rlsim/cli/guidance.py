@@ -31,11 +31,13 @@ def explain(
     Says what it means, its type, default and bounds, where the default comes from, and which commands use it; with a
     scenario also its value there, and what set it. A key that does not exist is answered with the nearest.
     """
+    from dataclasses import asdict
+
     from rlsim.loading.explain import explain as run
     from rlsim.loading.explain import render_explanation
 
     answer = run(key, scenario, [*(words or ()), *(overrides or ())])
-    print_answer(json.dumps(answer.as_dict(), indent=2) if as_json else render_explanation(answer, terminal_style()))
+    print_answer(json.dumps(asdict(answer), indent=2) if as_json else render_explanation(answer, terminal_style()))
 
 
 def new(
@@ -97,11 +99,9 @@ def size(
     step, the cheapest within a deadline or the fastest within a budget, and the largest safe memory share of the
     engine. rlsim new writes the scenario of the one you take. --out DIR writes size.json and size.png.
     """
-    from rlsim.files.progress import ProgressLine
     from rlsim.planning.new import CHECKS, Answers
     from rlsim.planning.size import Wanted
     from rlsim.planning.size import size as run
-    from rlsim.report.folder import write_out
 
     devices = [name.strip() for name in device.split(",") if name.strip()]
     if not devices:
@@ -113,8 +113,7 @@ def size(
     wanted = Wanted(answers, engine, lora, deadline, budget)
     with ProgressLine("clusters planned") as progress:
         answer = run(wanted, devices, progress.advance)
-    write_out(answer, out)
-    print_result(answer, as_json, full)
+    print_result(answer, as_json, full, out)
 
 
 def _asked(option: str) -> str:
@@ -161,7 +160,6 @@ def check(
     that saves. --out DIR writes check.json and check.png.
     """
     from rlsim.attribution.check import check as run
-    from rlsim.report.folder import write_out
 
     given, source = _scenario(scenario, words, overrides)
     waited = "generation" if given.loop.mode == "sync" else "exposed_generation"
@@ -173,8 +171,7 @@ def check(
     with ProgressLine("known faults") as progress:
         answer = run(given, measured, noises if noise is None else noise, progress=progress.reach)
     answer = answer.model_copy(update={"source": source})
-    write_out(answer, out)
-    print_result(answer, as_json)
+    print_result(answer, as_json, out=out)
 
 
 def headroom(
@@ -192,14 +189,12 @@ def headroom(
     it or that nobody can. --out DIR writes headroom.json and headroom.png.
     """
     from rlsim.attribution.headroom import headroom as run
-    from rlsim.report.folder import write_out
 
     given = given_scenario(scenario, words, overrides)
     planned = _planned(given) if plan else None
     with ProgressLine("rungs") as progress:
         answer = run(given, planned, progress.reach)
-    write_out(answer, out)
-    print_result(answer, as_json)
+    print_result(answer, as_json, out=out)
 
 
 def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:

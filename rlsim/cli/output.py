@@ -61,8 +61,13 @@ def print_answer(text: str) -> None:
             raise InputError(f"standard output: {error.strerror}") from error
 
 
-def print_result(answer: Answer, as_json: bool, full: bool = True) -> None:
-    """Print an answer as JSON or as text, which is cut to a screen where it is not asked for in full."""
+def print_result(answer: Answer, as_json: bool, full: bool = True, out: Path | None = None) -> None:
+    """Write an answer into the folder ``out``, where one is given; print it as JSON or as text, which is cut to a
+    screen where it is not asked for in full."""
+    if out is not None:
+        from rlsim.report.folder import write_out
+
+        write_out(answer, out)
     print_answer(answer.to_json() if as_json else answer.text(terminal_style(), full))
 
 

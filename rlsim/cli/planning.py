@@ -120,11 +120,9 @@ def techniques(
     techniques.json and techniques.png.
     """
     from rlsim.planning.techniques import techniques as run
-    from rlsim.report.folder import write_out
 
     answer = run(given_scenario(scenario, words, overrides))
-    write_out(answer, out)
-    print_result(answer, as_json, full)
+    print_result(answer, as_json, full, out)
 
 
 def compare(

@@ -105,13 +105,11 @@ def blame(
     writes blame.json and waterfall.png.
     """
     from rlsim.attribution.headroom import blame as run
-    from rlsim.report.folder import write_out
 
     given = given_scenario(scenario, words, overrides)
     with ProgressLine("simulations") as progress:
         answer = run(given, progress.reach)
-    write_out(answer, out)
-    print_result(answer, as_json)
+    print_result(answer, as_json, out=out)
 
 
 def report(folder: Path, out: Path | None = None) -> None:

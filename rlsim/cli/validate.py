@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlsim.cli.groups import Commands, FormerWords
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import print_result
 from rlsim.evidence.tables import Kind
 from rlsim.files.progress import ProgressLine
 
@@ -31,13 +31,10 @@ def table(
     validation.json, rows.csv and pictures.
     """
     from rlsim.evidence.compare import validate_table
-    from rlsim.report.folder import write_out
-    from rlsim.report.text.validation import validation_text
 
     with ProgressLine("rows") as progress:
         found = validate_table(path, kind, progress.reach, seed, replications)
-    write_out(found, out)
-    print_answer(found.to_json() if as_json else validation_text(found, terminal_style()))
+    print_result(found, as_json, out=out)
 
 
 @app.command("published")
@@ -54,25 +51,19 @@ def published(
 ) -> None:
     """All published tables that come with rlsim beside their predictions, and further tables of any kind."""
     from rlsim.evidence.published import run_published
-    from rlsim.report.folder import write_out
-    from rlsim.report.text.validation import published_text
 
     given = {"iterations": iterations, "training": training, "transfers": transfers, "phases": phases}
     tables = {Kind(kind): paths for kind, paths in given.items() if paths}
     with ProgressLine("rows") as progress:
         found = run_published(seed, replications, progress.reach, tables, cross)
-    write_out(found, out)
-    print_answer(found.to_json() if as_json else published_text(found, terminal_style()))
+    print_result(found, as_json, out=out)
 
 
 @app.command("cross")
 def cross(as_json: bool = False, out: Path | None = None) -> None:
     """Do 90 % intervals hold 90 %? Leaves whole releases, devices, models... out of the joint fit and predicts them."""
     from rlsim.evidence.cross import validate_cross
-    from rlsim.report.folder import write_out
-    from rlsim.report.text.validation import cross_text
 
     with ProgressLine("groupings") as progress:
         found = validate_cross(progress=progress.reach)
-    write_out(found, out)
-    print_answer(found.to_json() if as_json else cross_text(found, terminal_style()))
+    print_result(found, as_json, out=out)

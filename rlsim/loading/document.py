@@ -188,12 +188,11 @@ def resolve(path: str, reference: str, places: Places, folder: Path | None) -> d
 
 def referred(path: str, reference: str, places: Places, folder: Path | None) -> BaseModel | dict[str, Any]:
     """The same as the checked record that it is, where nothing in it is overridden."""
-    try:
-        return REFERENCES[path](reference, folder)
-    except InputError as error:
-        raise InputError(places.message(path, error)) from error
-    except (OSError, ValueError) as error:  # a NUL or whatever else the system refuses as a path
-        raise InputError(places.message(path, f"{shortened(repr(reference))} cannot be a path ({error})")) from error
+    with places.at(path):
+        try:
+            return REFERENCES[path](reference, folder)
+        except (OSError, ValueError) as error:  # a NUL or whatever else the system refuses as a path
+            raise InputError(f"{shortened(repr(reference))} cannot be a path ({error})") from error
 
 
 def _load_draft(reference: str, folder: Path | None) -> BaseModel | dict[str, Any]:
@@ -233,18 +232,18 @@ def traces(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def drawn(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Distributions that a document's workload holds: name below the workload, the mapping that holds it, its key."""
     for name in DRAWN_KEYS:
-        owner: Any = document.get("workload")
-        *path, key = name.split(".")
-        for part in path:
-            owner = owner.get(part) if isinstance(owner, dict) else None
+        owner, key = holder_of(document, f"workload.{name}")
         if isinstance(owner, dict) and key in owner:
             yield name, owner, key
 
 
-def holder_of(document: dict[str, Any], path: str) -> tuple[object, str]:
-    """What holds a dotted key of one or two parts in a document, and the key's last part."""
-    section, _, key = path.rpartition(".")
-    return document.get(section) if section else document, key
+def holder_of(document: dict[str, Any], path: str) -> tuple[Any, str]:
+    """What holds a dotted key in a document, None where a section on the way is none; and the key's last part."""
+    *sections, key = path.split(".")
+    holder: Any = document
+    for name in sections:
+        holder = holder.get(name) if isinstance(holder, dict) else None
+    return holder, key
 
 
 def anchor_references(document: dict[str, Any], folder: Path | None, places: Places) -> None:
@@ -252,10 +251,8 @@ def anchor_references(document: dict[str, Any], folder: Path | None, places: Pla
     for path in REFERENCES:
         holder, key = holder_of(document, path)
         if isinstance(holder, dict) and isinstance(holder.get(key), str):
-            try:
+            with places.at(path):
                 found = as_path(holder[key], (*YAML_SUFFIXES, ".json"), folder)
-            except InputError as error:
-                raise InputError(places.message(path, error)) from error
             if found is not None and found.exists():
                 value, section = str(found.resolve()), path.rpartition(".")[0]
                 # Sections are copied, for YAML aliases share them.
@@ -284,10 +281,8 @@ def _anchor_posterior(document: dict[str, Any], folder: Path | None, places: Pla
     given = simulation.get("posterior") if isinstance(simulation, dict) else None
     if not isinstance(simulation, dict) or not isinstance(given, str):
         return
-    try:
+    with places.at("simulation.posterior"):
         path = as_path(given, (SUFFIX,), folder)
         if path is not None:
             simulation["posterior"] = str(path.resolve())
         load_posterior(simulation["posterior"])
-    except InputError as error:
-        raise InputError(places.message("simulation.posterior", error)) from error

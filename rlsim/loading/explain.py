@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from operator import attrgetter
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -66,10 +64,6 @@ class Explanation:
     below: tuple[str, ...]
     current: Current | None
     word: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def explain(key: str, scenario: str | None = None, overrides: Sequence[str] = ()) -> Explanation:

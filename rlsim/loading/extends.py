@@ -57,32 +57,23 @@ def _chain(first: _File, path: Path | None) -> list[_File]:
     chain, seen = [first], [] if path is None else [path.resolve()]
     while EXTENDS in chain[-1].document:
         file = chain[-1]
-        places = Places(file.where, ((file.where, file.text),))
-        parent = _parent(file.document.pop(EXTENDS), file.folder, places)
-        if parent.resolve() in seen:
-            told = " -> ".join([*(shortened(one.where) for one in chain[-MAX_PARENTS:]), shortened(shown_path(parent))])
-            raise InputError(places.message(EXTENDS, f"the files extend each other in a circle ({told})"))
-        if len(chain) > MAX_PARENTS:
-            raise InputError(places.message(EXTENDS, f"more than {MAX_PARENTS} files extend each other"))
-        seen.append(parent.resolve())
-        try:
+        with Places(file.where, ((file.where, file.text),)).at(EXTENDS):
+            reference = file.document.pop(EXTENDS)
+            if not isinstance(reference, str) or not reference:
+                got = shortened(repr(reference))
+                raise InputError(f"must be a file or the name of a scenario, got {got}")
+            known, folder = catalogue("scenarios"), file.folder
+            parent = as_path(reference, YAML_SUFFIXES, folder) or find_entry(reference, known, "scenario")
+            where = shown_path(parent)
+            if parent.resolve() in seen:
+                told = " -> ".join(shortened(one) for one in (*(file.where for file in chain[-MAX_PARENTS:]), where))
+                raise InputError(f"the files extend each other in a circle ({told})")
+            if len(chain) > MAX_PARENTS:
+                raise InputError(f"more than {MAX_PARENTS} files extend each other")
+            seen.append(parent.resolve())
             text = read_text(parent, DOCUMENT_BYTES)
-        except InputError as error:
-            raise InputError(places.message(EXTENDS, error)) from error
-        where = shown_path(parent)
         chain.append(_File(where, text, parse_yaml(text, where), parent.parent))
     return chain
-
-
-def _parent(reference: object, folder: Path | None, places: Places) -> Path:
-    """The file that ``extends`` means."""
-    if not isinstance(reference, str) or not reference:
-        got = shortened(repr(reference))
-        raise InputError(places.message(EXTENDS, f"must be a file or the name of a scenario, got {got}"))
-    try:
-        return as_path(reference, YAML_SUFFIXES, folder) or find_entry(reference, catalogue("scenarios"), "scenario")
-    except InputError as error:
-        raise InputError(places.message(EXTENDS, error)) from error
 
 
 def _merged(parent: dict[str, Any], file: _File, places: Places) -> dict[str, Any]:

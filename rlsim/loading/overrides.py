@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -54,11 +55,6 @@ def value_at(record: Any, key: str) -> Any:
     return record
 
 
-def same_branch(key: str, other: str) -> bool:
-    """Whether one of two dotted keys is, or lies below, the other."""
-    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
-
-
 def settings_of(overrides: Sequence[str | Mapping[str, Any]]) -> list[Setting]:
     """Every setting of some overrides in their order, ``"a.b=value"`` or mappings. Raises InputError."""
     return [setting for override in overrides for setting in _settings(override)]
@@ -107,7 +103,8 @@ class Places:
 
         For a key that an override set, the place of the value that stood there before.
         """
-        above = [setting.key for setting in self.given if same_branch(key, setting.key)]
+        given = [setting.key for setting in self.given]
+        above = [one for one in given if f"{key}.".startswith(f"{one}.") or f"{one}.".startswith(f"{key}.")]
         if not above:
             return self._of_file(key, False)
         found = self._of_file(key, True) or self._of_file(above[-1], True)
@@ -116,6 +113,14 @@ class Places:
     def exact(self, key: str) -> str | None:
         """The place of a key in the first file that holds it itself."""
         return self._of_file(key, True)
+
+    @contextmanager
+    def at(self, key: str) -> Iterator[None]:
+        """What is wrong within it is wrong with a key: InputError says so."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(self.message(key, error)) from error
 
     def message(self, key: str, text: object) -> str:
         """What is wrong with a key: origin, place, key, ``text``."""

@@ -32,7 +32,7 @@ from rlsim.loading.overrides import Places, Setting, prefixes, settings_of
 from rlsim.loading.variation import WORDS, has_words, without_words
 from rlsim.parameters.posterior import DEFAULT as DEFAULT_POSTERIOR
 from rlsim.parameters.posterior import evidence_path, posterior_digest
-from rlsim.parameters.sets import own_sets
+from rlsim.parameters.sets import SETS, own_sets
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
@@ -163,12 +163,12 @@ def scenario_digest(scenario: Scenario) -> str:
     scenario opens. The default parameters count by their values. Question and assumptions do not count.
     """
     fitted, simulation = own_sets(scenario), scenario.simulation
-    own = simulation.model_dump(mode="json", exclude={"posterior", *(f"{name}parameters" for name in _SETS)})
+    own = simulation.model_dump(mode="json", exclude={"posterior", *SETS.values()})
     if simulation.measured_stack is None:
         del own["measured_stack"]  # scenarios of before have no such key
     own["posterior"] = posterior_digest(simulation.posterior or DEFAULT_POSTERIOR)
     own["evidence"] = file_digest(evidence_path())
-    sets = {f"{name}parameters": _canonical_of(one) for name, one in zip(_SETS, fitted.sets.values(), strict=True)}
+    sets = {SETS[name]: _canonical_of(one) for name, one in fitted.sets.items()}
     content = {
         name: _canonical_of(section) if isinstance(section, BaseModel) else _canonical(section)
         for name, section in scenario
@@ -189,10 +189,6 @@ def scenario_digest(scenario: Scenario) -> str:
         content["workload"] = _canonical(workload)
     content["rlsim"] = _canonical(installed_version())
     return hashlib.sha256(_joined(content).encode()).hexdigest()[:DIGEST_CHARACTERS]
-
-
-_SETS = ("", "engine_", "training_", "transfer_")
-"""Beginnings of the keys of a simulation's sets, in the order of :class:`rlsim.parameters.sets.Fitted`."""
 
 
 def _canonical(content: Any) -> str:
@@ -275,19 +271,12 @@ def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
     All others stay the checked records they are: a search varies a scenario thousands of times in a few keys.
     """
     document = {**vars(scenario), "assumptions": list(scenario.assumptions)}
-    for path in dict.fromkeys(prefix for setting in given for prefix in prefixes(setting.key)):
-        holder: Any = document
-        *above, part = path.split(".")
-        for name in above:
-            holder = holder.get(name) if isinstance(holder, dict) else None
+    keys = [setting.key for setting in given]
+    if any(key.partition(".")[0] == "workload" for key in keys):
+        keys += [f"workload.{name}" for name in DRAWN_KEYS]
+    for path in dict.fromkeys(prefix for key in keys for prefix in prefixes(key)):
+        holder, part = holder_of(document, path)
         section = holder.get(part) if isinstance(holder, dict) else None
         if isinstance(section, BaseModel | dict):
             holder[part] = dict(section if isinstance(section, dict) else vars(section))
-    if isinstance(document["workload"], dict):
-        for name in DRAWN_KEYS:
-            holder = document["workload"]
-            for part in name.split("."):
-                if not isinstance(holder.get(part), BaseModel | dict):
-                    break
-                holder[part] = holder = dict(holder[part])
     return document

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
@@ -146,12 +146,8 @@ class Posterior:
 
     def to_bytes(self) -> bytes:
         """The file: equal posteriors give equal bytes."""
-        header = {
-            "schema": SCHEMA, "name": self.name, "description": self.description, "digests": dict(self.digests),
-            "columns": self.columns, "terms": self.terms, "spreads": dict(self.spreads), "errors": dict(self.errors),
-            "degrees": self.degrees, "group_degrees": self.group_degrees, "rows": dict(self.rows),
-            "fit": dict(self.fit), "device_order": self.device_order,
-        }  # fmt: skip
+        names = (one.name for one in fields(self) if one.name not in ("mean", "factor"))
+        header = {"schema": SCHEMA, **{name: getattr(self, name) for name in names}}
         lower = self.factor[np.tril_indices(len(self.columns))].astype("<f4")
         text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
         return archive({"header": text, "mean": self.mean.astype("<f4"), "factor": lower})
@@ -212,13 +208,10 @@ def _read(path: Path, modified_ns: int, size: int) -> Posterior:
             raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
         count = len(header["columns"])
         factor = np.zeros((count, count))
-        factor[np.tril_indices(count)] = lower
+        factor[np.tri(count, dtype=bool)] = lower
         if mean.shape != (count,) or not (np.isfinite(mean).all() and np.isfinite(factor).all()):
             raise ValueError("its arrays do not fit its header")
-        return Posterior(
-            header["name"], header["description"], header["digests"], tuple(header["columns"]), mean, factor,
-            int(header["terms"]), header["spreads"], header["errors"], float(header["degrees"]),
-            float(header["group_degrees"]), header["rows"], header["fit"], header.get("device_order", {}),
-        )  # fmt: skip
+        del header["schema"]
+        return Posterior(**header | {"columns": tuple(header["columns"]), "mean": mean, "factor": factor})
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{where}: is no posterior of rlsim ({str(error)[:80]})") from None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.files.records import dataclass
@@ -31,7 +32,11 @@ DEFAULT_TRANSFERS = "measured"
 """Fit to measured weight transfers."""
 
 
-SETS = ("steps", "engines", "training", "transfers")
+SETS = {
+    "steps": "parameters", "engines": "engine_parameters", "training": "training_parameters",
+    "transfers": "transfer_parameters",
+}  # fmt: skip
+"""Fitted sets by name, with the keys of a scenario's simulation that say which they are."""
 
 
 @dataclass(frozen=True)
@@ -64,28 +69,35 @@ def shipped(training: TrainingParameters | None = None) -> Fitted:
     return Fitted(load_parameters(), load_engine_parameters(), trained, load_transfer_parameters())
 
 
-def load_parameters(name_or_path: str | None = None, base: Path | None = None) -> GlobalParameters:
-    """Parameters called ``name_or_path`` (default: the fit to published steps), or from a file of that path.
+_KINDS: Mapping[type[Strict], tuple[str, str, str]] = {
+    GlobalParameters: ("parameters", "parameters", DEFAULT),
+    EngineParameters: ("engines", "engine parameters", DEFAULT_ENGINES),
+    TrainingParameters: ("training", "training parameters", DEFAULT_TRAINING),
+    TransferParameters: ("transfers", "transfer parameters", DEFAULT_TRANSFERS),
+    Stack: ("stacks", "stack", DEFAULT_STACK),
+    MeasuredStack: ("measured", "measured stack", ""),
+}
+"""Of each kind its folder of calibration/, what messages call it, and the one that stands where none is named."""
+Kind = TypeVar("Kind", bound=Strict)
+
+
+def load_set(kind: type[Kind], name_or_path: str | None = None, base: Path | None = None) -> Kind:
+    """The fitted set or stack of a kind that is called ``name_or_path``, or from a file of that path; default: rlsim's.
 
     base: folder from which a relative path counts. Raises InputError naming what there is, or the key that is wrong.
     """
-    return read_record(_found(name_or_path or DEFAULT, base, "parameters", "parameters"), GlobalParameters)
+    folder, what, default = _KINDS[kind]
+    name, otherwise = name_or_path or default, "; or give the path of a .yaml file"
+    path = as_path(name, YAML_SUFFIXES, base) or find_entry(name, catalogue("calibration", folder), what, otherwise)
+    return read_record(path, kind)
 
 
-def load_engine_parameters(name_or_path: str | None = None, base: Path | None = None) -> EngineParameters:
-    """Engine parameters, default the fit to measured iterations; arguments and errors as of :func:`load_parameters`."""
-    return read_record(_found(name_or_path or DEFAULT_ENGINES, base, "engines", "engine parameters"), EngineParameters)
-
-
-def load_training_parameters(name_or_path: str | None = None, base: Path | None = None) -> TrainingParameters:
-    """Training parameters, default the fit to tuned recipes; arguments and errors as of :func:`load_parameters`."""
-    found = _found(name_or_path or DEFAULT_TRAINING, base, "training", "training parameters")
-    return read_record(found, TrainingParameters)
-
-
-def load_stack(name_or_path: str, base: Path | None = None) -> Stack:
-    """The software stack called ``name_or_path``, or from a file of that path; errors as of :func:`load_parameters`."""
-    return read_record(_found(name_or_path, base, "stacks", "stack"), Stack)
+load_parameters = partial(load_set, GlobalParameters)
+load_engine_parameters = partial(load_set, EngineParameters)
+load_training_parameters = partial(load_set, TrainingParameters)
+load_transfer_parameters = partial(load_set, TransferParameters)
+load_stack = partial(load_set, Stack)
+load_measured = partial(load_set, MeasuredStack)
 
 
 def stack_of_release(framework: str, release: str | None) -> Stack | None:
@@ -97,23 +109,6 @@ def stack_of_release(framework: str, release: str | None) -> Stack | None:
     return newest if release is None or newest is None else standing_for(release, own, lambda one: one.release or "")
 
 
-def load_transfer_parameters(name_or_path: str | None = None, base: Path | None = None) -> TransferParameters:
-    """Transfer parameters, default the fit to measured ones; arguments and errors as of :func:`load_parameters`."""
-    found = _found(name_or_path or DEFAULT_TRANSFERS, base, "transfers", "transfer parameters")
-    return read_record(found, TransferParameters)
-
-
-def load_measured(path: str, base: Path | None = None) -> MeasuredStack:
-    """A stack measured whole, from a file of that path; errors as of :func:`load_parameters`."""
-    return read_record(_found(path, base, "measured", "measured stack"), MeasuredStack)
-
-
-def _found(name: str, base: Path | None, folder: str, what: str) -> Path:
-    """File of a set by path, or by name in a folder of calibration/."""
-    otherwise = "; or give the path of a .yaml file"
-    return as_path(name, YAML_SUFFIXES, base) or find_entry(name, catalogue("calibration", folder), what, otherwise)
-
-
 @lru_cache(maxsize=1)
 def _shipped() -> Fitted:
     """Read once: tables of rows ask for it again and again."""
@@ -123,12 +118,7 @@ def _shipped() -> Fitted:
 def own_sets(scenario: Scenario) -> Fitted:
     """The sets that ``scenario`` names, as every loaded one does, else those of rlsim; as their files hold them."""
     given = scenario.simulation
-    return Fitted(
-        given.parameters or _shipped().steps,
-        given.engine_parameters or _shipped().engines,
-        given.training_parameters or _shipped().training,
-        given.transfer_parameters or _shipped().transfers,
-    )
+    return Fitted(**{name: getattr(given, key) or getattr(_shipped(), name) for name, key in SETS.items()})
 
 
 def set_digest(record: Strict) -> str:

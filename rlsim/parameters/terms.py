@@ -84,44 +84,32 @@ def terms_of(fitted: Fitted) -> tuple[Term, ...]:
 
 def _engine_terms(fitted: Fitted) -> list[Term]:
     now, start = fitted.engines, load_engine_parameters(START)
-    out = [_assumed("engines/network_hop_s", ENGINE_VALUE_SPREAD, now.network_hop_s, start.network_hop_s)]
-    out += [
-        _assumed(f"engines/{name}", ENGINE_VALUE_SPREAD, getattr(now.layers, name), getattr(start.layers, name))
-        for name in LayerKernels.model_fields
-    ]
+    layers = dict.fromkeys(LayerKernels.model_fields, ENGINE_VALUE_SPREAD)
+    out = _scaling("engines", {"network_hop_s": ENGINE_VALUE_SPREAD}, now, vars(start))
+    out += _scaling("engines", layers, now.layers, vars(start.layers))
     for family in now.families:
-        known = family.engine in start.names
-        before, at = start.family(family.engine) if known else family, f"engines/{family.engine}"
-        out += [
-            _assumed(f"{at}/{name}", ENGINE_VALUE_SPREAD, getattr(family, name), getattr(before, name))
-            for name in ENGINE_VALUES
-        ]
+        before = start.family(family.engine) if family.engine in start.names else family
+        spreads = dict.fromkeys(ENGINE_VALUES, ENGINE_VALUE_SPREAD)
+        out += _scaling(f"engines/{family.engine}", spreads, family, vars(before))
     return out
 
 
 def _training_terms(fitted: Fitted) -> list[Term]:
     now, start = fitted.training, load_training_parameters(START)
-    out = [
-        _assumed(f"training/{name}", spread, value_of(now, name), value_of(start, name))
-        for name, spread in TRAINING_SPREAD.items()
-    ]
-    for framework in now.frameworks:
-        at = f"training/{framework.framework}"
-        if framework.framework != MODEL_FRAMEWORK:
-            out += [_assumed(f"{at}/{name}", s, getattr(framework, name), 1.0) for name, s in FRAMEWORK_SPREAD.items()]
+    out = _scaling("training", TRAINING_SPREAD, now, {name: value_of(start, name) for name in TRAINING_SPREAD})
+    for one in now.frameworks:
+        if one.framework != MODEL_FRAMEWORK:
+            out += _scaling(f"training/{one.framework}", FRAMEWORK_SPREAD, one, dict.fromkeys(FRAMEWORK_SPREAD, 1.0))
     return out
 
 
 def _transfer_terms(fitted: Fitted) -> list[Term]:
     now, start = fitted.transfers, load_transfer_parameters(START)
-    out = [
-        _assumed(f"transfers/{name}", TRANSFER_SPREAD, getattr(now.values, name), getattr(start.values, name))
-        for name in type(now.values).model_fields
-    ]
+    spreads = dict.fromkeys(type(now.values).model_fields, TRANSFER_SPREAD)
+    out = _scaling("transfers", spreads, now.values, vars(start.values))
+    whole = {**dict.fromkeys(TRANSFER_FAMILY_SPREAD, 1.0), "fixed_s": now.values.fixed_s}
     for one in now.families:
-        for name, spread in TRANSFER_FAMILY_SPREAD.items():
-            whole = now.values.fixed_s if name == "fixed_s" else 1.0
-            out.append(_assumed(f"transfers/{one.framework}/{name}", spread, getattr(one, name), whole))
+        out += _scaling(f"transfers/{one.framework}", TRANSFER_FAMILY_SPREAD, one, whole)
     return out
 
 
@@ -136,12 +124,19 @@ def _step_terms(fitted: Fitted) -> list[Term]:
     return out
 
 
-def _assumed(name: str, spread: float, now: float, start: float) -> Term:
-    """A term that is multiplied; one of no time has nowhere to start from and stays where it is."""
-    return Term(name, spread, log(start / now) if now > 0 and start > 0 else 0.0)
+def _scaling(at: str, spreads: Mapping[str, float], held: Strict, start: Mapping[str, float]) -> list[Term]:
+    """Terms that are multiplied, of the values that ``held`` has and the set ``at`` calls so.
+
+    start: values before anything was measured; one of no time has nowhere to start from and stays where it is.
+    """
+    out = []
+    for name, spread in spreads.items():
+        now = value_of(held, name)
+        out.append(Term(f"{at}/{name}", spread, log(start[name] / now) if now > 0 and start[name] > 0 else 0.0))
+    return out
 
 
-def value_of(parameters: GlobalParameters | TrainingParameters, path: str) -> float:
+def value_of(parameters: Strict, path: str) -> float:
     """The value of a term: of a field, or of the entry of one (``host_cpu_factors.Grace``)."""
     name, _, key = path.partition(".")
     value = getattr(parameters, name)
@@ -159,7 +154,7 @@ def moved(fitted: Fitted, deviations: Mapping[str, float]) -> Fitted:
 def _moved(fitted: Fitted, name: str, z: float) -> Fitted:
     head, *path = name.split("/")
     if head == "engines":
-        return replace(fitted, engines=_engines(fitted.engines, path, z))
+        return replace(fitted, engines=_scaled(fitted.engines, path, z))
     if head == "training":
         return replace(fitted, training=_scaled(fitted.training, path, z))
     if head == "transfers":
@@ -168,23 +163,26 @@ def _moved(fitted: Fitted, name: str, z: float) -> Fitted:
 
 
 _MEMBERS = {
-    EngineParameters: ("families", "engine"),
-    TrainingParameters: ("frameworks", "framework"),
-    TransferParameters: ("families", "framework"),
+    EngineParameters: ("families", "engine", "layers"),
+    TrainingParameters: ("frameworks", "framework", ""),
+    TransferParameters: ("families", "framework", "values"),
 }
-"""Where a record has members, and what each of them is called by."""
+"""Where a record has members, what each of them is called by, and where values lie that are of none."""
 
 
 def _scaled(record: Record, path: Sequence[str], z: float) -> Record:
     """``record`` with the value at ``path``, names of members and then of a field, times exp(z)."""
     name, *rest = path
+    field, _, key = name.partition(".")
+    if not rest and field not in type(record).model_fields:
+        inner = _MEMBERS[type(record)][2]
+        return replaced(record, {inner: _scaled(getattr(record, inner), path, z)})
     if not rest:
-        field, _, key = name.partition(".")
         held = getattr(record, field)
         value = (held[key] if key else held) * exp(z)
         value = min(1.0, value) if name in SHARES else value
         return replaced(record, {field: {**held, key: value} if key else value})
-    field, key = _MEMBERS[type(record)]
+    field, key, _ = _MEMBERS[type(record)]
     members = getattr(record, field)
     if not any(getattr(one, key) == name for one in members):
         raise KeyError("no such term")
@@ -193,16 +191,8 @@ def _scaled(record: Record, path: Sequence[str], z: float) -> Record:
     )
 
 
-def _engines(engines: EngineParameters, path: list[str], z: float) -> EngineParameters:
-    if path[0] in LayerKernels.model_fields:
-        return replaced(engines, {"layers": _scaled(engines.layers, path, z)})
-    return _scaled(engines, path, z)
-
-
 def _transfers(transfers: TransferParameters, path: list[str], z: float) -> TransferParameters:
-    if path[1:]:
-        return _scaled(transfers, path, z)
-    out = replaced(transfers, {"values": _scaled(transfers.values, path, z)})
+    out = _scaled(transfers, path, z)
     for family in transfers.families if path == ["fixed_s"] else ():
         out = _scaled(out, [family.framework, "fixed_s"], z)
     return out

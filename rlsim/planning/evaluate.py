@@ -71,7 +71,7 @@ class Cell:
 
 def _simulated(scenario: Scenario) -> Cell:
     """``scenario`` over its replications, without a baseline. Raises Infeasible and InputError."""
-    run = simulate_variant(scenario)
+    run = simulate_variant(scenario, tokens=False)
     found = timed(run)
     return Cell(_numbers(scenario, run, found.interval), found)
 
@@ -98,7 +98,7 @@ def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
     """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs."""
     try:
         scenario = varied(base, overrides)
-        run = simulate_variant(scenario)
+        run = simulate_variant(scenario, tokens=False)
     except (Infeasible, InputError) as error:
         return Cell(error=error)
     return Cell(_numbers(scenario, run, Mean(mean_value(run, lambda step: step.seconds))))

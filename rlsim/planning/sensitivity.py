@@ -97,7 +97,7 @@ def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int 
     cannot be simulated, and Infeasible where the scenario cannot run.
     """
     inputs = uncertain_inputs(scenario, uncertain)
-    run = simulate_variant(scenario)
+    run = simulate_variant(scenario, tokens=False)
     wanted = alternatives(scenario)
     points = _points(wanted, inputs)
     count = len(wanted) - 1 + len(points)
@@ -125,7 +125,7 @@ def _points(wanted: Sequence[Alternative], inputs: Sequence[UncertainInput]) -> 
 def _arm(alternative: Alternative) -> Arm | None:
     """The alternative simulated; None where it cannot run."""
     try:
-        return _arm_of(alternative, simulate_variant(alternative.scenario))
+        return _arm_of(alternative, simulate_variant(alternative.scenario, tokens=False))
     except (Infeasible, InputError):
         return None
 
@@ -143,7 +143,8 @@ def first_step_s(point: tuple[Scenario, Overrides]) -> float:
     """Mean step of a varied scenario on the work of the first replication, in seconds; NaN where it cannot run."""
     scenario, overrides = point
     try:
-        return _first_s(simulate_variant(vary(scenario, {**overrides, "simulation.replications": 1})))
+        one = vary(scenario, {**overrides, "simulation.replications": 1})
+        return _first_s(simulate_variant(one, tokens=False))
     except (Infeasible, InputError):
         return math.nan
 

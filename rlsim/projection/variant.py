@@ -110,22 +110,25 @@ def simulate_variant(
     see: Callable[[int, DrawnWorkload], object] = lambda done, work: None,
     detailed: bool = False,
     stretch: Stretch = BEGINNING,
+    tokens: bool = True,
 ) -> SimulatedVariant:
     """Draw, price and simulate every replication of ``scenario``; where it states no warm-up and is not settled after
     it, with twice the warm-up, and twice again.
 
     tables: in place of those that the hardware profile names. see: called with the number of replications done and the
     work of the last one, which is not kept. detailed: with spans and curves of the first replication. stretch: the part
-    of a run to draw. Raises Infeasible where it cannot run and InputError where it makes no sense.
+    of a run to draw. tokens: with what became of tokens and how old they were; without, only where whether a loop is
+    settled depends on it. Raises Infeasible where it cannot run and InputError where it makes no sense.
     """
+    tokens = tokens or scenario.loop.batches_ahead > STOCKED_BATCHES
     for _ in range(LONGER_WARMUPS if scenario.simulation.warmup_steps is None else 0):
-        found = _simulated(scenario, tables, see, detailed, stretch)
+        found = _simulated(scenario, tables, see, detailed, stretch, tokens)
         warmup = 2 * scenario.measured_steps.start
         steps = warmup + len(scenario.measured_steps)
         if not found.unsettled or steps * scenario.simulation.replications > MAX_SIMULATED_STEPS:
             return found
         scenario = changed(scenario, simulation=changed(scenario.simulation, warmup_steps=warmup))
-    return _simulated(scenario, tables, see, detailed, stretch)
+    return _simulated(scenario, tables, see, detailed, stretch, tokens)
 
 
 def _simulated(
@@ -134,13 +137,14 @@ def _simulated(
     see: Callable[[int, DrawnWorkload], object],
     detailed: bool,
     stretch: Stretch,
+    tokens: bool,
 ) -> SimulatedVariant:
     prices, traces, first_steps = [], [], []
     inputs = PriceInputs(scenario, tables)
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication, inputs.draft_plan, stretch)
         prices.append(priced(inputs, workload))
-        traces.append(simulate(scenario, workload, prices[-1], detailed=detailed and replication == 0))
+        traces.append(simulate(scenario, workload, prices[-1], detailed and replication == 0, tokens))
         first_steps.append(workload.steps[scenario.measured_steps.start])
         see(replication + 1, workload)
     plan = inputs.draft_plan

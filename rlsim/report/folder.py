@@ -7,10 +7,10 @@ import csv
 import importlib
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
@@ -22,6 +22,7 @@ from rlsim.report.format import NAMES
 from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.text.validation import rows_csv
 from rlsim.report.timeline import read_timeline, timeline_json
+from rlsim.results.answer import Answer
 from rlsim.results.check import Check, Headroom
 from rlsim.results.planning import Blame, Sizing, Techniques
 from rlsim.results.projection import About, Projection
@@ -53,7 +54,6 @@ SCENARIO_BYTES = 2**18
 """Largest scenario.yaml that is looked into; a resolved scenario has 18 KiB."""
 FIELD_CHARACTERS, TEXT_CHARACTERS, NUMBER_CHARACTERS = 100_000, 300, 30
 MOST_LINES = 100_000
-Told = TypeVar("Told", bound=About)
 
 
 class _Asked(BaseModel):
@@ -102,15 +102,23 @@ def read_answer(kind: str, folder: Path, left_out: list[str]) -> Any:
         return _sweep(path)
     record, most_bytes = RECORDS[kind]
     answer = record.read(path, most_bytes)
-    if isinstance(answer, Run):
-        if min(side.seconds.mean for side in answer.sides.values()) <= 0:
-            raise InputError("run.json: 'seconds' must have a mean above 0")
-        return _with_scenario(answer, folder, left_out)
-    if isinstance(answer, Projection):
-        if min(answer.baseline.step_s.mean, answer.candidate.step_s.mean) <= 0:
-            raise InputError("projection.json: 'step_s' must have a mean above 0")
-        return _with_timeline(_with_scenario(answer, folder, left_out), folder, left_out)
-    return answer
+    if isinstance(answer, Run) and min(side.seconds.mean for side in answer.sides.values()) <= 0:
+        raise InputError("run.json: 'seconds' must have a mean above 0")
+    if isinstance(answer, Projection) and min(answer.baseline.step_s.mean, answer.candidate.step_s.mean) <= 0:
+        raise InputError("projection.json: 'step_s' must have a mean above 0")
+    if isinstance(answer, About):
+        answer = answer.model_copy(update=_beside(folder, "scenario.yaml", _asked_in, left_out))
+    return _with_timeline(answer, folder, left_out) if isinstance(answer, Projection) else answer
+
+
+def _beside(folder: Path, name: str, read: Callable[[Path], dict[str, Any]], left_out: list[str]) -> dict[str, Any]:
+    """What ``read`` gives of a file beside an answer, nothing without it; ``left_out`` takes what is wrong with it."""
+    try:
+        path = file_in(folder, name)
+        return read(path) if path.exists() else {}
+    except InputError as error:
+        left_out.append(str(error))
+    return {}
 
 
 def _with_timeline(answer: Projection, folder: Path, left_out: list[str]) -> Projection:
@@ -123,32 +131,20 @@ def _with_timeline(answer: Projection, folder: Path, left_out: list[str]) -> Pro
         rest_s = sum(arm.phases[name].mean for name in SYNC_PHASES) - arm.step_s.mean
         beside = abs(rest_s) > 2 * NOTABLE_SHARE * arm.step_s.mean
         answer = answer.model_copy(update={"mode": "async" if beside else "sync"})
-    try:
-        path = file_in(folder, "timeline.json")
-        sides = read_timeline(path) if path.exists() else {}
-    except InputError as error:
-        left_out.append(str(error))
-        return answer
+    sides = _beside(folder, "timeline.json", read_timeline, left_out)
     return answer.model_copy(
         update={side: getattr(answer, side).model_copy(update=found) for side, found in sides.items()}
     )
 
 
-def _with_scenario(answer: Told, folder: Path, left_out: list[str]) -> Told:
-    """The answer with what scenario.yaml says, as it is without one; ``left_out`` takes what is wrong with it."""
+def _asked_in(path: Path) -> dict[str, Any]:
+    """What a scenario.yaml says that its answer does not repeat. Raises InputError."""
+    if path.stat().st_size > SCENARIO_BYTES:
+        raise InputError(f"{path.name}: is larger than {SCENARIO_BYTES // 2**10} KiB")
     try:
-        path = file_in(folder, "scenario.yaml")
-        if not path.exists():
-            return answer
-        if path.stat().st_size > SCENARIO_BYTES:
-            raise InputError(f"{path.name}: is larger than {SCENARIO_BYTES // 2**10} KiB")
-        asked = _Asked.model_validate(read_yaml(path), strict=True).model_dump(exclude_none=True)
-        return answer.model_copy(update=asked)
+        return _Asked.model_validate(read_yaml(path), strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
-        left_out.append(f"scenario.yaml: {what_is_wrong(error)}")
-    except InputError as error:
-        left_out.append(str(error))
-    return answer
+        raise InputError(f"{path.name}: {what_is_wrong(error)}") from error
 
 
 def _sweep(path: Path) -> SweepResult:
@@ -207,7 +203,6 @@ def _typed(fields: Sequence[str]) -> list[Any]:
     return [shortened(text, TEXT_CHARACTERS) or None for text in fields]
 
 
-Answer = Projection | Run | Blame | Check | Sizing | Headroom | Techniques | Validation | CrossValidation | Published
 DRAWN = ("run", "sweep", "plan", "blame", "check", "size", "headroom", "techniques")
 """Kinds of results whose files hold all that their pictures show."""
 
@@ -257,7 +252,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
 """Files and functions of :mod:`rlsim.report.figures` by the answer that they show."""
 
 
-def _pictures(answer: Answer | SweepResult | Plan) -> dict[str, Figure]:
+def _pictures(answer: Answer) -> dict[str, Figure]:
     """Pictures of an answer by their files; matplotlib is imported where one is drawn."""
     if isinstance(answer, SweepResult):
         from rlsim.report.figures.grids import sweep_figures

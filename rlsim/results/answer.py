@@ -19,6 +19,8 @@ TEXTS = {
     "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
     "Techniques": "attribution:render_techniques", "Sensitivity": "planning:render_sensitivity",
     "Check": "attribution:render_check", "Sizing": "run:render_size", "Headroom": "attribution:render_headroom",
+    "Validation": "validation:validation_text", "Published": "validation:published_text",
+    "CrossValidation": "validation:cross_text",
 }  # fmt: skip
 """Functions of :mod:`rlsim.report.text` by the answer that they show; by name, since results know no report."""
 

@@ -51,10 +51,6 @@ class Interval:
     low: Rounded
     high: Rounded
 
-    def as_dict(self) -> dict[str, float]:
-        """Mean and ends with 9 significant digits, so that files stay readable."""
-        return {"mean": rounded(self.mean), "low": rounded(self.low), "high": rounded(self.high)}
-
     def times(self, factor: float) -> Interval:
         """Mean and ends times ``factor``, which is above 0."""
         return Interval(self.mean * factor, self.low * factor, self.high * factor)

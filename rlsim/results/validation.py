@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from rlsim.results.answer import Answer
 from rlsim.results.record import Interval, Loose, Rounded, rounded
 
 Detail = str | bool | int | Rounded | None
@@ -158,13 +159,14 @@ class SpeculationPairs(Errors):
     pairs: tuple[SpeculationPair, ...] = ()
 
 
-class Validation(Loose):
+class Validation(Answer, Loose):
     """All rows of a table in its order with their scores: of all, by group, and by further sets of rows (cuts).
 
     remarks: assumptions and what else holds for the whole table. digest: first 16 hex digits of the SHA-256 of all
     cells. ttft, speculation_pairs: of a table of engine iterations.
     """
 
+    rows_in = "rows"
     kind: str
     table: str = Field("", exclude=True)
     digest: str = Field("", exclude=True)
@@ -272,16 +274,17 @@ class Ranks(Loose):
     values: tuple[float, ...]
 
 
-class CrossValidation(Loose):
+class CrossValidation(Answer, Loose):
     """Scores by grouping and kind, the ranks behind them, and what two measured rows of a left-out group are worth."""
 
+    rows_in = "scores"
     schema_name: str = Field("rlsim.cross/1", alias="schema")
     scores: tuple[CrossScore, ...]
     own_rows: tuple[OwnRowsScore, ...]
     ranks: tuple[Ranks, ...] = Field((), exclude=True)
 
 
-class Published(Loose):
+class Published(Answer, Loose):
     """Everything published beside its prediction.
 
     digest: first 16 hex digits of the SHA-256 of the published tables. iterations to phases: tables that do not come
@@ -289,6 +292,7 @@ class Published(Loose):
     empty, a key of earlier releases.
     """
 
+    rows_in = "compared"
     steps: Validation
     digest: str
     compared: tuple[PublishedFigure, ...]

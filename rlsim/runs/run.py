@@ -19,7 +19,6 @@ import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.files.journal import Journal, opened_journal
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.model_assumptions import said
 from rlsim.projection.project import about, baseline_of
@@ -125,19 +124,20 @@ def _simulated(
 
 
 def _answer(given: Scenario, count: int, sides: list[Scenario], records: list[list[ChapterRecord]]) -> Run:
-    found: list[Summed] = [summed(side, each) for side, each in zip(sides, records, strict=True)]
-    candidate, base = found[-1], found[0] if len(found) > 1 else None
-    speedup = None
-    if base is not None:
-        ratio = base.side.seconds.mean / candidate.side.seconds.mean
-        speedup = around(ratio, base.draws / candidate.draws / ratio)
+    found = [summed(side, each) for side, each in zip(sides, records, strict=True)]
+    candidate, draws = found[-1]
+    base, speedup = None, None
+    if len(found) > 1:
+        base, base_draws = found[0]
+        ratio = base.seconds.mean / candidate.seconds.mean
+        speedup = around(ratio, base_draws / draws / ratio)
     of_model, warnings = records[-1][0].assumptions, records[-1][-1].warnings
     return Run(
         **about(given),
         replications=given.simulation.replications,
         num_steps=count,
-        baseline=base.side if base is not None else None,
-        candidate=candidate.side,
+        baseline=base,
+        candidate=candidate,
         speedup=speedup,
         assumptions=(*of_model, *run_assumptions(given)),
         warnings=tuple(warnings),
@@ -156,16 +156,11 @@ SCALING = ("slow_nodes", "replica_faults", "steps_again")
 """Losses that are steps, or parts of them: the model's error moves them as it moves the steps."""
 
 
-@dataclass(frozen=True, eq=False)
-class Summed:
-    """One side with draws of its seconds, shape (DRAWS,)."""
+def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> tuple[RunSide, FloatArray]:
+    """One side of a run, added up, with draws of its seconds, shape (DRAWS,).
 
-    side: RunSide
-    draws: FloatArray
-
-
-def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
-    """Add a run up. Raises Infeasible where failures leave it hardly any progress."""
+    Raises Infeasible where failures leave it hardly any progress.
+    """
     course = Course.of(chapters)
     losses = losses_of(scenario, course)
     columns = _columns(course, losses)
@@ -199,7 +194,7 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
         parts=tuple(_part(scenario, course, columns, first, stop) for first, stop in itertools.pairwise(edges)),
         steps={name: tuple(values.tolist()) for name, values in columns.items()},
     )
-    return Summed(side, draws)
+    return side, draws
 
 
 def _columns(course: Course, losses: Losses) -> dict[str, FloatArray]:

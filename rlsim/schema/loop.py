@@ -6,6 +6,7 @@ from typing import Literal, cast
 
 from pydantic import Field
 
+from rlsim.files.kept import of_each
 from rlsim.schema.asynchrony import (
     OBSERVED_STEPS,
     STYLES,
@@ -194,6 +195,7 @@ class Loop(Strict):
         return 0 if stated else int(self.rules_of_style.batches_ahead or 0)
 
     @property
+    @of_each
     def asynchrony(self) -> Asynchrony:
         """Rules of a lagged loop: the style's, and what is stated beside it."""
         style, ahead = self.rules_of_style, self._ahead()

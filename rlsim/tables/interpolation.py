@@ -24,6 +24,9 @@ NODE_TOLERANCE = 1e-9
 """Distance in log size below which a point counts as on a node (floating-point noise of the logarithm)."""
 MOST_FIXED = 256
 """Parts of a grid, each at one value of its first size, that are kept."""
+LOOKUPS_KEPT, SIZES_KEPT = 16, 1025
+"""Look-ups of a grid that are kept, of at most so many sizes each: draft lengths, layouts and variants ask for much the
+same ones."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,20 @@ class Grid:
         while free < last and (isinstance(sizes[free], int | float) or not np.ndim(sizes[free])):
             free += 1
         grid = reduce(Grid._at, map(float, sizes[:free]), self)  # type: ignore[arg-type]
-        if free == last:
-            return grid._along(np.asarray(sizes[-1], dtype=np.float64))
-        return grid._over(*(np.asarray(size, dtype=np.float64) for size in sizes[free:]))
+        rest = [np.asarray(size, dtype=np.float64) for size in sizes[free:]]
+        most = max(one.size for one in rest)
+        if most > SIZES_KEPT or most == len(rest) == 1 or any(one.ndim > 1 for one in rest):
+            return grid._found(*rest)
+        key = tuple((one.tobytes(), one.shape) for one in rest)
+        known = grid._kept.get(key)
+        if known is None:
+            if len(grid._kept) >= LOOKUPS_KEPT:
+                grid._kept.clear()
+            known = grid._kept[key] = grid._found(*rest)
+        return known
+
+    def _found(self, *sizes: FloatArray) -> TableTime:
+        return self._along(*sizes) if len(sizes) == 1 else self._over(*sizes)
 
     def single(self, first: float, second: float, third: float) -> tuple[float, bool]:
         """:meth:`lookup` at three single sizes with plain numbers: the same arithmetic in a quarter of its time."""
@@ -130,6 +144,10 @@ class Grid:
 
     @cached_property
     def _fixed(self) -> dict[float, Grid]:
+        return {}
+
+    @cached_property
+    def _kept(self) -> dict[tuple[tuple[bytes, tuple[int, ...]], ...], TableTime]:
         return {}
 
     @cached_property

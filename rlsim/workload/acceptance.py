@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -243,8 +243,13 @@ class _Renewal:
     variance_per_token: FloatArray | None = None
 
 
-PLACES, PLACE_WEIGHTS = np.polynomial.legendre.leggauss(4)
-"""Places of a response in -1..1 at which its acceptance is taken, and their weights (Gauss and Legendre)."""
+@cache
+def places_of_response() -> tuple[FloatArray, FloatArray]:
+    """Places of a response in 0..1 at which its acceptance is taken, and their weights (Gauss and Legendre)."""
+    places, weights = np.polynomial.legendre.leggauss(4)
+    return 0.5 * (1.0 + places), 0.5 * weights
+
+
 LOGIT_GRID = np.linspace(-12.0, 12.0, 385)
 """Moves of the logit at which moments are prepared; linear in between, off by less than 1e-3 tokens at k = 8."""
 
@@ -265,8 +270,8 @@ def _along(lengths: IntArray, acceptance: Acceptance, moves: SampleMoves) -> _Re
     elif moves.per_token == 0.0:
         places, weights = end[:, None], np.ones(1)
     else:
-        places = moves.at(lengths, np.outer(lengths, 0.5 * (1.0 + PLACES)))
-        weights = 0.5 * PLACE_WEIGHTS
+        parts, weights = places_of_response()
+        places = moves.at(lengths, np.outer(lengths, parts))
     at, spread = (np.interp(places, LOGIT_GRID, values) for values in (mean, variance))
     mean, second, third = (np.interp(end, LOGIT_GRID, values) for values in (mean, second, third))
     return _Renewal(mean, second, third, (1.0 / at) @ weights, (spread / at**3) @ weights)
@@ -314,7 +319,7 @@ def _renewal_limit(lengths: IntArray, renewal: _Renewal, draft_length: int, norm
 def _sampled(lengths: IntArray, rates: FloatArray, rng: np.random.Generator) -> IntArray:
     """Verifications one by one; rates of shape (k,), or (samples, k) where they differ."""
     counts = np.zeros(lengths.size, dtype=np.int64)
-    remaining = lengths.copy()
+    remaining = lengths.astype(np.int32)
     active = np.flatnonzero(remaining > 0)
     mean = 1.0 + float(rates.sum(axis=-1).mean()) if lengths.size else 1.0
     while active.size:
@@ -324,7 +329,7 @@ def _sampled(lengths: IntArray, rates: FloatArray, rng: np.random.Generator) -> 
         own = rates if rates.ndim == 1 else rates[active].T[:, :, None]
         for rate in own:
             emitted += uniform < rate
-        total = np.cumsum(emitted, axis=1, dtype=np.int64)
+        total = np.cumsum(emitted, axis=1, dtype=np.int32)
         reached = total >= remaining[active, None]
         counts[active] += np.where(reached[:, -1], reached.argmax(axis=1) + 1, chunk)
         remaining[active] -= total[:, -1]
@@ -341,9 +346,13 @@ def _bisect(function: Callable[[float], float]) -> float:
     return high
 
 
-SCORES, SCORE_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
-"""Normal scores at which samples stand for all, and their weights (Gauss and Hermite)."""
 CALIBRATED_KEPT = 4096
+
+
+@cache
+def standing_scores() -> tuple[FloatArray, FloatArray]:
+    """Normal scores at which samples stand for all, and their weights (Gauss and Hermite)."""
+    return np.polynomial.hermite_e.hermegauss(24)
 
 
 def spread_of(variation: Variation) -> float:
@@ -370,12 +379,12 @@ def common_move(rates: tuple[float, ...], spread: float, per_token: float, lengt
     conditional = acceptance.conditional
     if not ((conditional > 0) & (conditional < 1)).any():
         return 0.0
-    means, _, _ = moments_by_logit(acceptance)
-    tokens = np.asarray(lengths)
-    along = per_token * np.outer(tokens, 0.5 * (1.0 + PLACES)) if per_token else np.zeros((tokens.size, PLACES.size))
-    moves = spread * SCORES[:, None, None] + along[None, :, :]
-    score_weights = SCORE_WEIGHTS / SCORE_WEIGHTS.sum()
-    weights = score_weights[:, None, None] * (tokens / tokens.sum())[None, :, None] * (0.5 * PLACE_WEIGHTS)
+    means, tokens = moments_by_logit(acceptance)[0], np.asarray(lengths)
+    (places, place_weights), (scores, score_weights) = places_of_response(), standing_scores()
+    along = per_token * np.outer(tokens, places) if per_token else np.zeros((tokens.size, places.size))
+    moves = spread * scores[:, None, None] + along[None, :, :]
+    of_scores, of_tokens = score_weights / score_weights.sum(), tokens / tokens.sum()
+    weights = of_scores[:, None, None] * of_tokens[None, :, None] * place_weights
 
     from scipy.optimize import brentq  # a third of a second of import, which scenarios without a spread are spared
 

@@ -10,7 +10,7 @@ from rlsim.schema.speculation import MAX_LOGIT, Drift, Sampling, Speculation
 from rlsim.schema.workload import Workload
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload import acceptance as process
-from rlsim.workload.acceptance import SCORE_WEIGHTS, SCORES, Acceptance, DraftPlan, acceptance_of
+from rlsim.workload.acceptance import Acceptance, DraftPlan, acceptance_of, standing_scores
 from rlsim.workload.batches import expected_response_tokens, likely_lengths
 
 STEPS_KEPT = 4096
@@ -96,12 +96,13 @@ def draft_outlook(speculation: Speculation, workload: Workload, step: int) -> tu
     acceptance, variation = acceptance_at(speculation, step), speculation.variation
     rates, weights = acceptance.position_rates[None, :], np.ones(1)
     if variation is not None:
-        kept = SCORE_WEIGHTS / SCORE_WEIGHTS.sum() > LEAST_WEIGHT
+        scores, weights = standing_scores()
+        kept = weights / weights.sum() > LEAST_WEIGHT
         nothing = np.zeros(1)
         moves = process.moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
         middle = moves.per_token * 0.5 * expected_response_tokens(workload)
-        rates = process.moved_rates(acceptance, moves.start + middle + process.spread_of(variation) * SCORES[kept])
-        weights = SCORE_WEIGHTS[kept] / SCORE_WEIGHTS[kept].sum()
+        rates = process.moved_rates(acceptance, moves.start + middle + process.spread_of(variation) * scores[kept])
+        weights = weights[kept] / weights[kept].sum()
     tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
     lengths: FloatArray = 1.0 / (weights @ (1.0 / tokens))
     shares = weights / tokens[:, -1] * lengths[-1]

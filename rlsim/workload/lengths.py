@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 import numpy as np
 
 from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
+from rlsim.files.kept import of_each
 from rlsim.files.lookup import delivered_lengths, length_file
 from rlsim.files.reading import TRACE_BYTES, read_text, shown_path, text_lines
 from rlsim.files.records import dataclass
@@ -333,7 +334,6 @@ def _normal_table() -> tuple[FloatArray, FloatArray]:
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
-PATHS_KEPT = 64
 
 
 def cached_with_files(maxsize: int) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
@@ -365,7 +365,7 @@ def _states(part: Strict) -> tuple[tuple[int, int], ...]:
     return tuple((state.st_mtime_ns, state.st_size) for state in states)
 
 
-@lru_cache(maxsize=PATHS_KEPT)
+@of_each
 def _paths(part: Strict) -> tuple[str, ...]:
     return tuple(_named(part))
 

@@ -90,7 +90,7 @@ def test_nothing_drafted_is_the_baseline(keys, make):
     made = project(make(*keys))
     assert made.candidate == made.baseline
     assert made.candidate.method == "none"
-    assert made.rollout_speedup.as_dict() == made.end_to_end_speedup.as_dict() == {"mean": 1.0, "low": 1.0, "high": 1.0}
+    assert made.rollout_speedup == made.end_to_end_speedup == Interval(1.0, 1.0, 1.0)
 
 
 def test_both_arms_meet_the_same_batches_and_share_their_errors(sync):

@@ -228,7 +228,7 @@ def test_what_to_try_names_keys_that_there_are():
     for ideas in TRIES.values():
         for idea in ideas.values():
             for key in re.findall(r"\b(?:engine|trainer|loop|workload)\.[a-z_]+", idea):
-                assert explain(key).as_dict()
+                assert explain(key).kinds
 
 
 # --- the terminal table -----------------------------------------------------------------------------------------------

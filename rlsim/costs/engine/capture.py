@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from rlsim.schema.engine import Engine
@@ -27,6 +29,7 @@ TRTLLM_SEQUENCES = 128
 """Sequences that TensorRT-LLM's PyTorch backend captures by default (CudaGraphConfig.max_batch_size)."""
 
 
+@lru_cache
 def captured_sizes(largest: int) -> FloatArray:
     """Batch sizes in tokens that engines capture by default: 1, 2, 4, then every 8 to 256, then every 16."""
     sizes = np.concatenate([[1, 2, 4], np.arange(8, 256, 8), np.arange(256, max(largest, 256), 16)])

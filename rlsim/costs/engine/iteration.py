@@ -342,13 +342,18 @@ def _monotone(attention: Components) -> Components:
     longer = highest_so_far(highest_so_far(seconds.T).T)
     if not np.any(longer > seconds):
         return attention
-    return attention | {"attention": attention["attention"] + modelled(longer - seconds, "memory")}
+    own, added_s = attention["attention"], longer - seconds
+    seconds = own.seconds + added_s
+    share = np.where(seconds > 0, own.seconds * own.measured / np.maximum(seconds, 1e-300), 1.0)
+    bound: Bound = own.bound if own.seconds.sum() >= added_s.sum() else "memory"
+    return attention | {"attention": OperatorTime(seconds, share, bound)}
 
 
 def highest_so_far(values: FloatArray) -> FloatArray:
-    """Running maximum down the first axis: that of 1, 2, 4... rows, in a quarter of the time of accumulate."""
-    out, rows = values.copy(order="K"), 1
-    while rows < len(out):
-        out[rows:] = np.maximum(out[rows:], out[:-rows])
-        rows *= 2
+    """Running maximum down the first axis: the few columns that fall anywhere are accumulated, in half of the time."""
+    falling = np.flatnonzero((values[1:] < values[:-1]).any(axis=0))
+    if not falling.size:
+        return values
+    out = values.copy(order="K")
+    out[:, falling] = np.maximum.accumulate(values[:, falling], axis=0)
     return out

@@ -375,7 +375,7 @@ def _found(known: dict[Key, OperatorTime], most: int, key: Key, find: Callable[[
 
 
 def _total(values: FloatArray) -> float:
-    return float(values.item() if values.size == 1 else np.sum(values))
+    return float(values.item() if values.size == 1 else values.sum())
 
 
 def _nearest_layouts(shape: ExpertShape) -> list[ExpertShape]:

@@ -88,7 +88,7 @@ def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
     if not less:
         return OpenInput(name, key, {}, {})
     changes = {number: round(less) if number.endswith(".tokens") else less, "simulation.replications": 1}
-    one = simulate_variant(vary(scenario, changes), stretch=run.stretch)
+    one = simulate_variant(vary(scenario, changes), stretch=run.stretch, tokens=False)
     before, after = _phase_s(run), _phase_s(one)
     slopes = {phase: math.log(before[phase] / after[phase]) for phase in before if before[phase] and after[phase]}
     return OpenInput(name, key, slopes, {phase: -slope for phase, slope in slopes.items()}, most)

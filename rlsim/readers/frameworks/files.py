@@ -62,18 +62,13 @@ def document_in(path: Path) -> Any:
     """The value of a configuration file. Raises InputError where it is none, or too large."""
     if path.suffix.lower() not in _SUFFIXES:
         raise InputError(f"{shown_path(path)}: is no .yaml file, .toml file or launch script (.sh)")
-    text = read_text(path, DOCUMENT_BYTES)
-    toml = path.suffix.lower() == ".toml"
-    value = _toml(text, shown_path(path)) if toml else parse_value(text, shown_path(path), numbered=True)
-    check_bounds(value, shown_path(path))
-    return value
-
-
-def _toml(text: str, where: str) -> Any:
+    text, where, toml = read_text(path, DOCUMENT_BYTES), shown_path(path), path.suffix.lower() == ".toml"
     try:
-        return tomllib.loads(text)
+        value = tomllib.loads(text) if toml else parse_value(text, where, numbered=True)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{where}: is no TOML ({shortened(str(error))})") from error
+    check_bounds(value, where)
+    return value
 
 
 def _root_of(path: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -31,10 +31,10 @@ class Framework:
     (defaults are Hydra's lists), yaml, toml, or words (options as argparse takes them; dashes: with dashes in their
     names). entry: patterns of the programs that launch it, with what they read unasked (config; or folder and name of
     a Hydra configuration). renamed: keys of earlier releases by what they are called now. begin: keys that an export
-    without a base begins with. facts: what a configuration says beside its rows. idle: sections that a configuration
-    does not use where scenario keys have the values there, or where a test holds, beside those that are not enabled.
-    assumptions: tests, sentences that hold then, and scenario keys that they are of; {KEY} in a sentence is what a
-    configuration holds.
+    without a base begins with. said: formulas of what a configuration says beside its rows; settings: scenario keys
+    that all have, with their values. idle: sections that a configuration does not use where scenario keys have the
+    values there, or where a test holds, beside those that are not enabled. assumptions: tests, sentences that hold
+    then, and scenario keys that they are of; {KEY} in a sentence is what a configuration holds.
     """
 
     name: str
@@ -47,13 +47,20 @@ class Framework:
     start: Sequence[str]
     start_asynchronous: Sequence[str]
     entry: Mapping[str, Mapping[str, str]]
-    facts: Callable[[Reader], Facts]
+    said: Mapping[str, Formula]
+    settings: Sequence[tuple[str, Any]]
     idle: Mapping[str, Mapping[str, Any] | Test]
     assumptions: Sequence[tuple[Test | None, str, Sequence[str]]]
     form: str = "yaml"
     renamed: Mapping[str, str] = field(default_factory=dict)
     begin: Mapping[str, Any] = field(default_factory=dict)
     dashes: bool = False
+
+    def facts(self, r: Reader) -> Facts:
+        """What a configuration says beside its rows."""
+        found, model_key = {name: formula(r) for name, formula in self.said.items()}, self.elsewhere[0]
+        stated = {name: value for name, value in found.items() if value is not None}
+        return Facts(**{"model": r.text(model_key), "model_key": model_key, "settings": self.settings, **stated})
 
     @property
     def hydra(self) -> bool:
@@ -98,20 +105,19 @@ class Framework:
         return None
 
     def why(self, key: str) -> tuple[str, str] | None:
-        """Whether a key is irrelevant or not simulated, and the reason; by the longest entry that covers it."""
+        """Whether a key is irrelevant or not simulated, and the reason; by the longest entry that covers it.
+
+        A ``*`` of an entry stands within one name.
+        """
         covering = [
             (len(entry), (status, reason))
             for status, table in (("irrelevant", self.irrelevant), ("not_simulated", self.not_simulated))
             for reason, group in table.items()
             for entry in group
-            if f"{key}.".startswith(f"{entry}.") or ("*" in entry and _matches(key, entry))
+            if f"{key}.".startswith(f"{entry}.")
+            or ("*" in entry and re.match(re.escape(entry).replace(r"\*", "[^.]*") + r"(\.|$)", key))
         ]
         return max(covering, key=lambda entry: entry[0])[1] if covering else None
-
-
-def _matches(key: str, pattern: str) -> bool:
-    """Whether a key, or the section it lies in, is one of a pattern with ``*``, which stands within one name."""
-    return re.match(re.escape(pattern).replace(r"\*", "[^.]*") + r"(\.|$)", key) is not None
 
 
 FORKS = {"vime": "slime", "miles": "slime"}
@@ -142,7 +148,8 @@ def framework_of(name: str) -> Framework:
         elsewhere=(table["model"], *table.get("elsewhere", []), *elsewhere),
         start_asynchronous=table.get("start_asynchronous", table["start"]),
         entry={pattern: options or {} for pattern, options in table.get("entry", {}).items()},
-        facts=_facts(table["model"], facts, tuple(table.get("settings", {}).items())),
+        said=facts,
+        settings=tuple(table.get("settings", {}).items()),
         idle={
             section: tests.get(idle) or Formula(idle, tests) if isinstance(idle, str) else idle
             for section, idle in table.get("idle", {}).items()
@@ -171,16 +178,3 @@ def _dotted(unused: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...
         reason: tuple(f"{section}.{name}".lstrip(".") for section, names in group.items() for name in names.split())
         for reason, group in unused.items()
     }
-
-
-def _facts(
-    model_key: str, said: Mapping[str, Formula], settings: tuple[tuple[str, Any], ...]
-) -> Callable[[Reader], Facts]:
-    """What formulas say beside the rows."""
-
-    def read(r: Reader) -> Facts:
-        found = {name: formula(r) for name, formula in said.items()}
-        stated = {name: value for name, value in found.items() if value is not None}
-        return Facts(**{"model": r.text(model_key), "model_key": model_key, "settings": settings, **stated})
-
-    return read

@@ -109,14 +109,11 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
         if config is not None and target is None and name is None:
             raise InputError(f"{shown_path(path)}: {shortened(config)} is not there; give --root with the folder of "
                              f"{framework.name}'s repository")  # fmt: skip
-        yield Launch(word, target, name, tuple(words), before, _stood_in(named, name))
+        asked = named.get("config_name", name or "").removesuffix(".yaml")
+        stands_in = f"{shortened(asked)}.yaml is not there: {name}.yaml stands in"
+        note = "" if name is None or asked == name else stands_in
+        yield Launch(word, target, name, tuple(words), before, note)
         return
-
-
-def _stood_in(named: Mapping[str, str], name: str | None) -> str:
-    """That another configuration stands for the one that is named."""
-    asked = named.get("config_name", name or "").removesuffix(".yaml")
-    return "" if name is None or asked == name else f"{shortened(asked)}.yaml is not there: {name}.yaml stands in"
 
 
 def _at(folder: Path, path: Path, name: Path) -> Path | None:

@@ -106,6 +106,7 @@ class RunAnswer:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
+        written = TypeAdapter(Interval | None).dump_python
         return {
             "schema": "rlsim.runlog/1",
             "log": self.log.where,
@@ -118,8 +119,8 @@ class RunAnswer:
                     "phase": line.quantity,
                     "metrics": list(self.log.metrics[line.quantity]),
                     "measured": vars(line.measured),
-                    "before": _plain(line.before),
-                    "after": _plain(line.after),
+                    "before": written(line.before),
+                    "after": written(line.after),
                 }
                 for line in self.phases
             ],
@@ -132,10 +133,6 @@ class RunAnswer:
             "measured_efficiency": [one.as_dict() for one in self.measured_efficiency],
             "remarks": list(self.remarks),
         }
-
-
-def _plain(value: Interval | None) -> dict[str, float] | None:
-    return None if value is None else value.as_dict()
 
 
 @dataclass(frozen=True)
@@ -175,11 +172,11 @@ def answer_run(
         return run
 
     before = counted(given)
-    learned = learn_run(given, steady, shortened(Path(log.where).name))
+    posterior, explained = learn_run(given, steady, shortened(Path(log.where).name))
     advance(done := done + 1, total)
     with tempfile.TemporaryDirectory(prefix="rlsim-") as folder:
         path = Path(folder) / POSTERIOR_NAME
-        path.write_bytes(learned.posterior.to_bytes())
+        path.write_bytes(posterior.to_bytes())
         own = {"simulation.posterior": str(path)}
         after = counted(vary(given, own))
         lines = tuple(_line(quantity, steady, before, after) for quantity in PHASES if quantity in steady.found)
@@ -189,7 +186,7 @@ def answer_run(
         )
     remarks = (*steady.remarks, *_remarks(log, given, lines))
     return RunAnswer(
-        log, steady, given, taken, lines, learned.explained, learned.posterior, tried, remarks,
+        log, steady, given, taken, lines, explained, posterior, tried, remarks,
         _efficiency(after, lines), measured_beside(given),
     )  # fmt: skip
 
@@ -283,19 +280,8 @@ class Explained:
         return self.surprise - sum(change for _, change in self.by_source)
 
 
-@dataclass(frozen=True, eq=False)
-class LearnedRun:
-    """The posterior with a run, and what it changed of each of its phases."""
-
-    posterior: Posterior
-    explained: Mapping[str, Explained]
-
-
-def kinds_of(scenario: Scenario) -> tuple[Kind, ...]:
-    """Phases that are evidence; the busy time of an asynchronous generation is told by no log."""
-    if scenario.loop.mode == "sync":
-        return ("step", "generation", "logprob", "train", "refit")
-    return ("step", "logprob", "train", "refit")
+KINDS: tuple[Kind, ...] = ("step", "generation", "logprob", "train", "refit")
+"""Phases that are evidence; the busy time of an asynchronous generation is told by no log."""
 
 
 def values_of(run: SimulatedVariant, quantity: str) -> FloatArray:
@@ -304,8 +290,8 @@ def values_of(run: SimulatedVariant, quantity: str) -> FloatArray:
     return np.array([step.seconds if name == "step" else step.phases[name] for step in run.every_step])
 
 
-def learn_run(scenario: Scenario, steady: Steady, name: str) -> LearnedRun:
-    """The scenario's posterior with the run's phases as evidence.
+def learn_run(scenario: Scenario, steady: Steady, name: str) -> tuple[Posterior, dict[str, Explained]]:
+    """The scenario's posterior with the run's phases as evidence, and what that changed of each of them.
 
     Raises InputError where the scenario names fitted sets of its own, which no posterior moves, or no
     phase is evidence.
@@ -318,9 +304,9 @@ def learn_run(scenario: Scenario, steady: Steady, name: str) -> LearnedRun:
         )
     before = posterior_of(scenario)
     measured: dict[Kind, float] = {}
-    for kind in kinds_of(scenario):
+    for kind in KINDS:
         found = steady.found.get(kind)
-        if found is not None and found.median > 0:
+        if found is not None and found.median > 0 and (kind != "generation" or scenario.loop.mode == "sync"):
             measured[kind] = found.median
     run = simulate_variant(with_sets(scenario, replace(sets, posterior=None)))
     rows = simulated_evidence(name, run, measured, phase_groups(scenario), np.median)
@@ -335,7 +321,7 @@ def learn_run(scenario: Scenario, steady: Steady, name: str) -> LearnedRun:
     after = updated(
         before, rows, name, {"own_rows": len(rows), "own_log": name, "own_steps": max(steps.values())}, errors
     )
-    return LearnedRun(after, {row.kind: _explained(row, scenario, before, after) for row in rows})
+    return after, {row.kind: _explained(row, scenario, before, after) for row in rows}
 
 
 def _explained(row: Evidence, scenario: Scenario, before: Posterior, after: Posterior) -> Explained:

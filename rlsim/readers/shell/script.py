@@ -201,7 +201,8 @@ class _Run:
         if name in ("[", "[[", "test"):
             return self._test([self.v.text(word, empty=True) for word in words[1 : None if name == "test" else -1]])
         if name in self.functions:
-            return self._call(self.functions[name], rest)
+            with self._within(rest):
+                return self.node(self.functions[name])
         if name in ("true", "false"):
             return name == "true"
         if name in _PRINTED:
@@ -242,10 +243,6 @@ class _Run:
             yield
         finally:
             self.v.words, self.depth = self.v.words if words is None else before, self.depth - 1
-
-    def _call(self, body: Node, words: list[str]) -> bool:
-        with self._within(words):
-            return self.node(body)
 
     def _program(self, argv: list[str]) -> bool:
         """A program: taken down, not run; ``bash FILE`` and ``bash -c TEXT`` are followed."""

@@ -75,7 +75,7 @@ def is_parquet(path: Path) -> bool:
 
 def format_of(text: str, where: str) -> Format:
     """The format of a text trace, by its first row. Raises InputError where nothing tells it."""
-    if is_engine_metrics(text):
+    if PREFIX in text or LOGGED in text:
         return Format.VLLM_METRICS
     first = next(rows_of(text, where), None)
     if first is None:
@@ -231,11 +231,6 @@ class MeasuredAcceptance:
         for remark in (*self.remarks, "the counters do not tell who drafted: state speculation.method"):
             lines += style.wrapped(remark, "- ")
         return "\n".join([*lines, "", self.fragment(), f"or: {' '.join(self.settings())}"])
-
-
-def is_engine_metrics(text: str) -> bool:
-    """Whether a text holds counters or log lines of vLLM's speculative decoding."""
-    return PREFIX in text or LOGGED in text
 
 
 def read_acceptance(text: str, where: str) -> MeasuredAcceptance:

@@ -101,20 +101,11 @@ class TraceAnswer:
 
     def picture(self) -> Figure:
         """Cumulative distributions of the lengths in tokens."""
-        from rlsim.report.figures.bars import MeasuredLengths, lengths_figure
+        from rlsim.report.figures.bars import lengths_figure
 
-        shown = [
-            MeasuredLengths(
-                one.name,
-                one.tokens,
-                one.fit.cdf,
-                None if one.lognormal or one.constant else one.quantiles,
-                None if self.cap_of_sequence or one is not self.response else self.cap,
-            )
-            for one in self.both
-        ]
         cut = f", {self.truncated:.1%} cut at {self.cap:,.0f}" if self.cap is not None else ""
-        return lengths_figure(f"{self.requests.response.size:,} samples{cut}", shown)
+        title = f"{self.requests.response.size:,} samples{cut}"
+        return lengths_figure(title, self.both, None if self.cap_of_sequence else self.cap)
 
     def fragment(self) -> str:
         """The part of a scenario file that the trace tells, with its origin."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +19,9 @@ from rlsim.report.text.attribution import LABELS
 from rlsim.results import Interval
 from rlsim.results.check import Check, Headroom
 from rlsim.results.planning import Blame, Techniques
-from rlsim.units import FloatArray
+
+if TYPE_CHECKING:
+    from rlsim.readers.traces.workload import Lengths
 
 WIDTH_IN, BAR_IN, ROW_GAP_IN = 9.0, 0.2, 0.13
 TIP = "tip:"
@@ -214,42 +217,34 @@ def checked_figure(check: Check) -> Figure:
 POINTS = 400
 
 
-@dataclass(frozen=True, eq=False)
-class MeasuredLengths:
-    """Lengths in tokens with what stands for them. cdf: of the lognormal; quantiles: levels and tokens, where the
-    lognormal is too far off; cap: longest response in tokens, where there is one."""
-
-    name: str
-    tokens: FloatArray
-    cdf: Callable[[FloatArray], FloatArray]
-    quantiles: tuple[FloatArray, FloatArray] | None
-    cap: float | None
-
-
 @picture_style()
-def lengths_figure(title: str, shown: Sequence[MeasuredLengths]) -> Figure:
-    """Cumulative distributions of lengths in tokens: measured, lognormal, table of quantiles."""
+def lengths_figure(title: str, shown: Sequence[Lengths], cap: float | None) -> Figure:
+    """Cumulative distributions of lengths in tokens: measured, lognormal, table of quantiles where that is too far off.
+
+    cap: longest of the first ones, the responses, in tokens; None without one.
+    """
     figure = Figure(figsize=(5.2 * len(shown) + 0.4, 4.2), facecolor=BACKGROUND, layout="constrained")
     for place, one in enumerate(shown):
         axes = figure.add_subplot(1, len(shown), place + 1)
         _lengths(axes, one)
-        if one.cap is not None:
-            axes.axvline(one.cap, color=GREY, linewidth=0.8, linestyle=":")
         if place == 0:
+            if cap is not None:
+                axes.axvline(cap, color=GREY, linewidth=0.8, linestyle=":")
             axes.set_ylabel("share of samples up to this length")
             axes.legend(frameon=False, loc="upper left")
     figure.suptitle(title, x=0.01, ha="left")
     return figure
 
 
-def _lengths(axes: Axes, one: MeasuredLengths) -> None:
+def _lengths(axes: Axes, one: Lengths) -> None:
     fine = np.linspace(0.0, 1.0, POINTS)
     measured = np.maximum(np.quantile(one.tokens, fine, method="hazen"), 1.0)
     grid = np.geomspace(measured[0], max(measured[-1], measured[0] * 1.01), POINTS)
     axes.plot(measured, fine, color=INK, linewidth=2.2, label="measured", drawstyle="steps-post")
-    chosen = "" if one.quantiles is None else " (too far off)"
-    axes.plot(grid, one.cdf(grid), color=LINE_COLORS[1], linewidth=1.4, linestyle="--", label=f"lognormal{chosen}")
-    if one.quantiles is not None:
+    near = one.lognormal or one.constant
+    chosen = "" if near else " (too far off)"
+    axes.plot(grid, one.fit.cdf(grid), color=LINE_COLORS[1], linewidth=1.4, linestyle="--", label=f"lognormal{chosen}")
+    if not near:
         levels, tokens = one.quantiles
         axes.plot(np.maximum(tokens, 1.0), levels, "o", color=LINE_COLORS[0], markersize=3.5, label="quantiles")
     axes.set_xscale("log")
