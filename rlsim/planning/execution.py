@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import current_process
 from typing import Any
 
 from rlsim.errors import InputError
@@ -96,7 +97,7 @@ def _on_processes(count: int, function: Callable[[Any], Any], tasks: Iterable[An
     """On copies of this process where it has a single thread, so that no other leaves a lock held: they have loaded
     all that it has, which takes a new process half a second. Else on joblib's (loky). Neither imports the caller's
     script, so that one without a main guard works."""
-    if sys.platform == "linux" and threading.active_count() == 1:
+    if sys.platform == "linux" and threading.active_count() == 1 and not current_process().daemon:
         return _on_copies(count, function, tasks)
     from joblib import Parallel, delayed
 
