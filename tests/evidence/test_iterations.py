@@ -134,17 +134,17 @@ def test_an_id_counts_once_and_rows_presumed_to_be_plain_not_beside_a_copy_that_
 
 def test_a_decode_worker_is_one_iteration_and_aggregate_serving_pays_for_prefills(tmp_path: Path) -> None:
     row = validated(tmp_path, point()).rows[0]
-    table = prepared_engine(setup_of(), current()).table
-    low, high = (decode_step_s(table, n, 512 + 64) for n in (7, 8))
+    low, high = (decode_step_s(prepared_engine(setup_of(), current()).table, n, 512 + 64) for n in (7, 8))
     assert row.predicted == pytest.approx(1e3 * (low + high) / 2, rel=1e-9)
-    assert low < high
     assert (row.unit, row.measured, row.details["quantity"]) == ("ms", 8.0, "decode step")
     assert row.details["ttft_predicted_ms"] is None
-    served, bare = validated(tmp_path, point(serving_mode="agg", isl="4096", est_decoding_reqs_per_engine="8"),
-                             point(id="bare", isl="4096", est_decoding_reqs_per_engine="8")).rows  # fmt: skip
+    long = point(serving_mode="agg", isl="4096", est_decoding_reqs_per_engine="8")
+    served, bare = validated(tmp_path, long, {**long, "id": "bare", "serving_mode": "disagg"}).rows
     # A request decodes beside seven prefills of the others and beside its own first iteration.
     assert served.predicted > 1.2 * bare.predicted
-    assert float(served.details["ttft_predicted_ms"] or 0) > served.predicted
+    table, asked = prepared_engine(setup_of(**long), current()).table, drawn_requests(load_of(long), 0, True)[0]
+    engine_ms = 1e3 * sum(one.ttft_s for one in closed_loop(table, asked, 8, 80)) / 80
+    assert served.details["ttft_predicted_ms"] == pytest.approx(engine_ms + 4.6 * bare.predicted + 9.4e-3 * 4096)
 
 
 def test_equal_lengths_do_not_run_in_lockstep_where_prefill_stands_alone() -> None:
