@@ -30,15 +30,14 @@ from rlsim.simulation.requests import Request
 
 WAVES = 10
 """Requests of each client of a closed loop."""
-CLIENT_ITERATIONS, CLIENT_TOKEN_S = 4.6, 9.4e-6
+CLIENT_ITERATIONS, CLIENT_TOKEN_S = 4.65, 9.45e-6
 """What a client's time to the first token holds besides the engine's: decode iterations, and seconds of a prompt token.
 
 A request comes while an iteration runs and the next one is often scheduled already; its first token leaves with those
-of all others that one process turns into text and sends; prompts are encoded. Fitted to 2,236 closed loops of
-decode_iterations.csv, without those that are off by more than a factor of five (median error 17 %, bias -4 %; a
-constant time besides comes out as none). With whole engines, models, devices and sources left out, 18.3, 17.6, 18.4 and
-19.5 %. With the engine's own time free as well, its share in the first wave of prompts, a burst, would count 1.21 times
-and that of later ones 1.04 times.
+of all others that one process turns into text and sends; prompts are encoded. Fitted by ``python -m
+research.first_token`` to 2,302 of the 2,396 closed loops of decode_iterations.csv, those that are off by less than a
+factor of five: 18 % off in the median, 19, 18, 19 and 19 % with whole engines, models, devices and sources left out. If
+the engine's own time were free, it would count 1.08 times.
 """
 WINDOW_PREFILLS = 0.5
 """Prefills of a window of tokens up to which its median is one without."""

@@ -32,6 +32,7 @@ tenth of the runs left out their intervals hold 89 % so, 82 % at half of it.
 """
 SHARE = 0.9
 FACTORS = np.geomspace(0.25, 2.0, 43)
+"""Tried from the least on, which is what RL steps take: 57 of them hold their share with so little from new members."""
 DRAWS = 400
 MOST_ROWS = 250
 """Rows of a left-out group and kind that are looked at: the loads of an engine are many and alike."""

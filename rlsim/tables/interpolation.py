@@ -26,7 +26,7 @@ MOST_FIXED = 256
 """Parts of a grid, each at one value of its first size, that are kept."""
 LOOKUPS_KEPT, SIZES_KEPT = 16, 1025
 """Look-ups of a grid that are kept, of at most so many sizes each: draft lengths, layouts and variants ask for much the
-same ones."""
+same ones. All get the same arrays, into which nobody writes."""
 
 
 @dataclass(frozen=True)

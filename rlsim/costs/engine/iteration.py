@@ -342,11 +342,7 @@ def _monotone(attention: Components) -> Components:
     longer = highest_so_far(highest_so_far(seconds.T).T)
     if not np.any(longer > seconds):
         return attention
-    own, added_s = attention["attention"], longer - seconds
-    seconds = own.seconds + added_s
-    share = np.where(seconds > 0, own.seconds * own.measured / np.maximum(seconds, 1e-300), 1.0)
-    bound: Bound = own.bound if own.seconds.sum() >= added_s.sum() else "memory"
-    return attention | {"attention": OperatorTime(seconds, share, bound)}
+    return attention | {"attention": attention["attention"] + modelled(longer - seconds, "memory")}
 
 
 def highest_so_far(values: FloatArray) -> FloatArray:
