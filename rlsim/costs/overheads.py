@@ -265,8 +265,8 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     of_experts = for_all if of_experts is None else of_experts
     layer_s, expert_s = _host_s(terms, features, trainer.precision)
     return TrainingOverheads(
-        dense_speed=stack.dense_speed if for_all is None else for_all / efficiency,
-        moe_speed=stack.moe_speed if of_experts is None else of_experts / efficiency,
+        dense_speed=stack.speed if for_all is None else for_all / efficiency,
+        moe_speed=stack.speed if of_experts is None else of_experts / efficiency,
         dense_efficiency=efficiency,
         grouped_efficiency=own_grouped,
         wide_efficiency=wide,
@@ -318,11 +318,10 @@ def measured_framework(scenario: Scenario, terms: TrainingParameters) -> Trainin
 
 
 class _StackTerms(NamedTuple):
-    """Speeds of dense and of expert layers, host time of an expert layer, factor on that of its experts, speed of
-    updates, and of expert products over others."""
+    """Speed of kernels, host time of an expert layer, factor on that of its experts, speed of updates, and of expert
+    products over others."""
 
-    dense_speed: float
-    moe_speed: float
+    speed: float
     moe_host_layer_s: float
     host_factor: float
     update_speed: float = 1.0
@@ -337,12 +336,12 @@ def _stack_terms(scenario: Scenario, fitted: Fitted) -> _StackTerms:
         # FSDP in RL trainers: log-probs take 6 % longer than with Megatron-Core, updates 36 % (NeMo-RL issue 959).
         fsdp = scenario.trainer.backend == "fsdp" and scenario.trainer.device_efficiency is None
         update_speed = steps.fsdp_efficiency if fsdp else 1.0
-        return _StackTerms(steps.dense_efficiency, steps.moe_efficiency, steps.moe_host_layer_s, factor, update_speed)
+        return _StackTerms(steps.dense_efficiency, steps.moe_host_layer_s, factor, update_speed)
     factor *= framework.host_factor
     speed, grouped = framework.speed, 1.0
     if _blackwell(scenario):
         speed, grouped = speed * framework.blackwell_speed, framework.blackwell_grouped_speed
-    return _StackTerms(speed, speed, terms.moe_host_layer_s * factor, factor, grouped_speed=grouped)
+    return _StackTerms(speed, terms.moe_host_layer_s * factor, factor, grouped_speed=grouped)
 
 
 def _sustained(profile: HardwareProfile, exponent: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cached_property, lru_cache
 
@@ -189,8 +190,8 @@ def trainer_row(cells: Row) -> TrainerRow:
     recipe = recipe_of(framework, release, (model, device.partition("_")[0], str(trainer["precision"])))
     if "w/o mtp" in cells["model"].lower():
         recipe |= {"mtp_layers": 0}
-    if any(word in cells.get("notes", "").lower() for word in _RECIPES["real_routing"]["words"]):
-        recipe |= {"expert_imbalance": _RECIPES["real_routing"]["expert_imbalance"]}
+    if not any(word in cells.get("notes", "").lower() for word in _RECIPES["real_routing"]):
+        recipe |= {"expert_imbalance": 1.0}
     # A row wins over its recipe, but for graphs: its column holds what a recipe writes first and overwrites later.
     trainer = {name: value for name, value in trainer.items() if value is not None or name not in recipe}
     trainer = {"cuda_graphs": _graphs(cells.get("cuda_graphs", ""))} | recipe | trainer
@@ -221,6 +222,7 @@ def _trainer(cells: Row, kind: str) -> dict[str, object]:
         "precision": training_precision(cells["precision"]),
         "optimizer": "muon" if cells.get("optimizer", "").lower() == "muon" else "adam",
         "virtual_stages": whole_number(cells, "vp", 1),
+        "local_batch_samples": _local_batch_samples(cells) if "automodel" in name else None,
         "lora_rank": (int(rank.group(1)) if rank else DEFAULT_LORA_RANK) if adapters else None,
         "token_drop": "tokendrop" in cells["model"].lower() or None,
         "flash_attention_2": next((old for name, old in ATTENTION.items() if name in cells.get("notes", "")), None),
@@ -229,6 +231,14 @@ def _trainer(cells: Row, kind: str) -> dict[str, object]:
         "policy_logprobs": False,
         "reference_logprobs": False,
     }
+
+
+def _local_batch_samples(cells: Row) -> int | None:
+    """Samples of a rank between two gradient accumulations, for which AutoModel's pipelines run once."""
+    model_gpus = math.prod(whole_number(cells, size, 1) for size in ("tp", "pp", "cp"))
+    batches = whole_number(cells, "num_gpus") // model_gpus * whole_number(cells, "grad_accum", 1)
+    samples, rest = divmod(whole_number(cells, "gbs"), batches) if batches else (0, 1)
+    return None if rest or samples % whole_number(cells, "mbs", 1) else samples
 
 
 def _graphs(told: str) -> str | None:

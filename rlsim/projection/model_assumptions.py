@@ -8,6 +8,7 @@ from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.prices import most_sequences
 from rlsim.costs.overheads import TrainingOverheads, measured_framework
 from rlsim.costs.trainer.layer import host_step_bytes_per_s
+from rlsim.costs.trainer.work import LayerSplit
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import own_sets
 from rlsim.report.format import percent
@@ -93,12 +94,14 @@ def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[
     local = 0.0 if card is None else card.num_experts / trainer.expert_parallel
     layer_ms = 1e3 * found.moe_floor_s(local, 0 if card is None else card.matrices)
     origin = _origin(scenario, "moe_host_layer_s", trainer.moe_host_layer_s)
+    busiest = LayerSplit.of(trainer, found.features).expert_imbalance
+    own = card is not None and found.moe_speed != found.dense_speed
     speed = said(
         "speed",
         dense=percent(found.dense_speed * found.dense_efficiency),
-        experts=f", those of MoE layers {percent(found.moe_speed * found.dense_efficiency)}" if card else "",
+        experts=f", those of MoE layers {percent(found.moe_speed * found.dense_efficiency)}" if own else "",
         origin=_origin(scenario, "dense_efficiency", trainer.device_efficiency),
-        floor=said("speed floor", layer_ms=layer_ms, origin=origin) if card else "",
+        floor=said("speed floor", layer_ms=layer_ms, origin=origin, busiest=busiest) if card else "",
         terms=_terms(scenario),
     )
     stack = [] if scenario.stack is None else [_stack_told(scenario, scenario.stack)]

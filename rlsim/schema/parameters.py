@@ -50,9 +50,7 @@ class GlobalParameters(ParameterSet):
     host_cpu_factors: dict[str, PositiveFloat]
     """Host time relative to x86 by host processor."""
     dense_efficiency: PositiveFraction
-    """Speed of the kernels of dense layers in RL trainers over that of tuned pretraining."""
-    moe_efficiency: PositiveFraction
-    """The same for layers with experts."""
+    """Speed of the kernels in RL trainers over that of tuned pretraining."""
     fsdp_efficiency: PositiveFraction
     """The same of FSDP (DTensor) relative to Megatron-Core, in the passes of an update."""
     moe_host_layer_s: NonNegativeFloat

@@ -345,22 +345,22 @@ def _trainer_and_model(s: Scenario) -> None:
     if trainer.precision == "nvfp4" and s.training_device.nvfp4_flops is None:
         raise ValueError(f"trainer.precision nvfp4 is not supported by {s.training_device.name}; take bf16 or fp8")
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
-    if gpus % shard:
-        raise ValueError(
-            f"trainer.tensor_parallel x pipeline_parallel x context_parallel ({shard}) must divide the "
-            f"{gpus} training GPUs "
-            "(cluster.num_gpus or cluster.training_gpus)"
-        )
+    sizes = "trainer.tensor_parallel x pipeline_parallel x context_parallel"
+    _divides(shard, gpus, sizes, "training GPUs (cluster.num_gpus or cluster.training_gpus)")
     if apart and not trainer.reference_logprobs:
         raise ValueError("cluster.reference_gpus has nothing to do with trainer.reference_logprobs false")
-    _divides(
-        shard, apart, "trainer.tensor_parallel x pipeline_parallel x context_parallel", "of cluster.reference_gpus"
-    )
+    _divides(shard, apart, sizes, "of cluster.reference_gpus")
     if model.moe is not None:
         _divides(trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}")
         for count, pool in ((gpus, "training"), (apart, "reference")):
             stage = f"{pool} GPUs of one pipeline stage"
             _divides(trainer.expert_parallel, count // trainer.pipeline_parallel, "trainer.expert_parallel", stage)
+    if (local := trainer.local_batch_samples) is not None:
+        if trainer.sequence_packing:
+            raise ValueError("trainer.local_batch_samples needs trainer.sequence_packing false")
+        _divides(
+            trainer.micro_batch_samples, local, "trainer.micro_batch_samples", "samples of trainer.local_batch_samples"
+        )
     if trainer.mtp_layers and not model.mtp_layers:
         raise ValueError(f"trainer.mtp_layers ({trainer.mtp_layers}) needs a native MTP head; {model.name} has none")
 

@@ -1,7 +1,7 @@
 """Scenarios, layers and profiles for the tests of the costs."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,12 @@ MATRIX_RATE = 989e12 * 0.7
 VOCABULARY = 151_936
 """Of the Qwen3 family."""
 ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, steps=1)
-
+even = partial(StackFeatures, expert_imbalance=1.0)  # routing is forced to be even
 PLAIN_TRAINING = TrainingOverheads(
     dense_speed=1.0, moe_speed=1.0, dense_efficiency=1.0, grouped_efficiency=1.0, wide_efficiency=1.0,
     wide_grouped_efficiency=1.0, elementwise_passes=1.0, permute_passes=6.0, quantise_bytes=4.0, logits_bytes=72.0,
     overlap_cost=0.5, exchange_factor=1.0, attention_speed=1.0, context_attention=1.0, moe_host_layer_s=0.0055,
-    expert_host_s=0.0, launch_factor=1.0, step_fixed_s=0.0, features=StackFeatures(),
+    expert_host_s=0.0, launch_factor=1.0, step_fixed_s=0.0, features=even(),
 )  # fmt: skip
 PLAIN = Overheads(
     engine=HostOverheads(iteration_s=0.0015, sequence_s=1.5e-5),

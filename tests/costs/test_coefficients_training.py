@@ -5,7 +5,7 @@ from dataclasses import replace
 import builders
 import numpy as np
 import pytest
-from builders import BANDWIDTH, BARE, MATRIX_RATE, ONE, VOCABULARY, bare, exactly, seconds, training
+from builders import BANDWIDTH, BARE, MATRIX_RATE, ONE, VOCABULARY, bare, even, exactly, seconds, training
 
 from rlsim.costs.interface import Part
 from rlsim.costs.operators import work
@@ -16,9 +16,8 @@ from rlsim.costs.trainer.layer import LayerTime, TrainingLayers
 from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.schema.architecture import LayerShape
 from rlsim.schema.model import parameter_counts
-from rlsim.schema.trainer import StackFeatures
 
-OVERLAP = StackFeatures(tensor_overlap=True, exchange_overlap=True)
+OVERLAP = even(tensor_overlap=True, exchange_overlap=True)
 
 # --- one layer --------------------------------------------------------------------------------------------------------
 
@@ -76,7 +75,7 @@ def test_products_elementwise_traffic_and_permutation_of_a_layer() -> None:
     assert seconds(passes, "elementwise") == exactly(2 * seconds(experts, "elementwise"))
     # gpt-oss: 12 inner widths and two rows of hidden size each routed copy; the function three widths.
     given = bare("gpt-oss-20b", trainer={"expert_parallel": 8})
-    plain, fused = (training(given, features=StackFeatures(fused_grouped_mlp=state)).layers.layer(ONE, True).device
+    plain, fused = (training(given, features=even(fused_grouped_mlp=state)).layers.layer(ONE, True).device
                     for state in (False, True))  # fmt: skip
     bare_norms = 8192 * 8 * 2880 + 8192 * 4 * 6 * 2880
     assert seconds(fused, "elementwise") == exactly((bare_norms + 8192 * 4 * (12 + 2) * 2880) * 2 / BANDWIDTH)
@@ -89,7 +88,7 @@ def test_layers_that_stay_in_bf16_take_their_share_at_its_speed_and_are_not_quan
     moe = given.model.moe is not None
 
     def parts(share: float, projections: bool = False) -> dict[str, float]:
-        own = StackFeatures(bf16_layer_share=share, bf16_projections=projections)
+        own = even(bf16_layer_share=share, bf16_projections=projections)
         low = {"dense_efficiency": 0.5, "grouped_efficiency": 0.25}
         wide = {"wide_efficiency": 0.8, "wide_grouped_efficiency": 0.4}
         passes = training(given, features=own, **low, **wide).layers.layer(ONE, moe)
@@ -141,7 +140,7 @@ def test_ring_traffic_goes_round_and_exchange_once_to_each_gpu_half_hidden() -> 
     assert layer.communication_backward_s == exactly(2 * wire - 2.5 * attention / 2)
     given = bare("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
     open_s, hidden_s = (training(given, features=features).layers.layer(ONE, True).communication_s
-                        for features in (StackFeatures(), OVERLAP))  # fmt: skip
+                        for features in (even(), OVERLAP))  # fmt: skip
     assert hidden_s == exactly(open_s / 2)
     slow = builders.scaled(BARE, "nvlink_bandwidth_bytes_per_s", 1e-3)
     far = builders.scenario("qwen3-30b-a3b", slow, trainer={"expert_parallel": 8})
@@ -174,7 +173,7 @@ def test_eight_bits_quantise_inputs_and_outputs_and_frozen_weights_spare_a_produ
     assert seconds(layer.device_backward, "quantisation") == exactly(wanted)
     assert seconds(training(bare()).layers.layer(ONE, False).device, "quantisation") == 0.0
     # LoRA of rank 16: one product backward, and two thin matrices beside each one of a layer.
-    apart = StackFeatures(fused_adapters=False)
+    apart = even(fused_adapters=False)
     whole, thin = (training(bare(trainer={"lora_rank": rank}), features=apart) for rank in (None, 16))
     full, frozen = (one.layers.layer(ONE, False) for one in (whole, thin))
     within = training(bare(trainer={"lora_rank": 16})).layers.layer(ONE, False)
@@ -199,7 +198,7 @@ def test_a_dense_layer_launches_seventeen_kernels_and_a_fifth_more_a_graph_of_th
     shape = LayerShape("none", True)
     found = training(given, expert_host_s=3e-4).layers.layer(ONE, True, shape)
     assert found.floor_s == exactly(16 * 2e-4)
-    whole = training(given, expert_host_s=3e-4, features=StackFeatures(cuda_graphs="iteration")).layers
+    whole = training(given, expert_host_s=3e-4, features=even(cuda_graphs="iteration")).layers
     assert [whole.layer(ONE, moe, shape).floor_s for moe in (False, True)] == [0.0, 0.0]
 
 
@@ -212,17 +211,20 @@ def test_the_floor_of_a_moe_layer_grows_with_the_experts_on_a_rank(expert_parall
 
 def test_experts_of_a_rank_run_one_after_the_other_the_busiest_rank_has_more() -> None:
     given = bare("qwen3-30b-a3b", trainer={"expert_parallel": 8})
-    even, uneven = (
-        training(given, elementwise_passes=0.0, features=StackFeatures(expert_imbalance=imbalance)).layers.layer(
-            ONE, True
-        )
+    forced, uneven = (
+        training(given, elementwise_passes=0.0, features=even(expert_imbalance=imbalance)).layers.layer(ONE, True)
         for imbalance in (1.0, 1.5)
     )
     for name in ("experts", "elementwise"):
-        assert seconds(uneven.device, name) == pytest.approx(1.5 * seconds(even.device, name), rel=0.05), name
-    assert uneven.communication_s == pytest.approx(1.5 * even.communication_s, rel=0.05)
+        assert seconds(uneven.device, name) == pytest.approx(1.5 * seconds(forced.device, name), rel=0.05), name
+    assert uneven.communication_s == pytest.approx(1.5 * forced.communication_s, rel=0.05)
     for name in ("products", "attention"):
-        assert seconds(uneven.device, name) == seconds(even.device, name)
+        assert seconds(uneven.device, name) == seconds(forced.device, name)
+    # A rank with all experts, and one whose experts drop what is too much, get the same whatever the routing.
+    for layout, features in ({"expert_parallel": 1}, {}), ({"expert_parallel": 8}, {"token_drop": True}):
+        own, uneven = bare("qwen3-30b-a3b", trainer=layout), even(expert_imbalance=2.0, **features)
+        times = [training(own, features=one).layers.layer(ONE, True) for one in (even(**features), uneven)]
+        assert times[0].device == times[1].device
     # TP2 EP8: a rank routes half of its group's tokens to 8 experts each; 16 experts share what reaches the rank.
     given, operators = (bare("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8}),
                         Operators(BARE, None))  # fmt: skip
@@ -259,7 +261,7 @@ def test_gathers_have_the_precision_and_hide(precision: str, rank: int | None, w
     given, fabric, row = bare("qwen3-8b", trainer=layout), Collectives(BARE, None), 8192 * 4096
     gather = float(fabric.collective("all_gather", 2, wire * row).seconds)
     scatter = float(fabric.collective("reduce_scatter", 2, 2.0 * row).seconds)
-    for features, awaited in ((StackFeatures(), 1.0), (OVERLAP, 0.25)):
+    for features, awaited in ((even(), 1.0), (OVERLAP, 0.25)):
         layer = training(given, overlap_cost=0.25, features=features).layers.layer(ONE, False)
         assert layer.communication_s == exactly(2 * awaited * (gather + scatter))
         assert layer.communication_backward_s == exactly(2 * (awaited * gather + 0.25 * (scatter + gathers * gather)))
@@ -285,13 +287,14 @@ def test_a_step_passes_forward_twice_backward_and_again_what_is_recomputed(recom
     assert seconds(step, "products") == exactly(passes * seconds(forward, "products"))
 
 
-@pytest.mark.parametrize("virtual_stages", [1, 3])
-def test_the_bubble_is_one_stage_less_than_the_pipeline_over_the_virtual_stages(virtual_stages: int) -> None:
-    """1F1B: (PP - 1) / m of the busy time (Narayanan et al., arXiv 2104.04473 section 2.2)."""
-    trainer = {"pipeline_parallel": 4, "recompute": "full", "virtual_stages": virtual_stages}
+@pytest.mark.parametrize(("virtual_stages", "local", "drains"), [(1, None, 1), (3, None, 1), (3, 10, 1), (1, 4, 3)])
+def test_a_bubble_is_a_pipeline_less_a_stage_each_time_it_drains(virtual_stages: int, local: int, drains: int) -> None:
+    """1F1B: (PP - 1) / m of the busy time (Narayanan et al., arXiv 2104.04473, 2.2); 10 samples in 4s drain thrice."""
+    trainer = {"pipeline_parallel": 4, "recompute": "full", "virtual_stages": virtual_stages,
+               "micro_batch_samples": 2, "local_batch_samples": local, "sequence_packing": False}  # fmt: skip
     batch = replace(ONE, count=5, steps=3)
     costs = training(bare(trainer=trainer))
     for parts in (costs.forward(batch).parts, costs.step(batch).parts):
         layers = ("products", "attention", "elementwise", "communication", "host floor")
         stage = sum(seconds(parts, name) for name in layers) / 15
-        assert seconds(parts, "pipeline bubble") == exactly(3 * 3 * stage / virtual_stages)
+        assert seconds(parts, "pipeline bubble") == exactly(drains * 3 * 3 * stage / virtual_stages)

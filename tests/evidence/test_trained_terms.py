@@ -149,8 +149,7 @@ def test_real_routing_costs_what_measured_pairs_say(tokens: int, context_paralle
     forced = {
         **TRAINING, "framework": "Megatron-LM (MCore)", "model": "Qwen3_235B_a22B", "num_gpus": "256", "gbs": "256",
         "seq_len": str(tokens), "tp": "4", "pp": "8", "vp": "4", "cp": str(context_parallel), "ep": "8",
-        "moe_dispatcher": "deepep", "notes": "routing forced balanced",
-    }  # fmt: skip
+        "moe_dispatcher": "deepep", "notes": "routing forced balanced"}  # fmt: skip
     real = {**forced, "notes": "dropless, routing not balanced: the pair gives the cost of real routing"}
     first, second = (trainer_row(cells).seconds(shipped()) for cells in (forced, real))
     assert second / first == pytest.approx(measured, rel=0.08)

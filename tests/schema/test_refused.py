@@ -49,6 +49,7 @@ QUICKSTART = {
     ("loop.refit_framework=nobodys",): "nemo_rl.*and other",
     (*REFERENCE, "cluster.reference_gpus=9"): "at least 1 of",
     (*REFERENCE, "trainer.reference_logprobs=false"): "nothing to do",
+    ("trainer.local_batch_samples=8",): "local_batch_samples needs trainer.sequence_packing false",
     ("trainer.global_batch_samples=500",): r"global_batch_samples \(500\) must divide the 2048 samples of a step",
     # speculation
     (TREE % "verified_positions: 8",): "must exceed draft_length",

@@ -43,9 +43,8 @@ def content(**changes: Any) -> dict[str, Any]:
         "name": "round", "description": "round values", "engine_hosts": HOSTS, "sequence_s": 1e-5,
         "fit": {**fit, "held_out_median_error": {"model": 0.1}}, "in_process_iteration_s": 1e-3,
         "in_process_sequence_s": 2e-5, "executor_s": 2e-3, "node_executor_s": 3e-3,
-        "host_cpu_factors": {"x86": 1.0, "Grace": 1.5}, "dense_efficiency": 0.5, "moe_efficiency": 0.4,
-        "fsdp_efficiency": 0.8, "moe_host_layer_s": 5e-3, "colocated_tensor_s": 1e-4, "step_error": 0.1,
-        "speedup_error": 0.05, **changes,
+        "host_cpu_factors": {"x86": 1.0, "Grace": 1.5}, "dense_efficiency": 0.5, "fsdp_efficiency": 0.8,
+        "moe_host_layer_s": 5e-3, "colocated_tensor_s": 1e-4, "step_error": 0.1, "speedup_error": 0.05, **changes,
     }  # fmt: skip
 
 
@@ -166,13 +165,13 @@ def test_overheads_come_from_the_fit_where_nothing_is_stated():
     assert found.engine.iteration_s == pytest.approx(served_s + added_s)
     assert found.engine.sequence_s == pytest.approx(framework_sequence_s)
     assert (found.engine.overlap_s, found.engine.network_hop_s) == (1e-6, 2e-5)
-    assert (found.training.dense_speed, found.training.moe_speed) == (0.5, 0.4)
+    assert (found.training.dense_speed, found.training.moe_speed) == (0.5, 0.5)
     assert found.source == "round"
     fsdp = overheads_of(load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]),
                         sets(fitted))  # fmt: skip
-    assert (fsdp.training.dense_speed, fsdp.training.moe_speed) == (0.5, 0.4)
+    assert (fsdp.training.dense_speed, fsdp.training.moe_speed) == (0.5, 0.5)
     update = fsdp.training.of_update
-    assert (update.dense_speed, update.moe_speed) == pytest.approx((0.4, 0.32))
+    assert (update.dense_speed, update.moe_speed) == pytest.approx((0.4, 0.4))
     assert found.training.of_update == found.training
 
 
@@ -219,7 +218,7 @@ def test_a_scenario_names_its_set_dispatch_shares_the_process_and_stacks_name_tr
 @pytest.mark.parametrize(("name", "low", "high"), [
     ("steps/executor_s", 0.0, np.inf),
     ("steps/host/vllm/0.17.1", 0.0, np.inf),
-    ("steps/moe_efficiency", 0.3, 1.0),
+    ("steps/dense_efficiency", 0.3, 1.0),
     ("steps/host_cpu_factors.Grace", 0.8, np.inf),
     ("training/graph_host_share", 0.0, 1.0),
     ("training/dense_efficiency", 0.0, np.inf),

@@ -141,12 +141,9 @@ class TrainingCosts:
         return self._passes(batch, backward=False)
 
     def _passes(self, batch: MicroBatches, backward: bool) -> PhaseCost:
-        """All micro-batches through the pipeline; its bubble is PP - 1 stages long, once per optimizer step.
-
-        With V virtual stages a GPU holds V pieces of the model and the bubble shrinks to 1 / V (2.3 of the paper).
-        """
-        middle, trainer, micro_batches = self._stage(batch, backward), self.trainer, batch.steps * batch.count
-        bubble_s = batch.steps * (trainer.pipeline_parallel - 1) / trainer.virtual_stages * middle.seconds
+        """All micro-batches through the pipeline, with its bubbles."""
+        middle, micro_batches = self._stage(batch, backward), batch.steps * batch.count
+        bubble_s = batch.steps * self._bubble_stages(batch) * middle.seconds
         gathered_s = micro_batches * self.update.gathering_s(middle.seconds, backward)
         parts = (
             *of_mean_rank(times(micro_batches, self._busiest_stage(batch, backward)), batch.balance),
@@ -155,6 +152,16 @@ class TrainingCosts:
             Part("parameter gathering", gathered_s, "network"),
         )
         return PhaseCost.of(parts)
+
+    def _bubble_stages(self, batch: MicroBatches) -> float:
+        """Bubbles of an optimizer step in slots of a stage: PP - 1 each time that the pipeline drains.
+
+        With V virtual stages a GPU holds V pieces of the model and a bubble shrinks to 1 / V (2.3 of the paper).
+        """
+        trainer, drains = self.trainer, 1
+        if trainer.local_batch_samples is not None and not trainer.sequence_packing:
+            drains = max(1, math.ceil(batch.count * trainer.micro_batch_samples / trainer.local_batch_samples - 1e-9))
+        return drains * (trainer.pipeline_parallel - 1) / trainer.virtual_stages
 
     def _busiest_stage(self, batch: MicroBatches, backward: bool) -> tuple[Part, ...]:
         """Parts of the pipeline stage that sets the pace: a middle one, or the last with LM head and MTP layers."""
@@ -180,8 +187,7 @@ class TrainingCosts:
     def floor_s(self, batch: MicroBatches, backward: bool) -> float:
         """Least seconds of all passes of :meth:`step`, or of :meth:`forward`: what the host launches for a middle stage
         at the least, whatever its device does."""
-        bubble = (self.trainer.pipeline_parallel - 1) / self.trainer.virtual_stages
-        stages = batch.steps * (batch.count + bubble)
+        stages = batch.steps * (batch.count + self._bubble_stages(batch))
         return stages * self.layers.stage_floor_s(backward) if self.measured is None else 0.0
 
     def step(self, batch: MicroBatches) -> PhaseCost:

@@ -121,7 +121,9 @@ class LayerSplit:
     def of(cls, trainer: Trainer, features: StackFeatures) -> LayerSplit:
         """That of ``trainer``, whose stack has ``features``; the layer is that of the rank with most routed tokens."""
         sizes = trainer.tensor_parallel, trainer.context_parallel, trainer.expert_parallel
-        routing = features.moe_dispatcher, features.expert_imbalance, features.neighbouring_experts
+        even = trainer.expert_parallel == 1 or features.token_drop
+        imbalance = 1.0 if even else features.expert_imbalance
+        routing = features.moe_dispatcher, imbalance, features.neighbouring_experts
         kept = features.bf16_layer_share, features.bf16_projections
         return cls(*sizes, trainer.precision, trainer.lora_rank, *routing, *kept)
 

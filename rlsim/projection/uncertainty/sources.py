@@ -42,7 +42,7 @@ _LISTS = lists_beside(__file__)
 TRANSFER_TERMS = ("steps/colocated_tensor_s",)
 LAYER_HOST = ("moe_host_layer_s", "expert_host_s", "bf16_expert_host_share", "graph_host_share", "overlap_host_factor",
               "static_host_share", "host_factor")  # fmt: skip
-TRAINING_STEP_TERMS = ("dense_efficiency", "moe_efficiency", "fsdp_efficiency")
+TRAINING_STEP_TERMS = ("dense_efficiency", "fsdp_efficiency")
 
 
 @dataclass(frozen=True)
