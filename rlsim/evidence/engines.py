@@ -27,8 +27,9 @@ from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import ConstantLength
 from rlsim.tables.profile import load_profile
 
-ENGINES, METHODS, RECEIVED, AHEAD = (
-    lists_beside(__file__)[name] for name in ("engines", "served_speculation", "received", "scheduled_ahead")
+ENGINES, METHODS, RECEIVED, AHEAD, UNTOLD = (
+    lists_beside(__file__)[name]
+    for name in ("engines", "served_speculation", "received", "scheduled_ahead", "experts_untold")
 )
 ASSUMED_ACCEPTANCE = {1: 1.87, 2: 2.15, 3: 2.6}
 """Acceptance length by drafted tokens where a row states none: of MTP on random tokens, as InferenceX serves them."""
@@ -241,9 +242,12 @@ def _kv_precision(cells: Row, weights: str, profile: HardwareProfile) -> str:
 def _expert_parallel(cells: Row, gpus: int, copies: int, profile: HardwareProfile) -> int:
     """GPUs over which experts are spread; all of an engine with data-parallel attention over several nodes.
 
-    Sources write 1 there for want of a tensor-parallel split; no engine shards experts of 2,048 over 32 GPUs.
+    Sources write 1 there for want of a tensor-parallel split; no engine shards experts of 2,048 over 32 GPUs. Others
+    had no column for it (UNTOLD).
     """
     ep = int(number(cells, "ep", 1.0)) or 1
+    if ep == 1 and all(cells.get(name, "").lower() == value for name, value in UNTOLD.items()):
+        return gpus
     if ep == 1 and gpus > int(profile.gpus_per_node) and copies == gpus:
         return gpus
     if gpus % ep:

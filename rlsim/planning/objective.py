@@ -153,5 +153,9 @@ def probability(draws: FloatArray, longest: float) -> float:
 
 
 def wins(first: FloatArray, rival: FloatArray) -> float:
-    """Share of draws in which ``first`` is the smaller one; equal ones count half."""
+    """Share of draws in which ``first`` is the smaller one; equal ones count half.
+
+    >>> wins(np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 2.0]))
+    0.5
+    """
     return float(np.mean((first < rival) + 0.5 * (first == rival)))
