@@ -84,7 +84,6 @@ def test_messages_that_a_busy_machine_held_up_are_no_link(rate: float) -> None:
         profile_of("some_core", "none", replace(rates, memory_bytes_per_s=1e6), metadata)
 
 
-# --- Every shipped table is read by a scenario that ships, or is listed here with the reason why it is ----------------
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
 NO_SCENARIO_SHIPS = {"mla_decode": "a model with latent attention (DeepSeek-V3 has a model card)",
                      "mla_prefill": "the same", "mla_decode_kernel": "the same",

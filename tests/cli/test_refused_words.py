@@ -78,7 +78,6 @@ def test_words_that_cannot_be_meant_are_one_message(
     assert not (tmp_path / "out").exists()
 
 
-# --- Command lines read without typer mean what typer takes them for; the entry point in a process of -----------------
 PLAIN = [
     ["project", "quickstart"],
     ["project", "a.yaml", "k=5", "--set", "a.b=[1, 2]", "lag=1", "--set=c=d", "--json", "--out", "there", "--full"],

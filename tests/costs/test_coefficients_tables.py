@@ -42,9 +42,6 @@ def near(value: float) -> Any:
     return pytest.approx(value, rel=1e-3)
 
 
-# --- products ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("precision", "scaling_s", "seconds"), [
     ("fp8", 6e-6, 1.4e-5), ("fp8", 1.9e-5, 2.5e-6), ("fp8_block", 6e-6, 2e-5), ("bf16", 6e-6, 2e-5),
     ("nvfp4", 6e-6, 2e-5),
@@ -132,8 +129,6 @@ def test_engines_are_siblings_and_block_scaled_experts_take_fp8() -> None:
     assert own is not None and own.tables.folder == tables.folder
 
 
-# --- latent attention -------------------------------------------------------------------------------------------------
-
 BATCH, CONTEXT = np.array([16.0]), np.array([8192.0])
 
 
@@ -190,8 +185,6 @@ def test_a_latent_block_that_nobody_measured_is_its_roofline(tmp_path: Path) -> 
     assert none.attention(BATCH, CONTEXT).measured[0] == 0.0
 
 
-# --- collectives ------------------------------------------------------------------------------------------------------
-
 SIZES = (1024, 1_048_576)
 
 
@@ -242,9 +235,6 @@ def test_sglang_and_trtllm_reduce_over_the_trays_of_a_domain(tmp_path: Path, eng
         layers = EngineLayers(given.model, given.engine, Operators(RACK, None), fabric)
         reduced = layers.layer_components(np.array([1.0]), LayerCounts(1, 0, 0, 1, 0))["all-reduce"].seconds[0]
         assert reduced == near(2 * seconds)
-
-
-# --- exchange of experts ----------------------------------------------------------------------------------------------
 
 
 ONE_SIDED = {"dispatch": 3e-6, "combine": 3.5e-6}

@@ -45,9 +45,6 @@ def test_matrices_of_one_layer_hold_its_parameters(name: str) -> None:
     assert sum(matrix.elements for matrix in ffn) == 3 * card.hidden_size * card.intermediate_size
 
 
-# --- operator times ---------------------------------------------------------------------------------------------------
-
-
 H100 = load_profile("h100_sxm")
 
 
@@ -74,9 +71,6 @@ def test_sums_keep_the_measured_share_and_unknown_layouts_borrow_the_nearest_eff
     borrowed = ops.experts(np.array([512.0]), ExpertShape("bf16", 4096, 1536, 8, 128, 4, 4), 3, "balanced")
     assert borrowed.measured[0] == 0
     assert borrowed.seconds[0] > 0
-
-
-# --- collectives ------------------------------------------------------------------------------------------------------
 
 
 GB200 = load_profile("gb200_nvl72")

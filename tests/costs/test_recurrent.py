@@ -30,9 +30,6 @@ def layers(model: str, hardware: str | None = None, **engine: object) -> EngineL
     return EngineLayers(given.model, given.engine, operators, Collectives(profile, None))
 
 
-# --- what a model consists of -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("model", "counts"), [
     ("qwen3-8b", LayerCounts(36, 0, 0, 36, 0)),
     ("deepseek-v3", LayerCounts(61, 0, 0, 3, 58)),
@@ -79,9 +76,6 @@ def test_cache_state_and_tensors_of_hybrids_and_of_sparse_attention() -> None:
     assert weight_tensors(load_card("nemotron-3-nano-30b-a3b")) == 29 * 8 + 23 * (1 + 2 * 129) + 3
 
 
-# --- how much there is to do ------------------------------------------------------------------------------------------
-
-
 def test_work_of_states_prompts_ungated_experts_and_gates() -> None:
     card = load_card("nemotron-3-nano-30b-a3b").mamba
     state = 10 * 64 * 64 * 128 * 4 / 2  # ten sequences, half of the heads
@@ -107,9 +101,6 @@ def test_work_of_states_prompts_ungated_experts_and_gates() -> None:
     # Qwen3.5-397B over 2 GPUs: 16 heads twice and one KV head twice, of 256.
     qkv = work.attention_matrices(load_card("qwen3.5-397b-a17b"), 2)[0]
     assert (qkv.n, qkv.k) == ((2 * 16 + 2) * 256, 4096)
-
-
-# --- seconds ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_without_tables_moves_its_states_and_sglang_copies_the_accepted_one_back() -> None:
@@ -164,9 +155,6 @@ def test_a_recurrent_iteration_does_not_grow_with_its_context_and_a_sparse_one_b
     near, far = (block.attention(np.array([256.0]), np.array([c])).seconds[0] for c in (200_000.0, 1_000_000.0))
     computed = 2 * 256 * 800_000 * 32 * 128 / (1979e12 * 0.7)
     assert far - near == exactly(max(256 * 800_000 * 132 / BANDWIDTH, computed))
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_speculating_engine_keeps_a_state_for_every_verified_position_within_its_share_of_the_room() -> None:

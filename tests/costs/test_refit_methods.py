@@ -49,9 +49,6 @@ def total(given: TransferJob, found: TransferTerms | None = None) -> float:
     return sum(seconds(given, found).values())
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("method", "changes", "received"), [
     ("nccl_broadcast", {}, 60e9),
     ("nccl_per_tensor", {}, 60e9),
@@ -75,9 +72,6 @@ def test_a_rank_loads_what_nemo_rl_counted_and_gathers_over_a_domain_or_two() ->
     assert gather_s(8e9, 8, NODES, (NVLINK, NETWORK), 8) == pytest.approx(7e9 / NVLINK)
     assert gather_s(8e9, 16, NODES, (NVLINK, NETWORK), 8) == pytest.approx(4e9 / (8 * NETWORK))
     assert gather_s(8e9, 16, NODES, (NVLINK, NETWORK), 1) == pytest.approx(4e9 / NETWORK)
-
-
-# --- seconds ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_packed_broadcast_hides_the_gather_under_the_send_over_one_port_or_all_or_nvlink() -> None:
@@ -154,8 +148,6 @@ def test_other_methods_by_hand_and_stated_values_win() -> None:
     measured = load_transfer_parameters()
     assert TransferTerms.of(measured, OTHER).error > TransferTerms.of(measured, "nemo_rl").error
 
-
-# --- what never makes a transfer slower -------------------------------------------------------------------------------
 
 FASTER = {"nvlink": {"links": replace(NODES, nvlink_bytes_per_s=900e9)},
           "network": {"links": replace(NODES, network_bytes_per_s=100e9)},

@@ -137,7 +137,6 @@ def test_the_head_runs_three_products_and_low_precision_halves_gradients_and_par
         assert found == exactly(float(scatter + gather))
 
 
-# --- bin packing and micro-batches: bounds, brute force, invariants ---------------------------------------------------
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
 
 

@@ -87,7 +87,6 @@ def test_a_missing_column_is_named_other_rows_left_alone(tmp_path: Path, capsys:
         assert len(list(csv.reader(file))) == 8
 
 
-# --- Measured runs of agents: which scenario describes them, medians and spreads, and what is fitted t ----------------
 CELLS = {
     "model": "Qwen/Qwen3-8B", "gpu": "GB200 NVL72", "num_gpus": "64", "generation_gpus": "48", "max_agent_turns": "4",
     "prompts_per_step": "4", "generations_per_prompt": "4", "gbs_samples": "16", "seed_index": "1", "flag": "",

@@ -58,9 +58,6 @@ def test_projecting_imports_no_library_of_other_commands() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# --- the house: rooms of the import contract, the map of them, how large a room may be, and its mutants ---------------
-
-
 def test_the_map_of_rooms_is_what_the_import_contract_says() -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / "rooms", "--check"])
     assert done.returncode == 0, "run scripts/rooms"
@@ -84,7 +81,6 @@ def test_every_mutant_changes_a_line_that_is_there(script) -> None:
         assert mutant.text != (module.ROOT / "rlsim" / mutant.module).read_text(encoding="utf-8"), mutant
 
 
-# --- docs/model.md against the program: the parts that answers print and what they rest on, the assume ----------------
 TEXT = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
 PHASES = (("generation_s",), ("data_s", "logprob_s", "train_s"), ("prepare_s", "refit_s"))
 """Phases of each table of parts, in the order of the page."""

@@ -70,7 +70,6 @@ def test_launches_widen_the_interval_and_the_answer_says_so(
     assert "launch eagerly" not in " ".join(warnings_of(captured))
 
 
-# --- A loop with a stock of finished groups is warmed up until its ledger balances, or says that it do ----------------
 # A pool without a limit beside a trainer that takes as long as its generator: the stock fills or empties slowly.
 POOL = [
     "speculation={method: none}", "workload.prompts_per_step=8", "workload.generations_per_prompt=8",

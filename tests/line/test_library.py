@@ -102,7 +102,6 @@ def test_all_public_names_are_there_and_documented_and_no_others() -> None:
     assert rlsim.__version__ == version("rlsim")
 
 
-# --- What users write at the edges: shorthands, tables as people have them, files that are damaged or -----------------
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=1")
 
 

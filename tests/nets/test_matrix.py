@@ -99,7 +99,6 @@ def test_trainers_have_prices_that_grow_with_the_batch(profile: str) -> None:
             assert is_price(seconds) and 0 < small.seconds < large.seconds, (card.name, size)
 
 
-# --- Pipelines and chunks add up: PP stages of PP times the layers take PP times as long, chunks take -----------------
 NGRAM = {"method": "ngram", "draft_length": 3, "acceptance_length": 2.0, "lookup_s_per_1k_tokens": 1e-4}
 EAGLE = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}
 MTP = {"method": "mtp", "draft_length": 2, "acceptance_length": 2.0}
@@ -187,7 +186,6 @@ def test_attention_behind_a_context_grows_as_far_as_layers_look(model: str) -> N
     assert parts == pytest.approx(timing.behind(12345), rel=1e-12)
 
 
-# --- What cannot run is refused with the bound: ranks and replicas without work, batches that do not d ----------------
 ALONE = ("speculation={method: none}", "simulation.replications=1")
 
 

@@ -77,7 +77,6 @@ def test_sensitivity_and_compare_print_their_answers(run: Run, tiny: Scenario, f
     assert told["differences"] == {"loop.refit_fixed_s": [1, 2]}
 
 
-# --- The notebooks run from top to bottom, use the public API only and carry no outputs; public names -----------------
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NAMES = ("01_first_projection", "03_choose_k", "04_split_and_lag", "05_size_the_cluster")
 NOTEBOOKS = [FOLDER / f"{name}.ipynb" for name in NAMES]

@@ -136,7 +136,6 @@ def test_lanes_keep_every_span_and_never_cross(drawn):
     assert not any(crossing([(s.start_s, s.end_s) for s in row.spans]) for row in rows)
 
 
-# --- The picture: it is one, it differs where the answer differs, nothing in it overlaps or falls off -----------------
 def pixels(projection, tmp_path):
     path = tmp_path / "phases.png"
     save_picture(phases_figure(projection), path)

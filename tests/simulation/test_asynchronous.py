@@ -26,9 +26,6 @@ def total_s(found: list[StepRecord]) -> float:
     return found[-1].end_s
 
 
-# --- who waits for whom -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("lag", [1, 2, 3])
 def test_trainer_bound_steps_are_training_and_refit_on_weights_up_to_the_lag(lag):
     found = steps(SLOW, lag=lag, tokens=401)
@@ -90,9 +87,6 @@ def test_a_straggling_group_stalls_its_own_step_only():
     assert after.phases["exposed_generation_s"] == 0.0
 
 
-# --- the generator ----------------------------------------------------------------------------------------------------
-
-
 def test_a_blocked_generator_starts_nothing_and_a_pause_is_neither_busy_nor_time_to_generate():
     """Four groups may be in flight; one of target 0 is done first and leaves its place to target 1."""
     lengths = {0: [5, 5, 401, 401, 401, 401, 401, 401]}
@@ -125,9 +119,6 @@ def test_rewards_keep_a_group_in_flight_and_dropped_groups_are_generated_but_not
     assert {step.generated_tokens for step in found} == {12 * 401}
 
 
-# --- publishing weights -----------------------------------------------------------------------------------------------
-
-
 def test_a_drained_pool_is_empty_at_the_refit_and_counters_leave_the_warm_up_out():
     trace = run(world_of(FixedCosts(), LOGNORMAL, "loop.in_flight_updates=false", lag=2, prompts=16))
     (curve,) = trace.curves
@@ -145,8 +136,6 @@ def test_a_drained_pool_is_empty_at_the_refit_and_counters_leave_the_warm_up_out
     assert len(warm.steps) == len(whole.steps) == 12
     assert 3 * warm.counters.iterations == pytest.approx(2 * whole.counters.iterations, rel=0.1)
 
-
-# --- invariants -------------------------------------------------------------------------------------------------------
 
 CASES: dict[str, Any] = {
     "lag": st.integers(1, 4), "prompts": st.integers(1, 6), "size": st.integers(1, 4), "replicas": st.integers(1, 5),

@@ -82,9 +82,6 @@ def test_shared_prompts_prefill_and_hold_once_and_a_sequence_must_fit() -> None:
     assert (error.value.needed, error.value.available) == (100, 99)
 
 
-# --- Prefill behind a context takes the pairs of query and key that it makes, in the kernel and in the re -------------
-
-
 PAIR_S = 2.0**-10
 COSTS = FixedCosts(prefill_pair_s=PAIR_S)
 

@@ -54,9 +54,6 @@ def test_dispatch_and_identical_sequences_by_hand_and_a_running_curve() -> None:
     assert np.all(np.diff(running) <= 0) and np.all(np.diff(times) > 0)
 
 
-# --- token by token ---------------------------------------------------------------------------------------------------
-
-
 def accept_per_iteration(batch: Batch, table: IterationTable, rates: np.ndarray, seed: int) -> np.ndarray:
     """Finish times on one replica where every verification draws what it accepts and contexts grow by just that."""
     rng = np.random.default_rng(seed)
@@ -88,9 +85,6 @@ def test_drawing_iterations_up_front_is_the_same_process() -> None:
         error = math.sqrt((measure[0].var() + measure[1].var()) / count)
         assert abs(measure[0].mean() - measure[1].mean()) <= 4 * error
         assert measure[1].std() == pytest.approx(measure[0].std(), rel=0.35)
-
-
-# --- closed loops -----------------------------------------------------------------------------------------------------
 
 
 ITERATION_S = 0.25

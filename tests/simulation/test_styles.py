@@ -28,9 +28,6 @@ def balanced(ledger: TokenLedger) -> None:
     assert min(rest[:-1]) >= -1e-6
 
 
-# --- closed forms -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("style", sorted(STYLES))
 def test_without_overlap_a_step_is_generation_training_and_refit(style):
     """Constant lengths, one replica, nothing ahead: every mode is the synchronous split, whatever updates do."""
@@ -93,9 +90,6 @@ def test_infinitely_fast_generation_leaves_the_trainers_time(one, lag, prompts, 
         refit_s = costs.refit_s if (step.step + 1) % every == 0 else 0.0
         own_s = costs.trainer_s + refit_s
         assert own_s - 1e-9 <= step.seconds <= own_s + resubmit_s + 1e-9
-
-
-# --- conservation -----------------------------------------------------------------------------------------------------
 
 
 def world_with(one: tuple[str, ...], lag: int, seed: int, factor: float, slots: int, train_s: float) -> World:
@@ -162,9 +156,6 @@ def test_what_is_lost_is_named():
     assert ledger(factor=1.5).discarded > 0
     for stale in ("drop", "cancel"):
         assert ledger(f"loop.stale={stale}", "loop.max_age=0").stale > 0
-
-
-# --- by which versions of the weights the tokens of a batch were generated --------------------------------------------
 
 
 LONGER = {"lengths": {1: [401, 1601, 401, 401]}, "prompts": 4, "size": 1, "replicas": 1}

@@ -38,9 +38,6 @@ def quickstart_with(folder: Path, reference: dict[str, Any] | str) -> Path:
     return own
 
 
-# --- releases ---------------------------------------------------------------------------------------------------------
-
-
 def test_releases_compare_by_numbers_and_small_kernels_follow_layers_and_precision() -> None:
     assert version_order("0.10.0") > version_order("0.9.2")
     assert version_order("v0.5.10.post1") > version_order("0.5.9")
@@ -55,9 +52,6 @@ def test_releases_compare_by_numbers_and_small_kernels_follow_layers_and_precisi
     assert found == pytest.approx(expected)
     host = engine_host(Engine(weight_precision="fp8"), load_card("qwen3-8b"), changed(ENGINES, layers=layers))
     assert host.layers_s == pytest.approx(36 * 2e-6)
-
-
-# --- who wins over whom -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("engine", "expected"), [
@@ -108,9 +102,6 @@ def test_hosts_not_ahead_add_their_time(
     assert found.iteration_s - plain.iteration_s == pytest.approx(0.0 if ahead else 0.007)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_scenario_names_its_set_its_digest_holds_it_and_one_without_the_engine_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path)
     named = load_scenario("quickstart", ["simulation.engine_parameters=start"])
@@ -131,9 +122,6 @@ def test_a_scenario_names_its_set_its_digest_holds_it_and_one_without_the_engine
 def test_an_empty_set_is_the_default(key: str) -> None:
     given = load_scenario("quickstart", [f"simulation.{key}=null"])
     assert getattr(given.simulation, key) == getattr(load_scenario("quickstart").simulation, key) is not None
-
-
-# --- what an answer says ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("settings", "said"), [

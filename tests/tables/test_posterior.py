@@ -95,9 +95,6 @@ def test_each_term_moves_one_set_and_measured_deviations_are_taken() -> None:
     assert all("h200_sxm" in group and group.startswith("engine kernels on device: vllm") for group in groups.values())
 
 
-# --- A group that was never measured on a device keeps the order of the datasheets; what both were measur -------------
-
-
 ORDER = {"best": {"good": 0.0, "old": 0.5}, "good": {"old": 0.5}}
 
 

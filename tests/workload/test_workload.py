@@ -176,7 +176,6 @@ def test_prompt_ids_of_a_file_are_not_used(tmp_path: Path, text: str, ids: str) 
     assert ignored_ids(str(path)) == ids
 
 
-# --- Drafts of a group that lengthen with its samples that are done (group_gain); edited files of leng ----------------
 SUFFIX = "speculation={method: suffix, draft_length: 8, acceptance_length: 1.7, match_probability: 0.6%s}"
 RATES = Acceptance(np.array([0.4, 0.2, 0.1]))
 
