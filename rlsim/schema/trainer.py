@@ -201,7 +201,7 @@ class Trainer(Strict):
     """Experts take a fixed number of tokens and drop the others; default: as in the stack."""
     expert_imbalance: float | None = Field(None, ge=1, le=1024)
     """Tokens that reach the busiest expert-parallel rank over those of the mean one, whose experts, permutation and
-    exchange all others wait for; 1: routing forced to be even. Default: as in the stack."""
+    exchange all others wait for; 1: routing forced to be even. Default: as in the stack, 1.6 in all that ship."""
     neighbouring_experts: bool | None = None
     """The experts of a token follow each other, as a balanced test gate deals them; default: as in the stack."""
     fp8_attention: bool | None = None
