@@ -359,13 +359,16 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
     )
 
 
-def kv_bytes_per_token(card: ModelCard, kv_precision: Precision, context_tokens: float | None = None) -> float:
+def kv_bytes_per_token(
+    card: ModelCard, kv_precision: Precision, context_tokens: float | None = None, least_kept: float = 0.0
+) -> float:
     """Bytes of KV cache that one token occupies in all layers of the model, before any sharding.
 
     MLA stores the compressed vector and the shared rotary key, [layers x (kv_lora_rank + rope)]; otherwise keys and
     values of every KV head, [layers x 2 x kv_heads x head_dim]. Layers without attention store nothing per token; an
     indexer stores its key. context_tokens: mean over a sequence of so many, of
-    which windowed layers keep the last window alone; None: of a token that lies within every window.
+    which windowed layers keep the last window alone, or the share ``least_kept``; None: of a token that lies within
+    every window.
     """
     values = 2 * card.num_kv_heads * card.head_dim if card.mla is None else card.mla.cached_values
     layers: float = card.num_attention_layers
@@ -375,7 +378,7 @@ def kv_bytes_per_token(card: ModelCard, kv_precision: Precision, context_tokens:
             latent = SPARSE_FP8_LATENT_BYTES
         return layers * latent + card.num_index_layers * card.sparse_attention.key_bytes
     if card.sliding_window_tokens is not None and context_tokens is not None:
-        kept = min(1.0, card.sliding_window_tokens / context_tokens)
+        kept = max(least_kept, min(1.0, card.sliding_window_tokens / context_tokens))
         layers = layers - card.sliding_window_layers * (1.0 - kept)
     return layers * values * BYTES_PER_ELEMENT[kv_precision]
 

@@ -78,6 +78,8 @@ def test_windowed_layers_count_by_kind_in_prefill_training_decode_and_cache() ->
     plain, windowed = (_scenario(card, engine={"kv_precision": "bf16"}) for card in (_card(None), GPT))
     assert kv_bytes_per_gpu_token(plain) == 24 * per_layer
     assert kv_bytes_per_gpu_token(windowed) == pytest.approx((12 + 12 * 128 / 2048) * per_layer)
+    others = (_scenario(GPT, engine={"kv_precision": "bf16", "name": name}) for name in ("sglang", "trtllm"))
+    assert [kv_bytes_per_gpu_token(one) / per_layer for one in others] == pytest.approx([12 + 12 * 0.8, 24])
     room = engine_memory(plain).kv_capacity_tokens * 24
     assert engine_memory(windowed).kv_capacity_tokens == pytest.approx(room / 12.75)
 
