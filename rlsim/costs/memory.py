@@ -180,18 +180,20 @@ _REMEDIES = {
 """What to change where a part of a trainer's memory is too large."""
 
 
-def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
-    """KV bytes that one cached token takes on each GPU of its replica (target and draft).
+def windowed_share(scenario: Scenario) -> float:
+    """Share of a sequence of mean length that windowed layers keep in the engine's cache: its last window (vLLM's
+    hybrid cache), or more (WINDOWED_LEAST); 1 without such layers."""
+    window, context = scenario.model.sliding_window_tokens, scenario.workload.max_sequence_tokens * MEAN_CACHED_SHARE
+    return 1.0 if window is None else max(WINDOWED_LEAST.get(scenario.engine.name, 0.0), min(1.0, window / context))
 
-    Windowed layers drop what has left their window (vLLM's hybrid cache), which counts for a sequence of mean length,
-    or keep more of it (WINDOWED_LEAST).
-    """
+
+def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
+    """KV bytes that one cached token takes on each GPU of its replica (target and draft)."""
     engine, card = scenario.engine, scenario.model
     tp = engine.tensor_parallel // engine.attention_data_parallel
     sharing = 1 if card.mla is not None else min(tp, card.num_kv_heads)
-    context = scenario.workload.max_sequence_tokens * MEAN_CACHED_SHARE
-    least = WINDOWED_LEAST.get(engine.name, 0.0)
-    total = kv_bytes_per_token(card, engine.kv_precision, context, least) / (sharing * engine.pipeline_parallel)
+    total = kv_bytes_per_token(card, engine.kv_precision, windowed_share(scenario))
+    total /= sharing * engine.pipeline_parallel
     draft = draft_card(scenario.speculation, card)
     if draft is not None:
         shared = 1 if draft.kind == "mtp" and card.mla is not None else min(tp, draft.num_kv_heads)

@@ -6,6 +6,7 @@ import numpy as np
 
 from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.prices import most_sequences
+from rlsim.costs.memory import windowed_share
 from rlsim.costs.overheads import TrainingOverheads, measured_framework
 from rlsim.costs.trainer.layer import host_step_bytes_per_s
 from rlsim.costs.trainer.work import LayerSplit
@@ -28,7 +29,7 @@ def said(sentence: str, **values: object) -> str:
 
 
 def model_assumptions(scenario: Scenario, running_sequences: int | None) -> list[str]:
-    """Sentences on long windows, recurrent states and sparse attention; [] for a model that has none of them.
+    """Sentences on windows, recurrent states and sparse attention; [] for a model that has none of them.
 
     running_sequences: that the engine's memory lets run at once; None where no layer keeps a state.
     """
@@ -41,6 +42,11 @@ def model_assumptions(scenario: Scenario, running_sequences: int | None) -> list
         own.append(said("recurrent", layers=layers, mixers=mixers, model=card.name, kind=kind))
     if running_sequences is not None and running_sequences < most_sequences(scenario):
         own.append(said("running", sequences=running_sequences))
+    engine = scenario.engine.name
+    rule = lists_beside(__file__)["windowed cache"].get(engine)
+    if card.sliding_window_layers and rule is not None:
+        layers, share = card.sliding_window_layers, percent(windowed_share(scenario))
+        own.append(said("windowed", layers=layers, model=card.name, share=share, engine=engine, rule=rule))
     if card.sparse_attention is not None:
         own.append(said("sparse", model=card.name, tokens=card.sparse_attention.top_k_tokens))
     return own

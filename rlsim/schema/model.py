@@ -359,16 +359,12 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
     )
 
 
-def kv_bytes_per_token(
-    card: ModelCard, kv_precision: Precision, context_tokens: float | None = None, least_kept: float = 0.0
-) -> float:
+def kv_bytes_per_token(card: ModelCard, kv_precision: Precision, windowed_share: float = 1.0) -> float:
     """Bytes of KV cache that one token occupies in all layers of the model, before any sharding.
 
     MLA stores the compressed vector and the shared rotary key, [layers x (kv_lora_rank + rope)]; otherwise keys and
     values of every KV head, [layers x 2 x kv_heads x head_dim]. Layers without attention store nothing per token; an
-    indexer stores its key. context_tokens: mean over a sequence of so many, of
-    which windowed layers keep the last window alone, or the share ``least_kept``; None: of a token that lies within
-    every window.
+    indexer stores its key. windowed_share: of the tokens of a sequence that windowed layers keep.
     """
     values = 2 * card.num_kv_heads * card.head_dim if card.mla is None else card.mla.cached_values
     layers: float = card.num_attention_layers
@@ -377,10 +373,7 @@ def kv_bytes_per_token(
         if kv_precision == "fp8" and (card.mla.kv_lora_rank, card.mla.qk_rope_head_dim) == SPARSE_FP8_RANKS:
             latent = SPARSE_FP8_LATENT_BYTES
         return layers * latent + card.num_index_layers * card.sparse_attention.key_bytes
-    if card.sliding_window_tokens is not None and context_tokens is not None:
-        kept = max(least_kept, min(1.0, card.sliding_window_tokens / context_tokens))
-        layers = layers - card.sliding_window_layers * (1.0 - kept)
-    return layers * values * BYTES_PER_ELEMENT[kv_precision]
+    return (layers - card.sliding_window_layers * (1.0 - windowed_share)) * values * BYTES_PER_ELEMENT[kv_precision]
 
 
 def state_bytes_per_sequence(card: ModelCard) -> float:

@@ -114,9 +114,8 @@ def test_parts_and_cache_bytes_add_up() -> None:
     # Half of the 36 layers of gpt-oss-120b keep 128 tokens; two KV rows of 8 heads of 64 in BF16.
     card, row = load_card("gpt-oss-120b"), 2 * 8 * 64 * 2
     assert kv_bytes_per_token(card, "bf16") == 36 * row
-    assert kv_bytes_per_token(card, "bf16", context_tokens=100) == 36 * row
-    assert kv_bytes_per_token(card, "bf16", context_tokens=1024) == (18 + 18 / 8) * row
-    assert kv_bytes_per_token(load_card("qwen3-8b"), "bf16", 1e6) == kv_bytes_per_token(load_card("qwen3-8b"), "bf16")
+    assert kv_bytes_per_token(card, "bf16", windowed_share=1 / 8) == (18 + 18 / 8) * row
+    assert kv_bytes_per_token(load_card("qwen3-8b"), "bf16", 0.1) == kv_bytes_per_token(load_card("qwen3-8b"), "bf16")
     assert load_card("gpt-oss-120b").attention_kinds == ((18, None), (18, 128))
     assert load_card("qwen3-8b").attention_kinds == ((36, None),)
     every = ModelCard.model_validate(_values(sliding_window_tokens=512, sliding_window_layers=48))
