@@ -60,7 +60,7 @@ class IterationTable:
                 raise ValueError(f"{name} of an iteration table must be finite{'' if signed else ' and not negative'}")
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, see records.py
 class Part:
     """One named part of a duration in seconds, what limits it, and what it rests on.
 
@@ -95,7 +95,7 @@ def add_up(parts: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(found.values())
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, see records.py
 class PhaseCost:
     """Duration of a phase and what it consists of; ``seconds`` is the sum of its serial parts."""
 
@@ -200,8 +200,9 @@ class EngineCounters:
         self.iterations_at.extend([0] * missing)
         self.context_at.extend([0.0] * missing)
         for n, count in enumerate(other.iterations_at):
-            self.iterations_at[n] += times * count
-            self.context_at[n] += times * other.context_at[n]
+            if count:  # of the batches up to all slots most never ran
+                self.iterations_at[n] += times * count
+                self.context_at[n] += times * other.context_at[n]
         self.prefill_iterations += times * other.prefill_iterations
         self.prefill_tokens += times * other.prefill_tokens
         self.prefill_s += times * other.prefill_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from rlsim.schema.model import ModelCard
 from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
-from rlsim.schema.trainer import StackFeatures
+from rlsim.schema.trainer import StackFeatures, Trainer
 from rlsim.units import FloatArray
 
 
@@ -96,6 +96,13 @@ def engine_host(
     )  # fmt: skip
 
 
+EXPERT_TERMS = (
+    "moe_speed", "grouped_efficiency", "wide_grouped_efficiency", "permute_passes", "exchange_factor",
+    "moe_host_layer_s", "expert_host_s",
+)  # fmt: skip
+"""Terms of :class:`TrainingOverheads` that layers without experts do not read."""
+
+
 @dataclass(frozen=True)
 class TrainingOverheads:
     """What a trainer makes of the times of tables and links; terms as TrainingParameters tells them.
@@ -137,6 +144,16 @@ class TrainingOverheads:
         """The same in the passes of an update."""
         dense, moe = self.dense_speed * self.update_speed, self.moe_speed * self.update_speed
         return replace(self, dense_speed=dense, moe_speed=moe, update_speed=1.0)
+
+    def read_otherwise(self, other: TrainingOverheads, card: ModelCard, trainer: Trainer) -> bool:
+        """Whether a trainer reads any term that is another in ``other``: most that move are of what it does not do."""
+        unread = (
+            *(EXPERT_TERMS if card.moe is None else ()),
+            *(("quantise_bytes",) if trainer.precision == "bf16" else ()),
+            *(("context_attention",) if trainer.context_parallel == 1 else ()),
+        )
+        own, others = vars(self), vars(other)
+        return any(own[name] != others[name] for name in (one.name for one in fields(self)) if name not in unread)
 
     def speed(self, moe_layer: bool) -> float:
         """Speed of the kernels of a layer over those of tuned pretraining."""

@@ -23,19 +23,30 @@ _SCHEMA_ROOMS = ("schema", "results")
 
 def recalled(name: str, state: Any, make: Callable[[], Any]) -> Any:
     """What ``make`` once made for ``name`` (plain values), for as long as ``state`` (the same) is as it was then."""
-    kept = Path(cache_from_source(str(Path(__file__).with_name(re.sub(r"\W", "_", name) + ".py"))))
+    kept = kept_path(name)
     with suppress(OSError, ValueError, EOFError, TypeError):
         known, value = marshal.loads(kept.read_bytes())
         if known == state:
             return value
     value = make()
-    if value is not None and not sys.dont_write_bytecode:
+    if value is not None:
+        keep(kept, lambda: marshal.dumps((state, value)))
+    return value
+
+
+def kept_path(name: str) -> Path:
+    """Where what was once made for ``name`` is kept, no matter whether it is there."""
+    return Path(cache_from_source(str(Path(__file__).with_name(re.sub(r"\W", "_", name) + ".py"))))
+
+
+def keep(kept: Path, content: Callable[[], bytes]) -> None:
+    """Write what is kept, at once, unless Python keeps no byte code."""
+    if not sys.dont_write_bytecode:
         with suppress(OSError, ValueError):  # a folder that cannot be written, a value that is not plain
             kept.parent.mkdir(parents=True, exist_ok=True)
             beside = kept.with_suffix(f".{os.getpid()}")
-            beside.write_bytes(marshal.dumps((state, value)))
+            beside.write_bytes(content())
             beside.replace(kept)
-    return value
 
 
 RECORDS_KEPT = 64

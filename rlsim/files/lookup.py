@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,9 @@ YAML_SUFFIXES = (".yaml", ".yml")
 
 def catalogue(folder: str, subfolder: str = "") -> dict[str, Path]:
     """Files of a data folder by name without suffix, sorted."""
-    return {path.stem: path for path in sorted((data_folder(folder) / subfolder).glob("*.yaml"))}
+    where = data_folder(folder) / subfolder  # by plain names: a glob takes four times as long
+    names = sorted(name for name in os.listdir(where) if name.endswith(".yaml"))  # noqa: PTH208
+    return {name.removesuffix(".yaml"): where / name for name in names}
 
 
 def _normal(name: str) -> str:

@@ -249,7 +249,8 @@ class MemoryParts:
     @property
     def total(self) -> float:
         """Sum of the parts."""
-        return sum(size for _, size in self.items())
+        sizes = vars(self).values()  # in the order of the fields; asked for each layout of a search
+        return float(sum(size for size in sizes if size is not None))
 
 
 class MemoryUse(Record):

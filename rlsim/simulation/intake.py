@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from typing import Literal
 
 import numpy as np
@@ -150,8 +149,8 @@ class Intake:
 
     def ages(self, groups: IntArray) -> dict[int, int]:
         """Samples of ``groups`` by age, the versions between their start and now."""
-        found = Counter((self.version - self.started_version[groups]).tolist())
-        return {age: found[age] * self.size for age in sorted(found)}
+        found = np.bincount(self.version - self.started_version[groups])
+        return {age: count * self.size for age, count in enumerate(found.tolist()) if count}
 
     def samples(self, groups: IntArray) -> IntArray:
         """Numbers of the samples of ``groups``."""

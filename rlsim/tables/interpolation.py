@@ -29,7 +29,7 @@ LOOKUPS_KEPT, SIZES_KEPT = 16, 1025
 same ones. All get the same arrays, into which nobody writes."""
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, see records.py
 class TableTime:
     """Seconds of one operation and whether they rest on measured nodes alone, in the broadcast shape of the sizes."""
 

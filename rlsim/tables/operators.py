@@ -1,8 +1,7 @@
 """Measured operator latencies of one device and engine: look-up with provenance.
 
 Every look-up is vectorised over its sizes and returns a :class:`TableTime` (seconds, measured), or None where the
-tables hold nothing for the discrete key; the caller then falls back to a roofline at
-:meth:`OperatorTables.fitted_efficiency`.
+tables hold nothing for the discrete key; the caller then falls back to a roofline at the ``fitted_efficiency``.
 Interpolation and what happens outside the measured range: :mod:`rlsim.tables.interpolation`. Origin, checks and the
 meaning of each size: ``calibration/README.md`` and ``metadata.yaml`` beside the tables.
 """
@@ -10,6 +9,7 @@ meaning of each size: ``calibration/README.md`` and ``metadata.yaml`` beside the
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -358,8 +358,9 @@ def tables_folder() -> Path:
 
 def available(folder: Path | None = None) -> list[tuple[str, str]]:
     """(system, backend) of every set of tables under ``folder`` (default: those that come with rlsim), sorted."""
-    root = folder if folder is not None else tables_folder()
-    return sorted((path.parent.parent.name, path.parent.name) for path in root.glob(f"*/*/{METADATA}"))
+    systems = (one for one in os.scandir(folder or tables_folder()) if one.is_dir())  # a glob takes twice as long
+    found = ((one.name, engine) for one in systems for engine in os.scandir(one))
+    return sorted((name, one.name) for name, one in found if os.path.exists(f"{one.path}/{METADATA}"))  # noqa: PTH110
 
 
 def _blocks(gemm_precision: str, kv_precision: str) -> list[Key]:

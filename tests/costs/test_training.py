@@ -11,8 +11,10 @@ from builders import ONE, VOCABULARY, bare, exactly, seconds, training
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.layout import (
     MicroBatches,
+    TrainedBatch,
     balanced_ranks,
     bins_by_step,
     dealt_bins,
@@ -23,9 +25,10 @@ from rlsim.costs.trainer.layout import (
     stage_layers,
     stage_shapes,
 )
-from rlsim.costs.trainer.training import LM_HEAD
+from rlsim.costs.trainer.training import LM_HEAD, step_cost
 from rlsim.files.kernel import VARIABLE, compiled
 from rlsim.loading.models import load_card
+from rlsim.loading.scenario import load_scenario
 from rlsim.schema.trainer import PipelineBalance, StackFeatures, Trainer
 
 BATCH = MicroBatches(count=8, tokens=4096.0, sum_squared=4 * 1024.0**2, steps=1)
@@ -252,3 +255,13 @@ def test_dealing_by_work_leaves_the_longest_sample_and_updates_of_gpus_are_not_e
     uneven = dealt_samples(mixed, (4, 1), 2, 64.0, "gpu_tokens")
     assert uneven.tokens == 8.0 and uneven.balance == pytest.approx(4.5 / 8.0)
     assert dealt_samples(mixed, (4, 1), 2, 64.0, "tokens").balance == pytest.approx(36.0 / 64.0)
+
+
+@pytest.mark.parametrize(("name", "unread"), [("quickstart", 10), ("qwen235b_512", 2)])
+def test_terms_that_a_trainer_does_not_read_change_nothing(name: str, unread: int) -> None:
+    inputs, batch = PriceInputs(load_scenario(name)).trainer, TrainedBatch.of(np.full(64, 900.0), 64)
+    own = {term: value for term, value in vars(inputs.overheads).items() if isinstance(value, float)}
+    moved = {term: replace(inputs.overheads, **{term: 1.05 * value}) for term, value in own.items()}
+    still = [one for one in moved.values() if not one.read_otherwise(inputs.overheads, inputs.model, inputs.trainer)]
+    assert all(step_cost(replace(inputs, overheads=one), batch) == step_cost(inputs, batch) for one in still)
+    assert len(still) == unread

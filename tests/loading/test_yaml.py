@@ -1,6 +1,7 @@
 """Strict YAML."""
 
 import dataclasses
+import itertools
 import math
 import os
 import pickle
@@ -9,11 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlsim.errors import InputError
 from rlsim.files import kept as kept_files
 from rlsim.files import yaml as files_yaml
+from rlsim.files.archives import recalled_arrays
 from rlsim.files.records import dataclass as quick
 from rlsim.files.yaml import parse_yaml, read_yaml
 
@@ -63,7 +66,7 @@ def test_bad_documents(text: str, message: str) -> None:
 
 
 # --- frozen records behave as the standard library's, and files that come with rlsim are parsed once ------------------
-def family(decorator: Any) -> tuple[Any, Any, Any]:
+def family(decorator: Any) -> tuple[Any, ...]:
     @decorator(frozen=True)
     class Base:
         a: int
@@ -85,7 +88,17 @@ def family(decorator: Any) -> tuple[Any, Any, Any]:
     class Lone:
         a: int
 
-    return Base, Child, Lone
+    @decorator(frozen=True)
+    class Plain:
+        a: int
+        b: float = 2.0
+
+    @decorator
+    class Open:
+        a: int
+        b: float = 2.0
+
+    return Base, Child, Lone, Plain, Open
 
 
 STANDARD, QUICK = family(dataclasses.dataclass), family(quick)
@@ -110,8 +123,15 @@ def test_a_quick_record_is_what_the_standard_library_makes(words: tuple[Any, Any
 
 
 def test_a_quick_record_refuses_what_the_standard_library_refuses_and_is_carried_between_processes() -> None:
-    for base, child, lone in (STANDARD, QUICK):
+    for base, child, lone, plain, open_ in (STANDARD, QUICK):
         one = child(1)
+        for kind, given in itertools.product((plain, open_), (((), {}), ((1, 2.0, 3), {}), ((1,), {"z": 2}))):
+            with pytest.raises(TypeError, match=f"{kind.__name__}.__init__"):
+                kind(*given[0], **given[1])
+            assert dataclasses.asdict(kind(1)) == dataclasses.asdict(kind(b=2.0, a=1)) == {"a": 1, "b": 2.0}
+        changed = open_(1)
+        changed.b = 3.0
+        assert changed == open_(1, 3.0)
         for broken in (lambda one=one: setattr(one, "a", 2), lambda one=one: delattr(one, "a")):
             with pytest.raises(dataclasses.FrozenInstanceError):
                 broken()
@@ -151,6 +171,23 @@ def test_a_shipped_file_is_parsed_once_until_it_changes(tmp_path: Path, monkeypa
     path.write_text("a: [\n")
     with pytest.raises(InputError, match="line 2"):
         files_yaml.read_yaml(path)
+
+
+def test_arrays_are_kept_as_they_are_until_what_they_follow_from_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_files.sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(kept_files.sys, "pycache_prefix", str(tmp_path))
+    arrays, made = {"a": np.arange(6.0).reshape(2, 3), "none": np.zeros((0, 2), np.int8), "b": np.array([3], "<u2")}, []
+    for state, times, damaged in (
+        (1, 1, None), (1, 1, None), ((2, "x"), 2, None), ((2, "x"), 2, None), (1, 3, None),
+        (1, 4, b""), (1, 5, b"not what was kept"), (1, 6, b"\xff" * 200),
+    ):  # fmt: skip
+        for kept in () if damaged is None else tmp_path.rglob("*.pyc"):
+            kept.write_bytes(damaged)
+        again = recalled_arrays("some arrays", state, lambda state=state: made.append(state) or arrays)
+        assert len(made) == times and list(again) == list(arrays)
+        assert all(again[name].dtype == one.dtype and np.array_equal(again[name], one) for name, one in arrays.items())
 
 
 ASKED = """

@@ -193,7 +193,6 @@ def test_eagle3_heads_are_published_as_derived_or_say_that_they_are_assumed() ->
     assert derived == published
 
 
-# --- what an answer says of a model's own layers ----------------------------------------------------------------------
 HYBRID = ("model=qwen3.5-9b", "engine.tensor_parallel=2", "trainer.tensor_parallel=2")
 
 

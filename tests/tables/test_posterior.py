@@ -153,9 +153,6 @@ def test_no_deviation_of_one_device_alone_turns_the_order_around() -> None:
     assert alone > 5
 
 
-# --- archives of arrays -----------------------------------------------------------------------------------------------
-
-
 def test_archives_come_back_or_are_refused_where_damaged() -> None:
     arrays = {"a": np.arange(1000, dtype=np.int32), "b": np.linspace(0.0, 1.0, 7)}
     content = archive(arrays)

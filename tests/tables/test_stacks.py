@@ -102,9 +102,6 @@ def test_stacks_and_transfer_sets_by_path_name_and_key(tmp_path: Path) -> None:
     assert scenario_digest(plain) != scenario_digest(own)
 
 
-# --- files of fitted transfer parameters ------------------------------------------------------------------------------
-
-
 def write(folder: Path, **changes: Any) -> str:
     content = {**load_transfer_parameters("start").model_dump(mode="json"), **changes}
     path = folder / "own.yaml"

@@ -12,7 +12,7 @@ from rlsim.files.records import dataclass
 from rlsim.units import FloatArray
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, see records.py
 class OperatorTime:
     """Seconds (array) of an operation, whether each rests on a measurement, and what bounds it."""
 

@@ -43,15 +43,19 @@ DOUBLING = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Measured runs of a kind with their coordinates. lines: of the file, one a row; places: of the runs among them."""
+    """Measured runs of a kind with their coordinates. lines: of the file, one a row; ends: of each; places: of the runs
+    among them."""
 
-    lines: list[bytes]
+    lines: NDArray[np.uint8]
+    ends: NDArray[np.intp]
     places: NDArray[np.int64]
     coded: Coded
 
     def row(self, run: int) -> tuple[str, About]:
         """Id of a run's row, and what it ran."""
-        kind, name, ran = json.loads(self.lines[self.places[run]])
+        place = self.places[run]
+        first = self.ends[place - 1] + 1 if place else 0
+        kind, name, ran = json.loads(self.lines[first : self.ends[place]].tobytes())
         return name, run_of(self.coded.kind, kind, ran) or {}
 
 
@@ -93,10 +97,11 @@ def _read(path: Path, modified_ns: int, size: int) -> dict[RunKind, Runs]:
     """Runs by kind, without slopes and groups, which are most of the file."""
 
     def by_kind(header: Mapping[str, Any], arrays: Arrays) -> dict[RunKind, Runs]:
-        lines, out = arrays["rows"].tobytes().splitlines(), dict[RunKind, Runs]()
+        lines, out = arrays["rows"].view(np.uint8).ravel(), dict[RunKind, Runs]()
+        ends = np.append(np.flatnonzero(lines == ord("\n")), lines.size)
         for kind in RUN_KINDS:
             coded = Coded(kind, arrays[f"{kind}_values"].astype(np.float32), header["vocabulary"][kind])
-            out[kind] = Runs(lines, arrays[f"{kind}_places"].astype(np.int64), coded)
+            out[kind] = Runs(lines, ends, arrays[f"{kind}_places"].astype(np.int64), coded)
         return out
 
     return read_archive(path, by_kind, "runs", lambda name: not name.startswith(("slopes", "groups")))

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rlsim.costs.operators.groups import family_of, phase_groups
-from rlsim.files.kept import recalled
+from rlsim.files.archives import Arrays, recalled_arrays
 from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.projection.uncertainty.inputs import OpenInput, open_inputs
@@ -199,12 +199,13 @@ def around(mean: float, factors: FloatArray) -> Interval:
 def _normals(columns: int) -> FloatArray:
     """Standard normal draws, shape (DRAWS / 2, columns); each has its mirror image, whose sums differ in sign alone."""
 
-    def drawn() -> bytes:
+    def drawn() -> Arrays:
         # By column, so that a posterior with further columns has the same draws of the others.
-        return np.ascontiguousarray(np.random.default_rng(SEED).standard_normal((columns, DRAWS // 2)).T).tobytes()
+        found = np.random.default_rng(SEED).standard_normal((columns, DRAWS // 2)).T
+        return {"draws": np.ascontiguousarray(found)}
 
-    kept = recalled(f"normals {columns}", (np.__version__, SEED, DRAWS), drawn)
-    return np.frombuffer(kept).reshape(DRAWS // 2, columns)
+    kept = recalled_arrays(f"draws of {columns}", (np.__version__, SEED, DRAWS), drawn)
+    return np.asarray(kept["draws"], dtype=np.float64)
 
 
 @lru_cache(maxsize=4096)

@@ -210,7 +210,7 @@ def _trainer(inputs: TrainerInputs, batch: TrainedBatch, kept: _Kept) -> tuple[S
     logprob: dict[str, float] = {}
     train: dict[str, float] = {}
     for name, changed in _changed(kept, ("training", "steps")).items():
-        if changed.training == inputs.overheads:
+        if not changed.training.read_otherwise(inputs.overheads, inputs.model, inputs.trainer):
             continue
         after = step_cost(replace(inputs, overheads=changed.training), batch)
         for out, before, then in ((logprob, base.logprob, after.logprob), (train, base.train, after.train)):
