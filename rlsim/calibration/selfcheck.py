@@ -20,7 +20,7 @@ from bench.measurements import Measurements
 from rlsim.calibration.columns import efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates
 from rlsim.costs.engine.draft import Drafting
-from rlsim.costs.engine.iteration import build_iteration
+from rlsim.costs.engine.iteration import DeviceTimes, build_iteration
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.operators.collectives import Collectives
@@ -150,7 +150,8 @@ def iteration_table(
     launch_s = 0.0 if captured else profile.eager_launch_s.value
     drafting = Drafting(layers, speculation_of(dims, draft_length, captured), launch_s)
     # One prompt of one token: the part of the table that prices prefill is not asked for.
-    return build_iteration(drafting, most, context + 1.0, 1.0, math.inf).table
+    device = DeviceTimes.of(drafting, most, context + 1.0, 1.0)
+    return build_iteration(drafting, device, most, 1.0, math.inf).table
 
 
 def card_of(dims: ModelDims, name: str = "measured", longest: int = 1, source: str = "rlsim calibrate") -> ModelCard:

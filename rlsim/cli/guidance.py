@@ -205,7 +205,7 @@ def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
 
     drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else (0,)
     limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), PLAN_HEADROOM, draft_lengths=drafted)
-    found = plan(scenario, limits=limits)
+    found = plan(scenario, limits=limits, rest=False)
     return vary(scenario, *found.changes), found.changes
 
 

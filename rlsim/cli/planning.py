@@ -77,7 +77,7 @@ def plan(
         limits = replace(limits, sizes=parse_sizes(gpus))
     if max_staleness is not None:
         limits = replace(limits, lags=tuple(range(max_staleness + 1)))
-    answer = run(base, objective=wanted, limits=limits, jobs=jobs)
+    answer = run(base, objective=wanted, limits=limits, jobs=jobs, rest=out is not None)
     if out is not None:
         with staged_folder(out) as folder:
             write_plan(answer, folder, scenario, out)

@@ -50,6 +50,11 @@ class HostOverheads:
         plain = self.iteration_s + self.sequence_s * sequences
         return plain + self.drafting_iteration_s + self.drafting_sequence_s * sequences if drafting else plain
 
+    @property
+    def of_kernels(self) -> HostOverheads:
+        """What kernels know of a host, three values alone."""
+        return HostOverheads(0.0, 0.0, self.overlap_s, self.network_hop_s, layers_s=self.layers_s)
+
 
 GATED_MATRICES = 3
 """Matrices of a gated expert, whose host time is fitted; one without a gate launches as many fewer kernels."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
-from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, running_at_most
+from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, engine_times, running_at_most
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import EngineMemory, engine_memory, kv_bytes_per_gpu_token, trainer_memory
@@ -53,11 +53,12 @@ class ScenarioPrices(Prices):
 class PriceInputs:
     """A scenario taken apart into what each half depends on, each found where it is asked for.
 
-    tables: in place of those that the hardware profile names.
+    tables: in place of those that the hardware profile names. bare: for times alone, without the parts of an iteration.
     """
 
     scenario: Scenario
     tables: OperatorTables | None = None
+    bare: bool = False
 
     @cached_property
     def device(self) -> Device:
@@ -141,7 +142,8 @@ class PriceInputs:
     def before_work(self) -> ScenarioPrices:
         """All that no drawn work changes, without any steps. Raises Infeasible where the scenario cannot run."""
         scenario, transfers = self.scenario, self.transfers
-        engine, lagged = engine_prices(self.engine), scenario.loop.mode == "async"
+        engine = (engine_times if self.bare else engine_prices)(self.engine)
+        lagged = scenario.loop.mode == "async"
         handed = None if (stack := stack_of(scenario)) is None else hand_over(stack)
         return ScenarioPrices(
             iteration=engine.table,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from rlsim.costs.engine.prices import engine_prices
+from rlsim.costs.engine.prices import engine_times
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs, trained_batch
 from rlsim.costs.trainer.training import floors_s, step_cost, train_cost
@@ -328,4 +328,4 @@ def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[E
 
 def engine_rates_of(task: tuple[Scenario, Overrides]) -> EngineRates:
     """Rates of one engine replica."""
-    return engine_rates(engine_prices(PriceInputs(vary(*task)).engine).table)
+    return engine_rates(engine_times(PriceInputs(vary(*task)).engine).table)

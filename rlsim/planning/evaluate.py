@@ -49,12 +49,24 @@ def step_phases(scenario: Scenario) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What a search needs of a scenario: GPUs, mean step in seconds and bytes per GPU, as StepNumbers have them."""
+
+    num_gpus: int
+    step_s: Mean
+    generation_memory_bytes: float
+    training_memory_bytes: float
+
+
+@dataclass(frozen=True)
 class Cell:
-    """What a scenario came to: its numbers, or ``error``, why it has none. timed: mean times with draws around them."""
+    """What a scenario came to: its numbers, or ``error``, why it has none. timed: mean times with draws around them.
+    seen: in place of numbers where no more was asked for."""
 
     numbers: StepNumbers | None = None
     timed: Timed | None = None
     error: Infeasible | InputError | None = None
+    seen: Seen | None = None
 
     @property
     def status(self) -> Literal["ok", "infeasible", "invalid"]:
@@ -102,6 +114,18 @@ def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
     except (Infeasible, InputError) as error:
         return Cell(error=error)
     return Cell(_numbers(scenario, run, Mean(mean_value(run, lambda step: step.seconds))))
+
+
+def see(base: Scenario, overrides: Overrides) -> Cell:
+    """What a search needs of :func:`evaluate_means`, in two thirds of its time."""
+    try:
+        scenario = varied(base, overrides)
+        run = simulate_variant(scenario, tokens=False, bare=True)
+    except (Infeasible, InputError) as error:
+        return Cell(error=error)
+    used = {pool: use.total_bytes for pool, use in memory_of(run).items()}
+    step_s = Mean(mean_value(run, lambda step: step.seconds))
+    return Cell(seen=Seen(scenario.cluster.num_gpus, step_s, used["generation"], used["training"]))
 
 
 def varied(base: Scenario, overrides: Overrides) -> Scenario:

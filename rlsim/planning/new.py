@@ -108,10 +108,10 @@ def with_layout(answers: Answers, name: str, folder: Path, engine: str = "vllm")
     base = scenario_of_text(scenario_text(answers, name, own, {}), f"the scenario for {name}", folder)
     recompute: dict[str, int | str] = {}
     try:
-        sizes = plan(base, limits=limits).best.overrides
+        sizes = plan(base, limits=limits, rest=False).best.overrides
     except (Infeasible, InputError):  # activations may be all that does not fit
         recompute = {"recompute": "full"}
-        sizes = plan(vary(base, {"trainer": recompute}), limits=limits).best.overrides
+        sizes = plan(vary(base, {"trainer": recompute}), limits=limits, rest=False).best.overrides
     return scenario_text(answers, name, {**own, **_sizes(sizes, "engine")}, {**recompute, **_sizes(sizes, "trainer")})
 
 

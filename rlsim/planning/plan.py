@@ -29,7 +29,9 @@ from rlsim.planning.search import (
     finals,
     pareto_front,
     search,
+    see_once,
     simulate_finally,
+    simulate_once,
 )
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.projection.summary import price_usd
@@ -50,11 +52,13 @@ def plan(
     objective: Objective | None = None,
     limits: SearchLimits | None = None,
     jobs: int | None = 1,
+    rest: bool = True,
 ) -> Plan:
     """Search engine layout, trainer layout, split, lag and draft length jointly.
 
     objective: what is made best, and constraints, default the shortest step. limits: cluster sizes, lags and layouts to
     look at, default the scenario's own size and lags up to its own (at least 1). jobs: processes (None: all cores).
+    rest: with the plans that the search alone has seen, whose numbers take a sixth of the time.
     Raises InputError for contradictions and Infeasible, with the nearest miss and the binding constraint, where nothing
     can run or nothing keeps to the constraints.
     """
@@ -67,7 +71,7 @@ def plan(
     limits = limits or default_limits(scenario, objective)
     _check_synchronous_rules(scenario, limits)
     with executor(jobs) as run:
-        contest = Contest(scenario, objective, limits, _current(scenario))
+        contest = Contest(scenario, objective, limits, _current(scenario), rest)
         found = _search_sizes(contest, run)
         if not found.feasible:
             raise _nothing(contest, found)
@@ -131,7 +135,7 @@ def _search_sizes(contest: Contest, run: Runner) -> Finals:
 def _searched(contest: Contest, limits: SearchLimits, run: Runner) -> Finals:
     space = build_space(contest.scenario, limits)
     candidates = bounded_candidates(contest.scenario, space, run)
-    found = search(contest.scenario, candidates, run)
+    found = search(contest.scenario, candidates, run, simulate_once if contest.rest else see_once)
     plans = [checked(contest, candidates[index], cell) for index, cell in found.items()]
     last = finals(contest, [plan for plan in plans if isinstance(plan, Simulated)], run)
     rejected = (*space.rejected, *(plan for plan in plans if isinstance(plan, InfeasiblePart)), *last.rejected)
@@ -167,7 +171,7 @@ def _missed(contest: Contest, plan: Simulated) -> Infeasible:
 def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
     scenario, objective, current = contest.scenario, contest.objective, contest.current
     best = _beside_baseline(scenario, found.feasible[0])
-    numbers, step_s = best.numbers, p90(best.drawn_s) if objective.statistic == "p90" else best.mean_s
+    numbers, step_s = best.full, p90(best.drawn_s) if objective.statistic == "p90" else best.mean_s
     finalists = (best, *found.feasible[1:])
     # A scenario that asks its own question.
     question = f"What does the plan for {objective.measure.replace('_', ' ')} of '{scenario.name}' take? {best.name}."
@@ -182,14 +186,14 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
         best=contest.row(best),
         finalists=tuple(map(contest.row, finalists)),
         pareto=tuple(map(contest.row, pareto_front(finalists))),
-        current=None if current is None else current.numbers,
+        current=None if current is None else current.full,
         waterfall=_waterfall(contest, best, run),
         against=tuple(contest.against(best, rival) for rival in rivals),
         constraints=_constraints(contest, best),
         considered=found.considered,
         configurations=found.configurations,
         simulated=found.simulated,
-        rest=tuple(map(contest.row, found.rest)),
+        rest=tuple(map(contest.row, found.rest if contest.rest else ())),
         steps=objective.steps,
         best_scenario=dump_scenario(vary(chosen, {"question": question, "name": f"{scenario.name[:190]}-best"})),
         changes=changes(scenario, chosen),
@@ -202,7 +206,7 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
 
 def _constraints(contest: Contest, best: Simulated) -> tuple[ConstraintMet, ...]:
     """How the best plan keeps to what was asked: by its draws, by construction, or as far as the model says."""
-    n, limits = best.numbers, contest.limits
+    n, limits = best.full, contest.limits
     used = max(n.generation_memory_bytes, n.training_memory_bytes) / contest.scenario.hardware.memory_bytes.value
     met: list[tuple[str, float, float, str, float | None]] = [
         (constraint, longest_s, best.mean_s, "s per step", probability(best.drawn_s, longest_s))
@@ -217,7 +221,7 @@ def _constraints(contest: Contest, best: Simulated) -> tuple[ConstraintMet, ...]
 def _beside_baseline(scenario: Scenario, best: Simulated) -> Simulated:
     """The plan with its speed-ups over the autoregressive baseline, where that can run."""
     try:
-        cell = beside_baseline(vary(*final_task(scenario, best.layout.overrides())), Cell(best.numbers, best.timed))
+        cell = beside_baseline(vary(*final_task(scenario, best.layout.overrides())), Cell(best.full, best.timed))
     except (Infeasible, InputError):
         return best
     assert cell.numbers is not None

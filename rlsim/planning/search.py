@@ -7,14 +7,14 @@ their order is much surer than their times.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rlsim.files.progress import ProgressLine
 from rlsim.files.records import dataclass
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import SEARCH_REPLICATIONS, Candidate
-from rlsim.planning.evaluate import Cell, evaluate_means, evaluate_overrides
+from rlsim.planning.evaluate import Cell, Seen, evaluate_means, evaluate_overrides, see
 from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile, wins
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
@@ -44,7 +44,7 @@ class Simulated:
     timed: mean times with the draws around them, None where the search alone has seen it.
     """
 
-    numbers: StepNumbers
+    numbers: StepNumbers | Seen
     timed: Timed | None
     candidate: Candidate | None = None
 
@@ -53,6 +53,12 @@ class Simulated:
         """Its candidate; the scenario as it is has none."""
         assert self.candidate is not None
         return self.candidate
+
+    @property
+    def full(self) -> StepNumbers:
+        """Its numbers, where more than what a search needs was asked for."""
+        assert isinstance(self.numbers, StepNumbers)
+        return self.numbers
 
     @property
     def layout(self) -> Layout:
@@ -78,12 +84,14 @@ class Simulated:
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """What decides between plans of ``scenario``. current: the scenario as it is, None where it cannot run."""
+    """What decides between plans of ``scenario``. current: the scenario as it is, None where it cannot run. rest:
+    whether plans that the search alone has seen are shown too."""
 
     scenario: Scenario
     objective: Objective
     limits: SearchLimits
     current: Simulated | None = None
+    rest: bool = True
 
     def score(self, plan: Simulated) -> tuple[float, float]:
         """Smaller is better, by the mean where no draws are known; the second entry decides between equals."""
@@ -142,7 +150,7 @@ class Contest:
             overrides=plan.layout.overrides(),
             bound_s=plan.found.bound_s,
             replications=final_replications(self.scenario) if final else SEARCH_REPLICATIONS,
-            numbers=plan.numbers,
+            numbers=plan.full,
             step_p90_s=p90(plan.drawn_s) if final else None,
             beats_current=self.against(plan, current).wins if final and current is not None else None,
             trainers=plan.found.trainers,
@@ -152,10 +160,13 @@ class Contest:
         return self.objective.effort(plan.numbers.num_gpus, step_s)
 
 
-def search(scenario: Scenario, candidates: Sequence[Candidate], run: Runner) -> dict[int, Cell]:
+def search(
+    scenario: Scenario, candidates: Sequence[Candidate], run: Runner, once: Callable[[Task], Cell]
+) -> dict[int, Cell]:
     """Simulate candidates in the order of their bounds until every other one is excluded from NEAR of its group's best.
 
-    Results by number; which of them remain does not depend on how many are simulated at once.
+    once: :func:`simulate_once`, or :func:`see_once` where nobody asks for more. Results by number; which of them remain
+    does not depend on how many are simulated at once.
     """
     results, best, taken = dict[int, Cell](), dict[tuple[int, int], float](), list[int]()
 
@@ -171,11 +182,11 @@ def search(scenario: Scenario, candidates: Sequence[Candidate], run: Runner) -> 
                 yield scenario, candidate.layout.overrides()
 
     with ProgressLine("plans", len(candidates)) as progress:
-        for done, (position, cell) in enumerate(run(simulate_once, promising()), start=1):
+        for done, (position, cell) in enumerate(run(once, promising()), start=1):
             results[taken[position]] = cell
-            if cell.numbers is not None:
+            if (found := cell.numbers or cell.seen) is not None:
                 group = candidates[taken[position]].layout.split.group
-                best[group] = min(best.get(group, math.inf), cell.numbers.step_s.mean)
+                best[group] = min(best.get(group, math.inf), found.step_s.mean)
             if progress.visible:
                 excluded = sum(1 for i in range(len(candidates)) if i not in results and not may_win(i))
                 progress.remark = f"{excluded:,} layouts excluded by their bounds"
@@ -187,6 +198,12 @@ def simulate_once(task: Task) -> Cell:
     """The means of one plan on one drawn workload, without its baseline."""
     scenario, overrides = task
     return evaluate_means(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS})
+
+
+def see_once(task: Task) -> Cell:
+    """What a search needs of :func:`simulate_once`."""
+    scenario, overrides = task
+    return see(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS})
 
 
 @dataclass(frozen=True)
@@ -253,7 +270,7 @@ def _final(contest: Contest, chosen: Sequence[Simulated], run: Runner) -> list[S
 
 def checked(contest: Contest, candidate: Candidate, cell: Cell) -> Simulated | InfeasiblePart:
     """The simulated plan, or why it is none: the simulation may see more memory in use than the bounds."""
-    overrides, numbers = candidate.layout.overrides(), cell.numbers
+    overrides, numbers = candidate.layout.overrides(), cell.numbers or cell.seen
     if numbers is None:
         assert cell.error is not None
         return InfeasiblePart.by(overrides, cell.error)
@@ -285,7 +302,7 @@ def final_replications(scenario: Scenario) -> int:
 def pareto_front(plans: Sequence[Simulated]) -> list[Simulated]:
     """Plans that no other one beats in mean step time and cost at once, cheapest first."""
     front: list[Simulated] = []
-    for plan in sorted(plans, key=lambda one: (one.numbers.cost_per_step_usd, one.mean_s)):
+    for plan in sorted(plans, key=lambda one: (one.full.cost_per_step_usd, one.mean_s)):
         if not front or plan.mean_s < front[-1].mean_s:
             front.append(plan)
     return front

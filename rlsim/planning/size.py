@@ -159,7 +159,7 @@ def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None)
     for stages, recompute in WAYS:
         try:
             scenario = wanted.scenario(device, gpus, stages, recompute)
-            best = plan(scenario, limits=plain_limits(gpus))
+            best = plan(scenario, limits=plain_limits(gpus), rest=False)
         except (Infeasible, InputError):
             continue
         found.append(_cluster(best, recompute, before, scenario.hardware.memory_bytes.value))

@@ -111,6 +111,7 @@ def simulate_variant(
     detailed: bool = False,
     stretch: Stretch = BEGINNING,
     tokens: bool = True,
+    bare: bool = False,
 ) -> SimulatedVariant:
     """Draw, price and simulate every replication of ``scenario``; where it states no warm-up and is not settled after
     it, with twice the warm-up, and twice again.
@@ -118,29 +119,28 @@ def simulate_variant(
     tables: in place of those that the hardware profile names. see: called with the number of replications done and the
     work of the last one, which is not kept. detailed: with spans and curves of the first replication. stretch: the part
     of a run to draw. tokens: with what became of tokens and how old they were; without, only where whether a loop is
-    settled depends on it. Raises Infeasible where it cannot run and InputError where it makes no sense.
+    settled depends on it. bare: for times alone, see :class:`~rlsim.costs.prices.PriceInputs`. Raises Infeasible where
+    it cannot run and InputError where it makes no sense.
     """
     tokens = tokens or scenario.loop.batches_ahead > STOCKED_BATCHES
     for _ in range(LONGER_WARMUPS if scenario.simulation.warmup_steps is None else 0):
-        found = _simulated(scenario, tables, see, detailed, stretch, tokens)
+        found = _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, tokens)
         warmup = 2 * scenario.measured_steps.start
         steps = warmup + len(scenario.measured_steps)
         if not found.unsettled or steps * scenario.simulation.replications > MAX_SIMULATED_STEPS:
             return found
         scenario = changed(scenario, simulation=changed(scenario.simulation, warmup_steps=warmup))
-    return _simulated(scenario, tables, see, detailed, stretch, tokens)
+    return _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, tokens)
 
 
 def _simulated(
-    scenario: Scenario,
-    tables: OperatorTables | None,
+    inputs: PriceInputs,
     see: Callable[[int, DrawnWorkload], object],
     detailed: bool,
     stretch: Stretch,
     tokens: bool,
 ) -> SimulatedVariant:
-    prices, traces, first_steps = [], [], []
-    inputs = PriceInputs(scenario, tables)
+    prices, traces, first_steps, scenario = [], [], [], inputs.scenario
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication, inputs.draft_plan, stretch)
         prices.append(priced(inputs, workload))
@@ -148,6 +148,6 @@ def _simulated(
         first_steps.append(workload.steps[scenario.measured_steps.start])
         see(replication + 1, workload)
     plan = inputs.draft_plan
-    found = SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, plan, tables)
+    found = SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, plan, inputs.tables)
     vars(found)["inputs"] = inputs  # found already: the summary asks for them again
     return found

@@ -293,9 +293,9 @@ class Plan(Answer):
     where it cannot run; waterfall: what drafting, layouts, split and lag bring on the way from it. against: the best
     plan against the scenario as it is and against every other finalist. considered, configurations, simulated:
     combinations looked at, valid ones, simulated ones. model, hardware, price_per_gpu_hour_usd, assumptions: of the
-    scenario, as it is with the best plan. rest: plans that the search alone has seen, best first; steps:
-    of the run that was asked for; best_scenario: YAML of the best plan; changes: what to set for it. The last four are
-    not in plan.json.
+    scenario, as it is with the best plan. rest: plans that the search alone has seen, best first, where they were asked
+    for; steps: of the run that was asked for; best_scenario: YAML of the best plan; changes: what to set for it. The
+    last four are not in plan.json.
     """
 
     schema_: Literal["rlsim.plan/3"] = Field(default="rlsim.plan/3", alias="schema")

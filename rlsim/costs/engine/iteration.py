@@ -7,6 +7,7 @@ captured size, iterations beyond the largest launch every kernel from the host.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -154,38 +155,71 @@ def _part(name: str, timed: OperatorTime, seconds: FloatArray, measured: FloatAr
     return Part(name, total_s, timed.bound, "assumed" if timed.bound == "launch" else "modelled", share)
 
 
+@dataclass(frozen=True, eq=False)
+class DeviceTimes:
+    """What the device does of an iteration, as tables: of 0 .. N decoding sequences, and of these at CONTEXT_POINTS
+    contexts, ``step`` tokens apart. behind_s: of a prefill token behind each of these contexts of its own."""
+
+    components: Components
+    eager: BoolArray
+    attention: Components
+    step: float
+    behind_s: FloatArray
+
+    @classmethod
+    def of(cls, drafting: Drafting, max_sequences: int, max_context: float, prompt_tokens: float) -> DeviceTimes:
+        """Up to ``max_sequences`` sequences. Of the host, kernels know three values alone."""
+        layers, stages = drafting.layers, drafting.layers.engine.pipeline_parallel
+        n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
+        components, eager = _on_device(drafting, n)
+        step = max(8.0, max_context / (CONTEXT_POINTS - 1))
+        contexts, own = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0), np.ceil(n / stages)
+        drafted = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
+        attention = {
+            "attention": layers.cached_attention(own[:, None], contexts[None, :], drafting.queries),
+            drafted: drafting.cached_attention(own[:, None], contexts[None, :]).repeated(stages),
+        }
+        behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
+        return cls(components, eager, _monotone(attention), step, behind)
+
+    @property
+    def bare(self) -> DeviceTimes:
+        """The seconds without what is measured of them, in half of the memory."""
+        components, attention = (
+            {name: OperatorTime(t.seconds, np.broadcast_to(0.0, t.seconds.shape), t.bound) for name, t in parts.items()}
+            for parts in (self.components, self.attention)
+        )
+        return replace(self, components=components, attention=attention)
+
+    def up_to(self, max_sequences: int) -> DeviceTimes:
+        """The first rows. What bounds a part is told of all of them."""
+        rows = slice(max_sequences + 1)
+        components, attention = (
+            {name: OperatorTime(t.seconds[rows], t.measured[rows], t.bound) for name, t in parts.items()}
+            for parts in (self.components, self.attention)
+        )
+        return replace(self, components=components, eager=self.eager[rows], attention=attention)
+
+
 def build_iteration(
-    drafting: Drafting, max_sequences: int, max_context: float, prompt_tokens: float, kv_capacity_tokens: float
+    drafting: Drafting, device: DeviceTimes, max_sequences: int, prompt_tokens: float, kv_capacity_tokens: float
 ) -> IterationCosts:
     """Prepare the iteration table of one replica for up to ``max_sequences`` decoding sequences."""
-    layers, queries = drafting.layers, drafting.queries
-    engine, host = layers.engine, layers.host
+    engine, host, queries = drafting.layers.engine, drafting.layers.host, drafting.queries
     n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
-    components, eager = _on_device(drafting, n)
-    waited_s = _exposed_host_s(engine, drafting.speculation.active, host, n, total(components))
-    components["host"] = modelled(waited_s, "host")
-    step = max(8.0, max_context / (CONTEXT_POINTS - 1))
-    contexts = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0)
-    own = np.ceil(n / engine.pipeline_parallel)
-    drafting_part = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
-    attention = {
-        "attention": layers.cached_attention(own[:, None], contexts[None, :], queries),
-        drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]).repeated(engine.pipeline_parallel),
-    }
-    prefill, measured, bound = _prefill_table(drafting, max_sequences, max(prompt_tokens, 1.0))
-    behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
-    components, attention = _times(components, host.factor), _times(_monotone(attention), host.factor)
-    grid, counts, added_s = prefill
+    waited_s = _exposed_host_s(engine, drafting.speculation.active, host, n, total(device.components))
+    components = _times(device.components | {"host": modelled(waited_s, "host")}, host.factor)
+    attention = _times(device.attention, host.factor)
+    (grid, counts, added_s), measured, bound = _prefill_table(drafting, max_sequences, max(prompt_tokens, 1.0))
     table = IterationTable(
-        _no_work_is_free(total(components)), step, _no_work_is_free(total(attention)),
+        _no_work_is_free(total(components)), device.step, _no_work_is_free(total(attention)),
         grid, counts, added_s * host.factor, tokens_per_sequence=queries,
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * queries),
         max_running_sequences=engine.max_running_sequences, kv_capacity_tokens=kv_capacity_tokens,
-        chunked_prefill=engine.mixes_prefill, prefill_context_s=behind * host.factor,
+        chunked_prefill=engine.mixes_prefill, prefill_context_s=device.behind_s * host.factor,
     )  # fmt: skip
-    return IterationCosts(
-        table, components, attention, eager, measured, bound, captured_tokens=layers.captured_tokens(queries)
-    )
+    captured = drafting.layers.captured_tokens(queries)
+    return IterationCosts(table, components, attention, device.eager, measured, bound, captured_tokens=captured)
 
 
 class DevicePoints(NamedTuple):

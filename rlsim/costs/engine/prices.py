@@ -13,7 +13,7 @@ from rlsim.costs.engine import iteration
 from rlsim.costs.engine.capture import largest_captured_tokens
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.draft_policy import DraftPolicy, policy_costs
-from rlsim.costs.engine.iteration import DevicePoints, IterationCosts
+from rlsim.costs.engine.iteration import DevicePoints, DeviceTimes, IterationCosts
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.measured import measured_costs, measured_iterations, of_method, stack_of
 from rlsim.costs.operators.device import Device
@@ -29,6 +29,8 @@ from rlsim.units import FloatArray, distinct
 
 ENGINES_KEPT = 48
 """Iteration tables kept per process; one of 8,192 sequences takes some 50 MB with its parts."""
+TIMES_KEPT = 96
+"""Device times kept per process, of a search's engines."""
 POINTS_KEPT = 256
 """Sets of single iterations kept per process."""
 HOST_KEYS = ("host_iteration_s", "host_sequence_s")
@@ -102,13 +104,46 @@ def engine_prices(inputs: EngineInputs) -> IterationCosts:
     if inputs.policy is not None:
         lengths = range(inputs.drafting.draft_length + 1)
         return policy_costs([engine_prices(drafting_fixed(inputs, k)) for k in lengths], inputs.policy)
-    context = float(inputs.max_context_tokens)
     if inputs.measured is not None:
-        limits = inputs.max_sequences, context, inputs.kv_capacity_tokens
+        limits = inputs.max_sequences, float(inputs.max_context_tokens), inputs.kv_capacity_tokens
         return measured_costs(inputs.measured, inputs.engine, inputs.drafting, limits)
+    return _prepared(inputs, _device_times(inputs))
+
+
+def engine_times(inputs: EngineInputs) -> IterationCosts:
+    """:func:`engine_prices` for who looks at no part of an iteration, such as a search: the same table.
+
+    What the device does is cut from the table of as many sequences as ever were asked for, since splits of a cluster
+    mostly differ in how many a replica may run. What bounds a part is then told of all of them.
+    """
+    if inputs.policy is not None or inputs.measured is not None:
+        return engine_prices(inputs)
+    found = _largest(_engine(_kernels(inputs)), inputs.max_context_tokens, inputs.prompt_tokens)
+    if not found or len(found[0].eager) <= inputs.max_sequences:
+        found[:] = [_device_times(inputs).bare]
+    return _prepared(inputs, found[0].up_to(inputs.max_sequences))
+
+
+@lru_cache(maxsize=TIMES_KEPT)
+def _largest(engine: Drafting, max_context_tokens: int, prompt_tokens: float) -> list[DeviceTimes]:
+    return []
+
+
+@np.errstate(invalid="raise", divide="raise")
+def _device_times(inputs: EngineInputs) -> DeviceTimes:
+    return DeviceTimes.of(_engine(inputs), inputs.max_sequences, float(inputs.max_context_tokens), inputs.prompt_tokens)
+
+
+@np.errstate(invalid="raise", divide="raise")
+def _prepared(inputs: EngineInputs, device: DeviceTimes) -> IterationCosts:
     return iteration.build_iteration(
-        _engine(inputs), inputs.max_sequences, context, inputs.prompt_tokens, inputs.kv_capacity_tokens
+        _engine(inputs), device, inputs.max_sequences, inputs.prompt_tokens, inputs.kv_capacity_tokens
     )
+
+
+def _kernels(inputs: EngineInputs) -> EngineInputs:
+    """The same with nothing of the host but what kernels know of it: many hosts share a device's work."""
+    return replace(inputs, engine=changed(inputs.engine, **dict.fromkeys(HOST_KEYS)), host=inputs.host.of_kernels)
 
 
 def drafting_fixed(inputs: EngineInputs, draft_length: int) -> EngineInputs:
@@ -145,15 +180,14 @@ def decode_points_of_hosts_s(
         drafted = float(inputs.drafting.draft_length if inputs.drafting.active else 0)
         plain, token = measured_iterations(inputs.measured, of_method(inputs.drafting)).at(drafted, sequences)
         return np.tile(plain + token * context_tokens, (len(hosts), 1))
-    # Of the host, kernels know three values alone: many hosts, and cells of a sweep over them, share a device's work.
+    # Many hosts, and cells of a sweep over them, share a device's work.
     engine = changed(inputs.engine, **dict.fromkeys(HOST_KEYS))
     sequences, contexts = np.asarray(sequences, dtype=np.float64), np.asarray(context_tokens, dtype=np.float64)
     bare = replace(inputs, engine=replaced(engine, {"max_captured_tokens": None}), host=NO_HOST)
     cached_s = _cached_s(_engine(bare), sequences.tobytes(), contexts.tobytes())
     out: FloatArray = np.empty((len(hosts), len(sequences)))
     for number, host in enumerate(hosts):
-        kernels = HostOverheads(0.0, 0.0, host.overlap_s, host.network_hop_s, layers_s=host.layers_s)
-        plain_s = _plain_s(_engine(replace(inputs, engine=engine, host=kernels)), sequences)
+        plain_s = _plain_s(_engine(replace(inputs, engine=engine, host=host.of_kernels)), sequences)
         points = DevicePoints(sequences, plain_s, cached_s)
         out[number] = iteration.decode_s(engine, inputs.drafting.active, points, host)
     return out
