@@ -35,6 +35,8 @@ FINAL_REPLICATIONS = 8
 CURRENT = "the scenario as it is"
 
 Task = tuple[Scenario, Overrides]
+Look = tuple[Scenario, Overrides, float]
+"""A plan that a search looks at, and the longest step that it is interested in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,11 @@ class Simulated:
         """Its numbers, where more than what a search needs was asked for."""
         assert isinstance(self.numbers, StepNumbers)
         return self.numbers
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was not simulated to its end."""
+        return isinstance(self.numbers, Seen) and self.numbers.given_up
 
     @property
     def layout(self) -> Layout:
@@ -161,7 +168,7 @@ class Contest:
 
 
 def search(
-    scenario: Scenario, candidates: Sequence[Candidate], run: Runner, once: Callable[[Task], Cell]
+    scenario: Scenario, candidates: Sequence[Candidate], run: Runner, once: Callable[[Look], Cell]
 ) -> dict[int, Cell]:
     """Simulate candidates in the order of their bounds until every other one is excluded from NEAR of its group's best.
 
@@ -170,16 +177,18 @@ def search(
     """
     results, best, taken = dict[int, Cell](), dict[tuple[int, int], float](), list[int]()
 
+    def group_best_s(index: int) -> float:
+        return best.get(candidates[index].layout.split.group, math.inf)
+
     def may_win(index: int) -> bool:
         """Whether the candidate's bound lies within NEAR of the best step of its group."""
-        candidate = candidates[index]
-        return candidate.bound_s / best.get(candidate.layout.split.group, math.inf) <= 1 + NEAR
+        return candidates[index].bound_s / group_best_s(index) <= 1 + NEAR
 
-    def promising() -> Iterator[Task]:
+    def promising() -> Iterator[Look]:
         for index, candidate in enumerate(candidates):
             if may_win(index):
                 taken.append(index)
-                yield scenario, candidate.layout.overrides()
+                yield scenario, candidate.layout.overrides(), (1 + NEAR) * group_best_s(index)
 
     with ProgressLine("plans", len(candidates)) as progress:
         for done, (position, cell) in enumerate(run(once, promising()), start=1):
@@ -194,16 +203,16 @@ def search(
     return {i: cell for i, cell in sorted(results.items()) if may_win(i)}
 
 
-def simulate_once(task: Task) -> Cell:
+def simulate_once(task: Look) -> Cell:
     """The means of one plan on one drawn workload, without its baseline."""
-    scenario, overrides = task
+    scenario, overrides, _ = task
     return evaluate_means(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS})
 
 
-def see_once(task: Task) -> Cell:
+def see_once(task: Look) -> Cell:
     """What a search needs of :func:`simulate_once`."""
-    scenario, overrides = task
-    return see(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS})
+    scenario, overrides, within_s = task
+    return see(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS}, within_s)
 
 
 @dataclass(frozen=True)
@@ -231,8 +240,38 @@ class Finals:
 def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:
     """Give the best of ``plans`` their final numbers and keep those that still satisfy the constraints.
 
-    Where none of them keeps them, or where one that is left looks better and may keep them, the next ones follow.
+    Where none of them keeps them, or where one that is left looks better and may keep them, the next ones follow. Plans
+    that the search has given up are simulated to their end where they might be among these.
     """
+    cut = [plan for plan in plans if plan.given_up]
+    found, rounds = _rounds(contest, [plan for plan in plans if not plan.given_up], run)
+    if not cut or (rounds == 1 and _none_counts(contest, plans, found.feasible)):
+        return found
+    cells = dict(run(see_once, [(contest.scenario, plan.layout.overrides(), math.inf) for plan in cut]))
+    again = {plan.layout: checked(contest, plan.found, cells[place]) for place, plan in enumerate(cut)}
+    every = [again.get(plan.layout, plan) for plan in plans]
+    found, _ = _rounds(contest, [plan for plan in every if isinstance(plan, Simulated)], run)
+    rejected = (*(plan for plan in every if isinstance(plan, InfeasiblePart)), *found.rejected)
+    return replace(found, rejected=rejected)
+
+
+def _none_counts(contest: Contest, plans: Sequence[Simulated], feasible: Sequence[Simulated]) -> bool:
+    """Whether none of the plans that were given up would have been looked at again: each is beyond NEAR of the best of
+    its group, and no better than the best that keeps the constraints, by what the search has seen of both."""
+    whole = {plan.layout: plan for plan in plans if not plan.given_up}
+    best: dict[tuple[int, int], float] = {}
+    for plan in whole.values():
+        best[plan.layout.split.group] = min(best.get(plan.layout.split.group, math.inf), plan.mean_s)
+    won = min((contest.score(whole[plan.layout]) for plan in feasible), default=(math.inf, math.inf))
+    return all(
+        plan.mean_s >= (1 + NEAR) * best.get(plan.layout.split.group, math.inf) and contest.score(plan) >= won
+        for plan in plans
+        if plan.given_up
+    )
+
+
+def _rounds(contest: Contest, plans: Sequence[Simulated], run: Runner) -> tuple[Finals, int]:
+    """:func:`finals` of plans that were all simulated to their end, and the rounds that it took."""
     slack = 1 + NEAR if contest.objective.confidence >= 0.5 else math.inf
     left = [plan for plan in plans if contest.breach(plan) <= slack] or sorted(plans, key=contest.breach)[:1]
     feasible, missed, rejected, rounds = list[Simulated](), list[Simulated](), list[InfeasiblePart](), 0
@@ -257,7 +296,7 @@ def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:
         hopeful = [plan for plan in left if contest.breach(plan) * least <= 1 + NEAR]
         rounds += 1
     rest = contest.ranked(plan for plan in left if contest.breach(plan) <= 1)
-    return Finals(tuple(contest.ranked(feasible)), tuple(missed), tuple(rest), tuple(rejected))
+    return Finals(tuple(contest.ranked(feasible)), tuple(missed), tuple(rest), tuple(rejected)), rounds
 
 
 def _final(contest: Contest, chosen: Sequence[Simulated], run: Runner) -> list[Simulated | InfeasiblePart]:

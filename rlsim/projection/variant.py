@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 
@@ -111,7 +112,7 @@ def simulate_variant(
     detailed: bool = False,
     stretch: Stretch = BEGINNING,
     tokens: bool = True,
-    bare: bool = False,
+    within_s: float | None = None,
 ) -> SimulatedVariant:
     """Draw, price and simulate every replication of ``scenario``; where it states no warm-up and is not settled after
     it, with twice the warm-up, and twice again.
@@ -119,18 +120,20 @@ def simulate_variant(
     tables: in place of those that the hardware profile names. see: called with the number of replications done and the
     work of the last one, which is not kept. detailed: with spans and curves of the first replication. stretch: the part
     of a run to draw. tokens: with what became of tokens and how old they were; without, only where whether a loop is
-    settled depends on it. bare: for times alone, see :class:`~rlsim.costs.prices.PriceInputs`. Raises Infeasible where
-    it cannot run and InputError where it makes no sense.
+    settled depends on it. within_s: for times alone, and given up where the mean step of a lagged loop is known to take
+    longer. Raises Infeasible where it cannot run and InputError where it makes no sense.
     """
-    tokens = tokens or scenario.loop.batches_ahead > STOCKED_BATCHES
+    stocked = scenario.loop.batches_ahead > STOCKED_BATCHES  # how it settles takes the whole of it
+    asked = Trace(False, tokens or stocked, math.inf if within_s is None or stocked else within_s)
+    bare = within_s is not None
     for _ in range(LONGER_WARMUPS if scenario.simulation.warmup_steps is None else 0):
-        found = _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, tokens)
+        found = _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, asked)
         warmup = 2 * scenario.measured_steps.start
         steps = warmup + len(scenario.measured_steps)
         if not found.unsettled or steps * scenario.simulation.replications > MAX_SIMULATED_STEPS:
             return found
         scenario = changed(scenario, simulation=changed(scenario.simulation, warmup_steps=warmup))
-    return _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, tokens)
+    return _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, asked)
 
 
 def _simulated(
@@ -138,13 +141,14 @@ def _simulated(
     see: Callable[[int, DrawnWorkload], object],
     detailed: bool,
     stretch: Stretch,
-    tokens: bool,
+    asked: Trace,
 ) -> SimulatedVariant:
     prices, traces, first_steps, scenario = [], [], [], inputs.scenario
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication, inputs.draft_plan, stretch)
         prices.append(priced(inputs, workload))
-        traces.append(simulate(scenario, workload, prices[-1], detailed and replication == 0, tokens))
+        trace = Trace(detailed and replication == 0, asked.tokens, asked.within_s)
+        traces.append(simulate(scenario, workload, prices[-1], trace))
         first_steps.append(workload.steps[scenario.measured_steps.start])
         see(replication + 1, workload)
     plan = inputs.draft_plan

@@ -146,6 +146,8 @@ class _Trainer:
                 if account is not None:
                     account.open()
             yield from self._step(step)
+            if self._too_slow(step):
+                break
         engines = generation.engines
         self.trace.count(engines.counters, engines.peak_kv_tokens)
         self.trace.counters.add(before, -1)
@@ -154,6 +156,16 @@ class _Trainer:
         if agents is not None and engines.agent_counters is not None:
             self.trace.agents.add(engines.agent_counters)
             self.trace.agents.add(agents, -1)
+
+    def _too_slow(self, step: int) -> bool:
+        """Whether the measured steps take longer than is waited for, even if the trainer never waited from now on."""
+        within_s, measured = self.trace.within_s, self.scenario.measured_steps
+        if math.isinf(within_s) or step not in measured:
+            return False
+        took_s = sum(one.seconds for one in self.trace.steps[measured.start :])
+        left = self.prices.steps[step + 1 : measured.stop]
+        least_s = sum(one.data.seconds + one.logprob.seconds + one.train.seconds for one in left)
+        return took_s + least_s > within_s * len(measured)
 
     def _step(self, step: int) -> Process:
         """Take the batch of a step, train on it and publish the weights where it is time to."""

@@ -13,15 +13,13 @@ from rlsim.simulation.trace import Trace
 from rlsim.workload.draw import DrawnWorkload
 
 
-def simulate(
-    scenario: Scenario, workload: DrawnWorkload, prices: Prices, detailed: bool = False, tokens: bool = True
-) -> Trace:
+def simulate(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace | None = None) -> Trace:
     """What one replication of ``scenario`` does with its drawn work: warm-up and measured steps.
 
-    detailed: with spans and curves for a timeline. tokens: with what became of tokens, of lagged loops. Raises
-    Infeasible where a sample exceeds a replica's KV cache.
+    trace: to be filled with as much as it asks for, default without spans and curves. Raises Infeasible where a sample
+    exceeds a replica's KV cache.
     """
-    trace = Trace(detailed, tokens)
+    trace = trace or Trace()
     loop = run_synchronous
     if scenario.loop.mode == "async":  # modules that it alone needs
         from rlsim.simulation.asynchronous import run_asynchronous as loop

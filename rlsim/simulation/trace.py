@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -88,11 +89,13 @@ class Trace:
     counters: what the engines did in the measured steps. peak_kv_tokens: most KV cache of a replica. imbalances: the
     slowest replica's time over the mean, for each measured synchronous rollout. agents: what trajectories of several
     turns did besides generating in the measured steps. ledger: where their response tokens went; None for agents. Of
-    lagged loops ledger and ages of tokens are found only with ``tokens``.
+    lagged loops ledger and ages of tokens are found only with ``tokens``, and one whose measured steps take longer than
+    ``within_s`` in the mean, whatever is left of them, is given up.
     """
 
     detailed: bool = False
     tokens: bool = True
+    within_s: float = math.inf
     steps: list[StepRecord] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)

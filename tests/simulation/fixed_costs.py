@@ -122,7 +122,7 @@ def rules(draw: st.DrawFn) -> tuple[str, ...]:
 
 
 def run(world: World, detailed: bool = True) -> Trace:
-    return simulate(world.scenario, world.workload, world.prices, detailed)
+    return simulate(world.scenario, world.workload, world.prices, Trace(detailed))
 
 
 def steps(costs: FixedCosts, *overrides: str, **keys: Any) -> list[StepRecord]:

@@ -17,6 +17,7 @@ import numpy as np
 from rlsim.files.records import dataclass
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.simulation.run import simulate
+from rlsim.simulation.trace import Trace
 from rlsim.units import FloatArray
 from rlsim.workload.draw import draw
 
@@ -143,6 +144,6 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     scaled = {name: getattr(prices.iteration, name) * factor for name in names}
     slowed = replace(prices, iteration=replace(prices.iteration, **scaled))
     work = draw(scenario, 0, run.draft_plan, run.stretch)
-    steps = simulate(scenario, work, slowed, tokens=False).steps[scenario.measured_steps.start :]
+    steps = simulate(scenario, work, slowed, Trace(tokens=False)).steps[scenario.measured_steps.start :]
     chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
     return sum(step.seconds for step in steps) / chain_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from rlsim.simulation.requests import EmittedTokens, SampleTokens
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.trajectories import AgentCounters
 from rlsim.units import IntArray
+from rlsim.workload.batches import Batch
 from rlsim.workload.draw import DrawnWorkload
 
 _ACTIONS: tuple[Action, ...] = ("keep", "recompute", "restart", "cancel")
@@ -144,10 +146,15 @@ def engines_of(
 
 def _columns(workload: DrawnWorkload, prompts: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """The samples of all steps one after the other, their prompts numbered through."""
-    batches = [step.rollouts[0].batch for step in workload.steps]
+    prompt, response, group = _samples(tuple(step.rollouts[0].batch for step in workload.steps), prompts)
+    return prompt, response, np.concatenate([step.iterations[0] for step in workload.steps]), group
+
+
+@lru_cache(maxsize=4)
+def _samples(batches: tuple[Batch, ...], prompts: int) -> tuple[IntArray, IntArray, IntArray]:
+    """What does not depend on speculation: both sides of a comparison and all plans of a search have the same."""
     return (
         np.concatenate([batch.prompt_tokens for batch in batches]),
         np.concatenate([batch.response_tokens for batch in batches]),
-        np.concatenate([step.iterations[0] for step in workload.steps]),
         np.concatenate([batch.group + target * prompts for target, batch in enumerate(batches)]),
     )
