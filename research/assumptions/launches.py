@@ -23,8 +23,8 @@ from research.assumptions.rows import (
     taken,
 )
 from rlsim.calibration.selfcheck import card_of, speculation_of
+from rlsim.costs.engine.device_times import COMPILED_LAUNCH, cached_s, plain_s
 from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting
-from rlsim.costs.engine.iteration import COMPILED_LAUNCH, cached_s, plain_s
 from rlsim.costs.engine.layers import GRAPH_NODE_S, UNCOMPILED_LAUNCHES, EngineLayers
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import KERNEL_FLOOR_S, Operators
@@ -110,7 +110,7 @@ def _priced(dims: ModelDims, depths: Iterable[int], basis: Basis, overlap_s: flo
 
 def _hidden(chains: Sequence[Measurement], steps: Sequence[Measurement]) -> list[Assumption]:
     """The rule that eager work takes the longer of its launches and its device work, and kernels of no work."""
-    rule = "rlsim/costs/engine/iteration.py, structure"
+    rule = "rlsim/costs/engine/device_times.py, structure"
     replayed = {one.case.number("elements"): one.seconds for one in of_mode(chains, "graph")}
     eager = {one.case.number("elements"): one.seconds for one in of_mode(chains, "eager")}
     both = sorted(replayed.keys() & eager.keys())

@@ -19,8 +19,9 @@ from bench.cases import Case, ModelDims
 from bench.measurements import Measurements
 from rlsim.calibration.columns import efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates
+from rlsim.costs.engine.device_times import DeviceTimes, PrefillTimes
 from rlsim.costs.engine.draft import Drafting
-from rlsim.costs.engine.iteration import DeviceTimes, build_iteration
+from rlsim.costs.engine.iteration import build_iteration
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.operators.collectives import Collectives
@@ -151,7 +152,7 @@ def iteration_table(
     drafting = Drafting(layers, speculation_of(dims, draft_length, captured), launch_s)
     # One prompt of one token: the part of the table that prices prefill is not asked for.
     device = DeviceTimes.of(drafting, most, context + 1.0, 1.0)
-    return build_iteration(drafting, device, most, 1.0, math.inf).table
+    return build_iteration(drafting, device, PrefillTimes.of(drafting, most, 1.0), math.inf).table
 
 
 def card_of(dims: ModelDims, name: str = "measured", longest: int = 1, source: str = "rlsim calibrate") -> ModelCard:

@@ -101,9 +101,6 @@ def test_text_files_and_picture(lagged: Blame, tmp_path: Path, capsys: pytest.Ca
     assert printed["schema"] == "rlsim.blame/1"
 
 
-# --- causes taken away ------------------------------------------------------------------------------------------------
-
-
 CLIFF = (
     "simulation.replications=1", "simulation.steps=4", "engine.max_captured_tokens=256", "workload.prompts_per_step=32",
 )  # fmt: skip
@@ -127,9 +124,6 @@ def test_the_line_of_a_removal_that_costs_time_holds_the_reason() -> None:
     assert tail.saved_s < 0
     told = " ".join(render_blame(found, Style(width=200)).split())
     assert re.search("alone (and in turn )?it costs time, as equal lengths keep the batch at its largest", told)
-
-
-# --- rlsim headroom ---------------------------------------------------------------------------------------------------
 
 
 NAMES = ["as it is", "no host time", "best kernels", "perfect overlap", "no straggler tail", "roofline"]

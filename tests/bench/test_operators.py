@@ -86,9 +86,6 @@ def test_collectives_run_between_two_processes() -> None:
     assert all(sample.seconds_median > 0 for _, sample in samples)
 
 
-# --- cached attention against its definition, for ragged prefixes and several queries ---------------------------------
-
-
 def is_the_reference(kernel: str, lengths: list[int], queries: int, heads: int, kv_heads: int) -> bool:
     """Whether a kernel gives what the definition gives, over three ragged prefixes."""
     generator, held = torch.Generator().manual_seed(queries), torch.tensor(lengths)

@@ -115,9 +115,6 @@ def test_a_missing_gpu_is_one_message_and_a_bar_counts(monkeypatch: pytest.Monke
     assert "gemm" in stream.getvalue()
 
 
-# --- the journal keeps whole lines only, whatever interrupts it -------------------------------------------------------
-
-
 def record(op: str, seconds: float = 1.0) -> Measurement:
     return Measurement(Case(op, {}), Sample(seconds, seconds, seconds, 3, 0.0))
 
@@ -185,6 +182,3 @@ def test_a_full_disk_and_a_failed_replacement_lose_nothing(tmp_path: Path, monke
             write_whole(path, "new", "cannot write")
     assert path.read_text() == "old"
     assert {entry.name for entry in tmp_path.iterdir()} == {"result.json", "j"}
-
-
-# --- the bar appears on a terminal only -------------------------------------------------------------------------------

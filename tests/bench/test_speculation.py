@@ -93,9 +93,6 @@ def test_greedy_text_is_that_of_every_draft_length_and_caches_after_rollback_are
         assert torch.allclose(used.values[:, :settled], expected.values, atol=1e-4)
 
 
-# --- rejection sampling -----------------------------------------------------------------------------------------------
-
-
 VOCABULARY = 6
 SAMPLES = 40_000
 

@@ -50,7 +50,6 @@ def test_transfers_are_within_their_budgets_and_half_as_wrong_again_they_are_not
     assert all(regression.judged(worse, budgets, False).values())
 
 
-# --- the comparison with AIConfigurator, as far as it runs without that package ---------------------------------------
 ROW = {
     "id": "a", "flag": "", "spec_method": "none", "model": "deepseek-ai/DeepSeek-R1", "precision": "fp4",
     "gpu": "GB200", "engine": "trtllm", "decode_gpus_per_engine": "8", "dp_attention": "1", "attn_dp": "8", "ep": "8",

@@ -54,7 +54,6 @@ def test_a_range_is_missed_by_its_nearer_end_and_guessed_runs_do_not_count(bench
     assert "0.50" in after
 
 
-# --- a sample of the trials behind docs/check_trials.md ---------------------------------------------------------------
 SAMPLE = ("quickstart", "qwen235b_512", "qwen8b_rl_think")
 
 
@@ -80,7 +79,6 @@ def test_healthy_and_unlisted_take_places_and_the_page_has_all_tables() -> None:
     assert len(SCENARIOS) == 8 and TRIALS == 200
 
 
-# --- verl's six runs under one scenario -------------------------------------------------------------------------------
 def test_steps_and_speedups_are_within_10_percent_and_phases_within_27():
     run = subprocess.run([sys.executable, SCRIPT.with_name("verl_runs.py"), "--json"], check=True, capture_output=True,
                          text=True)  # fmt: skip

@@ -193,7 +193,6 @@ def test_profile_names_of_known_and_unknown_devices(device: str, name: str) -> N
     assert profile_name(device, "cuda") == name
 
 
-# --- merging: the user's rows win, the others stay, and each row keeps its origin -------------------------------------
 def gemm_rows(rows: list[tuple[int, int, int, float]], kernel: str) -> Columns:
     sizes = dict(zip(("n", "k", "m", "latency_s"), map(np.array, zip(*rows, strict=True)), strict=True))
     return {**sizes, "precision": np.full(len(rows), "bf16"), "kernel": np.full(len(rows), kernel)}

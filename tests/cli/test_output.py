@@ -66,7 +66,6 @@ def test_a_full_standard_output_is_one_message_and_a_reader_that_stops_listening
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# --- rlsim plot: the pictures of finished results again ---------------------------------------------------------------
 COMMANDS = {
     "run": ("--steps", "6"),
     "sweep": ("--vary", "speculation.draft_length=1:3", "--vary", "speculation.acceptance_length=1.5,2.0"),

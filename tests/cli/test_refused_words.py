@@ -121,7 +121,6 @@ def test_the_entry_point_knows_commands_of_rlsim_alone_and_ends_with_their_codes
         assert ran.returncode == code
 
 
-# --- the entry point ``rlsim`` in a process of its own, and called by another program ---------------------------------
 CALLED = """
 from rlsim.cli import program
 try:

@@ -19,9 +19,6 @@ from rlsim.tables.operators import ExpertShape
 ONE_DENSE, ONE_MOE = LayerCounts(1, 0, 0, 1, 0), LayerCounts(1, 0, 0, 0, 1)
 
 
-# --- the engine -------------------------------------------------------------------------------------------------------
-
-
 def test_sampling_passes_four_times_over_the_logits_and_rejection_five_times_with_twenty_kernels() -> None:
     drawn = layers(bare()).head_components(np.array([1000.0]), np.array([1000.0]))["sampling"]
     assert drawn.seconds[0] == exactly(1000 * VOCABULARY * 4 * 4 / BANDWIDTH)
@@ -108,9 +105,6 @@ def test_prefill_attends_to_its_prompts_in_every_layer() -> None:
     short, long = (builders.Costs(one).iteration.prefill_s[0, -1] for one in given)
     once = [operators.prefill_attention(given[0].model, 1, np.array([8192 / n]), np.array([n])) for n in lengths]
     assert long - short == exactly(36 * float((once[1].seconds - once[0].seconds)[0]))
-
-
-# --- operators and links ----------------------------------------------------------------------------------------------
 
 
 def test_a_device_without_tables_reaches_seventy_percent_of_its_rate_and_eighty_of_its_bandwidth() -> None:

@@ -46,9 +46,6 @@ def one_layer(given: EngineLayers, tokens: float, moe: float = 0.0) -> dict[str,
     return {name: float(timed.seconds[0]) for name, timed in found.items()}
 
 
-# --- overlap of chained kernels ---------------------------------------------------------------------------------------
-
-
 def test_a_time_is_shortened_to_its_floor_and_of_two_beside_each_other_the_longer_counts() -> None:
     timed = OperatorTime(np.array([1e-5, 2e-6, 1e-6]), np.array([1.0, 0.5, 0.0]), "memory")
     shorter = timed.shortened_by(1e-6, 1.3e-6)
@@ -95,9 +92,6 @@ def test_no_kernel_of_a_graph_takes_less_than_a_node_and_head_and_sampling_lie_o
     assert [timed.seconds for timed in plain.values()] == [timed.seconds for timed in overlapped.values()]
 
 
-# --- what runs beside what --------------------------------------------------------------------------------------------
-
-
 def test_shared_experts_run_beside_routed_ones_and_norms_over_heads_exchange_eight_bytes() -> None:
     given, tokens = wide(attention_data_parallel=1), np.array([65_536.0])
     operators = Operators(RACK, None)
@@ -117,9 +111,6 @@ def test_shared_experts_run_beside_routed_ones_and_norms_over_heads_exchange_eig
     rows, statistics = (float(fabric.all_reduce(4, 4096 * size).seconds) for size in (3072 * 2, 8))
     assert reduced("minimax-m2.5", 4) == exactly(2 * rows + statistics)
     assert reduced("qwen3-30b-a3b", 4) == exactly(2 * float(fabric.all_reduce(4, 4096 * 2048 * 2).seconds))
-
-
-# --- exchange between the GPUs of a replica ---------------------------------------------------------------------------
 
 
 def test_every_hop_of_the_ring_and_racks_that_groups_straddle_cost_their_time() -> None:
@@ -163,8 +154,6 @@ def test_experts_over_several_trays_exchange_by_latencies_and_copies_others_gath
     pair = one_layer(layers(wide(16, attention_data_parallel=8)), 4096.0, 1.0)["all-reduce"]
     assert pair - found == exactly(float(fabric.all_reduce(2, 512 * row).seconds))
 
-
-# --- captured graphs --------------------------------------------------------------------------------------------------
 
 X86, BLACKWELL = load_profile("h100_sxm"), load_profile("b200_sxm")
 
@@ -212,9 +201,6 @@ def test_prices_and_memory_take_the_captures_and_copies_of_attention_schedule_th
     assert host[[1, 16, 17, 49]] == pytest.approx([0.00101, 0.00101, 0.00102, 0.00104])
 
 
-# --- host time and points ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", [
     builders.scenario(),
     builders.scenario(speculation=EAGLE),
@@ -231,9 +217,6 @@ def test_single_points_are_those_of_the_prepared_table(given: Scenario) -> None:
     contexts = np.maximum(columns * table.context_step_tokens, 1.0)
     found = decode_points_s(inputs, rows.astype(np.float64), contexts)
     assert found == pytest.approx(table.step_s[rows] + table.attention_s[rows, columns], rel=1e-9)
-
-
-# --- what an engine does by default -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("engine", "mixes"), [

@@ -19,8 +19,6 @@ from rlsim.costs.trainer.layout import (
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.loading.models import load_card
 
-# --- memory and weights -----------------------------------------------------------------------------------------------
-
 
 def test_memory_of_an_engine_gpu_and_what_ranks_share() -> None:
     parts = engine_memory(bare(engine={"max_batched_tokens": 8192, "max_captured_tokens": 8})).parts
@@ -84,9 +82,6 @@ def test_memory_of_a_training_gpu_and_of_the_first_of_four_pipeline_stages() -> 
     parts = trainer_memory(bare(cluster={"num_gpus": 32}, trainer=sizes))
     assert parts.activations == exactly(4 * 9 * 4096 * LAYER_8B / 8)
     assert parts.logits == 0.0
-
-
-# --- packing and adding up --------------------------------------------------------------------------------------------
 
 
 def test_packing_rounds_bins_up_and_pads_and_parts_of_equal_names_add_up() -> None:

@@ -19,8 +19,6 @@ from rlsim.schema.model import parameter_counts
 
 OVERLAP = even(tensor_overlap=True, exchange_overlap=True)
 
-# --- one layer --------------------------------------------------------------------------------------------------------
-
 
 def layer_time(forward: float, backward: float, attention: float = 0.0, **more: float) -> LayerTime:
     device = (Part("products", forward, "compute"), Part("attention", attention, "compute"))
@@ -265,9 +263,6 @@ def test_gathers_have_the_precision_and_hide(precision: str, rank: int | None, w
         layer = training(given, overlap_cost=0.25, features=features).layers.layer(ONE, False)
         assert layer.communication_s == exactly(2 * awaited * (gather + scatter))
         assert layer.communication_backward_s == exactly(2 * (awaited * gather + 0.25 * (scatter + gathers * gather)))
-
-
-# --- passes -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stages", [1, 4])

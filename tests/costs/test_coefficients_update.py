@@ -15,8 +15,6 @@ from rlsim.schema.model import parameter_counts
 from rlsim.schema.trainer import StackFeatures
 from rlsim.tables.profile import load_profile
 
-# --- the update -------------------------------------------------------------------------------------------------------
-
 
 def test_adam_and_muon_move_and_spread_their_state() -> None:
     update = training(bare()).update
@@ -108,8 +106,6 @@ def test_updates_pass_by_pass_and_fsdp_gathers() -> None:
     assert (layout.expert_parameters, layout.expert_shards) == (exactly(experts / 4), 2)
     assert layout.sharded_parameters == exactly(counts.total / 8)
 
-
-# --- more of anything good never costs --------------------------------------------------------------------------------
 
 MOE: dict[str, Any] = {"cluster": {"num_gpus": 32},
                        "trainer": {"tensor_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 8}}  # fmt: skip

@@ -172,9 +172,6 @@ def test_engines_capture_graphs_for_every_length_and_training_a_draft_takes_memo
     assert lookup.sequence_packing and trainer_memory(lookup).draft is None
 
 
-# --- tree drafts ------------------------------------------------------------------------------------------------------
-
-
 CHAIN = {"speculation": {"draft_length": 8, "acceptance_length": 4.0}, "simulation": {"replications": 1}}
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlsim.costs.engine.device_times import highest_so_far
 from rlsim.costs.engine.draft import Drafting, draft_card
-from rlsim.costs.engine.iteration import IterationCosts, highest_so_far
+from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.layers import pipeline_hops
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import EngineCounters
@@ -187,9 +188,6 @@ def test_published_decode_iterations_of_llama_8b() -> None:
         assert 1e3 * (table.step_s[batch] + attention - host) == pytest.approx(published, rel=0.25)
 
 
-# --- layers of the rollout engine -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", ["qwen3-8b", "qwen3-30b-a3b"])
 def test_verification_attention_costs_between_one_and_k_plus_one_passes(model: str) -> None:
     given = builders.layers(builders.scenario(model))
@@ -200,9 +198,6 @@ def test_verification_attention_costs_between_one_and_k_plus_one_passes(model: s
         assert (verify >= once).all()
         assert (verify <= queries * once * (1 + 1e-12)).all()
     assert given.cached_attention(sequences, context, 4).seconds == pytest.approx(once, rel=0.05)
-
-
-# --- drafting ---------------------------------------------------------------------------------------------------------
 
 
 SEQUENCES = np.array([1.0, 16.0, 128.0])

@@ -128,7 +128,6 @@ def test_log_prob_passes_are_counted_batches_go_through_one_driver_and_rewards_l
     assert driven.data.seconds - plain.data.seconds == pytest.approx(7.0 + positions * 32 / 1e8)
 
 
-# --- mFU, HFU and bandwidth use: counted work against formulas, and shares that move as they must ---------------------
 FEW = ["simulation.replications=1"]
 ROOT = Path(__file__).parents[2]
 

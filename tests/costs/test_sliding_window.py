@@ -126,9 +126,6 @@ def test_windowed_prompts_stay_close_to_a_measured_shape_and_were_not_measured()
     assert np.all(found < 0.75 * whole)
 
 
-# --- prefill of latent attention --------------------------------------------------------------------------------------
-
-
 CARD = load_card("deepseek-v3")
 PROFILE = load_profile("h200_sxm")
 TABLES = OperatorTables.load("h200_sxm", "vllm")

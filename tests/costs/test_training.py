@@ -59,7 +59,6 @@ def test_expert_gradients_cross_the_domain_and_dense_layers_are_of_the_first_sta
     assert [count for _, _, count in stage_shapes(load_card("llama-3.1-8b"), 4)] == [32]
 
 
-# --- which pipeline stage sets the pace, and what travels between them ------------------------------------------------
 EIGHT = {"cluster": {"num_gpus": 8}}
 
 

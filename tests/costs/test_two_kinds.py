@@ -74,7 +74,6 @@ def test_money_and_energy_by_pool_and_what_is_written_out_loads_again(split, tmp
     assert scenario_digest(load_scenario(path)) == scenario_digest(two)
 
 
-# --- cluster.reference_gpus: the reference policy on GPUs of its own --------------------------------------------------
 TOKENS = np.full(256, 1100.0)
 
 

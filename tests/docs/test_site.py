@@ -62,7 +62,6 @@ def test_benchmark_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "10 of 68 steps: median 4.5%, p90 8.0% coverage 90%" in capsys.readouterr().out
 
 
-# --- every command in a fenced block of the documentation runs as it stands there -------------------------------------
 Run = Callable[..., tuple[int, str, str]]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```", re.M | re.S)

@@ -47,7 +47,6 @@ def test_what_is_no_table_is_told_in_one_line(tmp_path: Path, content: bytes | s
     assert "t.csv" in str(caught.value)
 
 
-# --- what published tables call models --------------------------------------------------------------------------------
 @pytest.mark.parametrize(("name", "card"), [
     ("deepseek-ai/DeepSeek-R1", "deepseek-v3"), ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3"),
     ("DeepSeekV3 (w/o MTP)", "deepseek-v3"), ("Qwen/Qwen3-235B-A22B-FP8", "qwen3-235b-a22b"),

@@ -88,7 +88,6 @@ def test_the_command_writes_what_a_scenario_can_name(run: Command, tmp_path: Pat
     assert not (tmp_path / "own.yaml").exists()
 
 
-# --- ``rlsim validate`` as users run it -------------------------------------------------------------------------------
 Run = Callable[..., tuple[int, str, str]]
 
 

@@ -38,7 +38,6 @@ def test_the_study_is_predicted_and_speedups_follow_acceptance() -> None:
     assert ratios["3"][0] > ratios["5"][0] > ratios["7"][0]
 
 
-# --- pictures of predicted beside measured: drawn for every kind, the same bytes again, also of nothing ---------------
 @pytest.mark.parametrize(("kind", "by", "count"), [("steps", "", 3), ("training", "gpu", 300), ("transfers", "gpu", 0)])
 def test_pictures_are_drawn_and_repeat_to_the_byte(kind: str, by: str, count: int, tmp_path: Path) -> None:
     rows = [
@@ -63,7 +62,6 @@ def test_reliability_is_drawn_by_kind_of_time(tmp_path: Path) -> None:
     assert (tmp_path / "r.png").stat().st_size > 10_000
 
 
-# --- the notebook about accuracy runs on a part of the published table ------------------------------------------------
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_accuracy.ipynb"
 
 

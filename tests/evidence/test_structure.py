@@ -107,7 +107,6 @@ def test_slopes_of_a_transfer_and_intervals_of_what_was_measured(tmp_path: Path)
         assert (row.low or 0) < (row.predicted or 0) < (row.high or 0)
 
 
-# --- terms of engines found in iterations that have them --------------------------------------------------------------
 TERMS = {"vllm/iteration_s": 4e-4, "vllm/sequence_s": 1.5e-5, "layers/block_fp8_s": 3e-5}
 CELLS = {
     "id": "i", "engine": "vllm", "engine_version": "0.19.0", "model": "Qwen/Qwen3-8B", "precision": "fp8",

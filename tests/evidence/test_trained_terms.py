@@ -84,7 +84,6 @@ def test_a_posterior_leaves_fitted_terms_where_they_are_and_must_hold_what_it_cl
         fit_terms([Path(published_table("refit.csv"))])
 
 
-# --- what recipes of training frameworks set, and what rows and scenarios say instead ---------------------------------
 DEEPSEEK = {
     **TRAINING, "model": "DeepSeekV3", "gpu": "GB300", "num_gpus": "256", "precision": "MXFP8", "gbs": "4096",
     "pp": "2", "cp": "1", "ep": "32", "release": "NeMo 26.06", "cuda_graphs": "[]", "moe_dispatcher": "",

@@ -132,7 +132,6 @@ def test_a_point_is_predicted_from_the_others_of_its_series(tmp_path: Path) -> N
     assert moved.rows[3].predicted != found.rows[3].predicted
 
 
-# --- what training steps are scored together with ---------------------------------------------------------------------
 def cells(**changes: str) -> dict[str, str]:
     return {**TRAINING, "release": "NeMo 26.02.01", **changes}
 

@@ -86,7 +86,6 @@ def test_every_answer_is_text_and_table(scenario: rlsim.Scenario) -> None:
         rlsim.size(changed, ["h100_sxm"])
 
 
-# --- the public surface: what `import rlsim` offers and what it costs -------------------------------------------------
 def test_all_public_names_are_there_and_documented_and_no_others() -> None:
     assert rlsim.__all__ == sorted(rlsim.__all__)
     assert set(rlsim.__all__) == {

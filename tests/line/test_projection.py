@@ -223,7 +223,6 @@ def test_an_answer_says_what_it_rests_on(overrides: tuple[str, ...], sync: Proje
     assert all(said in plain for said in SAID) and "trainer.rank_balance" not in plain
 
 
-# --- intervals of replications ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 15, 31, 100, 10_000])
 def test_student_t_agrees_with_scipy(degrees):
     tolerance = 1e-9 if degrees <= 2 else 3e-3

@@ -114,7 +114,6 @@ def test_messages_name_the_place_in_the_file_that_holds_the_key_or_what_an_overr
     assert f"{small}: line 13, column 5: assumptions[1]: unknown key 'engine.x'" in message(small)
 
 
-# --- rlsim explain, and the description of every key behind it --------------------------------------------------------
 Run = Callable[..., tuple[int, str, str]]
 
 

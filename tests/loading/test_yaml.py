@@ -65,7 +65,6 @@ def test_bad_documents(text: str, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-# --- frozen records behave as the standard library's, and files that come with rlsim are parsed once ------------------
 def family(decorator: Any) -> tuple[Any, ...]:
     @decorator(frozen=True)
     class Base:

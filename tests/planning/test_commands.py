@@ -106,7 +106,6 @@ def test_a_notebook_runs_on_public_names_only(path: Path) -> None:
     assert not [name for name in attributes if name.startswith("_")]
 
 
-# --- the public names of rlsim.planning -------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["compare", "plan", "sensitivity", "sweep"])
 def test_functions_are_functions_whatever_is_imported_first(name: str) -> None:
     """A module of the same name never hides one."""

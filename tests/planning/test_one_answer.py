@@ -120,7 +120,6 @@ def test_contradictions_are_refused_in_any_order(tiny: Scenario, pair: tuple[str
             load_scenario("quickstart", order)
 
 
-# --- two scenarios side by side ---------------------------------------------------------------------------------------
 def test_a_scenario_does_not_differ_from_itself_and_phases_add_up(tiny: Scenario, lagged: Scenario) -> None:
     comparison = compare(tiny, tiny)
     assert comparison.differences == {}
@@ -158,7 +157,6 @@ def test_the_phase_that_changed_explains_the_difference_and_the_baseline_gives_t
     assert "USD at 3.00 per GPU and hour" in render_comparison(comparison)
 
 
-# --- rlsim techniques: published techniques on a user's own scenario --------------------------------------------------
 SMALL = ["workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null",
          "simulation.replications=1", "speculation={method: none}"]  # fmt: skip
 

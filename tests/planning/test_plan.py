@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs.engine.prices import engine_prices
+from rlsim.costs.engine.prices import engine_prices, engine_times
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.writing import staged_folder
 from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_of_text, vary
-from rlsim.planning import compare, plan
+from rlsim.planning import compare, plan, search
 from rlsim.planning.bounds import (
     Candidate,
     TrainerTask,
@@ -27,7 +28,7 @@ from rlsim.planning.bounds import (
     rollout_works,
     tighter_s,
 )
-from rlsim.planning.evaluate import evaluate_overrides
+from rlsim.planning.evaluate import Cell, evaluate_overrides, see
 from rlsim.planning.execution import executor
 from rlsim.planning.objective import Objective, parse_objective
 from rlsim.planning.plan import default_limits, extending, write_plan
@@ -51,7 +52,7 @@ def exhaustive(scenario: Scenario, limits: SearchLimits) -> list[float]:
     out = []
     for number, split in enumerate(space.splits):
         for engine, trainer in itertools.product(space.engines[number], space.trainers[number]):
-            numbers = simulate_once((scenario, Layout(split, engine, trainer).overrides())).numbers
+            numbers = simulate_once((scenario, Layout(split, engine, trainer).overrides(), math.inf)).numbers
             if numbers is not None:
                 out.append(numbers.step_s.mean)
     return out
@@ -73,7 +74,7 @@ def no_plan_beats_its_bound(scenario: Scenario, limits: SearchLimits) -> None:
     with executor() as run:
         cells = bounded_candidates(scenario, build_space(scenario, limits), run)
     shown = cells[:: max(1, len(cells) // 40)]
-    results = [simulate_once((scenario, cell.layout.overrides())).numbers for cell in shown]
+    results = [simulate_once((scenario, cell.layout.overrides(), math.inf)).numbers for cell in shown]
     ratios = [found.step_s.mean / cell.bound_s for cell, found in zip(shown, results, strict=True) if found]
     assert len(ratios) > 10
     assert min(ratios) >= 1 - 1e-9
@@ -108,6 +109,44 @@ RULES = [*((f"loop.style={style}",) for style in STYLES), ("loop.style=verl", "l
 def test_no_plan_is_faster_than_its_bound_whatever_the_rules(lagged: Scenario, keys: tuple[str, ...]) -> None:
     scenario = vary(lagged, *keys, "simulation.steps=12", "simulation.replications=1")
     no_plan_beats_its_bound(scenario, SearchLimits((8,), (2,), draft_lengths=(2,)))
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("objective", [Objective(), Objective("cost_per_step", steps=100, deadline_s=9000.0)])
+def test_a_plan_without_the_rest_is_the_same(
+    lagged: Scenario, objective: Objective, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans that the search gave up are simulated to their end where they might count; here never, or always."""
+    limits, looks = SearchLimits((8, 16), (0, 1, 2), draft_lengths=(0, 2)), list[Cell]()
+    monkeypatch.setattr(search, "see", lambda *given: looks.append(see(*given)) or looks[-1])
+    if counted:
+        monkeypatch.setattr(search, "_none_counts", lambda *given: False)
+    shown, bare = (plan(lagged, objective=objective, limits=limits, rest=rest) for rest in (True, False))
+    assert bare.to_json() == shown.to_json() and shown.rest and not bare.rest
+    given_up = sum(cell.seen.given_up for cell in looks if cell.seen)
+    assert given_up > 5 and len(looks) - shown.simulated == given_up * counted
+
+
+def test_a_lagged_loop_is_given_up_once_its_mean_step_must_be_longer(lagged: Scenario) -> None:
+    scenario = vary(lagged, "simulation.steps=12")
+    whole = simulate_variant(scenario, tokens=False).steps[0]
+    mean_s, steps = np.mean([step.seconds for step in whole]), []
+    for share in (0.5, 0.9, 1.01):
+        found = simulate_variant(scenario, tokens=False, within_s=share * mean_s).steps[0]
+        assert [step.seconds for step in found] == [step.seconds for step in whole[: len(found)]]
+        steps.append(len(found))
+    assert 1 == steps[0] < steps[1] < steps[2] == 12
+
+
+@pytest.mark.parametrize("name", ["quickstart", "qwen235b_512", "qwen8b_async_lag1"])
+def test_a_search_prices_the_iterations_of_the_answer(name: str) -> None:
+    inputs = PriceInputs(load_scenario(name)).engine
+    for sequences in (40, 8, 64, 17):
+        one = replace(inputs, max_sequences=sequences)
+        for host in (one.host, replace(one.host, iteration_s=0.02, factor=1.1)):
+            asked = replace(one, host=host)
+            own, cut = engine_prices(asked).table, engine_times(asked).table
+            assert all(np.array_equal(getattr(own, key), value) for key, value in vars(cut).items())
 
 
 FEW_LONG_SAMPLES = (

@@ -102,9 +102,6 @@ def test_bad_ranges_are_said(tiny: Scenario, text: str, said: str) -> None:
         sensitivity(tiny, uncertain=[text])
 
 
-# --- expected regret and what knowing something saves of it, against closed forms -------------------------------------
-
-
 DRAWS = 200_000
 
 

@@ -121,9 +121,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert Sizing.read(tmp_path / "size.json") == answer
 
 
-# --- rlsim new --------------------------------------------------------------------------------------------------------
-
-
 Run = Callable[..., tuple[int, str, str]]
 GIVEN = {
     "--model": "Qwen/Qwen3-8B", "--hardware": "h100_sxm", "--gpus": "8", "--batch": "8x4", "--response-tokens": "300"
@@ -174,9 +171,6 @@ def test_it_asks_on_terminals_and_after_a_bad_answer(run: Run, tmp_path: Path, m
     monkeypatch.setattr(typer, "prompt", lambda *_, **__: next(answers))
     code, _, err = run("new", str(target))
     assert code == 0 and "unknown model 'qwen3-9b'" in err and target.exists()
-
-
-# --- rlsim support ----------------------------------------------------------------------------------------------------
 
 
 def test_tables_releases_counts_and_what_is_refused() -> None:

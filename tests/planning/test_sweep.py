@@ -203,9 +203,6 @@ def test_finished_cells_are_not_computed_again(tiny: Scenario, tmp_path: Path, m
     assert [overrides[K] for overrides in computed] == [2]
 
 
-# --- more processes begin where they pay, and nothing but the order of results tells ----------------------------------
-
-
 def process_of(task: int) -> tuple[int, int]:
     return os.getpid(), math.factorial(task)
 
@@ -226,9 +223,6 @@ def test_a_stated_number_is_taken_and_few_cores_plan_in_one(monkeypatch: pytest.
     monkeypatch.setattr(execution, "local_jobs", lambda jobs: 2)
     with executor(None) as run:
         assert all(process == os.getpid() for _, (process, _) in run(process_of, range(4)))
-
-
-# --- the executor interface -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

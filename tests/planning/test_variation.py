@@ -82,9 +82,6 @@ def test_a_split_is_as_near_as_replicas_and_shards_allow(gpus: int, share: float
         assert 1 <= found < max(gpus, replica + 1)
 
 
-# --- the grammar of --vary --------------------------------------------------------------------------------------------
-
-
 K = "speculation.draft_length"
 
 

@@ -103,9 +103,6 @@ def test_many_inherited_files_are_not_read_and_control_characters_reach_no_termi
     assert len(got.accounting.of("not_understood")) == 1
 
 
-# --- rlsim import and rlsim export as programs ------------------------------------------------------------------------
-
-
 BASE = str(FOLDER / "nemo-rl" / "base.yaml")
 
 

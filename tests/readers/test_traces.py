@@ -221,9 +221,6 @@ def test_no_format_takes_a_folder_without_rollouts(run: Command, tmp_path: Path)
     assert set(Format) == {"auto", "csv", "jsonl", "parquet", "mooncake", "azure", "verl", "nemo-rl", "vllm-metrics"}
 
 
-# --- acceptance by position from vLLM's counters and log lines --------------------------------------------------------
-
-
 def counters(drafts: float, accepted: tuple[float, ...], engine: int = 0) -> str:
     label = f'engine="{engine}",model_name="m"'
     lines = [f"vllm:spec_decode_num_drafts_total{{{label}}} {drafts}"]

@@ -84,9 +84,6 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
         assert all(use.keys() == {"parts_bytes", "total_bytes", "available_bytes"} for use in arm["memory"].values())
 
 
-# --- the timeline -----------------------------------------------------------------------------------------------------
-
-
 def events_of(projection):
     return json.loads(timeline_json(projection))["traceEvents"]
 

@@ -208,9 +208,6 @@ def test_a_projection_with_a_wrong_number_is_one_message(written: str, said: str
     assert said in str(error.value) and "projection.json" in str(error.value) and "\n" not in str(error.value)
 
 
-# --- the page of every kind of folder ---------------------------------------------------------------------------------
-
-
 SAID = {
     "projection": ("Where a step's time goes", "The nearest measured runs", "trained on", "Sequences being generated"),
     "async": ("asynchronous", "exposed generation", "Age of the samples trained on", "Sequences that run",

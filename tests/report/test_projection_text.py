@@ -231,9 +231,6 @@ def test_what_to_try_names_keys_that_there_are():
                 assert explain(key).kinds
 
 
-# --- the terminal table -----------------------------------------------------------------------------------------------
-
-
 HEADS = ("", "baseline", "speedup")
 ROWS = [("data", Cell("0.1", "0.1", "0.2"), "-"), ("exposed generation", Cell("15.8", "12.5", "120.0"), "saves 15.8 s"),
         RULE, Row(("step", Cell("112.0", "90.0", "131.0"), Cell("1.28x", "1.09", "1.51")), strong=True)]  # fmt: skip

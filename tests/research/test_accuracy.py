@@ -72,7 +72,6 @@ def test_explanations_name_published_rows() -> None:
     assert all(len(text) > 20 for text in explanations().values())
 
 
-# --- engine iterations beside measured ones ---------------------------------------------------------------------------
 HEAD = "model,batch,seq,gamma,mode,median_ms\n"
 PUBLISHED_MS = {("Llama-3.1-8B-Instruct", 0): {1: 10.3, 8: 11.0, 16: 12.6, 32: 14.1, 64: 16.1},
                 ("Llama-3.1-8B-Instruct", 3): {1: 11.3, 8: 13.7, 16: 15.7, 32: 17.7, 64: 24.6},

@@ -88,7 +88,6 @@ def test_every_group_on_the_page_has_a_reason_and_every_reason_a_group() -> None
         assert (ROOT / "docs" / f"left_out_{name}.png").stat().st_size < 150_000
 
 
-# --- measured courses of acceptance: met within a tolerance, and followed by a trend of few values --------------------
 @settings(max_examples=10, deadline=None)
 @given(length=st.floats(1.5, 3.5), shifts=st.lists(st.floats(-0.8, 0.8), min_size=2, max_size=4),
        noise=st.floats(0.0, 0.08), seed=st.integers(0, 100))  # fmt: skip

@@ -201,7 +201,6 @@ def test_command_and_library_say_the_same(run: Cli, tmp_path: Path, monkeypatch:
     assert json.loads(alone[1])["candidate"] == found["candidate"]
 
 
-# --- what a run loses: rates, equations and checkpoints, on steps of known times --------------------------------------
 STEP_S, GENERATION_S = 10.0, 6.0
 REDO_S = 2.0
 

@@ -124,9 +124,6 @@ def test_counters_can_be_taken_away_and_warm_up_steps_do_not_count():
     assert after.mean_context_tokens == pytest.approx(207 / 6)
 
 
-# --- dynamic sampling (DAPO) ------------------------------------------------------------------------------------------
-
-
 SHARE = "workload.usable_group_share=0.4"
 
 

@@ -108,9 +108,6 @@ def test_a_shared_queue_hands_the_next_sample_to_whoever_has_room(later: int) ->
     assert done[-2][0] < 0.5 * done[-1][0]
 
 
-# --- engine.migration -------------------------------------------------------------------------------------------------
-
-
 TOKEN_S = 2.0**-10
 
 

@@ -189,9 +189,6 @@ def _yaml(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-# --- model cards by the names of repositories -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("repository", "card"), [
     ("Qwen/Qwen3-8B", "qwen3-8b"),
     ("Qwen/Qwen3-8B-Base", "qwen3-8b"),

@@ -44,7 +44,6 @@ def test_another_file_is_refused_by_name(content: bytes, tmp_path: Path) -> None
         load_evidence(path)
 
 
-# --- the measured runs nearest to a scenario: what they differ in, and in which order ---------------------------------
 def test_nearest_runs_differ_in_names_before_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = [
         {"engine": engine, "release": release, "batch": batch}
@@ -71,7 +70,6 @@ def test_nearest_runs_differ_in_names_before_sizes(monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
 
 
-# --- what the interval of an answer comes from, and what supports it --------------------------------------------------
 SMALL = ("simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512")
 EAGER = ("engine.max_captured_tokens=8", "hardware.eager_launch_s.value=1e-4")
 

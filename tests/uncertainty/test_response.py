@@ -99,7 +99,6 @@ def test_bounds_are_numpys_quantiles_to_the_bit(count: int) -> None:
         assert between(draws) == tuple(np.quantile(draws, (LOW, HIGH)))
 
 
-# --- slopes are those of the tables that the answer was priced with ---------------------------------------------------
 TERM = "training/dense_efficiency"
 
 
@@ -132,7 +131,6 @@ def test_what_nobody_measured_spreads_as_far_as_the_text_says() -> None:
     assert (high - low) / 2 == pytest.approx(0.15 * 1.943, rel=0.06)
 
 
-# --- the step's response to factors on its phases, beside steps that are simulated with these factors -----------------
 LAGGED = (
     "cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1",
     "simulation.warmup_steps=2", "simulation.steps=6",

@@ -217,7 +217,6 @@ def test_no_gain_is_the_plain_draw_more_is_never_slower_and_agents_are_refused()
         verifications(1.0, "workload.agent={}")
 
 
-# --- an edited length file changes digest and answer together, in one process -----------------------------------------
 SMALL = ["workload.prompts_per_step=4", "workload.generations_per_prompt=8", "trainer.global_batch_samples=32"]
 
 

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlsim.costs.engine.iteration import DRAFT_PARTS, IterationCosts, PolicyChoice
+from rlsim.costs.engine.device_times import DRAFT_PARTS
+from rlsim.costs.engine.iteration import IterationCosts, PolicyChoice
 from rlsim.costs.engine.layers import Components
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.operators.time import OperatorTime, zero

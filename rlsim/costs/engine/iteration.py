@@ -7,76 +7,19 @@ captured size, iterations beyond the largest launch every kernel from the host.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from rlsim.costs.engine.capture import captured_sizes
+from rlsim.costs.engine.device_times import EAGER_PART, DeviceTimes, PrefillTimes
 from rlsim.costs.engine.draft import Drafting
-from rlsim.costs.engine.layers import Components, EngineLayers, pipeline_hops, total
+from rlsim.costs.engine.layers import Components, total
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
 from rlsim.files.records import dataclass
 from rlsim.schema.engine import Engine
-from rlsim.units import BoolArray, FloatArray, IntArray, distinct
-
-SHORTEST_TOKENS = 128.0
-"""Shortest prompts whose attention counts; tokens before their middle take what those take in the mean. Of shorter ones
-tables hold launches, not pairs of query and key."""
-
-
-def context_s(layers: EngineLayers, prompt_tokens: float, contexts: FloatArray) -> FloatArray:
-    """Seconds that a prefill token adds behind each of ``contexts`` tokens of its own sequence, beyond the mean token.
-
-    That is the one of prompts of ``prompt_tokens``; negative behind fewer tokens. contexts: from 0 in equal steps.
-    """
-    engine = layers.engine
-    copies = engine.attention_data_parallel * engine.pipeline_parallel
-    doublings = np.ceil(np.log2(max(contexts[-1] / SHORTEST_TOKENS, 2.0)))
-    lengths = SHORTEST_TOKENS * 2.0 ** np.arange(doublings + 1)
-    tokens = np.full_like(lengths, max(engine.max_batched_tokens / copies, 1.0))
-    timed = layers.prefill_module(tokens, lengths) or layers.prompt_attention(tokens / lengths, lengths)
-    whole = np.concatenate(([0.0], lengths * timed.seconds / tokens))
-    ends = np.concatenate(([0.0], lengths))
-    steps = np.diff(ends)
-    each = _nondecreasing(np.diff(whole) / steps, steps)
-    middles = ends[:-1] + steps / 2
-    slope = (each[-1] - each[-2]) / (middles[-1] - middles[-2])
-    out = np.interp(contexts, middles, each) + slope * np.maximum(contexts - middles[-1], 0.0)
-    inside = np.concatenate((contexts[contexts < prompt_tokens], [prompt_tokens]))
-    mean = float(np.trapezoid(np.interp(inside, contexts, out), inside) / prompt_tokens)
-    return np.asarray((out - mean) * (layers.card.num_attention_layers / copies))
-
-
-def _nondecreasing(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """The nearest nondecreasing values: neighbours in the wrong order become their weighted mean, so that sums stay."""
-    pools: list[tuple[float, float, int]] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        pool = value, weight, 1
-        while pools and pools[-1][0] > pool[0]:
-            before, heavy, count = pools.pop()
-            both = heavy + pool[1]
-            pool = (before * heavy + pool[0] * pool[1]) / both, both, count + pool[2]
-        pools.append(pool)
-    return np.repeat([value for value, _, _ in pools], [count for _, _, count in pools])
-
-
-COMPILED_LAUNCH = 0.7
-"""Launch of a kernel from compiled code, over that of an uncompiled operator (``eager_launch_s``): 10 us on x86 hosts,
-28 us on Grace. Published eager iterations, over their launches, give 5 to 14 and 20 to 37 us; in between are calls of
-Triton kernels (8.7 us on GB200, vLLM PR 34838) and of library operators (37 us there for a linear layer,
-TransformerEngine PR 2053). Assumption."""
-SAMPLER_LAUNCHES = 8
-"""Kernels of LM head and sampling, outside the captured graph. Structural count."""
-EAGER_PART = "eager launches"
-"""What launches beyond the captured graphs add to the device's work."""
-DRAFT_PASSES, DRAFT_ATTENTION = "draft passes", "draft attention"
-DRAFT_PARTS = (DRAFT_PASSES, DRAFT_ATTENTION)
-"""Parts of an iteration that run once for each drafted token."""
-CONTEXT_POINTS = 64
-"""Points of the prepared attention table along context."""
+from rlsim.units import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,71 +98,27 @@ def _part(name: str, timed: OperatorTime, seconds: FloatArray, measured: FloatAr
     return Part(name, total_s, timed.bound, "assumed" if timed.bound == "launch" else "modelled", share)
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceTimes:
-    """What the device does of an iteration, as tables: of 0 .. N decoding sequences, and of these at CONTEXT_POINTS
-    contexts, ``step`` tokens apart. behind_s: of a prefill token behind each of these contexts of its own."""
-
-    components: Components
-    eager: BoolArray
-    attention: Components
-    step: float
-    behind_s: FloatArray
-
-    @classmethod
-    def of(cls, drafting: Drafting, max_sequences: int, max_context: float, prompt_tokens: float) -> DeviceTimes:
-        """Up to ``max_sequences`` sequences. Of the host, kernels know three values alone."""
-        layers, stages = drafting.layers, drafting.layers.engine.pipeline_parallel
-        n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
-        components, eager = _on_device(drafting, n)
-        step = max(8.0, max_context / (CONTEXT_POINTS - 1))
-        contexts, own = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0), np.ceil(n / stages)
-        drafted = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
-        attention = {
-            "attention": layers.cached_attention(own[:, None], contexts[None, :], drafting.queries),
-            drafted: drafting.cached_attention(own[:, None], contexts[None, :]).repeated(stages),
-        }
-        behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
-        return cls(components, eager, _monotone(attention), step, behind)
-
-    @property
-    def bare(self) -> DeviceTimes:
-        """The seconds without what is measured of them, in half of the memory."""
-        components, attention = (
-            {name: OperatorTime(t.seconds, np.broadcast_to(0.0, t.seconds.shape), t.bound) for name, t in parts.items()}
-            for parts in (self.components, self.attention)
-        )
-        return replace(self, components=components, attention=attention)
-
-    def up_to(self, max_sequences: int) -> DeviceTimes:
-        """The first rows. What bounds a part is told of all of them."""
-        rows = slice(max_sequences + 1)
-        components, attention = (
-            {name: OperatorTime(t.seconds[rows], t.measured[rows], t.bound) for name, t in parts.items()}
-            for parts in (self.components, self.attention)
-        )
-        return replace(self, components=components, eager=self.eager[rows], attention=attention)
-
-
 def build_iteration(
-    drafting: Drafting, device: DeviceTimes, max_sequences: int, prompt_tokens: float, kv_capacity_tokens: float
+    drafting: Drafting, device: DeviceTimes, prefill: PrefillTimes, kv_capacity_tokens: float
 ) -> IterationCosts:
-    """Prepare the iteration table of one replica for up to ``max_sequences`` decoding sequences."""
+    """Prepare the iteration table of one replica for as many decoding sequences as its device's times are of."""
     engine, host, queries = drafting.layers.engine, drafting.layers.host, drafting.queries
+    max_sequences = len(device.eager) - 1
     n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
     waited_s = _exposed_host_s(engine, drafting.speculation.active, host, n, total(device.components))
     components = _times(device.components | {"host": modelled(waited_s, "host")}, host.factor)
     attention = _times(device.attention, host.factor)
-    (grid, counts, added_s), measured, bound = _prefill_table(drafting, max_sequences, max(prompt_tokens, 1.0))
     table = IterationTable(
         _no_work_is_free(total(components)), device.step, _no_work_is_free(total(attention)),
-        grid, counts, added_s * host.factor, tokens_per_sequence=queries,
+        prefill.grid, prefill.counts, prefill.added_s(engine, host) * host.factor, tokens_per_sequence=queries,
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * queries),
         max_running_sequences=engine.max_running_sequences, kv_capacity_tokens=kv_capacity_tokens,
         chunked_prefill=engine.mixes_prefill, prefill_context_s=device.behind_s * host.factor,
     )  # fmt: skip
     captured = drafting.layers.captured_tokens(queries)
-    return IterationCosts(table, components, attention, device.eager, measured, bound, captured_tokens=captured)
+    return IterationCosts(
+        table, components, attention, device.eager, prefill.measured, prefill.bound, captured_tokens=captured
+    )
 
 
 class DevicePoints(NamedTuple):
@@ -229,23 +128,6 @@ class DevicePoints(NamedTuple):
     sequences: FloatArray
     plain_s: FloatArray
     cached_s: FloatArray
-
-
-def plain_s(drafting: Drafting, sequences: FloatArray) -> FloatArray:
-    """What the device takes for one iteration of each of some numbers of ``sequences``, without their context.
-
-    The same as a prepared table says, for few points of many engines.
-    """
-    return total(_on_device(drafting, sequences)[0])
-
-
-def cached_s(drafting: Drafting, sequences: FloatArray, context: FloatArray) -> FloatArray:
-    """What their mean ``context`` tokens add; no host and no captured graph changes it."""
-    stages = drafting.layers.engine.pipeline_parallel
-    own = np.ceil(sequences / stages)
-    drafted = drafting.cached_attention(own, context).repeated(stages)
-    whole: FloatArray = drafting.layers.cached_attention(own, context, drafting.queries).seconds + drafted.seconds
-    return whole
 
 
 def decode_s(engine: Engine, drafts: bool, points: DevicePoints, host: HostOverheads) -> FloatArray:
@@ -268,122 +150,7 @@ def _exposed_host_s(
     return np.maximum(host_s - device_s, 0.0) if engine.async_scheduling else host_s
 
 
-def _on_device(drafting: Drafting, n: FloatArray) -> tuple[Components, BoolArray]:
-    """What the device does of an iteration whatever its context, by part, for n decoding sequences; where it is eager.
-
-    Pipeline stages work on n / PP sequences each; the last one, with the LM head and the drafter, does so PP times per
-    iteration. Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling.
-    """
-    layers, engine = drafting.layers, drafting.layers.engine
-    sampled = np.ceil(n / engine.pipeline_parallel)
-    tokens = sampled * drafting.queries
-    out, eager = _device(layers, tokens, drafting.queries)
-    out |= layers.state_components(tokens, drafting.queries)
-    head = layers.head_components(tokens, sampled)
-    out |= {name: timed.repeated(engine.pipeline_parallel) for name, timed in head.items()}
-    if engine.pipeline_parallel > 1:
-        out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
-    if drafting.speculation.active:
-        out[DRAFT_PASSES] = drafting.passes(sampled, eager).repeated(engine.pipeline_parallel)
-        out["rejection sampling"] = drafting.rejection(sampled).repeated(engine.pipeline_parallel)
-    return out, eager
-
-
-def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Components, BoolArray]:
-    """Layer times with capture padding, and where the iteration runs eagerly.
-
-    An iteration beyond the graphs runs compiled kernels one by one and takes the longer of its device work and its
-    launches ("eager launches" is what they add): the device hides a launch whenever a kernel lasts longer. Under
-    data-parallel attention every copy captures graphs for its own share of the tokens.
-    """
-    engine, copies = layers.engine, layers.engine.attention_data_parallel
-    own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(queries))
-    eager = np.logical_or(own > sizes[-1], not engine.cuda_graphs)
-    fitting = sizes[np.minimum(np.searchsorted(sizes, own), len(sizes) - 1)]
-    padded = np.where(eager, tokens, fitting * copies)
-    unique, inverse = np.unique(padded, return_inverse=True)
-    captured = layers.components(unique)
-    launched = layers.launched(unique, captured) if bool(np.any(eager)) else captured
-    out: Components = {}
-    for name, timed in captured.items():
-        other = launched[name]
-        seconds = np.where(eager, other.seconds[inverse], timed.seconds[inverse])
-        known = np.where(eager, other.measured[inverse], timed.measured[inverse])
-        out[name] = OperatorTime(seconds, known, timed.bound)
-    uncompiled_s = layers.operators.profile.eager_launch_s.value
-    # An engine told to capture nothing compiles nothing either (vLLM's enforce_eager).
-    share = COMPILED_LAUNCH if engine.cuda_graphs else 1.0
-    launch_s = (layers.launches() * share + SAMPLER_LAUNCHES) * uncompiled_s
-    waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
-    if bool(np.any(waiting > 0)):
-        out[EAGER_PART] = modelled(waiting, "launch")
-    return out, eager
-
-
-def _prefill_table(
-    drafting: Drafting, max_sequences: int, prompt: float
-) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray, Bound]:
-    """Prefill of up to the token budget beside up to ``max_sequences`` decoding sequences: as of an iteration table its
-    grid in tokens, numbers of sequences and added seconds, then their measured share over the grid.
-
-    What the tokens add is the difference to the same iteration without them. An iteration without decoding sequences
-    has no decoding part to add to, so there the idle engine's head, sampling and host count as part of the prefill.
-    """
-    layers, engine = drafting.layers, drafting.layers.engine
-    budget = float(max(engine.max_batched_tokens, 16))
-    grid = distinct(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
-    counts = distinct(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
-    tokens = counts[:, None] * drafting.queries + grid[None, :]
-    of_stage = np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0)
-    components, _ = _device(layers, of_stage, drafting.queries)
-    own = np.maximum(grid / engine.attention_data_parallel / engine.pipeline_parallel, 1e-9)
-    attention = layers.prefill_module(own, prompt)
-    if attention is not None:
-        components.pop("attention projections")
-    else:
-        attention = layers.prompt_attention(own / prompt, prompt)
-    linear = total(components).reshape(tokens.shape)
-    attention = attention.repeated(layers.card.num_attention_layers)
-    states = layers.prompt_states(own / prompt, prompt)
-    if states is not None:
-        attention = attention + states
-    # Time of an iteration = decoding part + what prefill adds. Without decoding sequences the former is 0, so head,
-    # sampling and host of the idle engine are added here (minus a negative), or nobody would pay them.
-    head_s = float(total(layers.head_components(np.ones(1), np.ones(1)))[0])
-    idle_s = engine.pipeline_parallel * head_s + layers.host.iteration_s
-    decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -idle_s)
-    device_s = linear + attention.seconds[None, :]
-    extra = np.maximum(device_s, layers.host.prefill_s) - decoding_part
-    extra[:, 0] = 0.0
-    added = np.maximum.accumulate(np.maximum(extra, 0.0), axis=1)
-    known = sum(timed.seconds * timed.measured for timed in components.values()) / np.maximum(total(components), 1e-12)
-    share = known.reshape(tokens.shape)[0]
-    whole = linear[0] + attention.seconds
-    measured = (linear[0] * share + attention.seconds * attention.measured) / np.maximum(whole, 1e-12)
-    longest = max((*components.values(), attention), key=lambda timed: float(timed.seconds[-1]))
-    return (grid, counts, added), measured, longest.bound
-
-
 def _no_work_is_free(seconds: FloatArray) -> FloatArray:
     out = np.array(seconds, dtype=np.float64)
     out[0] = 0.0
-    return out
-
-
-def _monotone(attention: Components) -> Components:
-    """Attention over more context or more sequences never takes less time; what that adds is of the target's."""
-    seconds = total(attention)
-    longer = highest_so_far(highest_so_far(seconds.T).T)
-    if not np.any(longer > seconds):
-        return attention
-    return attention | {"attention": attention["attention"] + modelled(longer - seconds, "memory")}
-
-
-def highest_so_far(values: FloatArray) -> FloatArray:
-    """Running maximum down the first axis: the few columns that fall anywhere are accumulated, in half of the time."""
-    falling = np.flatnonzero((values[1:] < values[:-1]).any(axis=0))
-    if not falling.size:
-        return values
-    out = values.copy(order="K")
-    out[:, falling] = np.maximum.accumulate(values[:, falling], axis=0)
     return out

@@ -11,9 +11,10 @@ import numpy as np
 
 from rlsim.costs.engine import iteration
 from rlsim.costs.engine.capture import largest_captured_tokens
+from rlsim.costs.engine.device_times import DeviceTimes, PrefillTimes, cached_s, plain_s
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.draft_policy import DraftPolicy, policy_costs
-from rlsim.costs.engine.iteration import DevicePoints, DeviceTimes, IterationCosts
+from rlsim.costs.engine.iteration import DevicePoints, IterationCosts
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.measured import measured_costs, measured_iterations, of_method, stack_of
 from rlsim.costs.operators.device import Device
@@ -107,7 +108,8 @@ def engine_prices(inputs: EngineInputs) -> IterationCosts:
     if inputs.measured is not None:
         limits = inputs.max_sequences, float(inputs.max_context_tokens), inputs.kv_capacity_tokens
         return measured_costs(inputs.measured, inputs.engine, inputs.drafting, limits)
-    return _prepared(inputs, _device_times(inputs))
+    prefill = _prefill_times(_engine(inputs), inputs.max_sequences, inputs.prompt_tokens)
+    return _prepared(inputs, _device_times(inputs), prefill)
 
 
 def engine_times(inputs: EngineInputs) -> IterationCosts:
@@ -118,10 +120,12 @@ def engine_times(inputs: EngineInputs) -> IterationCosts:
     """
     if inputs.policy is not None or inputs.measured is not None:
         return engine_prices(inputs)
-    found = _largest(_engine(_kernels(inputs)), inputs.max_context_tokens, inputs.prompt_tokens)
+    kernels = _engine(_kernels(inputs))
+    found = _largest(kernels, inputs.max_context_tokens, inputs.prompt_tokens)
     if not found or len(found[0].eager) <= inputs.max_sequences:
         found[:] = [_device_times(inputs).bare]
-    return _prepared(inputs, found[0].up_to(inputs.max_sequences))
+    prefill = _known_prefill(kernels, inputs.max_sequences, inputs.prompt_tokens)
+    return _prepared(inputs, found[0].up_to(inputs.max_sequences), prefill)
 
 
 @lru_cache(maxsize=TIMES_KEPT)
@@ -131,14 +135,21 @@ def _largest(engine: Drafting, max_context_tokens: int, prompt_tokens: float) ->
 
 @np.errstate(invalid="raise", divide="raise")
 def _device_times(inputs: EngineInputs) -> DeviceTimes:
-    return DeviceTimes.of(_engine(inputs), inputs.max_sequences, float(inputs.max_context_tokens), inputs.prompt_tokens)
+    context = float(inputs.max_context_tokens)
+    return DeviceTimes.of(_engine(inputs), inputs.max_sequences, context, inputs.prompt_tokens)
 
 
 @np.errstate(invalid="raise", divide="raise")
-def _prepared(inputs: EngineInputs, device: DeviceTimes) -> IterationCosts:
-    return iteration.build_iteration(
-        _engine(inputs), device, inputs.max_sequences, inputs.prompt_tokens, inputs.kv_capacity_tokens
-    )
+def _prefill_times(engine: Drafting, max_sequences: int, prompt_tokens: float) -> PrefillTimes:
+    return PrefillTimes.of(engine, max_sequences, max(prompt_tokens, 1.0))
+
+
+_known_prefill = lru_cache(maxsize=4 * TIMES_KEPT)(_prefill_times)
+
+
+@np.errstate(invalid="raise", divide="raise")
+def _prepared(inputs: EngineInputs, device: DeviceTimes, prefill: PrefillTimes) -> IterationCosts:
+    return iteration.build_iteration(_engine(inputs), device, prefill, inputs.kv_capacity_tokens)
 
 
 def _kernels(inputs: EngineInputs) -> EngineInputs:
@@ -195,19 +206,19 @@ def decode_points_of_hosts_s(
 
 @lru_cache(maxsize=POINTS_KEPT)
 def _cached_s(engine: Drafting, sequences: bytes, context_tokens: bytes) -> FloatArray:
-    return iteration.cached_s(engine, np.frombuffer(sequences), np.frombuffer(context_tokens))
+    return cached_s(engine, np.frombuffer(sequences), np.frombuffer(context_tokens))
 
 
 def _plain_s(engine: Drafting, sequences: FloatArray) -> FloatArray:
     """Found once for each number of sequences: the cells of a sweep ask one engine for much the same ones."""
     if len(sequences) == 1:  # NumPy adds the parts of a single point in another order than those of several
-        return iteration.plain_s(engine, sequences)
+        return plain_s(engine, sequences)
     known = _known_s(engine)
     new = [n for n in dict.fromkeys(sequences.tolist()) if n not in known]
     if new:
         if known:  # one that is asked again will be asked for others: all of them take little longer than some
             new += [n for n in map(float, range(1, int(max(new)))) if n not in known and n not in new]
-        found = iteration.plain_s(engine, np.array(new + new[:1] * (len(new) == 1)))
+        found = plain_s(engine, np.array(new + new[:1] * (len(new) == 1)))
         known.update(zip(new, found.tolist(), strict=False))
     return np.array([known[n] for n in sequences.tolist()])
 
