@@ -25,7 +25,7 @@ from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import Runner, in_order
-from rlsim.planning.space import Engine, GpuSplit, Layout, Space, TrainerLayout, on_split
+from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, Space, TrainerLayout, on_split
 from rlsim.schema.asynchrony import Asynchrony
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -213,6 +213,7 @@ def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Ca
     ]
     rates = _rates(scenario, [layout for _, layout in parts], run)
     works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
+    moved_s: dict[tuple[int, EngineLayout, bool], float] = {}
     plain = {number: on_split(scenario, space.splits[number], trainer) for number, (trainer, _) in trainers.items()}
     found = []
     for number, layout in parts:
@@ -220,8 +221,12 @@ def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Ca
         key = (repr(candidate.speculation), layout.split.lag)
         if key not in works:
             works[key] = [rollout_works(candidate, step) for step in candidate.measured_steps]
+        # A drafter's weights may be sent along, however much it drafts.
+        way = number, layout.engine.layout, layout.engine.draft_length > 0
+        if way not in moved_s:
+            moved_s[way] = transfer_s(PriceInputs(candidate))
         # Weights are published once in loop.update_every steps.
-        trainer_s = trainers[number][1] + transfer_s(PriceInputs(candidate)) / candidate.loop.update_every
+        trainer_s = trainers[number][1] + moved_s[way] / candidate.loop.update_every
         bound_s = _bound_s(candidate, rates[layout.engine], works[key], trainer_s)
         found.append(Candidate(layout, len(space.trainers[number]), bound_s))
     return sorted(found, key=lambda one: one.bound_s)
