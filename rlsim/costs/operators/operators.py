@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
 from rlsim.costs.operators import work
-from rlsim.costs.operators.time import OperatorTime, mean_layer, modelled, ratio_or_one, zero
+from rlsim.costs.operators.time import OperatorTime, Single, mean_layer, modelled, ratio_or_one, zero
 from rlsim.costs.operators.work import Matrix, Work
 from rlsim.files.records import dataclass
 from rlsim.schema.hardware import HardwareProfile
@@ -70,6 +70,7 @@ class Operators:
         self.siblings = siblings if tables is not None else ()
         self._measured_here = self.profile == self.reference
         self._products: dict[Key, OperatorTime] = {}
+        self._singles: dict[tuple[float, int, int, str], Single] = {}
         self._attention: dict[Key, OperatorTime] = {}
         self._shares: dict[tuple[str, Operation], tuple[float, float]] = {}
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
@@ -219,17 +220,34 @@ class Operators:
     def gemm(self, tokens: ArrayLike, matrix: Matrix, precision: str) -> OperatorTime:
         """Matrix product of ``tokens`` rows with one weight matrix."""
         rows = np.asarray(tokens, dtype=np.float64)
+        if rows.shape == (1,):
+            seconds, known, bound = self.product(rows.item(), matrix.n, matrix.k, precision)
+            return OperatorTime(np.array([seconds]), np.array([known]), bound)
         if rows.size > ROWS_KEPT:
             return self._gemm(rows, matrix, precision)
         key = (rows.tobytes(), rows.shape, matrix.n, matrix.k, precision)
         return _found(self._products, PRODUCTS_KEPT, key, lambda: self._gemm(rows, matrix, precision))
 
+    def product(self, tokens: float, n: int, k: int, precision: str) -> Single:
+        """:meth:`gemm` of one number of rows: trainers ask for hundreds."""
+        key = tokens, n, k, precision
+        found = self._singles.get(key)
+        if found is None:
+            if len(self._singles) >= PRODUCTS_KEPT:
+                self._singles.clear()
+            found = self._singles[key] = self._product(*key)
+        return found
+
+    def _product(self, tokens: float, n: int, k: int, precision: str) -> Single:
+        grid = self._own_products if precision == "bf16" else None
+        if grid is None:
+            timed = self._gemm(np.array([tokens]), Matrix("product", n, k), precision)
+            return timed.seconds.item(), timed.measured.item(), timed.bound
+        seconds, known = grid.single(n, k, tokens)
+        bound = self.bound_of(work.gemm(tokens, n, k, BYTES_PER_ELEMENT["bf16"]), "bf16")
+        return seconds, float(known and not self.stands_in), bound
+
     def _gemm(self, rows: FloatArray, matrix: Matrix, precision: str) -> OperatorTime:
-        grid = self._own_products if precision == "bf16" and rows.shape == (1,) else None
-        if grid is not None:  # trainers ask for hundreds, each of one number of rows
-            seconds, known = grid.single(matrix.n, matrix.k, rows.item())
-            bound = self.bound_of(work.gemm(rows.item(), matrix.n, matrix.k, BYTES_PER_ELEMENT["bf16"]), "bf16")
-            return OperatorTime(np.array([seconds]), np.array([float(known and not self.stands_in)]), bound)
         amount = work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[_rate(precision)])
         look = self._fastest(lambda tables: _product(tables, precision, rows, matrix), precision)
         return self.timed(look, amount, precision, "gemm")
@@ -334,7 +352,7 @@ class Operators:
         if look is not None:
             return self.timed(look, amount, precision, "moe")
         # What a roofline misses (launches, part-filled tiles, routing skew) is much the same for layouts of like work.
-        for near in _nearest_layouts(shape):
+        for near in work.nearest_layouts(shape):
             look = self._moe_lookup(tokens, near, balance, own)
             if look is not None:
                 same_rate = _rate(near.precision) == _rate(precision)
@@ -376,24 +394,6 @@ def _found(known: dict[Key, OperatorTime], most: int, key: Key, find: Callable[[
 
 def _total(values: FloatArray) -> float:
     return float(values.item() if values.size == 1 else values.sum())
-
-
-def _nearest_layouts(shape: ExpertShape) -> list[ExpertShape]:
-    """Experts to borrow an efficiency from, by precision and parallel sizes, nearest first.
-
-    Those of the same precision come before all others.
-    """
-    tp, ep = shape.tensor_parallel, shape.expert_parallel
-    ladder = [(t, e) for t in _halvings(tp) for e in _halvings(ep) if e <= shape.experts]
-    ladder.sort(key=lambda te: abs(np.log2(te[0] / tp)) + abs(np.log2(te[1] / ep)))
-    precisions = dict.fromkeys((shape.precision, "fp8", "fp8_block", "bf16", "nvfp4"))
-    return [shape._replace(precision=p, tensor_parallel=t, expert_parallel=e) for p in precisions for t, e in ladder]
-
-
-def _halvings(value: int) -> list[int]:
-    """The value, then the power of two from there and those below it: tables hold powers of two."""
-    above = 1 << max(0, value - 1).bit_length()
-    return list(dict.fromkeys([value, *(above >> step for step in range(above.bit_length()))]))
 
 
 def _rate(precision: str) -> str:

@@ -11,6 +11,18 @@ from rlsim.costs.interface import Bound
 from rlsim.files.records import dataclass
 from rlsim.units import FloatArray
 
+Single = tuple[float, float, Bound]
+"""Seconds of one operation, the share that a measurement backs, and what bounds it: plain numbers, in a quarter of the
+time that arrays of one take."""
+NO_TIME: Single = (0.0, 1.0, "none")
+
+
+def joined(one: Single, other: Single) -> Single:
+    """One after the other."""
+    seconds = one[0] + other[0]
+    share = (one[0] * one[1] + other[0] * other[1]) / max(seconds, 1e-300) if seconds > 0 else 1.0
+    return seconds, share, one[2] if one[0] >= other[0] else other[2]
+
 
 @dataclass  # not frozen, see records.py
 class OperatorTime:
@@ -22,19 +34,17 @@ class OperatorTime:
 
     def __add__(self, other: OperatorTime) -> OperatorTime:
         if self.seconds.shape == other.seconds.shape == (1,):
-            return self._joined(other, self.seconds.item(), other.seconds.item())
+            whole_s, backed, bound = joined(self._single, other._single)
+            return OperatorTime(np.array([whole_s]), np.array([backed]), bound)
         seconds = self.seconds + other.seconds
         known = self.seconds * self.measured + other.seconds * other.measured
         share = np.where(seconds > 0, known / np.maximum(seconds, 1e-300), 1.0)
         longer = self if self.seconds.sum() >= other.seconds.sum() else other
         return OperatorTime(seconds, share, longer.bound)
 
-    def _joined(self, other: OperatorTime, mine: float, others: float) -> OperatorTime:
-        """The sum of single times in plain numbers, in a quarter of the time that arrays of one take."""
-        known = mine * self.measured.item() + others * other.measured.item()
-        share = known / max(mine + others, 1e-300) if mine + others > 0 else 1.0
-        bound = self.bound if mine >= others else other.bound
-        return OperatorTime(np.array([mine + others]), np.array([share]), bound)
+    @property
+    def _single(self) -> Single:
+        return self.seconds.item(), self.measured.item(), self.bound
 
     def repeated(self, factor: float) -> OperatorTime:
         """The operation repeated ``factor`` times."""

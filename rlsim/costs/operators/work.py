@@ -238,3 +238,21 @@ def elementwise_bytes(tokens: ArrayLike, hidden: float, width: float) -> FloatAr
     """
     t = np.asarray(tokens, dtype=np.float64)
     return np.asarray(t * (8.0 * hidden + 3.0 * width) * BYTES_PER_ELEMENT["bf16"], dtype=np.float64)
+
+
+def nearest_layouts(shape: ExpertShape) -> list[ExpertShape]:
+    """Experts to borrow an efficiency from, by precision and parallel sizes, nearest first.
+
+    Those of the same precision come before all others.
+    """
+    tp, ep = shape.tensor_parallel, shape.expert_parallel
+    ladder = [(t, e) for t in _halvings(tp) for e in _halvings(ep) if e <= shape.experts]
+    ladder.sort(key=lambda te: abs(np.log2(te[0] / tp)) + abs(np.log2(te[1] / ep)))
+    precisions = dict.fromkeys((shape.precision, "fp8", "fp8_block", "bf16", "nvfp4"))
+    return [shape._replace(precision=p, tensor_parallel=t, expert_parallel=e) for p in precisions for t, e in ladder]
+
+
+def _halvings(value: int) -> list[int]:
+    """The value, then the power of two from there and those below it: tables hold powers of two."""
+    above = 1 << max(0, value - 1).bit_length()
+    return list(dict.fromkeys([value, *(above >> step for step in range(above.bit_length()))]))

@@ -73,7 +73,18 @@ class TrainingCosts:
         return TrainingUpdate(self.card, self.trainer, self.layout, self.device, self.overheads)
 
     def head(self, batch: MicroBatches, backward: bool = False) -> tuple[Part, Part]:
-        """(LM head, loss or log-probs) of one micro-batch; backward: of that pass. Adapters leave the head frozen."""
+        """(LM head, loss or log-probs) of one micro-batch; backward: of that pass. Log-probs and update ask for one."""
+        found = self._heads.get((batch, backward))
+        if found is None:
+            found = self._heads[batch, backward] = self._head(batch, backward)
+        return found
+
+    @cached_property
+    def _heads(self) -> dict[tuple[MicroBatches, bool], tuple[Part, Part]]:
+        return {}
+
+    def _head(self, batch: MicroBatches, backward: bool) -> tuple[Part, Part]:
+        """Adapters leave the head frozen."""
         operators, own = self.device.operators, self.overheads
         tokens = batch.tokens / self.trainer.context_parallel
         shard = -(-self.card.vocab_size // self.trainer.tensor_parallel)

@@ -15,7 +15,7 @@ from rlsim.costs.operators import work
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.latent import prompt_scores
 from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, indexer_matrices, recurrent_matrices
-from rlsim.costs.operators.time import OperatorTime, zero
+from rlsim.costs.operators.time import NO_TIME, OperatorTime, joined, zero
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.files.records import dataclass
@@ -327,15 +327,13 @@ class TrainedLayer:
 
 def passes(device: Device, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
     """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""
-    total, rows = _no_pass(), np.array([tokens])
-    for matrix in matrices:
-        transposed, gradient = Matrix("dx", matrix.k, matrix.n), Matrix("dw", matrix.k, max(1, round(tokens)))
-        total = total + Pass(
-            device.operators.gemm(rows, matrix, precision),
-            device.operators.gemm(rows, transposed, precision),
-            device.operators.gemm(np.array([float(matrix.n)]), gradient, precision),
-        )
-    return total
+    product, count = device.operators.product, max(1, round(tokens))
+    forward = inputs = weights = NO_TIME
+    for n, k in ((matrix.n, matrix.k) for matrix in matrices):
+        forward = joined(forward, product(tokens, n, k, precision))
+        inputs = joined(inputs, product(tokens, k, n, precision))
+        weights = joined(weights, product(float(n), k, count, precision))
+    return Pass(*(OperatorTime(np.array([one[0]]), np.array([one[1]]), one[2]) for one in (forward, inputs, weights)))
 
 
 def _no_pass() -> Pass:
