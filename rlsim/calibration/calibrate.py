@@ -27,9 +27,9 @@ from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import lists_beside
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
-from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
+from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, available, read_columns, read_metadata
 from rlsim.tables.interpolation import TableTime
-from rlsim.tables.operators import OperatorTables, available
+from rlsim.tables.operators import OperatorTables
 from rlsim.tables.profile import load_profile
 from rlsim.units import BoolArray
 

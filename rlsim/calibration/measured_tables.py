@@ -24,8 +24,7 @@ from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import lists_beside
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.tables import files
-from rlsim.tables.files import LATENCY, METADATA, TableLayout
-from rlsim.tables.operators import tables_folder
+from rlsim.tables.files import LATENCY, METADATA, TableLayout, tables_folder
 from rlsim.tables.profile import load_profile
 
 ENGINE = "measured"

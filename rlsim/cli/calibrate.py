@@ -98,7 +98,7 @@ def import_tables(
     """Import measured operator tables: aiconfigurator (extra 'aic'), or aisimulate WHEEL|DIR for recurrent layers."""
     from rlsim.calibration import aiconfigurator, aisimulate
     from rlsim.report.table import table
-    from rlsim.tables.operators import tables_folder
+    from rlsim.tables.files import tables_folder
 
     if package is not None and origin is not Origin.AISIMULATE:
         raise InputError(f"{shown_path(package)}: a wheel or folder belongs to calibrate import aisimulate")

@@ -35,7 +35,7 @@ def show_model(name: str) -> None:
 def list_hardware() -> None:
     """List the hardware profiles: memory, its bandwidth, BF16 rate, and whether kernels were measured."""
     from rlsim.report.table import table
-    from rlsim.tables.operators import available
+    from rlsim.tables.files import available
     from rlsim.tables.profile import list_profiles, load_profile
     from rlsim.units import GIB, TERA
 

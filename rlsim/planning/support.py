@@ -19,8 +19,7 @@ from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
-from rlsim.tables.files import LAYOUTS, read_metadata, table_path
-from rlsim.tables.operators import MEASURED, available, tables_folder
+from rlsim.tables.files import LAYOUTS, MEASURED, available, read_metadata, table_path, tables_folder
 from rlsim.tables.profile import load_profile
 
 ENGINES: tuple[str, ...] = get_args(Engine.model_fields["name"].annotation)

@@ -7,7 +7,8 @@ A row is key columns (what is discrete: precision, heads, parallel sizes), size 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.files.archives import archive, read_arrays
-from rlsim.files.reading import TABLE_BYTES
+from rlsim.files.archives import Arrays, archive, read_arrays, recalled_arrays
+from rlsim.files.reading import TABLE_BYTES, data_folder, delivered, shown_path
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import read_value
+from rlsim.tables import interpolation
 from rlsim.tables.interpolation import Grid, build_grid
 
 LATENCY = "latency_s"
 KERNEL = "kernel"
 METADATA = "metadata.yaml"
+CALIBRATION = "calibration"
+TABLES = "tables"
+"""Folder of calibration/ with a folder of tables for each device."""
+MEASURED = "measured"
+"""Folder of a system's own measurements, which belong to no engine."""
 SUFFIX = ".npz"
 ROWS = "rows_of_key"
 """Array of a file with the number of rows of each key."""
@@ -119,6 +126,18 @@ class Table:
         return self._grids[key]
 
 
+def tables_folder() -> Path:
+    """Where the tables that come with rlsim are: ``<device>/<engine>/`` below it."""
+    return data_folder(CALIBRATION) / TABLES
+
+
+def available(folder: Path | None = None) -> list[tuple[str, str]]:
+    """(system, backend) of every set of tables under ``folder`` (default: those that come with rlsim), sorted."""
+    systems = (one for one in os.scandir(folder or tables_folder()) if one.is_dir())  # a glob takes twice as long
+    found = ((one.name, engine) for one in systems for engine in os.scandir(one))
+    return sorted((name, one.name) for name, one in found if os.path.exists(f"{one.path}/{METADATA}"))  # noqa: PTH110
+
+
 def table_path(folder: Path, layout: TableLayout) -> Path:
     """File of one operation's rows; absent where none was measured."""
     return folder / f"{layout.name}{SUFFIX}"
@@ -136,6 +155,27 @@ def read_table(folder: Path, layout: TableLayout) -> Table:
     names = zip(*(keys[name] for name in layout.keys), strict=True)
     rows = {key: slice(start, end) for key, start, end in zip(names, [0, *ends[:-1]], ends, strict=True)}
     return Table(layout, rows, tuple(columns[name].astype(np.int64) for name in layout.sizes), columns[LATENCY])
+
+
+def kept_grid(folder: Path, layout: TableLayout, name: str, build: Callable[[], Grid | None]) -> Grid | None:
+    """The grid called ``name`` of an operation's rows; that of tables that come with rlsim is built once an
+    installation, which takes as long as reading all rows, and anew where the code that builds it is another."""
+    path = table_path(folder, layout)
+    if not (delivered(path) and path.is_file()):
+        return build()
+
+    def arrays() -> Arrays:
+        grid = build()
+        if grid is None:
+            return {}
+        axes = dict(zip(layout.sizes, grid.axes, strict=True))
+        return {**axes, "log_s": grid.log_s, "measured": grid.measured}
+
+    state = tuple((one.st_mtime_ns, one.st_size) for one in map(os.stat, (path, interpolation.__file__)))
+    found: dict[str, NDArray[Any]] = recalled_arrays(f"{name} of {shown_path(path)}", state, arrays)
+    if not found:
+        return None
+    return Grid(tuple(found[size] for size in layout.sizes), found["log_s"], found["measured"], layout.growth)
 
 
 def read_columns(folder: Path, layout: TableLayout) -> dict[str, NDArray[Any]]:

@@ -14,8 +14,7 @@ from rlsim.files.kept import recalled
 from rlsim.files.lookup import catalogue
 from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes
 from rlsim.schema.hardware import HardwareProfile
-from rlsim.tables.files import EXPERT_EXCHANGE, table_path
-from rlsim.tables.operators import MEASURED, available, tables_folder
+from rlsim.tables.files import EXPERT_EXCHANGE, MEASURED, available, table_path, tables_folder
 from rlsim.tables.profile import table_device
 
 _held: dict[tuple[str, str | None, str], Any] | None = None

@@ -9,7 +9,6 @@ meaning of each size: ``calibration/README.md`` and ``metadata.yaml`` beside the
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -18,17 +17,22 @@ from typing import Any, Literal, NamedTuple
 from numpy.typing import ArrayLike
 
 from rlsim.errors import InputError
-from rlsim.files.reading import data_folder
 from rlsim.files.records import dataclass
 from rlsim.tables import files
-from rlsim.tables.files import METADATA, Key, Table, TableLayout, read_metadata, read_table
+from rlsim.tables.files import (
+    MEASURED,
+    METADATA,
+    Key,
+    Table,
+    TableLayout,
+    available,
+    kept_grid,
+    read_metadata,
+    read_table,
+    tables_folder,
+)
 from rlsim.tables.interpolation import Grid, TableTime
 
-CALIBRATION = "calibration"
-TABLES = "tables"
-"""Folder of calibration/ with a folder of tables for each device."""
-MEASURED = "measured"
-"""Folder of a system's own measurements, which belong to no engine."""
 SUBSTITUTES = {"fp8_block": "fp8"}
 """Precision whose GEMM rows fill the holes of another (host-bound rows of block-scaled FP8), marked as not measured."""
 QUERY_HEADS, KV_HEADS = 2, 3
@@ -122,6 +126,7 @@ class OperatorTables:
     folder: Path
     metadata: dict[str, Any]
     _tables: dict[str, Table] = field(default_factory=dict)
+    _products: dict[str, Grid | None] = field(default_factory=dict)
 
     @classmethod
     def load(cls, system: str, backend: str, folder: Path | None = None) -> OperatorTables:
@@ -185,8 +190,14 @@ class OperatorTables:
 
     def gemm_grid(self, precision: str) -> Grid | None:
         """Grid of matrix products over n, k and m; None where none was measured."""
-        table, other = self.table(files.GEMM), SUBSTITUTES.get(precision)
-        return table.grid((precision,), table.grid((other,)) if other else None)
+
+        def built() -> Grid | None:
+            table, other = self.table(files.GEMM), SUBSTITUTES.get(precision)
+            return table.grid((precision,), table.grid((other,)) if other else None)
+
+        if precision not in self._products:
+            self._products[precision] = kept_grid(self.folder, files.GEMM, precision, built)
+        return self._products[precision]
 
     def dynamic_scale_s(self, m: ArrayLike, k: int) -> TableTime | None:
         """What finding the FP8 scales of m x k activations adds to a product whose scales are known beforehand."""
@@ -349,18 +360,6 @@ class OperatorTables:
         """
         fitted = self.metadata.get("efficiency", {}).get(op, {}).get(precision)
         return Efficiency(**fitted) if fitted else None
-
-
-def tables_folder() -> Path:
-    """Where the tables that come with rlsim are: ``<device>/<engine>/`` below it."""
-    return data_folder(CALIBRATION) / TABLES
-
-
-def available(folder: Path | None = None) -> list[tuple[str, str]]:
-    """(system, backend) of every set of tables under ``folder`` (default: those that come with rlsim), sorted."""
-    systems = (one for one in os.scandir(folder or tables_folder()) if one.is_dir())  # a glob takes twice as long
-    found = ((one.name, engine) for one in systems for engine in os.scandir(one))
-    return sorted((name, one.name) for name, one in found if os.path.exists(f"{one.path}/{METADATA}"))  # noqa: PTH110
 
 
 def _blocks(gemm_precision: str, kv_precision: str) -> list[Key]:

@@ -108,7 +108,7 @@ def test_the_digest_follows_it_all(small: Path, tmp_path: Path, monkeypatch: pyt
     shutil.copytree(profiles, tmp_path / "profiles")
     shutil.copy(calibration / "posterior" / "evidence.npz", tmp_path)
     scenario = load_scenario(small, ["hardware=" + ("gb300_nvl72" if "exchange" in changed else "h20_sxm")])
-    monkeypatch.setattr("rlsim.tables.operators.tables_folder", lambda: tmp_path / "tables")
+    monkeypatch.setattr("rlsim.tables.files.tables_folder", lambda: tmp_path / "tables")
     monkeypatch.setattr("rlsim.tables.fingerprint.tables_folder", lambda: tmp_path / "tables")
     monkeypatch.setattr("rlsim.files.lookup.data_folder", lambda name: tmp_path / "profiles")
     monkeypatch.setattr("rlsim.loading.scenario.evidence_path", lambda: tmp_path / "evidence.npz", raising=False)

@@ -11,8 +11,9 @@ from rlsim.calibration.table_writing import MANTISSA_BITS, round_mantissa
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.tables import files
+from rlsim.tables.files import available
 from rlsim.tables.interpolation import build_grid
-from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available
+from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 from tests.costs.builders import faked
 
 SYSTEMS = ("gb200_nvl72", "h100_sxm", "h200_sxm", "b200_sxm")

@@ -16,8 +16,9 @@ from rlsim.costs.operators.operators import Operators, TableSource
 from rlsim.files.records import dataclass
 from rlsim.results.record import P90_DEVIATIONS
 from rlsim.schema.hardware import HardwareProfile
+from rlsim.tables.files import MEASURED, available
 from rlsim.tables.fingerprint import exchange_entry, tables_state
-from rlsim.tables.operators import MEASURED, OperatorTables, available
+from rlsim.tables.operators import OperatorTables
 from rlsim.tables.profile import list_profiles, load_profile, table_device
 
 
