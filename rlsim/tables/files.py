@@ -171,7 +171,8 @@ def kept_grid(folder: Path, layout: TableLayout, name: str, build: Callable[[], 
         axes = dict(zip(layout.sizes, grid.axes, strict=True))
         return {**axes, "log_s": grid.log_s, "measured": grid.measured}
 
-    state = tuple((one.st_mtime_ns, one.st_size) for one in map(os.stat, (path, interpolation.__file__)))
+    files = path, Path(str(interpolation.__file__))
+    state = tuple((one.stat().st_mtime_ns, one.stat().st_size) for one in files)
     found: dict[str, NDArray[Any]] = recalled_arrays(f"{name} of {shown_path(path)}", state, arrays)
     if not found:
         return None

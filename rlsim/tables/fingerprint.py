@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from rlsim.files.kept import recalled
 from rlsim.files.lookup import catalogue
-from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes
+from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, delivered, read_bytes, shown_path
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.files import EXPERT_EXCHANGE, MEASURED, available, table_path, tables_folder
 from rlsim.tables.profile import table_device
@@ -52,8 +52,10 @@ def _once(find: Callable[[HardwareProfile], Found]) -> Callable[[HardwareProfile
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content."""
-    state = path.stat()
-    return _digest(str(path), state.st_mtime_ns, state.st_size)
+    state = path.stat().st_mtime_ns, path.stat().st_size
+    if not delivered(path):
+        return _digest(str(path), *state)
+    return str(recalled(f"digest of {shown_path(path)}", state, lambda: _digest(str(path), *state)))
 
 
 @lru_cache(maxsize=512)
