@@ -28,6 +28,8 @@ from rlsim.workload.draw import DrawnWorkload
 
 _ACTIONS: tuple[Action, ...] = ("keep", "recompute", "restart", "cancel")
 """In the order of ``Action`` in pool.h."""
+SAMPLES_KEPT = 2**17
+"""Most samples whose columns are kept for the next simulation."""
 PAUSES_PER_STEP = 3
 """A trainer pauses the engines at most for its transfer, its cancellations and what it recomputes; groups that
 race are cancelled besides, each at most once."""
@@ -146,7 +148,9 @@ def engines_of(
 
 def _columns(workload: DrawnWorkload, prompts: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """The samples of all steps one after the other, their prompts numbered through."""
-    prompt, response, group = _samples(tuple(step.rollouts[0].batch for step in workload.steps), prompts)
+    batches = tuple(step.rollouts[0].batch for step in workload.steps)
+    many = sum(batch.samples for batch in batches) > SAMPLES_KEPT
+    prompt, response, group = (_samples.__wrapped__ if many else _samples)(batches, prompts)
     return prompt, response, np.concatenate([step.iterations[0] for step in workload.steps]), group
 
 

@@ -123,18 +123,22 @@ bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
             return false;
         Replica *replica = replica_at(pool, number);
         /* Replicas of a large pool are not in the cache: the next one comes while this one's event happens. */
-        const Replica *next = replica_at(pool, ordered_second(&pool->due));
+        const int32_t second = ordered_second(&pool->due); /* none where no other replica has anything to do */
+        const Replica *next = second < pool->num_replicas ? replica_at(pool, second) : replica;
         for (size_t byte = 0; byte < sizeof *next; byte += 64)
             __builtin_prefetch((const char *)next + byte, 1);
         const int32_t before = pool->num_done;
         replica_finish(pool, replica);
+        for (size_t byte = 0; byte < 256; byte += 64)
+            __builtin_prefetch((const char *)next->heap + byte, 1);
         const int32_t completed = pool->num_done - before;
         if (completed && pool->dispatch == LEAST_LOADED)
             ordered_set(&pool->load, number, ordered_key(&pool->load, number) - completed);
         const bool stop = tell(pool, before, finished, owner);
         while (pool->shared.length && offer(pool, number, at_s))
             ;
-        __builtin_prefetch(next->heap);
+        if (next->heap_length) /* the sample that it completes next */
+            __builtin_prefetch(&pool->sequences[next->heap[0].sequence], 1);
         if (stop) {
             mark_stale(pool, number); /* the owner may submit at this very time, before the next segment starts */
             return true;
