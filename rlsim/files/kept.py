@@ -45,8 +45,11 @@ def keep(kept: Path, content: Callable[[], bytes]) -> None:
         with suppress(OSError, ValueError):  # a folder that cannot be written, a value that is not plain
             kept.parent.mkdir(parents=True, exist_ok=True)
             beside = kept.with_suffix(f".{os.getpid()}")
-            beside.write_bytes(content())
-            beside.replace(kept)
+            try:
+                beside.write_bytes(content())
+                beside.replace(kept)
+            finally:  # where another process has what was there mapped, Windows lets nothing take its place
+                beside.unlink(missing_ok=True)
 
 
 RECORDS_KEPT = 64

@@ -87,8 +87,10 @@ class TokenVersions:
         samples = self._generation.intake.samples(groups)
         whole = self._response_tokens[samples].astype(np.float64)
         finish_s = self._generation.engines.finish_s[samples]
-        left, out = whole, dict[int, float]()
+        left, out, last_s = whole, dict[int, float](), finish_s.max(initial=0.0)
         for age, (time_s, first, held) in enumerate(reversed(self._past)):
+            if time_s >= last_s:
+                continue  # all were done before these weights
             known = np.where(finish_s <= time_s, whole, held.take(samples - first, mode="clip"))
             older = np.minimum(left, known)
             out[age] = float((left - older).sum())
@@ -184,8 +186,10 @@ class _Trainer:
         phases = (("data_s", cost.data), ("logprob_s", cost.logprob), ("train_s", cost.train))
         if not rules.overlap:
             generation.pause(sum(phase.seconds for _, phase in phases) + refit_s)
-        for name, phase in phases:
-            yield from self.trace.passing(clock, "trainer", name, step, phase.seconds)
+        end_s = clock.now
+        for name, phase in phases:  # nobody else acts on what happens between them
+            end_s = self.trace.passed("trainer", name, step, end_s, phase.seconds)
+        yield clock.at(end_s)
         if drains and rules.overlap:
             begin_s = clock.now
             yield from self._wait(step, generation.drain(), "drain")
@@ -193,7 +197,7 @@ class _Trainer:
         if updates:
             if rules.overlap:
                 generation.pause(refit_s)
-            yield from self.trace.passing(clock, "trainer", "refit_s", step, refit_s)
+            yield clock.at(self.trace.passed("trainer", "refit_s", step, clock.now, refit_s))
             if self.versions is not None:
                 self.versions.publish()
             generation.publish_weights()

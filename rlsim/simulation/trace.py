@@ -105,12 +105,6 @@ class Trace:
     agents: AgentCounters = field(default_factory=AgentCounters)
     ledger: TokenLedger | None = None
 
-    def passing(self, env: simpy.Environment, actor: str, phase: str, step: int, seconds: float) -> Process:
-        """Let ``seconds`` pass for ``actor`` and record them."""
-        begin_s = float(env.now)
-        yield env.timeout(seconds)
-        self.passed(actor, phase, step, begin_s, seconds)
-
     def passed(self, actor: str, phase: str, step: int, begin_s: float, seconds: float) -> float:
         """Record that ``seconds`` passed for ``actor`` from ``begin_s`` on; when that ends."""
         self.span(actor, phase, step, begin_s, begin_s + seconds)

@@ -30,7 +30,7 @@ LOOKUPS_KEPT, SIZES_KEPT = 16, 1025
 same ones. All get the same arrays, into which nobody writes."""
 
 
-@dataclass  # not frozen, see records.py
+@dataclass  # not frozen: made by the hundred thousand (records.py)
 class TableTime:
     """Seconds of one operation and whether they rest on measured nodes alone, in the broadcast shape of the sizes."""
 

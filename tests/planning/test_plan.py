@@ -28,7 +28,7 @@ from rlsim.planning.bounds import (
     rollout_works,
     tighter_s,
 )
-from rlsim.planning.evaluate import Cell, evaluate_overrides, see
+from rlsim.planning.evaluate import Cell, Seen, evaluate_overrides, see
 from rlsim.planning.execution import executor
 from rlsim.planning.objective import Objective, parse_objective
 from rlsim.planning.plan import default_limits, extending, write_plan
@@ -125,6 +125,25 @@ def test_a_plan_without_the_rest_is_the_same(
     assert bare.to_json() == shown.to_json() and shown.rest and not bare.rest
     given_up = sum(cell.seen.given_up for cell in looks if cell.seen)
     assert given_up > 5 and len(looks) - shown.simulated == given_up * counted
+
+
+def seen(gpus: int, tensor: int, step_s: float, given_up: bool = False) -> Simulated:
+    layout = Layout(GpuSplit(gpus, 1, gpus // 2, gpus // 2), Engine(EngineLayout(tensor), 3), TrainerLayout())
+    return Simulated(Seen(gpus, Mean(step_s), 0.0, 0.0, given_up), None, Candidate(layout, 1, 0.0))
+
+
+@pytest.mark.parametrize(("gpus", "share", "kept", "counts"), [
+    (8, 1.03, 1, False), (8, 1.02, 1, True), (16, 1.7, 1, False), (16, 1.03, 1, True), (16, 1.03, 3, False),
+    (32, 9.0, 1, True),
+])  # fmt: skip
+def test_what_was_given_up_counts_near_the_best(
+    lagged: Scenario, gpus: int, share: float, kept: int, counts: bool
+) -> None:
+    """Of its group, 100 s on 8 and 60 s on 16 GPUs, or of all that keep the constraints: the first, or all of three."""
+    contest, best = Contest(lagged, Objective(), default_limits(lagged)), {8: 100.0, 16: 60.0, 32: 50.0}
+    whole = [seen(8, 1, 100.0), seen(8, 2, 110.0), seen(16, 1, 60.0)]
+    plans = [*whole, seen(gpus, 4, share * best[gpus], given_up=True)]
+    assert search._none_counts(contest, plans, whole[:kept]) is not counts
 
 
 def test_a_lagged_loop_is_given_up_once_its_mean_step_must_be_longer(lagged: Scenario) -> None:

@@ -1,4 +1,7 @@
-"""What the device does of engine iterations, whatever the host does beside it."""
+"""What the device does of engine iterations, whatever the host does beside it.
+
+The same for many hosts and memories, and of fewer sequences a part of that of more: a search finds it once an engine.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,6 @@ DRAFT_PARTS = (DRAFT_PASSES, DRAFT_ATTENTION)
 """Parts of an iteration that run once for each drafted token."""
 CONTEXT_POINTS = 64
 """Points of the prepared attention table along context."""
-
-
 SHORTEST_TOKENS = 128.0
 """Shortest prompts whose attention counts; tokens before their middle take what those take in the mean. Of shorter ones
 tables hold launches, not pairs of query and key."""

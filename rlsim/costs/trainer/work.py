@@ -40,7 +40,7 @@ LAYERS_KEPT = 16_384
 """Layers kept per process: a search prices thousands of layouts on one batch."""
 
 
-@dataclass  # not frozen, see records.py
+@dataclass  # not frozen: made by the hundred thousand (records.py)
 class Pass:
     """Products of a pass forward, and of its backward pass: gradients of the inputs and of the weights."""
 
