@@ -19,7 +19,7 @@ import numpy as np
 from rlsim.costs.engine.prices import engine_times
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs, trained_batch
-from rlsim.costs.trainer.training import floors_s, step_cost, train_cost
+from rlsim.costs.trainer.training import floors_s, stages_s, step_cost, train_cost
 from rlsim.files.progress import ProgressLine
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
@@ -294,6 +294,7 @@ def tighter_s(inputs: PriceInputs) -> Iterator[float]:
     yield ROUNDED * (update_s + logprob_s)
     moved_s = transfer_s(inputs)
     yield ROUNDED * (update_s + logprob_s + moved_s)
+    yield ROUNDED * (stages_s(inputs.trainer, batch) + logprob_s + moved_s)
     yield ROUNDED * (train_cost(inputs.trainer, batch).seconds + logprob_s + moved_s)
     yield _passes_s(inputs, (first,)) + moved_s
 

@@ -201,6 +201,11 @@ class TrainingCosts:
         stages = batch.steps * (batch.count + self._bubble_stages(batch))
         return stages * self.layers.stage_floor_s(backward) if self.measured is None else 0.0
 
+    def stages_s(self, batch: MicroBatches) -> float:
+        """Least seconds of :meth:`step`: what the layers of a middle stage take, and bubbles."""
+        stages = batch.steps * (batch.count + self._bubble_stages(batch))
+        return stages * self._stage(batch, backward=True).seconds if self.measured is None else 0.0
+
     def step(self, batch: MicroBatches) -> PhaseCost:
         """Forward, backward, gradient synchronisation and optimizer over all optimizer steps."""
         if self.measured is not None:
@@ -325,6 +330,12 @@ def floors_s(inputs: TrainerInputs, batch: TrainedBatch) -> tuple[float, float]:
     training, factor = inputs.costs, inputs.overheads.factor
     update_s, logprob_s = (training.floor_s(_batches(inputs, batch, way), way) for way in (True, False))
     return factor * update_s * inputs.trainer.epochs, factor * logprob_s * inputs.logprob_passes
+
+
+@np.errstate(invalid="raise", divide="raise")
+def stages_s(inputs: TrainerInputs, batch: TrainedBatch) -> float:
+    """Least seconds of :func:`train_cost` by the layers of its stages alone, in half of the time."""
+    return inputs.overheads.factor * inputs.costs.stages_s(_batches(inputs, batch, True)) * inputs.trainer.epochs
 
 
 def _batches(inputs: TrainerInputs, batch: TrainedBatch, update: bool) -> MicroBatches:
