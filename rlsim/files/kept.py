@@ -7,7 +7,7 @@ import os
 import pickle
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import cache, wraps
 from importlib.util import cache_from_source
@@ -55,6 +55,17 @@ def keep(kept: Path, content: Callable[[], bytes]) -> None:
 RECORDS_KEPT = 64
 Record = TypeVar("Record")
 Found = TypeVar("Found")
+Key = TypeVar("Key", bound=Hashable)
+
+
+def remembered(known: dict[Key, Found], most: int, key: Key, find: Callable[[], Found]) -> Found:
+    """What was found for ``key`` before, else now; all is forgotten where it becomes more than ``most``."""
+    found = known.get(key)
+    if found is None:
+        if len(known) >= most:
+            known.clear()
+        found = known[key] = find()
+    return found
 
 
 def of_each(function: Callable[[Record], Found]) -> Callable[[Record], Found]:
@@ -66,12 +77,8 @@ def of_each(function: Callable[[Record], Found]) -> Callable[[Record], Found]:
 
     @wraps(function)
     def asked(record: Record) -> Found:
-        kept = known.get(id(record))  # nobody else has that number while its object is kept
-        if kept is None:
-            if len(known) >= RECORDS_KEPT:
-                known.clear()
-            kept = known[id(record)] = record, function(record)
-        return kept[1]
+        # Nobody else has that number while its object is kept.
+        return remembered(known, RECORDS_KEPT, id(record), lambda: (record, function(record)))[1]
 
     return asked
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from operator import attrgetter
 from reprlib import recursive_repr
-from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 _PSEUDO = ("ClassVar", "InitVar", "KW_ONLY")
@@ -82,12 +81,12 @@ def _first_init(cls: type) -> Callable[..., None]:
 
 def _compiled_init(cls: Any) -> Callable[..., None]:
     names: dict[str, Any] = {"_missing": dataclasses.MISSING}
-    head, named, body, plain = ["self"], ["*"], list[tuple[str, str]](), not hasattr(cls, "__post_init__")
+    head, named, body = ["self"], ["*"], []
     for name, field in ((name, one) for name, one in _fields(cls).items() if one.init):
         place = named if field.kw_only is True else head
         value, default = name, f"_{name}_default"
         if field.default_factory is not dataclasses.MISSING:
-            names[default], plain = field.default_factory, False
+            names[default] = field.default_factory
             place.append(f"{name}=_missing")
             value = f"{default}() if {value} is _missing else {value}"
         elif field.default is not dataclasses.MISSING:
@@ -95,48 +94,19 @@ def _compiled_init(cls: Any) -> Callable[..., None]:
             place.append(f"{name}={default}")
         else:
             place.append(name)
-        body.append((name, value))
-    refused = cls.__setattr__ is _refused
-    if plain and len(named) == 1 and (made := _renamed(tuple(name for name, _ in body), refused)) is not None:
-        made.__defaults__ = tuple(names[one.partition("=")[2]] for one in head if "=" in one)
-    else:
-        parameters = ", ".join(head + named[len(named) == 1 :])
-        after = [" self.__post_init__()"] if hasattr(cls, "__post_init__") else []
-        exec("\n".join([f"def __init__({parameters}):", *_body(body, refused), *after]), names)
-        made = names["__init__"]
+        body.append(f"{name}={value}")
+    if cls.__setattr__ is _refused:  # in two thirds of the time that setting one by one takes past what is refused
+        body = [f" self.__dict__.update({', '.join(body)})"]
+    else:  # in half of that
+        body = [f" self.{one}" for one in body] or [" pass"]
+    if hasattr(cls, "__post_init__"):
+        body.append(" self.__post_init__()")
+    # The standard library builds the same function the same way: a loop over fields costs five times as much a call.
+    parameters = ", ".join(head + named[len(named) == 1 :])
+    exec("\n".join([f"def __init__({parameters}):", *body]), names)
+    made: Callable[..., None] = names["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     return made
-
-
-def _body(values: Sequence[tuple[str, str]], refused: bool) -> list[str]:
-    """Statements that set fields to values. The standard library compiles the same: a loop over fields costs five times
-    as much a call."""
-    if refused:  # in two thirds of the time that setting one by one takes past what is refused
-        return [f" self.__dict__.update({', '.join(f'{name}={value}' for name, value in values)})"]
-    return [f" self.{name} = {value}" for name, value in values] or [" pass"]  # in half of that
-
-
-@cache
-def _template(count: int, refused: bool) -> CodeType:
-    """Code of an ``__init__`` of so many fields without defaults, called f0, f1..."""
-    names, found = [f"f{number}" for number in range(count)], dict[str, Any]()
-    body = _body([(name, name) for name in names], refused)
-    exec("\n".join([f"def __init__({', '.join(['self', *names])}):", *body]), found)
-    code: CodeType = found["__init__"].__code__
-    return code
-
-
-def _renamed(names: tuple[str, ...], refused: bool) -> FunctionType | None:
-    """An ``__init__`` of fields of these names from that of as many others: to compile one for each of the 80 classes
-    that a projection makes objects of takes a fiftieth of its time. None where Python compiles such code otherwise."""
-    code, others = _template(len(names), refused), tuple(f"f{number}" for number in range(len(names)))
-    if others not in (code.co_consts if refused else (code.co_names,)):
-        return None
-    constants = tuple(names if one == others else one for one in code.co_consts)
-    found = code.replace(
-        co_varnames=("self", *names), co_consts=constants, co_names=code.co_names if refused else names
-    )
-    return FunctionType(found, {}, "__init__")
 
 
 @cache

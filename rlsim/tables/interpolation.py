@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rlsim.files.kept import remembered
 from rlsim.files.records import dataclass
 from rlsim.units import BoolArray, FloatArray, distinct
 
@@ -71,12 +72,7 @@ class Grid:
         if most > SIZES_KEPT or most == len(rest) == 1 or any(one.ndim > 1 for one in rest):
             return grid._found(*rest)
         key = tuple((one.tobytes(), one.shape) for one in rest)
-        known = grid._kept.get(key)
-        if known is None:
-            if len(grid._kept) >= LOOKUPS_KEPT:
-                grid._kept.clear()
-            known = grid._kept[key] = grid._found(*rest)
-        return known
+        return remembered(grid._kept, LOOKUPS_KEPT, key, lambda: grid._found(*rest))
 
     def _found(self, *sizes: FloatArray) -> TableTime:
         return self._along(*sizes) if len(sizes) == 1 else self._over(*sizes)
@@ -101,14 +97,13 @@ class Grid:
 
     def _at(self, size: float) -> Grid:
         """The grid over the other axes where the first one is at ``size``."""
-        found = self._fixed.get(size)
-        if found is None:
-            if len(self._fixed) >= MOST_FIXED:
-                self._fixed.clear()
+
+        def found() -> Grid:
             place = _placed(self._first_axis, float(np.log(size)))
             log_s, measured = _between(place, self.growth[0], self.log_s, self.measured)
-            found = self._fixed[size] = Grid(self.axes[1:], log_s, measured, self.growth[1:])
-        return found
+            return Grid(self.axes[1:], log_s, measured, self.growth[1:])
+
+        return remembered(self._fixed, MOST_FIXED, size, found)
 
     def _along(self, size: FloatArray) -> TableTime:
         """Seconds over a grid of one axis. A single size takes plain numbers, ten times as fast as arrays of one."""

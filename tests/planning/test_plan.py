@@ -1,8 +1,6 @@
-"""Plans: the optimum of an exhaustive search, bounds that bound, constraints that bind, and common draws."""
+"""Plans: objectives, constraints that bind, one number everywhere, and common draws."""
 
-import itertools
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,189 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs.engine.prices import engine_prices, engine_times
-from rlsim.costs.prices import PriceInputs
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.writing import staged_folder
 from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_of_text, vary
-from rlsim.planning import compare, plan, search
+from rlsim.planning import compare, plan
 from rlsim.planning.bounds import (
     Candidate,
-    TrainerTask,
-    bounded_candidates,
-    engine_rates,
-    fastest_trainers,
-    lagged_bound_s,
-    rollout_works,
-    tighter_s,
 )
-from rlsim.planning.evaluate import Cell, Seen, evaluate_overrides, see
-from rlsim.planning.execution import executor
+from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.objective import Objective, parse_objective
 from rlsim.planning.plan import default_limits, extending, write_plan
-from rlsim.planning.search import Contest, Simulated, simulate_once
-from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout, build_space
+from rlsim.planning.search import Contest, Simulated
+from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout
 from rlsim.projection.project import project
-from rlsim.projection.uncertainty.response import CHAIN
-from rlsim.projection.variant import simulate_variant
 from rlsim.report.text.planning import render_plan
 from rlsim.results import Interval
 from rlsim.results.sweep import Mean, Plan
-from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 
 SYNC = SearchLimits((8,), (0,), draft_lengths=(1, 3, 5))
 BOTH = SearchLimits((8,), (0, 1), draft_lengths=(2,), shares=(0.5,))
-
-
-def exhaustive(scenario: Scenario, limits: SearchLimits) -> list[float]:
-    space = build_space(scenario, limits)
-    out = []
-    for number, split in enumerate(space.splits):
-        for engine, trainer in itertools.product(space.engines[number], space.trainers[number]):
-            numbers = simulate_once((scenario, Layout(split, engine, trainer).overrides(), math.inf)).numbers
-            if numbers is not None:
-                out.append(numbers.step_s.mean)
-    return out
-
-
-@pytest.mark.parametrize(("limits", "missed"), [(SYNC, 1e-9), (BOTH, 2e-3)], ids=["sync", "sync and lag 1"])
-def test_exhaustive_search_confirms_the_optimum(tiny: Scenario, limits: SearchLimits, missed: float) -> None:
-    """Asynchronous steps wait for the trainer's next look at the buffer, here every millisecond of a 2 s step."""
-    scenario = vary(tiny, "loop.poll_s=0.001", "simulation.replications=1")
-    steps = exhaustive(scenario, limits)
-    answer = plan(scenario, limits=limits)
-    assert len(steps) >= 100
-    assert min(row.step_s for row in answer.ranked) <= min(steps) * (1 + missed)
-    assert answer.simulated < len(steps) / 5
-
-
-def no_plan_beats_its_bound(scenario: Scenario, limits: SearchLimits) -> None:
-    """Of some forty plans that are spread over the space."""
-    with executor() as run:
-        cells = bounded_candidates(scenario, build_space(scenario, limits), run)
-    shown = cells[:: max(1, len(cells) // 40)]
-    results = [simulate_once((scenario, cell.layout.overrides(), math.inf)).numbers for cell in shown]
-    ratios = [found.step_s.mean / cell.bound_s for cell, found in zip(shown, results, strict=True) if found]
-    assert len(ratios) > 10
-    assert min(ratios) >= 1 - 1e-9
-
-
-@pytest.mark.parametrize("lag", [0, 1, 2])
-def test_no_plan_is_faster_than_its_bound(tiny: Scenario, lag: int) -> None:
-    no_plan_beats_its_bound(tiny, SearchLimits((8, 16), (lag,), draft_lengths=(1, 4)))
-
-
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
-@pytest.mark.parametrize("lag", [0, 1])
-def test_bounds_leave_the_fastest_trainer_of_all(tiny: Scenario, model: str, lag: int) -> None:
-    scenario = vary(tiny, f"model={model}", "simulation.replications=1")
-    space = build_space(scenario, SearchLimits((16,), (lag,), shares=(0.5,)))
-    with executor() as run:
-        found = fastest_trainers(scenario, space, run)
-    assert found
-    for number, (trainer, _) in found.items():
-        trainers = tuple(space.trainers[number])
-        task = TrainerTask(scenario, space.splits[number], space.engines[number][0], trainers)
-        rising = [list(tighter_s(inputs)) for inputs in task.inputs()]
-        assert len(rising) > 10 and all(bounds == sorted(bounds) for bounds in rising)
-        assert trainer == min(zip((bounds[-1] for bounds in rising), trainers, strict=True))[1]
-
-
-RULES = [*((f"loop.style={style}",) for style in STYLES), ("loop.style=verl", "loop.update_every=4"),
-         ("loop.style=skyrl", "loop.max_age=1", "loop.stale=drop"), ("loop.overlap=false",)]  # fmt: skip
-
-
-@pytest.mark.parametrize("keys", RULES, ids=" ".join)
-def test_no_plan_is_faster_than_its_bound_whatever_the_rules(lagged: Scenario, keys: tuple[str, ...]) -> None:
-    scenario = vary(lagged, *keys, "simulation.steps=12", "simulation.replications=1")
-    no_plan_beats_its_bound(scenario, SearchLimits((8,), (2,), draft_lengths=(2,)))
-
-
-@pytest.mark.parametrize("counted", [True, False])
-@pytest.mark.parametrize("objective", [Objective(), Objective("cost_per_step", steps=100, deadline_s=9000.0)])
-def test_a_plan_without_the_rest_is_the_same(
-    lagged: Scenario, objective: Objective, counted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Plans that the search gave up are simulated to their end where they might count; here never, or always."""
-    limits, looks = SearchLimits((8, 16), (0, 1, 2), draft_lengths=(0, 2)), list[Cell]()
-    monkeypatch.setattr(search, "see", lambda *given: looks.append(see(*given)) or looks[-1])
-    if counted:
-        monkeypatch.setattr(search, "_none_counts", lambda *given: False)
-    shown, bare = (plan(lagged, objective=objective, limits=limits, rest=rest) for rest in (True, False))
-    assert bare.to_json() == shown.to_json() and shown.rest and not bare.rest
-    given_up = sum(cell.seen.given_up for cell in looks if cell.seen)
-    assert given_up > 5 and len(looks) - shown.simulated == given_up * counted
-
-
-def seen(gpus: int, tensor: int, step_s: float, given_up: bool = False) -> Simulated:
-    layout = Layout(GpuSplit(gpus, 1, gpus // 2, gpus // 2), Engine(EngineLayout(tensor), 3), TrainerLayout())
-    return Simulated(Seen(gpus, Mean(step_s), 0.0, 0.0, given_up), None, Candidate(layout, 1, 0.0))
-
-
-@pytest.mark.parametrize(("gpus", "share", "kept", "counts"), [
-    (8, 1.03, 1, False), (8, 1.02, 1, True), (16, 1.7, 1, False), (16, 1.03, 1, True), (16, 1.03, 3, False),
-    (32, 9.0, 1, True),
-])  # fmt: skip
-def test_what_was_given_up_counts_near_the_best(
-    lagged: Scenario, gpus: int, share: float, kept: int, counts: bool
-) -> None:
-    """Of its group, 100 s on 8 and 60 s on 16 GPUs, or of all that keep the constraints: the first, or all of three."""
-    contest, best = Contest(lagged, Objective(), default_limits(lagged)), {8: 100.0, 16: 60.0, 32: 50.0}
-    whole = [seen(8, 1, 100.0), seen(8, 2, 110.0), seen(16, 1, 60.0)]
-    plans = [*whole, seen(gpus, 4, share * best[gpus], given_up=True)]
-    assert search._none_counts(contest, plans, whole[:kept]) is not counts
-
-
-def test_a_lagged_loop_is_given_up_once_its_mean_step_must_be_longer(lagged: Scenario) -> None:
-    scenario = vary(lagged, "simulation.steps=12")
-    whole = simulate_variant(scenario, tokens=False).steps[0]
-    mean_s, steps = np.mean([step.seconds for step in whole]), []
-    for share in (0.5, 0.9, 1.01):
-        found = simulate_variant(scenario, tokens=False, within_s=share * mean_s).steps[0]
-        assert [step.seconds for step in found] == [step.seconds for step in whole[: len(found)]]
-        steps.append(len(found))
-    assert 1 == steps[0] < steps[1] < steps[2] == 12
-
-
-@pytest.mark.parametrize("name", ["quickstart", "qwen235b_512", "qwen8b_async_lag1"])
-def test_a_search_prices_the_iterations_of_the_answer(name: str) -> None:
-    inputs = PriceInputs(load_scenario(name)).engine
-    for sequences in (40, 8, 64, 17):
-        one = replace(inputs, max_sequences=sequences)
-        for host in (one.host, replace(one.host, iteration_s=0.02, factor=1.1)):
-            asked = replace(one, host=host)
-            own, cut = engine_prices(asked).table, engine_times(asked).table
-            assert all(np.array_equal(getattr(own, key), value) for key, value in vars(cut).items())
-
-
-FEW_LONG_SAMPLES = (
-    "workload.generations_per_prompt=4", "trainer.micro_batch_tokens=8192", "trainer.recompute=full",
-    "workload.max_sequence_tokens=8192", "cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async",
-    "simulation.replications=1", "speculation={method: none}",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("style", ["loop.style=nemo_rl", "loop.style=verl"])
-@pytest.mark.parametrize("window", [(), ("simulation.warmup_steps=2", "simulation.steps=2")])
-@pytest.mark.parametrize("prompts", [4, 16])
-def test_no_window_of_a_lagged_loop_beats_its_bound(style: str, window: tuple[str, ...], prompts: int) -> None:
-    """A step of the window may have waited for its straggler before the window: no bound may charge it there again."""
-    for lag, mean, sigma in itertools.product((1, 2, 4), (300, 1500), (1.0, 1.6)):
-        lags = () if style.endswith("verl") else (f"loop.policy_lag={lag}",)
-        lengths = f"workload.response_tokens={{kind: lognormal, mean_tokens: {mean}, log_sigma: {sigma}}}"
-        batch = (f"workload.prompts_per_step={prompts}", f"trainer.global_batch_samples={4 * prompts}")
-        seed = f"simulation.seed={lag % 2}"
-        scenario = load_scenario("quickstart", (*FEW_LONG_SAMPLES, *batch, lengths, seed, style, *lags, *window))
-        inputs = PriceInputs(scenario)
-        rates = engine_rates(engine_prices(inputs.engine).table)
-        works = [rollout_works(scenario, step)[0] for step in scenario.measured_steps]
-        run = simulate_variant(scenario)
-        seconds = [step.seconds for step in run.steps[0]]
-        trainer_s = np.mean([sum(step.phases[name] for name in CHAIN) for step in run.steps[0]])
-        bound_s = lagged_bound_s(rates, works, 4, scenario.loop.asynchrony, float(trainer_s))
-        assert bound_s <= np.mean(seconds) * (1 + 1e-9), (lag, mean, sigma)
-        assert bound_s >= 0.94 * trainer_s
 
 
 def test_best_yaml_is_short_where_its_base_can_be_told(tiny: Scenario, tmp_path: Path) -> None:

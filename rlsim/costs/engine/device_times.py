@@ -5,6 +5,7 @@ The same for many hosts and memories, and of fewer sequences a part of that of m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -101,23 +102,21 @@ class DeviceTimes:
         behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
         return cls(components, eager, _monotone(attention), step, behind)
 
-    @property
     def bare(self) -> DeviceTimes:
         """The seconds without what is measured of them, in half of the memory."""
-        components, attention = (
-            {name: OperatorTime(t.seconds, np.broadcast_to(0.0, t.seconds.shape), t.bound) for name, t in parts.items()}
-            for parts in (self.components, self.attention)
-        )
-        return replace(self, components=components, attention=attention)
+        return self._each(lambda t: OperatorTime(t.seconds, np.broadcast_to(0.0, t.seconds.shape), t.bound))
 
     def up_to(self, max_sequences: int) -> DeviceTimes:
         """The first rows. What bounds a part is told of all of them."""
         rows = slice(max_sequences + 1)
+        first = self._each(lambda t: OperatorTime(t.seconds[rows], t.measured[rows], t.bound))
+        return replace(first, eager=self.eager[rows])
+
+    def _each(self, change: Callable[[OperatorTime], OperatorTime]) -> DeviceTimes:
         components, attention = (
-            {name: OperatorTime(t.seconds[rows], t.measured[rows], t.bound) for name, t in parts.items()}
-            for parts in (self.components, self.attention)
+            {name: change(timed) for name, timed in parts.items()} for parts in (self.components, self.attention)
         )
-        return replace(self, components=components, eager=self.eager[rows], attention=attention)
+        return replace(self, components=components, attention=attention)
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,7 +123,7 @@ def engine_times(inputs: EngineInputs) -> IterationCosts:
     kernels = _engine(_kernels(inputs))
     found = _largest(kernels, inputs.max_context_tokens, inputs.prompt_tokens)
     if not found or len(found[0].eager) <= inputs.max_sequences:
-        found[:] = [_device_times(inputs).bare]
+        found[:] = [_device_times(inputs).bare()]
     prefill = _known_prefill(kernels, inputs.max_sequences, inputs.prompt_tokens)
     return _prepared(inputs, found[0].up_to(inputs.max_sequences), prefill)
 

@@ -19,6 +19,7 @@ from rlsim.costs.interface import Bound
 from rlsim.costs.operators import work
 from rlsim.costs.operators.time import OperatorTime, Single, mean_layer, modelled, ratio_or_one, zero
 from rlsim.costs.operators.work import Matrix, Work
+from rlsim.files.kept import remembered
 from rlsim.files.records import dataclass
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
@@ -226,17 +227,12 @@ class Operators:
         if rows.size > ROWS_KEPT:
             return self._gemm(rows, matrix, precision)
         key = (rows.tobytes(), rows.shape, matrix.n, matrix.k, precision)
-        return _found(self._products, PRODUCTS_KEPT, key, lambda: self._gemm(rows, matrix, precision))
+        return remembered(self._products, PRODUCTS_KEPT, key, lambda: self._gemm(rows, matrix, precision))
 
     def product(self, tokens: float, n: int, k: int, precision: str) -> Single:
         """:meth:`gemm` of one number of rows: trainers ask for hundreds."""
         key = tokens, n, k, precision
-        found = self._singles.get(key)
-        if found is None:
-            if len(self._singles) >= PRODUCTS_KEPT:
-                self._singles.clear()
-            found = self._singles[key] = self._product(*key)
-        return found
+        return remembered(self._singles, PRODUCTS_KEPT, key, lambda: self._product(*key))
 
     def _product(self, tokens: float, n: int, k: int, precision: str) -> Single:
         grid = self._own_products if precision == "bf16" else None
@@ -307,7 +303,7 @@ class Operators:
             return self.timed(look, work.over_cache(heads, batch, context), "bf16", "decode_attention")
 
         key = heads, *((values.tobytes(), values.shape) for values in map(np.asarray, (batch, context)))
-        return _found(self._attention, ATTENTION_KEPT, key, find)
+        return remembered(self._attention, ATTENTION_KEPT, key, find)
 
     def prefill_attention(
         self, card: ModelCard, tensor_parallel: int, batch: ArrayLike, prompt_tokens: ArrayLike
@@ -380,16 +376,6 @@ def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: M
     if look is None or search is None:
         return look
     return TableTime(np.maximum(look.seconds - search.seconds, KERNEL_FLOOR_S), look.measured & search.measured)
-
-
-def _found(known: dict[Key, OperatorTime], most: int, key: Key, find: Callable[[], OperatorTime]) -> OperatorTime:
-    """What was found for ``key`` before, else now; all is forgotten where it becomes more than ``most``."""
-    found = known.get(key)
-    if found is None:
-        if len(known) >= most:
-            known.clear()
-        found = known[key] = find()
-    return found
 
 
 def _total(values: FloatArray) -> float:
