@@ -1,6 +1,7 @@
 """The CPU path from end to end: measure, fit, and project a small model on what came out."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario
 from rlsim.tables import operators as tables
-from rlsim.tables.files import LAYOUTS, TableLayout, read_table, table_path
+from rlsim.tables.files import LAYOUTS, TableLayout, kept_grid, read_table, table_path
+from rlsim.tables.interpolation import Grid
 from rlsim.tables.operators import OperatorTables
 from rlsim.workload.draw import draw
 
@@ -109,9 +111,15 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
             seen.add(layout.name)
         return read_table(folder, layout)
 
+    def kept(folder: Path, layout: TableLayout, name: str, build: Callable[[], Grid | None]) -> Grid | None:
+        if table_path(folder, layout).is_file():
+            seen.add(layout.name)  # an earlier process may have kept the grid: then nobody reads the rows
+        return kept_grid(folder, layout, name, build)
+
     monkeypatch.setattr(tables, "read_table", reading)
-    for kept in (device._device, engine_prices, step_cost):
-        kept.cache_clear()
+    monkeypatch.setattr(tables, "kept_grid", kept)
+    for remembers in (device._device, engine_prices, step_cost):
+        remembers.cache_clear()
     for name, changes in scenarios:
         scenario = load_scenario(name, changes)
         price(scenario, draw(scenario, 0))
