@@ -68,11 +68,12 @@ def nearest(scenario: Scenario, kind: RunKind, count: int = 3) -> tuple[Measured
     weights = np.array([DOUBLING if feature.sized else 1.0 for feature in FEATURES[kind]], dtype=np.float32)
     apart = differences(kind, runs.coded.values, runs.coded.place(asked))
     out: dict[tuple[Difference, ...], MeasuredRun] = {}
-    for run in np.argsort(apart @ weights, kind="stable").tolist():
+    weighed = apart * weights  # added up by NumPy: BLAS's order of it depends on the machine
+    for run in np.argsort(weighed.sum(axis=1), kind="stable").tolist():
         if len(out) == count:
             break
         name, measured = runs.row(run)
-        ranked = sorted(zip(FEATURES[kind], (apart[run] * weights).tolist(), strict=True), key=lambda one: -one[1])
+        ranked = sorted(zip(FEATURES[kind], weighed[run].tolist(), strict=True), key=lambda one: -one[1])
         found = tuple(
             Difference(feature=one.text, asked=one.shown(asked), measured=one.shown(measured))
             for one, amount in ranked
