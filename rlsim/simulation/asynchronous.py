@@ -224,7 +224,7 @@ class _Trainer:
         seen_s = _seen_at(start_s, clock.now, self.scenario.loop.poll_s)
         if seen_s > clock.now:
             yield clock.at(seen_s)
-        self.trace.span("trainer", "exposed_generation_s", step, start_s, clock.now, detail)
+        self.trace.span("trainer", "exposed_generation_s", step, (start_s, clock.now), detail)
 
     def _work(self, step: int, groups: IntArray) -> tuple[FloatArray | None, StepCost]:
         """Total tokens of the samples of a batch that nobody knew beforehand, and what the trainer does with it."""

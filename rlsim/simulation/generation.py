@@ -289,4 +289,4 @@ class Generation:
         start = int(np.searchsorted(engines.starts[: groups.num_starts], first, side="right")) - 1
         ended_s = engines.ended_s[: groups.num_done][engines.ended[: groups.num_done] // self.intake.batch == step]
         span = engines.starts_s.item(start), float(ended_s.max()) + groups.reward_s
-        self._trace.span("generator", "generation_s", step, *span, f"batch for step {step}")
+        self._trace.span("generator", "generation_s", step, span, f"batch for step {step}")

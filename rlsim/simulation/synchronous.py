@@ -109,9 +109,9 @@ def _rest(
     work_s, begin_s = sum(phase.seconds for _, phase in phases), now_s - made.seconds
     exposed_s = max(found.exposed_s, made.seconds - work_s)
     at_s = begin_s + exposed_s
-    trace.span("trainer", "exposed_generation_s", step, begin_s, at_s, "waiting and work alternate")
+    trace.span("trainer", "exposed_generation_s", step, (begin_s, at_s), "waiting and work alternate")
     for name, phase in phases:
-        trace.span("trainer", name, step, at_s, at_s + phase.seconds)
+        trace.span("trainer", name, step, (at_s, at_s + phase.seconds))
         at_s += phase.seconds
     return now_s + max(0.0, exposed_s + work_s - made.seconds), exposed_s, found.overlapped_s
 
@@ -171,7 +171,7 @@ def _show_rollout(trace: Trace, results: Sequence[RolloutResult], offset_s: floa
     running: list[float] = []
     for result in results:
         for replica, end in enumerate(result.replica_end_s[:SHOWN_REPLICAS]):
-            trace.span(f"replica {replica}", "generation_s", step, offset_s, offset_s + float(end))
+            trace.span(f"replica {replica}", "generation_s", step, (offset_s, offset_s + float(end)))
         at_s, counts = result.running_curve()
         times += [offset_s + t for t in at_s]
         running += counts

@@ -107,11 +107,12 @@ class Trace:
 
     def passed(self, actor: str, phase: str, step: int, begin_s: float, seconds: float) -> float:
         """Record that ``seconds`` passed for ``actor`` from ``begin_s`` on; when that ends."""
-        self.span(actor, phase, step, begin_s, begin_s + seconds)
+        self.span(actor, phase, step, (begin_s, begin_s + seconds))
         return begin_s + seconds
 
-    def span(self, actor: str, phase: str, step: int, start_s: float, end_s: float, detail: str = "") -> None:
+    def span(self, actor: str, phase: str, step: int, begin_and_end_s: tuple[float, float], detail: str = "") -> None:
         """Record what ``actor`` did; spans of no duration are dropped."""
+        start_s, end_s = begin_and_end_s
         if self.detailed and end_s > start_s:
             self.spans.append(Span(actor, phase, step, start_s, end_s, detail))
 

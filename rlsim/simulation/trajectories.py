@@ -157,6 +157,6 @@ class AgentTimeline:
             return
         for lane, presence in (("environment", self.environment), ("judge", self.judge)):
             for begin_s, end_s in presence.spans():
-                trace.span(lane, f"{lane}_s", step, offset_s + begin_s, offset_s + end_s)
+                trace.span(lane, f"{lane}_s", step, (offset_s + begin_s, offset_s + end_s))
             times_s = [offset_s + time_s for time_s in presence.times_s]
             trace.curve(f"trajectories with the {lane}", times_s, presence.counts)

@@ -26,6 +26,7 @@ from rlsim.files.yaml import lists_beside
 from rlsim.projection.project import project
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of
 from rlsim.results.projection import PHASES, Variant
+from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.units import FloatArray
@@ -228,8 +229,7 @@ def _simulated(
     drawn = tuple(_drawn(settings, events, step) for step in numbers)
     costs = tuple(_costs(events, step) for step in numbers[:trained])
     hand_over = _phase(events, "refit_s" if settings.placement == "split" else "prepare_s", None)
-    simulation = scenario.simulation.model_copy(update={"warmup_steps": 0, "steps": trained})
-    asked = scenario.model_copy(update={"simulation": simulation})
+    asked = changed(scenario, simulation=changed(scenario.simulation, warmup_steps=0, steps=trained))
 
     def batch(total_tokens: FloatArray, generated: int) -> StepCost:
         raise AssertionError("batches of the loop are known beforehand")
