@@ -26,8 +26,8 @@ from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, Space, TrainerLayout, on_split
-from rlsim.schema.asynchrony import Asynchrony
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.intake import groups_each, groups_per_step, most_in_flight
 from rlsim.units import FloatArray
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch
@@ -148,16 +148,17 @@ def rollout_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> flo
 
 
 def lagged_bound_s(
-    rates: EngineRates, works: Sequence[RolloutWork], replicas: int, rules: Asynchrony, trainer_s: float
+    rates: EngineRates, works: Sequence[RolloutWork], replicas: int, scenario: Scenario, trainer_s: float
 ) -> float:
     """Least mean seconds of the measured steps of a lagged loop, ``works`` drawn for each, beside a trainer of
     ``trainer_s`` a step.
 
-    The trainer, and the pool with no more batches in flight than ``rules`` let start. Aborted and dropped work, pauses,
+    The trainer, and the pool with no more batches in flight than the rules let start. Aborted and dropped work, pauses,
     drains and stragglers only add to it. The pool's share is that of the steady state, whatever it had done when the
     first step began, less POOL_MARGIN.
     """
-    batches = rules.pace if rules.max_in_flight is None else rules.max_in_flight
+    rules, groups = scenario.loop.asynchrony, groups_per_step(scenario) * groups_each(scenario)
+    batches = min(rules.pace, most_in_flight(scenario) / groups)
     spread_s = crowd_s = 0.0
     for work in works:
         spread_s += spread_bound_s(rates, work, replicas) / len(works)
@@ -241,8 +242,7 @@ def _bound_s(
         rewards_s = scenario.workload.environment_s
         generation = [rollout_bound_s(rates, work, replicas) + rewards_s for step in works for work in step]
         return sum(generation) / len(works) + trainer_s
-    rules = scenario.loop.asynchrony
-    return lagged_bound_s(rates, [work for (work,) in works], replicas, rules, trainer_s)
+    return lagged_bound_s(rates, [work for (work,) in works], replicas, scenario, trainer_s)
 
 
 def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int, tuple[TrainerLayout, float]]:

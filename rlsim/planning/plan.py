@@ -23,7 +23,6 @@ from rlsim.planning.search import (
     Contest,
     Finals,
     Simulated,
-    checked,
     final_means,
     final_task,
     finals,
@@ -135,12 +134,11 @@ def _search_sizes(contest: Contest, run: Runner) -> Finals:
 def _searched(contest: Contest, limits: SearchLimits, run: Runner) -> Finals:
     space = build_space(contest.scenario, limits)
     candidates = bounded_candidates(contest.scenario, space, run)
-    found = search(contest.scenario, candidates, run, simulate_once if contest.rest else see_once)
-    plans = [checked(contest, candidates[index], cell) for index, cell in found.items()]
+    plans = list(search(contest, candidates, run, simulate_once if contest.rest else see_once).values())
     last = finals(contest, [plan for plan in plans if isinstance(plan, Simulated)], run)
     rejected = (*space.rejected, *(plan for plan in plans if isinstance(plan, InfeasiblePart)), *last.rejected)
     considered, configurations = space.considered, space.configurations
-    return replace(last, rejected=rejected, considered=considered, configurations=configurations, simulated=len(found))
+    return replace(last, rejected=rejected, considered=considered, configurations=configurations, simulated=len(plans))
 
 
 def _nothing(contest: Contest, found: Finals) -> Infeasible | InputError:

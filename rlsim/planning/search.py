@@ -168,14 +168,15 @@ class Contest:
 
 
 def search(
-    scenario: Scenario, candidates: Sequence[Candidate], run: Runner, once: Callable[[Look], Cell]
-) -> dict[int, Cell]:
-    """Simulate candidates in the order of their bounds until every other one is excluded from NEAR of its group's best.
+    contest: Contest, candidates: Sequence[Candidate], run: Runner, once: Callable[[Look], Cell]
+) -> dict[int, Simulated | InfeasiblePart]:
+    """Simulate candidates in the order of their bounds until every other one is excluded from NEAR of the best of its
+    group that fits.
 
     once: :func:`simulate_once`, or :func:`see_once` where nobody asks for more. Results by number; which of them remain
     does not depend on how many are simulated at once.
     """
-    results, best, taken = dict[int, Cell](), dict[tuple[int, int], float](), list[int]()
+    results, best, taken = dict[int, Simulated | InfeasiblePart](), dict[tuple[int, int], float](), list[int]()
 
     def group_best_s(index: int) -> float:
         return best.get(candidates[index].layout.split.group, math.inf)
@@ -188,19 +189,24 @@ def search(
         for index, candidate in enumerate(candidates):
             if may_win(index):
                 taken.append(index)
-                yield scenario, candidate.layout.overrides(), (1 + NEAR) * group_best_s(index)
+                yield contest.scenario, candidate.layout.overrides(), (1 + NEAR) * group_best_s(index)
 
     with ProgressLine("plans", len(candidates)) as progress:
         for done, (position, cell) in enumerate(run(once, promising()), start=1):
-            results[taken[position]] = cell
-            if (found := cell.numbers or cell.seen) is not None:
-                group = candidates[taken[position]].layout.split.group
-                best[group] = min(best.get(group, math.inf), found.step_s.mean)
+            found = results[taken[position]] = checked(contest, candidates[taken[position]], cell)
+            if isinstance(found, Simulated):
+                group = found.layout.split.group
+                best[group] = min(best.get(group, math.inf), found.mean_s)
             if progress.visible:
                 excluded = sum(1 for i in range(len(candidates)) if i not in results and not may_win(i))
                 progress.remark = f"{excluded:,} layouts excluded by their bounds"
                 progress.reach(done, len(candidates) - excluded)
-    return {i: cell for i, cell in sorted(results.items()) if may_win(i)}
+
+    def counts(index: int, plan: Simulated | InfeasiblePart) -> bool:
+        """A plan that is the best stays, even were its bound none."""
+        return may_win(index) or (isinstance(plan, Simulated) and plan.mean_s <= group_best_s(index))
+
+    return {i: plan for i, plan in sorted(results.items()) if counts(i, plan)}
 
 
 def simulate_once(task: Look) -> Cell:

@@ -229,7 +229,8 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
     space = Space(list(_splits(scenario, limits)))
     for number, split in enumerate(space.splits):
         # No speculation, and the scenario's own drafter at every draft length.
-        lengths = DRAFT_LENGTHS if limits.draft_lengths is None else limits.draft_lengths
+        own = scenario.speculation.draft_length
+        lengths = sorted({*DRAFT_LENGTHS, own}) if limits.draft_lengths is None else limits.draft_lengths
         drafted = [0, *(k for k in lengths if k > 0 and scenario.speculation.active)]
         engines = [Engine(layout, k) for layout in _engine_layouts(scenario, split.generation) for k in drafted]
         trainers = _trainer_layouts(scenario, split.training)

@@ -33,9 +33,15 @@ def groups_per_step(scenario: Scenario) -> int:
     return scenario.workload.launched_prompts
 
 
-def _most_in_flight(scenario: Scenario, batch: int, each: int) -> int:
-    """Groups that may be in flight at once: as stated, else as the style says. each: groups of a prompt."""
-    rules, stated = scenario.loop.asynchrony, scenario.loop.max_in_flight_groups
+def groups_each(scenario: Scenario) -> int:
+    """Groups of a prompt: its samples where each is one by itself."""
+    return scenario.workload.generations_per_prompt if scenario.loop.asynchrony.unit == "sample" else 1
+
+
+def most_in_flight(scenario: Scenario) -> int:
+    """Groups that may be in flight at once: as stated, else as the style says."""
+    rules, stated, each = scenario.loop.asynchrony, scenario.loop.max_in_flight_groups, groups_each(scenario)
+    batch = groups_per_step(scenario) * each
     if stated is not None:
         return stated * each
     if rules.max_in_flight is not None:
@@ -59,9 +65,9 @@ class Intake:
     """
 
     def __init__(self, scenario: Scenario, workload: DrawnWorkload) -> None:
-        self.rules = rules = scenario.loop.asynchrony
+        self.rules = scenario.loop.asynchrony
         section = scenario.workload
-        each = section.generations_per_prompt if rules.unit == "sample" else 1
+        each = groups_each(scenario)
         self.size = section.generations_per_prompt // each
         self.batch = groups_per_step(scenario) * each
         self.usable = section.prompts_per_step * each
@@ -69,7 +75,7 @@ class Intake:
         self.started_version = np.full(self.steps * self.batch, -1, dtype=np.int64)
         self.version = self.removed = self.position = self.released = 0
         self.removed_groups: dict[Removed, list[IntArray]] = {kind: [] for kind in REMOVED}
-        self.pool = _most_in_flight(scenario, self.batch, each)
+        self.pool = most_in_flight(scenario)
         self.max_in_flight = min(self.pool, self.started_version.size)
         self.release()
 

@@ -25,8 +25,17 @@ from rlsim.planning.evaluate import Cell, Seen, see
 from rlsim.planning.execution import executor
 from rlsim.planning.objective import Objective
 from rlsim.planning.plan import default_limits
-from rlsim.planning.search import Contest, Simulated, simulate_once
-from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout, build_space
+from rlsim.planning.search import Contest, Simulated, checked, simulate_once
+from rlsim.planning.space import (
+    Engine,
+    EngineLayout,
+    GpuSplit,
+    InfeasiblePart,
+    Layout,
+    SearchLimits,
+    TrainerLayout,
+    build_space,
+)
 from rlsim.projection.uncertainty.response import CHAIN
 from rlsim.projection.variant import simulate_variant
 from rlsim.results.sweep import Mean
@@ -92,6 +101,8 @@ def test_bounds_leave_the_fastest_trainer_of_all(tiny: Scenario, model: str, lag
 
 
 RULES = [*((f"loop.style={style}",) for style in STYLES), ("loop.style=verl", "loop.update_every=4"),
+         ("loop.style=nemo_rl", "loop.update_every=4"), ("loop.style=slime", "loop.update_every=2"),
+         ("loop.style=nemo_rl", "loop.max_in_flight_groups=32"),
          ("loop.style=skyrl", "loop.max_age=1", "loop.stale=drop"), ("loop.overlap=false",)]  # fmt: skip
 
 
@@ -115,6 +126,29 @@ def test_a_plan_without_the_rest_is_the_same(
     assert bare.to_json() == shown.to_json() and shown.rest and not bare.rest
     given_up = sum(cell.seen.given_up for cell in looks if cell.seen)
     assert given_up > 5 and len(looks) - shown.simulated == given_up * counted
+
+
+def test_a_plan_that_does_not_fit_excludes_none_that_does(tiny: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulation sees more memory in use than what the bounds know: here in all plans that are fast."""
+    scenario, least_s = vary(tiny, "simulation.replications=1"), 0.0
+
+    def tell(contest: Contest, candidate: Candidate, cell: Cell) -> Simulated | InfeasiblePart:
+        found = checked(contest, candidate, cell)
+        if not isinstance(found, Simulated):
+            return found
+        small = InfeasiblePart(candidate.layout.overrides(), "too little memory", 2.0, 1.0, "bytes")
+        return small if found.mean_s < least_s else found
+
+    monkeypatch.setattr(search, "checked", tell)
+    fastest_s = plan(scenario, limits=SYNC).best.numbers.step_s.mean
+    least_s = 1.3 * fastest_s
+    assert plan(scenario, limits=SYNC).best.numbers.step_s.mean >= least_s
+
+
+def test_the_scenarios_own_draft_length_is_among_those_of_a_search(lagged: Scenario) -> None:
+    scenario = vary(lagged, "speculation={method: suffix, draft_length: 16, acceptance_length: 4}")
+    space = build_space(scenario, SearchLimits((8,), (1,)))
+    assert {one.draft_length for engines in space.engines.values() for one in engines} == {*range(8), 16}
 
 
 def seen(gpus: int, tensor: int, step_s: float, given_up: bool = False) -> Simulated:
@@ -182,6 +216,20 @@ def test_no_window_of_a_lagged_loop_beats_its_bound(style: str, window: tuple[st
         run = simulate_variant(scenario)
         seconds = [step.seconds for step in run.steps[0]]
         trainer_s = np.mean([sum(step.phases[name] for name in CHAIN) for step in run.steps[0]])
-        bound_s = lagged_bound_s(rates, works, 4, scenario.loop.asynchrony, float(trainer_s))
+        bound_s = lagged_bound_s(rates, works, 4, scenario, float(trainer_s))
         assert bound_s <= np.mean(seconds) * (1 + 1e-9), (lag, mean, sigma)
         assert bound_s >= 0.94 * trainer_s
+
+
+@pytest.mark.parametrize("keys", [
+    "loop.update_every=4", "loop.max_in_flight_groups=256", "loop.style=slime loop.update_every=2",
+])  # fmt: skip
+def test_a_bound_knows_how_many_batches_may_be_in_flight(keys: str) -> None:
+    """Of a pool that few batches leave idle, however many the style allows by itself."""
+    small = ("workload.prompts_per_step=64", "workload.generations_per_prompt=1", "trainer.global_batch_samples=null")
+    scenario = load_scenario("qwen8b_async_lag1", (*small, *keys.split(), "simulation.replications=1"))
+    rates = engine_rates(engine_times(PriceInputs(scenario).engine).table)
+    works = [rollout_works(scenario, step)[0] for step in scenario.measured_steps]
+    replicas = scenario.cluster.generation // scenario.engine.gpus_per_replica
+    step_s = np.mean([step.seconds for step in simulate_variant(scenario, tokens=False).steps[0]])
+    assert 0.2 * step_s < lagged_bound_s(rates, works, replicas, scenario, 0.0) <= step_s
