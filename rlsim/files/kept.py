@@ -116,10 +116,17 @@ class KeptModel(BaseModel):
                 while "config" not in inner:
                     inner = inner["schema"]
                 made = SchemaValidator(schema, inner["config"]), SchemaSerializer(schema, inner["config"])
-            except (AttributeError, ImportError, LookupError, TypeError, SchemaError, pickle.UnpicklingError):
-                return super().model_rebuild(
-                    **given
-                )  # a name that moved, or a pydantic that lays schemas out otherwise
+            except (
+                AttributeError,
+                EOFError,
+                ImportError,
+                LookupError,
+                TypeError,
+                ValueError,
+                SchemaError,
+                pickle.UnpicklingError,
+            ):  # fmt: skip - a name that moved, a pydantic that lays schemas out otherwise, a damaged file
+                return super().model_rebuild(**given)
             cls.__pydantic_core_schema__, (cls.__pydantic_validator__, cls.__pydantic_serializer__) = schema, made
             cls.__pydantic_complete__ = True
         return cls.__pydantic_complete__

@@ -312,6 +312,5 @@ def _mean_gpu(scenario: Scenario, of: Callable[[HardwareProfile], float]) -> flo
     if scenario.training_hardware is None:
         return of(scenario.hardware)
     cluster = scenario.cluster
-    return (
-        cluster.generation * of(scenario.hardware) + cluster.training * of(scenario.training_hardware)
-    ) / cluster.num_gpus
+    others = cluster.num_gpus - cluster.generation  # a reference pool is of the trainer's kind
+    return (cluster.generation * of(scenario.hardware) + others * of(scenario.training_hardware)) / cluster.num_gpus

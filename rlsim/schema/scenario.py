@@ -247,11 +247,10 @@ def _asynchrony(s: Scenario) -> None:
             "loop.restart_requests or loop.in_flight_updates false"
         )
     batch = math.ceil(s.workload.prompts_per_step * s.workload.generated_batch_factor - 1e-9)
-    if rules.unit == "batch" and s.loop.max_in_flight_groups is not None and s.loop.max_in_flight_groups < batch:
-        raise ValueError(
-            f"loop.max_in_flight_groups ({s.loop.max_in_flight_groups}) must be at least the {batch} groups of a "
-            "batch, which start together (loop.start_unit batch)"
-        )
+    together, stated = rules.unit == "batch", s.loop.max_in_flight_groups
+    if (together or rules.waiting) and stated is not None and stated < batch:
+        why = "start together (loop.start_unit batch)" if together else f"wait (loop.style {s.loop.style})"
+        raise ValueError(f"loop.max_in_flight_groups ({stated}) must hold the {batch} groups of a batch, which {why}")
     if s.cluster.colocated and rules.update_every > 1:
         raise ValueError("loop.update_every above 1 needs a split cluster: shared GPUs hand over at every step")
     if s.workload.agent is not None and (rules.at_update == "restart" or rules.stale == "cancel"):

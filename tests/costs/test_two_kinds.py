@@ -12,6 +12,8 @@ import pytest
 import rlsim
 from rlsim.costs.interface import Part, PhaseCost, StepCost
 from rlsim.costs.memory import trainer_memory
+from rlsim.costs.prices import PriceInputs
+from rlsim.costs.transfer.job import job_of
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, vary
 from rlsim.projection.idle import idle_of
@@ -126,3 +128,26 @@ def test_no_reference_pool_is_the_plain_loop_and_idle_time_adds_up() -> None:
     assert found.gpu_s == pytest.approx(2 * np.mean([one.seconds - one.cost.reference_s for one in run.every_step]))
     assert 0 < sum(one.share for one in idle_of(run)) < 1
     assert any(one.cause == "reference pool" for one in idle_of(run))
+
+
+def test_a_reference_pool_is_paid_for_as_what_trains_is() -> None:
+    cluster = {"num_gpus": 72, "generation_gpus": 48, "training_gpus": 16, "reference_gpus": 8}
+    one = vary(load_scenario("qwen8b_async_lag1"), {"cluster": cluster, "trainer.reference_logprobs": True})
+    twice = vary(one, {"training_hardware": one.hardware.name})
+    assert cost_usd(twice, 3600.0) == pytest.approx(cost_usd(one, 3600.0)) == pytest.approx(72 * 7.0)
+    assert energy_j(twice, 1.0) == pytest.approx(energy_j(one, 1.0))
+
+
+@pytest.mark.parametrize("method", ["nccl_broadcast", "nccl_reshard", "rdma"])
+def test_two_kinds_are_in_no_domain_together(method: str) -> None:
+    def transfer(*keys: str) -> tuple[bool, float]:
+        scenario = load_scenario(
+            "qwen8b_async_lag1", ["engine.tensor_parallel=1", f"loop.refit_method={method}", *keys]
+        )
+        scenario = vary(scenario, {"cluster": {"num_gpus": 8, "generation_gpus": 4, "training_gpus": 4}})
+        return job_of(scenario).in_one_domain, PriceInputs(scenario).transfers.transfer().seconds
+
+    together, one_s = transfer("hardware=h100_sxm")
+    assert (together, one_s) == transfer("hardware=h100_sxm", "training_hardware=h100_sxm")
+    apart, other_s = transfer("hardware=h20_sxm", "training_hardware=h100_sxm")
+    assert together and not apart and other_s > one_s

@@ -118,6 +118,7 @@ def job_of(scenario: Scenario) -> TransferJob:
         stacked_tensors(card), sender, Receiver(cluster.generation, scenario.engine.gpus_per_replica),
         links_of(slower_link(scenario)), expert_share(card), loop.refit_changed_share, loop.refit_full_experts,
         loop.refit_precision == "bf16" and scenario.engine.weight_precision != "bf16", loop.refit_disk_bytes_per_s,
+        scenario.training_device.name == scenario.hardware.name,
     )  # fmt: skip
 
 

@@ -73,6 +73,7 @@ class TransferJob:
     full_bytes: one copy of the weights in BF16; wire_bytes: as they travel. expert_share: of the bytes, those of routed
     experts. stacked_tensors: weight tensors with all experts of a layer as one. changed_share: of the values, those
     that a delta holds. full_experts: every GPU receives all experts. quantised: the engine quantises on arrival.
+    one_kind: both sides are of one kind of GPU; two kinds are in no domain of NVLink together.
     """
 
     method: Method
@@ -88,10 +89,13 @@ class TransferJob:
     full_experts: bool = False
     quantised: bool = False
     disk_bytes_per_s: float = 5e9
+    one_kind: bool = True
 
     @property
     def in_one_domain(self) -> bool:
         """Whether NVLink joins all GPUs that take part."""
+        if not self.one_kind:
+            return False
         senders = 0 if self.sender.in_host_memory or self.method == "cuda_ipc" else self.sender.gpus
         return senders + self.receiver.gpus <= self.links.domain_gpus
 
