@@ -290,6 +290,35 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
     return parts
 
 
+def resident_bytes(scenario: Scenario) -> float:
+    """What a colocated trainer leaves on each GPU for the rollout: nothing where it offloads, else weights, optimizer
+    and Megatron's buffers of gradients, of a value model too; FSDP's gradients go with the step (PyTorch: zero_grad
+    sets them to none)."""
+    trainer = scenario.trainer
+    if not scenario.cluster.colocated or trainer.offload:
+        return 0.0
+    layout = train_layout(trainer, scenario.model, scenario.cluster.training)
+    optimizer = (
+        0.0 if trainer.optimizer_on_host else layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
+    )
+    held, each = layout.parameters, BYTES_PER_ELEMENT["bf16"] + layout.trained_share * BYTES_PER_ELEMENT["fp32"]
+    if trainer.backend == "fsdp":  # trained parameters are the optimizer's FP32 ones
+        held, each = layout.sharded_parameters, (1 - layout.trained_share) * BYTES_PER_ELEMENT["bf16"]
+    return (held * each + optimizer) * (2 if trainer.critic else 1)
+
+
+def check_beside(scenario: Scenario) -> None:
+    """Raise Infeasible where an engine's share of a GPU and what a trainer leaves there are more than it has."""
+    available, share = scenario.hardware.memory_bytes.value, scenario.engine.gpu_memory_utilization
+    resident = resident_bytes(scenario)
+    if resident and share * available + resident > available:
+        raise Infeasible(
+            f"engine.gpu_memory_utilization={share:g} of a {scenario.hardware.name} GPU does not fit beside a trainer "
+            f"that stays there (trainer.offload false); lower it, or let the trainer offload",
+            share * available + resident, available, "bytes",
+        )  # fmt: skip
+
+
 def _gpu(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
     """One of ``gpus`` GPUs in the trainer's layout. update: with all that a backward pass needs; else a forward pass
     holds weights, one layer's activations and logits without their gradient."""

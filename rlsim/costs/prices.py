@@ -12,7 +12,7 @@ from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, engine_times, running_at_most
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.measured import hand_over, stack_of
-from rlsim.costs.memory import EngineMemory, engine_memory, kv_bytes_per_gpu_token, trainer_memory
+from rlsim.costs.memory import EngineMemory, check_beside, engine_memory, kv_bytes_per_gpu_token, trainer_memory
 from rlsim.costs.operators.device import Device, device_of, tables_error
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.overheads import Overheads, overheads_of
@@ -142,6 +142,7 @@ class PriceInputs:
     def before_work(self) -> ScenarioPrices:
         """All that no drawn work changes, without any steps. Raises Infeasible where the scenario cannot run."""
         scenario, transfers = self.scenario, self.transfers
+        check_beside(scenario)
         engine = (engine_times if self.bare else engine_prices)(self.engine)
         lagged = scenario.loop.mode == "async"
         handed = None if (stack := stack_of(scenario)) is None else hand_over(stack)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_token, trainer_memory
+from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_token, resident_bytes, trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import scenario_of_text, vary
@@ -219,9 +219,7 @@ def memory_share(scenario: Scenario, headroom: float = HEADROOM) -> MemoryShare:
     The trainer's process keeps its runtime; without trainer.offload its weights, gradients and optimizer too.
     """
     available, held = scenario.hardware.memory_bytes.value, trainer_memory(scenario)
-    stays = RUNTIME_BYTES
-    if not scenario.trainer.offload:
-        stays += held.weights + (held.gradients or 0.0) + (held.optimizer or 0.0)
+    stays = RUNTIME_BYTES + resident_bytes(scenario)
     handover = stays if not scenario.trainer.offload else stays + held.weights
     engine = engine_memory(vary(scenario, {"engine.gpu_memory_utilization": 1.0}))
     sequence = scenario.workload.max_sequence_tokens * kv_bytes_per_gpu_token(scenario)

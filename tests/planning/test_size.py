@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from rlsim.cli.main import main
-from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, trainer_memory
+from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, resident_bytes, trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.planning.new import Answers
@@ -104,6 +104,26 @@ def test_the_engine_may_take_what_the_trainer_leaves() -> None:
         engine_memory(vary(scenario, {"engine.gpu_memory_utilization": share.least - 0.02}))
     kept = memory_share(vary(scenario, {"trainer.offload": False, "trainer.optimizer_bytes_per_parameter": 2}))
     assert kept.safe == kept.after_offload < share.safe
+
+
+def test_an_engine_beside_a_trainer_that_stays_fits_or_is_refused() -> None:
+    """33.7 GiB of weights, gradients and optimizer of a stage of two, on GPUs of 80 GB."""
+    stays = load_scenario("quickstart", ["trainer.offload=false", "simulation.replications=1", "k=0"])
+    parts = trainer_memory(stays)
+    assert resident_bytes(stays) == parts.weights + (parts.gradients or 0.0) + (parts.optimizer or 0.0)
+    room = 1 - resident_bytes(stays) / stays.hardware.memory_bytes.value
+    for share, fits in ((room - 0.001, True), (room + 0.001, False)):
+        scenario = vary(stays, {"engine.gpu_memory_utilization": share})
+        if fits:
+            project(scenario)
+            continue
+        with pytest.raises(Infeasible, match="beside a trainer that stays there"):
+            project(scenario)
+        project(vary(scenario, {"trainer.offload": True}))
+    sharded = vary(stays, {"trainer.backend": "fsdp", "trainer.pipeline_parallel": 1})
+    assert resident_bytes(sharded) == trainer_memory(sharded).optimizer
+    assert resident_bytes(vary(sharded, {"trainer.critic": True})) == 2 * resident_bytes(sharded)
+    assert resident_bytes(vary(stays, {"trainer.offload": True})) == 0.0
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
