@@ -149,7 +149,7 @@ def _little_kv_cache(scenario: Scenario, divisor: float) -> Cause:
 def _longer_responses(scenario: Scenario, factor: float) -> Cause | None:
     """Mean length times ``factor``, within what the cap leaves; None where the lengths have no mean to change."""
     length, key = scenario.workload.response_tokens, "workload.response_tokens"
-    room = 0.95 * (scenario.workload.max_sequence_tokens - 1)
+    room = 0.95 * min(scenario.workload.max_sequence_tokens - 1, scenario.workload.longest_response_tokens)
     if isinstance(length, ConstantLength):
         return Cause("responses", "", {f"{key}.tokens": max(1, round(min(room, factor * length.tokens)))})
     if length.mean_tokens is None or factor * length.mean_tokens > room:

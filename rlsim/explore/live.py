@@ -187,7 +187,7 @@ def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
             out.append(Slider("lag", "policy lag", lags, scenario.loop.lag - 1))
     lengths = scenario.workload.response_tokens
     if isinstance(lengths, LognormalLength):
-        most = 0.9 * scenario.workload.max_sequence_tokens
+        most = 0.9 * scenario.workload.longest_response_tokens
         mean = lengths.mean_tokens
         out.append(_around(MEAN_TOKENS, "mean response, tokens", mean, mean / 4, max(mean, min(4 * mean, most))))
     return tuple(out)

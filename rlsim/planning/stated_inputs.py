@@ -85,7 +85,7 @@ def _assumed(scenario: Scenario) -> list[UncertainInput]:
     mean = getattr(length, "mean_tokens", None)
     if mean is not None:
         low = mean / MEAN_LENGTH_FACTOR
-        high = min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.max_sequence_tokens)
+        high = min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.longest_response_tokens)
         reason = "mean length drifts over a run"
         out += [UncertainInput("workload.response_tokens.mean_tokens", low, high, True, reason, mean)]
     sigma = getattr(length, "log_sigma", 0.0)

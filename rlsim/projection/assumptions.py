@@ -23,6 +23,7 @@ from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantTime, LognormalTime, QuantileTime, Time, TraceLength, Workload
 from rlsim.units import MICROSECOND
+from rlsim.workload.batches import at_cap
 from rlsim.workload.lengths import ignored_ids
 
 TOLD_LAUNCH_SHARE = 0.05
@@ -174,10 +175,14 @@ def _drafting(scenario: Scenario, choice: PolicyChoice | None) -> list[str]:
 
 def _length_warnings(run: SimulatedVariant) -> list[str]:
     workload, out = run.scenario.workload, []
-    totals = np.concatenate([one.batch.total_tokens for one in run.first_step.rollouts])
-    cut = float(np.mean(totals >= workload.max_sequence_tokens))
+    cut = float(np.mean(np.concatenate([at_cap(workload, one.batch) for one in run.first_step.rollouts])))
     if isinstance(workload.response_tokens, TraceLength) and cut > 0:
-        out.append(said("cut", share=percent(cut), cap=workload.max_sequence_tokens))
+        most = (
+            ""
+            if workload.max_response_tokens is None
+            else f" or max_response_tokens = {workload.max_response_tokens:,}"
+        )
+        out.append(said("cut", share=percent(cut), cap=workload.max_sequence_tokens, most=most))
     for length in (workload.prompt_tokens, workload.response_tokens):
         if isinstance(length, TraceLength) and (ids := ignored_ids(length.path)):
             path = shown_path(Path(length.path))

@@ -43,7 +43,7 @@ from rlsim.simulation.rollout import rollout
 from rlsim.simulation.trace import StepRecord
 from rlsim.units import BYTES_PER_ELEMENT
 from rlsim.workload.acceptance_steps import acceptance_at
-from rlsim.workload.batches import draw_batch, draw_iterations
+from rlsim.workload.batches import at_cap, draw_batch, draw_iterations
 from rlsim.workload.draw import DrawnStep, DrawnWorkload, Stretch, steps_per_lag_cycle
 from rlsim.workload.lengths import Place
 
@@ -243,9 +243,9 @@ def _blocks(
 
 def _lengths(scenario: Scenario, step: DrawnStep) -> tuple[float, float]:
     """Mean response and share of sequences at the cap of the generated samples."""
-    totals = np.concatenate([one.batch.total_tokens for one in step.rollouts])
+    cut = np.concatenate([at_cap(scenario.workload, one.batch) for one in step.rollouts])
     responses = np.concatenate([one.batch.response_tokens for one in step.rollouts])
-    return float(responses.mean()), float(np.mean(totals >= scenario.workload.max_sequence_tokens))
+    return float(responses.mean()), float(np.mean(cut))
 
 
 def _values(step: StepRecord, lengths: tuple[float, float], factor: float) -> dict[str, float]:

@@ -275,6 +275,8 @@ class Workload(Strict):
     """Generated length per sample, without the prompt; with agent: of each turn."""
     max_sequence_tokens: int = Field(ge=2, le=10_000_000)
     """Cap on prompt plus response; longer responses are truncated here."""
+    max_response_tokens: int | None = Field(None, ge=1, le=10_000_000)
+    """Cap on the response alone, with agent on that of each turn; default: what max_sequence_tokens leaves."""
     group_correlation: float = Field(0.3, ge=0, le=1)
     """Share of the variance of log length common to the samples of a prompt. Unpublished; assumed."""
     generated_batch_factor: float = Field(1.0, ge=1, le=100)
@@ -294,6 +296,11 @@ class Workload(Strict):
     tail_batching: TailBatching | None = None
     """Short rounds that race for a step's batch and long rounds of the prompts that they put off (RollPacker;
     synchronous loops); default: every step awaits all of its samples."""
+
+    @property
+    def longest_response_tokens(self) -> int:
+        """No response, or turn, is longer."""
+        return min(self.max_sequence_tokens, self.max_response_tokens or self.max_sequence_tokens)
 
     @property
     def samples_per_step(self) -> int:

@@ -20,6 +20,7 @@ from rlsim.workload.lengths import (
     LengthDistribution,
     Place,
     cached_with_files,
+    response_caps,
     solve_distribution,
     solve_time,
     solve_turns,
@@ -151,7 +152,7 @@ def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, 
     for turn in range(int(wanted[open_].max())):
         own = first if turn == 0 and first is not None else next(length)
         scores = math.sqrt(rho) * draw.shared + math.sqrt(1 - rho) * own
-        response = whole_tokens(draw.turn_lengths.at(scores), np.maximum(cap - context, 1))
+        response = whole_tokens(draw.turn_lengths.at(scores), response_caps(draw.workload, context))
         answer = np.maximum(np.rint(observations.at(next(seen))), 1).astype(np.int64)
         seconds = times.at(pace + rest_s * next(slow))
         if agent.turn_timeout_s is not None:

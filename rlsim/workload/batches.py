@@ -26,7 +26,14 @@ from rlsim.workload.acceptance import (
     moves_of,
 )
 from rlsim.workload.agents import Turns, draw_turns
-from rlsim.workload.lengths import LengthDistribution, Place, cached_with_files, solve_distribution, whole_tokens
+from rlsim.workload.lengths import (
+    LengthDistribution,
+    Place,
+    cached_with_files,
+    response_caps,
+    solve_distribution,
+    whole_tokens,
+)
 
 _PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY, _RACING_SAMPLES = range(8)
 _CAP_POINTS = 32
@@ -124,7 +131,8 @@ def draw_batch(workload: Workload, place: Place, response_scale: float = 1.0) ->
 
     Log lengths (normal scores for other distributions) are sqrt(rho) u_prompt + sqrt(1 - rho) e_sample with
     rho = group_correlation. Prompts stay below max_sequence_tokens; responses are cut where prompt and response reach
-    it. Raises InputError where a mean length reaches its cap or a length file cannot be used.
+    it, or max_response_tokens alone. Raises InputError where a mean length reaches its cap or a length file cannot be
+    used.
     """
     return _draw(workload, place, response_scale)[0]
 
@@ -144,7 +152,15 @@ def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batc
         drawn = np.repeat(shared, size), own
         turns, trained = draw_turns(workload, place, (prompt, group), drawn, responses)
         return Batch(prompt, trained, group), turns
-    return Batch(prompt, whole_tokens(responses.at(scores), workload.max_sequence_tokens - prompt), group), None
+    return Batch(prompt, whole_tokens(responses.at(scores), response_caps(workload, prompt)), group), None
+
+
+def at_cap(workload: Workload, batch: Batch) -> BoolArray:
+    """Which samples end where a cap cuts them; of trajectories those that end where their context does."""
+    full = batch.total_tokens >= workload.max_sequence_tokens
+    if workload.max_response_tokens is None or workload.agent is not None:
+        return np.asarray(full)
+    return np.asarray(full | (batch.response_tokens >= workload.max_response_tokens))
 
 
 def _own_scores(workload: Workload, place: Place) -> FloatArray:
@@ -198,10 +214,10 @@ def _distributions(workload: Workload) -> tuple[LengthDistribution, LengthDistri
     cap = workload.max_sequence_tokens
     prompts = solve_distribution(workload.prompt_tokens, np.array([cap - 1.0]), "prompt")
     if isinstance(workload.prompt_tokens, ConstantLength):
-        caps = np.array([float(cap - workload.prompt_tokens.tokens)])
+        prompt = np.array([workload.prompt_tokens.tokens])
     else:
-        quantiles = _normal_quantiles(_CAP_POINTS)
-        caps = cap - whole_tokens(prompts.at(quantiles), cap - 1).astype(np.float64)
+        prompt = whole_tokens(prompts.at(_normal_quantiles(_CAP_POINTS)), cap - 1)
+    caps = response_caps(workload, prompt).astype(np.float64)
     return prompts, solve_distribution(workload.response_tokens, caps, "response")
 
 
@@ -223,7 +239,8 @@ def expected_response_tokens(workload: Workload) -> float:
 def likely_lengths(workload: Workload) -> FloatArray:
     """Lengths of equally likely responses, cut where a prompt of mean length leaves no more room."""
     _, responses = _distributions(workload)
-    cap = max(1, round(workload.max_sequence_tokens - expected_prompt_tokens(workload)))
+    room = max(1, round(workload.max_sequence_tokens - expected_prompt_tokens(workload)))
+    cap = min(room, workload.longest_response_tokens)
     return whole_tokens(responses.at(_normal_quantiles(_LENGTH_POINTS)), cap).astype(np.float64)
 
 

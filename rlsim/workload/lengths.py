@@ -225,6 +225,11 @@ def whole_tokens(lengths: FloatArray, cap: IntArray | int) -> IntArray:
     return np.clip(np.rint(lengths), 1, cap).astype(np.int64)
 
 
+def response_caps(workload: section.Workload, before: IntArray) -> IntArray:
+    """Most tokens of the responses, or turns, that follow so many tokens; at least 1."""
+    return np.clip(workload.max_sequence_tokens - before, 1, workload.max_response_tokens)
+
+
 def solve_distribution(length: section.Length, caps: FloatArray, subject: Subject) -> LengthDistribution:
     """Distribution whose mean after truncation is ``length.mean_tokens``, where that is given.
 
@@ -296,7 +301,8 @@ def _lognormal(mean: float, sigma: float, caps: FloatArray) -> LengthDistributio
 
 
 def _check_cap(mean: float, caps: FloatArray, subject: Subject) -> None:
-    _check_mean(mean, float(caps.mean()), subject, "the cap that workload.max_sequence_tokens leaves it")
+    beside = " or max_response_tokens" if subject == "response" else ""
+    _check_mean(mean, float(caps.mean()), subject, f"the cap that workload.max_sequence_tokens{beside} leaves it")
 
 
 def _check_mean(mean: float, reach: float, subject: Subject, why: str) -> None:

@@ -48,6 +48,14 @@ ray job submit --runtime-env-json="{\\"a\\": 1}" -- python3 train_async.py --act
   --actor-num-gpus-per-node 4 --rollout-num-gpus 4 --rollout-num-gpus-per-engine 2 ${MODEL_ARGS[@]} ${ARGS[@]} \\
   --sglang-mem-fraction-static 0.7 --tensor-model-parallel-size 2 --sglang-disable-overlap-schedule
 """
+NEMO_RL = """
+defaults: grpo_math_1B.yaml
+policy:
+  model_name: Qwen/Qwen3-8B
+  max_total_sequence_length: 8192
+  generation: {max_new_tokens: 1024}
+cluster: {gpus_per_node: 8}
+"""
 OPENRLHF = """python3 -m openrlhf.cli.train_ppo_ray --actor.num_nodes 1 --actor.num_gpus_per_node 8 \\
  --vllm.num_engines 4 --vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.5 \\
  --actor.model_name_or_path Qwen/Qwen3-8B --rollout.batch_size 128 --rollout.n_samples_per_prompt 8 \\
@@ -166,6 +174,38 @@ def test_every_framework_means_what_its_words_say_and_export_changes_only_those(
     changed = export_scenario(vary(scenario, {"engine.gpu_memory_utilization": 0.55}), framework, base)
     assert len(changed.overrides) == 1 and "0.55" in changed.overrides[0]
     assert changed.overrides[0].startswith("--") == (framework in ("slime", "openrlhf", "prime-rl"))
+
+
+def test_a_script_that_left_its_repository_means_the_same(folder: Path) -> None:
+    words = "model_engine=megatron actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
+    words += " actor_rollout_ref.actor.megatron.param_offload=True"
+    (folder / "run.sh").write_text(VERL.replace('"$@"', f'{words} "$@"'))
+    found = import_config("verl", Path("run.sh"))
+    trainer = found.scenario.trainer
+    assert (trainer.backend, trainer.tensor_parallel, trainer.offload) == ("megatron", 4, True)
+    back = export_scenario(
+        vary(found.scenario, {"trainer.backend": "fsdp", "trainer.tensor_parallel": 1, "trainer.offload": False}),
+        "verl",
+        read_config("verl", Path("run.sh")),
+    )
+    assert not back.left
+    again = import_config("verl", Path("run.sh"), back.overrides).scenario.trainer
+    assert (again.backend, again.offload) == ("fsdp", False)
+    (folder / "run.sh").write_text(SLIME)
+    assert not any("m.sh" in note for note in read_config("slime", Path("run.sh")).notes)
+    (folder / "models" / "m.sh").unlink()
+    assert "m.sh, which the script reads, is not there: what it sets is left out" in " ".join(
+        read_config("slime", Path("run.sh")).notes
+    )
+
+
+@pytest.mark.parametrize("framework", ["verl", "slime", "openrlhf", "nemo-rl"])
+def test_the_cap_of_a_response_is_taken_over(framework: str, folder: Path) -> None:
+    name, text, _ = {**RECIPES, "nemo-rl": ("n.yaml", NEMO_RL, {})}[framework]
+    (folder / name).write_text(text)
+    workload = import_config(framework, Path(name), asked=Asked(mean_response_tokens=500)).scenario.workload
+    assert workload.max_response_tokens == {"verl": 3072, "slime": 4096, "openrlhf": 3072, "nemo-rl": 1024}[framework]
+    assert workload.max_response_tokens < workload.max_sequence_tokens - workload.prompt_tokens.tokens
 
 
 def test_variables_command_lines_and_what_a_script_leaves_open(folder: Path) -> None:

@@ -15,7 +15,14 @@ from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.projection.project import project
 from rlsim.schema.workload import Workload
 from rlsim.workload.acceptance import Acceptance, SampleMoves, iterations_needed
-from rlsim.workload.batches import draw_batch, draw_iterations, expected_prompt_tokens, expected_response_tokens
+from rlsim.workload.batches import (
+    at_cap,
+    draw_batch,
+    draw_iterations,
+    draw_rollouts,
+    expected_prompt_tokens,
+    expected_response_tokens,
+)
 from rlsim.workload.draw import draw
 from rlsim.workload.lengths import Place, ignored_ids, limited_lognormal_mean, read_lengths
 
@@ -61,6 +68,34 @@ def test_groups_are_contiguous_share_prompts_and_leave_room() -> None:
     assert min(b.response_tokens.min() for b in batches) >= 1
     drawn = np.array([b.response_tokens.mean() for b in batches])
     assert abs(drawn.mean() - 2500) <= 4 * drawn.std() / math.sqrt(drawn.size) + 10
+
+
+@pytest.mark.parametrize("prompt", [{"kind": "constant", "tokens": 2000},
+                                    {"kind": "lognormal", "mean_tokens": 2000.0, "log_sigma": 1.0}])  # fmt: skip
+def test_a_response_has_a_cap_of_its_own(prompt: dict[str, Any]) -> None:
+    shape = {"kind": "lognormal", "mean_tokens": 700.0, "log_sigma": 0.7}
+    work = workload(shape, prompt_tokens=prompt, max_response_tokens=1024)
+    batch, drawn = draw_batch(work, Place(0, 0, 0)), means(work)
+    assert batch.response_tokens.max() == 1024
+    assert np.array_equal(at_cap(work, batch), (batch.response_tokens == 1024) | (batch.total_tokens == 8192))
+    assert 0.05 < at_cap(work, batch).mean() < 0.6
+    assert abs(drawn.mean() - 700) <= 3.5 * drawn.std() / math.sqrt(drawn.size) + 10
+    assert expected_response_tokens(work) == pytest.approx(700, rel=0.05)
+    none, wide = (draw_batch(workload(shape, **more), Place(0, 0, 0)) for more in ({}, {"max_response_tokens": 8192}))
+    assert np.array_equal(none.response_tokens, wide.response_tokens)
+    with pytest.raises(InputError, match=r"below 1024, the cap that workload.max_sequence_tokens or max_response_tok"):
+        draw_batch(workload({**shape, "mean_tokens": 1024.0}, max_response_tokens=1024), Place(0, 0, 0))
+
+
+def test_the_cap_of_a_response_is_that_of_each_turn() -> None:
+    agent = {"turns": {"kind": "constant", "turns": 4}, "max_turns": 4}
+    shape = {"kind": "lognormal", "mean_tokens": 300.0, "log_sigma": 1.0}
+    work = workload(shape, agent=agent, max_response_tokens=500)
+    (rollout,) = draw_rollouts(work, Place(0, 0, 0))
+    assert rollout.turns is not None
+    assert rollout.turns.response_tokens.max() == 500
+    assert rollout.batch.response_tokens.max() > 1000
+    assert not at_cap(work, rollout.batch).any()
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.3, 1.0])

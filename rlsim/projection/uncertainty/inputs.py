@@ -81,7 +81,7 @@ def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
         number, value = _length(scenario, key)
         if value:
             less = max(1.0, value * math.exp(-spread))
-            most = max(0.0, math.log(0.9 * scenario.workload.max_sequence_tokens / value)) / spread
+            most = max(0.0, math.log(0.9 * scenario.workload.longest_response_tokens / value)) / spread
     elif scenario.speculation.active and (value := scenario.speculation.first_acceptance or 0.0):
         odds = value / max(1.0 - value, 1e-9) * math.exp(-spread)
         less = odds / (1.0 + odds)

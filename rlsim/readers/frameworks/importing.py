@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlsim.costs.memory import engine_memory, trainer_memory
+from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError, readable, shortened
 from rlsim.files.reading import shown_path
 from rlsim.files.records import dataclass
@@ -122,6 +122,7 @@ def _too_small(scenario: Scenario) -> bool:
     try:
         engine_memory(scenario)
         trainer_memory(scenario)
+        check_beside(scenario)
     except Infeasible as error:
         return error.unit == "bytes"
     return False

@@ -75,7 +75,7 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
     first = runs[0]
     extra = tuple(word for word in rest if word not in first.words)
     several = f"{len(runs)} runs are started; this is the first" if len({run.words for run in runs}) > 1 else ""
-    note = "; ".join(part for part in (first.note, several) if part)
+    note = "; ".join(part for part in (first.note, several, *_absent(commands, folder)) if part)
     return Launch(first.entry, first.config, first.name, (*first.words, *extra), first.before, note)
 
 
@@ -85,6 +85,14 @@ def repository_of(path: Path) -> Path:
     marked = [above for above in (folder, *folder.parents) if (above / "pyproject.toml").exists()]
     git = [above for above in (folder, *folder.parents) if (above / ".git").exists()]
     return (git[:1] or marked[-1:] or [folder])[0]
+
+
+def _absent(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[str]:
+    """What is said of the repository's own scripts that a script reads and that are not there; activations of
+    environments set nothing of a run."""
+    for name in dict.fromkeys(words[1] for words in commands if words[0] == "source"):
+        if name.endswith(".sh") and (folder / name).absolute().is_relative_to(folder.absolute()):
+            yield f"{shortened(Path(name).name)}, which the script reads, is not there: what it sets is left out"
 
 
 def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> Iterator[Launch]:

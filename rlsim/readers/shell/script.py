@@ -58,7 +58,7 @@ class _Exit(Exception):  # noqa: N818 - no error
 def commands_of(
     path: Path, words: Sequence[str] = (), given: Mapping[str, str] | None = None, root: Path | None = None
 ) -> list[list[str]]:
-    """The words of every program that a script starts, in order.
+    """The words of every program that a script starts, in order, and ``source NAME`` of what it reads and is not there.
 
     words: parameters of the script. given: variables set before it. root: folder that scripts it reads must lie in.
     Raises InputError naming the file for what is no script or leads too far.
@@ -276,6 +276,8 @@ class _Run:
         return [Path(self.cwd) / name, beside / name, self.root / name] if len(name) < MOST_PATH else []
 
     def _run_source(self, words: list[str], node: Command) -> bool:
+        if words and not any(place.is_file() for place in self._places(words[0])) and not self.asking:
+            self.commands.append(["source", words[0]])
         return self._follow(words[0], words[1:] or None) if words else True
 
     def _run_cat(self, words: list[str], node: Command) -> bool:

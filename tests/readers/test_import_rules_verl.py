@@ -1,0 +1,118 @@
+"""Rules of verl's and SkyRL's tables that hang on a mode: the engine in use, the number of turns, bypass_mode."""
+
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpus_files import FOLDER
+
+from rlsim.loading.scenario import vary
+from rlsim.readers.frameworks.asked import Asked
+from rlsim.readers.frameworks.exporting import export_scenario
+from rlsim.readers.frameworks.importing import Imported, import_config, read_config
+
+ASKED = Asked(hardware="h200_sxm", mean_prompt_tokens=100, mean_response_tokens=200.0, acceptance_length=1.5)
+BYPASS, NAME = "++algorithm.rollout_correction.bypass_mode", "actor_rollout_ref.rollout.name"
+ROLLOUT, ACTOR = "++actor_rollout_ref.rollout", "++actor_rollout_ref.actor"
+KWARGS, CORE = f"{ROLLOUT}.engine_kwargs", f"{ACTOR}.megatron.override_transformer_config"
+SGLANG = (f"{NAME}=sglang",)
+MULTI = ("generator.max_turns=6", "generator.max_input_length=29000", "trainer.max_prompt_length=6000",
+         "generator.sampling_params.max_generate_length=3000")  # fmt: skip
+SIZES = (f"{ACTOR}.use_dynamic_bsz=false", f"{ROLLOUT}.log_prob_use_dynamic_bsz=false",
+         f"{ACTOR}.ulysses_sequence_parallel_size=1", f"{ACTOR}.ppo_micro_batch_size=256",
+         f"{ROLLOUT}.log_prob_micro_batch_size=512")  # fmt: skip
+RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
+    ("verl_fsdp", (f"{ACTOR}.use_rollout_log_probs=true", f"{ROLLOUT}.calculate_log_probs=true"),
+     {"trainer.policy_logprobs": True}, {"trainer.policy_logprobs": False}),
+    ("verl_fsdp", (f"{BYPASS}=true",), {"trainer.policy_logprobs": False}, {"trainer.policy_logprobs": True}),
+    ("separate", (f"{BYPASS}=true",), {"trainer.policy_logprobs": False}, {}),
+    ("one_step_off", (f"{BYPASS}=true",), {"trainer.policy_logprobs": False}, {}),
+    ("verl_fully_async", (f"{BYPASS}=false",), {"trainer.policy_logprobs": True}, {"trainer.policy_logprobs": False}),
+    ("verl_fsdp", (*SGLANG, f"{KWARGS}.sglang.kv_cache_dtype=fp8_e5m2", f"{KWARGS}.vllm.kv_cache_dtype=auto",
+                   f"{ROLLOUT}.max_num_batched_tokens=32768"),
+     {"engine.kv_precision": "fp8", "engine.chunked_prefill": False, "engine.max_batched_tokens": 8192},
+     {"engine.kv_precision": "bf16", "engine.max_batched_tokens": 4096, "engine.chunked_prefill": True}),
+    ("verl_fsdp", (*SGLANG, f"{KWARGS}.vllm.kv_cache_dtype=fp8"), {"engine.kv_precision": "bf16"},
+     {"engine.kv_precision": "fp8"}),
+    ("verl_fsdp", (f"{NAME}=trtllm", f"{KWARGS}.trtllm.kv_cache_config.dtype=fp8", f"{ROLLOUT}.enforce_eager=true"),
+     {"engine.kv_precision": "fp8", "engine.cuda_graphs": True, "engine.max_captured_tokens": 256}, {}),
+    ("verl_fsdp", (*SGLANG, f"{KWARGS}.sglang.max_running_requests=64", f"{KWARGS}.sglang.disable_cuda_graph=true",
+                   f"{KWARGS}.sglang.disable_radix_cache=true", f"{KWARGS}.sglang.mem_fraction_static=0.7",
+                   f"{KWARGS}.sglang.chunked_prefill_size=-1", f"{KWARGS}.sglang.disable_overlap_schedule=true"),
+     {"engine.max_running_sequences": 64, "engine.cuda_graphs": False, "engine.prefix_caching": False,
+      "engine.gpu_memory_utilization": 0.7, "engine.max_batched_tokens": 16384, "engine.overlap_scheduling": False},
+     {"engine.max_running_sequences": 32, "engine.cuda_graphs": True, "engine.gpu_memory_utilization": 0.6}),
+    ("verl_fsdp", (*SGLANG, f"{KWARGS}.sglang.cuda_graph_max_bs=128"), {"engine.max_captured_tokens": 128}, {}),
+    ("megatron", (f"{KWARGS}.sglang.cuda_graph_max_bs=32",), {"engine.max_captured_tokens": 32 * 3},
+     {"engine.max_captured_tokens": 48}),
+    ("verl_fsdp", (f"{KWARGS}.vllm.compilation_config.cudagraph_capture_sizes=[8,64]",),
+     {"engine.max_captured_tokens": 64}, {"engine.max_captured_tokens": 48}),
+    ("verl_fsdp", (f"{ROLLOUT}.cudagraph_capture_sizes=[8,32]",
+                   f"{KWARGS}.vllm.compilation_config.cudagraph_capture_sizes=[8,64]"),
+     {"engine.max_captured_tokens": 32}, {}),
+    ("verl_megatron", (f"{CORE}.fp8=e4m3", f"{CORE}.moe_token_dispatcher_type=flex", f"{CORE}.moe_enable_deepep=true"),
+     {"trainer.precision": "fp8", "trainer.moe_dispatcher": "deepep"},
+     {"trainer.precision": "bf16", "trainer.moe_dispatcher": "alltoall"}),
+    ("verl_megatron", (f"{CORE}.fp8=false", f"{CORE}.moe_token_dispatcher_type=flex",
+                       f"{CORE}.moe_flex_dispatcher_backend=hybridep"),
+     {"trainer.precision": "bf16", "trainer.moe_dispatcher": "hybridep"},
+     {"trainer.precision": "fp8", "trainer.moe_dispatcher": "deepep"}),
+    # 32 GPUs: 8 samples of 300 tokens train at once on each, below the longest one; 16 for log-probs are above it.
+    ("verl_fsdp", SIZES, {"trainer.micro_batch_tokens": 4096, "trainer.logprob_micro_batch_tokens": 4800},
+     {"trainer.micro_batch_tokens": 6000, "trainer.logprob_micro_batch_tokens": 6000}),
+    ("verl_fsdp", (*SIZES, "actor_rollout_ref.model.use_remove_padding=false"), {"trainer.micro_batch_samples": 8},
+     {"trainer.micro_batch_samples": 4}),
+    ("skyrl", MULTI, {"workload.max_sequence_tokens": 32000}, {"workload.max_sequence_tokens": 20000}),
+    ("skyrl", MULTI, {"workload.max_sequence_tokens": 32000}, {"workload.max_sequence_tokens": 7000}),
+    ("skyrl", MULTI, {"workload.max_sequence_tokens": 32000}, {"workload.max_sequence_tokens": 4001}),
+    ("skyrl", (), {"workload.max_sequence_tokens": 1536}, {"workload.max_sequence_tokens": 4096}),
+]  # fmt: skip
+
+
+def imported(name: str, words: tuple[str, ...]) -> tuple[str, Path, Imported]:
+    framework = "skyrl" if name == "skyrl" else "verl"
+    path = FOLDER / framework / f"{name}.yaml"
+    return framework, path, import_config(framework, path, words, ASKED)
+
+
+@pytest.mark.parametrize(("name", "words", "meant", "changed"), RULES)
+def test_keys_mean_what_the_framework_does_with_them_and_come_back(
+    name: str, words: tuple[str, ...], meant: dict[str, Any], changed: dict[str, Any], tmp_path: Path
+) -> None:
+    framework, path, got = imported(name, words)
+    assert {key: attrgetter(key)(got.scenario) for key in meant} == meant
+    base = read_config(framework, path, words)
+    answer = export_scenario(got.scenario, framework, base)
+    assert (answer.overrides, answer.left) == ((), ())
+    answer = export_scenario(vary(got.scenario, changed), framework, base)
+    assert not answer.left
+    (tmp_path / "patched.yaml").write_text(answer.config)
+    again = import_config(framework, tmp_path / "patched.yaml", asked=ASKED).scenario
+    assert {key: attrgetter(key)(again) for key in changed} == changed
+
+
+TOLD = [
+    ("verl_fsdp", ("++reward_model.enable=true", "++reward_model.model.path=Qwen/Qwen3-32B"), "not_simulated", 2),
+    ("verl_fsdp", ("++reward.reward_model.enable=true", "++reward.reward_model.model_path=a/b"), "not_simulated", 2),
+    ("verl_fsdp", ("++reward_model.enable=false", "++reward_model.model.path=Qwen/Qwen3-32B"), "irrelevant", 2),
+    ("verl_fsdp", (*SGLANG, f"{KWARGS}.vllm.kv_cache_dtype=fp8", f"{KWARGS}.vllm.block_size=32"), "irrelevant", 2),
+    ("verl_fsdp", (f"{KWARGS}.vllm.async_scheduling=true",), "not_simulated", 1),
+    ("verl_megatron", (f"{CORE}.fp8_recipe=blockwise", f"{CORE}.fp4=e2m1"), "not_simulated", 2),
+    ("verl_fsdp", ("++actor_rollout_ref.ref.log_prob_micro_batch_size=64",), "not_simulated", 1),
+    ("verl_fsdp", (f"{BYPASS}=true",), "used", 1),
+    ("skyrl", MULTI[:2], "used", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "words", "status", "count"), TOLD)
+def test_what_is_not_simulated_is_told(name: str, words: tuple[str, ...], status: str, count: int) -> None:
+    accounting = imported(name, words)[2].accounting
+    stated = {word.lstrip("+").partition("=")[0] for word in words[-count:]}
+    assert {one.status for one in accounting.keys if one.key in stated} == {status}
+
+
+def test_one_step_off_begins_with_the_log_probs_of_the_rollout(tmp_path: Path) -> None:
+    text = (FOLDER / "verl" / "one_step_off.yaml").read_text().replace("[ppo_trainer", "[one_step_off_ppo_trainer")
+    (tmp_path / "config.yaml").write_text(text)
+    assert import_config("verl", tmp_path / "config.yaml", asked=ASKED).scenario.policy_logprobs is False
