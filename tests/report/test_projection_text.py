@@ -7,6 +7,8 @@ import re
 import pytest
 
 from rlsim.loading.explain import explain
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import RULE, Cell, Row, table
@@ -65,6 +67,17 @@ def test_brief_and_default_answers_are_short(projection):
             assert any(line.strip().startswith(title) for line in lines)
     assert "9 more" not in render_answer(projection)
     assert re.search(r"\d more \(--full\)|Warnings: 9", render_answer(crowded))
+
+
+@pytest.mark.parametrize(("keys", "tried"), [
+    ((), "trainer.precision=fp8"),
+    (("trainer.recompute=full",), "trainer.precision=fp8, or trainer.recompute=none where"),
+    (("trainer.precision=fp8", "trainer.recompute=full"), "trainer.recompute=none where"),
+])  # fmt: skip
+def test_what_to_try_first_is_not_so_already(keys, tried):
+    quick = ["k=0", "simulation.replications=1", "workload.prompt_tokens.tokens=3000", *keys]
+    text = " ".join(render_answer(project(load_scenario("quickstart", quick))).split())
+    assert f"Try first: {tried}" in text and text.count("recompute=none") == ("recompute=none" in tried)
 
 
 def test_phases_of_the_table_add_up_to_the_step_and_bottlenecks_to_their_phase(projection):
@@ -227,7 +240,7 @@ def test_small_positive_values_never_print_as_zero():
 def test_what_to_try_names_keys_that_there_are():
     for ideas in TRIES.values():
         for idea in ideas.values():
-            for key in re.findall(r"\b(?:engine|trainer|loop|workload)\.[a-z_]+", idea):
+            for key in re.findall(r"\b(?:engine|trainer|loop|workload)\.[a-z_]+", str(idea)):
                 assert explain(key).kinds
 
 

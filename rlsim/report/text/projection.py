@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
@@ -230,7 +232,7 @@ MOST_PHASES, MOST_PARTS, LEAST_SHARE = 3, 3, 0.08
 """Phases and parts of each that are named; none below this share of the step, or of its phase."""
 MOST_LINES = 40
 """Of the whole answer, at 100 columns: warnings beyond it are counted."""
-TRIES: Mapping[str, Mapping[str, str]] = fmt.NAMES["tries"]
+TRIES: Mapping[str, Mapping[str, str | list[str]]] = fmt.NAMES["tries"]
 _MORE = "--full: assumptions, parts, what the interval leans on. --out DIR: picture, timeline and files."
 
 
@@ -291,11 +293,18 @@ def _try_first(projection: Projection, style: Style) -> list[str]:
     """What could shorten the phase that sets the pace, and the commands that price it."""
     phase, parts = findings.leading_phase(projection)
     known = TRIES.get("train_s" if phase == "logprob_s" else phase, {})
-    idea = known.get(parts[0].bound, known.get("any"))
+    ideas = known.get(parts[0].bound, known.get("any", []))
+    idea = ideas if isinstance(ideas, str) else ", or ".join(one for one in ideas if _differs(one, projection.asked))
     if phase == "generation_s" and not projection.candidate.speculates:
         idea = f"drafting (speculation.method), {idea}"
     text = f"Try first: {idea} (rlsim techniques prices ideas, rlsim plan layouts)."
     return style.wrapped(text if idea else "Try rlsim techniques for ideas and rlsim plan for layouts.", "  ", 4)
+
+
+def _differs(idea: str, scenario: Any) -> bool:
+    """Whether an idea that begins with key=value says something else than the scenario."""
+    key, _, value = idea.partition(" ")[0].partition("=")
+    return not value or scenario is None or str(attrgetter(key)(scenario)) != value
 
 
 def _held(projection: Projection) -> str:
