@@ -208,6 +208,19 @@ def test_the_cap_of_a_response_is_taken_over(framework: str, folder: Path) -> No
     assert workload.max_response_tokens < workload.max_sequence_tokens - workload.prompt_tokens.tokens
 
 
+@pytest.mark.parametrize("framework", RECIPES)
+def test_the_cap_of_a_response_is_handed_back(framework: str, folder: Path) -> None:
+    name, text, _ = RECIPES[framework]
+    (folder / name).write_text(text)
+    asked = Asked(mean_response_tokens=200)
+    scenario = vary(import_config(framework, Path(name), asked=asked).scenario, {"workload.max_response_tokens": 640})
+    found = export_scenario(scenario, framework, read_config(framework, Path(name)))
+    words = [word for line in found.overrides for word in line.split(" " if line.startswith("--") else None, 1)]
+    again = import_config(framework, Path(name), words, asked=asked).scenario.workload
+    assert (again.max_response_tokens, again.max_sequence_tokens) == (640, scenario.workload.max_sequence_tokens)
+    assert found.left == ()
+
+
 def test_variables_command_lines_and_what_a_script_leaves_open(folder: Path) -> None:
     (folder / "run.sh").write_text(VERL)
     found = import_config(

@@ -174,8 +174,8 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
         cap = min(cap, draft.keys.get("trainer.micro_batch_tokens") or cap)
     prompt, mean, room, share = _means(facts, asked, cap)
     draft.keys["workload.prompt_tokens"] = {"kind": "constant", "tokens": prompt}
-    if facts.response_cap < draft.keys["workload.max_sequence_tokens"] - prompt:
-        draft.keys["workload.max_response_tokens"] = facts.response_cap
+    if draft.keys.get("workload.max_response_tokens", cap) >= draft.keys["workload.max_sequence_tokens"] - prompt:
+        draft.keys.pop("workload.max_response_tokens", None)  # the other cap comes first
     if asked.mean_prompt_tokens is None:
         draft.assume("prompt", tokens=prompt, usual=PROMPT_TOKENS)
     sigma = RESPONSE_SIGMA if asked.response_log_sigma is None else asked.response_log_sigma

@@ -73,7 +73,7 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         shown = f"; it starts {', '.join(map(shortened, dict.fromkeys(programs[:4])))}" if programs else ""
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
     first = runs[0]
-    extra = tuple(word for word in rest if word not in first.words)
+    extra = _not_handed_on(rest, first.words)
     several = f"{len(runs)} runs are started; this is the first" if len({run.words for run in runs}) > 1 else ""
     note = "; ".join(part for part in (first.note, several, *_absent(commands, folder)) if part)
     return Launch(first.entry, first.config, first.name, (*first.words, *extra), first.before, note)
@@ -85,6 +85,18 @@ def repository_of(path: Path) -> Path:
     marked = [above for above in (folder, *folder.parents) if (above / "pyproject.toml").exists()]
     git = [above for above in (folder, *folder.parents) if (above / ".git").exists()]
     return (git[:1] or marked[-1:] or [folder])[0]
+
+
+def _not_handed_on(given: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
+    """Parameters of a script that it does not hand to its program; an option with its value is none that it holds."""
+    if any(list(words[at : at + len(given)]) == list(given) for at in range(len(words))):
+        return ()
+    out, option = list[str](), False
+    for word in given:
+        option = word.startswith("--") or (option and "=" not in word)
+        if option or word not in words:
+            out.append(word)
+    return tuple(out)
 
 
 def _absent(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[str]:
