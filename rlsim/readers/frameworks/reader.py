@@ -19,6 +19,7 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.records import dataclass
+from rlsim.loading.models import card_by_shape, load_card
 from rlsim.readers.frameworks.trees import ConfigTree, lookup
 
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
@@ -286,11 +287,19 @@ def numbered(start: int, end: int) -> str:
     return f"list(range({start},{end}))"
 
 
+def experts_of(model: str) -> int:
+    """Routed experts of a layer of the card that a checkpoint has by its name; 0 without."""
+    found = card_by_shape(model)
+    moe = None if found is None else load_card(found[0]).moe
+    return 0 if moe is None else moe.num_experts
+
+
 FUNCTIONS: Mapping[str, Any] = {
     "min": min, "max": max, "int": int, "len": len, "str": str, "any": any, "all": all, "isinstance": isinstance,
     "dict": dict, "list": list, "round": round, "gcd": math.gcd, "ceil": math.ceil, "re_match": re.match,
     "devices": devices, "allocation": allocation, "first": first, "sought": sought, "spelled": spelled,
     "numbered": numbered, "bool_of": flag, "float": float, "node_size": node_size, "keep": KEEP,
+    "experts_of": experts_of,
 }  # fmt: skip
 
 
