@@ -81,38 +81,66 @@ class PassFlops:
 def update_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
     """Of the updates of a step on samples of ``tokens`` each."""
     card, trainer = scenario.model, scenario.trainer
-    passes = 3.0 if trainer.lora_rank is None else 2.0
-    forward, executed = forward_flops(card, tokens), _executed(scenario, tokens)
+    passes, models = 3.0 if trainer.lora_rank is None else 2.0, 2 if trainer.critic else 1
+    executed = _executed(scenario, tokens)
     again = {"none": 0.0, "selective": attention_flops(card, executed), "full": forward_flops(card, executed)}
-    hardware = passes * forward_flops(card, executed) + again[trainer.recompute]
-    return PassFlops(passes * forward * trainer.epochs, hardware * trainer.epochs)
+    model, hardware = (
+        passes * (forward_flops(card, one) + _beside(scenario, one, update=True)) for one in (tokens, executed)
+    )
+    return PassFlops(model * trainer.epochs, (hardware + models * again[trainer.recompute]) * trainer.epochs)
 
 
 def logprob_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
-    """Of the log-prob passes of a step."""
-    passes = int(scenario.policy_logprobs) + int(scenario.trainer.reference_logprobs)
-    card = scenario.model
-    return PassFlops(passes * forward_flops(card, tokens), passes * forward_flops(card, _executed(scenario, tokens)))
+    """Of the log-prob passes of a step on the trainer's own GPUs, and of a value model's."""
+    own = scenario.trainer.reference_logprobs and not scenario.cluster.reference_gpus
+    passes, card = int(scenario.policy_logprobs) + int(own), scenario.model
+    model, hardware = (
+        passes * forward_flops(card, one) + _beside(scenario, one, update=False)
+        for one in (tokens, _executed(scenario, tokens))
+    )
+    return PassFlops(model, hardware)
+
+
+def _beside(scenario: Scenario, tokens: FloatArray, update: bool) -> float:
+    """FLOP of a forward pass of what is trained beside the policy: a value model without LM head, and MTP layers."""
+    card, trainer = scenario.model, scenario.trainer
+    head, out = 2.0 * card.vocab_size * card.hidden_size * float(tokens.sum()), 0.0
+    if trainer.critic:
+        out += forward_flops(card, tokens) - head
+    if update and trainer.mtp_layers:
+        layers = max(1, card.num_layers)
+        out += trainer.mtp_layers * (head + (forward_flops(card, tokens) - head) / layers)
+    return out
 
 
 def _executed(scenario: Scenario, tokens: FloatArray) -> FloatArray:
-    """Tokens that are computed for each sample: with padding its cap."""
-    if scenario.sequence_packing:
-        return tokens
-    return np.full_like(tokens, float(scenario.workload.max_sequence_tokens))
+    """Tokens that are computed for each sample: with padding those of the longest."""
+    return tokens if scenario.sequence_packing else np.full_like(tokens, tokens.max())
 
 
-def generation_flops(scenario: Scenario, counters: EngineCounters, generated_tokens: float) -> PassFlops:
-    """Of engine iterations: model FLOP of the ``generated_tokens`` and prompts, and of all positions verified."""
-    card, queries = scenario.model, scenario.speculation.queries
+def generation_flops(
+    scenario: Scenario, counters: EngineCounters, decoded_tokens: float, drafted: FloatArray
+) -> PassFlops:
+    """Of engine iterations: model FLOP of the ``decoded_tokens`` and prompts, and of all positions verified.
+
+    decoded_tokens: without the first of each response, which its prefill emits. drafted: tokens that a sequence drafts,
+    by batch size.
+    """
+    card = scenario.model
     sizes = np.arange(len(counters.iterations_at), dtype=np.float64)
-    sequences = float((sizes * np.array(counters.iterations_at)).sum())
-    context = float((sizes * np.array(counters.context_at)).sum())
+    at_size = sizes * np.array(counters.iterations_at)
+    sequences, context = float(at_size.sum()), float((sizes * np.array(counters.context_at)).sum())
     weights = 2.0 * passed_weights(card)
-    pairs = sum(layers * _reach(context, sequences, window) for layers, window in card.attention_kinds)
+    pairs = sum(layers * _reach(context, sequences, window) for layers, window in card.prompt_kinds)
     each = weights + float(_pair_flops(card, np.array(pairs / max(1.0, sequences))))
-    prefill = weights * counters.prefill_tokens
-    return PassFlops(each * generated_tokens + prefill, each * sequences * queries + prefill)
+    prefill, verified = weights * counters.prefill_tokens, float((at_size * _queries(scenario, drafted)).sum())
+    return PassFlops(each * decoded_tokens + prefill, each * verified + prefill)
+
+
+def _queries(scenario: Scenario, drafted: FloatArray) -> FloatArray:
+    """Positions of a sequence in an iteration that drafts so many tokens; a tree has more than its depth."""
+    speculation = scenario.speculation
+    return drafted + (speculation.queries - speculation.draft_length if speculation.active else 1)
 
 
 def _reach(context_tokens: float, sequences: float, window: int | None) -> float:
@@ -122,15 +150,24 @@ def _reach(context_tokens: float, sequences: float, window: int | None) -> float
     return min(context_tokens, window * sequences)
 
 
-def iteration_bytes(scenario: Scenario, memory: MemoryParts, sequences: FloatArray, context: FloatArray) -> FloatArray:
+def iteration_bytes(
+    scenario: Scenario,
+    memory: MemoryParts,
+    sequences: FloatArray,
+    context: FloatArray,
+    drafted: FloatArray | None = None,
+) -> FloatArray:
     """Bytes that one GPU reads from its memory in an iteration of ``sequences`` at a mean ``context`` (of a replica).
 
     Weights once (experts: those that some token chose, by even routing), the cache of every sequence, and the drafter's
-    weights once for each drafted token.
+    weights once for each drafted token. drafted: by entry; default what the scenario states.
     """
     card, engine, speculation = scenario.model, scenario.engine, scenario.speculation
-    touched = 1.0 - _expert_share(card, engine.weight_precision) * (1.0 - _chosen(card, sequences, speculation.queries))
-    drafts = (memory.draft or 0.0) * (speculation.draft_length if speculation.active else 0)
+    if drafted is None:
+        drafted = np.full_like(sequences, speculation.draft_length if speculation.active else 0)
+    chosen = _chosen(card, sequences, _queries(scenario, drafted))
+    touched = 1.0 - _expert_share(card, engine.weight_precision) * (1.0 - chosen)
+    drafts = (memory.draft or 0.0) * drafted
     cache = sequences * context * kv_bytes_per_gpu_token(scenario) / engine.attention_data_parallel
     return np.asarray(memory.weights * touched + drafts + cache)
 
@@ -143,7 +180,7 @@ def _expert_share(card: ModelCard, precision: str) -> float:
     return experts * BYTES_PER_ELEMENT[precision] / weight_bytes(card, precision)
 
 
-def _chosen(card: ModelCard, sequences: FloatArray, queries: int) -> FloatArray:
+def _chosen(card: ModelCard, sequences: FloatArray, queries: FloatArray) -> FloatArray:
     """Share of experts that at least one of ``sequences`` x ``queries`` tokens chose."""
     if card.moe is None:
         return np.ones_like(sequences)

@@ -16,10 +16,13 @@ from rlsim.costs.efficiency import (
     peak_flops,
     update_flops,
 )
+from rlsim.costs.engine.draft_policy import counted
+from rlsim.costs.interface import EngineCounters
 from rlsim.files.reading import TABLE_BYTES, data_folder, read_text
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 
 TABLE = "efficiency.csv"
 """What measured runs reached, under calibration/; written by research.efficiency from calibration/published."""
@@ -33,7 +36,9 @@ def efficiency_of(run: SimulatedVariant) -> tuple[PhaseEfficiency, ...]:
     lengths = run.first_step.trained_tokens.astype(np.float64)
     lengths = lengths * (trained / lengths.sum())  # those of one step stand for all
     generated = float(np.mean([step.generated_tokens for step in run.every_step]))
-    whole = generation_flops(scenario, run.counters, generated * steps)
+    responses = sum(one.generated.response_tokens.size for one in run.first_step.rollouts)
+    counters, drafted = _engines(run)
+    whole = generation_flops(scenario, counters, (generated - responses) * steps, drafted)
     decoded = PassFlops(whole.model / steps, whole.hardware / steps)
     found = [
         _phase(scenario, "generation_s", seconds["generation_s"], generated, decoded, _bandwidth_use(run)),
@@ -62,16 +67,26 @@ def _phase(
     )
 
 
+def _engines(run: SimulatedVariant) -> tuple[EngineCounters, FloatArray]:
+    """What the engines did, and the tokens that a sequence drafted in an iteration, by batch size."""
+    engine, speculation = run.prices.engine, run.scenario.speculation
+    counters = counted(engine, run.counters)
+    sizes = len(counters.iterations_at)
+    if engine.choice is None:
+        return counters, np.full(sizes, float(speculation.draft_length if speculation.active else 0))
+    return counters, engine.choice.drafted[:sizes]
+
+
 def _bandwidth_use(run: SimulatedVariant) -> float | None:
     """Share of the generating GPUs' memory bandwidth that reading weights and caches takes in the generation phase."""
-    scenario, counters = run.scenario, run.counters
+    scenario, (counters, drafted) = run.scenario, _engines(run)
     times = np.array(counters.iterations_at, dtype=np.float64)
     seconds = sum(step.phases.generation_s for step in run.every_step) * run.prices.replicas
     if seconds <= 0:
         return None
     sizes = np.arange(len(times), dtype=np.float64)
     context = np.array(counters.context_at) / np.maximum(times, 1.0)
-    read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, context)).sum())
+    read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, context, drafted)).sum())
     return read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value
 
 

@@ -74,7 +74,8 @@ def speedups(before: Timed, after: Timed) -> tuple[Interval, Interval]:
     if min(before.generation_s, after.generation_s, before.step_s, after.step_s) <= 0:
         return Interval(1.0, 1.0, 1.0), Interval(1.0, 1.0, 1.0)
     drawn, other = before.prediction, after.prediction
-    rollout = around(before.generation_s / after.generation_s, drawn.factors.generation / other.factors.generation)
+    generated, others = (one.prediction.factor("generation_s", one.generation_s) for one in (before, after))
+    rollout = around(before.generation_s / after.generation_s, generated / others)
     return rollout, around(before.step_s / after.step_s, drawn.step_factor / other.step_factor)
 
 

@@ -92,7 +92,7 @@ def block_of(variant: SimulatedVariant, first: int, stop: int) -> BlockRecord:
         stop=stop,
         response=asdict(predicted.response),
         step_factors=predicted.step_factor.tolist(),
-        generation_factors=predicted.factors.generation.tolist(),
+        generation_factors=predicted.factor("generation_s", variant.phases_s["generation_s"]).tolist(),
         mean_batch=variant.counters.mean_batch,
         mean_context_tokens=variant.counters.mean_context_tokens,
         redo_s=redo_s(variant),
@@ -294,10 +294,11 @@ def _generated(
     counts = {"prompts_per_step": samples, "generations_per_prompt": 1, "generated_batch_factor": 1.0}
     workload = changed(scenario.workload, **counts, usable_group_share=1.0, tail_batching=None)
     trainer = changed(scenario.trainer, global_batch_samples=None)
-    alone = changed(scenario, workload=workload, loop=Loop(), trainer=trainer)
-    table = engine_prices(PriceInputs(alone).engine).table
     engine, seed = scenario.engine, scenario.simulation.seed
     replicas = scenario.cluster.generation // engine.gpus_per_replica
+    priced = changed(workload, prompts_per_step=max(samples, replicas))  # some may have nothing to validate
+    alone = changed(scenario, workload=priced, loop=Loop(), trainer=trainer)
+    table = engine_prices(PriceInputs(alone).engine).table
 
     def seconds(step: int, replication: int) -> float:
         if not due(validation.every_steps, step):

@@ -130,7 +130,7 @@ class _History:
         self._replicas_in_all = scenario.cluster.generation // scenario.engine.gpus_per_replica
         cluster, faults = scenario.cluster, conditions.faults
         rate = 1.0 / (faults.gpu_hours_between * SECONDS_PER_HOUR) if faults is not None else 0.0
-        self._trainer_rate = rate * cluster.training
+        self._trainer_rate = rate * (cluster.training + cluster.reference_gpus)
         self._replica_rate = 0.0 if cluster.colocated else rate * cluster.generation
         self._kept = _Kept.of(scenario, conditions.checkpoint, histories)
         if faults is not None and conditions.checkpoint is not None:
@@ -181,18 +181,20 @@ class _History:
         slow, cluster = self._conditions.slow_nodes, self._scenario.cluster
         if slow is None:
             return None
-        node = int(self._scenario.hardware.gpus_per_node)
-        replicas = self._replicas_in_all
-        each = -(-self._scenario.engine.gpus_per_replica // node)
-        training = 1.0 - (1.0 - slow.share) ** -(-cluster.training // node)
+        scenario = self._scenario
+        node, own_node = (int(one.gpus_per_node) for one in (scenario.hardware, scenario.training_device))
+        training = 1.0 - (1.0 - slow.share) ** -(-cluster.training // own_node)
         trainer = np.where(rng.random(self._none.size) < training, slow.factor, 1.0)
-        count = rng.binomial(replicas, 1.0 - (1.0 - slow.share) ** each, self._none.size)
+        # What is slow together: a node with all of its replicas, or a replica with all of its nodes.
+        together = max(node, scenario.engine.gpus_per_replica)
+        parts, nodes = -(-cluster.generation // together), -(-together // node)
+        count = rng.binomial(parts, 1.0 - (1.0 - slow.share) ** nodes, self._none.size)
         if response.generation_ratio is None:
             generation = np.where(count > 0, slow.factor, 1.0)
             # On shared GPUs the node that slows the rollout is one of the trainer's.
             generation = trainer if cluster.colocated else generation
         else:
-            generation = 1.0 / (1.0 - count / replicas * (1.0 - 1.0 / slow.factor))
+            generation = 1.0 / (1.0 - count / parts * (1.0 - 1.0 / slow.factor))
         return _factor(response, generation, trainer)
 
     def _replicas(

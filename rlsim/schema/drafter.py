@@ -139,6 +139,17 @@ def draft_parameters(card: DraftCard, target: ModelCard) -> float:
     return float(card.num_layers * _layer_parameters(card, hidden) + hidden + tables * hidden * card.vocab_size)
 
 
+def met_draft_parameters(card: DraftCard, target: ModelCard) -> float:
+    """Parameters of the drafter that a token meets in its training: of an MTP layer's experts those that it goes to,
+    and the target's LM head beside."""
+    whole = draft_parameters(card, target)
+    if card.kind != "mtp":
+        return whole
+    counts, moe = parameter_counts(target), target.moe
+    idle = 0.0 if moe is None else (moe.num_experts - moe.top_k) * counts.expert
+    return whole + card.num_layers * (target.vocab_size * target.hidden_size - idle)
+
+
 def draft_kv_bytes_per_token(card: DraftCard, target: ModelCard, kv_precision: Precision) -> float:
     """Bytes of the drafter's own KV cache per token; an MTP layer of an MLA model caches the compressed vector."""
     latent = target.mla if card.kind == "mtp" else None

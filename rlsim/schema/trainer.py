@@ -149,7 +149,7 @@ class Trainer(Strict):
     """PPO: a value model of the policy's size and layout on the training GPUs, with a pass over the batch before the
     update and an update of its own."""
     sequence_packing: bool = True
-    """Pack samples into micro-batches; false pads each to the cap."""
+    """Pack samples into micro-batches; false pads each to the longest of the batch."""
     micro_batch_tokens: int | None = Field(None, ge=1)
     """Capacity of a packed training micro-batch; default max_sequence_tokens."""
     logprob_micro_batch_tokens: int | None = Field(None, ge=1)

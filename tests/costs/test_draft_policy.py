@@ -10,17 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlsim
+from rlsim.costs.engine.draft import draft_card
 from rlsim.costs.engine.draft_policy import DraftPolicy, counted, policy_costs, tokens_factor
 from rlsim.costs.engine.iteration import IterationCosts
-from rlsim.costs.engine.prices import drafting_fixed, engine_prices
+from rlsim.costs.engine.prices import _engine, drafting_fixed, engine_prices
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.memory import trainer_memory
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.transfer.job import job_of
+from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.projection.summary import phase_parts
 from rlsim.projection.variant import simulate_variant
+from rlsim.schema.drafter import draft_parameters, met_draft_parameters
+from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 
 K = 5
@@ -172,12 +176,30 @@ def test_engines_capture_graphs_for_every_length_and_training_a_draft_takes_memo
     assert lookup.sequence_packing and trainer_memory(lookup).draft is None
 
 
+MTP = ("model=deepseek-v3", "speculation={method: mtp, draft_length: 1, acceptance_length: 1.8}")
 CHAIN = {"speculation": {"draft_length": 8, "acceptance_length": 4.0}, "simulation": {"replications": 1}}
 
 
 def generation_s(**speculation):
     scenario = vary(load_scenario("quickstart"), CHAIN, {"speculation": {"tree_width": 1, **speculation}})
     return rlsim.project(scenario).candidate.phases.generation_s.mean
+
+
+def test_the_first_draft_pass_of_a_tree_has_no_branches() -> None:
+    n, context = np.array([16.0]), np.array([4000.0])
+
+    def cached_s(length: int, width: int) -> float:
+        keys = {
+            "draft_length": length,
+            "acceptance_length": 1.5,
+            "tree_width": width,
+            "verified_positions": 1 + length * width,
+        }
+        inputs = PriceInputs(vary(load_scenario("quickstart"), CHAIN, {"speculation": keys}))
+        return float(_engine(inputs.engine).cached_attention(n, context).seconds[0])
+
+    assert cached_s(1, 8) == cached_s(1, 1)
+    assert cached_s(3, 8) == pytest.approx(17 * cached_s(1, 1))
 
 
 def test_a_chain_is_a_tree_of_one_branch_and_a_tree_pays_by_its_acceptance():
@@ -190,3 +212,16 @@ def test_a_chain_is_a_tree_of_one_branch_and_a_tree_pays_by_its_acceptance():
     tree = vary(base, {"speculation": {"tree_width": 4, "verified_positions": 32, "acceptance_length": 6.0}})
     seconds = [rlsim.project(scenario).candidate.phases.generation_s.mean for scenario in (base, tree)]
     assert seconds[1] < 0.85 * seconds[0]
+
+
+def test_a_token_meets_few_experts_of_an_mtp_layer_that_is_trained() -> None:
+    card = load_card("deepseek-v3")
+    draft = draft_card(load_scenario("quickstart", MTP).speculation, card)
+    assert draft is not None
+    met, whole = met_draft_parameters(draft, card), draft_parameters(draft, card)
+    head, moe = card.vocab_size * card.hidden_size, card.moe
+    assert moe is not None
+    assert whole - (met - head) == pytest.approx((256 - 8) * 3 * 7168 * 2048)
+    # A layer of the model, its projection of two inputs, and the LM head.
+    layer = (parameter_counts(card).active - 2 * head) / card.num_layers
+    assert met == pytest.approx(layer + 2 * 7168**2 + head, rel=0.02)

@@ -149,7 +149,15 @@ def test_passed_weights_count_once_adapters_train_none_and_recomputation_and_pad
                            for key in ("recompute=none", "recompute=full", "sequence_packing=false"))  # fmt: skip
     assert plain.model == plain.hardware == full.model == padded.model
     assert full.hardware == pytest.approx(4 / 3 * full.model)
-    assert padded.hardware > 4 * padded.model
+    assert padded.hardware == padded.model
+    uneven = np.where(np.arange(512) < 500, 900.0, 3600.0)
+    longest = update_flops(load_scenario("quickstart", ["trainer.sequence_packing=false"]), uneven)
+    assert longest.hardware == update_flops(load_scenario("quickstart"), np.full(512, 3600.0)).model
+    apart = ["trainer.reference_logprobs=true", "simulation.replications=1"]
+    one, two = (load_scenario("quickstart", [*apart, f"cluster.reference_gpus={n}"]) for n in (0, 2))
+    assert logprob_flops(one, tokens).model == pytest.approx(2 * logprob_flops(two, tokens).model)
+    ppo = load_scenario("quickstart", ["trainer.critic=true", "trainer.epochs=1"])
+    assert 1.8 < update_flops(ppo, tokens).model / plain.model < 2
     scenario = load_scenario("quickstart", ["trainer.lora_rank=32"])
     once = forward_flops(scenario.model, tokens)
     assert update_flops(scenario, tokens).model == pytest.approx(2 * once)

@@ -254,6 +254,24 @@ def test_slow_nodes_everywhere_slow_everything_but_the_host(factor: float) -> No
     assert found.totals["slow_nodes"] == pytest.approx(10 * (factor - 1) * (GENERATION_S + 3.0))
 
 
+@pytest.mark.parametrize("tensor_parallel", [1, 2, 4])
+def test_replicas_of_a_node_are_slow_together(tensor_parallel: int) -> None:
+    """A node that generates and one that trains, each slow in a tenth of the steps; then two smaller that train."""
+    keys = {"run.slow_nodes": {"share": 0.1, "factor": 2.0}, "engine.tensor_parallel": tensor_parallel}
+    split = {"cluster": {"num_gpus": 8, "generation_gpus": 4, "training_gpus": 4}}
+    found = lost(small(split, keys))
+    assert found.totals["slow_nodes"].mean() == pytest.approx(400 * 0.1 * (GENERATION_S + 3.0), rel=0.05)
+    other = {"cluster": {"num_gpus": 12, "generation_gpus": 4, "training_gpus": 8}, "training_hardware": "gb200_nvl72"}
+    found = lost(small(other, keys))  # two trays of four
+    assert found.totals["slow_nodes"].mean() == pytest.approx(400 * (0.1 * GENERATION_S + 0.19 * 3.0), rel=0.05)
+
+
+def test_the_gpus_of_a_reference_pool_fail_too() -> None:
+    pool = {"cluster": {"num_gpus": 16, "reference_gpus": 8}, "trainer.reference_logprobs": True}
+    counts = [lost(faulty(2.0, 8, mode)).totals["restarts"].mean() for mode in ({}, pool)]
+    assert counts[1] / counts[0] == pytest.approx(2.0, rel=0.15)
+
+
 def test_slow_nodes_are_rare_on_few_nodes_and_stalls_come_with_their_probability() -> None:
     found = lost(small({"run.slow_nodes": {"share": 0.01, "factor": 2.0}}))
     assert found.totals["slow_nodes"].mean() == pytest.approx(400 * 0.01 * 9.0, rel=0.1)
@@ -302,3 +320,5 @@ def test_the_state_is_weights_and_optimizer_and_a_validation_takes_the_generatio
     # A step's groups share prefilled prompts, which single samples do not.
     assert validation.seconds.mean / 3 == pytest.approx(side.steps["generation_s"][0], rel=0.03)
     assert validation.seconds.low < validation.seconds.mean
+    few = {"run.validation": {"every_steps": 2, "samples": 3}}  # on eight replicas
+    assert rlsim.run(small(CONSTANT, few), 2).candidate.ledger["validation"].seconds.mean > 0

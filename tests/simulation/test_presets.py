@@ -117,7 +117,7 @@ def test_limits_of_what_is_in_flight_finished_or_too_old():
     assert in_flight("nemo_rl", prompts=6, size=2) == 6 * 8
     # slime: the first group that ends makes place for a third, the second one is the last that may wait.
     keys = ("loop.style=slime_fully_async", "loop.max_in_flight_groups=2", "loop.in_flight_updates=null")
-    driven = Driven(world_of(FixedCosts(), *keys, "loop.policy_lag=0", lag=1, prompts=8, size=1, replicas=1))
+    driven = Driven(world_of(FixedCosts(), *keys, "loop.policy_lag=0", lag=1, prompts=2, size=1, replicas=1))
     started = [int((driven.at(time_s).intake.started_version >= 0).sum()) for time_s in (1.0, 150.0, 250.0, 950.0)]
     assert started == [2, 3, 3, 3]
     assert set(PRESETS) == set(STYLES)

@@ -185,3 +185,20 @@ def test_shares_are_derivatives_and_a_balanced_step_takes_a_twelfth_longer() -> 
     # p-norm with m = 8: 2 ** (1 / 8) = 1.0905 where trainer and generation take as long as each other.
     response = StepResponse(0.0, 20.0, 70.0, 8.0, 2.0, generation_ratio=1.0)
     assert float(response.seconds(factors())[0]) == pytest.approx(109.05, rel=1e-4)
+
+
+def test_no_draw_moves_what_an_environment_takes() -> None:
+    run = timed(simulate_variant(scenario("workload.environment_s=3000", "simulation.replications=1")))
+    plain = timed(simulate_variant(scenario("simulation.replications=1")))
+    low, high = (run.generation_s * value for value in between(run.prediction.factor("generation_s", run.generation_s)))
+    shorter, longer = (plain.generation_s * one for one in between(plain.prediction.factors.generation))
+    assert high - low == pytest.approx(longer - shorter, rel=0.02)
+    rollout, _ = speedups(run, plain)
+    assert rollout.high / rollout.low == pytest.approx(longer / shorter, rel=0.02)
+
+
+def test_a_transfer_that_a_lagged_loop_prepares_has_the_slopes_of_all_of_it() -> None:
+    lagged = ("loop.mode=async", "loop.policy_lag=1", "loop.overlap=false", "loop.recompute_kv=true")
+    shared, alone = (simulate_variant(scenario(*keys, "simulation.replications=1")) for keys in (lagged, ()))
+    assert shared.phases_s["refit_s"] == pytest.approx(alone.phases_s["prepare_s"])
+    assert phase_slopes(shared).transfer == phase_slopes(alone).transfer

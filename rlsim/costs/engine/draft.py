@@ -150,7 +150,9 @@ class Drafting:
             heads = work.heads_of(as_model(draft), self._tensor_parallel(draft), kv_precision)
             once = self.layers.operators.decode_attention(heads, sequences, np.maximum(context, 1.0))
             once = once.repeated(draft.num_layers)
-        return once.repeated(speculation.draft_length * speculation.tree_width)
+        return once.repeated(
+            1 + (speculation.draft_length - 1) * speculation.tree_width
+        )  # the first pass has no branches
 
     def rejection(self, sequences: FloatArray) -> OperatorTime:
         """Rejection sampling of all verified positions, outside the graph."""

@@ -24,7 +24,7 @@ from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.files.records import dataclass
 from rlsim.schema.base import changed
-from rlsim.schema.drafter import draft_parameters
+from rlsim.schema.drafter import met_draft_parameters
 from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -38,12 +38,11 @@ MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
 PADDED_BATCH, REFERENCE_POOL = "padded batch", "reference pool"
 LM_HEAD, LOSS = "LM head", "loss"
-"""Names of the parts that a value model lacks."""
 
 
 @dataclass(frozen=True)
 class TrainingCosts:
-    """The trainer's compute on its GPUs."""
+    """The trainer's compute on its GPUs. value: of a value model, which has neither LM head nor MTP layers."""
 
     card: ModelCard
     trainer: Trainer
@@ -51,6 +50,7 @@ class TrainingCosts:
     overheads: TrainingOverheads
     gpus: int
     measured: MeasuredStack | None = None
+    value: bool = False
 
     @cached_property
     def layout(self) -> TrainLayout:
@@ -176,8 +176,8 @@ class TrainingCosts:
 
     def _busiest_stage(self, batch: MicroBatches, backward: bool) -> tuple[Part, ...]:
         """Parts of the pipeline stage that sets the pace: a middle one, or the last with LM head and MTP layers."""
-        own: tuple[Part, ...] = self.head(batch)
-        if backward:
+        own: tuple[Part, ...] = () if self.value else self.head(batch)
+        if backward and not self.value:
             own += (*self.head(batch, backward=True), *self._mtp(batch))
         last = (*self._stage(batch, backward, last=True).parts, *own)
         middle = self._stage(batch, backward)
@@ -267,6 +267,11 @@ class TrainerInputs:
         """The trainer's compute; log-prob passes and updates share layers of pipeline stages."""
         return TrainingCosts(self.model, self.trainer, self.device, self.overheads, self.gpus, self.measured)
 
+    @cached_property
+    def value_costs(self) -> TrainingCosts:
+        """The same of a value model in the policy's layout."""
+        return replace(self.costs, value=True)
+
 
 def trainer_inputs(
     scenario: Scenario, device: Device, overheads: TrainingOverheads, transfers: WeightTransfer
@@ -278,7 +283,7 @@ def trainer_inputs(
     # A draft head's own pass, mean over steps; MTP layers that trainer.mtp_layers prices are a loss of the policy's.
     draft, drafting = trained_draft(scenario), 0.0
     if draft is not None and not (draft.kind == "mtp" and trainer.mtp_layers):
-        drafting = draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
+        drafting = met_draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
     return TrainerInputs(
         scenario.model, device, trainer, scenario.cluster.training, overheads, scenario.workload.max_sequence_tokens,
         logprob_passes=int(scenario.policy_logprobs) + int(scenario.trainer.reference_logprobs and not apart),
@@ -320,7 +325,8 @@ def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     once = PhaseCost.of((*cost.parts, drafter))
     parts = [*once.repeated(trainer.epochs).parts, _handed_over(inputs, batch, UPDATE_BYTES)]
     if trainer.critic:
-        parts += _critic("value update", cost.repeated(trainer.epochs), inputs.critic_update_swap_s)
+        value = inputs.value_costs.step(_batches(inputs, batch, update=True)).repeated(trainer.epochs)
+        parts += _critic("value update", value, inputs.critic_update_swap_s)
     return PhaseCost.of(parts).deviating(inputs.overheads.factor)
 
 
@@ -357,7 +363,8 @@ def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     if inputs.logprob_passes or inputs.reference_gpus:
         parts.append(_handed_over(inputs, batch, LOGPROB_BYTES))
     if trainer.critic:
-        parts += _critic("value pass", once, inputs.critic_pass_swap_s)
+        value = inputs.value_costs.forward(_batches(inputs, batch, update=False))
+        parts += _critic("value pass", value, inputs.critic_pass_swap_s)
     if trainer.reference_logprobs:
         parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
     if inputs.reference_gpus and not inputs.streaming:
@@ -385,8 +392,6 @@ def _handed_over(inputs: TrainerInputs, batch: TrainedBatch, bytes_per_position:
 
 
 def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
-    """The policy's pass or update without its LM head (a value is one number), and the swap around it."""
-    bare = [part for part in cost.parts if part.name not in (LM_HEAD, LOSS)]
-    longest = max(bare, key=lambda part: part.seconds)
-    whole = Part(name, sum(part.seconds for part in bare), longest.bound)
-    return [whole, Part("value model swap", swap_s, "host link")]
+    """A value model's pass or update as one part, and the swap around it."""
+    longest = max(cost.parts, key=lambda part: part.seconds)
+    return [Part(name, cost.seconds, longest.bound), Part("value model swap", swap_s, "host link")]

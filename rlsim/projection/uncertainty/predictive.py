@@ -69,13 +69,22 @@ class Prediction:
             return self.step_factor
         if phase == "exposed_generation_s":
             return self._exposed_factor(seconds)
+        if phase == "generation_s":
+            return self._generated_factor(seconds)
         name = "transfer" if phase in ("prepare_s", "refit_s") else phase.removesuffix("_s")
         return np.asarray(getattr(self.factors, name)) if name in PHASES else np.ones(DRAWS)
+
+    def _generated_factor(self, seconds: float) -> FloatArray:
+        """Draws of generation over its simulated time; rewards and environments in a synchronous one move with none."""
+        engines_s = self.response.generation_s
+        if self.response.generation_ratio is not None or engines_s >= seconds * (1 - 1e-9):
+            return self.factors.generation
+        return np.asarray(1.0 + engines_s / seconds * (self.factors.generation - 1.0))
 
     def _exposed_factor(self, exposed_s: float) -> FloatArray:
         """Draws of the generation that a step waits for over its simulated time ``exposed_s``."""
         if self.response.generation_ratio is None and not self.response.overlapped_s:
-            return self.factors.generation
+            return self._generated_factor(exposed_s)
         waited = self.step_s - self.response.trainer_s(self.factors)
         centre = self.central_s - float(self.response.trainer_s(unmoved())[0])
         return np.maximum(0.0, exposed_s + waited - centre) / exposed_s if exposed_s > 0 else np.ones(DRAWS)

@@ -224,7 +224,8 @@ def _transfer(kept: _Kept) -> Slopes:
     scenario, now = kept.scenario, PriceInputs(kept.scenario, kept.tables).transfers
 
     def seconds(transfer: WeightTransfer) -> float:
-        return (transfer.prepare() if scenario.loop.mode == "sync" else transfer.transfer()).seconds
+        prepared = scenario.loop.mode == "sync" or scenario.cluster.colocated  # what a step waits for
+        return (transfer.prepare() if prepared else transfer.transfer()).seconds
 
     base, out = seconds(now), dict[str, float]()
     for name, overheads in _changed(kept, ("transfers", "steps")).items():
