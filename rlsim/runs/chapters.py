@@ -33,7 +33,7 @@ from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results.projection import PHASES
 from rlsim.results.run import STATES
-from rlsim.schema.base import changed
+from rlsim.schema.base import changed, replaced
 from rlsim.schema.loop import Loop
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.run import Checkpoint, Validation
@@ -215,8 +215,8 @@ def _tokens(variant: SimulatedVariant) -> list[float] | None:
 
 
 def _counting(scenario: Scenario, steps: int, forgotten: int) -> Scenario:
-    amounts = {"steps": steps, "warmup_steps": forgotten}
-    return changed(scenario, simulation=changed(scenario.simulation, **amounts))
+    amounts = {"steps": steps, "warmup_steps": forgotten}  # as many as a run has, which a scenario may not state
+    return replaced(scenario, {"simulation": replaced(scenario.simulation, amounts)})
 
 
 def _blocks(

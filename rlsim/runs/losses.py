@@ -112,8 +112,8 @@ def losses_of(scenario: Scenario, course: Course) -> Losses:
         found = history.pass_step(step, rng, own, block)
         for cause, (seconds, count) in found.items():
             totals[cause] += seconds
-            by_step[cause][step] = seconds[: course.replications].mean()
-            events[cause] += float(count[: course.replications].mean())
+            by_step[cause][step] = seconds.mean()
+            events[cause] += float(count.mean())
     return Losses(totals, by_step, events)
 
 

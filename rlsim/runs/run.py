@@ -32,7 +32,7 @@ from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, checkpoint_
 from rlsim.runs.losses import LOST, Course, Losses, losses_of
 from rlsim.schema.base import changed
 from rlsim.schema.run import Checkpoint, Faults, RunConditions, Validation
-from rlsim.schema.scenario import Scenario
+from rlsim.schema.scenario import MAX_SIMULATED_STEPS, Scenario
 from rlsim.units import FloatArray
 
 COMMAND = "run"
@@ -62,8 +62,8 @@ def run(
     ``warmup_steps`` and ``replications`` do not. Raises InputError and Infeasible.
     """
     count = _steps(scenario, steps, samples)
-    if replications < 1:
-        raise InputError(f"--replications must be at least 1, got {replications}")
+    if not 1 <= replications <= MAX_SIMULATED_STEPS:
+        raise InputError(f"--replications must be 1 to {MAX_SIMULATED_STEPS:,}, got {replications:,}")
     if not 1 <= count * replications <= MOST_STEPS:
         raise InputError(
             f"a run needs 1 to {MOST_STEPS:,} steps in all replications together; got {count:,} x {replications:,}"

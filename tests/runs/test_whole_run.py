@@ -266,6 +266,23 @@ def test_replicas_of_a_node_are_slow_together(tensor_parallel: int) -> None:
     assert found.totals["slow_nodes"].mean() == pytest.approx(400 * (0.1 * GENERATION_S + 0.19 * 3.0), rel=0.05)
 
 
+def test_the_mean_of_a_run_is_that_of_all_histories() -> None:
+    """Rare failures that undo much: the one history of a replication seldom meets one."""
+    found = lost(faulty(50.0, 400, {}))
+    for cause, totals in found.totals.items():
+        assert found.by_step[cause].sum() == pytest.approx(totals.mean())
+    again = found.totals["steps_again"]
+    assert again.mean() > 3 * np.median(again) and found.events["restarts"] < 1
+    side = rlsim.run(faulty(2.0, 4, {}), 8).candidate
+    assert sum(side.steps["step_s"]) == pytest.approx(side.seconds.mean)
+
+
+@pytest.mark.parametrize("mode", [{}, SPLIT], ids=["sync", "async"])
+def test_a_run_may_have_more_steps_than_a_projection(mode: dict[str, Any]) -> None:
+    found = rlsim.run(small(CONSTANT, mode), 100, replications=17)
+    assert (found.replications, len(found.candidate.steps["step_s"])) == (17, 100)
+
+
 def test_the_gpus_of_a_reference_pool_fail_too() -> None:
     pool = {"cluster": {"num_gpus": 16, "reference_gpus": 8}, "trainer.reference_logprobs": True}
     counts = [lost(faulty(2.0, 8, mode)).totals["restarts"].mean() for mode in ({}, pool)]
