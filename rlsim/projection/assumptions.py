@@ -208,6 +208,9 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     scenario, steps, out = run.scenario, len(run.every_step), _length_warnings(run)
     if run.counters.preemptions > 0:
         out.append(said("overflow", preemptions=run.counters.preemptions / steps))
+    if (share := _beyond_budget(run)) > 0:
+        each, most = run.prices.iteration.tokens_per_sequence, scenario.engine.max_batched_tokens
+        out.append(said("budget", share=percent(share), each=each, most=most))
     if run.agents.timed_out:
         out.append(said("timeout", trajectories=run.agents.timed_out / steps))
     if _starts(scenario):
@@ -227,6 +230,13 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     parts = [part for step in run.every_step for part in step.cost.train.parts]
     floor = sum(part.seconds for part in parts if part.name == "host floor") / max(1e-12, sum(p.seconds for p in parts))
     return (*out, *([said("host floor", share=percent(floor))] if floor >= TOLD_HOST_SHARE else []))
+
+
+def _beyond_budget(run: SimulatedVariant) -> float:
+    """Share of the engines' iterations that decode more tokens than their budget holds."""
+    counts, engine = np.array(run.counters.iterations_at), run.scenario.engine
+    tokens = np.arange(counts.size) / engine.attention_data_parallel * run.prices.iteration.tokens_per_sequence
+    return float(counts[tokens > engine.max_batched_tokens].sum() / max(1, counts.sum()))
 
 
 def _hanging(run: SimulatedVariant) -> str:

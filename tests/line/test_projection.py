@@ -48,6 +48,13 @@ def both(made: Projection) -> tuple[Variant, Variant]:
     return made.baseline, made.candidate
 
 
+def test_decoding_beyond_the_budget_of_an_iteration_is_told():
+    """16 sequences on a replica with 4 tokens each."""
+    warnings = (project(scenario(f"engine.max_batched_tokens={most}")).warnings for most in (60, 64))
+    told = [any("max_batched_tokens" in text for text in found) for found in warnings]
+    assert told == [True, False]
+
+
 def test_phases_add_up_to_the_step(sync, asynchronous):
     for arm in both(sync):
         assert sum(arm.phases[name].mean for name in SYNC) == pytest.approx(arm.step_s.mean, rel=1e-12)
