@@ -23,12 +23,12 @@ tables, and says what speculative decoding and asynchronous execution would chan
 
 \b
 Examples:
-  rlsim project quickstart                           a scenario that comes with rlsim, by name
-  rlsim project my.yaml --out results                also writes projection.json, pictures, timeline
-  rlsim project qwen235b_512 engine.tensor_parallel=4 speculation.draft_length=5 speculation.acceptance_length=3.6
-  rlsim project quickstart --set speculation.method=none --json    --set says the same as a word KEY=VALUE
-  rlsim run qwen235b_2048 --steps 1000 --out results a whole run: time, cost, energy, what it loses
-  rlsim report results                               one HTML page of what a folder of results holds
+  rlsim project quickstart                            a scenario that comes with rlsim, by name
+  rlsim project my.yaml --out results                 also writes projection.json, pictures, timeline
+  rlsim project qwen235b_512 trainer.tensor_parallel=4 speculation.draft_length=5 speculation.acceptance_length=3.6
+  rlsim project quickstart --set speculation.method=none --json     --set says the same as a word KEY=VALUE
+  rlsim run qwen235b_2048 --steps 1000 --out results  a whole run: time, cost, energy, what it loses
+  rlsim report results                                one HTML page of what a folder of results holds
   rlsim models show qwen3-8b;  rlsim hardware show gb200_nvl72
 
 \b
@@ -86,8 +86,9 @@ def _wrong_words(error: Any) -> str:
     """What is wrong with the words on the command line; the whole help where there are none."""
     if hint := FORMER["removed"].get(getattr(error, "option_name", "")):
         return f"{error.option_name}: {hint}"
+    message = " ".join(str(error.format_message()).splitlines()).replace("\t", "")  # typer lists one choice a line
     if error.ctx is None:
-        return str(error.format_message())
+        return message
     if error.message == error.ctx.get_help():
         print(error.message, file=sys.stderr)
         sys.exit(BAD_INPUT)
@@ -100,4 +101,4 @@ def _wrong_words(error: Any) -> str:
         if isinstance(wrong, ValidationError):
             name = param.opts[-1] if param.opts[-1].startswith("-") else param.metavar
             return str(as_input_error(wrong, name, BaseModel))
-    return f"{shortened(error.format_message(), 400)} (see {error.ctx.command_path} --help)"
+    return f"{shortened(message, 400)} (see {error.ctx.command_path} --help)"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rlsim.cli.output import PLAN_HEADROOM, given_scenario, print_answer, print_result, step_range, terminal_style
+from rlsim.cli.output import given_scenario, print_answer, print_result, step_range, terminal_style
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
@@ -102,6 +102,7 @@ def size(
     from rlsim.planning.new import CHECKS, Answers
     from rlsim.planning.size import Wanted
     from rlsim.planning.size import size as run
+    from rlsim.report.text.run import unanswered
 
     devices = [name.strip() for name in device.split(",") if name.strip()]
     if not devices:
@@ -114,6 +115,8 @@ def size(
     with ProgressLine("clusters planned") as progress:
         answer = run(wanted, devices, progress.advance)
     print_result(answer, as_json, full, out)
+    if answer.best is None:
+        raise InputError(f"infeasible: {unanswered(answer)}; what each device came to is on standard output")
 
 
 def _asked(option: str) -> str:
@@ -201,10 +204,10 @@ def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     """The scenario in the fastest layout of its own GPUs, lag and drafter, and the overrides that lead there."""
     from rlsim.loading.scenario import vary
     from rlsim.planning.plan import plan
-    from rlsim.planning.space import SearchLimits
+    from rlsim.planning.space import HEADROOM, SearchLimits
 
     drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else (0,)
-    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), PLAN_HEADROOM, draft_lengths=drafted)
+    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), HEADROOM, draft_lengths=drafted)
     found = plan(scenario, limits=limits, rest=False)
     return vary(scenario, *found.changes), found.changes
 

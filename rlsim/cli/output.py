@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from rlsim.schema.scenario import Scenario
 
 
-PLAN_HEADROOM = 0.1
-"""Share of memory that a plan leaves free for fragmentation and what the memory model leaves out. Assumption."""
-
-
 def given_scenario(name: str, words: Sequence[str] | None, options: Sequence[str] | None, *more: str) -> Scenario:
     """The scenario with overrides given as words, by --set and by ``more``, in this order: later ones win."""
     from rlsim.loading.scenario import load_scenario

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlsim.cli.output import PLAN_HEADROOM, given_scenario, print_result
+from rlsim.cli.output import given_scenario, print_result
 from rlsim.files.writing import staged_folder
 
 
@@ -72,7 +72,7 @@ def plan(
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
     wanted = Objective(measure, statistic, steps, deadline_s, budget_usd, target_s)
     wanted.check()
-    limits = replace(default_limits(base, wanted), memory_headroom=PLAN_HEADROOM)
+    limits = default_limits(base, wanted)
     if gpus is not None:
         limits = replace(limits, sizes=parse_sizes(gpus))
     if max_staleness is not None:

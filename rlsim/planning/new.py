@@ -18,7 +18,7 @@ from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.planning.plan import plan
-from rlsim.planning.space import SearchLimits
+from rlsim.planning.space import HEADROOM, SearchLimits
 from rlsim.schema.engine import Engine
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.profile import load_profile
@@ -30,8 +30,6 @@ LOG_SIGMA = 0.8
 """Standard deviation of the logarithm of lengths: that of the quickstart. Assumption."""
 PROMPT_TOKENS = 256
 """Room for a prompt under the cap."""
-HEADROOM = 0.1
-"""Share of memory that the layout leaves free, as ``rlsim plan`` does."""
 QUESTIONS: Mapping[str, Mapping[str, str]] = lists_beside(__file__)["questions"]
 """What is asked by the option that answers it: text, and an example that is shown as the default."""
 _BATCH = re.compile(r"(\d{1,8}) *[x*,] *(\d{1,6})")

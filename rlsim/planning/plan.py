@@ -32,7 +32,7 @@ from rlsim.planning.search import (
     simulate_finally,
     simulate_once,
 )
-from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
+from rlsim.planning.space import HEADROOM, InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.projection.summary import price_usd
 from rlsim.report.format import percent
 from rlsim.results.sweep import Change, ConstraintMet, Plan
@@ -56,7 +56,7 @@ def plan(
     """Search engine layout, trainer layout, split, lag and draft length jointly.
 
     objective: what is made best, and constraints, default the shortest step. limits: cluster sizes, lags and layouts to
-    look at, default the scenario's own size and lags up to its own (at least 1). jobs: processes (None: all cores).
+    look at, default those of :func:`default_limits`, as on the command line. jobs: processes (None: all cores).
     rest: with the plans that the search alone has seen, whose numbers take a sixth of the time.
     Raises InputError for contradictions and Infeasible, with the nearest miss and the binding constraint, where nothing
     can run or nothing keeps to the constraints.
@@ -105,7 +105,8 @@ def _check_synchronous_rules(scenario: Scenario, limits: SearchLimits) -> None:
 
 
 def default_limits(scenario: Scenario, objective: Objective | None = None) -> SearchLimits:
-    """The scenario's cluster size (around it where the smallest cluster is asked for) and lags 0 to its own, or 1.
+    """The scenario's cluster size (around it where the smallest cluster is asked for) and lags 0 to its own, or 1, with
+    a tenth of the memory left free.
 
     Under dynamic sampling and tail batching lag 0 only, since they repeat rollouts within a step or end them early.
     """
@@ -116,7 +117,7 @@ def default_limits(scenario: Scenario, objective: Objective | None = None) -> Se
     workload = scenario.workload
     lagging = workload.usable_group_share == 1 and workload.tail_batching is None
     most = max(1, scenario.loop.lag) if lagging else 0
-    return SearchLimits(sizes, tuple(range(most + 1)))
+    return SearchLimits(sizes, tuple(range(most + 1)), HEADROOM)
 
 
 def _search_sizes(contest: Contest, run: Runner) -> Finals:

@@ -12,10 +12,10 @@ from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_to
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.records import dataclass
 from rlsim.loading.scenario import scenario_of_text, vary
-from rlsim.planning.new import HEADROOM, Answers, plain_limits, scenario_text
+from rlsim.planning.new import Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import plan
-from rlsim.planning.space import build_space, nearest_miss
+from rlsim.planning.space import HEADROOM, build_space, nearest_miss
 from rlsim.results.planning import ClusterSize, DeviceSize, MemoryShare, Sizing
 from rlsim.results.sweep import Plan
 from rlsim.schema.scenario import Scenario

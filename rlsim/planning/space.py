@@ -35,6 +35,8 @@ LETTERS = {"tensor": "TP", "pipeline": "PP", "context": "CP", "expert": "EP", "a
 DRAFT_LENGTHS = tuple(range(8))
 SHARES = (0.25, 0.375, 0.5, 0.625, 0.75)
 """Powers of two are what models and nodes divide by; drafts beyond 7 and splits beyond a quarter seldom pay."""
+HEADROOM = 0.1
+"""Share of memory that a plan leaves free for fragmentation and what the memory model leaves out. Assumption."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.tables.fingerprint import tables_held
 from rlsim.tables.operators import OperatorTables
+from rlsim.tables.profile import list_profiles, load_profile
 
 Progress = Callable[[int, int], None]
 
@@ -83,6 +84,17 @@ def identity(scenario: Scenario) -> dict[str, Any]:
     }
 
 
+def _price_source(scenario: Scenario) -> str:
+    """Where the price of the GPUs comes from; a value that is not the shipped profile's is the scenario's own."""
+    for device in (scenario.hardware, scenario.training_device):
+        given = device.price_per_gpu_hour_usd
+        if device.name in list_profiles():
+            known = load_profile(device.name).price_per_gpu_hour_usd
+            if given.source == known.source and given.value != known.value:
+                return "stated by the scenario"
+    return scenario.hardware.price_per_gpu_hour_usd.source
+
+
 def about(scenario: Scenario) -> dict[str, Any]:
     """What an answer says of its scenario, by the fields of :class:`rlsim.results.projection.About`."""
     return {
@@ -90,6 +102,6 @@ def about(scenario: Scenario) -> dict[str, Any]:
         "question": scenario.question,
         "seed": scenario.simulation.seed,
         "price_per_gpu_hour_usd": price_usd(scenario),
-        "price_source": scenario.hardware.price_per_gpu_hour_usd.source,
+        "price_source": _price_source(scenario),
         "asked": scenario,
     }

@@ -14,6 +14,7 @@ from command_line import SMALL, complains
 
 import rlsim
 from rlsim.cli import main
+from rlsim.cli.commands import EXAMPLES
 from rlsim.errors import Infeasible, InputError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -52,6 +53,20 @@ def test_help(run: Run, command: tuple[str, ...]) -> None:
     code, out, err = run(*command, "--help")
     assert (code, err) == (0, "")
     assert out.startswith("Usage: rlsim")
+
+
+def test_the_examples_of_the_help_run(run: Run, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(Path(small).read_text())
+    lines = [line.strip() for line in EXAMPLES.splitlines() if line.startswith("  rlsim ")]
+    examples = [words.partition("  ")[0].split()[1:] for line in lines for words in line.split(";  ")]
+    assert len(examples) == 8
+    for words in examples:
+        if words[0] == "run":
+            words[words.index("1000")] = "20"
+        few = ["simulation.replications=1"] if words[0] == "project" else []
+        code, _, err = run(*words, *few)
+        assert code == 0, f"{words}: {err}"
 
 
 @pytest.mark.parametrize(("kind", "name"), [("models", "qwen3-8b"), ("hardware", "gb200_nvl72")])

@@ -17,6 +17,7 @@ STEPS = ("run", "SMALL", "--out", "OUT", "--steps", "5")
 SIZE = ("size", "qwen3-1.7b", "--device", "h100_sxm")
 REFUSED = {
     ("import", "nemo", "x.yaml"): "FRAMEWORK: 'nemo' is not one of 'nemo-rl', 'verl'",
+    ("export", "SMALL"): "Missing option '--to'. Choose from: nemo-rl, verl, skyrl,",
     # run
     ("run", "SMALL", "--out", "OUT"): "--steps N or --samples M",
     (*STEPS, "--samples", "5"): "--steps N or --samples M",

@@ -34,6 +34,15 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
+def test_paths_that_pages_name_exist() -> None:
+    """Of the checkout; names in capitals stand for any, and what is written beside results is no part of it."""
+    rooms = "rlsim|scripts|research|benchmarks|bench|calibration|tests|scenarios|hardware_profiles"
+    pages = [page for page in (ROOT / "README.md", *DOCS.rglob("*.md")) if page.name != "runlogs.md"]
+    named = {path for page in pages for path in re.findall(rf"`((?:{rooms})/[\w./-]+)`", page.read_text())}
+    assert len(named) > 30
+    assert sorted(path for path in named if not re.search("[A-Z]{3}", path) and not (ROOT / path).exists()) == []
+
+
 def test_links_that_leave_the_documentation_become_names(script) -> None:
     class Page:
         class file:  # noqa: N801 - as MkDocs calls it

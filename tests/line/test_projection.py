@@ -48,6 +48,13 @@ def both(made: Projection) -> tuple[Variant, Variant]:
     return made.baseline, made.candidate
 
 
+def test_a_price_that_a_scenario_states_is_not_assumed():
+    plain, own = (
+        project(scenario(*keys)).price_source for keys in ((), ("hardware.price_per_gpu_hour_usd.value=2.2",))
+    )
+    assert "assum" in plain.lower() and own == "stated by the scenario"
+
+
 def test_decoding_beyond_the_budget_of_an_iteration_is_told():
     """16 sequences on a replica with 4 tokens each."""
     warnings = (project(scenario(f"engine.max_batched_tokens={most}")).warnings for most in (60, 64))

@@ -52,12 +52,20 @@ def test_plan_prints_what_to_set(run: Run, file: str, tmp_path: Path) -> None:
     assert json.loads(out) == json.loads((tmp_path / "o" / "plan.json").read_text())
     told = json.loads(out)
     assert told["statistic"] == "p90"
+    memory = next(one for one in told["constraints"] if one["constraint"] == "memory")
+    assert memory["limit"] == 0.9
     code, out, _ = run("project", str(tmp_path / "o" / "best.yaml"), "--json")
     assert code == 0
     step = json.loads(out)["candidate"]["step_s"]
     assert [told["best"][name] for name in ("step_s", "step_low_s", "step_high_s")] == pytest.approx(
         [step[name] for name in ("mean", "low", "high")], rel=1e-8
     )
+
+
+def test_a_plan_of_the_library_is_that_of_the_command(run: Run, tiny: Scenario, file: str) -> None:
+    bare = vary(tiny, "speculation.method=none", "speculation.draft_length=0")
+    words = ("speculation.method=none", "speculation.draft_length=0", "--jobs", "1", "--json")
+    assert json.loads(run("plan", file, *words)[1]) == json.loads(rlsim.plan(bare, rest=False).to_json())
 
 
 def test_sensitivity_and_compare_print_their_answers(run: Run, tiny: Scenario, file: str, tmp_path: Path) -> None:

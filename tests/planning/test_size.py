@@ -27,6 +27,7 @@ from rlsim.results.planning import ClusterSize, Sizing
 from rlsim.results.record import Interval
 
 SMALL = Answers("qwen3-1.7b", "h100_sxm", 8, (16, 8), 500)
+Run = Callable[..., tuple[int, str, str]]
 
 
 @cache
@@ -88,7 +89,9 @@ def test_steps_shorten_to_the_knee_a_deadline_takes_the_cheapest_and_a_budget_th
     hopeless = size(Wanted(SMALL, deadline_s=0.01), ["h100_sxm"])
     assert hopeless.best is None
     assert "no step keeps to 0.01 s with 90 %" in hopeless.devices[0].reason
-    assert render_size(hopeless).startswith("Nothing fits")
+    assert render_size(hopeless).startswith("No size keeps to the deadline: h100_sxm: no step keeps to 0.01 s")
+    dear = size(Wanted(SMALL, budget_usd=1e-6), ["h100_sxm"])
+    assert render_size(dear).startswith("No size keeps to the budget: h100_sxm: no step costs as little as 1e-06 USD")
 
 
 def test_the_engine_may_take_what_the_trainer_leaves() -> None:
@@ -141,7 +144,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert Sizing.read(tmp_path / "size.json") == answer
 
 
-Run = Callable[..., tuple[int, str, str]]
+@pytest.mark.parametrize(("asked", "told"), [
+    (("--deadline", "0.01"), "no size keeps to the deadline"),
+    (("--budget", "0.000001"), "no size keeps to the budget"),
+])  # fmt: skip
+def test_without_a_size_to_take_the_answer_is_printed_and_the_exit_code_is_that_of_a_plan(
+    run: Run, tmp_path: Path, asked: tuple[str, str], told: str
+) -> None:
+    small = ("size", "qwen3-1.7b", "--device", "h100_sxm", "--batch", "16x8", "--response-tokens", "500", *asked)
+    code, out, err = run(*small, "--json", "--out", tmp_path / "o")
+    answer = json.loads(out)
+    assert (code, answer["best"]) == (2, None) and answer["devices"][0]["sizes"]
+    assert err.startswith(f"rlsim: infeasible: {told}") and err.count("\n") == 1
+    assert json.loads((tmp_path / "o" / "size.json").read_text()) == answer
+    code, out, _ = run(*small)
+    assert code == 2 and out.startswith(told.capitalize()) and "Nothing fits" not in out
+
+
 GIVEN = {
     "--model": "Qwen/Qwen3-8B", "--hardware": "h100_sxm", "--gpus": "8", "--batch": "8x4", "--response-tokens": "300"
 }  # fmt: skip

@@ -26,6 +26,7 @@ from rlsim.planning.execution import executor
 from rlsim.planning.grammar import grid, parse_axis
 from rlsim.projection.project import project
 from rlsim.report.figures import grids as pictures
+from rlsim.report.page.report import report
 from rlsim.report.text.planning import render_sweep
 from rlsim.results.sweep import break_even_lengths, identity_in
 from rlsim.schema.scenario import Scenario
@@ -124,6 +125,20 @@ def test_files_hold_rows_and_pictures_and_speedups_break_even(tiny: Scenario, tm
 def test_pictures_follow_the_axes(tiny: Scenario, tmp_path: Path, axes: list[str], picture: str) -> None:
     sweep(tiny, axes, replications=1, out=tmp_path)
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_shares_are_shown_with_the_split_that_was_run(tiny: Scenario, tmp_path: Path) -> None:
+    result = sweep(tiny, ["lag=0,1", "generation_share=0.25,0.3,0.5"], replications=1, out=tmp_path / "o")
+    lines = [line.split() for line in render_sweep(result).splitlines()]
+    head = next(line for line in lines if "generation_share" in line)
+    place = head.index("generate+train")
+    shown = {tuple(line[:2]): line[place] for line in lines if line and line[0] in ("0", "1")}
+    assert shown[("1", "0.25")] == shown[("1", "0.3")] == "2+6" and shown[("1", "0.5")] == "4+4"
+    assert shown[("0", "0.25")] == "8"
+    assert "8 shared" in render_sweep(result)
+    page = report(tmp_path / "o")
+    assert "generation_share 0.3 (2+6 GPUs)" in page and "<td>4+4</td>" in page
+    assert "generate+train" not in render_sweep(sweep(tiny, ["k=2"], replications=1))
 
 
 def test_a_picture_names_scenario_and_slice(tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,15 @@ def test_a_fragment_is_a_workload(tmp_path: Path) -> None:
     Workload.model_validate({"prompts_per_step": 4, "generations_per_prompt": 8, **section})
     words = [word.removeprefix("--set ").strip("'") for word in answer.settings()]
     assert load_scenario("quickstart", words).workload.max_sequence_tokens == 2000
+    assert "\nor: --set 'workload.prompt_tokens=" in answer.text()
+
+
+def test_quantiles_are_too_long_to_set_and_no_key_is_set_without_them(tmp_path: Path) -> None:
+    lengths = np.rint(np.concatenate([RNG.uniform(50, 100, 500), RNG.uniform(3000, 9000, 500)]))
+    (tmp_path / "own.csv").write_text("prompt_tokens,output_tokens\n" + "".join(f"90,{n:.0f}\n" for n in lengths))
+    answer = answer_of(tmp_path / "own.csv")
+    assert answer.settings() == [] and "kind: quantiles" in answer.fragment()
+    assert "or: --set" not in answer.text() and answer.text().endswith("paste the fragment into a scenario's file.")
 
 
 # the command

@@ -126,14 +126,14 @@ class TraceAnswer:
         return "\n".join(lines) + "\n"
 
     def settings(self) -> list[str]:
-        """The fragment as ``--set`` of those keys that are short enough."""
-        out = []
+        """The fragment as ``--set`` of each of its keys; none where one of them is too long to type."""
+        words = []
         for line in self.fragment().splitlines()[2:]:
             key, _, value = line.strip().partition(": ")
-            word = f"workload.{key}={value.partition('  #')[0]}"
-            if len(word) <= SHORT:
-                out.append(f"--set '{word}'" if " " in word else f"--set {word}")
-        return out
+            words.append(f"workload.{key}={value.partition('  #')[0]}")
+        if any(len(word) > SHORT for word in words):
+            return []
+        return [f"--set '{word}'" if " " in word else f"--set {word}" for word in words]
 
     def remarks(self) -> tuple[str, ...]:
         """What a reader must know."""
@@ -194,8 +194,9 @@ class TraceAnswer:
             lines += style.wrapped(f"within a prompt, {found.prompts:,} of them: correlation {interval}")
         for remark in self.remarks():
             lines += style.wrapped(remark, "- ")
-        pasted = [f"or: {' '.join(self.settings())}"] if self.settings() else []
-        return "\n".join([*lines, "", self.fragment(), *pasted])
+        words = " ".join(self.settings())
+        way = f"or: {words}" if words else "Too long for --set: paste the fragment into a scenario's file."
+        return "\n".join([*lines, "", self.fragment(), way])
 
 
 def workload_of(requests: Requests) -> TraceAnswer:

@@ -30,7 +30,14 @@ from rlsim.report.page.parts import (
 from rlsim.report.table import Table
 from rlsim.report.text import attribution as wording
 from rlsim.report.text import run as told
-from rlsim.report.text.planning import candidates_table, objective_text, recommendation, sure_words
+from rlsim.report.text.planning import (
+    candidates_table,
+    objective_text,
+    recommendation,
+    split_of,
+    splits_of,
+    sure_words,
+)
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
 from rlsim.results.check import Check, Headroom
@@ -240,17 +247,19 @@ def _keys(sweep: SweepResult, done: Sequence[Row]) -> list[Block]:
 
 
 def _cells(sweep: SweepResult, done: Sequence[Row], axes: Sequence[str]) -> Block:
-    bars = []
+    bars, split = [], splits_of(sweep)
     for row in done[:MOST_ROWS]:
         step = interval_in(row, "step_s")
         label = ", ".join(f"{axis.rpartition('.')[2]} {row[axis]}" for axis in axes)
+        label += "".join(f" ({split_of(row)} GPUs)" for _ in split)
         bars.append(BarRow(label, fmt.seconds(step.mean), [Bar(step)]))
-    shown = [*axes, *(name for name in SWEEP_COLUMNS if any(name in row for row in sweep.rows))]
+    shown = [*axes, *split, *(name for name in SWEEP_COLUMNS if any(name in row for row in sweep.rows))]
+    rows = [{**row, **{name: split_of(row) for name in split if row["status"] == "ok"}} for row in sweep.rows]
     cells = [
         [fmt.number(value) if isinstance(value := row.get(name, ""), float) else str(value) for name in shown]
-        for row in sweep.rows
+        for row in rows
     ]
-    sides = "<" * (len(axes) + 2) + ">"
+    sides = "<" * (len(axes) + len(split) + 2) + ">"
     numbers = Table("Every cell; results.csv has all columns.", "", shown, cells, sides)
     which = "cells" if len(done) <= MOST_ROWS else f"{MOST_ROWS} fastest cells"
     return picture("sweep-steps", bars, numbers, shown=which)

@@ -16,6 +16,7 @@ from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, b
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 SHOWN = 10
+SHARE_KEY = "generation_share"
 NOTABLE_EAGER_SHARE = 0.02
 """Share of eager iterations from which an answer warns of them."""
 
@@ -41,11 +42,12 @@ def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
 
 def _fastest(result: SweepResult, shown: Sequence[dict[str, Any]]) -> Table:
     """The step stands last: where the terminal is narrow, the last column alone keeps its intervals."""
-    names = list(result.columns)
+    names, split = list(result.columns), splits_of(result)
     per_sample = ["ms/sample"] if result.batch_varies else []
     rows: list[Sequence[Cell | str]] = [
         (
             *(str(row[name]) for name in names),
+            *(split_of(row) for _ in split),
             *(f"{1e3 * row['step_s'] / result.samples(row):.2f}" for _ in per_sample),
             f"{row['cost_per_step_usd']:.2f}",
             *(cell(interval_in(row, f"{part}_speedup"), 2, "x") for part in ("rollout", "end_to_end")),
@@ -54,9 +56,29 @@ def _fastest(result: SweepResult, shown: Sequence[dict[str, Any]]) -> Table:
         for row in shown
     ]
     title = f"Fastest {len(shown)}" + (" by time per consumed sample" if result.batch_varies else "")
-    heads = [*(name.rpartition(".")[2] for name in names), *per_sample, "USD/step", "rollout", "end to end", "step (s)"]
+    heads = [
+        *(name.rpartition(".")[2] for name in names),
+        *split,
+        *per_sample,
+        "USD/step",
+        "rollout",
+        "end to end",
+        "step (s)",
+    ]
     sides = [">" if all(isinstance(row[name], int | float) for row in shown) else "<" for name in names]
     return Table(title, "mean [90 % interval]", heads, rows, "".join(sides) + ">")
+
+
+def splits_of(result: SweepResult) -> list[str]:
+    """The column that tells the split of each cell, where shares of the GPUs are asked for: they are rounded to whole
+    replicas and training shards, so that two may come to the same."""
+    return ["generate+train"] if SHARE_KEY in result.columns else []
+
+
+def split_of(row: Mapping[str, Any]) -> str:
+    """Generating and training GPUs of a cell that can run."""
+    generating, training = row["generation_gpus"], row["training_gpus"]
+    return f"{generating}+{training}" if generating + training <= row["num_gpus"] else f"{row['num_gpus']} shared"
 
 
 def eager_remark(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:

@@ -155,12 +155,20 @@ def assumed_words(sizing: Sizing) -> tuple[str, ...]:
     return *sizing.assumptions, fmt.price_remark([one.usd_per_gpu_hour for one in sizing.devices])
 
 
+def unanswered(sizing: Sizing) -> str:
+    """Why there is no cluster to take, in a few words."""
+    if not any(one.sizes for one in sizing.devices):
+        return "nothing fits"
+    return f"no size keeps to the {'deadline' if sizing.deadline_s is not None else 'budget'}"
+
+
 def recommendation(sizing: Sizing) -> str:
     """One sentence: which cluster to take and why."""
     one = next((one for one in sizing.devices if one.device == sizing.best), None)
     chosen = None if one is None else one.at(one.chosen)
     if one is None or chosen is None:
-        return f"Nothing fits: {'; '.join(f'{each.device}: {each.reason}' for each in sizing.devices)}."
+        reasons = "; ".join(f"{each.device}: {each.reason}" for each in sizing.devices)
+        return f"{unanswered(sizing).capitalize()}: {reasons}."
     why = "the knee: beyond it a doubling of GPUs brings less than 1.4x"
     if sizing.deadline_s is not None:
         why = f"the cheapest that keeps to {sizing.deadline_s:g} s with 90 %"
