@@ -15,6 +15,7 @@ from rlsim.projection.project import identity
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
 from rlsim.results.check import Check, Explanation, ExplanationGroup, Measurement, StatedFault
+from rlsim.results.record import PHASE_FLOOR
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 
@@ -64,19 +65,22 @@ class _Run:
 def check(
     scenario: Scenario,
     measured: Mapping[str, float],
-    noise: likelihood.Noise = likelihood.NOISE,
+    noise: likelihood.Noise | None = None,
     faulty: Faulty | None = None,
     progress: Progress | None = None,
 ) -> Check:
     """Whether a run of ``scenario`` is as expected, and what explains it where it is not.
 
     measured: seconds of phases (step, generation or exposed_generation, logprob, train, refit, data), and figures of
-    the catalogue by name. noise: deviation of the logarithms of the times, of all or by name. faulty: simulations of
-    the scenario under faults, to be used again for further runs of it. progress: called with (done, total) faults.
-    Raises InputError where nothing that was measured can be expected, and Infeasible where the scenario cannot run.
+    the catalogue by name. noise: deviation of the logarithms of the times, of all or by name, 0.05 where none is
+    stated. faulty: simulations of the scenario under faults, to be used again for further runs of it. progress: called
+    with (done, total) faults.
+    Raises InputError where nothing that was measured can be expected or times contradict each other, and Infeasible
+    where the scenario cannot run.
     """
+    noise = {} if noise is None else noise
     simulated = simulate_variant(scenario)
-    given, remarks = likelihood.sorted_out(simulated, measured)
+    given, remarks = likelihood.sorted_out(simulated, measured, noise)
     expected = likelihood.expected_phases(simulated)
     observed = likelihood.observed_of(simulated, expected, given, noise)
     faulty = faulty or Faulty(scenario)
@@ -231,7 +235,7 @@ def _stated(run: _Run, expected_s: float) -> tuple[StatedFault, ...]:
     for fault in run.possible:
         cured = run.faulty.cured(fault)
         saved = 0.0 if cured is None else 1.0 - cured.step_s / run.faulty.healthy.step_s
-        if saved >= 2 * likelihood.FLOOR:
+        if saved >= 2 * PHASE_FLOOR:
             changes = tuple(f"{key}={_plain(value)}" for key, value in fault.cured.items())
             told = {"name": fault.name, "title": fault.title, "cure": fault.cure, "changes": changes}
             found.append(StatedFault(**told, saved_s=saved * expected_s))

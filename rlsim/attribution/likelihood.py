@@ -2,9 +2,9 @@
 
 A time v counts as u = log(v + f), f a hundredth of a step, so that phases of next to no time say next to nothing. Under
 a hypothesis with pattern p, u is distributed around u(p) as a multivariate Student's t whose scale is the model's own
-error (the covariance of the draws behind the healthy run's intervals, which all hypotheses share) and the noise of the
-measurement. Along a fault's severity the likelihood is averaged, so that one that fits anything is not preferred for it
-(Kass and Raftery 1995, doi:10.1080/01621459.1995.10476572).
+error (the covariance of the draws behind the healthy run's intervals, and in no phase less than f: all hypotheses share
+it) and the noise of the measurement. Along a fault's severity the likelihood is averaged, so that one that fits
+anything is not preferred for it (Kass and Raftery 1995, doi:10.1080/01621459.1995.10476572).
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from rlsim.projection.uncertainty.predictive import DRAWS, prediction_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results import Interval
 from rlsim.results.check import CheckedPhase, Verdict
-from rlsim.results.record import widened
+from rlsim.results.record import P90_DEVIATIONS, PHASE_FLOOR, widened
 from rlsim.units import FloatArray
 
 DEGREES = 5.0
 """Degrees of freedom of the likelihood: model errors have heavier tails than a normal distribution. Assumption."""
-FLOOR = 0.01
-"""Share of a step that is added to times before their logarithm is taken."""
 BETWEEN = 16
 """Points of a path from one simulated severity to the next, so close that neighbours differ by less than the noise."""
 LEAST_NOISE = 0.005
@@ -39,6 +37,8 @@ UNLISTED_DEVIATION = 1.0
 """Deviation of the logarithm of each phase under a cause that is in no list: any phase up to several times off."""
 CUT = 0.005
 """Share of the draws at either end that the covariance leaves out."""
+NEAR = 1e-4
+"""Difference of logarithms below which their logarithmic mean is the plain one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +82,20 @@ def covariance(expected: FloatArray, factors: FloatArray, floors: FloatArray) ->
     logs = np.log(np.maximum(0.0, expected[:, None] * factors) + floors[:, None])
     low, high = np.quantile(logs, (CUT, 1 - CUT), axis=1, keepdims=True)
     return np.atleast_2d(np.cov(np.clip(logs, low, high)))
+
+
+def floored(error: FloatArray, first: FloatArray, second: FloatArray, floors: FloatArray) -> FloatArray:
+    """``error``, a covariance of logarithms, with deviations of at least what ``floors`` in seconds are as logarithms.
+
+    first, second: seconds measured and expected. Between the two the logarithms differ by as many of these deviations
+    as the seconds do: they are divided by the logarithmic mean.
+    """
+    one, other = first + floors, second + floors
+    apart = np.log(one / other)
+    near = np.abs(apart) < NEAR
+    mean = np.where(near, (one + other) / 2, (one - other) / np.where(near, 1.0, apart))
+    least = (floors / P90_DEVIATIONS / mean) ** 2
+    return np.asarray(error + np.diag(np.maximum(0.0, least - np.diag(error))))
 
 
 def student_log_density(residual: FloatArray, scale: FloatArray) -> float:
@@ -138,9 +152,17 @@ NOISE = 0.05
 
 Noise = float | Mapping[str, float]
 """Deviation of the logarithms of measured times, of all or by name."""
+TOGETHER = 1.1
+"""Times the step that its phases may come to: medians do not add up, and timers begin and end apart. Assumption."""
+MOST_DEVIATIONS = 5.0
+"""Deviations by which times with a noise of their own may contradict each other."""
+FLAGS = {"refit": "weight-update"}
+"""Options of ``rlsim check`` that are called otherwise than their phase."""
 
 
-def sorted_out(run: SimulatedVariant, measured: Mapping[str, float]) -> tuple[dict[str, float], tuple[str, ...]]:
+def sorted_out(
+    run: SimulatedVariant, measured: Mapping[str, float], noise: Noise
+) -> tuple[dict[str, float], tuple[str, ...]]:
     """What of ``measured`` the scenario of ``run`` has, and remarks on the rest. Raises InputError."""
     scenario = run.scenario
     known = {*phase_names(scenario), *figures_of(run)}
@@ -153,8 +175,32 @@ def sorted_out(run: SimulatedVariant, measured: Mapping[str, float]) -> tuple[di
     given = {name: float(value) for name, value in measured.items() if name in known}
     if not given:
         raise InputError(f"no time of the run is given; give one of {', '.join(phase_names(scenario))}")
+    if given.get("step") == 0:
+        raise InputError("step (--step): must be above 0 seconds, got 0")
+    if scenario.loop.mode == "sync":
+        _refuse_longer_than_the_step({name: given[name] for name in phase_names(scenario) if name in given}, noise)
     left = [name for name in measured if name not in known]
     return given, tuple(f"{name}: a scenario with loop.mode {scenario.loop.mode} has none of it" for name in left)
+
+
+def _refuse_longer_than_the_step(given: Mapping[str, float], noise: Noise) -> None:
+    """Raise InputError where the phases of a synchronous step, one after the other, take longer than the step does.
+
+    noise: deviations of single times are of another step than the rest; times without a stated one are of the same.
+    """
+    phases = {name: seconds for name, seconds in given.items() if name != "step" and seconds > 0}
+    stated = noise if isinstance(noise, float) else 0.0
+    most = given.get("step", math.inf) * max(TOGETHER, math.exp(MOST_DEVIATIONS * math.sqrt(2) * stated))
+    if sum(phases.values()) <= most:
+        return
+    alone = max(phases, key=lambda name: phases[name])
+    told = {alone: phases[alone]} if phases[alone] > most else phases
+    listed = ", ".join(f"--{FLAGS.get(name, name)} {seconds:g}" for name, seconds in told.items())
+    what = "is" if len(told) == 1 else f"come to {sum(told.values()):g}, which is"
+    raise InputError(
+        f"{listed} {what} longer than --step {given['step']:g}: the phases of a synchronous step follow one another "
+        "within it (seconds of one and the same step are needed; of an asynchronous run, loop.mode=async)"
+    )
 
 
 def expected_phases(run: SimulatedVariant) -> dict[str, Interval]:
@@ -181,7 +227,7 @@ def observed_of(
     names = tuple(name for name in (*expected, *figures()) if name in given)
     phases = [name for name in names if name in expected]
     listed, factors = figures(), phase_factors(run)
-    floor_s = FLOOR * max(expected["step"].mean, given.get("step", 0.0))
+    floor_s = PHASE_FLOOR * max(expected["step"].mean, given.get("step", 0.0))
     values = np.array([given[name] for name in names])
     floors = np.array([floor_s if name in expected else listed[name].floor for name in names])
     of_times = dict.fromkeys(expected, noise) if isinstance(noise, float) else noise
@@ -190,7 +236,9 @@ def observed_of(
     if phases:
         means = np.array([expected[name].mean for name in phases])
         drawn = np.array([factors[name] for name in phases])
-        error[: len(phases), : len(phases)] = covariance(means, drawn, floors[: len(phases)])
+        size = slice(len(phases))
+        drawn_error = covariance(means, drawn, floors[size])
+        error[size, size] = floored(drawn_error, values[size], means, floors[size])
     # Noise is of a time, and of its logarithm with a floor the less the smaller it is.
     return Observed(names, values, floors, np.maximum(LEAST_NOISE, np.array(own) * values / (values + floors)), error)
 

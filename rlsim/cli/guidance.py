@@ -169,11 +169,11 @@ def check(
     pasted = {
         "step": step, waited: generation, "train": train, "logprob": logprob, "refit": weight_update, "data": data
     }  # fmt: skip
-    logged, noises = _logged(log, steps)
+    logged, noises, remarks = _logged(log, steps)
     measured = {**logged, **{name: value for name, value in pasted.items() if value is not None}, **_figures(figure)}
     with ProgressLine("known faults") as progress:
         answer = run(given, measured, noises if noise is None else noise, progress=progress.reach)
-    answer = answer.model_copy(update={"source": source})
+    answer = answer.model_copy(update={"source": source, "remarks": (*remarks, *answer.remarks)})
     print_result(answer, as_json, out=out)
 
 
@@ -228,12 +228,12 @@ def _scenario(name: str, words: Sequence[str] | None, overrides: Sequence[str] |
     return (vary(found.scenario, *changes) if changes else found.scenario), source
 
 
-def _logged(path: Path | None, steps: str | None) -> tuple[dict[str, float], Mapping[str, float]]:
-    """Medians of the steady steps of a log by name, and the deviations of their logarithms."""
+def _logged(path: Path | None, steps: str | None) -> tuple[dict[str, float], Mapping[str, float], tuple[str, ...]]:
+    """Medians of the steady steps of a log by name, deviations of their logarithms, and what is remarked on them."""
     if path is None:
         if steps is not None:
             raise InputError("--steps takes steps of a log: it needs --log")
-        return {}, {}
+        return {}, {}, ()
     from rlsim.readers.logs.reading import read_log
     from rlsim.readers.logs.steady import MEDIAN_ERROR, steady_of
 
@@ -245,9 +245,8 @@ def _logged(path: Path | None, steps: str | None) -> tuple[dict[str, float], Map
         for name, one in taken.items()
         if one.log_deviation is not None
     }
-    return {
-        name: one.mean if name.endswith(("tokens", "length")) else one.median for name, one in taken.items()
-    }, errors
+    middle = {name: one.mean if name.endswith(("tokens", "length")) else one.median for name, one in taken.items()}
+    return middle, errors, tuple(steady.remarks)
 
 
 def _figures(given: Sequence[str] | None) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """A check of a run: healthy ones, faults that were put in, and published runs that were slow."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from rlsim.attribution.check import check
 from rlsim.attribution.faults import FORMS, FUNCTIONS, Faulty, catalogue, figures
-from rlsim.attribution.likelihood import Observed, fitted, student_log_density
+from rlsim.attribution.likelihood import Observed, fitted, floored, student_log_density
 from rlsim.attribution.likelihood import Path as Severities
 from rlsim.cli.main import main
 from rlsim.errors import InputError
@@ -16,6 +17,9 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.report.text.attribution import render_check
 from rlsim.results.check import Check
+from rlsim.results.record import P90_DEVIATIONS, PHASE_FLOOR
+
+Command = Callable[..., tuple[int, str, str]]
 
 TRANSFERS = {"slow_tensors", "per_tensor_refit", "disk_refit", "slow_refit_link", "slow_handshake", "slow_network"}
 
@@ -127,6 +131,53 @@ def test_what_the_scenario_states_is_told_and_the_mfu_follows_the_time() -> None
         check(scenario, {"stepp": 1.0})
     with pytest.raises(InputError, match="no time of the run is given"):
         check(scenario, {})
+
+
+HEALTHY = {"step": 84.0, "generation": 24.4, "train": 29.6, "logprob": 20.7, "refit": 9.3}
+
+
+@pytest.mark.parametrize("data_s", [0.0, 0.02, 0.4, 0.8])
+def test_a_fraction_of_a_second_of_data_says_nothing(quickstart: Faulty, data_s: float) -> None:
+    """0.1 s are expected, within nothing: less than a hundredth of the step is in no interval (PHASE_FLOOR)."""
+    scenario = load_scenario("quickstart")
+    for measured in (HEALTHY, {"step": 84.0}):
+        without, found = (check(scenario, one, None, quickstart) for one in (measured, {**measured, "data": data_s}))
+        assert found.likely_healthy and found.healthy > 0.9 * without.healthy
+        assert {one.verdict for one in found.phases} <= {"as expected", "not given"}
+
+
+def test_seconds_of_data_still_name_their_cause_and_errors_are_as_wide_in_logarithms_as_in_seconds(
+    quickstart: Faulty,
+) -> None:
+    found = check(load_scenario("quickstart"), {**HEALTHY, "step": 91.0, "data": 8.0}, None, quickstart)
+    assert found.healthy < 0.01
+    assert names(found, 1) & {"slow_driver", "serial_reward"}
+    assert next(one for one in found.phases if one.phase == "data").verdict == "slow"
+    floors = PHASE_FLOOR * 100.0 * np.ones(3)
+    first, second = np.array([0.4, 40.0, 30.0]), np.array([0.1, 0.1, 30.0])
+    none = np.zeros((3, 3))
+    least = np.sqrt(np.diag(floored(none, first, second, floors)))
+    apart = np.abs(np.log((first + floors) / (second + floors)))
+    assert apart[:2] / least[:2] == pytest.approx(np.array([0.3, 39.9]) * P90_DEVIATIONS)
+    assert least[2] == pytest.approx(1.0 / P90_DEVIATIONS / 31.0)
+    wide = np.full((3, 3), 0.5)
+    assert floored(wide, first, second, floors) == pytest.approx(wide)
+
+
+def test_times_that_contradict_each_other_are_refused_by_their_flags(run: Command) -> None:
+    async_words = ("--step", 300, "--generation", 20, "--weight-update", 300)
+    for words, told in (
+        (("--step", 0), "step (--step): must be above 0"),
+        (("--step", 84, "--generation", 100), "--generation 100 is longer than --step 84"),
+        (("--step", 84, "--weight-update", 120, "--train", 2), "--weight-update 120 is longer than --step 84"),
+        (("--step", 84, "--generation", 50, "--train", 50), "--generation 50, --train 50 come to 100, which is longer"),
+    ):
+        code, out, err = run("check", "quickstart", *words)
+        assert (code, out) == (2, "") and told in err and err.count("\n") == 1
+    for words in (("quickstart", "--step", 84, "--generation", 50, "--train", 40), ("qwen8b_async_lag1", *async_words)):
+        assert run("check", *words)[0] == 0
+    # Times with a noise of their own are of different steps.
+    assert check(load_scenario("quickstart"), {"step": 84.0, "generation": 100.0}, 0.1).step.measured_s == 84.0
 
 
 @pytest.mark.parametrize("seconds", [80.0, 200.0])

@@ -83,6 +83,17 @@ def test_a_slow_trainer_is_found_and_named_and_what_no_term_can_follow_is_told(t
     assert any(remark.startswith("train: measured outside") for remark in answer.remarks)
 
 
+def test_less_than_a_hundredth_of_a_step_is_no_contradiction(tmp_path: Path) -> None:
+    """What a driver does between phases stands in another timer of every framework."""
+    given = scenario()
+    times = usual_s(given)
+    for data_s, told in ((0.03, False), (0.5, False), (2.5, True)):
+        log = write_log(tmp_path / "log.csv", times, 8, **{"timing/train/data_processing": data_s})
+        line = next(one for one in answer_run(log, given).phases if one.quantity == "data")
+        assert line.contradicts == told
+        assert line.untold_s == pytest.approx(0.01 * times["step"], rel=0.05)
+
+
 def test_noisy_steps_move_less_and_the_error_of_a_median_is_that_of_repeated_runs(tmp_path: Path) -> None:
     given = scenario()
     times = usual_s(given)

@@ -12,6 +12,7 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.files.reading import LINE_CHARACTERS
 from rlsim.readers.logs.reading import RunLog, read_log
+from rlsim.readers.logs.steady import steady_of
 from rlsim.readers.logs.tensorboard import SCALAR_BYTES
 from tests.readers.event_files import counted, event, event_file, frame, simple, tensor, tensor_listed
 
@@ -58,6 +59,48 @@ def test_repeated_steps_long_and_damaged_records_are_told(tmp_path: Path) -> Non
     assert values(read(tmp_path / "many", content), "step") == [1]
 
 
+def write_events(path: Path, steps: range, seconds: float) -> None:
+    path.write_bytes(event_file(event(n, {STEP: simple(seconds + 0.1 * n)}) for n in steps))
+
+
+def test_files_of_two_runs_are_refused_and_those_of_a_resumed_one_remarked(tmp_path: Path) -> None:
+    first, second = (tmp_path / f"events.out.tfevents.{number}.host" for number in (1, 2))
+    write_events(first, range(1, 16), 84.0)
+    assert read_log(tmp_path).remarks == ()
+    for steps in (range(1, 8), range(1, 16), range(0, 12), range(2, 20)):
+        write_events(second, steps, 168.0)
+        with pytest.raises(InputError, match=r"holds several runs \(steps [12] to .* are told twice: .* 84.*, then 16"):
+            read_log(tmp_path)
+    write_events(second, range(1, 8), 85.0)  # started again, or a run that takes as long
+    assert "steps 1 to 7 are told twice" in read_log(tmp_path).remarks[0]
+    write_events(second, range(13, 30), 90.0)
+    log = read_log(tmp_path)
+    assert "steps 13 to 15 are told twice, as after a restart" in log.remarks[0]
+    assert steady_of(log).remarks == log.remarks
+    assert values(log, "step")[11:13] == [85.2, 91.3]
+    write_events(second, range(13, 30), 84.0)  # the very same values
+    assert read_log(tmp_path).remarks == ()
+    write_events(second, range(16, 30), 190.0)
+    assert read_log(tmp_path).remarks == ()
+
+
+def test_a_text_log_that_was_resumed_is_remarked_and_two_runs_in_it_are_refused(tmp_path: Path) -> None:
+    def console(*parts: tuple[range, float]) -> str:
+        lines = [f"step:{n} - timing_s/gen:{s + n} - timing_s/step:{3 * s + n}\n" for steps, s in parts for n in steps]
+        return "".join(lines)
+
+    log = read(tmp_path / "resumed.log", console((range(1, 13), 20.0), (range(9, 21), 30.0)))
+    assert log.remarks == (
+        "steps 9 to 12 are told twice, as after a restart, and counted as told last ('timing_s/step' 70.5, then 100.5 "
+        "in the median); of two runs give one alone",
+    )
+    assert values(log, "generation")[7:9] == [28, 39]
+    log = read(tmp_path / "one.log", console((range(13), 9.0), (range(12, 20), 30.0)))
+    assert log.remarks[0].startswith("step 12 is told twice")
+    with pytest.raises(InputError, match=r"two\.log: holds several runs"):
+        read(tmp_path / "two.log", console((range(1, 13), 20.0), (range(1, 13), 30.0)))
+
+
 def damaged() -> dict[str, bytes]:
     good = event_file(event(n, {STEP: simple(float(n))}) for n in range(1, 4))
     flipped = bytearray(good)
@@ -96,6 +139,10 @@ def test_wandb_phases_and_mlperf_lines(tmp_path: Path) -> None:
     assert log.steps == (1, 3) and values(log, "step") == [100.5, 101.5]
     with pytest.raises(InputError, match="several runs"):
         read(tmp_path / "two.csv", f"Step,a - {STEP},b - {STEP}\n1,2,3\n")
+    with pytest.raises(InputError, match="several runs"):
+        read(tmp_path / "two.csv", f"Step,a - {STEP},b - {TRAIN}\n1,2,3\n")
+    log = read(tmp_path / "one.csv", f"Step,a - {STEP},a - {TRAIN},val - loss\n1,2,3,4\n")
+    assert values(log, "step") == [2] and values(log, "train") == [3]
     head = "timing/train/"
     cells = {"total_step_time": 99, "policy_training": 30, "training_prep": 2, "policy_and_reference_logprobs": 8}
     cells |= {"prepare_for_generation/total": 5, "logprob_inference_prep": 1}
@@ -114,6 +161,21 @@ def test_wandb_phases_and_mlperf_lines(tmp_path: Path) -> None:
     log = read(tmp_path / "mlperf.out", text)
     assert (log.form, log.steps, log.samples) == ("MLPerf log", (256, 512), 256)
     assert values(log, "step") == [345.9, 350.5] and np.isnan(log.values["refit"][1])
+
+
+def test_cells_with_commas_between_thousands_are_numbers(tmp_path: Path) -> None:
+    log = read(tmp_path / "cells.csv", f'step,{STEP},{TRAIN}\n"1,001","1,084.2",24\n"1,002","1,083","1,08"\n')
+    assert log.steps == (1001, 1002)
+    assert [values(log, "step"), float(log.values["train"][0])] == [[1084.2, 1083], 24]
+
+
+def test_the_pass_of_a_critic_is_one_of_the_log_probs_of_verl(tmp_path: Path) -> None:
+    """verl/trainer/ppo/ray_trainer.py times old_log_prob, ref, values, update_critic and update_actor apart."""
+    cells = {"step": 72.5, "old_log_prob": 5.9, "ref": 5.4, "values": 4.7, "update_critic": 13.5, "update_actor": 16}
+    for left, logprob in (((), 16.0), (("old_log_prob",), 10.1), (("old_log_prob", "ref"), 4.7), (("values",), 11.3)):
+        row = {"step": 1, "data": {f"timing_s/{name}": value for name, value in cells.items() if name not in left}}
+        log = read(tmp_path / "ppo.jsonl", json.dumps(row) + "\n")
+        assert values(log, "logprob") == [logprob] and values(log, "train") == [29.5]
 
 
 def test_json_arrays_nested_records_and_lines_and_console_of_verl(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from rlsim.readers.logs.reading import PHASES, Quantity, RunLog
 from rlsim.readers.logs.steady import Measured, Steady, Taken, steady_of, with_facts
 from rlsim.results import Interval
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
-from rlsim.results.record import P90_DEVIATIONS
+from rlsim.results.record import P90_DEVIATIONS, PHASE_FLOOR
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -48,21 +48,24 @@ Advance = Callable[[int, int], object]
 @dataclass(frozen=True)
 class PhaseLine:
     """One phase. before, after: predicted median of a step with its 90 % interval, seconds; None where the scenario
-    has no such phase. error: what so few measured and simulated steps leave open, in logarithms."""
+    has no such phase. error: what so few measured and simulated steps leave open, in logarithms. untold_s: seconds
+    by which any phase may be off (PHASE_FLOOR)."""
 
     quantity: Quantity
     measured: Measured
     before: Interval | None
     after: Interval | None
     error: float = 0.0
+    untold_s: float = 0.0
 
     @property
     def contradicts(self) -> bool:
-        """Whether the measured median lies outside the updated interval, widened by its own error."""
+        """Whether the measured median lies outside the updated interval, widened by its error and ``untold_s``."""
         if self.after is None or self.measured.median <= 0:
             return False
         wide = math.exp(P90_DEVIATIONS * self.error)
-        return not self.after.low / wide <= self.measured.median <= self.after.high * wide
+        low, high = self.after.low / wide - self.untold_s, self.after.high * wide + self.untold_s
+        return not low <= self.measured.median <= high
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,10 @@ def _efficiency(run: SimulatedVariant, lines: Sequence[PhaseLine]) -> tuple[Phas
 
 def _line(quantity: Quantity, steady: Steady, before: SimulatedVariant, after: SimulatedVariant) -> PhaseLine:
     found, sides = steady.found[quantity], (median_of(before, quantity), median_of(after, quantity))
-    return PhaseLine(quantity, found, *sides, found.error(values_of(after, quantity)))
+    steps_s = [float(np.median(values_of(after, "step")))]
+    if "step" in steady.found:
+        steps_s.append(steady.found["step"].median)
+    return PhaseLine(quantity, found, *sides, found.error(values_of(after, quantity)), PHASE_FLOOR * max(steps_s))
 
 
 def median_of(run: SimulatedVariant, quantity: Quantity) -> Interval | None:

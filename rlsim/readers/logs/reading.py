@@ -21,6 +21,7 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
 from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
+from rlsim.readers.logs.retold import told_twice
 from rlsim.readers.logs.tensorboard import Advance, Scalars, add_events, is_event_file, number_of
 from rlsim.units import FloatArray
 from rlsim.workload.lengths import rows_of
@@ -37,7 +38,7 @@ SAMPLES = "global_batch_size"
 class RunLog:
     """The steps of a run. steps: their numbers, increasing, shape (n,); values: seconds or tokens of each, shape (n,),
     NaN where a step does not tell them. metrics: the names that each quantity was read from. samples: of one step,
-    where the log states them.
+    where the log states them. remarks: on steps that it tells twice.
     """
 
     where: str
@@ -46,6 +47,7 @@ class RunLog:
     values: Mapping[str, FloatArray]
     metrics: Mapping[str, tuple[str, ...]]
     samples: float | None = None
+    remarks: tuple[str, ...] = ()
 
 
 def read_log(path: Path, advance: Advance = lambda done, total: None) -> RunLog:
@@ -90,7 +92,8 @@ def _log(scalars: Scalars, form: str) -> RunLog:
         for quantity, names in metrics.items()
     }
     samples = scalars.values.get(SAMPLES, {}).get(0)
-    return RunLog(scalars.where, form, tuple(steps), values, metrics, samples)
+    used = [name for quantity in (*PHASES, *FACTS) for name in metrics.get(quantity, ())]
+    return RunLog(scalars.where, form, tuple(steps), values, metrics, samples, told_twice(scalars, used))
 
 
 def _value(scalars: Scalars, names: tuple[str, ...], step: int, quantity: str) -> float:
@@ -113,6 +116,7 @@ FACTS: tuple[Quantity, ...] = ("prompt_tokens", "response_tokens", "acceptance_l
 NAMINGS: Sequence[Sequence[str]] = lists_beside(__file__)["namings"]
 """A quantity and the metrics of a step that add up to it, in order of preference: the first whose first metric is there
 tells the quantity."""
+_KNOWN = frozenset(name for _, *names in NAMINGS for name in names)
 
 
 def found_namings(metrics: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
@@ -134,6 +138,8 @@ MLLOG_STEPS = ("step", "step_num", "train_step", "samples_count", "epoch_num")
 _CONSOLE = re.compile(r"\bstep:(\d{1,12}) - ")
 _PAIR = re.compile(r"([A-Za-z_][\w./@-]{0,200}):([-+0-9.eEnaifNIF]{1,40})(?= - |\s*$)")
 CONSOLE_CHARACTERS = 100_000
+RUN = " - "
+"""What stands between the run and the metric in columns of a chart that wandb exports."""
 _SIDES = ("__MIN", "__MAX")
 """Endings of columns that wandb adds to each metric of an exported chart."""
 
@@ -163,8 +169,10 @@ def _add_row(scalars: Scalars, row: Mapping[str, Any], count: int) -> None:
     values = row["data"] if isinstance(row.get("data"), Mapping) else row
     told = {name: value for name, value in values.items() if name != given and not name.endswith(_SIDES)}
     # wandb's exports of charts name the run before the metric.
-    clean = {name.rpartition(" - ")[2].strip(): value for name, value in told.items()}
-    if len(clean) < len(told):
+    parted = [name.rpartition(RUN) for name in told]
+    clean = {name.strip(): value for (_, _, name), value in zip(parted, told.values(), strict=True)}
+    runs = {run.strip() for run, dash, name in parted if dash and name.strip() in _KNOWN}
+    if len(clean) < len(told) or len(runs) > 1:
         raise InputError(f"{scalars.where}: holds several runs (columns 'RUN - METRIC'); export one of them")
     scalars.add_all(float(count) if step is None else step, clean)
 

@@ -93,7 +93,7 @@ def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
         raise InputError(f"{log.where}: no step of {first}:{last} tells a time; {told}")
     numbers = steps[kept]
     before = int(np.count_nonzero(steps < numbers[0]))
-    return Steady(int(numbers[0]), int(numbers[-1]), before, found, _drifts(log, kept))
+    return Steady(int(numbers[0]), int(numbers[-1]), before, found, (*log.remarks, *_drifts(log, kept)))
 
 
 def _warmup(log: RunLog) -> int:

@@ -53,12 +53,13 @@ DEEPEST = 8
 class Scalars:
     """Values by metric and step; a step that is told again, as after a restart, counts as told last.
 
-    where: the log, for messages.
+    where: the log, for messages. retold: by metric and step, what was told first where another value took its place.
     """
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.values: dict[str, dict[int, float]] = {}
+        self.retold: dict[str, dict[int, float]] = {}
         self._count = 0
 
     def add(self, name: str, step: float, value: float) -> None:
@@ -67,8 +68,10 @@ class Scalars:
             raise InputError(
                 f"{self.where}: a step must be a number of at least 0; got {step:g} of '{shortened(name)}'"
             )
-        by_step = self.values.setdefault(name, {})
-        by_step[int(step)] = value
+        by_step, number = self.values.setdefault(name, {}), int(step)
+        if number in by_step and by_step[number] != value:
+            self.retold.setdefault(name, {}).setdefault(number, by_step[number])
+        by_step[number] = value
         self._count += 1
         if self._count > MOST_VALUES or len(self.values) > MOST_METRICS:
             raise InputError(f"{self.where}: more than {MOST_METRICS:,} metrics or {MOST_VALUES:,} values")
@@ -90,10 +93,18 @@ def flattened(record: Mapping[str, Any], prefix: str = "", depth: int = 0) -> li
     return out
 
 
+_THOUSANDS = re.compile(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d*)?\s*")
+
+
 def number_of(value: object) -> float | None:
-    """The number that a cell of a log holds; None where it holds none. NaN and infinities are numbers."""
+    """The number that a cell of a log holds, also with commas between thousands; None where it holds none.
+
+    NaN and infinities are numbers.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
+    if isinstance(value, str) and "," in value and _THOUSANDS.fullmatch(value):
+        value = value.replace(",", "")
     try:
         return float(value)
     except (ValueError, OverflowError):
