@@ -11,7 +11,7 @@ from rlsim.costs.engine.prices import most_sequences
 from rlsim.costs.operators import work
 from rlsim.costs.operators.recurrent import indexer_matrices, recurrent_matrices
 from rlsim.costs.operators.work import Matrix
-from rlsim.costs.trainer.layout import expert_matrices, train_layout
+from rlsim.costs.trainer.layout import expert_matrices, micro_batch_of, train_layout
 from rlsim.errors import Infeasible
 from rlsim.files.kept import of_each
 from rlsim.files.records import dataclass
@@ -327,9 +327,9 @@ def _gpu(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
     _check_ranks(scenario, layout.data_parallel)
     fsdp = trainer.backend == "fsdp"
     held = layout.sharded_parameters if fsdp else layout.parameters
-    capacity = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens
-    if not scenario.sequence_packing:
-        capacity = scenario.workload.max_sequence_tokens * trainer.micro_batch_samples
+    longest = scenario.workload.max_sequence_tokens
+    packed = scenario.sequence_packing
+    capacity = micro_batch_of(trainer, longest, update, packed) * (1 if packed else longest)
     tokens = capacity / trainer.context_parallel
     layers = card.num_layers / trainer.pipeline_parallel
     full = tokens * activation_bytes_per_token(card) / trainer.tensor_parallel

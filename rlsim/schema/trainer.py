@@ -156,6 +156,8 @@ class Trainer(Strict):
     """Capacity of a packed log-prob micro-batch; default micro_batch_tokens."""
     micro_batch_samples: int = Field(1, ge=1, le=65536)
     """Samples per micro-batch without packing."""
+    logprob_micro_batch_samples: int | None = Field(None, ge=1, le=65536)
+    """Samples per log-prob micro-batch without packing; default micro_batch_samples."""
     local_batch_samples: int | None = Field(None, ge=1)
     """Samples of a rank after which its pipeline drains, without packing (NeMo AutoModel's
     step_scheduler.local_batch_size at 822effa16); default: those of an optimizer step."""

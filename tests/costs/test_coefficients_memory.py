@@ -12,6 +12,7 @@ from rlsim.costs.trainer.layout import (
     TrainedBatch,
     bins_by_step,
     dealt_bins,
+    micro_batch_of,
     padded_samples,
     train_layout,
     weight_tensors,
@@ -106,3 +107,24 @@ def test_packing_rounds_bins_up_and_pads_and_parts_of_equal_names_add_up() -> No
 def test_sequences_are_padded_to_tensor_and_twice_context_parallel(context_parallel: int, padded: float) -> None:
     trainer = bare(trainer={"tensor_parallel": 2, "context_parallel": context_parallel}).trainer
     assert TrainedBatch.of(np.array([5.0]), 1).packed(trainer, "bins", 1, 64, 1).tokens == padded
+
+
+@pytest.mark.parametrize(("update", "stated", "samples"), [(True, 6, 2), (False, 6, 6), (False, None, 2)])
+def test_a_log_prob_pass_without_packing_has_micro_batches_of_its_own(
+    update: bool, stated: int | None, samples: int
+) -> None:
+    given = {"sequence_packing": False, "micro_batch_samples": 2, "logprob_micro_batch_samples": stated}
+    trainer = bare(trainer=given).trainer
+    capacity = micro_batch_of(trainer, 64, update, packed=False)
+    assert capacity == samples
+    batches = TrainedBatch.of(np.full(12, 5.0), 12).packed(trainer, "bins", 1, capacity, 1)
+    assert (batches.count, batches.tokens) == (12 / samples, 5.0 * samples)
+
+
+@pytest.mark.parametrize(("update", "stated", "tokens"), [(True, 90, 50), (False, 90, 90), (False, None, 50)])
+def test_a_log_prob_pass_with_packing_has_micro_batches_of_its_own(
+    update: bool, stated: int | None, tokens: int
+) -> None:
+    trainer = bare(trainer={"micro_batch_tokens": 50, "logprob_micro_batch_tokens": stated}).trainer
+    assert micro_batch_of(trainer, 64, update, packed=True) == tokens
+    assert micro_batch_of(bare().trainer, 64, update, packed=True) == 64

@@ -51,7 +51,7 @@ MEANT = {
         "trainer.policy_logprobs": True, "trainer.moe_dispatcher": "deepep",
     },
     ("nemo-rl", "controller"): {
-        "loop.style": "nemo_rl_windowed", "loop.policy_lag": 2, "loop.max_age": 3, "loop.max_in_flight_groups": 12,
+        "loop.style": "nemo_rl_windowed", "loop.policy_lag": 3, "loop.max_age": 3, "loop.max_in_flight_groups": 12,
         "engine.tensor_parallel": 16, "engine.attention_data_parallel": 2, "engine.expert_parallel": 16,
     },
     ("verl", "fully_async"): {

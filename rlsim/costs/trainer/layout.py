@@ -169,6 +169,15 @@ PACKED_KEPT = 1024
 """Packings kept per process, each with the lengths of its batch."""
 
 
+def micro_batch_of(trainer: Trainer, longest: int, update: bool, packed: bool) -> int:
+    """Capacity of a micro-batch of the update, else of a log-prob pass: tokens, or samples where none is packed."""
+    if packed:
+        own, forward = trainer.micro_batch_tokens or longest, trainer.logprob_micro_batch_tokens
+    else:
+        own, forward = trainer.micro_batch_samples, trainer.logprob_micro_batch_samples
+    return own if update else forward or own
+
+
 @dataclass(frozen=True)
 class TrainedBatch:
     """Lengths that a step trains on, and how many samples were generated for it; equal by content.
@@ -186,12 +195,12 @@ class TrainedBatch:
         return cls(total_tokens, generated_samples, digest_of(total_tokens))
 
     def packed(self, trainer: Trainer, balance: RankBalance, ranks: int, capacity: int, steps: int) -> MicroBatches:
-        """Micro-batches of ``steps`` optimizer steps; capacity: tokens of a packed one."""
+        """Micro-batches of ``steps`` optimizer steps; capacity: tokens of a packed one, samples of a padded one."""
         cp = trainer.context_parallel
         multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
         if not trainer.sequence_packing:
             lengths = padded(self.total_tokens, multiple)
-            return padded_samples(lengths, ranks, steps, trainer.micro_batch_samples)
+            return padded_samples(lengths, ranks, steps, capacity)
         if balance == "bins":
             return dealt_bins(_bins(self, capacity, steps, multiple), ranks)
         return _dealt(self, (ranks, cp), steps, multiple, capacity, balance)

@@ -19,7 +19,7 @@ from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency, of_mean_rank, times
-from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, train_layout
+from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, micro_batch_of, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.files.records import dataclass
@@ -347,11 +347,9 @@ def stages_s(inputs: TrainerInputs, batch: TrainedBatch) -> float:
 def _batches(inputs: TrainerInputs, batch: TrainedBatch, update: bool) -> MicroBatches:
     """Micro-batches of all optimizer steps, or of a log-prob pass."""
     trainer, samples, steps = inputs.trainer, len(batch.total_tokens), 1
-    capacity = trainer.micro_batch_tokens or inputs.max_sequence_tokens
+    capacity = micro_batch_of(trainer, inputs.max_sequence_tokens, update, trainer.sequence_packing)
     if update:
         steps = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
-    else:
-        capacity = trainer.logprob_micro_batch_tokens or capacity
     balance, ranks = inputs.overheads.features.rank_balance, inputs.costs.layout.data_parallel
     return batch.packed(trainer, balance, ranks, capacity, steps)
 

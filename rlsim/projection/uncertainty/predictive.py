@@ -76,10 +76,10 @@ class Prediction:
 
     def _generated_factor(self, seconds: float) -> FloatArray:
         """Draws of generation over its simulated time; rewards and environments in a synchronous one move with none."""
-        engines_s = self.response.generation_s
-        if self.response.generation_ratio is not None or engines_s >= seconds * (1 - 1e-9):
+        rewards_s = self.response.rewards_s
+        if self.response.generation_ratio is not None or not rewards_s:
             return self.factors.generation
-        return np.asarray(1.0 + engines_s / seconds * (self.factors.generation - 1.0))
+        return np.asarray(1.0 + max(0.0, 1.0 - rewards_s / seconds) * (self.factors.generation - 1.0))
 
     def _exposed_factor(self, exposed_s: float) -> FloatArray:
         """Draws of the generation that a step waits for over its simulated time ``exposed_s``."""

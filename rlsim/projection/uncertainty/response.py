@@ -51,7 +51,8 @@ class StepResponse:
 
     fixed_s: what no factor moves. generation_ratio: of an asynchronous step, the time of its iterations over the
     trainer's chain; None for a synchronous one. waiting_ratio: what generation waits for besides, over the chain.
-    overlapped_s: of log-probs and update, beside generation in a synchronous step that streams.
+    overlapped_s: of log-probs and update, beside generation in a synchronous step that streams. rewards_s: of rewards
+    and environments, within generation.
     """
 
     generation_s: float
@@ -62,6 +63,7 @@ class StepResponse:
     generation_ratio: float | None = None
     waiting_ratio: float = 0.0
     overlapped_s: float = 0.0
+    rewards_s: float = 0.0
 
     def trainer_s(self, factors: Factors) -> FloatArray:
         """The trainer's chain, or the whole of a synchronous step but its generation."""
@@ -110,9 +112,8 @@ def step_response(run: SimulatedVariant) -> StepResponse:
         awaited_s = mean["exposed_generation_s"] + overlapped_s  # the sample that is waited for last
         engine_s = max(0.0, awaited_s - rewards_s)
         fixed_s = mean["data_s"] + awaited_s - engine_s
-        return StepResponse(
-            engine_s, mean["logprob_s"], mean["train_s"], mean["prepare_s"], fixed_s, overlapped_s=overlapped_s
-        )
+        moved = (engine_s, mean["logprob_s"], mean["train_s"], mean["prepare_s"], fixed_s)
+        return StepResponse(*moved, overlapped_s=overlapped_s, rewards_s=rewards_s)
     chain_s = sum(mean[name] for name in CHAIN)
     iterations, waiting = _generation_ratios(run, float(np.mean([step.seconds for step in steps])) / chain_s)
     return StepResponse(

@@ -183,6 +183,9 @@ def _wanted(scenario: Scenario, target: str) -> Any:
         "trainer.logprob_micro_batch_tokens": (trainer.logprob_micro_batch_tokens or micro)
         if trainer.sequence_packing
         else None,
+        "trainer.logprob_micro_batch_samples": (trainer.logprob_micro_batch_samples or trainer.micro_batch_samples)
+        if not trainer.sequence_packing
+        else None,
         "loop.in_flight_updates": None if at_update is None else at_update != "drain",
         "loop.recompute_kv": None if at_update is None else at_update == "recompute",
         "loop.style": (loop.style or "nemo_rl") if asynchronous else None,

@@ -294,12 +294,28 @@ def experts_of(model: str) -> int:
     return 0 if moe is None else moe.num_experts
 
 
+def teacher_nodes(given: Any) -> int:
+    """Nodes of the teachers of NeMo-RL's on-policy distillation that have GPUs of their own (models/policy/
+    teacher_worker_group.py:59-105 at 7ea279abf): those of each, one where nothing is said, once for a model."""
+    section = given if isinstance(given, dict) else {}
+    own = section.get("non_colocated_teachers") or {}
+    if not (flag(section.get("enabled")) and flag(own.get("enabled"))):
+        return 0
+    nodes, models = 0, set()
+    usual, special = own.get("default_teacher_cfg") or {}, own.get("teacher_overrides") or {}
+    for name, model in (section.get("teacher_model_by_agent_name") or {}).items():
+        if model not in models or not flag(section.get("deduplicate_shared_teacher_checkpoints", True)):
+            nodes += int({**usual, **(special.get(name) or {})}.get("num_nodes", 1))
+        models.add(model)
+    return nodes
+
+
 FUNCTIONS: Mapping[str, Any] = {
     "min": min, "max": max, "int": int, "len": len, "str": str, "any": any, "all": all, "isinstance": isinstance,
     "dict": dict, "list": list, "round": round, "gcd": math.gcd, "ceil": math.ceil, "re_match": re.match,
     "devices": devices, "allocation": allocation, "first": first, "sought": sought, "spelled": spelled,
     "numbered": numbered, "bool_of": flag, "float": float, "node_size": node_size, "keep": KEEP,
-    "experts_of": experts_of,
+    "experts_of": experts_of, "teacher_nodes": teacher_nodes,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Rules of verl's and SkyRL's tables that hang on a mode: the engine in use, the number of turns, bypass_mode."""
+"""Rules of verl's, SkyRL's and NeMo-RL's tables that hang on a mode: the engine, the number of turns, bypass_mode."""
 
 from operator import attrgetter
 from pathlib import Path
@@ -22,6 +22,14 @@ MULTI = ("generator.max_turns=6", "generator.max_input_length=29000", "trainer.m
 SIZES = (f"{ACTOR}.use_dynamic_bsz=false", f"{ROLLOUT}.log_prob_use_dynamic_bsz=false",
          f"{ACTOR}.ulysses_sequence_parallel_size=1", f"{ACTOR}.ppo_micro_batch_size=256",
          f"{ROLLOUT}.log_prob_micro_batch_size=512")  # fmt: skip
+KEPT = "async_rl.recompute_kv_cache_after_weight_updates"
+PENALTY = "loss_fn.reference_policy_kl_penalty=0"
+GATED = ("async_rl.sampler.name=in_order", "async_rl.sampler.max_lookahead_versions=0")
+REWARDED = ("++data.default.env_name=reward_model", "++env.reward_model.resources={num_nodes: 2, gpus_per_node: 2}")
+DISTILLED = "++on_policy_distillation"
+TEACHERS = (f"{DISTILLED}.enabled=true", f"{DISTILLED}.non_colocated_teachers.enabled=true",
+            f"{DISTILLED}.teacher_model_by_agent_name={{a: x/y, b: x/z, c: x/y}}",
+            f"{DISTILLED}.non_colocated_teachers.teacher_overrides={{b: {{num_nodes: 2}}}}")  # fmt: skip
 RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
     ("verl_fsdp", (f"{ACTOR}.use_rollout_log_probs=true", f"{ROLLOUT}.calculate_log_probs=true"),
      {"trainer.policy_logprobs": True}, {"trainer.policy_logprobs": False}),
@@ -61,8 +69,22 @@ RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
     # 32 GPUs: 8 samples of 300 tokens train at once on each, below the longest one; 16 for log-probs are above it.
     ("verl_fsdp", SIZES, {"trainer.micro_batch_tokens": 4096, "trainer.logprob_micro_batch_tokens": 4800},
      {"trainer.micro_batch_tokens": 6000, "trainer.logprob_micro_batch_tokens": 6000}),
-    ("verl_fsdp", (*SIZES, "actor_rollout_ref.model.use_remove_padding=false"), {"trainer.micro_batch_samples": 8},
-     {"trainer.micro_batch_samples": 4}),
+    ("verl_fsdp", (*SIZES, "actor_rollout_ref.model.use_remove_padding=false"),
+     {"trainer.micro_batch_samples": 8, "trainer.logprob_micro_batch_samples": 16},
+     {"trainer.micro_batch_samples": 4, "trainer.logprob_micro_batch_samples": 2}),
+    ("padded", ("policy.logprob_batch_size=4",),
+     {"trainer.micro_batch_samples": 2, "trainer.logprob_micro_batch_samples": 4},
+     {"trainer.logprob_micro_batch_samples": 8}),
+    ("padded", (), {"trainer.reference_logprobs": True}, {"trainer.reference_logprobs": False}),
+    ("padded", (PENALTY,), {"trainer.reference_logprobs": False}, {"trainer.reference_logprobs": True}),
+    ("controller", GATED, {"loop.mode": "sync", "cluster.generation_gpus": 64},
+     {"loop.mode": "async", "loop.style": "nemo_rl_in_order", "loop.policy_lag": 1}),
+    ("controller", (*GATED[:1], "async_rl.sampler.max_lookahead_versions=3", f"{KEPT}=true"),
+     {"loop.policy_lag": 3, "loop.style": "nemo_rl_in_order", "loop.asynchrony.at_update": "recompute"},
+     {"loop.policy_lag": 2, "loop.recompute_kv": False}),
+    ("controller", (*REWARDED, "cluster.num_nodes=42"), {"cluster.num_gpus": 320}, {"cluster.num_gpus": 640}),
+    ("controller", (*TEACHERS, "cluster.num_nodes=43"), {"cluster.num_gpus": 320}, {"cluster.num_gpus": 640}),
+    ("padded", ("cluster.num_nodes=1", "cluster.gpus_per_node=6", *REWARDED), {"cluster.num_gpus": 4}, {}),
     ("skyrl", MULTI, {"workload.max_sequence_tokens": 32000}, {"workload.max_sequence_tokens": 20000}),
     ("skyrl", MULTI, {"workload.max_sequence_tokens": 32000}, {"workload.max_sequence_tokens": 7000}),
     ("skyrl", MULTI, {"workload.max_sequence_tokens": 32000}, {"workload.max_sequence_tokens": 4001}),
@@ -71,8 +93,8 @@ RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
 
 
 def imported(name: str, words: tuple[str, ...]) -> tuple[str, Path, Imported]:
-    framework = "skyrl" if name == "skyrl" else "verl"
-    path = FOLDER / framework / f"{name}.yaml"
+    (path,) = FOLDER.glob(f"*/{name}.yaml")
+    framework = path.parent.name
     return framework, path, import_config(framework, path, words, ASKED)
 
 
