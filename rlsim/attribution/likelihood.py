@@ -178,19 +178,21 @@ def sorted_out(
     if given.get("step") == 0:
         raise InputError("step (--step): must be above 0 seconds, got 0")
     if scenario.loop.mode == "sync":
-        _refuse_longer_than_the_step({name: given[name] for name in phase_names(scenario) if name in given}, noise)
+        phases = [name for name in phase_names(scenario) if name in given and name != "step"]
+        for together in [[name] for name in phases] if scenario.loop.streaming else [phases]:  # those overlap
+            _refuse_longer_than_the_step({name: given[name] for name in together}, given.get("step", math.inf), noise)
     left = [name for name in measured if name not in known]
     return given, tuple(f"{name}: a scenario with loop.mode {scenario.loop.mode} has none of it" for name in left)
 
 
-def _refuse_longer_than_the_step(given: Mapping[str, float], noise: Noise) -> None:
+def _refuse_longer_than_the_step(given: Mapping[str, float], step_s: float, noise: Noise) -> None:
     """Raise InputError where the phases of a synchronous step, one after the other, take longer than the step does.
 
     noise: deviations of single times are of another step than the rest; times without a stated one are of the same.
     """
-    phases = {name: seconds for name, seconds in given.items() if name != "step" and seconds > 0}
+    phases = {name: seconds for name, seconds in given.items() if seconds > 0}
     stated = noise if isinstance(noise, float) else 0.0
-    most = given.get("step", math.inf) * max(TOGETHER, math.exp(MOST_DEVIATIONS * math.sqrt(2) * stated))
+    most = step_s * max(TOGETHER, math.exp(MOST_DEVIATIONS * math.sqrt(2) * stated))
     if sum(phases.values()) <= most:
         return
     alone = max(phases, key=lambda name: phases[name])
@@ -198,7 +200,7 @@ def _refuse_longer_than_the_step(given: Mapping[str, float], noise: Noise) -> No
     listed = ", ".join(f"--{FLAGS.get(name, name)} {seconds:g}" for name, seconds in told.items())
     what = "is" if len(told) == 1 else f"come to {sum(told.values()):g}, which is"
     raise InputError(
-        f"{listed} {what} longer than --step {given['step']:g}: the phases of a synchronous step follow one another "
+        f"{listed} {what} longer than --step {step_s:g}: the phases of a synchronous step follow one another "
         "within it (seconds of one and the same step are needed; of an asynchronous run, loop.mode=async)"
     )
 

@@ -20,7 +20,7 @@ from rlsim.calibration.cases import case_list
 from rlsim.calibration.columns import Columns, row_count, take
 from rlsim.calibration.measured_tables import make_tables, rows_of, system_of
 from rlsim.calibration.table_writing import write_table
-from rlsim.errors import InputError
+from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import catalogue
 from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
@@ -205,6 +205,7 @@ def calibrate_device(
     An interrupted call is continued by the same call unless ``resume`` is False. progress: bar on stderr, None means
     on a terminal. Raises InputError for everything that a user can mend (no torch, no GPU, folder not writable).
     """
+    _checked(name)
     with _as_input_errors():
         told = program.measure(case_list(device.partition(":")[0], quick), device, out, resume, progress)
     made = calibrate_measurements(out, out, name, style=style)
@@ -222,15 +223,21 @@ def calibrate_measurements(
     """
     with _as_input_errors():
         measured = read_measurements(measurements / MEASUREMENTS if measurements.is_dir() else measurements)
-    chosen = name or profile_name(measured.metadata.device, measured.metadata.device_type)
+    chosen = _checked(name) or profile_name(measured.metadata.device, measured.metadata.device_type)
+    imported = None if merge_over is None else OperatorTables.load(system_of(chosen), merge_over).folder
     made = make_tables(measured, out, chosen, own_tables=merge_over is not None)
     texts = [made.text(style), comparison_text(measured, chosen, style)]
-    if merge_over is not None:
-        system = system_of(chosen)
-        imported = OperatorTables.load(system, merge_over).folder
-        merged = merge_tables(made.tables, imported, out / system / merge_over)
-        texts.append(merged_text(merged, out / system / merge_over))
+    if merge_over is not None and imported is not None:
+        merged_to = out / system_of(chosen) / merge_over
+        texts.append(merged_text(merge_tables(made.tables, imported, merged_to), merged_to))
     return CalibrationResult(made.profile, "\n\n".join(text for text in texts if text))
+
+
+def _checked(name: str | None) -> str | None:
+    """A profile's name, which becomes that of a file and of a folder. Raises InputError."""
+    if name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise InputError(f"--name: must be letters, digits, '_', '-' and '.', got '{shortened(name)}'")
+    return name
 
 
 def profile_name(device: str, device_type: str) -> str:

@@ -133,14 +133,14 @@ def generation_flops(
     weights = 2.0 * passed_weights(card)
     pairs = sum(layers * _reach(context, sequences, window) for layers, window in card.prompt_kinds)
     each = weights + float(_pair_flops(card, np.array(pairs / max(1.0, sequences))))
-    prefill, verified = weights * counters.prefill_tokens, float((at_size * _queries(scenario, drafted)).sum())
+    prefill, verified = weights * counters.prefill_tokens, float((at_size * queries_of(scenario, drafted)).sum())
     return PassFlops(each * decoded_tokens + prefill, each * verified + prefill)
 
 
-def _queries(scenario: Scenario, drafted: FloatArray) -> FloatArray:
+def queries_of(scenario: Scenario, drafted: FloatArray) -> FloatArray:
     """Positions of a sequence in an iteration that drafts so many tokens; a tree has more than its depth."""
     speculation = scenario.speculation
-    return drafted + (speculation.queries - speculation.draft_length if speculation.active else 1)
+    return np.where(drafted > 0, drafted + speculation.queries - speculation.draft_length, 1.0)
 
 
 def _reach(context_tokens: float, sequences: float, window: int | None) -> float:
@@ -165,7 +165,7 @@ def iteration_bytes(
     card, engine, speculation = scenario.model, scenario.engine, scenario.speculation
     if drafted is None:
         drafted = np.full_like(sequences, speculation.draft_length if speculation.active else 0)
-    chosen = _chosen(card, sequences, _queries(scenario, drafted))
+    chosen = _chosen(card, sequences, queries_of(scenario, drafted))
     touched = 1.0 - _expert_share(card, engine.weight_precision) * (1.0 - chosen)
     drafts = (memory.draft or 0.0) * drafted
     cache = sequences * context * kv_bytes_per_gpu_token(scenario) / engine.attention_data_parallel

@@ -176,6 +176,7 @@ def _numbers(scenario: Scenario, run: SimulatedVariant, step_s: Interval | Mean)
         num_gpus=cluster.num_gpus,
         generation_gpus=cluster.generation,
         training_gpus=cluster.training,
+        reference_gpus=cluster.reference_gpus,
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
         acceptance_length=interval(iteration_tokens(run)).mean,

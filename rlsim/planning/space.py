@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from pydantic import ValidationError
 
-from rlsim.costs.memory import engine_memory, trainer_memory
+from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.kept import of_each
 from rlsim.files.records import dataclass
@@ -302,6 +302,8 @@ def _fitting(plain: Scenario, part: Engine | TrainerLayout, limits: SearchLimits
     try:
         candidate = part.applied(plain)
         used = engine_memory(candidate).parts if isinstance(part, Engine) else trainer_memory(candidate)
+        if not isinstance(part, Engine):  # beside every engine alike: all take the same share of a GPU
+            check_beside(candidate)
     except (Infeasible, InputError) as error:
         space.rejected.append(InfeasiblePart.by(part.overrides(), error))
         return False

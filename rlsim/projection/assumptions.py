@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlsim.costs.efficiency import queries_of
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.overheads import schedules_ahead
@@ -13,6 +14,7 @@ from rlsim.costs.transfer.job import job_of
 from rlsim.costs.transfer.methods import tensor_s
 from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import own_sets
+from rlsim.projection.efficiency import engines_of
 from rlsim.projection.model_assumptions import drafting_assumptions, model_assumptions, said, training_assumptions
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.uncertainty.predictive import open_draws
@@ -234,8 +236,9 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
 
 def _beyond_budget(run: SimulatedVariant) -> float:
     """Share of the engines' iterations that decode more tokens than their budget holds."""
-    counts, engine = np.array(run.counters.iterations_at), run.scenario.engine
-    tokens = np.arange(counts.size) / engine.attention_data_parallel * run.prices.iteration.tokens_per_sequence
+    engine, (counters, drafted) = run.scenario.engine, engines_of(run)
+    counts = np.array(counters.iterations_at)
+    tokens = np.arange(counts.size) / engine.attention_data_parallel * queries_of(run.scenario, drafted)
     return float(counts[tokens > engine.max_batched_tokens].sum() / max(1, counts.sum()))
 
 

@@ -37,7 +37,7 @@ def efficiency_of(run: SimulatedVariant) -> tuple[PhaseEfficiency, ...]:
     lengths = lengths * (trained / lengths.sum())  # those of one step stand for all
     generated = float(np.mean([step.generated_tokens for step in run.every_step]))
     responses = sum(one.generated.response_tokens.size for one in run.first_step.rollouts)
-    counters, drafted = _engines(run)
+    counters, drafted = engines_of(run)
     whole = generation_flops(scenario, counters, (generated - responses) * steps, drafted)
     decoded = PassFlops(whole.model / steps, whole.hardware / steps)
     found = [
@@ -67,8 +67,8 @@ def _phase(
     )
 
 
-def _engines(run: SimulatedVariant) -> tuple[EngineCounters, FloatArray]:
-    """What the engines did, and the tokens that a sequence drafted in an iteration, by batch size."""
+def engines_of(run: SimulatedVariant) -> tuple[EngineCounters, FloatArray]:
+    """What the engines of a run did, and the tokens that a sequence drafted in an iteration, by batch size."""
     engine, speculation = run.prices.engine, run.scenario.speculation
     counters = counted(engine, run.counters)
     sizes = len(counters.iterations_at)
@@ -79,7 +79,7 @@ def _engines(run: SimulatedVariant) -> tuple[EngineCounters, FloatArray]:
 
 def _bandwidth_use(run: SimulatedVariant) -> float | None:
     """Share of the generating GPUs' memory bandwidth that reading weights and caches takes in the generation phase."""
-    scenario, (counters, drafted) = run.scenario, _engines(run)
+    scenario, (counters, drafted) = run.scenario, engines_of(run)
     times = np.array(counters.iterations_at, dtype=np.float64)
     seconds = sum(step.phases.generation_s for step in run.every_step) * run.prices.replicas
     if seconds <= 0:

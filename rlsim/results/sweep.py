@@ -50,6 +50,7 @@ class StepNumbers:
     num_gpus: int
     generation_gpus: int
     training_gpus: int
+    reference_gpus: int
     method: str
     draft_length: int
     acceptance_length: Number

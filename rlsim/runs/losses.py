@@ -34,7 +34,7 @@ LOST = tuple(cause for cause in CAUSES if cause != "steps")
 class Losses:
     """Seconds that a run loses, by cause, and how often.
 
-    totals: shape (histories,), of whole histories. by_step: shape (steps,), mean over the replications' own histories.
+    totals: shape (histories,), of whole histories. by_step: shape (steps,), mean over all histories.
     events: mean number over these.
     """
 

@@ -176,6 +176,17 @@ def test_times_that_contradict_each_other_are_refused_by_their_flags(run: Comman
         assert (code, out) == (2, "") and told in err and err.count("\n") == 1
     for words in (("quickstart", "--step", 84, "--generation", 50, "--train", 40), ("qwen8b_async_lag1", *async_words)):
         assert run("check", *words)[0] == 0
+    # Phases of a streaming step overlap.
+    split = [
+        "cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}",
+        "loop.streaming=true",
+        "simulation.replications=1",
+    ]
+    scenario = load_scenario("quickstart", split)
+    answer = project(scenario).candidate
+    own = {name: getattr(answer.phases, f"{name}_s").mean for name in ("generation", "logprob", "train")}
+    assert sum(own.values()) > answer.step_s.mean
+    assert check(scenario, {**own, "step": answer.step_s.mean}).healthy > 0.3
     # Times with a noise of their own are of different steps.
     assert check(load_scenario("quickstart"), {"step": 84.0, "generation": 100.0}, 0.1).step.measured_s == 84.0
 

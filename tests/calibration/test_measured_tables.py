@@ -230,3 +230,15 @@ def test_tables_of_one_side_are_taken_whole_and_none_is_refused(folders: tuple[P
     row = {**key, "expert_parallel": 1, "distribution": "balanced", "tokens": 4, "kernel": "k", "latency_s": 1e-6}
     write_table(folders[0], MOE, {name: np.array([value]) for name, value in row.items()})
     assert merge_tables(*folders, tmp_path / "out")["moe"] == Merged(imported=0, replaced=0, added=1, left_out=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "merge_over", "told"), [("../up", None, "--name"), (None, "nope", "nope"), (".hidden", None, "--name")]
+)
+def test_what_is_refused_writes_nothing(name: str | None, merge_over: str | None, told: str, tmp_path: Path) -> None:
+    wanted = case_list("cpu", True)
+    (tmp_path / "in").mkdir()
+    path = measurements(tmp_path / "in", wanted, wanted.cases)
+    with pytest.raises(InputError, match=told):
+        calibrate_measurements(path, tmp_path / "out", name, merge_over)
+    assert [one.name for one in tmp_path.iterdir()] == ["in"]

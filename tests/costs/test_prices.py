@@ -206,3 +206,19 @@ def test_shares_are_shares_and_measured_runs_stand_beside() -> None:
     assert all(0 < one.median <= one.best <= 1.05 for one in found)
     told = render(rlsim.project(load_scenario("quickstart", FEW)))
     assert "train MFU 41 %, at best 41 % (Llama-3.1-8B, bf16, 3)" in " ".join(told.split())
+
+
+TREE = (
+    "draft_length=3", "tree_width=4", "verified_positions=32", "acceptance_length=2.5", "policy=off_above",
+    "off_above_sequences=0",
+)  # fmt: skip
+
+
+def test_iterations_that_draft_nothing_verify_nothing_of_a_tree() -> None:
+    words = ["engine.max_batched_tokens=512", *(f"speculation.{word}" for word in TREE)]
+    one = of("quickstart", *words)["generation_s"]
+    assert one.hfu == pytest.approx(one.mfu, rel=0.02)  # type: ignore[attr-defined]
+    drafting = ["engine.max_batched_tokens=512", *(f"speculation.{word}" for word in TREE[:4])]
+    told, silent = ([line for line in rlsim.project(load_scenario("quickstart", [*FEW, *given])).warnings
+                     if "iterations decode more tokens" in line] for given in (drafting, words))  # fmt: skip
+    assert told and not silent

@@ -8,10 +8,10 @@ from http.client import HTTPConnection
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.explore.live import Live
+from rlsim.explore.live import Live, sliders_of
 from rlsim.explore.live import live as widget
 from rlsim.explore.server import Explorer
-from rlsim.loading.scenario import load_scenario
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 
 
@@ -112,3 +112,11 @@ def test_sliders_in_a_notebook_follow() -> None:
     before = answer.value
     controls[0].value = 1.0
     assert answer.value != before and "k=1" in answer.value
+
+
+def test_the_share_that_generates_is_one_of_the_gpus_beside_a_reference_pool() -> None:
+    words = ["cluster.reference_gpus=4", "cluster.num_gpus=36", "trainer.reference_logprobs=true"]
+    scenario = load_scenario("qwen8b_async_lag1", words)
+    share = next(one for one in sliders_of(scenario) if one.key == "generation_share")
+    now = share.values[share.start]
+    assert vary(scenario, {"generation_share": now}).cluster.generation == scenario.cluster.generation

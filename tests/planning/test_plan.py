@@ -264,3 +264,11 @@ def test_an_objective_is_a_measure_a_statistic_or_both(text: str, found: tuple[s
 def test_unknown_objectives_say_what_is_known(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         parse_objective(text)
+
+
+def test_trainers_that_leave_an_engine_no_room_do_not_compete() -> None:
+    """A trainer that stays on shared GPUs: the fastest layout of it may not fit beside the engine, others do."""
+    words = ["trainer.offload=false", "k=0", "engine.gpu_memory_utilization=0.5", "simulation.replications=1"]
+    scenario = load_scenario("quickstart", words)
+    answer = plan(scenario, limits=replace(default_limits(scenario), lags=(0,)))
+    assert answer.best.step_s <= project(scenario).candidate.step_s.mean * 1.001

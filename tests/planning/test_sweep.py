@@ -27,7 +27,7 @@ from rlsim.planning.grammar import grid, parse_axis
 from rlsim.projection.project import project
 from rlsim.report.figures import grids as pictures
 from rlsim.report.page.report import report
-from rlsim.report.text.planning import render_sweep
+from rlsim.report.text.planning import render_sweep, split_of
 from rlsim.results.sweep import break_even_lengths, identity_in
 from rlsim.schema.scenario import Scenario
 
@@ -270,3 +270,9 @@ def test_an_address_without_a_scheduler_is_an_answer(monkeypatch: pytest.MonkeyP
         executor("tcp://127.0.0.1:9"),
     ):
         pass
+
+
+@pytest.mark.parametrize(("reference", "shown"), [(0, "8+8"), (8, "8 shared")])
+def test_a_pool_of_the_reference_is_no_part_of_a_split(reference: int, shown: str) -> None:
+    row = {"num_gpus": 16, "generation_gpus": 8, "training_gpus": 8, "reference_gpus": reference}
+    assert split_of(row) == shown

@@ -78,7 +78,8 @@ def splits_of(result: SweepResult) -> list[str]:
 def split_of(row: Mapping[str, Any]) -> str:
     """Generating and training GPUs of a cell that can run."""
     generating, training = row["generation_gpus"], row["training_gpus"]
-    return f"{generating}+{training}" if generating + training <= row["num_gpus"] else f"{row['num_gpus']} shared"
+    apart = generating + training + row["reference_gpus"] <= row["num_gpus"]
+    return f"{generating}+{training}" if apart else f"{training} shared"
 
 
 def eager_remark(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
