@@ -23,6 +23,7 @@ from rlsim.parameters.sets import Fitted
 from rlsim.projection.uncertainty.slopes import Slopes, point_changes_s, points_of
 from rlsim.results.validation import ComparedRow
 from rlsim.schema.base import changed
+from rlsim.schema.loop import MOST_GPUS
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import RolloutResult, rollout
@@ -69,6 +70,8 @@ def run_of(cells: Row) -> OfflineRun:
         raise SkippedRow("a closed loop of a server, no rollout; see --kind iterations")
     requests, size = _requests(cells), whole_number(cells, "decode_gpus_per_engine")
     gpus = whole_number(cells, "num_gpus", size)
+    if gpus > MOST_GPUS:
+        raise SkippedRow(f"num_gpus must be at most {MOST_GPUS:,}; got {gpus}")
     if gpus % size:
         raise SkippedRow(f"num_gpus {gpus} is no multiple of decode_gpus_per_engine {size}")
     engines = gpus // size

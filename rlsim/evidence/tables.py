@@ -206,6 +206,10 @@ def table_digest(records: Sequence[TableRow]) -> str:
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+MOST = 1e15
+"""Largest number of a cell: above every time, size and count of a run, and below what a scenario refuses."""
+
+
 def number(row: Row, column: str, default: float | None = None) -> float:
     """A finite, non-negative number from a cell as people write them; SkippedRow names the column otherwise.
 
@@ -226,6 +230,8 @@ def number(row: Row, column: str, default: float | None = None) -> float:
         raise SkippedRow(f"{column} is not a number: {text[:40]!r}") from None
     if not math.isfinite(value) or value < 0:
         raise SkippedRow(f"{column} must be finite and not negative; got {text[:40]}")
+    if value > MOST:
+        raise SkippedRow(f"{column} must be at most {MOST:g}; got {text[:40]}")
     return value
 
 
