@@ -6,6 +6,7 @@ written down here a second time, framework by framework.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
@@ -48,7 +49,8 @@ def _verl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str,
         v(r + "data_parallel_size", 1), v(r + "expert_parallel_size", 1) // v(r + "tensor_model_parallel_size", 1)
     )
     cp = v(m + "context_parallel_size", 1) if mega else max(
-        v(a + "ulysses_sequence_parallel_size", 1), v(a + "fsdp_config.ulysses_sequence_parallel_size", 1))  # fmt: skip
+        v(a + "ulysses_sequence_parallel_size", 1), v(a + "fsdp_config.ulysses_sequence_parallel_size", 1),
+        v(a + "veomni.ulysses_parallel_size", 1) if v(a + "strategy") == "veomni" else 1)  # fmt: skip
     return {
         "gpus": v("trainer.nnodes") * v("trainer.n_gpus_per_node") + (gen or 0), "generation": gen, "prompts": prompts,
         "n": v(r + "n"), "cap": v("data.max_prompt_length") + v("data.max_response_length"),
@@ -76,11 +78,13 @@ def _skyrl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str
     gen = e("num_engines", 1) * tp * e("pipeline_parallel_size", 1) if split else None
     n = v("generator.n_samples_per_prompt", 5)
     m, place = "trainer.policy.megatron_config.", "trainer.placement."
+    several = v("generator.max_turns", 1) > 1
+    context = (v("generator.max_input_length") if several else None) or v("trainer.max_prompt_length", 512)
     return {
         "gpus": v(place + "policy_num_nodes", 1) * v(place + "policy_num_gpus_per_node", 1) + (gen or 0),
         "generation": gen, "n": n, "batch": v("trainer.policy_mini_batch_size", 256) * n,
         "prompts": v("trainer.policy_mini_batch_size", 256) if fully else v("trainer.train_batch_size", 1024),
-        "cap": v("trainer.max_prompt_length", 512) + v("generator.sampling_params.max_generate_length", 1024),
+        "cap": context + v("generator.sampling_params.max_generate_length", 1024),
         "tp": v(m + "tensor_model_parallel_size", 1) if mega else 1,
         "pp": v(m + "pipeline_model_parallel_size", 1) if mega else 1,
         "cp": v(m + "context_parallel_size", 1) if mega else v("trainer.policy.sequence_parallel_size", 1),
@@ -136,13 +140,17 @@ def _nemo(checkout: Path, path: Path) -> dict[str, Any] | None:
     old = v(f"{g}.async_{g}")
     single = v("async_rl") is not None and old is None
     sampler = "async_rl.sampler."
-    lag = (v(sampler + "max_lookahead_versions") or v(sampler + "max_staleness_versions", 1)) if single else (
-        v(f"{g}.async_{g}.max_trajectory_age_steps", 1))  # fmt: skip
-    overlap = single or bool(old is not None and v(f"{g}.async_{g}.enabled"))
+    name = v(sampler + "name", "in_order")
+    ahead = "max_lookahead_versions" if name == "in_order" else "max_staleness_versions"
+    lag = v(sampler + ahead, 1) if single else v(f"{g}.async_{g}.max_trajectory_age_steps", 1)
+    overlap = (single and (lag > 0 or name == "windowed")) or bool(old is not None and v(f"{g}.async_{g}.enabled"))
     gen = (v("policy.generation.colocated.resources.num_nodes") or 1) * (
         v("policy.generation.colocated.resources.gpus_per_node") or per_node)  # fmt: skip
+    scored = v("data.default.env_name") == "reward_model"  # by a model on GPUs of the one node, or on nodes of its own
+    rewards = v("env.reward_model.resources.gpus_per_node") if scored and v("cluster.num_nodes") == 1 else (
+        v("env.reward_model.resources.num_nodes") * per_node if scored else 0)  # fmt: skip
     return {
-        "gpus": v("cluster.num_nodes") * per_node, "generation": gen if split else None,
+        "gpus": v("cluster.num_nodes") * per_node - rewards, "generation": gen if split else None,
         "prompts": v(f"{g}.num_prompts_per_step"), "n": v(f"{g}.num_generations_per_prompt"),
         "cap": v("policy.max_total_sequence_length"), "batch": v("policy.train_global_batch_size"),
         "tp": v(m + "tensor_model_parallel_size", 1) if mega else v(d + "tensor_parallel_size", 1),
@@ -180,7 +188,7 @@ def _slime(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str
 
 def _openrlhf(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str, Any] | None:
     o = options(words)
-    split = not o.get("train.colocate_all")
+    split = not o.get("train.colocate_all") or bool(o.get("train.async_enable"))
     engines = o.get("vllm.num_engines", 1) * o.get("vllm.tensor_parallel_size", 1)
     return {
         "gpus": o.get("actor.num_nodes", 1) * o.get("actor.num_gpus_per_node", 8) + (engines if split else 0),
@@ -230,10 +238,13 @@ def _prime(checkout: Path, path: Path) -> dict[str, Any] | None:
     source = v("orchestrator.train.source")
     group = (source[0].get("group_size") if source else None) or group
     ep = v("trainer.model.ep", "auto")
+    # auto: up to 8 GPUs where the checkpoint is a mixture of experts, which its name tells here
+    experts = re.search(r"-a\d+b|moe|glm-4\.5-air|glm-5", str(v("model.name") or v("trainer.model.name")).lower())
+    auto = math.gcd(8, train // v("trainer.model.dp_replicate", 1)) if experts else 1
     return {
         "gpus": gen + train, "generation": gen, "n": group, "cp": v("trainer.model.cp", 1),
         "prompts": v("orchestrator.batch_size", 128) // group if v("orchestrator.token_batch_size") is None else None,
-        "ep": 1 if ep == "auto" else ep, "memory": v("inference.vllm.gpu_memory_utilization", 0.9), "async": True,
+        "ep": auto if ep == "auto" else ep, "memory": v("inference.vllm.gpu_memory_utilization", 0.9), "async": True,
     }  # fmt: skip
 
 

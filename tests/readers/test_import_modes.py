@@ -138,3 +138,16 @@ def test_one_step_off_begins_with_the_log_probs_of_the_rollout(tmp_path: Path) -
     text = (FOLDER / "verl" / "one_step_off.yaml").read_text().replace("[ppo_trainer", "[one_step_off_ppo_trainer")
     (tmp_path / "config.yaml").write_text(text)
     assert import_config("verl", tmp_path / "config.yaml", asked=ASKED).scenario.policy_logprobs is False
+
+
+def test_a_file_of_hydra_belongs_where_it_says_itself(tmp_path: Path) -> None:
+    """verl's model_engine/megatron.yaml: its key is one of the root, not of a section of its group's name."""
+    text = (FOLDER / "verl" / "verl_fsdp.yaml").read_text()
+    listed = "defaults: [ppo_trainer, _self_, {engine: seen}, {rollout: many}]"
+    (tmp_path / "config.yaml").write_text(text.replace("defaults: [ppo_trainer, _self_]", listed))
+    for group in ("engine", "rollout"):
+        (tmp_path / group).mkdir()
+    (tmp_path / "engine" / "seen.yaml").write_text("# The engine.\n\n# @package _global_\nmodel_engine: megatron\n")
+    (tmp_path / "rollout" / "many.yaml").write_text("# @package actor_rollout_ref.rollout\nmax_num_seqs: 77\n")
+    found = import_config("verl", tmp_path / "config.yaml", asked=ASKED).scenario
+    assert (found.trainer.backend, found.engine.max_running_sequences) == ("megatron", 77)

@@ -23,6 +23,9 @@ _PACKAGE = re.compile(
     r"^(?P<words>(?:override\s+|optional\s+)*)(?P<absolute>/?)(?P<group>[\w./-]+?)(?:@(?P<package>[\w.]*))?$"
 )
 
+_HEADER = re.compile(r"(?:[ \t]*(?:#(?![ \t]*@package).*)?\r?\n)*[ \t]*#[ \t]*@package[ \t]+([\w.]+)")
+"""The package that a file of Hydra's says itself to belong in, in a comment at its top."""
+
 
 def read_tree(
     path: Path,
@@ -154,7 +157,10 @@ class _Reading:
         target = self._inside(next((place for place in places if place.exists()), places[0]), path, name)
         if not target.exists():
             return self._absent(name, option, found["words"], path)
-        package = found["package"] if found["package"] is not None else "" if option is None else found["group"]
+        package = found["package"]
+        if package is None:
+            header = _HEADER.match(read_text(target, DOCUMENT_BYTES))
+            package = header[1] if header else "" if option is None else found["group"]
         layers = self.layers(target, chain)
         if package in ("", "_global_", "_here_"):  # the root; _here_ in files at the top
             return layers
