@@ -1,14 +1,10 @@
 """Rules of single frameworks: which GPUs a model has, what an unset key means, what a key counts."""
 
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from rlsim.loading.scenario import vary
-from rlsim.readers.frameworks.exporting import export_scenario
-from rlsim.readers.frameworks.importing import Imported, import_config, read_config
+from single_rules import expect_meaning, expect_return, imported
 
 OPENRLHF = (
     "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_gpus_per_node 8 "
@@ -77,7 +73,6 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("roll", ROLL.replace("_train}", "_train}\n  model_args: {ulysses_size: 2}").replace("megatron", "fsdp2"),
      {"trainer.context_parallel": 2, "trainer.global_batch_samples": 256}),
 ]  # fmt: skip
-ENDINGS = {"prime-rl": "toml", "roll": "yaml"}
 CHANGES: list[tuple[str, str, dict[str, Any]]] = [
     ("openrlhf", OPENRLHF, {"cluster.reference_gpus": 0, "cluster.num_gpus": 16}),
     ("openrlhf", OPENRLHF, {"cluster.reference_gpus": 4, "cluster.num_gpus": 20}),
@@ -93,35 +88,18 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def written(folder: Path, framework: str, text: str) -> Path:
-    path = folder / f"run.{ENDINGS.get(framework, 'sh')}"
-    path.write_text(text)
-    return path
-
-
-def imported(folder: Path, framework: str, text: str) -> Imported:
-    return import_config(framework, written(folder, framework, text))
-
-
 @pytest.mark.parametrize(("framework", "text", "expected"), RULES)
 def test_a_key_means_what_its_framework_makes_of_it(
     framework: str, text: str, expected: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = imported(tmp_path, framework, text)
-    assert {key: attrgetter(key)(found.scenario) for key in expected} == expected
-    assert not found.accounting.of("not_understood")
+    expect_meaning(tmp_path, framework, text, expected)
 
 
 @pytest.mark.parametrize(("framework", "text", "changes"), CHANGES)
 def test_what_is_changed_is_written_and_read_back(
     framework: str, text: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    wanted = vary(imported(tmp_path, framework, text).scenario, changes)
-    answer = export_scenario(wanted, framework, read_config(framework, written(tmp_path, framework, text)))
-    assert answer.left == ()
-    (tmp_path / "patched.yaml").write_text(answer.config)
-    again = import_config(framework, tmp_path / "patched.yaml").scenario
-    assert {key: attrgetter(key)(again) for key in changes} == changes
+    expect_return(tmp_path, framework, text, changes)
 
 
 @pytest.mark.parametrize("flag", ["", "--train.colocate_all "])

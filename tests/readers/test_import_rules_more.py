@@ -1,14 +1,10 @@
 """Rules of trl, AReaL and prime-rl: defaults that differ by algorithm, bounds of agents, layouts of launchers."""
 
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from rlsim.loading.scenario import vary
-from rlsim.readers.frameworks.exporting import export_scenario
-from rlsim.readers.frameworks.importing import Imported, import_config, read_config
+from single_rules import expect_meaning, expect_return, imported
 
 GRPO = (
     "accelerate launch --num_processes 8 {}.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2 "
@@ -42,7 +38,6 @@ model = "zai-org/GLM-5-FP8"
 """
 APART = 'type = "disaggregated", prefill_nodes_per_replica = 4, decode_nodes_per_replica = 4'
 WIDE = GLM.replace(APART, 'type = "multi_node", num_nodes = 4') + "enable_expert_parallel = true\n"
-NAMES = {"trl": "a.sh", "areal": "a.yaml", "prime-rl": "a.toml"}
 RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("trl", TRL + "--use_vllm", {"cluster.colocated": True, "engine.max_batched_tokens": 4096, "policy_logprobs": True,
                                  "workload.max_response_tokens": 512, "workload.generations_per_prompt": 8}),
@@ -88,30 +83,18 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def imported(folder: Path, framework: str, text: str) -> Imported:
-    (folder / NAMES[framework]).write_text(text)
-    return import_config(framework, folder / NAMES[framework])
-
-
 @pytest.mark.parametrize(("framework", "text", "expected"), RULES)
 def test_a_key_means_what_its_framework_makes_of_it(
     framework: str, text: str, expected: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = imported(tmp_path, framework, text)
-    assert {key: attrgetter(key)(found.scenario) for key in expected} == expected
-    assert not found.accounting.of("not_understood")
+    expect_meaning(tmp_path, framework, text, expected)
 
 
 @pytest.mark.parametrize(("framework", "text", "changes"), CHANGES)
 def test_what_is_changed_is_written_and_read_back(
     framework: str, text: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    wanted = vary(imported(tmp_path, framework, text).scenario, changes)
-    answer = export_scenario(wanted, framework, read_config(framework, tmp_path / NAMES[framework]))
-    assert answer.left == ()
-    (tmp_path / "patched.yaml").write_text(answer.config)
-    again = import_config(framework, tmp_path / "patched.yaml").scenario
-    assert {key: attrgetter(key)(again) for key in changes} == changes
+    expect_return(tmp_path, framework, text, changes)
 
 
 @pytest.mark.parametrize(
