@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,6 @@ from rlsim.evidence.compare import validated
 from rlsim.evidence.joint import NOT_A_LOAD
 from rlsim.evidence.structure import tokens_of
 from rlsim.evidence.tables import Kind, Table
-from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.schema.base import changed
 from rlsim.schema.engine_parameters import EngineFamily, LayerKernels

@@ -5,7 +5,7 @@ draft passes, copies of weights, layers of a trainer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -14,7 +14,6 @@ from bench.cases import COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, Case, CaseList, 
 from rlsim.calibration.cases import ELEMENT_BYTES, CaseAxes, axes_for, cached_work, case_list, trained_layer
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.tables.operators import ExpertShape
 

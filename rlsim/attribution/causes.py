@@ -4,7 +4,7 @@ scenario simulated without some of them, or with faults put in."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from rlsim.costs.interface import Part, PhaseCost, Prices, StepCost
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
 from rlsim.costs.trainer.layer import IMBALANCE
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.projection.idle import BUBBLE
 from rlsim.projection.variant import SimulatedVariant

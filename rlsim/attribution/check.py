@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlsim.attribution import likelihood
 from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures, prior_of
-from rlsim.files.records import dataclass
 from rlsim.projection.project import identity
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval

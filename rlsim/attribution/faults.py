@@ -4,7 +4,7 @@ under each shows of itself: seconds of its phases, and figures that its logs tel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,6 @@ from rlsim.attribution.causes import (
 )
 from rlsim.costs.interface import Prices
 from rlsim.errors import Infeasible, InputError
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import vary

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,6 @@ import numpy as np
 
 from rlsim.attribution.faults import Pattern, figures, figures_of, phase_names
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.summary import around_phase, contract_name
 from rlsim.projection.uncertainty.predictive import DRAWS, prediction_of

@@ -7,7 +7,7 @@ tables that :class:`rlsim.tables.operators.OperatorTables` reads, with their met
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from rlsim.calibration.columns import Columns, Lines, efficiencies_as_yaml, line
 from rlsim.calibration.package_tables import DISTRIBUTION, Package, RawTable, Sheet, Source, sources_of
 from rlsim.calibration.table_writing import efficiencies, write_table
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.tables import files
 from rlsim.tables.files import METADATA, TableLayout
 from rlsim.units import BoolArray

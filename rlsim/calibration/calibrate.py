@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,6 @@ from rlsim.calibration.measured_tables import make_tables, rows_of, system_of
 from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import catalogue
-from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import lists_beside
 from rlsim.report.style import DEFAULT_STYLE, Style

@@ -5,6 +5,7 @@ work, and whole engine steps that hold the prediction made of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import product
 
 from pydantic import TypeAdapter
@@ -12,7 +13,6 @@ from pydantic import TypeAdapter
 from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.schema.drafter import default_eagle3_draft

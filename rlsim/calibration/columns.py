@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame
 
-from rlsim.files.records import dataclass
 from rlsim.tables.operators import Efficiency
 from rlsim.units import FloatArray
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import ValidationError
@@ -13,7 +14,6 @@ from rlsim.calibration.columns import BOUND_RATIO, Efficiencies, efficiency
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.schema.base import changed
 from rlsim.schema.hardware import BOUNDS, HardwareProfile, SourcedValue

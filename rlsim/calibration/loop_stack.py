@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from bench.loop.settings import DRAFT_LAYERS, LoopSettings, settings_from
 from rlsim.calibration.calibrate import _as_input_errors
 from rlsim.calibration.selfcheck import card_of
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document, dump_yaml, lists_beside
 from rlsim.loading.scenario import dump_scenario, scenario_of_text, vary
 from rlsim.schema.base import changed

@@ -7,6 +7,7 @@ with them is wrong whatever the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,6 @@ from rlsim.calibration.columns import Columns, row_count
 from rlsim.calibration.package_tables import Sheet
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
-from rlsim.files.records import dataclass
 from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 L2_BYTES = {80: 40 * 2**20, 90: 50 * 2**20, 100: 126 * 2**20}

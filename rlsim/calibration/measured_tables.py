@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from rlsim.calibration.device_profile import DeviceRates, profile_of, rates_of
 from rlsim.calibration.selfcheck import SelfCheck, check_picture, check_text, self_check
 from rlsim.calibration.table_writing import write_table
 from rlsim.files.lookup import catalogue
-from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import lists_beside
 from rlsim.report.style import DEFAULT_STYLE, Style

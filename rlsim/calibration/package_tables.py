@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from rlsim.calibration.columns import Columns, row_count, take
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.tables.files import LAYOUTS, TableLayout
 from rlsim.units import MILLISECOND, BoolArray

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators
-from rlsim.files.records import dataclass
 from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table

@@ -8,12 +8,13 @@ gradients of activations are needed. The chunk products of recurrent mixers are 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.memory import kv_bytes_per_gpu_token, weight_bytes
 from rlsim.costs.operators.work import causal_attention_flops, windowed_prompts
-from rlsim.files.records import dataclass
 from rlsim.results import MemoryParts
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario

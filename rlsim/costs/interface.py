@@ -6,12 +6,11 @@ The simulation sees these records and nothing behind them. Tests put fixed times
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
-from rlsim.files.records import dataclass
 from rlsim.units import FloatArray
 
 Bound = Literal[

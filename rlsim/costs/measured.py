@@ -6,6 +6,7 @@ bilinear in samples and tokens. Beyond the measured range lines go on.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -15,7 +16,6 @@ from rlsim.costs.interface import IterationTable, Part, PhaseCost
 from rlsim.costs.operators.time import OperatorTime
 from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.schema.engine import Engine
 from rlsim.schema.measured import MeasuredStack, PassPoint
 from rlsim.schema.scenario import Scenario

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rlsim.costs.engine.capture import captured_sizes, largest_captured_tokens
 from rlsim.costs.engine.draft import draft_card, trained_draft
@@ -14,7 +14,6 @@ from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import expert_matrices, micro_batch_of, train_layout
 from rlsim.errors import Infeasible
 from rlsim.files.kept import of_each
-from rlsim.files.records import dataclass
 from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
 from rlsim.schema.model import (

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.files.kept import of_each
-from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine

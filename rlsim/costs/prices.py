@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,6 @@ from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.errors import Infeasible
-from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import fitted_of
 from rlsim.results import MemoryParts

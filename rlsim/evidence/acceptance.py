@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from rlsim.errors import InputError, shortened
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, named
 from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, read_table, table_digest
 from rlsim.files.reading import shown_path
-from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted
 from rlsim.workload.acceptance import two_parameter_rates
 

@@ -4,7 +4,7 @@ measured times on top of a posterior: what was expected of them, what they chang
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,6 @@ from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.training import TRAINING
 from rlsim.evidence.transfers import TRANSFERS
 from rlsim.files.reading import shown_path
-from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.parameters.terms import current, moved

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 from rlsim.costs.operators.groups import family_of
 from rlsim.evidence.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
 from rlsim.evidence.left_out import OF_WIDTH, software, with_new_scales
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.parameters.terms import moved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rlsim.costs.engine.iteration import IterationCosts
@@ -15,7 +15,6 @@ from rlsim.costs.operators.groups import engine_groups
 from rlsim.costs.overheads import HostOverheads, engine_host
 from rlsim.evidence import rows
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted

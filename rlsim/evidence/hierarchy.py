@@ -15,14 +15,13 @@ closed form (Laplace's approximation at the values where the predictions are lin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from rlsim.costs.operators.groups import family_of
-from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import Term, limits_of, term_family
 from rlsim.projection.uncertainty.evidence import Evidence

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from rlsim.errors import RlsimError
 from rlsim.evidence import engines
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted
 from rlsim.results.validation import ComparedRow, Detail, Score, SpeculationPair, SpeculationPairs

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,6 @@ from rlsim.evidence.left_out import with_new_scales
 from rlsim.evidence.structure import compared_times, step_s_of, step_times, tokens_of, was_predicted
 from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.transfers import each_once
-from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import Posterior, shipped_order
 from rlsim.parameters.sets import Fitted, set_digest, shipped
 from rlsim.parameters.terms import moved, term_family

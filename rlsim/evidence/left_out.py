@@ -9,13 +9,12 @@ intervals of all left-out rows of that kind hold their share.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlsim.costs.operators.groups import series
 from rlsim.evidence.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, solve
-from rlsim.files.records import dataclass
 from rlsim.projection.uncertainty.evidence import Evidence
 from rlsim.units import BoolArray, FloatArray
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, de
 from rlsim.evidence.steps import Simulated, scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, Row, SkippedRow, Table, TableRow, measured_value, number
 from rlsim.evidence.transfers import parallel_sizes
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.sets import Fitted

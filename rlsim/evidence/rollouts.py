@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +18,6 @@ from rlsim.costs.memory import engine_memory
 from rlsim.evidence.engines import Load, engine_setup, inputs_of, load_of, moved_hosts, prepared_engine
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value, whole_number
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted
 from rlsim.projection.uncertainty.slopes import Slopes, point_changes_s, points_of

@@ -6,14 +6,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
 from rlsim.errors import RlsimError
 from rlsim.evidence.tables import Row, SkippedRow, Table
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import card_of_published
 from rlsim.parameters.sets import Fitted

@@ -9,13 +9,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
-from rlsim.files.records import dataclass
 
 Row = Mapping[str, str]
 """Cells of a row by column."""

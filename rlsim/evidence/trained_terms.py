@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from rlsim.errors import InputError, RlsimError
 from rlsim.evidence.rows import named
 from rlsim.evidence.tables import Kind, SkippedRow, Table, kind_of, measured_value
 from rlsim.evidence.training import MEASURED, TrainerRow, trainer_row
-from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted, load_training_parameters, shipped
 from rlsim.parameters.terms import (
     FRAMEWORK_SPREAD,

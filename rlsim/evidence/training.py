@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -25,7 +26,6 @@ from rlsim.evidence.rows import (
     row_scenario,
 )
 from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, parallel, whole_number
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted, stack_of_release

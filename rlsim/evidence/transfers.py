@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlsim.costs.memory import weight_bytes
@@ -23,7 +23,6 @@ from rlsim.evidence.rows import (
     model_card_name,
 )
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value, number, whole_number
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted

@@ -6,11 +6,11 @@ from __future__ import annotations
 import shlex
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from rlsim.errors import InputError, RlsimError, shortened
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import parse_yaml
 from rlsim.loading.document import anchor_files, anchor_references, apply_settings
 from rlsim.loading.overrides import Places, settings_of

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import Place, parse_value, place_finder
 
 OVERRIDES_CHARACTERS = 100

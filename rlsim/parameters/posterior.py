@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from rlsim.errors import InputError
 from rlsim.files.archives import archive, read_arrays
 from rlsim.files.lookup import as_path, catalogue, find_entry
 from rlsim.files.reading import TABLE_BYTES, data_folder, shown_path
-from rlsim.files.records import dataclass
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.fingerprint import file_digest
 from rlsim.tables.profile import load_profile

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
-from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import Posterior
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters, TransferParameters, standing_for, version_order

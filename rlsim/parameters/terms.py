@@ -8,12 +8,11 @@ are zero, get z times a scale added. Names are paths: ``engines/vllm/iteration_s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, inf, log
 from typing import TypeVar
 
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.parameters.sets import (

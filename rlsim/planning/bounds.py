@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs, trained_batch
 from rlsim.costs.trainer.training import floors_s, stages_s, step_cost, train_cost
 from rlsim.files.progress import ProgressLine
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import Runner, in_order

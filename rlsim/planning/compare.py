@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from rlsim.files.records import dataclass
 from rlsim.planning.evaluate import step_phases
 from rlsim.projection.assumptions import warnings_of
 from rlsim.projection.summary import Timed, cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.errors import Infeasible, InputError
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.loading.variation import Overrides
 from rlsim.projection.project import baseline_of

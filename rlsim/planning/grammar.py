@@ -7,11 +7,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import parse_value
 from rlsim.loading.variation import Overrides, Setting, check_key
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from string import Template
@@ -12,7 +13,6 @@ from string import Template
 from rlsim.errors import Infeasible, InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path
 from rlsim.files.reading import shown_path
-from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeVar, cast, get_args
 
 import numpy as np
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.records import dataclass
 from rlsim.projection.summary import price_usd
 from rlsim.schema.scenario import Scenario
 from rlsim.units import SECONDS_PER_HOUR, FloatArray

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rlsim.files.progress import ProgressLine
-from rlsim.files.records import dataclass
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import SEARCH_REPLICATIONS, Candidate
 from rlsim.planning.evaluate import Cell, Seen, evaluate_means, evaluate_overrides, see

@@ -19,12 +19,12 @@ import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.compare import changes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import ClassVar
 
@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.kept import of_each
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides, split_gpus
 from rlsim.report.format import percent

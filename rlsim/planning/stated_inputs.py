@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.loading.overrides import value_at
 from rlsim.loading.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.journal import Journal, journal_name, opened_journal
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import installed_version
-from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides

@@ -7,7 +7,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from rlsim.costs.engine.draft_policy import counted, tokens_factor
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import kv_bytes_per_gpu_token
-from rlsim.files.records import dataclass
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
 from rlsim.projection.variant import SimulatedVariant

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
-from rlsim.files.records import dataclass
 from rlsim.results import PHASES
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, Scenario

@@ -6,9 +6,8 @@ import os
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TextIO
-
-from rlsim.files.records import dataclass
 
 ASCII_GLYPHS = str.maketrans({"█": "#", "▓": "+", "░": ".", "─": "-", "→": "->"})
 NARROWEST, WIDEST = 40, 120

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rlsim.files.records import dataclass
 from rlsim.report.format import decimals_for, fixed
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.results import Interval

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES
-from rlsim.files.records import dataclass
 from rlsim.report.format import PHASE_LABELS, arm_label
 from rlsim.results import Curve, Projection, Span, Variant
 from rlsim.results.record import Loose, Number

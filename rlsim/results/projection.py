@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, fields
+from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, PlainSerializer
 
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_yaml
 from rlsim.results.answer import Answer
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,6 @@ from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
 from rlsim.errors import InputError, shortened
 from rlsim.files.kept import KeptModel
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
-from rlsim.files.records import dataclass
 
 if TYPE_CHECKING:
     from typing import Self

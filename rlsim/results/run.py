@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from rlsim.files.records import dataclass
 from rlsim.results.projection import PHASES, About, Side, TokenLedger
 from rlsim.results.record import Interval, Record, Rounded
 

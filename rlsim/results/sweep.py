@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 
-from rlsim.files.records import dataclass
 from rlsim.results.answer import Answer, frame_of, interval_columns
 from rlsim.results.record import Interval, Number, Record, Row
 

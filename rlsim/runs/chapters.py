@@ -16,7 +16,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from rlsim.costs.engine.draft_policy import tokens_factor
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.layout import train_layout
-from rlsim.files.records import dataclass
 from rlsim.projection.assumptions import assumptions_of, warnings_of
 from rlsim.projection.idle import idle_of
 from rlsim.projection.uncertainty.predictive import prediction_of

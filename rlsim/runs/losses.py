@@ -8,13 +8,12 @@ the step answers to its phases (:class:`rlsim.projection.uncertainty.response.St
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
-from rlsim.files.records import dataclass
 from rlsim.projection.uncertainty.predictive import unmoved
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.results.run import CAUSES

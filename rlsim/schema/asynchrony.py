@@ -7,9 +7,9 @@ Read in their sources: NeMo-RL v0.7 (``async_utils``), verl fully_async (commit 
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 
 Style = Literal[

@@ -5,6 +5,7 @@ import inspect
 import re
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -13,7 +14,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rlsim.files.records import dataclass
 from rlsim.schema.base import Strict
 from rlsim.schema.messages import models_in
 from rlsim.schema.scenario import Scenario

@@ -1,10 +1,10 @@
 """Model card: the architecture of a target model, and what follows from it by counting."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from rlsim.files.kept import of_each
-from rlsim.files.records import dataclass
 from rlsim.schema.architecture import (
     MLP_MATRICES,
     SINGLE_BLOCKS,

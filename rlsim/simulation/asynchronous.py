@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlsim.costs.interface import Prices, StepCost
-from rlsim.files.records import dataclass
 from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.generation import Clock, Generation

@@ -7,9 +7,9 @@ decoding, and nothing is shared between requests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rlsim.costs.interface import IterationTable
-from rlsim.files.records import dataclass
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
 

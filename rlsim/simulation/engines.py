@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlsim.costs.interface import EngineCounters, Prices
-from rlsim.files.records import dataclass
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.agents import AgentPool
 from rlsim.simulation.iteration_times import prepare

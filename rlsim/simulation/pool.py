@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import partial
 from heapq import heappop, heappush
 from typing import Literal
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
-from rlsim.files.records import dataclass
 from rlsim.schema.engine import Migration
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.iteration_times import prepare

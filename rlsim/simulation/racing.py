@@ -10,11 +10,11 @@ their prompts to the last sample, with the lengths that were drawn for the first
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlsim.costs.interface import Prices
-from rlsim.files.records import dataclass
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.engines import Groups
 from rlsim.simulation.kernel.engines import engines_of

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.errors import Infeasible
-from rlsim.files.records import dataclass
 from rlsim.schema.workload import Agent
 from rlsim.simulation.agents import AgentPool
 from rlsim.simulation.iteration_times import IterationTimes, prepare

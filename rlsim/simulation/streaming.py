@@ -16,11 +16,11 @@ swaps of weights, further epochs and data handling come behind the last sample o
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlsim.costs.interface import StepCost
-from rlsim.files.records import dataclass
 from rlsim.schema.trainer import Trainer
 from rlsim.units import FloatArray
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlsim.costs.interface import EngineCounters, StepCost
-from rlsim.files.records import dataclass
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
 from rlsim.simulation.trajectories import AgentCounters
 from rlsim.units import FloatArray, distinct

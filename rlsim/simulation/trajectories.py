@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlsim.errors import Infeasible
-from rlsim.files.records import dataclass
 from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.requests import TOO_LONG, Request
 from rlsim.units import FloatArray, IntArray

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from rlsim.errors import InputError
 from rlsim.files.archives import Arrays, archive, read_arrays, recalled_arrays
 from rlsim.files.reading import TABLE_BYTES, data_folder, delivered, shown_path
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import read_value
 from rlsim.tables import interpolation
 from rlsim.tables.interpolation import Grid, build_grid

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import product
 from operator import mul
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlsim.files.kept import remembered
-from rlsim.files.records import dataclass
 from rlsim.units import BoolArray, FloatArray, distinct
 
 NODE_TOLERANCE = 1e-9

@@ -6,6 +6,7 @@ Apart from :mod:`rlsim.tables.profile`, which every command imports, since ``rls
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -13,7 +14,6 @@ from pydantic import ValidationError
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import catalogue
 from rlsim.files.reading import shown_path
-from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import parse_yaml, place_finder
 from rlsim.schema.hardware import HardwareProfile

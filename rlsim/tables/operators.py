@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from numpy.typing import ArrayLike
 
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.tables import files
 from rlsim.tables.files import (
     MEASURED,

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
 
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.schema.speculation import LOOKUP_METHODS, Speculation, Variation
 from rlsim.units import FloatArray, IntArray, distinct
 

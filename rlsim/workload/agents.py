@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 
-from rlsim.files.records import dataclass
 from rlsim.schema.workload import Agent, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.lengths import (

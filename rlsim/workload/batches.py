@@ -6,14 +6,13 @@ Lengths depend on (seed, replication, step), never on a deployment: whatever is 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.archives import Arrays, recalled_arrays
-from rlsim.files.records import dataclass
 from rlsim.schema.speculation import Variation
 from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray

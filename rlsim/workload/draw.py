@@ -7,12 +7,11 @@ work and their ratios hold none of its spread.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from rlsim.files.records import dataclass
 from rlsim.schema.run import Points
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation

@@ -7,7 +7,7 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, wraps
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,6 @@ from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
 from rlsim.files.kept import of_each
 from rlsim.files.lookup import delivered_lengths, length_file
 from rlsim.files.reading import TRACE_BYTES, read_text, shown_path, text_lines
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.schema import workload as section
 from rlsim.schema.base import Strict

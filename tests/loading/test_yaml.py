@@ -1,14 +1,10 @@
 """Strict YAML."""
 
-import dataclasses
-import itertools
 import math
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +13,6 @@ from rlsim.errors import InputError
 from rlsim.files import kept as kept_files
 from rlsim.files import yaml as files_yaml
 from rlsim.files.archives import recalled_arrays
-from rlsim.files.records import dataclass as quick
 from rlsim.files.yaml import parse_yaml, read_yaml
 
 
@@ -63,91 +58,6 @@ def test_bad_documents(text: str, message: str) -> None:
     assert message in str(raised.value)
     assert str(raised.value).startswith("s.yaml: ")
     assert "\n" not in str(raised.value)
-
-
-def family(decorator: Any) -> tuple[Any, ...]:
-    @decorator(frozen=True)
-    class Base:
-        a: int
-        b: float = 2.0
-        c: list[int] = dataclasses.field(default_factory=list, compare=False)
-
-        def __post_init__(self) -> None:
-            if self.a < 0:
-                raise ValueError("negative")
-
-    @decorator(frozen=True)
-    class Child(Base):
-        d: str = "x"
-        e: int = dataclasses.field(default=3, repr=False)
-        f: float = dataclasses.field(default=0.5, kw_only=True)
-        g: int = 7
-
-    @decorator(frozen=True, eq=False)
-    class Lone:
-        a: int
-
-    @decorator(frozen=True)
-    class Plain:
-        a: int
-        b: float = 2.0
-
-    @decorator
-    class Open:
-        a: int
-        b: float = 2.0
-
-    return Base, Child, Lone, Plain, Open
-
-
-STANDARD, QUICK = family(dataclasses.dataclass), family(quick)
-
-
-@pytest.mark.parametrize("words", [
-    ((1,), {}), ((1, 3.0), {"d": "y"}), ((), {"a": 4, "c": [1]}), ((1,), {"e": 5, "f": 1.5}),
-    ((1, 2.0, [], "z", 4, 8), {}),
-])  # fmt: skip
-def test_a_quick_record_is_what_the_standard_library_makes(words: tuple[Any, Any]) -> None:
-    given, named = words
-    theirs, ours = STANDARD[1](*given, **named), QUICK[1](*given, **named)
-    assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
-    assert repr(ours) == repr(theirs)
-    assert hash(ours) == hash(theirs)
-    again = QUICK[1](*given, **named)
-    assert again == ours
-    assert dataclasses.replace(ours, a=9) != ours
-    assert dataclasses.replace(ours, c=[7]) == ours
-    assert QUICK[1].__match_args__ == STANDARD[1].__match_args__
-    assert (again.c is ours.c) == ("c" in named or len(given) > 2)
-
-
-def test_a_quick_record_refuses_what_the_standard_library_refuses_and_is_carried_between_processes() -> None:
-    for base, child, lone, plain, open_ in (STANDARD, QUICK):
-        one = child(1)
-        for kind, given in itertools.product((plain, open_), (((), {}), ((1, 2.0, 3), {}), ((1,), {"z": 2}))):
-            with pytest.raises(TypeError, match=f"{kind.__name__}.__init__"):
-                kind(*given[0], **given[1])
-            assert dataclasses.asdict(kind(1)) == dataclasses.asdict(kind(b=2.0, a=1)) == {"a": 1, "b": 2.0}
-        changed = open_(1)
-        changed.b = 3.0
-        assert changed == open_(1, 3.0)
-        for broken in (lambda one=one: setattr(one, "a", 2), lambda one=one: delattr(one, "a")):
-            with pytest.raises(dataclasses.FrozenInstanceError):
-                broken()
-        for given, named in (((), {}), ((1,), {"z": 2}), ((1, 2.0, [], "z", 4, 8, 0.5), {})):
-            with pytest.raises(TypeError):
-                child(*given, **named)
-        with pytest.raises(ValueError, match="negative"):
-            child(-1)
-        assert base(1) != child(1)
-        assert lone(1) != lone(1)
-        assert len({lone(1), lone(1)}) == 2
-    assert pickle.loads(pickle.dumps(Carried(5))) == Carried(5)
-
-
-@quick(frozen=True)
-class Carried:
-    a: int
 
 
 def test_a_shipped_file_is_parsed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

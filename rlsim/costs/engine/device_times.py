@@ -6,7 +6,7 @@ The same for many hosts and memories, and of fewer sequences a part of that of m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from rlsim.costs.engine.layers import Components, EngineLayers, pipeline_hops, t
 from rlsim.costs.interface import Bound
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
-from rlsim.files.records import dataclass
 from rlsim.schema.engine import Engine
 from rlsim.units import BoolArray, FloatArray, distinct
 

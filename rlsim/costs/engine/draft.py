@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES, Components, EngineLayers, elementwise, total
@@ -9,7 +11,6 @@ from rlsim.costs.interface import Bound
 from rlsim.costs.operators import work
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.operators.work import Matrix
-from rlsim.files.records import dataclass
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.drafter import DraftCard, default_eagle3_draft, mtp_draft
 from rlsim.schema.model import ModelCard

@@ -14,7 +14,7 @@ engine's; what the drafter's cache misses while it rests is caught up at no cost
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,6 @@ from rlsim.costs.engine.iteration import IterationCosts, PolicyChoice
 from rlsim.costs.engine.layers import Components
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.operators.time import OperatorTime, zero
-from rlsim.files.records import dataclass
 from rlsim.schema.speculation import Policy
 from rlsim.units import FloatArray, IntArray, distinct
 

@@ -7,6 +7,7 @@ captured size, iterations beyond the largest launch every kernel from the host.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from rlsim.costs.engine.layers import Components, total
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
-from rlsim.files.records import dataclass
 from rlsim.schema.engine import Engine
 from rlsim.units import BoolArray, FloatArray, IntArray
 

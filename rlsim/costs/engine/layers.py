@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -16,7 +17,6 @@ from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, recurren
 from rlsim.costs.operators.time import OperatorTime, beside, mean_layer, modelled, zero
 from rlsim.costs.operators.work import Matrix, Number
 from rlsim.costs.overheads import NO_HOST, HostOverheads
-from rlsim.files.records import dataclass
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard

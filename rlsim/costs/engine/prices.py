@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +19,6 @@ from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.measured import measured_costs, measured_iterations, of_method, stack_of
 from rlsim.costs.operators.device import Device
 from rlsim.costs.overheads import NO_HOST, HostOverheads
-from rlsim.files.records import dataclass
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.engine import Engine
 from rlsim.schema.measured import MeasuredStack

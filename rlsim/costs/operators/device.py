@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators, TableSource
-from rlsim.files.records import dataclass
 from rlsim.results.record import P90_DEVIATIONS
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.files import MEASURED, available

@@ -10,6 +10,7 @@ tokens that rank highest.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +19,6 @@ from rlsim.costs.operators import recurrent, work
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.operators.work import Matrix, Number, Work
-from rlsim.files.records import dataclass
 from rlsim.schema.model import ModelCard
 from rlsim.tables import files
 from rlsim.tables.interpolation import TableTime

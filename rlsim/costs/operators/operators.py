@@ -9,6 +9,7 @@ calibrate`` hold it (:mod:`rlsim.costs.operators.device`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -20,7 +21,6 @@ from rlsim.costs.operators import work
 from rlsim.costs.operators.time import OperatorTime, Single, mean_layer, modelled, ratio_or_one, zero
 from rlsim.costs.operators.work import Matrix, Work
 from rlsim.files.kept import remembered
-from rlsim.files.records import dataclass
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.tables import files

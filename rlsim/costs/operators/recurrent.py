@@ -9,6 +9,7 @@ Neither counts as measured.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +17,6 @@ from numpy.typing import ArrayLike
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.operators.work import Matrix, Work
-from rlsim.files.records import dataclass
 from rlsim.schema.architecture import LinearAttentionCard, MambaCard
 from rlsim.schema.model import ModelCard
 from rlsim.tables import files

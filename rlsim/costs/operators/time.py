@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
-from rlsim.files.records import dataclass
 from rlsim.units import FloatArray
 
 Single = tuple[float, float, Bound]

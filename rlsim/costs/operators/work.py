@@ -6,10 +6,11 @@ Sizes are per GPU unless a docstring says otherwise; token counts may be arrays.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlsim.files.records import dataclass
 from rlsim.schema.model import ModelCard
 from rlsim.tables.operators import ExpertShape, Heads
 from rlsim.units import BYTES_PER_ELEMENT, FloatArray

@@ -7,6 +7,7 @@ gradients, twice the elementwise traffic, 2.5 times the attention, the communica
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
@@ -25,7 +26,6 @@ from rlsim.costs.trainer.layout import (
 )
 from rlsim.costs.trainer.work import LayerSplit, LayerWork, TrainedLayer, layer_work
 from rlsim.files.kept import of_each
-from rlsim.files.records import dataclass
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard

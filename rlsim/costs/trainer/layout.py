@@ -6,7 +6,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +16,6 @@ from rlsim.costs.operators.recurrent import recurrent_matrices
 from rlsim.costs.operators.work import Matrix
 from rlsim.files.kept import of_each
 from rlsim.files.kernel import compiled
-from rlsim.files.records import dataclass
 from rlsim.schema.architecture import LayerShape
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.trainer import PipelineBalance, RankBalance, Trainer

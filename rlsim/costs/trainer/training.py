@@ -7,7 +7,7 @@ the LM head, and as many layers fewer as the layout says.
 from __future__ import annotations
 
 import math
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -22,7 +22,6 @@ from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficie
 from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, micro_batch_of, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
-from rlsim.files.records import dataclass
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import met_draft_parameters
 from rlsim.schema.measured import MeasuredStack

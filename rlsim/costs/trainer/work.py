@@ -6,7 +6,7 @@ fitted values.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +18,6 @@ from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, indexer_
 from rlsim.costs.operators.time import NO_TIME, OperatorTime, joined, zero
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import MicroBatches
-from rlsim.files.records import dataclass
 from rlsim.schema.architecture import LayerShape, MoECard
 from rlsim.schema.model import ModelCard
 from rlsim.schema.trainer import Dispatcher, StackFeatures, Trainer

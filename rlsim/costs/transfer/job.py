@@ -6,7 +6,7 @@ weights over, offload them; onload both for the next log-prob and training passe
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlsim.costs.engine.draft import trained_draft
@@ -18,7 +18,6 @@ from rlsim.costs.overheads import Overheads
 from rlsim.costs.trainer.layout import TrainLayout, train_layout, weight_tensors
 from rlsim.costs.transfer.methods import Links, Receiver, Sender, TransferJob, at_line_rate, transfer_parts
 from rlsim.files.kept import of_each
-from rlsim.files.records import dataclass
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.engine_parameters import TransferValues

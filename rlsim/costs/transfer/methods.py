@@ -8,11 +8,10 @@ from host memory). A transfer of a framework without a row takes the values over
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rlsim.costs.interface import Part
-from rlsim.files.records import dataclass
 from rlsim.schema.engine_parameters import TransferFamily, TransferParameters, TransferValues
 
 Method = Literal[

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +22,6 @@ from rlsim.calibration import loop_stack
 from rlsim.costs.interface import IterationTable, Part, PhaseCost, Prices, StepCost
 from rlsim.errors import InputError
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.projection.project import project
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,6 @@ import numpy as np
 from rlsim.errors import InputError
 from rlsim.files.archives import archive, read_arrays
 from rlsim.files.reading import TABLE_BYTES, shown_path
-from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import evidence_path
 from rlsim.parameters.terms import Term
 from rlsim.projection.uncertainty.features import RUN_KINDS, runs_of

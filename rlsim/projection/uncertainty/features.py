@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.operators.groups import refit_method, series
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import value_at
 from rlsim.report.format import number

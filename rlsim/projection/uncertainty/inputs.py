@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlsim.costs.engine.prices import decode_points_s
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky
 
 from rlsim.costs.operators.groups import family_of
-from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import NONE, Posterior
 from rlsim.parameters.sets import Fitted
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, Kind

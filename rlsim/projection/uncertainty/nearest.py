@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from rlsim.errors import InputError
 from rlsim.files.reading import shown_path
-from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import evidence_path
 from rlsim.projection.uncertainty.evidence import Arrays, read_archive
 from rlsim.projection.uncertainty.features import (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -18,7 +19,6 @@ import numpy as np
 
 from rlsim.costs.operators.groups import family_of, phase_groups
 from rlsim.files.archives import Arrays, recalled_arrays
-from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.projection.uncertainty.inputs import OpenInput, open_inputs
 from rlsim.projection.uncertainty.response import Factors, StepResponse, step_response

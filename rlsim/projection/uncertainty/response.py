@@ -10,11 +10,10 @@ simulations, and G from these.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlsim.files.records import dataclass
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import Trace

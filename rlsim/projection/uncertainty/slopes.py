@@ -6,7 +6,7 @@ Engine iterations are priced anew at the batches and contexts that the simulatio
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +18,6 @@ from rlsim.costs.prices import PriceInputs, trained_batch
 from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
-from rlsim.files.records import dataclass
 from rlsim.parameters.sets import SETS, Fitted
 from rlsim.parameters.terms import Term, fitted_of, moved, terms_of
 from rlsim.projection.variant import SimulatedVariant

@@ -11,13 +11,12 @@ changes from one pace to the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from rlsim.costs.operators.groups import family_of, phase_groups, refit_method, series
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.posterior import Posterior
 from rlsim.projection.uncertainty.predictive import (

@@ -6,11 +6,10 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlsim.errors import shortened
-from rlsim.files.records import dataclass
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import ConfigTree, leaves

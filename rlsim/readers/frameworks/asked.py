@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import card_by_shape
 from rlsim.schema.workload import MAX_TURNS

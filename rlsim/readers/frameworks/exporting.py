@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document
 from rlsim.loading.models import card_by_shape
 from rlsim.readers.frameworks.files import shipped_layer

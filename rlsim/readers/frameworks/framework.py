@@ -6,13 +6,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import shortened
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import read_yaml
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.reader import Formula, Reader

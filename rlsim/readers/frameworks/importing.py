@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError, readable, shortened
 from rlsim.files.reading import shown_path
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.readers.frameworks.accounting import Accounting, account_for

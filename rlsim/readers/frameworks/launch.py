@@ -6,12 +6,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside, parse_value
 from rlsim.readers.frameworks.files import document_in
 from rlsim.readers.frameworks.framework import Framework

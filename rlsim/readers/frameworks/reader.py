@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.records import dataclass
 from rlsim.loading.models import card_by_shape, load_card
 from rlsim.readers.frameworks.trees import ConfigTree, lookup
 

@@ -10,11 +10,11 @@ a formula. ``also`` adds keys to those that decide the target, ``keys`` names th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.records import dataclass
 from rlsim.readers.frameworks.reader import KEEP, Formula, Reader
 
 Changes = dict[str, Any]

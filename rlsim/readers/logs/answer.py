@@ -10,7 +10,7 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from pydantic import TypeAdapter
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.errors import Infeasible, InputError, shortened
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.parameters.posterior import SUFFIX, Posterior
 from rlsim.parameters.terms import fitted_of

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,6 @@ import numpy as np
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.readers.logs.retold import told_twice
 from rlsim.readers.logs.tensorboard import Advance, Scalars, add_events, is_event_file, number_of

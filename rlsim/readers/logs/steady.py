@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
 
 from rlsim.errors import InputError
-from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.readers.logs.reading import PHASES, RunLog
 from rlsim.schema.scenario import Scenario

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
-from rlsim.files.records import dataclass
 from rlsim.readers.traces import Format, requests
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table

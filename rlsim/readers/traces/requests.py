@@ -8,12 +8,12 @@ import hashlib
 import io
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.records import dataclass
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.lengths import PROMPT_IDS, guessed_column, known_column, number_in
 

@@ -4,12 +4,12 @@ the cap, how alike samples of a prompt are, and a fragment."""
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from rlsim.files.records import dataclass
 from rlsim.readers.traces.requests import Requests
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table

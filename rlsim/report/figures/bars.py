@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from rlsim.files.records import dataclass
 from rlsim.report import format as fmt
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style
 from rlsim.report.text.attribution import LABELS

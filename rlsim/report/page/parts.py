@@ -9,6 +9,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from xml.etree import ElementTree
 
 import matplotlib
@@ -17,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rlsim.errors import readable
-from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.report import format as fmt
 from rlsim.report.figures.bars import TIP, BarRow, bars_figure
