@@ -7,6 +7,6 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-from rlsim.cli.main import main, program
+from rlsim.cli.main import main
 
-__all__ = ["main", "program"]
+__all__ = ["main"]

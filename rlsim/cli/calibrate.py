@@ -6,15 +6,18 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
-from rlsim.cli.groups import Commands, FormerWords
+import typer
+
+from rlsim.cli.options import AsJson, OutFile, OutFolder, ProfileName, Quick
 from rlsim.cli.output import print_answer, terminal_style
 from rlsim.errors import InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
 from rlsim.files.writing import staged_folder
 
-app = Commands(cls=FormerWords, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
+app = typer.Typer(no_args_is_help=True)
 
 
 class Origin(StrEnum):
@@ -24,20 +27,35 @@ class Origin(StrEnum):
     AISIMULATE = "aisimulate"
 
 
-@app.command("device")
-def device(
-    name_of_device: str, quick: bool = False, restart: bool = False, name: str | None = None, out: Path | None = None
+@app.callback(invoke_without_command=True)
+def calibrate(
+    context: typer.Context,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="Measure cpu, cuda or cuda:N (needs PyTorch).")
+    ] = None,
+    quick: Quick = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Forget what was measured before.")] = False,
+    name: ProfileName = None,
+    out: OutFolder = None,
 ) -> None:
-    """Measure a device of this machine; writes tables of its operators and a hardware profile.
+    """Measure a device of this machine, import measured tables, or fit to measured times.
 
-    A CPU without --quick also as the real loop of bench/loop uses it (DIR/loop).
+    --device writes tables of the device's operators and a hardware profile; a CPU without --quick is also measured as
+    the real loop of bench/loop uses it (DIR/loop).
     """
+    if context.invoked_subcommand is not None:
+        return
+    if device is None:
+        raise InputError("calibrate: needs --device cpu, cuda or cuda:N, or a command (see rlsim calibrate --help)")
+    _measure(device, out or Path("calibration_" + device.replace(":", "_")), quick, restart, name)
+
+
+def _measure(device: str, folder: Path, quick: bool, restart: bool, name: str | None) -> None:
     from rlsim.calibration.calibrate import calibrate_device
 
-    folder = out or Path("calibration_" + name_of_device.replace(":", "_"))
-    found = calibrate_device(name_of_device, folder, quick, resume=not restart, name=name, style=terminal_style())
+    found = calibrate_device(device, folder, quick, resume=not restart, name=name, style=terminal_style())
     print_answer(found.text)
-    if name_of_device == "cpu" and not quick:
+    if device == "cpu" and not quick:
         from rlsim.calibration.loop_stack import measure_stacks
 
         measure_stacks(folder / "loop", _say)
@@ -45,7 +63,11 @@ def device(
 
 
 @app.command("check-loop")
-def check_loop(as_json: bool = False, out: Path | None = None, measured: bool = False) -> None:
+def check_loop(
+    as_json: AsJson = False,
+    out: OutFolder = None,
+    measured: Annotated[bool, typer.Option("--measured", help="Take the measurements that lie in DIR.")] = False,
+) -> None:
     """Predict a small real RL loop, run it (needs PyTorch), and compare: 17 configurations in under ten minutes.
 
     --out DIR (default: loop_check) takes measurements, profile, stacks, journals, check.json and check.png.
@@ -70,7 +92,11 @@ def check_loop(as_json: bool = False, out: Path | None = None, measured: bool = 
 
 
 @app.command("cases")
-def cases(path: Path, device: str = "cuda", quick: bool = False) -> None:
+def cases(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="What `python -m bench` is to measure.")],
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:N.")] = "cuda",
+    quick: Quick = False,
+) -> None:
     """Write what a machine without rlsim is to measure."""
     from rlsim.calibration.calibrate import write_case_list
 
@@ -78,7 +104,12 @@ def cases(path: Path, device: str = "cuda", quick: bool = False) -> None:
 
 
 @app.command("measurements")
-def measurements(path: Path, name: str | None = None, merge_over: str | None = None, out: Path | None = None) -> None:
+def measurements(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="What `python -m bench` wrote.")],
+    name: ProfileName = None,
+    merge_over: Annotated[str | None, typer.Option(metavar="ENGINE", help="Lay the rows over imported tables.")] = None,
+    out: OutFolder = None,
+) -> None:
     """Make operator tables and a hardware profile of measurements."""
     from rlsim.calibration.calibrate import calibrate_measurements
 
@@ -88,12 +119,12 @@ def measurements(path: Path, name: str | None = None, merge_over: str | None = N
 
 @app.command("import")
 def import_tables(
-    origin: Origin,
-    package: Path | None = None,
-    system: str = "gb200",
-    backend: str = "vllm",
-    only_list: bool = False,
-    out: Path | None = None,
+    origin: Annotated[Origin, typer.Argument(help="Package whose measured tables are imported.")],
+    package: Annotated[Path | None, typer.Argument(metavar="[WHEEL|DIR]", help="Of aisimulate.")] = None,
+    system: Annotated[str, typer.Option(metavar="NAME", help="System; --list shows them.")] = "gb200",
+    backend: Annotated[str, typer.Option(metavar="ENGINE", help="Engine the tables were made with.")] = "vllm",
+    only_list: Annotated[bool, typer.Option("--list", help="List systems, engines, versions; write nothing.")] = False,
+    out: OutFolder = None,
 ) -> None:
     """Import measured operator tables: aiconfigurator (extra 'aic'), or aisimulate WHEEL|DIR for recurrent layers."""
     from rlsim.calibration import aiconfigurator, aisimulate
@@ -118,7 +149,11 @@ def import_tables(
 
 
 @app.command("fit")
-def fit(tables: list[Path], name: str | None = None, out: Path | None = None) -> None:
+def fit(
+    tables: Annotated[list[Path], typer.Argument(metavar="TABLE.csv...", help="Measured times of every kind.")],
+    name: ProfileName = None,
+    out: OutFolder = None,
+) -> None:
     """Fit all terms and deviations of groups jointly to measured steps, iterations, training steps and transfers.
 
     Writes joint.npz (for simulation.posterior) and evidence.npz into --out (default: posterior).
@@ -139,7 +174,11 @@ def fit(tables: list[Path], name: str | None = None, out: Path | None = None) ->
 
 
 @app.command("training")
-def training(tables: list[Path], name: str | None = None, out: Path | None = None) -> None:
+def training(
+    tables: Annotated[list[Path], typer.Argument(metavar="TABLE.csv...", help="Measured training steps.")],
+    name: ProfileName = None,
+    out: OutFile = None,
+) -> None:
     """Fit the terms of training steps to measured ones, within physical bounds; before `calibrate fit`."""
     from rlsim.evidence.trained_terms import fit_terms
     from rlsim.files.yaml import dump_yaml
@@ -151,7 +190,11 @@ def training(tables: list[Path], name: str | None = None, out: Path | None = Non
 
 
 @app.command("own")
-def own(path: Path, name: str | None = None, out: Path | None = None) -> None:
+def own(
+    path: Annotated[Path, typer.Argument(metavar="TABLE.csv", help="Your measured times, of any kind.")],
+    name: ProfileName = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Posterior to write.")] = None,
+) -> None:
     """Take a few times that you measured as evidence on top of all others; nothing is fitted again."""
     from rlsim.evidence.compare import learn
     from rlsim.parameters.posterior import SUFFIX
@@ -168,7 +211,10 @@ def own(path: Path, name: str | None = None, out: Path | None = None) -> None:
 
 
 @app.command("curves")
-def curves(path: Path, out: Path | None = None) -> None:
+def curves(
+    path: Annotated[Path, typer.Argument(metavar="CURVES.csv", help="Acceptance over draft length or position.")],
+    out: OutFile = None,
+) -> None:
     """Fit acceptance over draft length and position to curves of your draft model (speculation)."""
     from rlsim.evidence.acceptance import fit_curves
     from rlsim.report.text.validation import curves_text

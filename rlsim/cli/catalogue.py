@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from rlsim.cli.groups import Commands
+import typer
+
+from rlsim.cli.options import EntryName
 from rlsim.cli.output import print_answer, terminal_style
 
-models = Commands(help="Model cards that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
-hardware = Commands(help="Hardware profiles that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
+models = typer.Typer(help="Model cards that come with rlsim.", no_args_is_help=True)
+hardware = typer.Typer(help="Hardware profiles that come with rlsim.", no_args_is_help=True)
 
 
 @models.command("list")
@@ -20,7 +23,9 @@ def list_models() -> None:
 
 
 @models.command("show")
-def show_model(name: str) -> None:
+def show_model(
+    name: EntryName,
+) -> None:
     """Print a model card with its parameter counts; NAME may be a Hugging Face config.json."""
     from rlsim.files.yaml import dump_yaml
     from rlsim.loading.models import load_card
@@ -57,16 +62,16 @@ def list_hardware() -> None:
 
 @hardware.command("new")
 def new_hardware(
-    name: str,
-    memory_gib: float,
-    bandwidth: float,
-    bf16: float,
-    fp8: float | None = None,
-    link: float = 64.0,
-    gpus: int = 8,
-    power: float = 700.0,
-    price: float = 2.0,
-    out: Path | None = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile.")],
+    memory_gib: Annotated[float, typer.Option(metavar="GIB", help="Memory of a GPU.")],
+    bandwidth: Annotated[float, typer.Option("--memory-gb-per-s", metavar="GB/S", help="Bandwidth of its memory.")],
+    bf16: Annotated[float, typer.Option("--bf16-tflops", metavar="TFLOP/S", help="Dense BF16 rate.")],
+    fp8: Annotated[float | None, typer.Option("--fp8-tflops", metavar="TFLOP/S", help="Dense FP8 rate.")] = None,
+    link: Annotated[float, typer.Option("--link-gb-per-s", metavar="GB/S", help="NVLink or PCIe, a direction.")] = 64.0,
+    gpus: Annotated[int, typer.Option("--gpus-per-node", metavar="N", help="GPUs of a node.")] = 8,
+    power: Annotated[float, typer.Option("--power-w", metavar="W", help="Power limit.")] = 700.0,
+    price: Annotated[float, typer.Option(metavar="USD", help="Price of a GPU hour.")] = 2.0,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="File; default NAME.yaml.")] = None,
 ) -> None:
     """Write a commented hardware profile from eight numbers of a datasheet; an existing file stays."""
     from rlsim.files.reading import shown_path
@@ -78,7 +83,9 @@ def new_hardware(
 
 
 @hardware.command("show")
-def show_hardware(name: str) -> None:
+def show_hardware(
+    name: EntryName,
+) -> None:
     """Print a hardware profile, every value with its source."""
     from rlsim.files.yaml import dump_yaml
     from rlsim.tables.profile import load_profile

@@ -6,10 +6,11 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlsim.cli.options import AsJson, Full, LogSteps, ModelName, Out, Overrides, ScenarioName, Words
 from rlsim.cli.output import given_scenario, print_answer, print_result, step_range, terminal_style
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 
 
 def explain(
-    key: str,
-    scenario: str | None = None,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    as_json: bool = False,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A dotted key, such as speculation.draft_length.")],
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="SCENARIO", help="Also its value in this scenario (a file or a name).")
+    ] = None,
+    words: Words = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
 ) -> None:
     """Explain a scenario key.
 
@@ -41,13 +44,17 @@ def explain(
 
 
 def new(
-    target: Path,
-    model: str | None = None,
-    hardware: str | None = None,
-    gpus: str | None = None,
-    batch: str | None = None,
-    response_tokens: str | None = None,
-    overwrite: bool = False,
+    target: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The scenario to write.")],
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A card, a Hugging Face name, a path to a config.json.")
+    ] = None,
+    hardware: Annotated[str | None, typer.Option(metavar="NAME", help="A hardware profile.")] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs of the cluster.")] = None,
+    batch: Annotated[
+        str | None, typer.Option(metavar="PROMPTSxSAMPLES", help="Prompts of a step and samples of each.")
+    ] = None,
+    response_tokens: Annotated[str | None, typer.Option(metavar="N", help="Mean length of a response.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.yaml where it exists.")] = False,
 ) -> None:
     """Write a first scenario from five answers.
 
@@ -67,7 +74,15 @@ def new(
     print_answer(f"written: {target} ({scenario.question})\nnext: rlsim project {target}")
 
 
-def support(model: str, device: str, engine: str = "vllm", gpus: int | None = None, as_json: bool = False) -> None:
+def support(
+    model: ModelName,
+    device: Annotated[str, typer.Argument(metavar="DEVICE", help="A hardware profile, such as h100_sxm.")],
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="vllm, sglang or trtllm.")] = "vllm",
+    gpus: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="GPUs; default the fewest of 8, 16, 32... that fit.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Say what backs a model on a device with an engine: measured, modelled, refused.
 
     Operator tables that are there, releases with fitted host times, measured runs that share something with it and the
@@ -81,17 +96,21 @@ def support(model: str, device: str, engine: str = "vllm", gpus: int | None = No
 
 
 def size(
-    model: str,
-    device: str,
-    batch: str = "64x16",
-    response_tokens: str = "2000",
-    deadline: float | None = None,
-    budget: float | None = None,
-    lora: int | None = None,
-    engine: str = "vllm",
-    as_json: bool = False,
-    full: bool = False,
-    out: Path | None = None,
+    model: ModelName,
+    device: Annotated[str, typer.Option(metavar="D1,D2", help="Hardware profiles, with commas.")],
+    batch: Annotated[
+        str, typer.Option(metavar="PROMPTSxSAMPLES", help="Prompts of a step and samples of each.")
+    ] = "64x16",
+    response_tokens: Annotated[str, typer.Option(metavar="N", help="Mean length of a response.")] = "2000",
+    deadline: Annotated[float | None, typer.Option(metavar="S", help="Longest step, kept with 90 %.")] = None,
+    budget: Annotated[float | None, typer.Option(metavar="USD", help="Highest price of a step.")] = None,
+    lora: Annotated[
+        int | None, typer.Option(metavar="RANK", min=1, max=4096, help="Train adapters, not all weights.")
+    ] = None,
+    engine: Annotated[str, typer.Option(metavar="NAME", help="vllm, sglang or trtllm.")] = "vllm",
+    as_json: AsJson = False,
+    full: Full = False,
+    out: Out = None,
 ) -> None:
     """Size a cluster for a model: the fewest GPUs that fit, how far more of them pay, and which to take.
 
@@ -139,22 +158,43 @@ LEAST_NOISE = 0.02
 """Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
 
 
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="A scenario, a bundled one's name, or a framework's configuration or launch script.",
+    ),
+]
+Generation = Annotated[
+    float | None, typer.Option(metavar="S", help="Of these, generation; asynchronous: waiting for samples.")
+]
+WeightUpdate = Annotated[float | None, typer.Option(metavar="S", help="Weights to the engine, with all around it.")]
+Figure = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="What else you know, such as response_tokens=1200. Repeatable."),
+]
+Log = Annotated[Path | None, typer.Option(metavar="LOG", help="Times from a log or a TensorBoard folder (rlsim log).")]
+Noise = Annotated[
+    float | None, typer.Option(metavar="X", min=0.005, max=1, help="Error of pasted times; default 0.05.")
+]
+
+
 def check(
-    scenario: str,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    step: float | None = None,
-    generation: float | None = None,
-    train: float | None = None,
-    logprob: float | None = None,
-    weight_update: float | None = None,
-    data: float | None = None,
-    figure: list[str] | None = None,
-    log: Path | None = None,
-    steps: str | None = None,
-    noise: float | None = None,
-    as_json: bool = False,
-    out: Path | None = None,
+    scenario: RunName,
+    words: Words = None,
+    overrides: Overrides = None,
+    step: Annotated[float | None, typer.Option(metavar="S", help="Seconds of a step.")] = None,
+    generation: Generation = None,
+    train: Annotated[float | None, typer.Option(metavar="S", help="The update.")] = None,
+    logprob: Annotated[float | None, typer.Option(metavar="S", help="Log-probs, all passes.")] = None,
+    weight_update: WeightUpdate = None,
+    data: Annotated[float | None, typer.Option(metavar="S", help="Rewards and the driver's own work.")] = None,
+    figure: Figure = None,
+    log: Log = None,
+    steps: LogSteps = None,
+    noise: Noise = None,
+    as_json: AsJson = False,
+    out: Out = None,
 ) -> None:
     """Is my run healthy? Its times beside what is expected, and what explains the difference.
 
@@ -178,12 +218,14 @@ def check(
 
 
 def headroom(
-    scenario: str,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    plan: bool = False,
-    as_json: bool = False,
-    out: Path | None = None,
+    scenario: ScenarioName,
+    words: Words = None,
+    overrides: Overrides = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Also look for the best layout on these GPUs (rlsim plan), the first rung.")
+    ] = False,
+    as_json: AsJson = False,
+    out: Out = None,
 ) -> None:
     """Say how far a step is from what would be possible, rung by rung.
 

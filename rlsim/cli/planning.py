@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from rlsim.cli.options import AsJson, Full, Jobs, Out, Overrides, ScenarioName, Words
 from rlsim.cli.output import given_scenario, print_result
 from rlsim.files.writing import staged_folder
 
 
 def sweep(
-    scenario: str,
-    words: list[str] | None = None,
-    vary: list[str] | None = None,
-    overrides: list[str] | None = None,
-    replications: int | None = None,
-    run_steps: int | None = None,
-    jobs: int | None = None,
-    dask: str | None = None,
-    as_json: bool = False,
-    out: Path | None = None,
-    overwrite: bool = False,
-    full: bool = False,
+    scenario: ScenarioName,
+    words: Words = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUES", help="Axis: a,b,c or 1:8 or 1:16:2 or 64..1024x2. Repeatable."),
+    ] = None,
+    overrides: Overrides = None,
+    replications: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Replications per cell; default 3, or the scenario's if less."),
+    ] = None,
+    run_steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Also time, cost and energy of a run of N steps.")
+    ] = None,
+    jobs: Jobs = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on this Dask scheduler, such as tcp://host:8786.")
+    ] = None,
+    as_json: AsJson = False,
+    out: Out = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the results of another sweep in --out.")
+    ] = False,
+    full: Full = False,
 ) -> None:
     """Project a grid of scenarios, each against its baseline, all on equal work.
 
@@ -37,20 +52,36 @@ def sweep(
     print_result(result, as_json, full)
 
 
+Objective = Annotated[
+    str,
+    typer.Option(
+        metavar="MEASURE,STATISTIC",
+        help="step_time, tokens_per_s, steps_per_day, time_to_n_steps, cost_per_step, energy_per_step or "
+        "gpus=SECONDS, the smallest cluster that reaches that step; by its mean or p90. One of them or both.",
+    ),
+]
+Gpus = Annotated[
+    str | None, typer.Option(metavar="VALUES", help="Cluster sizes, as in --vary; default the scenario's.")
+]
+MaxStaleness = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Largest policy lag; default the scenario's, at least 1.")
+]
+
+
 def plan(
-    scenario: str,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    objective: str = "step_time,p90",
-    gpus: str | None = None,
-    max_staleness: int | None = None,
-    steps: int | None = None,
-    deadline_hours: float | None = None,
-    budget_usd: float | None = None,
-    jobs: int | None = None,
-    as_json: bool = False,
-    out: Path | None = None,
-    full: bool = False,
+    scenario: ScenarioName,
+    words: Words = None,
+    overrides: Overrides = None,
+    objective: Objective = "step_time,p90",
+    gpus: Gpus = None,
+    max_staleness: MaxStaleness = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of the run.")] = None,
+    deadline_hours: Annotated[float | None, typer.Option(metavar="H", help="Longest run of --steps steps.")] = None,
+    budget_usd: Annotated[float | None, typer.Option(metavar="USD", help="Price of a run of --steps.")] = None,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+    out: Out = None,
+    full: Full = False,
 ) -> None:
     """Find the best configuration under constraints.
 
@@ -85,13 +116,15 @@ def plan(
 
 
 def sensitivity(
-    scenario: str,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    uncertain: list[str] | None = None,
-    jobs: int | None = None,
-    as_json: bool = False,
-    full: bool = False,
+    scenario: ScenarioName,
+    words: Words = None,
+    overrides: Overrides = None,
+    uncertain: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=LOW:HIGH", help="Range of a stated key. Repeatable.")
+    ] = None,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+    full: Full = False,
 ) -> None:
     """Rank what could be measured by the regret and the interval that it would save.
 
@@ -106,12 +139,12 @@ def sensitivity(
 
 
 def techniques(
-    scenario: str,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    as_json: bool = False,
-    full: bool = False,
-    out: Path | None = None,
+    scenario: ScenarioName,
+    words: Words = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    full: Full = False,
+    out: Out = None,
 ) -> None:
     """Try every published technique on your scenario: what it brings, what it asks, which two go best together.
 
@@ -126,13 +159,17 @@ def techniques(
 
 
 def compare(
-    first: str,
-    second: str,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    first_overrides: list[str] | None = None,
-    second_overrides: list[str] | None = None,
-    as_json: bool = False,
+    first: Annotated[str, typer.Argument(metavar="A", help="A scenario file or a bundled one's name.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    words: Words = None,
+    overrides: Overrides = None,
+    first_overrides: Annotated[
+        list[str] | None, typer.Option("--set-a", metavar="KEY=VALUE", help="Override a key of A only. Repeatable.")
+    ] = None,
+    second_overrides: Annotated[
+        list[str] | None, typer.Option("--set-b", metavar="KEY=VALUE", help="Override a key of B only. Repeatable.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two scenarios: what differs in them, in their steps, and which phase explains it.
 

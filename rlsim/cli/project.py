@@ -3,11 +3,13 @@ and ``plot``."""
 
 from __future__ import annotations
 
-import gc
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from rlsim.cli.options import AsJson, Full, Out, Overrides, ScenarioName, Seed, Words
 from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style
 from rlsim.files.progress import ProgressLine
 
@@ -16,15 +18,17 @@ if TYPE_CHECKING:
 
 
 def project(
-    scenario: str,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    as_json: bool = False,
-    out: Path | None = None,
-    seed: int | None = None,
-    replications: int | None = None,
-    brief: bool = False,
-    full: bool = False,
+    scenario: ScenarioName,
+    words: Words = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    out: Out = None,
+    seed: Seed = None,
+    replications: Annotated[
+        int | None, typer.Option(metavar="N", help="Repetitions behind the intervals (simulation.replications).")
+    ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")] = False,
+    full: Full = False,
 ) -> None:
     """Project one RL step of a scenario.
 
@@ -62,16 +66,16 @@ def _simulation(**given: int | None) -> list[str]:
 
 
 def run(
-    scenario: str,
-    words: list[str] | None = None,
-    steps: int | None = None,
-    samples: int | None = None,
-    overrides: list[str] | None = None,
-    seed: int | None = None,
-    replications: int = 1,
-    no_baseline: bool = False,
-    as_json: bool = False,
-    out: Path | None = None,
+    scenario: ScenarioName,
+    words: Words = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Training steps of the run.")] = None,
+    samples: Annotated[int | None, typer.Option(metavar="M", help="Or: as many steps as consume M samples.")] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    replications: Annotated[int, typer.Option(metavar="N", min=1, help="Independent runs whose mean is told.")] = 1,
+    no_baseline: Annotated[bool, typer.Option("--no-baseline", help="Leave the run without speculation out.")] = False,
+    as_json: AsJson = False,
+    out: Out = None,
 ) -> None:
     """Simulate a whole run: N training steps, or as many as consume M samples.
 
@@ -92,11 +96,11 @@ def run(
 
 
 def blame(
-    scenario: str,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    as_json: bool = False,
-    out: Path | None = None,
+    scenario: ScenarioName,
+    words: Words = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    out: Out = None,
 ) -> None:
     """Say why the GPUs of a scenario are idle, and what removing each cause would gain.
 
@@ -112,7 +116,12 @@ def blame(
     print_result(answer, as_json, out=out)
 
 
-def report(folder: Path, out: Path | None = None) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of results.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The page; default report.html in DIR.")
+    ] = None,
+) -> None:
     """Write one HTML page of the results in a folder.
 
     DIR is what --out of project, run, plan, sweep, validate, blame, check, size, headroom or techniques wrote; several
@@ -123,7 +132,10 @@ def report(folder: Path, out: Path | None = None) -> None:
     print_answer(str(write_report(folder, out)))
 
 
-def plot(folder: Path, out: Path | None = None) -> None:
+def plot(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that --out of another command filled.")],
+    out: Out = None,
+) -> None:
     """Draw the pictures of finished results again, without simulating anything.
 
     Takes the folders of run, sweep, plan, blame, check, size, headroom and techniques; --out DIR writes elsewhere. The
@@ -145,7 +157,13 @@ def schema() -> None:
 
 
 def explore(
-    scenario: str, words: list[str] | None = None, port: int = 0, no_browser: bool = False, idle_minutes: float = 15.0
+    scenario: ScenarioName,
+    words: Words = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on the loopback; 0: a free one.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
+    idle_minutes: Annotated[
+        float, typer.Option(min=0.01, max=1440, help="End after this long without an open page.")
+    ] = 15.0,
 ) -> None:
     """Move a scenario by sliders on a local page.
 
@@ -155,7 +173,6 @@ def explore(
     from rlsim.explore.live import Live
     from rlsim.explore.server import Explorer
 
-    gc.set_threshold(700, 10, 10)  # a process that stays has to look for cycles, other than a command that ends
     given = given_scenario(scenario, words, None)
     server = Explorer(Live(given, scenario), port, 60.0 * idle_minutes)
     print_answer(f"{server.url}\nends after {idle_minutes:g} minutes without an open page, or with Ctrl-C")

@@ -6,8 +6,11 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from rlsim.cli.options import AsJson, LogSteps, Out, Overrides, Root, ScenarioName, Words
 from rlsim.cli.output import given_scenario, print_answer, step_range, terminal_style
 from rlsim.files.progress import ProgressLine
 from rlsim.readers.traces import Format
@@ -23,27 +26,70 @@ FrameworkName = StrEnum(
 """Frameworks whose configurations are known."""
 
 
+Framework = Annotated[
+    FrameworkName,
+    typer.Argument(
+        metavar="FRAMEWORK",
+        help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl.",
+    ),
+]
+Config = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Its configuration, its launch script (.sh), Hydra's .hydra/overrides.yaml, or behind -- the whole "
+        "command line that starts it.",
+    ),
+]
+ConfigWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[WORD]...",
+        help="Overrides as its command line takes them: k=v, +k=v, ~k, --option value; of a script also "
+        "VARIABLE=value.",
+    ),
+]
+MeanResponseTokens = Annotated[float | None, typer.Option(metavar="N", min=1, help="Mean response, in tokens.")]
+ResponseLogSigma = Annotated[float | None, typer.Option(metavar="X", min=0, max=5, help="Spread of log length.")]
+AcceptanceLength = Annotated[float | None, typer.Option(metavar="X", min=1, help="Tokens of a verification.")]
+UsableGroupShare = Annotated[
+    float | None, typer.Option(metavar="X", min=0.001, max=1, help="Usable groups (dynamic sampling).")
+]
+ObservationTokens = Annotated[int | None, typer.Option(metavar="N", min=1, help="Tokens of an agent's observation.")]
+EnvironmentS = Annotated[float | None, typer.Option(metavar="X", min=0, help="Seconds of an agent's environment.")]
+ConfigName = Annotated[str | None, typer.Option(metavar="NAME", help="Base configuration where the file names none.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="A key that is not understood is an error, and so is a card from memory.")
+]
+Lenient = Annotated[
+    bool, typer.Option("--lenient", help="Leave out keys of batch, layout, precision... that are not understood.")
+]
+ScenarioOut = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the scenario here; default print it.")
+]
+
+
 def import_config(
-    framework: FrameworkName,
-    config: Path,
-    words: list[str] | None = None,
-    hardware: str | None = None,
-    model: str | None = None,
-    draft_model: str | None = None,
-    mean_prompt_tokens: int | None = None,
-    mean_response_tokens: float | None = None,
-    response_log_sigma: float | None = None,
-    acceptance_length: float | None = None,
-    usable_group_share: float | None = None,
-    mean_turns: float | None = None,
-    observation_tokens: int | None = None,
-    environment_s: float | None = None,
-    root: Path | None = None,
-    config_name: str | None = None,
-    strict: bool = False,
-    lenient: bool = False,
-    as_json: bool = False,
-    out: Path | None = None,
+    framework: Framework,
+    config: Config,
+    words: ConfigWords = None,
+    hardware: Annotated[str | None, typer.Option(metavar="NAME", help="Hardware profile.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="CARD", help="Model card or config.json.")] = None,
+    draft_model: Annotated[str | None, typer.Option(metavar="CARD", help="Card of a draft model.")] = None,
+    mean_prompt_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Mean prompt, in tokens.")] = None,
+    mean_response_tokens: MeanResponseTokens = None,
+    response_log_sigma: ResponseLogSigma = None,
+    acceptance_length: AcceptanceLength = None,
+    usable_group_share: UsableGroupShare = None,
+    mean_turns: Annotated[float | None, typer.Option(metavar="X", min=1, help="Turns of an agent.")] = None,
+    observation_tokens: ObservationTokens = None,
+    environment_s: EnvironmentS = None,
+    root: Root = None,
+    config_name: ConfigName = None,
+    strict: Strict = False,
+    lenient: Lenient = False,
+    as_json: AsJson = False,
+    out: ScenarioOut = None,
 ) -> None:
     """Turn a configuration or a launch script of an RL framework into a scenario.
 
@@ -72,14 +118,22 @@ def import_config(
 
 
 def export(
-    scenario: str,
-    to: FrameworkName,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    config: Path | None = None,
-    root: Path | None = None,
-    as_json: bool = False,
-    out: Path | None = None,
+    scenario: ScenarioName,
+    to: Annotated[
+        FrameworkName,
+        typer.Option(
+            metavar="FRAMEWORK",
+            help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl.",
+        ),
+    ],
+    words: Words = None,
+    overrides: Overrides = None,
+    config: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Your configuration, to be patched.")] = None,
+    root: Root = None,
+    as_json: AsJson = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Also write overrides.txt and config.yaml there.")
+    ] = None,
 ) -> None:
     """Write a scenario, such as the best.yaml of a plan, as overrides of a framework's configuration.
 
@@ -103,15 +157,20 @@ def export(
 
 
 def log(
-    file: Path,
-    scenario: str,
-    words: list[str] | None = None,
-    overrides: list[str] | None = None,
-    steps: str | None = None,
-    as_stated: bool = False,
-    what_if: list[str] | None = None,
-    as_json: bool = False,
-    out: Path | None = None,
+    file: Annotated[Path, typer.Argument(metavar="LOG", help="Log of a run: a file, or a folder of event files.")],
+    scenario: ScenarioName,
+    words: Words = None,
+    overrides: Overrides = None,
+    steps: LogSteps = None,
+    as_stated: Annotated[
+        bool, typer.Option("--as-stated", help="Keep the scenario's lengths and acceptance whatever the log tells.")
+    ] = False,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE...", help="Also predict the run with these overrides, in quotes. Repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+    out: Out = None,
 ) -> None:
     """Compare the log of a real run with its scenario, take it in, and predict what else the run could be.
 
@@ -148,15 +207,26 @@ FRAGMENT_SUFFIXES = (".yaml", ".yml")
 
 
 def traces(
-    file: Path,
-    form: Format = Format.AUTO,
-    column: str | None = None,
-    prompt_column: str | None = None,
-    group_column: str | None = None,
-    group_size: int | None = None,
-    characters_per_token: float = 4.0,
-    as_json: bool = False,
-    out: Path | None = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, folder of rollouts, or metrics of vLLM.")],
+    form: Annotated[Format, typer.Option("--format", help="Format of FILE.")] = Format.AUTO,
+    column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of response tokens; guessed for known formats.")
+    ] = None,
+    prompt_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column of prompt tokens.")] = None,
+    group_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column that names the prompt of a sample.")
+    ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Each N samples in a row share a prompt.")
+    ] = None,
+    characters_per_token: Annotated[
+        float, typer.Option(metavar="N", min=0.1, max=100, help="Of rollouts that hold text.")
+    ] = 4.0,
+    as_json: AsJson = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="PATH", help="FILE.yaml for the fragment, or a folder for all."),
+    ] = None,
 ) -> None:
     """Turn measured requests into a workload, or vLLM's counters of speculative decoding into its acceptance.
 

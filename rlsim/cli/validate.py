@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Any
 
-from rlsim.cli.groups import Commands, FormerWords
+import typer
+from typer.core import TyperGroup
+
+from rlsim.cli.options import AsJson, OutTables, TableReplications, TableSeed
 from rlsim.cli.output import print_result
 from rlsim.evidence.tables import Kind
 from rlsim.files.progress import ProgressLine
 
-app = Commands(cls=FormerWords, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
+
+class WithTable(TyperGroup):
+    """A group whose command ``table`` need not be named: ``rlsim validate TABLE.csv`` is short for it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Words as click takes them, with the name of the command where a table stands in its place."""
+        short = bool(args) and args[0] not in self.commands and args[0] not in ctx.help_option_names
+        return list(super().parse_args(ctx, ["table", *args] if short else args))
+
+
+app = typer.Typer(
+    cls=WithTable,
+    no_args_is_help=True,
+    help="Predicted beside measured; `validate TABLE.csv` is short for `validate table TABLE.csv`.",
+)
 
 
 @app.command("table")
 def table(
-    path: Path,
-    kind: Kind | None = None,
-    as_json: bool = False,
-    out: Path | None = None,
-    seed: int = 0,
-    replications: int = 4,
+    path: Annotated[Path, typer.Argument(metavar="TABLE.csv", help="Measured steps, iterations..., one per row.")],
+    kind: Annotated[Kind | None, typer.Option(help="What TABLE.csv holds; default by its columns.")] = None,
+    as_json: AsJson = False,
+    out: OutTables = None,
+    seed: TableSeed = 0,
+    replications: TableReplications = 4,
 ) -> None:
     """Predicted beside measured, row by row; `rlsim validate TABLE.csv` is short for it.
 
@@ -39,15 +57,23 @@ def table(
 
 @app.command("published")
 def published(
-    iterations: list[Path] | None = None,
-    training: list[Path] | None = None,
-    transfers: list[Path] | None = None,
-    phases: list[Path] | None = None,
-    cross: bool = False,
-    as_json: bool = False,
-    out: Path | None = None,
-    seed: int = 0,
-    replications: int = 4,
+    iterations: Annotated[
+        list[Path] | None, typer.Option(metavar="TABLE.csv", help="Also a table of engine iterations. Repeatable.")
+    ] = None,
+    training: Annotated[
+        list[Path] | None, typer.Option(metavar="TABLE.csv", help="Also a table of training steps. Repeatable.")
+    ] = None,
+    transfers: Annotated[
+        list[Path] | None, typer.Option(metavar="TABLE.csv", help="Also a table of weight transfers. Repeatable.")
+    ] = None,
+    phases: Annotated[
+        list[Path] | None, typer.Option(metavar="TABLE.csv", help="Also a table of phases of RL steps. Repeatable.")
+    ] = None,
+    cross: Annotated[bool, typer.Option("--cross", help="Also leave out groups of measurements.")] = False,
+    as_json: AsJson = False,
+    out: OutTables = None,
+    seed: TableSeed = 0,
+    replications: TableReplications = 4,
 ) -> None:
     """All published tables that come with rlsim beside their predictions, and further tables of any kind."""
     from rlsim.evidence.published import run_published
@@ -60,7 +86,10 @@ def published(
 
 
 @app.command("cross")
-def cross(as_json: bool = False, out: Path | None = None) -> None:
+def cross(
+    as_json: AsJson = False,
+    out: OutTables = None,
+) -> None:
     """Do 90 % intervals hold 90 %? Leaves whole releases, devices, models... out of the joint fit and predicts them."""
     from rlsim.evidence.cross import validate_cross
 

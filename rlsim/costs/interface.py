@@ -59,7 +59,7 @@ class IterationTable:
                 raise ValueError(f"{name} of an iteration table must be finite{'' if signed else ' and not negative'}")
 
 
-@dataclass  # not frozen: made by the hundred thousand (records.py)
+@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
 class Part:
     """One named part of a duration in seconds, what limits it, and what it rests on.
 
@@ -94,7 +94,7 @@ def add_up(parts: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(found.values())
 
 
-@dataclass  # not frozen: made by the hundred thousand (records.py)
+@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
 class PhaseCost:
     """Duration of a phase and what it consists of; ``seconds`` is the sum of its serial parts."""
 

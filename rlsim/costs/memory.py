@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from rlsim.costs.engine.capture import captured_sizes, largest_captured_tokens
 from rlsim.costs.engine.draft import draft_card, trained_draft
@@ -13,7 +14,6 @@ from rlsim.costs.operators.recurrent import indexer_matrices, recurrent_matrices
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import expert_matrices, micro_batch_of, train_layout
 from rlsim.errors import Infeasible
-from rlsim.files.kept import of_each
 from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
 from rlsim.schema.model import (
@@ -200,7 +200,7 @@ def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
     return total
 
 
-@of_each
+@lru_cache(maxsize=64)  # of every layout of a search, whose model is one
 def activation_bytes_per_token(card: ModelCard) -> float:
     """Bytes of activations of the mean layer per token in BF16, without tensor parallelism: what backward passes read.
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.transfer.methods import TransferTerms
-from rlsim.files.kept import of_each
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
@@ -311,7 +310,6 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     )
 
 
-@of_each
 def _able(scenario: Scenario) -> StackFeatures:
     """Features of the trainer, but for what its GPUs, precision and model have no kernels for."""
     features, moe = scenario.training_features, scenario.model.moe

@@ -10,14 +10,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.kept import recalled
 from rlsim.files.reading import DOCUMENT_BYTES, delivered, read_text, shown_path
 
 MAX_NODES = 1_000_000
 """Values of one document after its aliases are expanded; guards against documents that grow without bound."""
-
-_RULES = Path(__file__).with_name("yaml_rules.py").stat()
-"""What values of files were kept by; another edition of these rules reads them anew."""
 
 
 def _count_nodes(value: Any, budget: int) -> int:
@@ -91,18 +87,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_value(path: Path) -> Any:
-    """Any value of a YAML file; raises InputError. A file that comes with rlsim is parsed once an installation.
-
-    Its value is kept as Python keeps byte code, among that of this package, for as long as the file stays as it is.
-    """
-    if not delivered(path):
-        return parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path))
-    state = tuple((one.st_mtime_ns, one.st_size) for one in (path.stat(), _RULES)) if path.is_file() else None
-
-    def parsed() -> Any:
-        return parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path), own=True)
-
-    return recalled(shown_path(path), state, parsed)
+    """Any value of a YAML file; raises InputError."""
+    return parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path), own=delivered(path))
 
 
 @cache

@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.kept import of_each
 from rlsim.files.lookup import YAML_SUFFIXES, catalogue, find_entry, length_file
 from rlsim.files.reading import DOCUMENT_BYTES, delivered, installed_version, read_text, shown_path
 from rlsim.files.yaml import dump_yaml, parse_yaml, read_yaml
@@ -195,7 +194,6 @@ def _canonical(content: Any) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-@of_each
 def _canonical_of(record: BaseModel) -> str:
     """JSON of a record; a search asks for thousands of scenarios that share most of theirs."""
     return _canonical(record.model_dump(mode="json"))

@@ -8,16 +8,15 @@ at once instead of every combination.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import ClassVar
 
 from pydantic import ValidationError
 
 from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError
-from rlsim.files.kept import of_each
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides, split_gpus
 from rlsim.report.format import percent
@@ -130,7 +129,7 @@ class Engine:
     def applied(self, scenario: Scenario) -> Scenario:
         """As of a trainer's layout; where one engine after the other drafts alike, that is checked once."""
         try:
-            drafting = _drafting(scenario)(self.draft_length)
+            drafting = _drafting(scenario, self.draft_length)
             return changed(drafting, engine=changed(drafting.engine, **self.layout.sizes))
         except (InputError, ValidationError):
             return vary(scenario, self.overrides())
@@ -141,9 +140,9 @@ class Engine:
         return f"k={self.draft_length}" if self.draft_length else "no speculation"
 
 
-@of_each
-def _drafting(scenario: Scenario) -> Callable[[int], Scenario]:
-    return cache(lambda draft_length: vary(scenario, {"k": draft_length}))
+@lru_cache(maxsize=64)
+def _drafting(scenario: Scenario, draft_length: int) -> Scenario:
+    return vary(scenario, {"k": draft_length})
 
 
 @dataclass(frozen=True)

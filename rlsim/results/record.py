@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.kept import KeptModel
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 
 if TYPE_CHECKING:
@@ -60,13 +59,14 @@ class Interval:
         return Interval(self.mean / unit, self.low / unit, self.high / unit)
 
 
-class Record(KeptModel):
+class Record(BaseModel):
     """Part of an answer: frozen, checked when it is made, and the same in memory, in JSON and read back from it."""
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         defer_build=True,
+        protected_namespaces=(),
         allow_inf_nan=False,
         validate_by_name=True,
         validate_by_alias=True,

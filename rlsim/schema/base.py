@@ -5,8 +5,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rlsim.files.kept import KeptModel
-
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
@@ -24,7 +22,7 @@ def _lists_to_tuples(value: Any) -> Any:
     return tuple(_lists_to_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-class Strict(KeptModel):
+class Strict(BaseModel):
     """Frozen record that takes exactly its declared keys and types.
 
     An integer is accepted where a float is expected; a bool or a string never stands for a number, and neither
@@ -32,7 +30,13 @@ class Strict(KeptModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True, defer_build=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        defer_build=True,  # a command uses some of the classes that it imports; each is built at its first use
+        protected_namespaces=(),  # keys such as `model_...` are ours to name
     )
 
     @model_validator(mode="before")

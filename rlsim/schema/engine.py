@@ -21,7 +21,7 @@ class Engine(Strict):
     """One data-parallel replica occupies tensor_parallel x pipeline_parallel GPUs."""
 
     name: Literal["vllm", "sglang", "trtllm", "torch_eager"] = "vllm"
-    """Engine whose operator tables are used. torch_eager: the loop of bench/loop, as `rlsim calibrate device cpu`
+    """Engine whose operator tables are used. torch_eager: the loop of bench/loop, as `rlsim calibrate --device cpu`
     measured it."""
     version: str | None = Field(None, max_length=40)
     """Release, which selects the fitted host overhead and what is captured; default: the engine's host overhead over

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Literal, cast
 
 from pydantic import Field
 
-from rlsim.files.kept import of_each
 from rlsim.schema.asynchrony import (
     OBSERVED_STEPS,
     STYLES,
@@ -195,32 +195,9 @@ class Loop(Strict):
         return 0 if stated else int(self.rules_of_style.batches_ahead or 0)
 
     @property
-    @of_each
     def asynchrony(self) -> Asynchrony:
         """Rules of a lagged loop: the style's, and what is stated beside it."""
-        style, ahead = self.rules_of_style, self._ahead()
-        in_flight, max_in_flight = style.in_flight, None
-        if in_flight is not None and in_flight[1] == "batches":
-            max_in_flight, in_flight = float(in_flight[0] or max(1.0, ahead)), None
-        max_age = math.ceil(ahead) if style.max_age == "ahead" else style.max_age
-        max_age = max_age if self.max_age is None else self.max_age
-        return Asynchrony(
-            batches_ahead=ahead,
-            membership=self.membership or style.membership,
-            unit=self.start_unit or style.unit,
-            # Who names no framework has NeMo-RL's rules as its performance recipes set them
-            # (examples/configs/recipes/llm/performance/*async-1off*.yaml): with in-flight updates.
-            at_update=self._at_update("keep" if self.style is None else style.at_update),
-            update_every=self.update_every,
-            at_take=self.overlap and (style.at_take or style.waiting or self.queue_batches is not None),
-            max_in_flight=max_in_flight,
-            in_flight=in_flight,
-            waiting=style.waiting,
-            max_age=max_age,
-            stale=self.stale or (style.stale if max_age is not None else "train"),
-            resubmit_s=style.resubmit_s,
-            overlap=self.overlap,
-        )
+        return _asynchrony(self)
 
     def _ahead(self) -> float:
         """Batches ahead: as stated, else as the style."""
@@ -305,7 +282,7 @@ class Simulation(Strict):
     transfers."""
     measured_stack: MeasuredStack | None = None
     """Whole iterations, micro-batches and hand-over as measured on this device, in place of operators, fitted terms and
-    groups: a path to a file of rlsim calibrate device cpu, or inline."""
+    groups: a path to a file of rlsim calibrate --device cpu, or inline."""
     posterior: str | None = Field(None, min_length=1, max_length=1000)
     """What all measurements together say of the sets above and of groups of runs: a name of calibration/posterior, a
     path to a file of rlsim calibrate, or none for the sets alone; default joint."""
@@ -319,3 +296,31 @@ class Simulation(Strict):
     warmup_steps: int | None = Field(None, ge=0, le=10_000)
     """First steps dropped. Default 0, asynchronous twice the batches that may be under way at once, and where
     these are more than four twice or four times as many while the ledger of tokens does not balance."""
+
+
+@lru_cache(maxsize=256)  # asked for at every step of a simulation
+def _asynchrony(loop: Loop) -> Asynchrony:
+    """Rules of a lagged loop: the style's, and what is stated beside it."""
+    style, ahead = loop.rules_of_style, loop._ahead()
+    in_flight, max_in_flight = style.in_flight, None
+    if in_flight is not None and in_flight[1] == "batches":
+        max_in_flight, in_flight = float(in_flight[0] or max(1.0, ahead)), None
+    max_age = math.ceil(ahead) if style.max_age == "ahead" else style.max_age
+    max_age = max_age if loop.max_age is None else loop.max_age
+    return Asynchrony(
+        batches_ahead=ahead,
+        membership=loop.membership or style.membership,
+        unit=loop.start_unit or style.unit,
+        # Who names no framework has NeMo-RL's rules as its performance recipes set them
+        # (examples/configs/recipes/llm/performance/*async-1off*.yaml): with in-flight updates.
+        at_update=loop._at_update("keep" if loop.style is None else style.at_update),
+        update_every=loop.update_every,
+        at_take=loop.overlap and (style.at_take or style.waiting or loop.queue_batches is not None),
+        max_in_flight=max_in_flight,
+        in_flight=in_flight,
+        waiting=style.waiting,
+        max_age=max_age,
+        stale=loop.stale or (style.stale if max_age is not None else "train"),
+        resubmit_s=style.resubmit_s,
+        overlap=loop.overlap,
+    )

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
-from rlsim.files.kept import of_each
 from rlsim.schema.architecture import (
     MLP_MATRICES,
     SINGLE_BLOCKS,
@@ -167,7 +167,6 @@ class ModelCard(Strict):
         return self.layer_pattern is not None and self.layer_pattern[0] in SINGLE_BLOCKS
 
     @property
-    @of_each
     def layer_counts(self) -> LayerCounts:
         """Blocks by kind."""
         if self.layer_pattern is None:
@@ -179,7 +178,6 @@ class ModelCard(Strict):
         return LayerCounts(mixers - linear - mamba, linear, mamba, dense, moe)
 
     @property
-    @of_each
     def layer_shapes(self) -> tuple[tuple[bool, LayerShape, float], ...]:
         """Kinds of layers: (with experts, shape, layers). Dense layers mix tokens as the others do, in proportion."""
         counts = self.layer_counts
@@ -314,7 +312,7 @@ def mixer_parameters(card: ModelCard) -> int:
     return total
 
 
-@of_each
+@lru_cache(maxsize=64)  # asked for by memory, transfers and layouts of every candidate of a search
 def parameter_counts(card: ModelCard) -> ParameterCounts:
     """Count the parameters of ``card`` from its matrix shapes; a router's balancing bias is left out (E values)."""
     hidden = card.hidden_size

@@ -11,7 +11,8 @@ import numpy as np
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.generation import Clock, Generation
+from rlsim.simulation.clock import Clock
+from rlsim.simulation.generation import Generation
 from rlsim.simulation.intake import Removed
 from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.units import FloatArray, IntArray, distinct
@@ -103,7 +104,7 @@ class TokenVersions:
 
 def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
     """Simulate all training steps into ``trace``; the first one waits for the first batch from an empty pool."""
-    clock = Clock(0.0)
+    clock = Clock()
     generation = Generation(clock, scenario, workload, prices, trace)
     generating = generation.run()
     clock.process(generating)

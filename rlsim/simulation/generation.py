@@ -9,18 +9,15 @@ groups of a step start together, once so many fewer than the limit are in flight
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable
-from heapq import heappush
-from importlib.util import find_spec, module_from_spec
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import simpy
 
 from rlsim.costs.interface import Prices
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.clock import LAST, Clock
 from rlsim.simulation.engines import NOBODY, Groups
 from rlsim.simulation.intake import Intake
 from rlsim.simulation.kernel.engines import engines_of
@@ -28,44 +25,6 @@ from rlsim.simulation.requests import SampleTokens
 from rlsim.simulation.trace import Process, Trace
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.draw import DrawnWorkload
-
-
-def _clock_of_simpy() -> Any:
-    """SimPy's clock without its package, which on import looks its own version up among all packages that are
-    installed: that takes nine tenths of the time, 25 ms of CPU. Who imports the package later gets it whole."""
-    spec = find_spec("simpy")
-    assert spec is not None
-    sys.modules["simpy"] = module_from_spec(spec)
-    try:
-        return importlib.import_module("simpy.core")
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "simpy"]:
-            del sys.modules[name]
-
-
-if TYPE_CHECKING or "simpy" in sys.modules:
-    import simpy
-else:
-    simpy = _clock_of_simpy()
-
-USUAL, LAST = 1, 2
-"""Order of what happens at one time: the trainer's acts, as SimPy has it, and engines that go on."""
-
-
-class Clock(simpy.Environment):
-    """SimPy's environment with events at given times: a delay from now on would round them."""
-
-    def at(self, time_s: float, priority: int = USUAL) -> simpy.Event:
-        """An event at a time in seconds, not before now."""
-        event = simpy.Event(self)
-        event._ok, event._value = True, None
-        entry: Any = (time_s, priority, next(self._eid), event)
-        heappush(self._queue, entry)
-        return event
-
-    def advance(self, time_s: float) -> None:
-        """Go on to a time in seconds not after the next event: most groups that are done concern nobody else."""
-        self._now = time_s
 
 
 class Generation:

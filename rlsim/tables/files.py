@@ -8,7 +8,7 @@ A row is key columns (what is discrete: precision, heads, parallel sizes), size 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.files.archives import Arrays, archive, read_arrays, recalled_arrays
-from rlsim.files.reading import TABLE_BYTES, data_folder, delivered, shown_path
+from rlsim.files.archives import archive, read_arrays
+from rlsim.files.reading import TABLE_BYTES, data_folder
 from rlsim.files.yaml import read_value
-from rlsim.tables import interpolation
 from rlsim.tables.interpolation import Grid, build_grid
 
 LATENCY = "latency_s"
@@ -156,28 +155,6 @@ def read_table(folder: Path, layout: TableLayout) -> Table:
     return Table(layout, rows, tuple(columns[name].astype(np.int64) for name in layout.sizes), columns[LATENCY])
 
 
-def kept_grid(folder: Path, layout: TableLayout, name: str, build: Callable[[], Grid | None]) -> Grid | None:
-    """The grid called ``name`` of an operation's rows; that of tables that come with rlsim is built once an
-    installation, which takes as long as reading all rows, and anew where the code that builds it is another."""
-    path = table_path(folder, layout)
-    if not (delivered(path) and path.is_file()):
-        return build()
-
-    def arrays() -> Arrays:
-        grid = build()
-        if grid is None:
-            return {}
-        axes = dict(zip(layout.sizes, grid.axes, strict=True))
-        return {**axes, "log_s": grid.log_s, "measured": grid.measured}
-
-    files = path, Path(str(interpolation.__file__))
-    state = tuple((one.stat().st_mtime_ns, one.stat().st_size) for one in files)
-    found: dict[str, NDArray[Any]] = recalled_arrays(f"{name} of {shown_path(path)}", state, arrays)
-    if not found:
-        return None
-    return Grid(tuple(found[size] for size in layout.sizes), found["log_s"], found["measured"], layout.growth)
-
-
 def read_columns(folder: Path, layout: TableLayout) -> dict[str, NDArray[Any]]:
     """All columns of one operation's rows in long form, the kernel's name among them; empty where there is no file.
 
@@ -224,7 +201,7 @@ def _read(
     wanted = {ROWS, *layout.keys, *names}
     wanted |= {f"{name}{WORDS}" for name in wanted}
     try:
-        arrays = read_arrays(path, TABLE_BYTES, "kernels" if KERNEL in names else "rows", lambda name: name in wanted)
+        arrays = read_arrays(path, TABLE_BYTES, lambda name: name in wanted)
         # Columns with words instead of their numbers.
         found: dict[str, NDArray[Any]] = {name: values for name, values in arrays.items() if not name.endswith(WORDS)}
         found |= {name: arrays[f"{name}{WORDS}"][codes] for name, codes in found.items() if f"{name}{WORDS}" in arrays}

@@ -10,9 +10,8 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from rlsim.files.kept import recalled
 from rlsim.files.lookup import catalogue
-from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, delivered, read_bytes, shown_path
+from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.files import EXPERT_EXCHANGE, MEASURED, available, table_path, tables_folder
 from rlsim.tables.profile import table_device
@@ -52,10 +51,7 @@ def _once(find: Callable[[HardwareProfile], Found]) -> Callable[[HardwareProfile
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content."""
-    state = path.stat().st_mtime_ns, path.stat().st_size
-    if not delivered(path):
-        return _digest(str(path), *state)
-    return str(recalled(f"digest of {shown_path(path)}", state, lambda: _digest(str(path), *state)))
+    return _digest(str(path), path.stat().st_mtime_ns, path.stat().st_size)
 
 
 @lru_cache(maxsize=512)
@@ -89,13 +85,10 @@ def tables_digest(profile: HardwareProfile) -> str:
             state = entry.stat()
             states.append((f"{folder.name}/{entry.name}", entry.path, state.st_mtime_ns, state.st_size))
 
-    def found() -> str:
-        whole = hashlib.sha256()
-        for name, *state in states:
-            whole.update(f"{name} {_digest(*state)}\n".encode())
-        return whole.hexdigest()
-
-    return str(recalled(f"tables of {profile.operator_tables}", tuple(states), found))
+    whole = hashlib.sha256()
+    for name, path_of, modified_ns, size in states:
+        whole.update(f"{name} {_digest(path_of, modified_ns, size)}\n".encode())
+    return whole.hexdigest()
 
 
 @_once

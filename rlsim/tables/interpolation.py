@@ -9,17 +9,16 @@ it costs), above the largest the efficiency stays (seconds grow with the work), 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import product
 from operator import mul
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlsim.files.kept import remembered
 from rlsim.units import BoolArray, FloatArray, distinct
 
 NODE_TOLERANCE = 1e-9
@@ -30,8 +29,24 @@ LOOKUPS_KEPT, SIZES_KEPT = 16, 1025
 """Look-ups of a grid that are kept, of at most so many sizes each: draft lengths, layouts and variants ask for much the
 same ones. All get the same arrays, into which nobody writes."""
 
+Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
 
-@dataclass  # not frozen: made by the hundred thousand (records.py)
+
+def remembered(known: dict[Key, Found], most: int, key: Key, find: Callable[[], Found]) -> Found:
+    """What was found for ``key`` before, else now; all is forgotten where it becomes more than ``most``.
+
+    ``lru_cache`` would keep order of use, which costs more than most of what is looked up here.
+    """
+    found = known.get(key)
+    if found is None:
+        if len(known) >= most:
+            known.clear()
+        found = known[key] = find()
+    return found
+
+
+@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
 class TableTime:
     """Seconds of one operation and whether they rest on measured nodes alone, in the broadcast shape of the sizes."""
 

@@ -25,7 +25,6 @@ from rlsim.tables.files import (
     Table,
     TableLayout,
     available,
-    kept_grid,
     read_metadata,
     read_table,
     tables_folder,
@@ -125,7 +124,6 @@ class OperatorTables:
     folder: Path
     metadata: dict[str, Any]
     _tables: dict[str, Table] = field(default_factory=dict)
-    _products: dict[str, Grid | None] = field(default_factory=dict)
 
     @classmethod
     def load(cls, system: str, backend: str, folder: Path | None = None) -> OperatorTables:
@@ -189,14 +187,8 @@ class OperatorTables:
 
     def gemm_grid(self, precision: str) -> Grid | None:
         """Grid of matrix products over n, k and m; None where none was measured."""
-
-        def built() -> Grid | None:
-            table, other = self.table(files.GEMM), SUBSTITUTES.get(precision)
-            return table.grid((precision,), table.grid((other,)) if other else None)
-
-        if precision not in self._products:
-            self._products[precision] = kept_grid(self.folder, files.GEMM, precision, built)
-        return self._products[precision]
+        table, other = self.table(files.GEMM), SUBSTITUTES.get(precision)
+        return table.grid((precision,), table.grid((other,)) if other else None)
 
     def dynamic_scale_s(self, m: ArrayLike, k: int) -> TableTime | None:
         """What finding the FP8 scales of m x k activations adds to a product whose scales are known beforehand."""

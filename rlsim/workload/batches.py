@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.files.archives import Arrays, recalled_arrays
 from rlsim.schema.speculation import Variation
 from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
@@ -246,11 +246,5 @@ def likely_lengths(workload: Workload) -> FloatArray:
 @cache
 def _normal_quantiles(points: int) -> FloatArray:
     """Normal scores of ``points`` equally likely classes."""
-
-    def found() -> Arrays:
-        from statistics import NormalDist  # four thousand of its quantiles and its import take 3 ms
-
-        inverse = NormalDist().inv_cdf
-        return {"scores": np.array([inverse((i + 0.5) / points) for i in range(points)])}
-
-    return np.asarray(recalled_arrays(f"normal scores of {points}", points, found)["scores"], dtype=np.float64)
+    inverse = NormalDist().inv_cdf
+    return np.array([inverse((i + 0.5) / points) for i in range(points)])

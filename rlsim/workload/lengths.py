@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 import numpy as np
 
 from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
-from rlsim.files.kept import of_each
 from rlsim.files.lookup import delivered_lengths, length_file
 from rlsim.files.reading import TRACE_BYTES, read_text, shown_path, text_lines
 from rlsim.files.yaml import lists_beside
@@ -370,7 +369,7 @@ def _states(part: Strict) -> tuple[tuple[int, int], ...]:
     return tuple((state.st_mtime_ns, state.st_size) for state in states)
 
 
-@of_each
+@lru_cache(maxsize=64)
 def _paths(part: Strict) -> tuple[str, ...]:
     return tuple(_named(part))
 

@@ -25,7 +25,7 @@ from rlsim.calibration.cases import GPU_QUICK, cases_of
 from rlsim.calibration.device_profile import rates_of
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import SelfCheck
-from rlsim.cli.commands import app_of
+from rlsim.cli.commands import app
 from rlsim.costs.engine import draft, layers
 from rlsim.tables.profile import load_profile
 
@@ -96,13 +96,13 @@ def test_a_wrong_cost_of_users_shows_in_the_self_check(
 
 
 def test_the_documented_commands_make_a_calibration_of_it(measured: Path, tmp_path: Path) -> None:
-    arguments = ["--from-measurements", str(measured), "--name", "h200_sxm", "--merge-over", "vllm"]
-    told = CliRunner().invoke(app_of(), ["calibrate", *arguments, "--out", str(tmp_path)])
+    arguments = ["measurements", str(measured), "--name", "h200_sxm", "--merge-over", "vllm"]
+    told = CliRunner().invoke(app(), ["calibrate", *arguments, "--out", str(tmp_path)])
     assert told.exit_code == 0, told.output
     assert "measured over imported (h200_sxm, vllm) seconds" in told.output
     scenario = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
     options = ["--set", f"hardware={tmp_path / 'h200_sxm.yaml'}", "--json"]
-    told = CliRunner().invoke(app_of(), ["project", str(scenario), *options])
+    told = CliRunner().invoke(app(), ["project", str(scenario), *options])
     assert told.exit_code == 0, told.output
     answer = json.loads(told.stdout)
     assert any("self-check error of the measured tables" in line for line in answer["assumptions"])

@@ -1,7 +1,6 @@
 """The CPU path from end to end: measure, fit, and project a small model on what came out."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from bench.measurements import Metadata
 from rlsim.calibration import cases
 from rlsim.calibration.cases import CPU_QUICK
 from rlsim.calibration.device_profile import LAUNCHES, DeviceRates, profile_of
-from rlsim.cli.commands import app_of
+from rlsim.cli.commands import app
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.operators import device
 from rlsim.costs.prices import price
@@ -22,8 +21,7 @@ from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario
 from rlsim.tables import operators as tables
-from rlsim.tables.files import LAYOUTS, TableLayout, kept_grid, read_table, table_path
-from rlsim.tables.interpolation import Grid
+from rlsim.tables.files import LAYOUTS, TableLayout, read_table, table_path
 from rlsim.tables.operators import OperatorTables
 from rlsim.workload.draw import draw
 
@@ -44,7 +42,7 @@ HUGGINGFACE = {
 def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder that ``rlsim calibrate --device cpu --quick`` wrote, along very short axes."""
     monkeypatch.setattr(cases, "axes_for", lambda *_: FEW)
-    told = CliRunner().invoke(app_of(), ["calibrate", "device", "cpu", "--quick", "--out", str(tmp_path / "cpu")])
+    told = CliRunner().invoke(app(), ["calibrate", "--device", "cpu", "--quick", "--out", str(tmp_path / "cpu")])
     assert told.exit_code == 0, told.output
     assert "self-check" in told.output
     return tmp_path / "cpu"
@@ -64,7 +62,7 @@ def test_a_profile_measured_on_this_machine_projects_a_small_model(calibrated: P
         "simulation": {"replications": 2},
     }  # fmt: skip
     (folder / "scenario.yaml").write_text(yaml.safe_dump(document))
-    told = CliRunner().invoke(app_of(), ["project", str(folder / "scenario.yaml"), "--json"])
+    told = CliRunner().invoke(app(), ["project", str(folder / "scenario.yaml"), "--json"])
     assert told.exit_code == 0, told.output
     answer = json.loads(told.stdout)
     assert answer["candidate"]["phases"]["generation_s"]["mean"] > 0
@@ -111,13 +109,7 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
             seen.add(layout.name)
         return read_table(folder, layout)
 
-    def kept(folder: Path, layout: TableLayout, name: str, build: Callable[[], Grid | None]) -> Grid | None:
-        if table_path(folder, layout).is_file():
-            seen.add(layout.name)  # an earlier process may have kept the grid: then nobody reads the rows
-        return kept_grid(folder, layout, name, build)
-
     monkeypatch.setattr(tables, "read_table", reading)
-    monkeypatch.setattr(tables, "kept_grid", kept)
     for remembers in (device._device, engine_prices, step_cost):
         remembers.cache_clear()
     for name, changes in scenarios:

@@ -4,14 +4,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 from command_line import complains
-
-from rlsim.cli.commands import app_of
-from rlsim.cli.direct import HOMES, direct_call
 
 STEPS = ("run", "SMALL", "--out", "OUT", "--steps", "5")
 SIZE = ("size", "qwen3-1.7b", "--device", "h100_sxm")
@@ -41,8 +36,8 @@ REFUSED = {
     ("sweep", "SMALL", "--replications", "x"): "--replications: must be a whole number, got 'x'",
     ("plan", "SMALL", "--max-staleness", "-1"): "--max-staleness: must be at least 0, got '-1'",
     ("plan", "SMALL", "--objective", "mean,regret"): "regret is no statistic of a plan any more",
-    ("plan", "SMALL", "--near-evidence"): "rlsim project names the nearest measured runs",
-    ("plan", "SMALL", "--target-step-s", "3"): "write --objective gpus=SECONDS",
+    ("plan", "SMALL", "--target-step-s", "3"): "No such option",
+    ("calibrate", "--from-steps", "x.csv"): "No such option",
     ("plan", "SMALL", "--gpus", "0"): "at least 1 GPU",
     ("plan", "SMALL", "--steps", "9", "--deadline-hours", "1e-5", "--max-staleness", "0"): "no plan keeps to",
     ("sensitivity", "SMALL", "--uncertain", "x"): "is not KEY=LOW:HIGH",
@@ -79,53 +74,6 @@ def test_words_that_cannot_be_meant_are_one_message(
     assert not (tmp_path / "out").exists()
 
 
-PLAIN = [
-    ["project", "quickstart"],
-    ["project", "a.yaml", "k=5", "--set", "a.b=[1, 2]", "lag=1", "--set=c=d", "--json", "--out", "there", "--full"],
-    ["project", "a.yaml", "--seed", "7", "--seed=8", "--replications", "800", "--brief"],
-    ["run", "x", "--steps", "10", "--samples=5", "--no-baseline"],
-    ["sweep", "x", "--vary", "k=1:3", "--vary", "lag=0,1", "--jobs", "1", "--overwrite"],
-    ["plan", "x", "--max-staleness", "0", "--objective", "gpus=20", "--gpus", "8:64"],
-    ["sensitivity", "x", "--uncertain", "a=1:2", "--full"],
-]
-LEFT = [
-    [], ["--help"], ["models"], ["project"], ["project", "--help"], ["project", "x", "--sett", "a=1"],
-    ["project", "x", "--seed", "one"], ["project", "x", "--seed"],
-    ["run", "x", "--replications", "0"], ["project", "x", "--json=1"], ["project", "x", "--out", "--json"],
-    ["project", ""], ["project", "--", "x"], ["plan", "x", "--deadline-hours", "2.5"],
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("words", PLAIN, ids=" ".join)
-def test_plain_words_mean_what_typer_makes_of_them(words: list[str]) -> None:
-    command = typer.main.get_command(app_of()).commands[words[0]]  # type: ignore[attr-defined]
-    taken = command.make_context(words[0], words[1:]).params
-    direct: Any = direct_call(words)
-    assert direct.func.__name__ == words[0]
-    defaults = dict(zip(direct.func.__code__.co_varnames[1:], direct.func.__defaults__, strict=False))
-    assert {name: value or None for name, value in {**defaults, **direct.keywords}.items()} == {
-        name: value or None for name, value in taken.items()
-    }
-
-
-@pytest.mark.parametrize("words", LEFT, ids=" ".join)
-def test_others_are_left_to_typer(words: list[str]) -> None:
-    assert direct_call(words) is None
-
-
-def test_the_entry_point_knows_commands_of_rlsim_alone_and_ends_with_their_codes():
-    assert {*HOMES} <= {*typer.main.get_command(app_of()).commands}  # type: ignore[attr-defined]
-    ran = subprocess.run([sys.executable, "-c", CALLED, "models"], capture_output=True, text=True, check=False)
-    assert "went on after 2" in ran.stdout or "went on after 0" in ran.stdout
-    for words, code in ((("--version",), 0), (("project", "nothing_like_it"), 2)):
-        ran = subprocess.run([sys.executable, "-m", "rlsim", *words], capture_output=True, text=True, check=False)
-        assert ran.returncode == code
-
-
-CALLED = """
-from rlsim.cli import program
-try:
-    program()
-except SystemExit as end:
-    print("went on after", end.code)
-"""
+@pytest.mark.parametrize(("words", "code"), [(("--version",), 0), (("project", "nothing_like_it"), 2)])
+def test_the_program_ends_with_the_code_of_its_command(words: tuple[str, ...], code: int) -> None:
+    assert subprocess.run([sys.executable, "-m", "rlsim", *words], capture_output=True).returncode == code

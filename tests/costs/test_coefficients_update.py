@@ -18,7 +18,7 @@ from rlsim.tables.profile import load_profile
 
 def test_adam_and_muon_move_and_spread_their_state() -> None:
     update = training(bare()).update
-    assert update.optimizer_s() == exactly(update.layout.optimizer_parameters * (2 * 12 + 4 + 2) / BANDWIDTH)
+    assert update.optimizer_s == exactly(update.layout.optimizer_parameters * (2 * 12 + 4 + 2) / BANDWIDTH)
     costs, fabric = training(bare()), Collectives(BARE, None)
     elements = costs.layout.dense_parameters
     scatter = float(fabric.collective("reduce_scatter", 8, 4 * elements).seconds)
@@ -50,10 +50,10 @@ def test_a_state_in_host_memory_is_stepped_there_or_comes_over_the_link(hardware
         for one in ({}, keys, {**keys, "optimizer_step": "device"}, {"optimizer_on_host": True})
     )
     parameters = plain.layout.optimizer_parameters
-    assert host.optimizer_s() == exactly(parameters * ((2 * 12 + 6) / 5e10 + 6 / link))
-    assert device.optimizer_s() == exactly(plain.optimizer_s() + parameters * 2 * 12 / link)
+    assert host.optimizer_s == exactly(parameters * ((2 * 12 + 6) / 5e10 + 6 / link))
+    assert device.optimizer_s == exactly(plain.optimizer_s + parameters * 2 * 12 / link)
     rate = {"h100_sxm": 614.4e9 / 2 / 8, "gb200_nvl72": 512e9 / 2 / 2}[hardware]
-    assert default.optimizer_s() == exactly(parameters * ((2 * 12 + 6) / rate + 6 / link))
+    assert default.optimizer_s == exactly(parameters * ((2 * 12 + 6) / rate + 6 / link))
     assert (plain.optimizer_bound, host.optimizer_bound, device.optimizer_bound) == ("memory", "host", "host link")
 
 
@@ -74,8 +74,8 @@ def _orthogonalised(tensor_parallel: int) -> tuple[float, float]:
     flops = 36 * sum(newton_schulz_flops(one) for one in matrices) / (8 / tensor_parallel)
     whole = 36 * sum(one.elements for one in matrices) / (8 / tensor_parallel)
     gather = float(Collectives(BARE, None).collective("all_gather", tensor_parallel, 2 * whole).seconds)
-    adam = training(bare(trainer={"tensor_parallel": tensor_parallel})).update.optimizer_s()
-    assert update.optimizer_s() - adam == exactly(flops / MATRIX_RATE + gather)
+    adam = training(bare(trainer={"tensor_parallel": tensor_parallel})).update.optimizer_s
+    assert update.optimizer_s - adam == exactly(flops / MATRIX_RATE + gather)
     return flops, gather
 
 

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from measured_tables import ROW, row, write
 
-from rlsim.cli.commands import app_of
 from rlsim.errors import InputError
 from rlsim.evidence.compare import learn
 from rlsim.evidence.steps import scenario_of
@@ -109,34 +107,8 @@ def test_text_and_files_or_one_json_object_and_nothing_else(run: Run, tmp_path: 
     assert out != run("validate", table, "--json", "--seed", 4)[1]
 
 
-@pytest.mark.parametrize(("former", "words", "hint"), [
-    ("validate t.csv --json", "table t.csv --json", ""),
-    ("validate --json t.csv", "table --json t.csv", ""),
-    ("validate table t.csv", "table t.csv", ""),
-    ("validate --published --seed 3", "published --seed 3", "`validate --published` is now `rlsim validate published`"),
-    ("validate --published --cross", "published --cross", "rlsim validate published"),
-    ("validate --cross --json", "cross --json", "rlsim validate cross"),
-    ("calibrate --jointly a.csv --jointly=b.csv --out o", "fit a.csv b.csv --out o", "rlsim calibrate fit"),
-    ("calibrate --from-transfers a.csv --from-transfers b.csv", "fit a.csv b.csv", "rlsim calibrate fit"),
-    ("calibrate --from-iterations a.csv", "fit a.csv", "rlsim calibrate fit"),
-    ("calibrate --from-steps a.csv --refit", "fit a.csv", "rlsim calibrate fit"),
-    ("calibrate --from-steps a.csv --out m.npz", "own a.csv --out m.npz", "rlsim calibrate own"),
-    ("calibrate --device cuda --quick", "device cuda --quick", "rlsim calibrate device"),
-    ("calibrate --cases c.json --device cpu", "cases c.json --device cpu", "rlsim calibrate cases"),
-    ("calibrate --from aisimulate dir --list", "import aisimulate dir --list", "rlsim calibrate import"),
-    ("calibrate dir --from aisimulate", "import aisimulate dir", "rlsim calibrate import"),
-    ("calibrate --from-measurements d --name n", "measurements d --name n", "rlsim calibrate measurements"),
-    ("calibrate --from-curves c.csv --draft-length 3 --within=0.1", "curves c.csv", "rlsim calibrate curves"),
-])  # fmt: skip
-def test_former_words_are_of_a_job(former: str, words: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    name, *given = former.split()
-    group = typer.main.get_command(app_of()).commands[name]  # type: ignore[attr-defined]
-    assert group.translated(given) == words.split()
-    out, err = capsys.readouterr()
-    assert out == "" and (hint in err if hint else err == "")
-
-
-@pytest.mark.parametrize("option", ["--write-accuracy", "--date", "--sweep=f"])
-def test_options_that_left_the_package_say_where_they_went(run: Run, option: str) -> None:
-    code, out, err = run("validate", "--published", option, "x")
-    assert (code, out) == (2, "") and "python -m research" in err
+@pytest.mark.parametrize("words", ["validate t.csv --json", "validate table t.csv --json"])
+def test_the_command_for_a_table_need_not_be_named(run: Run, tmp_path: Path, words: str) -> None:
+    table = write(tmp_path / "t.csv", [row()])
+    code, out, err = run(*(str(table) if word == "t.csv" else word for word in words.split()))
+    assert (code, err) == (0, "") and json.loads(out)["rows"][0]["id"] == "own-run"

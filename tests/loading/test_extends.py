@@ -9,7 +9,7 @@ import jsonschema
 import yaml
 from small_scenario import SMALL, message
 
-from rlsim.cli.commands import app_of
+from rlsim.cli.commands import app
 from rlsim.loading.explain import ONE_STEP, explain
 from rlsim.loading.extends import MAX_PARENTS
 from rlsim.loading.scenario import load_scenario, scenario_digest, scenario_json_schema
@@ -122,7 +122,7 @@ def test_every_key_has_a_type_and_a_meaning_and_every_command_with_a_scenario_a_
         assert is_key(key.dotted, Scenario)
         assert key.kind and "typing" not in key.kind and "class" not in key.kind, key
         assert key.description or key.dotted.endswith(".kind"), key
-    takes = {command.callback.__name__ for command in app_of().registered_commands
+    takes = {command.callback.__name__ for command in app().registered_commands
              if command.callback is not None and "words" in inspect.signature(command.callback).parameters}  # fmt: skip
     # explain names what the others use, import has words of its own, export simulates nothing.
     assert takes - {"explain", "import_config", "export"} == set(ONE_STEP)

@@ -11,7 +11,8 @@ from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.generation import Clock, Generation
+from rlsim.simulation.clock import Clock
+from rlsim.simulation.generation import Generation
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.workload.batches import Batch, Generated
@@ -133,7 +134,7 @@ class Driven:
     """A generator without a trainer; the test acts in its place, at times in seconds."""
 
     def __init__(self, world: World) -> None:
-        self.clock = Clock(0.0)
+        self.clock = Clock()
         self.generation = Generation(self.clock, world.scenario, world.workload, world.prices, Trace())
         self.clock.process(self.generation.run())
 

@@ -12,7 +12,8 @@ from fixed_costs import Driven, FixedCosts, world_of
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.asynchrony import STYLES
 from rlsim.simulation.asynchronous import _Trainer
-from rlsim.simulation.generation import Clock, Generation
+from rlsim.simulation.clock import Clock
+from rlsim.simulation.generation import Generation
 from rlsim.simulation.trace import Trace
 
 STRAGGLER = {1: [401, 1601, 401, 401]}
@@ -22,7 +23,7 @@ def played(style: str, lag: int = 1) -> tuple[Trace, Generation]:
     """Six steps of a preset at a lag of 1 with one straggler."""
     keys = ("simulation.steps=6", "loop.in_flight_updates=null", f"loop.style={style}")
     world = world_of(FixedCosts(), *keys, lag=lag, prompts=4, size=1, replicas=1, lengths=STRAGGLER)
-    clock, trace = Clock(0.0), Trace()
+    clock, trace = Clock(), Trace()
     generation = Generation(clock, world.scenario, world.workload, world.prices, trace)
     clock.process(generation.run())
     trainer = _Trainer.of(world.scenario, world.workload, world.prices, trace, generation)

@@ -24,7 +24,7 @@ def joined(one: Single, other: Single) -> Single:
     return seconds, share, one[2] if one[0] >= other[0] else other[2]
 
 
-@dataclass  # not frozen: made by the hundred thousand (records.py)
+@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
 class OperatorTime:
     """Seconds (array) of an operation, whether each rests on a measurement, and what bounds it."""
 

@@ -25,7 +25,6 @@ from rlsim.costs.trainer.layout import (
     stage_shapes,
 )
 from rlsim.costs.trainer.work import LayerSplit, LayerWork, TrainedLayer, layer_work
-from rlsim.files.kept import of_each
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
@@ -305,7 +304,7 @@ class TrainingUpdate:
             gather += float(fabric.collective("all_gather", shards, trained * self._gathered, stride).seconds)
         return scatter, gather
 
-    @of_each
+    @cached_property
     def optimizer_s(self) -> float:
         """One optimizer step on one rank's shard: state read and written once, gradients read, weights written."""
         trainer, parameters = self.trainer, self.layout.optimizer_parameters

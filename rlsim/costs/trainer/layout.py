@@ -14,7 +14,6 @@ import numpy as np
 from rlsim.costs.operators import work
 from rlsim.costs.operators.recurrent import recurrent_matrices
 from rlsim.costs.operators.work import Matrix
-from rlsim.files.kept import of_each
 from rlsim.files.kernel import compiled
 from rlsim.schema.architecture import LayerShape
 from rlsim.schema.model import ModelCard, parameter_counts
@@ -147,7 +146,6 @@ def expert_matrices(card: ModelCard) -> list[Matrix]:
     return [] if moe is None else work.ffn_matrices(card.expert_hidden_size, moe.expert_intermediate_size, 1, moe.gated)
 
 
-@of_each
 def weight_tensors(card: ModelCard) -> int:
     """Named weight tensors of the checkpoint; refit handles them one by one."""
     counts = card.layer_counts

@@ -215,7 +215,7 @@ class TrainingCosts:
         parts = (
             *passes.parts,
             Part("gradient exchange", batch.steps * self.update.exchange_s(forward_s, backward_s), "network"),
-            Part("optimizer", batch.steps * self.update.optimizer_s(), self.update.optimizer_bound),
+            Part("optimizer", batch.steps * self.update.optimizer_s, self.update.optimizer_bound),
             Part("step synchronisation", batch.steps * self.overheads.step_fixed_s, "host"),
         )
         return PhaseCost.of(parts)

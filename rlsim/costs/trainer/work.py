@@ -39,7 +39,7 @@ LAYERS_KEPT = 16_384
 """Layers kept per process: a search prices thousands of layouts on one batch."""
 
 
-@dataclass  # not frozen: made by the hundred thousand (records.py)
+@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
 class Pass:
     """Products of a pass forward, and of its backward pass: gradients of the inputs and of the weights."""
 

@@ -17,7 +17,6 @@ from rlsim.costs.operators.groups import refit_method
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.trainer.layout import TrainLayout, train_layout, weight_tensors
 from rlsim.costs.transfer.methods import Links, Receiver, Sender, TransferJob, at_line_rate, transfer_parts
-from rlsim.files.kept import of_each
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.engine_parameters import TransferValues
@@ -88,7 +87,6 @@ def expert_share(card: ModelCard) -> float:
     return card.num_moe_layers * card.moe.num_experts * counts.expert / counts.total
 
 
-@of_each
 def stacked_tensors(card: ModelCard) -> float:
     """Weight tensors with all experts of a layer as one of each kind."""
     if card.moe is None:

@@ -111,11 +111,11 @@ Built = TypeVar("Built")
 
 
 def read_archive(
-    path: Path, build: Callable[[Mapping[str, Any], Arrays], Built], part: str, wanted: Callable[[str], bool]
+    path: Path, build: Callable[[Mapping[str, Any], Arrays], Built], wanted: Callable[[str], bool]
 ) -> Built:
     """What ``build`` makes of the header and the wanted arrays of evidence. Raises InputError where it is none."""
     try:
-        arrays = read_arrays(path, TABLE_BYTES, part, wanted)
+        arrays = read_arrays(path, TABLE_BYTES, wanted)
         header = json.loads(arrays["header"].tobytes().decode())
         if header["schema"] != SCHEMA:
             raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
@@ -126,7 +126,7 @@ def read_archive(
 
 @lru_cache(maxsize=2)
 def _parsed(path: Path, modified_ns: int, size: int) -> EvidenceTable:
-    return read_archive(path, _table, "whole", lambda name: True)
+    return read_archive(path, _table, lambda name: True)
 
 
 def _table(header: Mapping[str, Any], arrays: Arrays) -> EvidenceTable:

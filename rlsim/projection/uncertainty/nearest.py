@@ -105,7 +105,7 @@ def _read(path: Path, modified_ns: int, size: int) -> dict[RunKind, Runs]:
             out[kind] = Runs(lines, ends, arrays[f"{kind}_places"].astype(np.int64), coded)
         return out
 
-    return read_archive(path, by_kind, "runs", lambda name: not name.startswith(("slopes", "groups")))
+    return read_archive(path, by_kind, lambda name: not name.startswith(("slopes", "groups")))
 
 
 NEIGHBOURS = 3

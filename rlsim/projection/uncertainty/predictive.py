@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rlsim.costs.operators.groups import family_of, phase_groups
-from rlsim.files.archives import Arrays, recalled_arrays
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.projection.uncertainty.inputs import OpenInput, open_inputs
 from rlsim.projection.uncertainty.response import Factors, StepResponse, step_response
@@ -207,14 +206,8 @@ def around(mean: float, factors: FloatArray) -> Interval:
 @lru_cache(maxsize=2)
 def _normals(columns: int) -> FloatArray:
     """Standard normal draws, shape (DRAWS / 2, columns); each has its mirror image, whose sums differ in sign alone."""
-
-    def drawn() -> Arrays:
-        # By column, so that a posterior with further columns has the same draws of the others.
-        found = np.random.default_rng(SEED).standard_normal((columns, DRAWS // 2)).T
-        return {"draws": np.ascontiguousarray(found)}
-
-    kept = recalled_arrays(f"draws of {columns}", (np.__version__, SEED, DRAWS), drawn)
-    return np.asarray(kept["draws"], dtype=np.float64)
+    # By column, so that a posterior with further columns has the same draws of the others.
+    return np.ascontiguousarray(np.random.default_rng(SEED).standard_normal((columns, DRAWS // 2)).T)
 
 
 @lru_cache(maxsize=4096)
