@@ -110,7 +110,7 @@ def figures() -> dict[str, Figure]:
     return {name: Figure(**one) for name, one in _lists()["figures"].items()}
 
 
-def _lists() -> dict[str, Any]:
+def _lists() -> Mapping[str, Any]:
     return lists_beside(__file__, "faults.yaml")
 
 

@@ -91,10 +91,14 @@ def read_value(path: Path) -> Any:
     return parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path), own=delivered(path))
 
 
-@cache
-def lists_beside(module: str, name: str = "names.yaml") -> dict[str, Any]:
+def lists_beside(module: str, name: str = "names.yaml") -> Mapping[str, Any]:
     """The mapping in the YAML file ``name`` beside a module of rlsim; module: its ``__file__``."""
-    return read_yaml(Path(module).with_name(name))
+    return _lists(Path(module).with_name(name))
+
+
+@cache  # two modules of a room share one file
+def _lists(path: Path) -> Mapping[str, Any]:
+    return read_yaml(path)
 
 
 def dump_yaml(record: BaseModel) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
-from multiprocessing import current_process
+from functools import partial
 from typing import Any
 
 from rlsim.errors import InputError
@@ -64,24 +64,25 @@ def executor(jobs: int | str | None = 1, most: int | None = None) -> Iterator[Ru
     tcp://host:8786. most: number of tasks to come, where it is known; fewer tasks take fewer processes than jobs.
     """
     if isinstance(jobs, str):
-        client = _dask_client(jobs)
-        try:
-            yield lambda function, tasks: _on_dask(client, function, tasks)
-        finally:
-            client.close()
+        with _dask_client(jobs) as client:
+            yield partial(_on_pool, client.get_executor(), max(1, sum(client.nthreads().values())))
         return
     count = local_jobs(jobs) if most is None else min(local_jobs(jobs), most)
     if count <= 1 or (jobs is None and most is None and count < MANY_CORES):
-        with tables_held():
-            yield lambda function, tasks: ((index, function(task)) for index, task in enumerate(tasks))
+        yield _in_this_process
     elif jobs is None and most is not None:
-        yield lambda function, tasks: _once_it_pays(count, function, tasks, most)
+        yield partial(_once_it_pays, count, most)
     else:
-        yield lambda function, tasks: _on_processes(count, function, tasks)
+        yield partial(_on_processes, count)
+
+
+def _in_this_process(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    with tables_held():
+        yield from ((index, function(task)) for index, task in enumerate(tasks))
 
 
 def _once_it_pays(
-    count: int, function: Callable[[Any], Any], tasks: Iterable[Any], most: int
+    count: int, most: int, function: Callable[[Any], Any], tasks: Iterable[Any]
 ) -> Iterator[tuple[int, Any]]:
     """In this process, until what is left is worth others."""
     queue, started = enumerate(tasks), time.perf_counter()
@@ -94,50 +95,30 @@ def _once_it_pays(
 
 
 def _on_processes(count: int, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """On copies of this process where it has a single thread, so that no other leaves a lock held: they have loaded
-    all that it has, which takes a new process half a second. Else on joblib's (loky). Neither imports the caller's
-    script, so that one without a main guard works."""
-    if sys.platform == "linux" and threading.active_count() == 1 and not current_process().daemon:
-        return _on_copies(count, function, tasks)
-    from joblib import Parallel, delayed
+    """On processes of loky, which do not import the caller's script: one without a main guard works."""
+    from loky import ProcessPoolExecutor
 
-    parallel = Parallel(
-        count,
-        return_as="generator_unordered",
-        pre_dispatch=count * IN_FLIGHT_PER_JOB,
-        batch_size=1,
-        max_nbytes=None,
-        initializer=_end_with_parent,
-        initargs=(os.getpid(),),
-    )
-    finished: Iterator[tuple[int, Any]] = parallel(
-        delayed(_numbered)(function, index, task) for index, task in enumerate(tasks)
-    )
-    return finished
-
-
-def _on_copies(count: int, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-    from multiprocessing import get_context
-
-    pool = ProcessPoolExecutor(count, get_context("fork"), _left_to_parent, (os.getpid(),))
-    queue, open_ones = enumerate(tasks), set[Future[tuple[int, Any]]]()
+    pool = ProcessPoolExecutor(count, initializer=_left_to_parent, initargs=(os.getpid(),))
+    done = False
     try:
-        while True:
-            room = count * IN_FLIGHT_PER_JOB - len(open_ones)
-            open_ones |= {pool.submit(_numbered, function, *one) for one in itertools.islice(queue, room)}
-            if not open_ones:
-                break
-            finished, open_ones = wait(open_ones, return_when=FIRST_COMPLETED)
-            yield from (one.result() for one in finished)
+        yield from _on_pool(pool, count, function, tasks)
+        done = True
     finally:
-        pool.shutdown(wait=not open_ones, cancel_futures=True)  # an interrupted one does not wait for what runs
+        pool.shutdown(wait=done, kill_workers=not done)  # an interrupted one does not wait for what runs
 
 
-def _left_to_parent(parent: int) -> None:
-    """Let what interrupts a program interrupt its parent alone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _end_with_parent(parent)
+def _on_pool(
+    pool: Executor, width: int, function: Callable[[Any], Any], tasks: Iterable[Any]
+) -> Iterator[tuple[int, Any]]:
+    """On any executor of concurrent.futures; ``width`` tasks run at once, and as many wait for them."""
+    queue, open_ones = enumerate(tasks), set[Future[tuple[int, Any]]]()
+    while True:
+        room = width * IN_FLIGHT_PER_JOB - len(open_ones)
+        open_ones |= {pool.submit(_numbered, function, *one) for one in itertools.islice(queue, room)}
+        if not open_ones:
+            return
+        finished, open_ones = wait(open_ones, return_when=FIRST_COMPLETED)
+        yield from (one.result() for one in finished)
 
 
 def _numbered(function: Callable[[Any], Any], index: int, task: Any) -> tuple[int, Any]:
@@ -145,36 +126,16 @@ def _numbered(function: Callable[[Any], Any], index: int, task: Any) -> tuple[in
         return index, function(task)
 
 
-def _end_with_parent(parent: int) -> None:
-    """Let this worker end when its parent does, however that ends."""
+def _left_to_parent(parent: int) -> None:
+    """Let this worker ignore what interrupts a terminal, and end when its parent does, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(ORPHAN_CHECK_S)
-        os._exit(1)
+        os._exit(1)  # from a thread nothing else ends a process whose main thread waits for a task
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _on_dask(client: Any, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    from dask.distributed import as_completed
-
-    finished = as_completed(loop=client.loop)  # type: ignore[no-untyped-call]
-    room = IN_FLIGHT_PER_JOB * max(1, sum(client.nthreads().values()))
-    place: dict[Any, int] = {}
-    queue = enumerate(tasks)
-
-    def hand_out() -> None:
-        while len(place) < room and (item := next(queue, None)) is not None:
-            future = client.submit(function, item[1], pure=False)
-            place[future.key] = item[0]
-            finished.add(future)  # type: ignore[no-untyped-call]
-
-    hand_out()
-    while place:
-        future = next(finished)
-        yield place.pop(future.key), future.result()
-        hand_out()
 
 
 def _dask_client(address: str) -> Any:

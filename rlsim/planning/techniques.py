@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -26,7 +26,7 @@ EFFECT_ERROR = 0.3
 behind it are assumed. 1.5 times the median of 0.2 by which predicted gains miss published ones (docs/techniques.md)."""
 NORMAL_90 = 1.645
 """Standard deviations to either side that hold 90 %."""
-LISTS: dict[str, Any] = lists_beside(__file__, "techniques.yaml")
+LISTS: Mapping[str, Any] = lists_beside(__file__, "techniques.yaml")
 """Techniques, what they need, and the shares that are tried."""
 
 

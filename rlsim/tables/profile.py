@@ -48,9 +48,16 @@ def load_profile(name_or_path: str | Path, base: Path | None = None) -> Hardware
     otherwise = "; rlsim hardware list names all, or give the path of a profile"
     known = catalogue("hardware_profiles")
     path = as_path(name, YAML_SUFFIXES, base) or find_entry(name, known, "hardware profile", otherwise)
-    profile = read_record(path, HardwareProfile)
+    state = path.stat() if path.is_file() else None
+    profile = _read(path, *((state.st_mtime_ns, state.st_size) if state else (0, 0)))
     own = anchored_tables(profile.operator_tables, path.parent)
     return profile if own == profile.operator_tables else changed(profile, operator_tables=own)
+
+
+@lru_cache(maxsize=32)  # a projection asks four times for its own device, a fit for all of them
+def _read(path: Path, modified_ns: int, size: int) -> HardwareProfile:
+    """A file is read again whenever its time of change or its size is another."""
+    return read_record(path, HardwareProfile)
 
 
 def anchored_tables(operator_tables: str | None, folder: Path) -> str | None:
