@@ -67,10 +67,23 @@ def __getattr__(name: str) -> Any:
         value = installed_version()
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
+        _show_answers()
     else:
         raise AttributeError(f"module 'rlsim' has no attribute '{name}'")
     globals()[name] = value
     return value
+
+
+def _show_answers() -> None:
+    """Let answers print as the command line shows them; reports are imported when the first one is printed."""
+    from rlsim.results import answer
+
+    def render(shown: answer.Answer, style: Any) -> str:
+        from rlsim.report.text import render as text_of
+
+        return text_of(shown, style)
+
+    answer.rendered_by(render)
 
 
 def __dir__() -> list[str]:

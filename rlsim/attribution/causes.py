@@ -221,4 +221,4 @@ def simulate_changed(scenario: Scenario, causes: Sequence[Cause]) -> SimulatedVa
         found_prices.append(prices)
         traces.append(simulate(scenario, workload, prices))
         first_steps.append(workload.steps[scenario.measured_steps.start])
-    return SimulatedVariant(scenario, first_steps[0], tuple(found_prices), tuple(traces), draft_plan=inputs.draft_plan)
+    return SimulatedVariant(inputs, first_steps[0], tuple(found_prices), tuple(traces), draft_plan=inputs.draft_plan)

@@ -64,6 +64,10 @@ def print_result(answer: Answer, as_json: bool, full: bool = True, out: Path | N
         from rlsim.report.folder import write_out
 
         write_out(answer, out)
+    from rlsim.report.text import render
+    from rlsim.results.answer import rendered_by
+
+    rendered_by(render)
     print_answer(answer.to_json() if as_json else answer.text(terminal_style(), full))
 
 

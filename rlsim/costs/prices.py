@@ -58,6 +58,8 @@ class PriceInputs:
     scenario: Scenario
     tables: OperatorTables | None = None
     bare: bool = False
+    moved: Overheads | None = None
+    """Overheads in place of the scenario's own: those of another layout of its trainer, see :meth:`of_trainer`."""
 
     @cached_property
     def device(self) -> Device:
@@ -74,6 +76,8 @@ class PriceInputs:
     @cached_property
     def overheads(self) -> Overheads:
         """Host and framework costs."""
+        if self.moved is not None:
+            return self.moved
         measured = stack_of(self.scenario)
         tables = max(tables_error(one.operators.sources) for one in (self.device, self.training_device))
         error = tables if measured is None else measured.error
@@ -86,14 +90,13 @@ class PriceInputs:
 
     def of_trainer(self, trainer: Trainer) -> PriceInputs:
         """The same with other parallel sizes of the trainer, on which of overheads the deviations of groups depend."""
-        out, now = PriceInputs(replaced(self.scenario, {"trainer": trainer}), self.tables), self.overheads
-        groups = phase_groups(out.scenario)
+        scenario, now = replaced(self.scenario, {"trainer": trainer}), self.overheads
+        groups = phase_groups(scenario)
         train, transfer = self.fitted.factor(groups["train"]), self.fitted.factor(groups["transfer"])
         if (train, transfer) != (now.training.factor, now.refit.factor):
             training, refit = replace(now.training, factor=train), replace(now.refit, factor=transfer)
             now = replace(now, training=training, refit=refit)
-        vars(out).update(device=self.device, training_device=self.training_device, overheads=now)
-        return out
+        return PriceInputs(scenario, self.tables, moved=now)
 
     @cached_property
     def transfers(self) -> WeightTransfer:

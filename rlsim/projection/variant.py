@@ -34,22 +34,21 @@ LONGER_WARMUPS = 2
 class SimulatedVariant:
     """A scenario with the prices and the trace of each replication; at most the first trace is detailed.
 
-    first_step: drawn work of the first measured step. stretch: the part of a run that was drawn. draft_plan: of draft
-    lengths that follow the live batch. tables: operator tables in place of those that the hardware profile names.
+    inputs: what it was priced from. first_step: drawn work of the first measured step. stretch: the part of a run that
+    was drawn. draft_plan: of draft lengths that follow the live batch.
     """
 
-    scenario: Scenario
+    inputs: PriceInputs
     first_step: DrawnStep
     by_replication: tuple[ScenarioPrices, ...]
     traces: tuple[Trace, ...]
     stretch: Stretch = BEGINNING
     draft_plan: DraftPlan | None = None
-    tables: OperatorTables | None = None
 
-    @cached_property
-    def inputs(self) -> PriceInputs:
-        """What it was priced from."""
-        return PriceInputs(self.scenario, self.tables)
+    @property
+    def scenario(self) -> Scenario:
+        """What was simulated."""
+        return self.inputs.scenario
 
     @property
     def prices(self) -> ScenarioPrices:
@@ -152,6 +151,4 @@ def _simulated(
         first_steps.append(workload.steps[scenario.measured_steps.start])
         see(replication + 1, workload)
     plan = inputs.draft_plan
-    found = SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, plan, inputs.tables)
-    vars(found)["inputs"] = inputs  # found already: the summary asks for them again
-    return found
+    return SimulatedVariant(inputs, first_steps[0], tuple(prices), tuple(traces), stretch, plan)

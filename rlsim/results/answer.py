@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlsim.results.record import Record, Row
@@ -14,15 +13,14 @@ if TYPE_CHECKING:
 LARGEST_INT = 2**63 - 1
 MOST_LINES = 40
 """Of a text that is not asked for in full."""
-TEXTS = {
-    "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
-    "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
-    "Techniques": "attribution:render_techniques", "Sensitivity": "planning:render_sensitivity",
-    "Check": "attribution:render_check", "Sizing": "run:render_size", "Headroom": "attribution:render_headroom",
-    "Validation": "validation:validation_text", "Published": "validation:published_text",
-    "CrossValidation": "validation:cross_text",
-}  # fmt: skip
-"""Functions of :mod:`rlsim.report.text` by the answer that they show; by name, since results know no report."""
+Render = Callable[["Answer", Any], str]
+"""From an answer and the style of a terminal (or None) to its text."""
+_renderers: list[Render] = []
+
+
+def rendered_by(render: Render) -> None:
+    """Let ``print`` show answers as ``render`` does: results know no report, whoever knows both says so."""
+    _renderers[:] = [render]
 
 
 def interval_columns(name: str) -> tuple[str, str, str]:
@@ -42,10 +40,10 @@ class Answer(Record):
 
     def text(self, style: Any = None, full: bool = False) -> str:
         """What ``print`` shows, in ``full`` or in at most 40 lines; style: of a terminal (``rlsim.report.table``)."""
-        module, _, function = TEXTS[type(self).__name__].partition(":")
-        render = getattr(importlib.import_module(f"rlsim.report.text.{module}"), function)
-        told = str(render(self) if style is None else render(self, style))
-        return told if full or told.count("\n") <= MOST_LINES else _shortened(told)
+        if not _renderers:
+            return repr(self)
+        text = _renderers[0](self, style)
+        return text if full or text.count("\n") <= MOST_LINES else _shortened(text)
 
     def to_frame(self) -> DataFrame:
         """Its rows as a pandas table, in the units that the columns name; intervals as mean, low and high."""

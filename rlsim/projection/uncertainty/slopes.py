@@ -106,7 +106,7 @@ class _Kept:
         scenario = run.scenario
         named = scenario.model, scenario.hardware, scenario.training_hardware, scenario.cluster, scenario.trainer
         trained = scenario.speculation if scenario.speculation.trained_online else None
-        return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, run.tables, scenario)
+        return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, run.inputs.tables, scenario)
 
 
 @lru_cache(maxsize=64)
