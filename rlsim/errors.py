@@ -6,6 +6,8 @@ a bug.
 
 from __future__ import annotations
 
+BAD_INPUT = 2
+"""Exit code of bad input and of infeasible configurations; 0 is done, 1 a bug."""
 MESSAGE_CHARACTERS = 590
 """Longest message; with the program's name before it, it stays below 600 characters."""
 VALUE_CHARACTERS = 60

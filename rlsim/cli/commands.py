@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rlsim.cli import calibrate, catalogue, guidance, planning, project, readers, validate
-from rlsim.cli.main import BAD_INPUT
-from rlsim.errors import InputError, shortened
+from rlsim.errors import BAD_INPUT, InputError, shortened
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__base__ or typer.BadParameter
 """Click's UsageError, which typer raises for words that it cannot take and exports as the base of this class alone."""

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
+from rlsim.errors import BAD_INPUT, MESSAGE_CHARACTERS, RlsimError, shortened
 from rlsim.files.reading import shown_path
 
-BAD_INPUT = 2
-"""Exit code of bad input and of infeasible configurations; 0 is done, 1 a bug."""
 INTERRUPTED = 130
-"""That of an interrupted program."""
+"""Exit code of an interrupted program."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, delivered, read_text, shown_path
+from rlsim.files.yaml_rules import dump, load
 
 MAX_NODES = 1_000_000
 """Values of one document after its aliases are expanded; guards against documents that grow without bound."""
@@ -29,34 +30,11 @@ def _count_nodes(value: Any, budget: int) -> int:
     return total
 
 
-class Place(NamedTuple):
-    """Where a key stands in a file, both counted from 1. exact: False where the section stands there and lacks it."""
-
-    line: int
-    column: int
-    exact: bool
-
-    def __str__(self) -> str:
-        return f"line {self.line}, column {self.column}"
-
-
-def place_finder(text: str) -> Callable[[str], Place | None]:
-    """A function from a dotted key of the document ``text`` to its place; where the document lacks it, its section's.
-
-    It gives None for a key whose section is not there either.
-    """
-    from rlsim.files.yaml_rules import places_in
-
-    return places_in(text)
-
-
 def parse_value(text: str, where: str, own: bool = False, numbered: bool = False) -> Any:
     """Any YAML value, read by the same rules; ``where`` names the origin in messages. Raises InputError.
 
     own: rlsim wrote it or comes with it. numbered: keys may be numbers and flags, which count as their texts.
     """
-    from rlsim.files.yaml_rules import load
-
     value = load(text, where, own, numbered)
     if _count_nodes(value, MAX_NODES) > MAX_NODES:
         raise InputError(f"{where}: the document has more than {MAX_NODES} values once its aliases are expanded")
@@ -108,6 +86,4 @@ def dump_yaml(record: BaseModel) -> str:
 
 def dump_document(document: Mapping[str, Any]) -> str:
     """Plain values as YAML in their own order, readable by rlsim's own strict reader."""
-    from rlsim.files.yaml_rules import dump
-
     return dump(document)

@@ -1,16 +1,15 @@
-"""The rules of strict YAML as PyYAML takes them; its import is put off to where a text is read or written."""
+"""The rules of strict YAML as PyYAML takes them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import yaml
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.yaml import Place
 
 _SCALARS: dict[str, tuple[str, Sequence[str]]] = {
     "int": (r"^[-+]?[0-9][0-9_]*$", "-+0123456789"),
@@ -93,8 +92,22 @@ def _describe(error: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 
-def places_in(text: str) -> Callable[[str], Place | None]:
-    """The function of :func:`rlsim.files.yaml.place_finder`."""
+class Place(NamedTuple):
+    """Where a key stands in a file, both counted from 1. exact: False where the section stands there and lacks it."""
+
+    line: int
+    column: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+
+def place_finder(text: str) -> Callable[[str], Place | None]:
+    """A function from a dotted key of the document ``text`` to its place; where the document lacks it, its section's.
+
+    It gives None for a key whose section is not there either.
+    """
     root = yaml.compose(text, Loader=_Loader)
 
     def place_of(dotted: str) -> Place | None:

@@ -10,7 +10,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.yaml import Place, parse_value, place_finder
+from rlsim.files.yaml import parse_value
+from rlsim.files.yaml_rules import Place, place_finder
 
 OVERRIDES_CHARACTERS = 100
 """Most of a list of overrides that a message repeats."""

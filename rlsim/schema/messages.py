@@ -10,7 +10,8 @@ from pydantic_core import ErrorDetails
 
 from rlsim.errors import MESSAGE_CHARACTERS, InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
-from rlsim.files.yaml import lists_beside, place_finder, read_yaml
+from rlsim.files.yaml import lists_beside, read_yaml
+from rlsim.files.yaml_rules import place_finder
 
 MAX_LISTED = 8
 """Valid keys listed where none is near."""

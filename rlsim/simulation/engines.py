@@ -223,7 +223,7 @@ class PythonEngines(Engines):
     def show(self, trace: Trace) -> None:
         """Record what only engines know of the timeline."""
         if isinstance(self._pool, AgentPool):
-            self._pool.timeline.show(trace)
+            trace.agents_shown(self._pool.timeline)
 
     def _request(self, sample: int) -> Request:
         """A sample as a request; those of its batch are drawn up together and forgotten with the next batch."""

@@ -91,7 +91,7 @@ def _generated(
         _show_rollout(trace, results, begin_s, step)
         for number, one in enumerate(agents):
             before_s = sum(result.seconds + scenario.workload.environment_s for result in results[:number])
-            one.timeline.show(trace, begin_s + before_s, step)
+            trace.agents_shown(one.timeline, begin_s + before_s, step)
     return _Generated(drawn, generation_s, tokens, _finish_s(drawn, results, scenario.workload.environment_s))
 
 

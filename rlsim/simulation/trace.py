@@ -11,7 +11,7 @@ import numpy as np
 
 from rlsim.costs.interface import EngineCounters, StepCost
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
-from rlsim.simulation.trajectories import AgentCounters
+from rlsim.simulation.trajectories import AgentCounters, AgentTimeline
 from rlsim.units import FloatArray, distinct
 from rlsim.workload.draw import DrawnStep
 
@@ -136,3 +136,13 @@ class Trace:
         """Add what engines did."""
         self.counters.add(counters)
         self.peak_kv_tokens = max(self.peak_kv_tokens, peak_kv_tokens)
+
+    def agents_shown(self, timeline: AgentTimeline, offset_s: float = 0.0, step: int = 0) -> None:
+        """Draw a lane and a curve for the environments and for the judge, where anybody was there."""
+        if not self.detailed:
+            return
+        for lane, presence in (("environment", timeline.environment), ("judge", timeline.judge)):
+            for begin_s, end_s in presence.spans():
+                self.span(lane, f"{lane}_s", step, (offset_s + begin_s, offset_s + end_s))
+            times_s = [offset_s + time_s for time_s in presence.times_s]
+            self.curve(f"trajectories with the {lane}", times_s, presence.counts)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.requests import TOO_LONG, Request
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Generated
-
-if TYPE_CHECKING:
-    from rlsim.simulation.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,13 +145,3 @@ class AgentTimeline:
 
     environment: Presence = field(default_factory=Presence)
     judge: Presence = field(default_factory=Presence)
-
-    def show(self, trace: Trace, offset_s: float = 0.0, step: int = 0) -> None:
-        """Draw a lane and a curve for the environments and for the judge, where anybody was there."""
-        if not trace.detailed:
-            return
-        for lane, presence in (("environment", self.environment), ("judge", self.judge)):
-            for begin_s, end_s in presence.spans():
-                trace.span(lane, f"{lane}_s", step, (offset_s + begin_s, offset_s + end_s))
-            times_s = [offset_s + time_s for time_s in presence.times_s]
-            trace.curve(f"trajectories with the {lane}", times_s, presence.counts)

@@ -15,7 +15,8 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import catalogue
 from rlsim.files.reading import shown_path
 from rlsim.files.writing import staged_folder
-from rlsim.files.yaml import parse_yaml, place_finder
+from rlsim.files.yaml import parse_yaml
+from rlsim.files.yaml_rules import place_finder
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.messages import as_input_error
 from rlsim.units import GIB, GIGA, TERA

@@ -106,7 +106,8 @@ class _Kept:
         scenario = run.scenario
         named = scenario.model, scenario.hardware, scenario.training_hardware, scenario.cluster, scenario.trainer
         trained = scenario.speculation if scenario.speculation.trained_online else None
-        return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, run.inputs.tables, scenario)
+        parts = *named, scenario.engine, scenario.loop, scenario.stack, trained
+        return cls(parts, moves, run.inputs.tables, scenario)
 
 
 @lru_cache(maxsize=64)

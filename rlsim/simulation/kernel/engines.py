@@ -133,7 +133,7 @@ class KernelEngines(Engines):
     def show(self, trace: Trace) -> None:
         """Record what only engines know of the timeline."""
         if self._agents is not None:
-            self._agents.timeline.show(trace)
+            trace.agents_shown(self._agents.timeline)
 
 
 def engines_of(
