@@ -14,8 +14,10 @@ from hypothesis import settings
 
 from rlsim.cli import main
 
-# One profile for all property tests: a busy machine is no failure of the code.
+# A busy machine is no failure of the code. By default the same examples each time; each night others
+# (.github/workflows/nightly.yml: --hypothesis-profile=random), with what repeats a failure.
 settings.register_profile("rlsim", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("rlsim")
 
 
