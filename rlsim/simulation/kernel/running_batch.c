@@ -1,4 +1,5 @@
-/* What a replica holds and how it leaves; the rules of running_batch.py, function for function and sum for sum. */
+/* What a replica holds and how it leaves; the rules of RunningBatch in requests.py, function for
+ * function and sum for sum. */
 #include "running_batch.h"
 
 #include <string.h>
