@@ -81,6 +81,7 @@ class DeviceTimes:
 
     components: Components
     eager: BoolArray
+    compute_bound: FloatArray
     attention: Components
     step: float
     behind_s: FloatArray
@@ -99,7 +100,7 @@ class DeviceTimes:
             drafted: drafting.cached_attention(own[:, None], contexts[None, :]).repeated(stages),
         }
         behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
-        return cls(components, eager, _monotone(attention), step, behind)
+        return cls(components, eager, compute_bound(drafting, n), _monotone(attention), step, behind)
 
     def bare(self) -> DeviceTimes:
         """The seconds without what is measured of them, in half of the memory."""
@@ -109,7 +110,7 @@ class DeviceTimes:
         """The first rows. What bounds a part is told of all of them."""
         rows = slice(max_sequences + 1)
         first = self._each(lambda t: OperatorTime(t.seconds[rows], t.measured[rows], t.bound))
-        return replace(first, eager=self.eager[rows])
+        return replace(first, eager=self.eager[rows], compute_bound=self.compute_bound[rows])
 
     def _each(self, change: Callable[[OperatorTime], OperatorTime]) -> DeviceTimes:
         components, attention = (
@@ -123,7 +124,8 @@ class PrefillTimes:
     """What the device does of iterations with prefill: ``grid`` tokens beside ``counts`` decoding sequences.
 
     linear: seconds of layers without attention, shape (counts, grid); attention: of the prompt, shape (grid,); head_s:
-    of LM head and sampling. measured: share of the prefill's time; bound: of its longest part.
+    of LM head and sampling. measured: share of the prefill's time; bound: of its longest part. compute_bound: how
+    far products on so many tokens are, 0 to 1, shape (counts, grid).
     """
 
     grid: FloatArray
@@ -133,6 +135,7 @@ class PrefillTimes:
     head_s: float
     measured: FloatArray
     bound: Bound
+    compute_bound: FloatArray
 
     @classmethod
     def of(cls, drafting: Drafting, max_sequences: int, prompt: float) -> PrefillTimes:
@@ -162,7 +165,8 @@ class PrefillTimes:
         measured = (linear[0] * share + attention.seconds * attention.measured) / np.maximum(whole, 1e-12)
         longest = max((*parts, attention), key=lambda timed: float(timed.seconds[-1]))
         head_s = float(total(layers.head_components(np.ones(1), np.ones(1)))[0])
-        return cls(grid, counts, linear, attention.seconds, head_s, measured, longest.bound)
+        bound = layers.compute_bound(of_stage).reshape(tokens.shape)
+        return cls(grid, counts, linear, attention.seconds, head_s, measured, longest.bound, bound)
 
     def added_s(self, engine: Engine, host: HostOverheads) -> FloatArray:
         """What the tokens add to the same iteration without them.
@@ -173,9 +177,17 @@ class PrefillTimes:
         idle_s = engine.pipeline_parallel * self.head_s + host.iteration_s
         decoding_part = np.where(self.counts[:, None] > 0, self.linear[:, :1], -idle_s)
         device_s = self.linear + self.attention[None, :]
-        extra = np.maximum(device_s, host.prefill_s) - decoding_part
+        factor = host.factors(self.compute_bound)
+        extra = factor * np.maximum(device_s, host.prefill_s) - factor[:, :1] * decoding_part
         extra[:, 0] = 0.0
         return np.asarray(np.maximum.accumulate(np.maximum(extra, 0.0), axis=1))
+
+
+def compute_bound(drafting: Drafting, sequences: FloatArray) -> FloatArray:
+    """How far iterations that decode so many ``sequences`` are, in one stage of a pipeline."""
+    return drafting.layers.compute_bound(
+        np.ceil(sequences / drafting.layers.engine.pipeline_parallel) * drafting.queries
+    )
 
 
 def plain_s(drafting: Drafting, sequences: FloatArray) -> FloatArray:

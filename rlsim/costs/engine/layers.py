@@ -80,6 +80,19 @@ class EngineLayers:
         """Largest captured batch of one attention copy in tokens."""
         return largest_captured_tokens(self.engine, per_sequence, self.operators.profile)
 
+    def compute_bound(self, tokens: FloatArray) -> FloatArray:
+        """How far products on ``tokens`` are bound by compute: 0 up to the ridge of the roofline, 1 from twice that on.
+
+        At the ridge 2 T FLOP a weight over the peak take as long as its bytes over the bandwidth (datasheet: 295 tokens
+        on an H100); of experts each has its share of the tokens. In between kernels reach neither bound.
+        """
+        profile, precision = self.operators.profile, self.engine.weight_precision
+        peak = profile.flops("fp8" if precision == "fp8_block" else precision)
+        ridge = BYTES_PER_ELEMENT[precision] * peak / (2.0 * profile.memory_bandwidth_bytes_per_s.value)
+        if self.card.moe is not None:
+            ridge *= self.card.moe.num_experts / self.card.moe.top_k
+        return np.clip(tokens / ridge - 1.0, 0.0, 1.0)
+
     def _chained(self, timed: OperatorTime, kernels: float = 1.0) -> OperatorTime:
         """An operator between others: its start and end overlap with theirs, which a measurement alone cannot show."""
         return timed.shortened_by(self.host.overlap_s * kernels, GRAPH_NODE_S * kernels)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlsim.costs.engine import iteration
 from rlsim.costs.engine.capture import largest_captured_tokens
-from rlsim.costs.engine.device_times import DeviceTimes, PrefillTimes, cached_s, plain_s
+from rlsim.costs.engine.device_times import DeviceTimes, PrefillTimes, cached_s, compute_bound, plain_s
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.draft_policy import DraftPolicy, policy_costs
 from rlsim.costs.engine.iteration import DevicePoints, IterationCosts
@@ -195,10 +195,11 @@ def decode_points_of_hosts_s(
     sequences, contexts = np.asarray(sequences, dtype=np.float64), np.asarray(context_tokens, dtype=np.float64)
     bare = replace(inputs, engine=replaced(engine, {"max_captured_tokens": None}), host=NO_HOST)
     cached_s = _cached_s(_engine(bare), sequences.tobytes(), contexts.tobytes())
+    bound = compute_bound(_engine(bare), sequences)
     out: FloatArray = np.empty((len(hosts), len(sequences)))
     for number, host in enumerate(hosts):
         plain_s = _plain_s(_engine(replace(inputs, engine=engine, host=host.of_kernels)), sequences)
-        points = DevicePoints(sequences, plain_s, cached_s)
+        points = DevicePoints(sequences, plain_s, cached_s, bound)
         out[number] = iteration.decode_s(engine, inputs.drafting.active, points, host)
     return out
 

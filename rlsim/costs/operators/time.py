@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
+from rlsim.costs.operators.work import Number
 from rlsim.units import FloatArray
 
 Single = tuple[float, float, Bound]
@@ -50,9 +51,9 @@ class OperatorTime:
         """The operation repeated ``factor`` times."""
         return OperatorTime(self.seconds * factor, self.measured, self.bound)
 
-    def deviating(self, factor: float) -> OperatorTime:
-        """Times a fitted factor; what it adds is modelled."""
-        return OperatorTime(self.seconds * factor, self.measured * min(1.0, 1.0 / factor), self.bound)
+    def deviating(self, factor: Number) -> OperatorTime:
+        """Times a fitted factor, or one of each; what it adds is modelled."""
+        return OperatorTime(self.seconds * factor, self.measured / np.maximum(1.0, factor), self.bound)
 
     def shortened_by(self, seconds: float, least_s: float) -> OperatorTime:
         """Less ``seconds``, yet not under ``least_s``, or what it takes where that is less."""
