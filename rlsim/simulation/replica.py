@@ -167,6 +167,7 @@ class Replica(RunningBatch):
                 break
             start = sequence.prefill_end - sequence.prefill_left
             behind_s += timing.behind(start + chunk) - timing.behind(start)
+            self.counters.prefill_squares += (2 * start + chunk) * chunk
             sequence.prefill_left -= chunk
             tokens += chunk
             if not sequence.prefill_left:
@@ -215,6 +216,7 @@ class Replica(RunningBatch):
             sequence.prefill_end = end = sequence.prompt + own
             start = end - (need or 1)
             behind_s += timing.behind(start + chunk) - timing.behind(start)
+            self.counters.prefill_squares += (2 * start + chunk) * chunk
             self._prefilling.append(sequence)
             if not sequence.prefill_left:
                 self._prefilled.append(sequence)

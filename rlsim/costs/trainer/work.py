@@ -14,6 +14,7 @@ import numpy as np
 from rlsim.costs.operators import work
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.latent import prompt_scores
+from rlsim.costs.operators.model_work import packed_flops
 from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, indexer_matrices, recurrent_matrices
 from rlsim.costs.operators.time import NO_TIME, OperatorTime, joined, zero
 from rlsim.costs.operators.work import Matrix
@@ -293,12 +294,8 @@ class TrainedLayer:
         batch, card, tp = self.batch, self.card, self.split.tensor_parallel
         if self.shape.mixer != "attention":
             return 0.0
-        length = batch.sum_squared / batch.tokens
-        prompts, flops = (np.array([batch.tokens / length]), np.array([length])), 0.0
-        for layers, window in card.prompt_kinds:
-            amount = work.prefill_attention(*work.windowed_prompts(*prompts, window), card, tp)
-            flops += layers * float(amount.flops[0])
-        return flops / sum(layers for layers, _ in card.prompt_kinds) / self.split.context_parallel
+        whole = packed_flops(card, batch.tokens, batch.sum_squared, tp)
+        return whole / sum(layers for layers, _ in card.prompt_kinds) / self.split.context_parallel
 
     def _exchange_s(self, moe: MoECard) -> float:
         """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""

@@ -11,9 +11,11 @@ static int64_t chunk_of(const Pool *pool, int64_t need, int64_t taken, int64_t b
     return !taken || taken + need <= budget ? need : 0;
 }
 
-/* Seconds of a chunk of so many tokens, the next of a sequence in prefill, beyond those of prefill_s. */
+/* Seconds of a chunk of so many tokens, the next of a sequence in prefill, beyond those of prefill_s; counts its pairs of
+ * query and key twice, which are whole numbers and so the same in any order. */
 static double behind_own_s(const Pool *pool, const Sequence *sequence, int64_t chunk) {
     const int64_t start = sequence->prefill_end - sequence->prefill_left;
+    pool->counters->prefill_squares += (2 * start + chunk) * chunk;
     return behind_s(pool->timing, start + chunk) - behind_s(pool->timing, start);
 }
 
