@@ -12,18 +12,6 @@ from rlsim.costs.interface import Bound
 from rlsim.costs.operators.work import Number
 from rlsim.units import FloatArray
 
-Single = tuple[float, float, Bound]
-"""Seconds of one operation, the share that a measurement backs, and what bounds it: plain numbers, in a quarter of the
-time that arrays of one take."""
-NO_TIME: Single = (0.0, 1.0, "none")
-
-
-def joined(one: Single, other: Single) -> Single:
-    """One after the other."""
-    seconds = one[0] + other[0]
-    share = (one[0] * one[1] + other[0] * other[1]) / max(seconds, 1e-300) if seconds > 0 else 1.0
-    return seconds, share, one[2] if one[0] >= other[0] else other[2]
-
 
 @dataclass  # not frozen: made by the hundred thousand (records.py)
 class OperatorTime:
@@ -34,18 +22,11 @@ class OperatorTime:
     bound: Bound
 
     def __add__(self, other: OperatorTime) -> OperatorTime:
-        if self.seconds.shape == other.seconds.shape == (1,):
-            whole_s, backed, bound = joined(self._single, other._single)
-            return OperatorTime(np.array([whole_s]), np.array([backed]), bound)
         seconds = self.seconds + other.seconds
         known = self.seconds * self.measured + other.seconds * other.measured
         share = np.where(seconds > 0, known / np.maximum(seconds, 1e-300), 1.0)
         longer = self if self.seconds.sum() >= other.seconds.sum() else other
         return OperatorTime(seconds, share, longer.bound)
-
-    @property
-    def _single(self) -> Single:
-        return self.seconds.item(), self.measured.item(), self.bound
 
     def repeated(self, factor: float) -> OperatorTime:
         """The operation repeated ``factor`` times."""
