@@ -19,6 +19,7 @@ from rlsim.planning.bounds import (
     fastest_trainers,
     lagged_bound_s,
     rollout_works,
+    spread_bound_s,
     tighter_s,
 )
 from rlsim.planning.evaluate import Cell, Seen, see
@@ -248,3 +249,13 @@ def test_the_bound_of_an_engine_is_its_own_whichever_others_are_bounded_with_it(
                 (found,) = bounded_candidates(scenario, alone, run)
                 assert together[engine] == found.bound_s
     assert len(together) > 1
+
+
+def test_a_lagged_pool_is_charged_with_no_more_than_the_drawn_work() -> None:
+    """However many are in flight: of all of it the measured steps hold a share, at the engine's best batch size."""
+    few = ("workload.prompts_per_step=512", "trainer.global_batch_samples=null", "loop.style=nemo_rl")
+    scenario = load_scenario("quickstart", (*FEW_LONG_SAMPLES, *few, "loop.policy_lag=8"))
+    rates = engine_rates(engine_prices(PriceInputs(scenario).engine).table)
+    works = [rollout_works(scenario, step)[0] for step in scenario.measured_steps[:4]]
+    whole_s = np.mean([spread_bound_s(rates, work, 4) for work in works])
+    assert 0.5 * whole_s < lagged_bound_s(rates, works, 4, scenario, 0.0) <= whole_s
