@@ -58,6 +58,7 @@ class PassFlops:
 def update_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
     """Of the updates of a step on samples of ``tokens`` each."""
     card, trainer = scenario.model, scenario.trainer
+    # Backward takes two products for each of the forward pass: by inputs, and by weights where these are trained.
     passes, models = 3.0 if trainer.lora_rank is None else 2.0, 2 if trainer.critic else 1
     executed = _executed(scenario, tokens)
     again = {"none": 0.0, "selective": attention_flops(card, executed), "full": forward_flops(card, executed)}
@@ -129,6 +130,7 @@ def _reach(context_tokens: float, sequences: float, window: int | None) -> float
     """Cached tokens that all sequence-iterations attend to; a window holds the mean context at most."""
     if window is None or not sequences:
         return context_tokens
+    # A bound: sequences shorter than the window beside longer ones attend to less.
     return min(context_tokens, window * sequences)
 
 
@@ -149,6 +151,7 @@ def iteration_bytes(
         drafted = np.full_like(sequences, speculation.draft_length if speculation.active else 0)
     chosen = _chosen(card, sequences, queries_of(scenario, drafted))
     touched = 1.0 - _expert_share(card, engine.weight_precision) * (1.0 - chosen)
+    # A chain drafts one token after the other: the drafter's weights are read for each.
     drafts = (memory.draft or 0.0) * drafted
     cache = sequences * context * kv_bytes_per_gpu_token(scenario) / engine.attention_data_parallel
     return np.asarray(memory.weights * touched + drafts + cache)

@@ -201,6 +201,7 @@ class EngineCounters:
 
     def add(self, other: EngineCounters, times: int = 1) -> None:
         """Add what ``other`` counted, ``times`` times; -1 takes it away."""
+        # The other engines may have had more slots.
         missing = len(other.iterations_at) - len(self.iterations_at)
         self.iterations_at.extend([0] * missing)
         self.context_at.extend([0.0] * missing)

@@ -47,16 +47,20 @@ def context_s(layers: EngineLayers, prompt_tokens: float, contexts: FloatArray) 
     copies = engine.attention_data_parallel * engine.pipeline_parallel
     doublings = np.ceil(np.log2(max(contexts[-1] / SHORTEST_TOKENS, 2.0)))
     lengths = SHORTEST_TOKENS * 2.0 ** np.arange(doublings + 1)
+    # Full iterations: kernels on few tokens hold launches, which prefill_s counts already.
     tokens = np.full_like(lengths, max(engine.max_batched_tokens / copies, 1.0))
     timed = layers.prefill_module(tokens, lengths) or layers.prompt_attention(tokens / lengths, lengths)
     whole = np.concatenate(([0.0], lengths * timed.seconds / tokens))
     ends = np.concatenate(([0.0], lengths))
     steps = np.diff(ends)
+    # A token behind more context cannot take less; tables of short prompts waver by a few per cent.
     each = _nondecreasing(np.diff(whole) / steps, steps)
     middles = ends[:-1] + steps / 2
+    # Beyond the longest prompt pairs go on growing with the context, one for each cached token.
     slope = (each[-1] - each[-2]) / (middles[-1] - middles[-2])
     out = np.interp(contexts, middles, each) + slope * np.maximum(contexts - middles[-1], 0.0)
     inside = np.concatenate((contexts[contexts < prompt_tokens], [prompt_tokens]))
+    # prefill_s holds the mean token of the mean prompt: only the difference to it is added here.
     mean = float(np.trapezoid(np.interp(inside, contexts, out), inside) / prompt_tokens)
     return np.asarray((out - mean) * (layers.card.num_attention_layers / copies))
 
@@ -93,6 +97,7 @@ class DeviceTimes:
         n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
         components, eager = _on_device(drafting, n)
         step = max(8.0, max_context / (CONTEXT_POINTS - 1))
+        # Stages work on a share of the sequences each at the same time, one behind the other on all of them.
         contexts, own = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0), np.ceil(n / stages)
         drafted = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
         attention = {
@@ -143,6 +148,7 @@ class PrefillTimes:
         layers, engine = drafting.layers, drafting.layers.engine
         budget = float(max(engine.max_batched_tokens, 16))
         grid = distinct(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
+        # Few rows: what prompts add changes with the batch only by the capture size and by tile effects.
         counts = distinct(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
         tokens = counts[:, None] * drafting.queries + grid[None, :]
         of_stage = np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0)
@@ -150,6 +156,7 @@ class PrefillTimes:
         own = np.maximum(grid / engine.attention_data_parallel / engine.pipeline_parallel, 1e-9)
         attention = layers.prefill_module(own, prompt)
         if attention is not None:
+            # Latent attention over prompts was measured together with its projections, which count once.
             components.pop("attention projections")
         else:
             attention = layers.prompt_attention(own / prompt, prompt)
@@ -179,7 +186,9 @@ class PrefillTimes:
         device_s = self.linear + self.attention[None, :]
         factor = host.factors(self.compute_bound)
         extra = factor * np.maximum(device_s, host.prefill_s) - factor[:, :1] * decoding_part
+        # Nothing to prefill adds nothing, also where the launch floor is above the iteration.
         extra[:, 0] = 0.0
+        # Padding ends where the graphs do, so that some more tokens may take less there; a table must not fall.
         return np.asarray(np.maximum.accumulate(np.maximum(extra, 0.0), axis=1))
 
 
@@ -238,8 +247,10 @@ def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Com
     engine, copies = layers.engine, layers.engine.attention_data_parallel
     own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(queries))
     eager = np.logical_or(own > sizes[-1], not engine.cuda_graphs)
+    # Engines run a batch in the next larger graph that they captured, with what is missing as padding.
     fitting = sizes[np.minimum(np.searchsorted(sizes, own), len(sizes) - 1)]
     padded = np.where(eager, tokens, fitting * copies)
+    # Thousands of batch sizes meet some 50 captured ones: each is priced once.
     unique, inverse = np.unique(padded, return_inverse=True)
     captured = layers.components(unique)
     launched = layers.launched(unique, captured) if bool(np.any(eager)) else captured

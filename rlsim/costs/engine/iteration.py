@@ -105,6 +105,7 @@ def build_iteration(
     """Prepare the iteration table of one replica for as many decoding sequences as its device's times are of."""
     engine, host, queries = drafting.layers.engine, drafting.layers.host, drafting.queries
     max_sequences = len(device.eager) - 1
+    # Row 0 is priced as one sequence and set to nothing afterwards: tables have no entry for no tokens.
     n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
     waited_s = _exposed_host_s(engine, drafting.speculation.active, host, n, total(device.components))
     components = _times(device.components, host.factors(device.compute_bound))
@@ -117,6 +118,7 @@ def build_iteration(
         max_running_sequences=engine.max_running_sequences, kv_capacity_tokens=kv_capacity_tokens,
         chunked_prefill=engine.mixes_prefill, prefill_context_s=device.behind_s * max(1.0, host.factor),
     )  # fmt: skip
+    # What a deviation above 1 adds to prompts was not measured (rule: no factor moves a second into "measured").
     captured, backed = drafting.layers.captured_tokens(queries), prefill.measured / max(1.0, host.factor)
     return IterationCosts(table, components, attention, device.eager, backed, prefill.bound, captured_tokens=captured)
 

@@ -158,6 +158,7 @@ class EngineLayers:
         if card.attention_output_gate:
             row = card.num_heads / tp * card.head_dim * BYTES_PER_ELEMENT["bf16"]
             out = out + self._chained(stream(3.0 * own * row)).repeated(counts.attention)
+        # Queries and keys are rotated and written: read once, written once.
         own_heads = work.heads_of(card, tp)
         heads = (own_heads.heads + 2 * own_heads.kv_heads) * card.head_dim
         rotary = self._chained(stream(2.0 * own * heads * BYTES_PER_ELEMENT["bf16"]))
@@ -269,6 +270,7 @@ class EngineLayers:
         precision, tp = engine.weight_precision, engine.tensor_parallel
         router = self._chained(self.operators.gemm(tokens, Matrix("router", moe.num_experts, card.hidden_size), "bf16"))
         ep, sizes = engine.expert_parallel, (card.expert_hidden_size, moe.expert_intermediate_size)
+        # Engines split the tensor-parallel ranks between experts (EP) and the width of each expert (TP / EP).
         shape = ExpertShape(precision, *sizes, moe.top_k, moe.num_experts, tensor_parallel=tp // ep, expert_parallel=ep)
         # Where experts spread over nodes, engines run the grouped products of libraries that all of them link.
         own = engine.name in OWN_EXPERTS and precision != "mxfp4" and tp <= int(self.fabric.profile.gpus_per_node)

@@ -93,6 +93,7 @@ def most_sequences(scenario: Scenario) -> int:
     started = math.ceil(workload.generated_batch_factor) * workload.launch_factor
     in_flight = workload.samples_per_step * started * batches
     replicas = scenario.cluster.generation // engine.gpus_per_replica
+    # A static assignment may put a whole group more on one replica than on another.
     group = workload.launched_generations if engine.dispatch == "static" else 1
     return max(1, min(engine.max_running_sequences, math.ceil(in_flight / replicas) + group + 1))
 
@@ -198,6 +199,7 @@ def decode_points_of_hosts_s(
     sequences, contexts = np.asarray(sequences, dtype=np.float64), np.asarray(context_tokens, dtype=np.float64)
     bare = replace(inputs, engine=replaced(engine, {"max_captured_tokens": None}), host=NO_HOST)
     cached_s = _cached_s(_engine(bare), sequences.tobytes(), contexts.tobytes())
+    # Neither hosts nor graphs decide what compute binds.
     bound = compute_bound(_engine(bare), sequences)
     out: FloatArray = np.empty((len(hosts), len(sequences)))
     for number, host in enumerate(hosts):

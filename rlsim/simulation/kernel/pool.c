@@ -270,6 +270,7 @@ static void lay_out(Pool *pool, int64_t max_pauses) {
     Block *memory = &pool->memory;
     const size_t samples = (size_t)pool->samples.samples, replicas = (size_t)pool->num_replicas;
     Block own = {NULL, 0, 0}; /* what each replica has, one behind the other */
+    /* Counted with the first replica's number: all are of one size. */
     replica_new(pool, &own, 0);
     pool->replica_bytes = own.used;
     pool->replicas = part(memory, replicas * own.used);
