@@ -1,4 +1,4 @@
-"""What ``rlsim calibrate --cases``, ``--device`` and ``--from-measurements`` call."""
+"""What ``rlsim calibrate cases``, ``device`` and ``measurements`` call."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Floating-point work and memory traffic that a model itself asks for: what MFU, HFU and bandwidth use are shares of.
 
-Model FLOP of a forward pass: 2 per weight that a token passes (experts: the chosen ones; embedding look-ups: none) and
-4 h d per pair of query and key, causal (Kaplan et al., arXiv 2001.08361, section 2.1; PaLM, arXiv 2204.02311, appendix
-B, which also defines MFU). A training pass takes three times that; with frozen weights (LoRA) two times, since only
-gradients of activations are needed. The chunk products of recurrent mixers are left out.
+What a forward pass of the model asks for is counted in :mod:`rlsim.costs.operators.model_work`. A training pass takes
+three times that; with frozen weights (LoRA) two times, since only gradients of activations are needed.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import numpy as np
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.memory import kv_bytes_per_gpu_token, weight_bytes
-from rlsim.costs.operators.work import causal_attention_flops, windowed_prompts
+from rlsim.costs.operators.model_work import head_flops, packed_flops, pair_flops, prompts_flops, token_flops
 from rlsim.results import MemoryParts
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -32,31 +30,9 @@ def peak_flops(scenario: Scenario, training: bool) -> float:
     return scenario.hardware.flops(RATES.get(precision, precision))
 
 
-def passed_weights(card: ModelCard) -> float:
-    """Weights of the products that a token passes.
-
-    >>> from rlsim.loading.models import load_card
-    >>> round(passed_weights(load_card("llama-3.1-8b")) / 1e9, 2)  # 8.03 less an embedding of 0.53
-    7.5
-    """
-    counts = parameter_counts(card)
-    return float(counts.active - (counts.embedding if counts.lm_head else 0))
-
-
-def _pair_flops(card: ModelCard, pairs: FloatArray) -> FloatArray:
-    """FLOP of ``pairs`` of query and key in one layer."""
-    width = card.head_dim if card.mla is None else (card.head_dim + card.mla.v_head_dim) / 2
-    return 4.0 * card.num_heads * width * pairs
-
-
 def attention_flops(card: ModelCard, tokens: FloatArray) -> float:
     """Forward FLOP of attention over whole sequences of ``tokens`` each, all layers."""
-    width = card.head_dim if card.mla is None else (card.head_dim + card.mla.v_head_dim) / 2
-    total = 0.0
-    for layers, window in card.prompt_kinds:
-        count, length = windowed_prompts(np.ones_like(tokens), tokens, window)
-        total += layers * float(causal_attention_flops((count * length**2).sum(), card.num_heads, width))
-    return total
+    return prompts_flops(card, np.ones_like(tokens), tokens)
 
 
 def forward_flops(card: ModelCard, tokens: FloatArray) -> float:
@@ -65,10 +41,10 @@ def forward_flops(card: ModelCard, tokens: FloatArray) -> float:
     >>> from rlsim.loading.models import load_card
     >>> tokens = np.array([1000.0])
     >>> card = load_card("llama-3.1-8b")
-    >>> forward_flops(card, tokens) == 2 * 1000 * passed_weights(card) + 32 * 2 * 1000**2 * 32 * 128
+    >>> forward_flops(card, tokens) == 1000 * token_flops(card) + 32 * 2 * 1000**2 * 32 * 128
     True
     """
-    return 2.0 * passed_weights(card) * float(tokens.sum()) + attention_flops(card, tokens)
+    return token_flops(card) * float(tokens.sum()) + attention_flops(card, tokens)
 
 
 @dataclass(frozen=True)
@@ -82,6 +58,7 @@ class PassFlops:
 def update_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
     """Of the updates of a step on samples of ``tokens`` each."""
     card, trainer = scenario.model, scenario.trainer
+    # Backward takes two products for each of the forward pass: by inputs, and by weights where these are trained.
     passes, models = 3.0 if trainer.lora_rank is None else 2.0, 2 if trainer.critic else 1
     executed = _executed(scenario, tokens)
     again = {"none": 0.0, "selective": attention_flops(card, executed), "full": forward_flops(card, executed)}
@@ -105,7 +82,7 @@ def logprob_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
 def _beside(scenario: Scenario, tokens: FloatArray, update: bool) -> float:
     """FLOP of a forward pass of what is trained beside the policy: a value model without LM head, and MTP layers."""
     card, trainer = scenario.model, scenario.trainer
-    head, out = 2.0 * card.vocab_size * card.hidden_size * float(tokens.sum()), 0.0
+    head, out = head_flops(card) * float(tokens.sum()), 0.0
     if trainer.critic:
         out += forward_flops(card, tokens) - head
     if update and trainer.mtp_layers:
@@ -131,10 +108,15 @@ def generation_flops(
     sizes = np.arange(len(counters.iterations_at), dtype=np.float64)
     at_size = sizes * np.array(counters.iterations_at)
     sequences, context = float(at_size.sum()), float((sizes * np.array(counters.context_at)).sum())
-    weights = 2.0 * passed_weights(card)
+    weights = token_flops(card)
     pairs = sum(layers * _reach(context, sequences, window) for layers, window in card.prompt_kinds)
-    each = weights + float(_pair_flops(card, np.array(pairs / max(1.0, sequences))))
-    prefill, verified = weights * counters.prefill_tokens, float((at_size * queries_of(scenario, drafted)).sum())
+    each = weights + pair_flops(card, pairs / max(1.0, sequences))
+    # Of parts of prompts the tokens alone say nothing: a token late in its prompt meets all that came before it.
+    attended = packed_flops(card, counters.prefill_tokens, counters.prefill_squares)
+    prefill, verified = (
+        weights * counters.prefill_tokens + attended,
+        float((at_size * queries_of(scenario, drafted)).sum()),
+    )
     return PassFlops(each * decoded_tokens + prefill, each * verified + prefill)
 
 
@@ -148,6 +130,7 @@ def _reach(context_tokens: float, sequences: float, window: int | None) -> float
     """Cached tokens that all sequence-iterations attend to; a window holds the mean context at most."""
     if window is None or not sequences:
         return context_tokens
+    # A bound: sequences shorter than the window beside longer ones attend to less.
     return min(context_tokens, window * sequences)
 
 
@@ -168,6 +151,7 @@ def iteration_bytes(
         drafted = np.full_like(sequences, speculation.draft_length if speculation.active else 0)
     chosen = _chosen(card, sequences, queries_of(scenario, drafted))
     touched = 1.0 - _expert_share(card, engine.weight_precision) * (1.0 - chosen)
+    # A chain drafts one token after the other: the drafter's weights are read for each.
     drafts = (memory.draft or 0.0) * drafted
     cache = sequences * context * kv_bytes_per_gpu_token(scenario) / engine.attention_data_parallel
     return np.asarray(memory.weights * touched + drafts + cache)

@@ -169,16 +169,22 @@ class EngineCounters:
 
     iterations_at[n]: iterations that decoded n sequences. context_at[n]: sum of their mean contexts in tokens.
     prefill_iterations, prefill_tokens, prefill_s: iterations with prefill, the tokens they prefilled (evicted ones
-    again) and the seconds that these added to their iterations.
+    again) and the seconds that these added to their iterations. prefill_squares: twice the pairs of query and key of
+    these tokens, as differences of squares (end^2 - start^2 of each chunk), whose sum over a prompt is its length
+    squared however it is cut; whole numbers, so that no order of summation rounds them.
     """
 
-    __slots__ = ("context_at", "iterations_at", "preemptions", "prefill_iterations", "prefill_s", "prefill_tokens")
+    __slots__ = (
+        "context_at", "iterations_at", "preemptions", "prefill_iterations", "prefill_s", "prefill_squares",
+        "prefill_tokens",
+    )  # fmt: skip
 
     def __init__(self, slots: int = 0) -> None:
         self.iterations_at: list[int] = [0] * (slots + 1)
         self.context_at: list[float] = [0.0] * (slots + 1)
         self.prefill_iterations = 0
         self.prefill_tokens = 0
+        self.prefill_squares = 0
         self.prefill_s = 0.0
         self.preemptions = 0
 
@@ -195,6 +201,7 @@ class EngineCounters:
 
     def add(self, other: EngineCounters, times: int = 1) -> None:
         """Add what ``other`` counted, ``times`` times; -1 takes it away."""
+        # The other engines may have had more slots.
         missing = len(other.iterations_at) - len(self.iterations_at)
         self.iterations_at.extend([0] * missing)
         self.context_at.extend([0.0] * missing)
@@ -204,6 +211,7 @@ class EngineCounters:
                 self.context_at[n] += times * other.context_at[n]
         self.prefill_iterations += times * other.prefill_iterations
         self.prefill_tokens += times * other.prefill_tokens
+        self.prefill_squares += times * other.prefill_squares
         self.prefill_s += times * other.prefill_s
         self.preemptions += times * other.preemptions
 

@@ -85,6 +85,7 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     copies = engine.attention_data_parallel - 1
     mixers = mixer_parameters(card)
     own_bytes, bytes_each = (BYTES_PER_ELEMENT[p] for p in (engine.attention_precision(card), engine.dense_precision))
+    # Data-parallel attention holds the mixers once for each copy, where the rest is divided over all GPUs.
     repeated = mixers * (copies * own_bytes + own_bytes - bytes_each)
     if card.sparse_attention is not None:
         # Every GPU of an attention copy holds the indexers whole.
@@ -110,6 +111,7 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
         parts = replace(parts, state=held)
     room = allowed - parts.total
     per_token = kv_bytes_per_gpu_token(scenario)
+    # Copies of the attention hold different sequences: their caches add up.
     capacity = room / per_token * engine.attention_data_parallel
     longest = scenario.workload.max_sequence_tokens
     if room < longest * per_token or running == 0:
@@ -190,6 +192,7 @@ def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
     """KV bytes that one cached token takes on each GPU of its replica (target and draft)."""
     engine, card = scenario.engine, scenario.model
     tp = engine.tensor_parallel // engine.attention_data_parallel
+    # A latent vector serves all heads and is held by each GPU; KV heads are divided until each GPU has one.
     sharing = 1 if card.mla is not None else min(tp, card.num_kv_heads)
     total = kv_bytes_per_token(card, engine.kv_precision, windowed_share(scenario))
     total /= sharing * engine.pipeline_parallel
@@ -333,10 +336,12 @@ def _gpu(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
     layers = card.num_layers / trainer.pipeline_parallel
     full = tokens * activation_bytes_per_token(card) / trainer.tensor_parallel
     inputs = tokens * card.hidden_size * BYTES_PER_ELEMENT["bf16"] / trainer.tensor_parallel
+    # Full recomputation keeps what enters each layer, and the activations of the one layer that is computed again.
     kept, working = (layers * inputs, full) if trainer.recompute == "full" else (layers * full, 0.0)
     kept, working, trained = (kept, working, layout.trained_share) if update else (0.0, full, 0.0)
     chunk = min(tokens, trainer.logits_chunk_tokens or tokens)
     logits = chunk * card.vocab_size / trainer.tensor_parallel * (trainer.logits_bytes or 2 * BYTES_PER_ELEMENT["fp32"])
+    # Without a backward pass their gradient, as large again, is not there.
     logits *= 1.0 if update else 0.5
     first_stage_is_fuller = (trainer.pipeline_parallel - 1) * kept > logits
     weights = held * BYTES_PER_ELEMENT["bf16"]

@@ -48,6 +48,14 @@ class HostOverheads:
         plain = self.iteration_s + self.sequence_s * sequences
         return plain + self.drafting_iteration_s + self.drafting_sequence_s * sequences if drafting else plain
 
+    def factors(self, compute_bound: FloatArray) -> FloatArray:
+        """Deviation of iterations: of their device's time.
+
+        It was learned from steps that mostly decode, bound by host and memory. What is bound by compute may take longer
+        in a run, yet no less than the kernels that were measured for it.
+        """
+        return self.factor + compute_bound * max(0.0, 1.0 - self.factor)
+
     @property
     def of_kernels(self) -> HostOverheads:
         """What kernels know of a host, three values alone."""

@@ -15,8 +15,14 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent.parent / "simulation" / "kernel"
 FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-shared")
 """Without contraction to fused multiply-adds, which would round other than Python does."""
+EXTRA_FLAGS = "RLSIM_KERNEL_FLAGS"
+"""Environment variable: further flags of the compiler, after FLAGS, such as those of sanitizers (scripts/sanitize)."""
 VARIABLE = "RLSIM_KERNEL"
 """Environment variable: ``python`` forces the Python reference; unset or ``auto`` takes the kernel where it is."""
+
+
+def _flags() -> list[str]:
+    return [*FLAGS, *os.environ.get(EXTRA_FLAGS, "").split()]
 
 
 def library_path() -> Path:
@@ -24,7 +30,7 @@ def library_path() -> Path:
 
     The name carries a digest of the C sources and of the compiler's flags, so that one compiled otherwise is not found.
     """
-    content = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]"))) + " ".join(FLAGS).encode()
+    content = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]"))) + " ".join(_flags()).encode()
     digest = hashlib.sha256(content).hexdigest()[:12]
     return FOLDER / f"_event_core_{digest}{'.dll' if sys.platform == 'win32' else '.so'}"
 
@@ -58,9 +64,10 @@ def build() -> Path | None:
     try:
         with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
             made = Path(folder) / library.name
-            subprocess.run([*command, *FLAGS, *sources, "-o", str(made)], check=True, capture_output=True, text=True)
+            subprocess.run([*command, *_flags(), *sources, "-o", str(made)], check=True, capture_output=True, text=True)
             made.replace(library)  # at once: no other process finds half of it
-        for path in FOLDER.glob("_event_core_*"):
+        # What a sanitizer compiled lies beside the library that everybody else loads.
+        for path in FOLDER.glob("_event_core_*") if EXTRA_FLAGS not in os.environ else ():
             if path != library:
                 path.unlink(missing_ok=True)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -29,6 +29,7 @@ from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, Space, 
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.intake import groups_each, groups_per_step, most_in_flight
 from rlsim.units import FloatArray
+from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch
 from rlsim.workload.draw import draw_step
@@ -53,14 +54,18 @@ class RolloutWork:
     samples: int
 
 
+def draft_plan_of(inputs: PriceInputs) -> DraftPlan | None:
+    """What the drawn verifications of a scenario know of its engine, which is nothing unless samples accept apart."""
+    return inputs.draft_plan if inputs.scenario.speculation.variation is not None else None
+
+
 def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
     """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling.
 
     Of a race, the samples that would win it if all generated equally fast: no less is generated, in long rounds more.
     """
     agent = scenario.workload.agent
-    plan = PriceInputs(scenario).draft_plan if scenario.speculation.variation is not None else None
-    drawn = draw_step(scenario, step, replication, plan)
+    drawn = draw_step(scenario, step, replication, draft_plan_of(PriceInputs(scenario)))
     may_end_early = agent is not None and agent.trajectory_timeout_s is not None
     works = []
     for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True):
@@ -213,13 +218,14 @@ def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Ca
         for engine in space.engines[number]
     ]
     rates = _rates(scenario, [layout for _, layout in parts], run)
-    works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
+    works: dict[tuple[str, int, DraftPlan | None], list[tuple[RolloutWork, ...]]] = {}
     moved_s: dict[tuple[int, EngineLayout, bool], float] = {}
     plain = {number: on_split(scenario, space.splits[number], trainer) for number, (trainer, _) in trainers.items()}
     found = []
     for number, layout in parts:
         candidate = layout.engine.applied(plain[number])
-        key = (repr(candidate.speculation), layout.split.lag)
+        # Under a policy an engine's batch decides what is drafted, and with it how many verifications a sample takes.
+        key = repr(candidate.speculation), layout.split.lag, draft_plan_of(PriceInputs(candidate))
         if key not in works:
             works[key] = [rollout_works(candidate, step) for step in candidate.measured_steps]
         # A drafter's weights may be sent along, however much it drafts.

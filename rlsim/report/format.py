@@ -47,7 +47,7 @@ def fixed(value: float, decimals: int) -> str:
     least = 10.0**-decimals
     if 0 < abs(value) < least / 2:
         return f"<{least:.{decimals}f}"
-    return f"{value:,.{decimals}f}"
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}"  # plus zero: -0.0 and -0.5 are printed without a sign
 
 
 def number(value: float) -> str:

@@ -109,6 +109,7 @@ class AgentPool:
         self._started = []
         for sample in samples:
             self._starts.ask(time_s, sample.id)
+        # Together, or dispatchers that count a batch would deal each trajectory as one of its own.
         started, self._started = self._started, None
         if started:
             self._pool.submit(time_s, started)
@@ -121,6 +122,7 @@ class AgentPool:
         self._finished, self._stop = finished, False
         events = self._events
         while True:
+            # Engines run no further than the next event outside, which may submit to them.
             until_s = min(time_s, events[0][0]) if events else time_s
             if not self._pool.run(until_s, self._ended):
                 if not events or events[0][0] > time_s:
@@ -158,6 +160,7 @@ class AgentPool:
         if following == self._end[trajectory] or time_s >= self._deadline_s[trajectory]:
             self._leave(time_s, trajectory)
             return self._stop or self._foreseen > foreseen
+        # A first turn follows a failed attempt: it starts from the prompt, and nothing of the context is of use.
         tokens = 0
         if self._keeps and self._requests[following].history_tokens:
             request = self._requests[turn]
@@ -172,6 +175,7 @@ class AgentPool:
         seconds = self._environment_s[self._turn[trajectory] - 1]
         until_s, deadline_s = time_s + seconds, self._deadline_s[trajectory]
         if until_s > deadline_s:
+            # Where it waited for a place past its deadline, no time is left to work.
             until_s = max(time_s, deadline_s)
             seconds = until_s - time_s
         self._counters.environment_s += seconds
@@ -186,6 +190,7 @@ class AgentPool:
             self._leave(time_s, trajectory)
             return
         request = self._requests[self._turn[trajectory]]
+        # Another attempt has a deadline of its own.
         if not request.history_tokens:
             self._deadline_s[trajectory] = time_s + self._timeout_s
         self._pool.submit_to(time_s, number, request)
@@ -196,6 +201,7 @@ class AgentPool:
         if turn < end:
             self._counters.timed_out += 1.0
             self._counters.skipped_tokens += sum(one.response_tokens for one in self._requests[turn:end])
+        # The judge works beside: who is judged holds no place of a trajectory.
         self._starts.leave(time_s)
         if self._agent.judge is None:
             self._stop |= self._finished(time_s, trajectory, self._replica[trajectory])

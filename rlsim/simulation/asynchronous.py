@@ -91,6 +91,7 @@ class TokenVersions:
         for age, (time_s, first, held) in enumerate(reversed(self._past)):
             if time_s >= last_s:
                 continue  # all were done before these weights
+            # A sample that was done before this publication has all of its tokens from older weights.
             known = np.where(finish_s <= time_s, whole, held.take(samples - first, mode="clip"))
             older = np.minimum(left, known)
             out[age] = float((left - older).sum())

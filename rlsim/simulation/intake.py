@@ -93,6 +93,7 @@ class Intake:
 
     def release(self) -> None:
         """Let groups start for what has been taken: when weights are published, or where a queue counts at once."""
+        # Mostly a whole number, which floating point may put a hair below.
         ahead = math.floor(self.rules.pace * self.batch + 1e-6)
         self.released = min(self.removed + ahead, self.started_version.size)
 
@@ -128,7 +129,9 @@ class Intake:
         self.removed += done.size
         if self.rules.at_take:
             self.release()
+        # Aged by the weights of their start: a group that goes on through an update does not get younger.
         fresh = self.started_version[done] >= self.oldest_version
+        # Usable ones are so whatever their lengths: the first of a batch may stand for any.
         usable = done % self.batch < self.usable
         groups: IntArray = done[fresh & usable]
         self.removed_groups["consumed"].append(groups)

@@ -56,6 +56,7 @@ class IterationTimes:
         self.step: list[float] = self.step_s.tolist()
         self.inverse_knot = 1.0 / table.context_step_tokens
         attention = np.ascontiguousarray(table.attention_s, dtype=np.float64)
+        # Interpolation needs two knots: a table of one is level.
         self.attention = np.repeat(attention, 2, axis=1) if attention.shape[1] == 1 else attention
         half = 0.5 * (self.attention[:, 1:] + self.attention[:, :-1])
         self.integral = np.concatenate((np.zeros((half.shape[0], 1)), np.cumsum(half, axis=1)), axis=1)
@@ -77,6 +78,7 @@ class IterationTimes:
         """Seconds of one iteration with ``n`` > 0 decoding sequences at a mean context in tokens."""
         attention, _ = self._rows.get(n) or self._row(n)
         x = mean_context * self.inverse_knot
+        # Beyond the last knot the last piece goes on, so that contexts longer than the table cost more.
         i = min(int(x), len(attention) - 2)
         return self.step[n] + attention[i] + (x - i) * (attention[i + 1] - attention[i])
 

@@ -31,6 +31,7 @@ def assigned_at_once(samples: int, num_replicas: int, dispatch: Dispatch) -> NDA
     """
     if dispatch != "static":
         return np.arange(samples) % num_replicas
+    # Blocks of neighbours, as frameworks split a batch over their workers: groups mostly stay together.
     size, larger = divmod(samples, num_replicas)
     return np.repeat(np.arange(num_replicas), [size + (number < larger) for number in range(num_replicas)])
 
@@ -69,6 +70,7 @@ class Dispatcher:
 
     def _least_loaded(self) -> int:
         load, heap = self._load, self._heap
+        # Ties go to the replica with the lower number, as in C.
         while heap[0][0] != load[heap[0][1]]:
             heappop(heap)
         number = heappop(heap)[1]

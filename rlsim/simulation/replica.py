@@ -76,6 +76,7 @@ class Replica(RunningBatch):
             waiting.append(RunningRequest(sample, time_s))
             self._waiting_prompts += sample[2] + sample[5]
             self.outstanding += 1
+        # Only the head of the queue can be admitted, and only where a slot is free: else nothing changes before.
         if first and len(self._running) < self._timing.max_sequences:
             self._end_early(time_s)
 
@@ -145,6 +146,7 @@ class Replica(RunningBatch):
         kv = context + self._held + len(running) * timing.tokens_per_sequence
         if kv > timing.kv_capacity_tokens:
             kv = self._evict(kv)
+        # As in vLLM V1 a waiting prompt that fits joins the next iteration: no segment of decoding runs past it.
         if self._prefilling or (
             waiting
             and waiting[0].arrival_s <= self.now_s
@@ -167,14 +169,17 @@ class Replica(RunningBatch):
                 break
             start = sequence.prefill_end - sequence.prefill_left
             behind_s += timing.behind(start + chunk) - timing.behind(start)
+            self.counters.prefill_squares += (2 * start + chunk) * chunk
             sequence.prefill_left -= chunk
             tokens += chunk
             if not sequence.prefill_left:
                 self._prefilled.append(sequence)
+        # New ones are admitted only behind prompts that are through: admission is in the order of submission.
         if len(self._prefilled) == len(self._prefilling):
             tokens, kv, behind_s = self._admit(tokens, budget, kv, behind_s)
         if kv > self.peak_kv_tokens:
             self.peak_kv_tokens = kv
+        # behind_s is negative for the first tokens of long prompts; no prefill gives time back.
         added_s = seconds = max(0.0, timing.prefill(decoding, tokens) + behind_s)
         if decoding:
             context = (self._context_at_zero + self._iteration * self._tokens_per_iteration) / decoding
@@ -198,6 +203,7 @@ class Replica(RunningBatch):
             if cache.tokens:
                 need -= cache.found(sequence, bool(others))
             chunk = timing.chunk(need or 1, tokens, budget)
+            # The first that does not fit blocks all behind it, as in vLLM: nobody overtakes.
             if not chunk or kv + held + per_sequence > capacity:
                 break
             kv += held + per_sequence
@@ -215,6 +221,7 @@ class Replica(RunningBatch):
             sequence.prefill_end = end = sequence.prompt + own
             start = end - (need or 1)
             behind_s += timing.behind(start + chunk) - timing.behind(start)
+            self.counters.prefill_squares += (2 * start + chunk) * chunk
             self._prefilling.append(sequence)
             if not sequence.prefill_left:
                 self._prefilled.append(sequence)
@@ -227,9 +234,11 @@ class Replica(RunningBatch):
         heap, growth, iteration = self._heap, self._tokens_per_iteration, self._iteration
         while heap[0][2].heap_key != heap[0][1]:
             heappop(heap)
+        # Nothing changes before the next completion, unless the cache is full first.
         count = heap[0][0] - iteration
         spare = timing.kv_capacity_tokens - kv
         if count * growth > spare:
+            # One iteration more than fits: it is the one that finds the cache full and evicts.
             count = min(count, int(spare / growth) + 1)
         context = (self._context_at_zero + iteration * growth) / decoding
         seconds = timing.segment(decoding, context, growth / decoding, count)
@@ -295,6 +304,7 @@ class Replica(RunningBatch):
         for sequence in self._prefilled:
             self._prefilling.popleft()
             self._held -= sequence.history + (sequence.done + sequence.resumed) * sequence.tokens_per_iteration
+            # Prefill emits the first token of a response; of an evicted one it stands for one decode iteration.
             self.emitted.generated_tokens += sequence.tokens_per_iteration if sequence.resumed else 1.0
             sequence.done += sequence.resumed
             sequence.resumed = True
@@ -302,6 +312,7 @@ class Replica(RunningBatch):
                 self._remove(sequence)
                 done.append((end_s, sequence.id))
                 continue
+            # Extrapolated back to iteration 0, so that contexts of all sequences grow in one sum with the iteration.
             base = sequence.prompt + sequence.history + (sequence.done - iteration) * sequence.tokens_per_iteration
             sequence.context_at_zero = base
             self._context_at_zero += base

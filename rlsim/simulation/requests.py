@@ -46,6 +46,7 @@ class PrefixCache:
         """Give up the oldest blocks until at most ``room`` tokens are left."""
         if self.tokens <= room:
             return
+        # Whole tokens, so that the sum of what is left stays a whole number in C and Python.
         excess = math.ceil(self.tokens - room)
         while excess > 0 and self._kept:
             sample, kept = next(iter(self._kept.items()))
@@ -97,6 +98,7 @@ class Absence:
     def _book(self, time_s: float) -> None:
         if not self.idle:
             return
+        # An idle second has one cause: the environment where both are waited for.
         if self._away:
             self.environment_s += time_s - self._since_s
         elif self._judged:
@@ -150,6 +152,7 @@ class RunningRequest:
 
     def __init__(self, sample: Request, arrival_s: float) -> None:
         self.id, self.group, self.prompt, response, self.total, self.history = sample
+        # Evenly over the iterations: of a draft's luck only the number of verifications is drawn.
         self.tokens_per_iteration = (response - 1) / self.total if self.total else 0.0
         self.arrival_s = arrival_s
         self.context_at_zero = 0.0
@@ -243,17 +246,20 @@ class RunningBatch:
         del self._running[sequence]
         self.outstanding -= completed
         if self._sharing:
+            # The prompt stays in the cache for as long as a sibling holds it.
             others = self._residents[sequence.group] - 1
             if others:
                 self._residents[sequence.group] = others
                 return
             del self._residents[sequence.group]
         self._held -= sequence.prompt
+        # Sums of additions and subtractions keep rounding errors; an empty batch is where they are known to be 0.
         if not self._running:
             self._context_at_zero = self._tokens_per_iteration = self._held = 0.0
 
     def _evict(self, kv: float) -> float:
         """Send the newest running sequences back to the head of the queue until the rest fits; KV tokens left."""
+        # One stays whatever it needs: submit() has refused what could not run alone.
         while kv > self._timing.kv_capacity_tokens and len(self._running) > 1:
             sequence = next(reversed(self._running))
             self._stop(sequence)
@@ -295,6 +301,7 @@ class RunningBatch:
         """
         for sequence in given:
             tokens = sequence.prompt + sequence.history + sequence.generated() - 1
+            # Compared as if nothing else ran there: who decides does not know the other replica's batch.
             again_s = self._timing.prefill(0, tokens) + self._timing.behind(tokens)
             if sequence.resumed and (
                 migration == "transfer" or (migration == "cheaper" and tokens * token_s < again_s)

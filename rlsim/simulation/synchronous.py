@@ -48,6 +48,7 @@ def run_synchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices,
         rounds = Rounds(scenario, prices)
     for step, planned in enumerate(workload.steps):
         start_s = now_s
+        # Weights move once a step; between two rollouts of it a colocated engine only sleeps and wakes.
         prepare_s = prices.prepare.seconds + (len(planned.rollouts) - 1) * prices.wake.seconds
         now_s = trace.passed("trainer", "prepare_s", step, now_s, prepare_s)
         made = _generated(scenario, planned, prices, trace, rounds, step, now_s)
@@ -106,6 +107,7 @@ def _rest(
     found = streamed(made.finish_s, made.drawn.trained_tokens, cost, scenario.trainer)
     phases = (("logprob_s", cost.logprob), ("train_s", cost.train), ("data_s", cost.data))
     work_s, begin_s = sum(phase.seconds for _, phase in phases), now_s - made.seconds
+    # Whatever of generation the work does not fill is waited for, or the step would end before it.
     exposed_s = max(found.exposed_s, made.seconds - work_s)
     at_s = begin_s + exposed_s
     trace.span("trainer", "exposed_generation_s", step, (begin_s, at_s), "waiting and work alternate")

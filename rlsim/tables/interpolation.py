@@ -92,24 +92,6 @@ class Grid:
     def _found(self, *sizes: FloatArray) -> TableTime:
         return self._along(*sizes) if len(sizes) == 1 else self._over(*sizes)
 
-    def single(self, first: float, second: float, third: float) -> tuple[float, bool]:
-        """:meth:`lookup` at three single sizes with plain numbers: the same arithmetic in a quarter of its time."""
-        grid = self._at(first)
-        low, high, share, beyond, inside = _placed(grid._first_axis, float(np.log(second)))
-        below, above, rest, further, within = _placed(grid._last_axis, float(np.log(third)))
-        log_s, measured = grid._nodes
-        one, other = (
-            (1.0 - share) * log_s[low][node] + share * log_s[high][node] + grid.growth[0] * beyond
-            for node in (below, above)
-        )
-        known, known_other = (
-            (measured[low][node] or 1.0 - share < NODE_TOLERANCE) and (measured[high][node] or share < NODE_TOLERANCE)
-            for node in (below, above)
-        )
-        value = (1.0 - rest) * one + rest * other + grid.growth[1] * further
-        known = (known or 1.0 - rest < NODE_TOLERANCE) and (known_other or rest < NODE_TOLERANCE)
-        return float(np.exp(value)), known and inside and within
-
     def _at(self, size: float) -> Grid:
         """The grid over the other axes where the first one is at ``size``."""
 
@@ -187,10 +169,6 @@ class Grid:
     @cached_property
     def _first_axis(self) -> list[float]:
         return list(self.axes[0].tolist())
-
-    @cached_property
-    def _last_axis(self) -> list[float]:
-        return list(self.axes[-1].tolist())
 
     @cached_property
     def _nodes(self) -> tuple[list[Any], list[Any]]:

@@ -100,6 +100,7 @@ def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0)
         usable = np.ones(int(batch.group[-1]) + 1, dtype=np.bool_)
         if workload.usable_group_share < 1:
             usable = rng.random(usable.size) < workload.usable_group_share
+        # Those beyond the wanted ones are generated and thrown away, as dynamic sampling does with a last round.
         usable &= np.cumsum(usable) <= wanted
         wanted -= int(usable.sum())
         found.append(Generated(batch, usable[batch.group], turns))
@@ -120,6 +121,7 @@ def first_done(batch: Batch, finish: IntArray | FloatArray, prompts: int, size: 
     """
     by_group = finish.reshape(int(batch.group[-1]) + 1, -1)
     rank = np.argsort(np.argsort(by_group, axis=1, kind="stable"), axis=1, kind="stable")
+    # A group counts when so many of its samples are done; the race ends with the last of the first such groups.
     complete = np.sort(by_group, axis=1)[:, size - 1]
     chosen = np.argsort(complete, kind="stable")[:prompts]
     return np.asarray((rank < size).ravel() & np.isin(batch.group, chosen))
@@ -139,12 +141,14 @@ def draw_batch(workload: Workload, place: Place, response_scale: float = 1.0) ->
 def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batch, Turns | None]:
     """:func:`draw_batch`, and the turns of its trajectories where they have any."""
     prompts, responses = _distributions(workload)
+    # Scaled before the cap: lengths that grow over a run are cut more often, as a longer wish would be.
     if response_scale != 1.0:
         responses = responses.scaled(response_scale)
     groups, size = workload.launched_prompts, workload.launched_generations
     prompt = whole_tokens(prompts.at(place.normals(groups, _PROMPTS)), workload.max_sequence_tokens - 1)
     shared, own = place.normals(groups, _GROUPS), _own_scores(workload, place)
     rho = workload.group_correlation
+    # Variances add up to 1, so that the correlation changes who is long together and not how long samples are.
     scores = np.repeat(math.sqrt(rho) * shared, size) + math.sqrt(1 - rho) * own
     prompt, group = np.repeat(prompt, size), np.repeat(np.arange(groups), size)
     if workload.agent is not None:
@@ -180,6 +184,7 @@ def draw_iterations(
     The prefill emits the first token; the rest takes one iteration a token, or as many verifications as it needs.
     moves: of samples, or turns, whose acceptance differs.
     """
+    # A stream of its own: another acceptance leaves lengths as they are, and two methods meet the same responses.
     return iterations_needed(batch.response_tokens - 1, acceptance, place.generator(_ACCEPTANCE), moves)
 
 
@@ -195,6 +200,7 @@ def draw_moves(
     own = place.normals(rollout.batch.samples, _SAMPLE_DIFFICULTY)
     if rollout.turns is not None:
         turns = np.diff(rollout.turns.first)
+        # One prompt and one policy speak in all turns of a trajectory.
         prompt, own = np.repeat(prompt, turns), np.repeat(own, turns)
     moves = moves_of(variation, acceptance, prompt, own, likely_lengths(workload))
     if not variation.group_gain:
@@ -202,6 +208,7 @@ def draw_moves(
     if rollout.turns is not None:
         raise InputError("speculation.variation.group_gain needs single responses: give no workload.agent beside it")
     done = np.arange(workload.launched_generations)
+    # Saturating: the first finished siblings of a prompt tell a drafter more than the next ones do.
     lengths = acceptance.mean + variation.group_gain * done / (done + variation.group_half_samples)
     means, _, _ = moments_by_logit(acceptance)
     return replace(moves, group=rollout.batch.group, by_done=np.interp(lengths, means, LOGIT_GRID))
@@ -215,6 +222,7 @@ def _distributions(workload: Workload) -> tuple[LengthDistribution, LengthDistri
     if isinstance(workload.prompt_tokens, ConstantLength):
         prompt = np.array([workload.prompt_tokens.tokens])
     else:
+        # Caps of responses depend on prompts: a few equally likely ones stand for all of them in the mean.
         prompt = whole_tokens(prompts.at(_normal_quantiles(_CAP_POINTS)), cap - 1)
     caps = response_caps(workload, prompt).astype(np.float64)
     return prompts, solve_distribution(workload.response_tokens, caps, "response")

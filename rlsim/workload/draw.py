@@ -80,6 +80,7 @@ class DrawnStep:
         tokens, one = float(self.generated_tokens - responses), self.acceptance
         if one is None or not one.draft_length:
             return tokens / iterations
+        # Mean tokens of the last verification that the response no longer needs (renewal theory, see the docstring).
         cut = (one.second_moment - one.mean) / (2.0 * one.mean)
         tokens += cut * sum(int(np.count_nonzero(counts)) for counts in self.iterations)
         return min(1.0 + one.draft_length, tokens / iterations)
@@ -135,6 +136,7 @@ def steps_ahead(scenario: Scenario, trained: int) -> int:
     if scenario.loop.mode == "sync":
         return 0
     rules = scenario.loop.asynchrony
+    # The pace counts the batch in training too; a queue that counts at the take has one more started by then.
     ahead = math.ceil(rules.pace - 1e-9) - 1 + rules.at_take
     return ahead if rules.stale == "train" else ahead + STALE_BATCHES * trained
 
@@ -171,6 +173,7 @@ def _drawn_step(
     rollouts, iterations = draw_rollouts(workload, place, response_scale), list[IntArray]()
     acceptance, moves = acceptance_at(speculation, place.step), None
     for number, rollout in enumerate(rollouts):
+        # A repeated rollout has streams of its own, or it would generate the unusable groups again.
         own = place._replace(number=number)
         if speculation.variation is not None and speculation.active:
             moves = replace(draw_moves(workload, speculation.variation, acceptance, rollout, own), plan=plan)

@@ -82,6 +82,7 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
     tokens.sort()
     if tokens[-1] <= 0:
         raise InputError(f"{where}: every length in '{name}' is 0")
+    # Hazen's plotting positions: each of n observations stands for the middle of its n-th.
     quantiles = (np.arange(tokens.size) + 0.5) / tokens.size
     return np.concatenate(([0.0], quantiles, [1.0])), np.concatenate((tokens[:1], tokens, tokens[-1:]))
 
@@ -283,6 +284,7 @@ def limited_lognormal_mean(location: float, sigma: float, cap: float) -> float:
     """
     if sigma == 0:
         return min(math.exp(min(location, 700.0)), cap)
+    # Both tails by erfc: 1 - Phi would lose all digits where the cap lies far out.
     z = (math.log(cap) - location) / sigma
     below = math.erfc((sigma - z) / math.sqrt(2)) / 2
     mean = math.exp(location + sigma * sigma / 2) * below if below > 0 else 0.0
@@ -309,6 +311,7 @@ def _check_mean(mean: float, reach: float, subject: Subject, why: str) -> None:
 
 
 def _scale_for(mean: float, quantiles: FloatArray, tokens: FloatArray, caps: FloatArray, subject: Subject) -> float:
+    # Lengths of 0 stay 0 however they are scaled: only the others can make up the mean.
     points = np.interp((np.arange(_POINTS) + 0.5) / _POINTS, quantiles, tokens)
     _check_mean(mean, float(caps.mean()) * float(np.mean(points > 0)), subject, "as the other lengths are 0")
 
@@ -320,6 +323,7 @@ def _scale_for(mean: float, quantiles: FloatArray, tokens: FloatArray, caps: Flo
 
 def _increasing_root(function: Callable[[float], float]) -> float:
     """Root of an increasing function in -30..60 (logarithms of tokens or scales) by bisection, to 1e-12."""
+    # Bisection and not Newton: the truncated mean is flat where nearly all lengths reach the cap.
     low, high = -30.0, 60.0
     while high - low > 1e-12 * max(1.0, abs(low)):
         middle = 0.5 * (low + high)

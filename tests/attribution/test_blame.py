@@ -190,3 +190,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     text = render_headroom(found)
     assert "nobody can" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_step_of_a_training_gpu_is_what_it_waits_for_and_the_passes_of_its_trainer() -> None:
+    scenario = rlsim.load_scenario("quickstart", [*FEW, "trainer.global_batch_samples=null", *SPLIT])
+    found, answer = rlsim.blame(scenario), rlsim.project(scenario).candidate
+    waits_s = {one.cause: one.gpu_s / 4 for one in found.idle if one.pool == "training"}
+    passes = ("data_s", "logprob_s", "train_s")
+    passes_s = sum(getattr(answer.phases, name).mean for name in passes)
+    assert waits_s["generation meanwhile"] + waits_s["refit"] + passes_s == pytest.approx(answer.step_s.mean)

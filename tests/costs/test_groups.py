@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsim.costs.engine.prices import decode_points_s
+from rlsim.costs.engine.device_times import DeviceTimes, PrefillTimes, compute_bound
+from rlsim.costs.engine.layers import total
+from rlsim.costs.engine.prices import _engine, decode_points_of_hosts_s, engine_prices
 from rlsim.costs.operators.groups import family_of, phase_groups, refit_groups, refit_method, series, trainer_groups
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, price
 from rlsim.loading.scenario import load_scenario
@@ -60,15 +62,34 @@ def test_a_group_scales_its_phase_and_no_other(phase: str, tmp_path: Path) -> No
     assert after.steps[0].data == before.steps[0].data
 
 
-def test_all_of_an_iteration_is_scaled(tmp_path: Path) -> None:
-    one = scenario()
-    other = with_deviation(one, phase_groups(one)["generation"][-1], tmp_path)
-    tables = [priced(each).iteration for each in (one, other)]
-    ratio = np.exp(DEVIATION)
-    assert tables[1].attention_s[1:, 1:] == pytest.approx(tables[0].attention_s[1:, 1:] * ratio)
-    assert tables[1].prefill_s == pytest.approx(tables[0].prefill_s * ratio)
-    points = [decode_points_s(PriceInputs(each).engine, np.array([4.0]), np.array([900.0])) for each in (one, other)]
-    assert points[1] == pytest.approx(points[0] * ratio)
+def test_a_deviation_scales_iterations_but_none_that_compute_binds_takes_less_than_its_kernels() -> None:
+    inputs = PriceInputs(scenario("workload.prompts_per_step=512")).engine
+    plain, faster, slower = (
+        engine_prices(replace(inputs, host=replace(inputs.host, factor=factor))).table for factor in (1.0, 0.8, 1.25)
+    )
+    drafting = _engine(inputs)
+    bound, decoded = compute_bound(drafting, np.arange(len(plain.step_s), dtype=float)), slice(1, None)
+    few, many = bound == 0, bound == 1
+    assert few.sum() > 10
+    assert many.sum() > 10
+    kernels = DeviceTimes.of(drafting, len(plain.step_s) - 1, inputs.max_context_tokens, inputs.prompt_tokens)
+    assert slower.step_s == pytest.approx(1.25 * plain.step_s)
+    assert slower.prefill_s == pytest.approx(1.25 * plain.prefill_s)
+    assert faster.step_s[few] == pytest.approx(0.8 * plain.step_s[few])
+    assert np.all(faster.step_s[many] >= total(kernels.components)[many])
+    assert np.all(np.diff(faster.step_s[decoded]) > -1e-3 * faster.step_s[1:-1])  # no cliff between both
+    assert faster.attention_s == pytest.approx(0.8 * plain.attention_s)
+    prompts = PrefillTimes.of(drafting, len(plain.step_s) - 1, inputs.prompt_tokens)
+    whole = faster.step_s[faster.prefill_sequences.astype(int)][:, None] + faster.prefill_s
+    least = prompts.linear + prompts.attention
+    assert np.all((whole >= least * (1 - 1e-12))[prompts.compute_bound == 1])
+    assert np.all(faster.prefill_context_s == plain.prefill_context_s)
+    sequences, contexts = np.array([4.0, 240.0]), np.array([900.0, 900.0])
+    hosts = [replace(inputs.host, factor=factor) for factor in (1.0, 0.8)]
+    points = decode_points_of_hosts_s(inputs, hosts, sequences, contexts)
+    assert points[1, 0] == pytest.approx(0.8 * points[0, 0])
+    cached = np.interp(900.0, np.arange(64) * faster.context_step_tokens, faster.attention_s[240])
+    assert points[1, 1] == pytest.approx(faster.step_s[240] + cached, rel=0.01)
 
 
 def test_runs_share_what_they_have_in_common_releases_and_hand_overs_among_it() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from threading import Event, Thread
 from typing import Any
 
 import builders
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlsim.costs.engine import prices
 from rlsim.costs.engine.device_times import highest_so_far
 from rlsim.costs.engine.draft import Drafting, draft_card
 from rlsim.costs.engine.iteration import IterationCosts
@@ -248,3 +250,32 @@ def test_running_maxima_are_those_of_numpy(rows: int, columns: int, seed: int) -
     values = np.random.default_rng(seed).random((rows, columns))
     for one in (values, values.T):
         assert np.array_equal(highest_so_far(one), np.maximum.accumulate(one, axis=0))
+
+
+def test_a_smaller_engine_of_another_thread_takes_no_rows_from_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smaller one is asked first, priced last, and done before the larger one goes on."""
+    scenario = builders.scenario("llama-3.1-8b", "h100_sxm", engine={"max_batched_tokens": 5555})
+    large = builders.Costs(scenario).inputs.engine
+    small, at_prefill, small_is_done = replace(large, max_sequences=4), Event(), Event()
+    device_times, prefill = prices._device_times, prices._known_prefill
+    threads, found = [], []
+
+    def priced(inputs: prices.EngineInputs) -> Any:
+        if inputs is small:
+            threads.append(Thread(target=lambda: found.append(prices.engine_times(large))))
+            threads[0].start()
+            assert at_prefill.wait(60)
+        return device_times(inputs)
+
+    def waiting(engine: Drafting, max_sequences: int, prompt: float) -> Any:
+        if max_sequences == large.max_sequences:
+            at_prefill.set()
+            assert small_is_done.wait(60)
+        return prefill(engine, max_sequences, prompt)
+
+    monkeypatch.setattr(prices, "_device_times", priced)
+    monkeypatch.setattr(prices, "_known_prefill", waiting)
+    assert len(prices.engine_times(small).table.step_s) == 5
+    small_is_done.set()
+    threads[0].join()
+    assert np.array_equal(found[0].table.step_s, engine_prices(large).table.step_s)

@@ -14,19 +14,23 @@ import rlsim
 from research.efficiency import efficiency_table
 from rlsim.costs.efficiency import (
     forward_flops,
+    generation_flops,
     iteration_bytes,
     logprob_flops,
-    passed_weights,
     peak_flops,
     update_flops,
 )
 from rlsim.costs.memory import engine_memory
+from rlsim.costs.operators.model_work import token_flops
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError
+from rlsim.files.lookup import catalogue
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.efficiency import measured_beside
+from rlsim.projection.variant import simulate_variant
 from rlsim.report.text.projection import render
+from rlsim.schema.model import parameter_counts
 from rlsim.tables.profile import load_profile
 
 EAGLE = {"speculation": {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5}}
@@ -139,11 +143,11 @@ def of(name: str, *overrides: str) -> dict[str, object]:
 
 def test_passed_weights_count_once_adapters_train_none_and_recomputation_and_padding_are_hardware_work() -> None:
     dense, experts = load_card("llama-3.1-8b"), load_card("qwen3-235b-a22b")
-    assert passed_weights(dense) == pytest.approx(7.50e9, rel=0.01)
-    assert passed_weights(experts) == pytest.approx(22e9, rel=0.05)
+    assert token_flops(dense) / 2 == pytest.approx(7.50e9, rel=0.01)
+    assert token_flops(experts) / 2 == pytest.approx(22e9, rel=0.05)
     tied = load_card("qwen3-0.6b")
     assert tied.tied_embeddings
-    assert passed_weights(tied) == pytest.approx(0.6e9, rel=0.05)
+    assert token_flops(tied) / 2 == pytest.approx(0.6e9, rel=0.05)
     tokens = np.full(512, 900.0)
     plain, full, padded = (update_flops(load_scenario("quickstart", [f"trainer.{key}"]), tokens)
                            for key in ("recompute=none", "recompute=full", "sequence_packing=false"))  # fmt: skip
@@ -183,9 +187,33 @@ def test_mfu_is_work_over_time_over_peak_and_an_iteration_reads_weights_and_cach
     scenario = load_scenario("quickstart")
     tokens = train.tokens_per_s_per_gpu * 8 * answer.candidate.phases.train_s.mean
     assert tokens == pytest.approx(answer.candidate.tokens_per_s_per_gpu.mean * 8 * answer.candidate.step_s.mean)
-    least = 6 * passed_weights(scenario.model) * tokens
+    least = 6 * token_flops(scenario.model) / 2 * tokens
     done = train.mfu * 8 * peak_flops(scenario, True) * answer.candidate.phases.train_s.mean
     assert least < done < 1.1 * least
+
+
+def test_generation_counts_the_pairs_of_its_prompts_once_however_they_are_cut() -> None:
+    """By the glossary: products of every token, and 4 x heads x head size for each pair of query and key."""
+    few = ["k=0", "workload.prompts_per_step=8", "workload.generations_per_prompt=1", "trainer.global_batch_samples=8"]
+    long = ["workload.prompt_tokens={kind: constant, tokens: 8000}", "workload.max_sequence_tokens=9000"]
+    two = ["workload.response_tokens={kind: constant, tokens: 2}", *FEW]
+    two += ["trainer.micro_batch_tokens=9000", "trainer.logprob_micro_batch_tokens=9000"]
+    chunks = []
+    for budget in (512, 16384):
+        run = simulate_variant(load_scenario("quickstart", [*few, *long, *two, f"engine.max_batched_tokens={budget}"]))
+        counters, card, responses = run.counters, run.scenario.model, 8 * len(run.every_step)
+        assert counters.prefill_squares == responses * 8000**2
+        chunks.append(counters.prefill_iterations)
+        pair = 32 * 4 * 32 * 128
+        expected = responses * (8001 * token_flops(card) + pair * (8000**2 / 2 + 8000))
+        found = generation_flops(run.scenario, counters, responses, np.zeros(len(counters.iterations_at)))
+        assert found.model == found.hardware == pytest.approx(expected, rel=1e-4)
+    assert chunks[0] > 5 * chunks[1]
+    for name in catalogue("scenarios", "models"):  # all that a token passes but norms, biases and convolutions
+        card, counts = load_card(name), parameter_counts(load_card(name))
+        assert token_flops(card) / 2 == pytest.approx(
+            counts.active - (counts.embedding if counts.lm_head else 0), rel=1e-3
+        )
 
 
 def test_shares_are_shares_and_measured_runs_stand_beside() -> None:

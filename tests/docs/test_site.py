@@ -134,8 +134,9 @@ def test_the_commands_of_a_page_run(page: Path, run: Run, tmp_path: Path, monkey
             Path(name[1]).write_text(block.body)
         for command in block.commands:
             if not left_out(block):
-                code, _, err = run(*small(command))
+                code, out, err = run(*small(command))
                 assert code == block.exit_code, f"{command}: {err}"
+                assert "do not differ" not in out, command
 
 
 def test_what_is_not_run_has_a_known_reason() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from rlsim.evidence import cross
 from rlsim.evidence.cross import Fit, left_out_draws, validate_cross
-from rlsim.evidence.hierarchy import MOST_SPREAD, Design, Spreads, Weights, fit_spreads, solve
+from rlsim.evidence.hierarchy import MOST_SPREAD, Design, Spreads, Weights, _spread, fit_spreads, solve
 from rlsim.evidence.joint import counted_once
 from rlsim.evidence.left_out import with_new_scales
 from rlsim.parameters.terms import Term
@@ -161,3 +161,11 @@ def test_cross_validation_scores_every_grouping(monkeypatch: pytest.MonkeyPatch)
     assert runs.interval_score < runs.single_interval_score and runs.crps < runs.single_crps
     assert found.own_rows[0].kind == "training"
     assert "nan" not in found.to_json().lower()
+
+
+def test_one_member_says_less_of_its_family_than_the_prior_and_four_say_more() -> None:
+    prior, wide = 0.06, 0.3
+    halfway = (prior**2 + wide**2) / 2
+    one, four = (_spread(np.full(count, wide**2), np.ones(count), prior) ** 2 for count in (1, 4))
+    assert prior**2 < one < halfway < four < wide**2
+    assert _spread(np.full(400, wide**2), np.ones(400), prior) == pytest.approx(wide, rel=0.01)

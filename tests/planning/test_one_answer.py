@@ -15,6 +15,7 @@ from rlsim.planning.techniques import known_techniques, techniques
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import simulate_variant
+from rlsim.report.format import percent
 from rlsim.report.text.planning import render_comparison, render_sweep
 from rlsim.results.planning import Techniques
 from rlsim.schema.asynchrony import STYLES
@@ -155,6 +156,9 @@ def test_the_phase_that_changed_explains_the_difference_and_the_baseline_gives_t
     assert comparison.speedup == project(tiny).end_to_end_speedup
     assert comparison.price_per_gpu_hour_usd == (3.0, 3.0)
     assert "USD at 3.00 per GPU and hour" in render_comparison(comparison)
+    assert (percent(-0.0), percent(-0.005), percent(-0.02)) == ("0 %", "0 %", "-2 %")
+    assert comparison.step_s[1].mean < comparison.step_s[0].mean
+    assert "-0 %" not in render_comparison(comparison)
 
 
 SMALL = ["workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null",

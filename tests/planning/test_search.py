@@ -19,6 +19,7 @@ from rlsim.planning.bounds import (
     fastest_trainers,
     lagged_bound_s,
     rollout_works,
+    spread_bound_s,
     tighter_s,
 )
 from rlsim.planning.evaluate import Cell, Seen, see
@@ -233,3 +234,28 @@ def test_a_bound_knows_how_many_batches_may_be_in_flight(keys: str) -> None:
     replicas = scenario.cluster.generation // scenario.engine.gpus_per_replica
     step_s = np.mean([step.seconds for step in simulate_variant(scenario, tokens=False).steps[0]])
     assert 0.2 * step_s < lagged_bound_s(rates, works, replicas, scenario, 0.0) <= step_s
+
+
+def test_the_bound_of_an_engine_is_its_own_whichever_others_are_bounded_with_it(tiny: Scenario) -> None:
+    """Where drafts follow the live batch and samples accept apart, the work itself depends on the engine."""
+    varied = ("speculation.policy=by_batch", "speculation.variation.prompt_spread=1.5", "simulation.replications=1")
+    scenario = vary(tiny, *varied)
+    space = build_space(scenario, SearchLimits((8,), (0,), draft_lengths=(5,)))
+    with executor() as run:
+        together = {one.layout.engine: one.bound_s for one in bounded_candidates(scenario, space, run)}
+        for number in space.usable:
+            for engine in space.engines[number]:
+                alone = replace(space, engines={**space.engines, number: [engine]})
+                (found,) = bounded_candidates(scenario, alone, run)
+                assert together[engine] == found.bound_s
+    assert len(together) > 1
+
+
+def test_a_lagged_pool_is_charged_with_no_more_than_the_drawn_work() -> None:
+    """However many are in flight: of all of it the measured steps hold a share, at the engine's best batch size."""
+    few = ("workload.prompts_per_step=512", "trainer.global_batch_samples=null", "loop.style=nemo_rl")
+    scenario = load_scenario("quickstart", (*FEW_LONG_SAMPLES, *few, "loop.policy_lag=8"))
+    rates = engine_rates(engine_prices(PriceInputs(scenario).engine).table)
+    works = [rollout_works(scenario, step)[0] for step in scenario.measured_steps[:4]]
+    whole_s = np.mean([spread_bound_s(rates, work, 4) for work in works])
+    assert 0.5 * whole_s < lagged_bound_s(rates, works, 4, scenario, 0.0) <= whole_s

@@ -16,6 +16,7 @@ from rlsim.readers.traces.reading import Format, Reading, read_acceptance, read_
 from rlsim.readers.traces.requests import Requests
 from rlsim.readers.traces.workload import (
     TraceAnswer,
+    _share,
     cap_of,
     fit_lognormal,
     group_correlation,
@@ -277,3 +278,18 @@ def test_counts_that_make_no_sense_are_one_message(text: str, run: Command, tmp_
     (tmp_path / "metrics.txt").write_text(text)
     code, out, err = run("traces", tmp_path / "metrics.txt")
     assert (code, out) == (2, "") and err.count("\n") == 1
+
+
+def test_pairs_share_what_fisher_says_and_single_samples_nothing() -> None:
+    """Of groups of two (between - within) / (between + within), mean squares; equal pairs share all, mirrored none."""
+    rng = np.random.default_rng(3)
+    pairs = rng.normal(size=(400, 1)) + rng.normal(size=(400, 2))
+
+    def shared(values: np.ndarray) -> float:
+        parts = np.full(len(values), 2.0), values.sum(axis=1), (values**2).sum(axis=1)
+        return float(_share(*(part[None, :] for part in parts))[0])
+
+    between, within = 2.0 * pairs.mean(axis=1).var(ddof=1), pairs.var(axis=1, ddof=1).mean()
+    assert shared(pairs) == pytest.approx((between - within) / (between + within))
+    assert shared(np.repeat(pairs[:, :1], 2, axis=1)) == pytest.approx(1.0)
+    assert shared(np.stack((pairs[:, 0], -pairs[:, 0]), axis=1)) == 0.0

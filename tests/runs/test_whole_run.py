@@ -339,3 +339,14 @@ def test_the_state_is_weights_and_optimizer_and_a_validation_takes_the_generatio
     assert validation.seconds.low < validation.seconds.mean
     few = {"run.validation": {"every_steps": 2, "samples": 3}}  # on eight replicas
     assert rlsim.run(small(CONSTANT, few), 2).candidate.ledger["validation"].seconds.mean > 0
+
+
+def test_an_asynchronous_pool_loses_the_rate_of_its_slow_nodes() -> None:
+    """Of four nodes that generate c work at 1/f of their rate: all together at 1 - c/4 (1 - 1/f)."""
+    split = {"cluster": {"num_gpus": 64, "generation_gpus": 32, "training_gpus": 32}, "loop": SPLIT["loop"]}
+    scenario = small(split, {"run.slow_nodes": {"share": 0.5, "factor": 3.0}})
+    response = StepResponse(GENERATION_S, 1.0, 2.0, 0.0, 1.0, generation_ratio=1e3)  # nobody waits for the trainer
+    block = BlockRecord(0, 1, asdict(response), [1.0], [1.0], 8.0, 300.0, REDO_S)
+    found = losses_of(scenario, Course(course(1).values, (block,))).totals["slow_nodes"]
+    rates = 1.0 - np.arange(5) / 4 * (1 - 1 / 3)
+    assert np.unique(found.round(4)) == pytest.approx(STEP_S * (1 / rates - 1), abs=1e-3)

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -11,6 +12,7 @@ from fixed_costs import Driven, FixedCosts, run, steps, world_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlsim.simulation.asynchronous import TokenVersions
 from rlsim.simulation.generation import Generation
 from rlsim.simulation.trace import StepRecord
 
@@ -190,3 +192,18 @@ def test_a_run_leaves_nothing_behind():
         assert not found
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("publications", [1, 2, 3])
+def test_tokens_are_as_old_as_weights_were_published_since(publications: int) -> None:
+    """One sample gets 10 tokens before each publication and the rest of 100 after the last."""
+    in_progress = mock.Mock(side_effect=[(np.array([0]), np.array([10.0 * (n + 1)])) for n in range(publications)])
+    intake = SimpleNamespace(rules=SimpleNamespace(at_update="keep"), samples=lambda groups: np.array([0]))
+    engines = SimpleNamespace(finish_s=np.array([99.0]))
+    generation: Any = SimpleNamespace(intake=intake, engines=engines, in_progress=in_progress, clock=SimpleNamespace())
+    versions = TokenVersions(SimpleNamespace(response_tokens=np.array([100])), generation)  # type: ignore[arg-type]
+    for number in range(publications):
+        generation.clock.now = 10.0 * (number + 1)
+        versions.publish()
+    expected = {0: 100.0 - 10.0 * publications} | {age + 1: 10.0 for age in range(publications)}
+    assert versions.ages(np.array([0])) == expected

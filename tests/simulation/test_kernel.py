@@ -1,8 +1,11 @@
 """The C kernel against the Python reference: equal bits in whatever both tell."""
 
+import ctypes
 import shutil
+import subprocess
 import sysconfig
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from rollout_cases import cost_table, make_batch, sample_lists, tables, told, tr
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files import kernel as build
-from rlsim.files.kernel import VARIABLE
+from rlsim.files.kernel import FLAGS, FOLDER, VARIABLE, compiler
 from rlsim.simulation.kernel.engines import PAUSES_PER_STEP
 from rlsim.simulation.kernel.library import implementation
 from rlsim.simulation.pool import Fleet
@@ -174,3 +177,25 @@ def test_without_a_compiler_or_from_sources_that_do_not_compile_nothing_is_built
     monkeypatch.setattr(shutil, "which", lambda word: None)
     assert build.build() is None
     assert "no C compiler" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C compiler")
+def test_memory_of_systems_without_large_pages_is_zero_and_on_cache_lines(tmp_path: Path) -> None:
+    """Replicas are aligned to 64 bytes, which calloc does not promise (a Block: start, used, bytes)."""
+    built = tmp_path / "memory.so"
+    source = FOLDER / "memory.c"
+    subprocess.run(
+        [*compiler(), *FLAGS, "-fvisibility=default", "-DRLSIM_PLAIN_MEMORY", source, "-o", built], check=True
+    )
+    memory = ctypes.CDLL(str(built))
+    blocks = [(ctypes.c_size_t * 3)(0, 64 * count, 0) for count in range(1, 40)]
+    for block in blocks:
+        assert memory.reserve(block)
+        assert block[0] % 64 == 0
+        assert not any(ctypes.string_at(block[0], block[2]))
+        ctypes.memset(block[0], 1, block[2])  # what is given back must be zeroed when it comes again
+    for block in blocks[1::2]:
+        memory.release(block)
+        block[1] = block[2]
+        assert memory.reserve(block)
+        assert not any(ctypes.string_at(block[0], block[2]))

@@ -69,13 +69,13 @@ def test_outside_the_measured_sizes_latency_stays_or_grows_and_holes_are_not_cal
 
 
 @given(*(st.floats(1.0, 500.0) for _ in range(3)))
-def test_plain_numbers_find_what_arrays_do(n: float, k: float, m: float) -> None:
+def test_one_size_finds_what_many_do(n: float, k: float, m: float) -> None:
     sizes = np.meshgrid([2, 16, 128], [4, 64], [1, 8, 32, 256], indexing="ij")
     columns = [column.ravel()[:-2] for column in sizes]  # with holes
     grid = build_grid(columns, 1e-6 * np.prod(columns, axis=0) ** 0.7, [1.0, 1.0, 1.0])
     for place in ((n, k, m), (float(round(n)), 4.0, m), (16.0, k, 8.0), (16.0, 64.0, 32.0)):
-        found = grid.lookup(*place[:2], np.array([place[2]]))
-        assert grid.single(*place) == (found.seconds[0], found.measured[0])
+        one, many = grid.lookup(*place), grid.lookup(*place[:2], np.full(3, place[2]))
+        assert (one.seconds.item(), one.measured.item()) == (many.seconds[0], many.measured[0])
 
 
 def test_look_up_is_continuous_unknown_keys_are_told_and_tables_small(real: dict[str, OperatorTables]) -> None:

@@ -16,6 +16,7 @@ from rlsim.parameters.terms import fitted_of, moved
 from rlsim.projection.project import project
 from rlsim.projection.summary import speedups, timed
 from rlsim.projection.uncertainty import slopes
+from rlsim.projection.uncertainty.learning import _combined
 from rlsim.projection.uncertainty.predictive import (
     DRAWS,
     HIGH,
@@ -25,9 +26,10 @@ from rlsim.projection.uncertainty.predictive import (
     log_draws,
     posterior_of,
     prediction_of,
+    unmoved,
 )
 from rlsim.projection.uncertainty.response import Factors, StepResponse, step_response
-from rlsim.projection.uncertainty.slopes import LAUNCH, STEP, phase_slopes
+from rlsim.projection.uncertainty.slopes import LAUNCH, STEP, PhaseSlopes, phase_slopes
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
 from rlsim.results.record import P90_DEVIATIONS
@@ -202,3 +204,26 @@ def test_a_transfer_that_a_lagged_loop_prepares_has_the_slopes_of_all_of_it() ->
     shared, alone = (simulate_variant(scenario(*keys, "simulation.replications=1")) for keys in (lagged, ()))
     assert shared.phases_s["refit_s"] == pytest.approx(alone.phases_s["prepare_s"])
     assert phase_slopes(shared).transfer == phase_slopes(alone).transfer
+
+
+def test_slower_generation_leaves_more_of_it_exposed_and_a_slower_trainer_less() -> None:
+    scenario = vary(load_scenario("qwen8b_async_lag1"), "simulation.replications=1")
+    run = simulate_variant(scenario)
+    found = prediction_of(run)
+    exposed_s = run.phases_s["exposed_generation_s"]
+    drawn, factors = found.factor("exposed_generation_s", exposed_s), found.factors
+    assert np.corrcoef(drawn, factors.generation)[0, 1] > 0.9
+    # A step is its trainer's chain and what it waits for: their draws add up wherever any of it is exposed.
+    chain_s = found.response.trainer_s(factors) - found.response.trainer_s(unmoved())[0]
+    some = drawn > 0
+    assert (drawn - 1.0)[some] * exposed_s + chain_s[some] == pytest.approx(found.step_s[some] - found.central_s)
+
+
+def test_a_group_counts_once_for_each_phase_that_it_is_in() -> None:
+    """So that one deviation of all phases moves a step of nothing else as much as them: by all of it."""
+    response = StepResponse(3.0, 1.0, 2.0, 0.5, 0.0)
+    groups = {"generation": ["a", "b"], "logprob": ["a", "c"], "train": ["a", "c"], "transfer": ["a"]}
+    slopes = PhaseSlopes({"x": 1.0}, {"x": 1.0}, {"x": 1.0}, {"x": 1.0})
+    terms, coefficients = _combined("step", response, slopes, groups)
+    assert terms["x"] == coefficients["a"] == pytest.approx(1.0, rel=1e-3)
+    assert coefficients["b"] + coefficients["c"] + response.shares["transfer"] == pytest.approx(coefficients["a"])

@@ -8,10 +8,14 @@ from hypothesis import strategies as st
 from rlsim.errors import InputError
 from rlsim.schema.speculation import Speculation, Variation
 from rlsim.workload.acceptance import (
+    LOGIT_GRID,
     Acceptance,
     SampleMoves,
+    _Renewal,
+    _renewal_limit,
     acceptance_of,
     iterations_needed,
+    moments_by_logit,
     moves_of,
     solve_rates,
     two_parameter_rates,
@@ -121,3 +125,27 @@ def test_iterations_stay_within_what_is_possible(rates: list[float], lengths: li
     counts = iterations_needed(asked, Acceptance(np.array(rates)), np.random.default_rng(5), moves)
     assert np.all(counts <= asked)
     assert np.all(counts * (len(rates) + 1) >= asked)
+
+
+def test_positions_beyond_the_stated_ones_go_on_as_the_last_two_did() -> None:
+    """The two-parameter form at another k is the same form."""
+    for stated, k in ((1, 4), (2, 5), (4, 7)):
+        length = 1.0 + float(two_parameter_rates(0.8, 0.9, stated).sum())
+        keys = {"acceptance_length": length, "acceptance_at_draft_length": stated, "acceptance_decay": 0.9}
+        rates = acceptance_of(speculation(draft_length=k, **keys)).position_rates
+        assert rates == pytest.approx(two_parameter_rates(0.8, 0.9, k), rel=1e-9)
+
+
+@given(st.lists(st.floats(0.05, 0.95), min_size=1, max_size=7))
+def test_moments_are_those_of_the_distribution_and_ends_fall_evenly_into_verifications(each: list[float]) -> None:
+    rates = np.cumprod(each)
+    emitted, shares = np.arange(1, rates.size + 2), -np.diff(np.concatenate(([1.0], rates, [0.0])))
+    moments = [float(shares @ emitted**power) for power in (1, 2, 3)]
+    found = Acceptance(rates)
+    assert [found.mean, found.second_moment, found.third_moment] == pytest.approx(moments)
+    assert [values[LOGIT_GRID.size // 2] for values in moments_by_logit(found)] == pytest.approx(moments)
+    # Of verifications of m tokens always, the last is cut at 1 .. m tokens alike: variance (m^2 - 1) / 12 of tokens.
+    size, score = rates.size + 1, 1e4
+    lengths, always = np.full(2, 10**7), _Renewal(size, size**2, size**3)
+    middle, far = _renewal_limit(lengths, always, size, np.array([0.0, score]))
+    assert (far - middle) / score == pytest.approx(np.sqrt((size**2 - 1) / 12) / size, rel=0.01)

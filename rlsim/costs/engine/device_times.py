@@ -47,16 +47,20 @@ def context_s(layers: EngineLayers, prompt_tokens: float, contexts: FloatArray) 
     copies = engine.attention_data_parallel * engine.pipeline_parallel
     doublings = np.ceil(np.log2(max(contexts[-1] / SHORTEST_TOKENS, 2.0)))
     lengths = SHORTEST_TOKENS * 2.0 ** np.arange(doublings + 1)
+    # Full iterations: kernels on few tokens hold launches, which prefill_s counts already.
     tokens = np.full_like(lengths, max(engine.max_batched_tokens / copies, 1.0))
     timed = layers.prefill_module(tokens, lengths) or layers.prompt_attention(tokens / lengths, lengths)
     whole = np.concatenate(([0.0], lengths * timed.seconds / tokens))
     ends = np.concatenate(([0.0], lengths))
     steps = np.diff(ends)
+    # A token behind more context cannot take less; tables of short prompts waver by a few per cent.
     each = _nondecreasing(np.diff(whole) / steps, steps)
     middles = ends[:-1] + steps / 2
+    # Beyond the longest prompt pairs go on growing with the context, one for each cached token.
     slope = (each[-1] - each[-2]) / (middles[-1] - middles[-2])
     out = np.interp(contexts, middles, each) + slope * np.maximum(contexts - middles[-1], 0.0)
     inside = np.concatenate((contexts[contexts < prompt_tokens], [prompt_tokens]))
+    # prefill_s holds the mean token of the mean prompt: only the difference to it is added here.
     mean = float(np.trapezoid(np.interp(inside, contexts, out), inside) / prompt_tokens)
     return np.asarray((out - mean) * (layers.card.num_attention_layers / copies))
 
@@ -81,6 +85,7 @@ class DeviceTimes:
 
     components: Components
     eager: BoolArray
+    compute_bound: FloatArray
     attention: Components
     step: float
     behind_s: FloatArray
@@ -92,6 +97,7 @@ class DeviceTimes:
         n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
         components, eager = _on_device(drafting, n)
         step = max(8.0, max_context / (CONTEXT_POINTS - 1))
+        # Stages work on a share of the sequences each at the same time, one behind the other on all of them.
         contexts, own = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0), np.ceil(n / stages)
         drafted = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
         attention = {
@@ -99,7 +105,7 @@ class DeviceTimes:
             drafted: drafting.cached_attention(own[:, None], contexts[None, :]).repeated(stages),
         }
         behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
-        return cls(components, eager, _monotone(attention), step, behind)
+        return cls(components, eager, compute_bound(drafting, n), _monotone(attention), step, behind)
 
     def bare(self) -> DeviceTimes:
         """The seconds without what is measured of them, in half of the memory."""
@@ -109,7 +115,7 @@ class DeviceTimes:
         """The first rows. What bounds a part is told of all of them."""
         rows = slice(max_sequences + 1)
         first = self._each(lambda t: OperatorTime(t.seconds[rows], t.measured[rows], t.bound))
-        return replace(first, eager=self.eager[rows])
+        return replace(first, eager=self.eager[rows], compute_bound=self.compute_bound[rows])
 
     def _each(self, change: Callable[[OperatorTime], OperatorTime]) -> DeviceTimes:
         components, attention = (
@@ -123,7 +129,8 @@ class PrefillTimes:
     """What the device does of iterations with prefill: ``grid`` tokens beside ``counts`` decoding sequences.
 
     linear: seconds of layers without attention, shape (counts, grid); attention: of the prompt, shape (grid,); head_s:
-    of LM head and sampling. measured: share of the prefill's time; bound: of its longest part.
+    of LM head and sampling. measured: share of the prefill's time; bound: of its longest part. compute_bound: how
+    far products on so many tokens are, 0 to 1, shape (counts, grid).
     """
 
     grid: FloatArray
@@ -133,6 +140,7 @@ class PrefillTimes:
     head_s: float
     measured: FloatArray
     bound: Bound
+    compute_bound: FloatArray
 
     @classmethod
     def of(cls, drafting: Drafting, max_sequences: int, prompt: float) -> PrefillTimes:
@@ -140,6 +148,7 @@ class PrefillTimes:
         layers, engine = drafting.layers, drafting.layers.engine
         budget = float(max(engine.max_batched_tokens, 16))
         grid = distinct(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
+        # Few rows: what prompts add changes with the batch only by the capture size and by tile effects.
         counts = distinct(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
         tokens = counts[:, None] * drafting.queries + grid[None, :]
         of_stage = np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0)
@@ -147,6 +156,7 @@ class PrefillTimes:
         own = np.maximum(grid / engine.attention_data_parallel / engine.pipeline_parallel, 1e-9)
         attention = layers.prefill_module(own, prompt)
         if attention is not None:
+            # Latent attention over prompts was measured together with its projections, which count once.
             components.pop("attention projections")
         else:
             attention = layers.prompt_attention(own / prompt, prompt)
@@ -162,7 +172,8 @@ class PrefillTimes:
         measured = (linear[0] * share + attention.seconds * attention.measured) / np.maximum(whole, 1e-12)
         longest = max((*parts, attention), key=lambda timed: float(timed.seconds[-1]))
         head_s = float(total(layers.head_components(np.ones(1), np.ones(1)))[0])
-        return cls(grid, counts, linear, attention.seconds, head_s, measured, longest.bound)
+        bound = layers.compute_bound(of_stage).reshape(tokens.shape)
+        return cls(grid, counts, linear, attention.seconds, head_s, measured, longest.bound, bound)
 
     def added_s(self, engine: Engine, host: HostOverheads) -> FloatArray:
         """What the tokens add to the same iteration without them.
@@ -173,9 +184,19 @@ class PrefillTimes:
         idle_s = engine.pipeline_parallel * self.head_s + host.iteration_s
         decoding_part = np.where(self.counts[:, None] > 0, self.linear[:, :1], -idle_s)
         device_s = self.linear + self.attention[None, :]
-        extra = np.maximum(device_s, host.prefill_s) - decoding_part
+        factor = host.factors(self.compute_bound)
+        extra = factor * np.maximum(device_s, host.prefill_s) - factor[:, :1] * decoding_part
+        # Nothing to prefill adds nothing, also where the launch floor is above the iteration.
         extra[:, 0] = 0.0
+        # Padding ends where the graphs do, so that some more tokens may take less there; a table must not fall.
         return np.asarray(np.maximum.accumulate(np.maximum(extra, 0.0), axis=1))
+
+
+def compute_bound(drafting: Drafting, sequences: FloatArray) -> FloatArray:
+    """How far iterations that decode so many ``sequences`` are, in one stage of a pipeline."""
+    return drafting.layers.compute_bound(
+        np.ceil(sequences / drafting.layers.engine.pipeline_parallel) * drafting.queries
+    )
 
 
 def plain_s(drafting: Drafting, sequences: FloatArray) -> FloatArray:
@@ -226,8 +247,10 @@ def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Com
     engine, copies = layers.engine, layers.engine.attention_data_parallel
     own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(queries))
     eager = np.logical_or(own > sizes[-1], not engine.cuda_graphs)
+    # Engines run a batch in the next larger graph that they captured, with what is missing as padding.
     fitting = sizes[np.minimum(np.searchsorted(sizes, own), len(sizes) - 1)]
     padded = np.where(eager, tokens, fitting * copies)
+    # Thousands of batch sizes meet some 50 captured ones: each is priced once.
     unique, inverse = np.unique(padded, return_inverse=True)
     captured = layers.components(unique)
     launched = layers.launched(unique, captured) if bool(np.any(eager)) else captured

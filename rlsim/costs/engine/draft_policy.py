@@ -66,6 +66,7 @@ def policy_costs(by_length: Sequence[IterationCosts], policy: DraftPolicy) -> It
         step_s=_whole(choice, [one.table.step_s for one in by_length], components),
         attention_s=_whole(choice, [one.table.attention_s for one in by_length], attention),
     )
+    # Where lengths are mixed, one that exceeds the graphs takes the whole batch out of them.
     beyond = eager[choice.low, rows] | (eager[choice.high, rows] & (choice.share > 0))
     mixed, attended = _mixed(components, choice), _mixed(attention, choice)
     return replace(reference, table=table, components=mixed, attention=attended, eager=beyond, choice=choice)
@@ -79,6 +80,7 @@ def counted(costs: IterationCosts, counters: EngineCounters) -> EngineCounters:
     for n, count in enumerate(counters.iterations_at):
         if count:
             out.iterations_at[n] = round(count * float(costs.choice.repeats[n]))
+            # By the rounded count, so that the mean context stays what it was.
             out.context_at[n] *= out.iterations_at[n] / count
     return out
 
@@ -108,6 +110,7 @@ def _options(policy: DraftPolicy) -> _Options:
     lengths = (rates[None, :, :] >= least[:, None, None]).sum(axis=2)
     tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
     emitted = np.take_along_axis(tokens[None, :, :], lengths[:, :, None], axis=2)[:, :, 0] @ shares
+    # Draft passes run for the longest of a batch, whose others are idle in them; verified is what each of them drafted.
     every = zip(options, (lengths @ shares, lengths.max(axis=1), emitted), strict=True)
     return _Options(*(np.concatenate(both) for both in every))
 
@@ -142,6 +145,7 @@ def _choice(policy: DraftPolicy, options: _Options, seconds: FloatArray) -> Poli
     if policy.kind == "off_above":
         best = np.where(np.arange(seconds.shape[1]) > policy.off_above_sequences, 0, longest)
     else:
+        # Seconds a token: iterations of different lengths give sequences differently much.
         best = np.argmin(seconds / options.tokens[:, None], axis=0)
     drafted = options.drafted[best]
     low = np.minimum(drafted.astype(np.int64), longest)
@@ -170,6 +174,7 @@ def _every(by_length: Sequence[Mapping[str, OperatorTime]], name: str) -> list[O
 
 def _whole(choice: PolicyChoice, seconds: Sequence[FloatArray], parts: Sequence[Components]) -> FloatArray:
     """Seconds of a table."""
+    # Passes run for the longest draft of the batch, the verification holds the mean one: the difference is added.
     out = _chosen(seconds, choice, drafting=False)
     for name in DRAFT_PARTS:
         if name in parts[-1]:

@@ -17,6 +17,7 @@ from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.layers import Components, total
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.operators.time import OperatorTime, modelled
+from rlsim.costs.operators.work import Number
 from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
 from rlsim.units import BoolArray, FloatArray, IntArray
@@ -104,41 +105,45 @@ def build_iteration(
     """Prepare the iteration table of one replica for as many decoding sequences as its device's times are of."""
     engine, host, queries = drafting.layers.engine, drafting.layers.host, drafting.queries
     max_sequences = len(device.eager) - 1
+    # Row 0 is priced as one sequence and set to nothing afterwards: tables have no entry for no tokens.
     n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
     waited_s = _exposed_host_s(engine, drafting.speculation.active, host, n, total(device.components))
-    components = _times(device.components | {"host": modelled(waited_s, "host")}, host.factor)
+    components = _times(device.components, host.factors(device.compute_bound))
+    components |= _times({"host": modelled(waited_s, "host")}, host.factor)
     attention = _times(device.attention, host.factor)
     table = IterationTable(
         _no_work_is_free(total(components)), device.step, _no_work_is_free(total(attention)),
-        prefill.grid, prefill.counts, prefill.added_s(engine, host) * host.factor, tokens_per_sequence=queries,
+        prefill.grid, prefill.counts, prefill.added_s(engine, host), tokens_per_sequence=queries,
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * queries),
         max_running_sequences=engine.max_running_sequences, kv_capacity_tokens=kv_capacity_tokens,
-        chunked_prefill=engine.mixes_prefill, prefill_context_s=device.behind_s * host.factor,
+        chunked_prefill=engine.mixes_prefill, prefill_context_s=device.behind_s * max(1.0, host.factor),
     )  # fmt: skip
-    captured = drafting.layers.captured_tokens(queries)
-    return IterationCosts(
-        table, components, attention, device.eager, prefill.measured, prefill.bound, captured_tokens=captured
-    )
+    # What a deviation above 1 adds to prompts was not measured (rule: no factor moves a second into "measured").
+    captured, backed = drafting.layers.captured_tokens(queries), prefill.measured / max(1.0, host.factor)
+    return IterationCosts(table, components, attention, device.eager, backed, prefill.bound, captured_tokens=captured)
 
 
 class DevicePoints(NamedTuple):
-    """Device seconds of iterations that decode ``sequences``: without their context, and of the context alone. All of
-    shape (points,)."""
+    """Device seconds of iterations that decode ``sequences``: without their context, and of the context alone; how far
+    they are bound by compute. All of shape (points,)."""
 
     sequences: FloatArray
     plain_s: FloatArray
     cached_s: FloatArray
+    compute_bound: FloatArray
 
 
 def decode_s(engine: Engine, drafts: bool, points: DevicePoints, host: HostOverheads) -> FloatArray:
     """Seconds of one iteration at each of ``points`` under a host that agrees in what their kernels know of it:
     overlap_s, network_hop_s and layers_s. drafts: whether it speculates."""
     waited_s = _exposed_host_s(engine, drafts, host, points.sequences, points.plain_s)
-    return (points.plain_s + waited_s + points.cached_s) * host.factor
+    return host.factors(points.compute_bound) * points.plain_s + (waited_s + points.cached_s) * host.factor
 
 
-def _times(components: Components, factor: float) -> Components:
-    return components if factor == 1.0 else {name: timed.deviating(factor) for name, timed in components.items()}
+def _times(components: Components, factor: Number) -> Components:
+    if np.all(factor == 1.0):
+        return components
+    return {name: timed.deviating(factor) for name, timed in components.items()}
 
 
 def _exposed_host_s(

@@ -80,6 +80,19 @@ class EngineLayers:
         """Largest captured batch of one attention copy in tokens."""
         return largest_captured_tokens(self.engine, per_sequence, self.operators.profile)
 
+    def compute_bound(self, tokens: FloatArray) -> FloatArray:
+        """How far products on ``tokens`` are bound by compute: 0 up to the ridge of the roofline, 1 from twice that on.
+
+        At the ridge 2 T FLOP a weight over the peak take as long as its bytes over the bandwidth (datasheet: 295 tokens
+        on an H100); of experts each has its share of the tokens. In between kernels reach neither bound.
+        """
+        profile, precision = self.operators.profile, self.engine.weight_precision
+        peak = profile.flops("fp8" if precision == "fp8_block" else precision)
+        ridge = BYTES_PER_ELEMENT[precision] * peak / (2.0 * profile.memory_bandwidth_bytes_per_s.value)
+        if self.card.moe is not None:
+            ridge *= self.card.moe.num_experts / self.card.moe.top_k
+        return np.clip(tokens / ridge - 1.0, 0.0, 1.0)
+
     def _chained(self, timed: OperatorTime, kernels: float = 1.0) -> OperatorTime:
         """An operator between others: its start and end overlap with theirs, which a measurement alone cannot show."""
         return timed.shortened_by(self.host.overlap_s * kernels, GRAPH_NODE_S * kernels)
@@ -145,6 +158,7 @@ class EngineLayers:
         if card.attention_output_gate:
             row = card.num_heads / tp * card.head_dim * BYTES_PER_ELEMENT["bf16"]
             out = out + self._chained(stream(3.0 * own * row)).repeated(counts.attention)
+        # Queries and keys are rotated and written: read once, written once.
         own_heads = work.heads_of(card, tp)
         heads = (own_heads.heads + 2 * own_heads.kv_heads) * card.head_dim
         rotary = self._chained(stream(2.0 * own * heads * BYTES_PER_ELEMENT["bf16"]))
@@ -256,6 +270,7 @@ class EngineLayers:
         precision, tp = engine.weight_precision, engine.tensor_parallel
         router = self._chained(self.operators.gemm(tokens, Matrix("router", moe.num_experts, card.hidden_size), "bf16"))
         ep, sizes = engine.expert_parallel, (card.expert_hidden_size, moe.expert_intermediate_size)
+        # Engines split the tensor-parallel ranks between experts (EP) and the width of each expert (TP / EP).
         shape = ExpertShape(precision, *sizes, moe.top_k, moe.num_experts, tensor_parallel=tp // ep, expert_parallel=ep)
         # Where experts spread over nodes, engines run the grouped products of libraries that all of them link.
         own = engine.name in OWN_EXPERTS and precision != "mxfp4" and tp <= int(self.fabric.profile.gpus_per_node)
@@ -355,11 +370,8 @@ def elementwise(
 
 
 def total(components: Components) -> FloatArray:
-    """Sum of the component times, one after the other; NumPy's own adds those of a single point in pairs."""
-    parts = [timed.seconds for timed in components.values()]
-    if parts[0].size > 1 and len(parts) > 1:
-        return np.asarray(reduce(np.add, parts))
-    return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
+    """Sum of the component times, one after the other."""
+    return np.asarray(reduce(np.add, [timed.seconds for timed in components.values()]), dtype=np.float64)
 
 
 def pipeline_hops(engine: Engine, fabric: Collectives, tokens: FloatArray, hidden: int) -> OperatorTime:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlsim.costs.engine import iteration
 from rlsim.costs.engine.capture import largest_captured_tokens
-from rlsim.costs.engine.device_times import DeviceTimes, PrefillTimes, cached_s, plain_s
+from rlsim.costs.engine.device_times import DeviceTimes, PrefillTimes, cached_s, compute_bound, plain_s
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.draft_policy import DraftPolicy, policy_costs
 from rlsim.costs.engine.iteration import DevicePoints, IterationCosts
@@ -93,6 +93,7 @@ def most_sequences(scenario: Scenario) -> int:
     started = math.ceil(workload.generated_batch_factor) * workload.launch_factor
     in_flight = workload.samples_per_step * started * batches
     replicas = scenario.cluster.generation // engine.gpus_per_replica
+    # A static assignment may put a whole group more on one replica than on another.
     group = workload.launched_generations if engine.dispatch == "static" else 1
     return max(1, min(engine.max_running_sequences, math.ceil(in_flight / replicas) + group + 1))
 
@@ -120,16 +121,19 @@ def engine_times(inputs: EngineInputs) -> IterationCosts:
     if inputs.policy is not None or inputs.measured is not None:
         return engine_prices(inputs)
     kernels = _engine(_kernels(inputs))
-    found = _largest(kernels, inputs.max_context_tokens, inputs.prompt_tokens)
-    if not found or len(found[0].eager) <= inputs.max_sequences:
-        found[:] = [_device_times(inputs).bare()]
+    key = kernels, inputs.max_context_tokens, inputs.prompt_tokens
+    device = _largest.get(key)
+    if device is None or len(device.eager) <= inputs.max_sequences:
+        if len(_largest) >= TIMES_KEPT:
+            _largest.clear()
+        # Threads may find one at the same time: each goes on with its own, and whichever is last is what stays.
+        device = _largest[key] = _device_times(inputs).bare()
     prefill = _known_prefill(kernels, inputs.max_sequences, inputs.prompt_tokens)
-    return _prepared(inputs, found[0].up_to(inputs.max_sequences), prefill)
+    return _prepared(inputs, device.up_to(inputs.max_sequences), prefill)
 
 
-@lru_cache(maxsize=TIMES_KEPT)
-def _largest(engine: Drafting, max_context_tokens: int, prompt_tokens: float) -> list[DeviceTimes]:
-    return []
+_largest: dict[tuple[Drafting, int, float], DeviceTimes] = {}
+"""Device times of an engine of as many sequences as ever were asked for. Values are never changed, only replaced."""
 
 
 @np.errstate(invalid="raise", divide="raise")
@@ -195,36 +199,29 @@ def decode_points_of_hosts_s(
     sequences, contexts = np.asarray(sequences, dtype=np.float64), np.asarray(context_tokens, dtype=np.float64)
     bare = replace(inputs, engine=replaced(engine, {"max_captured_tokens": None}), host=NO_HOST)
     cached_s = _cached_s(_engine(bare), sequences.tobytes(), contexts.tobytes())
+    # Neither hosts nor graphs decide what compute binds.
+    bound = compute_bound(_engine(bare), sequences)
     out: FloatArray = np.empty((len(hosts), len(sequences)))
     for number, host in enumerate(hosts):
-        plain_s = _plain_s(_engine(replace(inputs, engine=engine, host=host.of_kernels)), sequences)
-        points = DevicePoints(sequences, plain_s, cached_s)
+        kernels = _engine(replace(inputs, engine=engine, host=host.of_kernels))
+        points = DevicePoints(sequences, _plain_s(kernels, sequences.tobytes()), cached_s, bound)
         out[number] = iteration.decode_s(engine, inputs.drafting.active, points, host)
     return out
 
 
 @lru_cache(maxsize=POINTS_KEPT)
 def _cached_s(engine: Drafting, sequences: bytes, context_tokens: bytes) -> FloatArray:
-    return cached_s(engine, np.frombuffer(sequences), np.frombuffer(context_tokens))
+    return _unchangeable(cached_s(engine, np.frombuffer(sequences), np.frombuffer(context_tokens)))
 
 
-def _plain_s(engine: Drafting, sequences: FloatArray) -> FloatArray:
-    """Found once for each number of sequences: the cells of a sweep ask one engine for much the same ones."""
-    if len(sequences) == 1:  # NumPy adds the parts of a single point in another order than those of several
-        return plain_s(engine, sequences)
-    known = _known_s(engine)
-    new = [n for n in dict.fromkeys(sequences.tolist()) if n not in known]
-    if new:
-        if known:  # one that is asked again will be asked for others: all of them take little longer than some
-            new += [n for n in map(float, range(1, int(max(new)))) if n not in known and n not in new]
-        found = plain_s(engine, np.array(new + new[:1] * (len(new) == 1)))
-        known.update(zip(new, found.tolist(), strict=False))
-    return np.array([known[n] for n in sequences.tolist()])
+def _unchangeable(seconds: FloatArray) -> FloatArray:
+    seconds.setflags(write=False)  # all who ask get the same array
+    return seconds
 
 
 @lru_cache(maxsize=POINTS_KEPT)
-def _known_s(engine: Drafting) -> dict[float, float]:
-    return {}
+def _plain_s(engine: Drafting, sequences: bytes) -> FloatArray:
+    return _unchangeable(plain_s(engine, np.frombuffer(sequences)))
 
 
 def _chosen_points_s(

@@ -82,6 +82,7 @@ class Collectives:
             base = self._on_nvlink("all_reduce", inside, size, lambda n, s: self._engine_all_reduce(n, s, graph))
         if inside == gpus:
             return base
+        # Inside the domain the message is shared out, so that each of its GPUs sends a part of it over the network.
         groups = math.ceil(gpus / inside)
         # A ring, there and back: NCCL's choice over the few nodes of an engine.
         hops = 2.0 * (groups - 1) * (self.profile.network_latency_s.value + network_hop_s)
@@ -94,8 +95,10 @@ class Collectives:
         replayed, eager = (self.tables.all_reduce_s(gpus, size, mode) for mode in (True, False))
         if eager is None or (graph and replayed is not None):
             return replayed
+        # The eager rows were timed from the host and hold one launch, the replayed ones do not.
         device = eager.seconds - self.reference.eager_launch_s.value
         if replayed is None:
+            # The launch may have been shorter than its datasheet says: no kernel takes less than an empty one.
             return TableTime(np.maximum(device, KERNEL_FLOOR_S), np.zeros_like(eager.measured))
         return TableTime(np.maximum(replayed.seconds, device), replayed.measured & eager.measured)
 
@@ -114,7 +117,9 @@ class Collectives:
             return local
         groups = math.ceil(gpus / inside)
         latency = (groups - 1) * self.profile.network_latency_s.value
+        # Of an exchange each GPU sends what is for other domains; of a ring the GPUs of a domain share what leaves it.
         per_gpu = size * (1 - inside / gpus) if op == "alltoall" else size * (groups - 1) / groups / inside
+        # NCCL pipelines chunks over both links: the slower one sets the pace, and only latencies add up.
         across = np.maximum(local.seconds, per_gpu / self.network) + latency
         return modelled(np.where(size > 0, across, 0.0), "network")
 
@@ -133,9 +138,11 @@ class Collectives:
         domains = math.ceil(gpus / inside)
         places, groups = _distinct(gpus, copies), _distinct(domains, copies)
         if following is not None:
+            # A run of neighbours crosses a border between GPUs once in `each` experts.
             places, groups = (
                 min(n, 1.0 + (copies - 1) / each) for n, each in ((gpus, following), (domains, following * inside))
             )
+        # (n - 1) / n: the copy for a place of the sender's own moves over no link.
         near = token_bytes * places * (gpus - 1) / gpus / self.nvlink
         far = token_bytes * groups * (domains - 1) / domains / self.network
         latency = self.profile.nvlink_latency_s.value + (domains - 1) * self.profile.network_latency_s.value
@@ -154,6 +161,7 @@ class Collectives:
         """
         if gpus <= 1:
             return _free(size)
+        # Tables are looked up by the logarithm of the size, which nothing sent has none of.
         sent, measured = np.maximum(size, 1.0), gpus
         timed: OperatorTime | None = None
         while measured >= 2:
@@ -167,6 +175,7 @@ class Collectives:
                     seconds = np.maximum(seconds * growth, seconds + math.log2(gpus / measured) * step)
                 timed = OperatorTime(seconds, known, "network")
                 if not self._measured_here:
+                    # By the link model of both devices: a ratio of datasheets, so that it stays a modelled time.
                     here, there = (_link_s(device, op, measured, sent) for device in (self.profile, self.reference))
                     timed = timed.scaled_by(here / there)
                 if self.stands_in or measured < gpus:
@@ -198,6 +207,7 @@ class Collectives:
                 measured.append(OperatorTime(np.sum([timed.seconds for timed in known], axis=0), whole, "network"))
         if not measured:
             return here
+        # One transport for all sizes, as an engine is started with one (VLLM_ALL2ALL_BACKEND).
         fastest = min(measured, key=lambda timed: float(np.sum(timed.seconds)))
         return fastest.scaled_by(ratio_or_one(here.seconds, _exchange_link_s(self.exchange.device, copies)))
 

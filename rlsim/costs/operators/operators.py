@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -18,12 +17,12 @@ from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
 from rlsim.costs.operators import work
-from rlsim.costs.operators.time import OperatorTime, Single, mean_layer, modelled, ratio_or_one, zero
+from rlsim.costs.operators.time import OperatorTime, mean_layer, modelled, ratio_or_one, zero
 from rlsim.costs.operators.work import Matrix, Work
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.tables import files
-from rlsim.tables.interpolation import Grid, TableTime, remembered
+from rlsim.tables.interpolation import TableTime, remembered
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 
@@ -70,7 +69,6 @@ class Operators:
         self.siblings = siblings if tables is not None else ()
         self._measured_here = self.profile == self.reference
         self._products: dict[Key, OperatorTime] = {}
-        self._singles: dict[tuple[float, int, int, str], Single] = {}
         self._attention: dict[Key, OperatorTime] = {}
         self._shares: dict[tuple[str, Operation], tuple[float, float]] = {}
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
@@ -220,37 +218,15 @@ class Operators:
     def gemm(self, tokens: ArrayLike, matrix: Matrix, precision: str) -> OperatorTime:
         """Matrix product of ``tokens`` rows with one weight matrix."""
         rows = np.asarray(tokens, dtype=np.float64)
-        if rows.shape == (1,):
-            seconds, known, bound = self.product(rows.item(), matrix.n, matrix.k, precision)
-            return OperatorTime(np.array([seconds]), np.array([known]), bound)
         if rows.size > ROWS_KEPT:
             return self._gemm(rows, matrix, precision)
         key = (rows.tobytes(), rows.shape, matrix.n, matrix.k, precision)
         return remembered(self._products, PRODUCTS_KEPT, key, lambda: self._gemm(rows, matrix, precision))
 
-    def product(self, tokens: float, n: int, k: int, precision: str) -> Single:
-        """:meth:`gemm` of one number of rows: trainers ask for hundreds."""
-        key = tokens, n, k, precision
-        return remembered(self._singles, PRODUCTS_KEPT, key, lambda: self._product(*key))
-
-    def _product(self, tokens: float, n: int, k: int, precision: str) -> Single:
-        grid = self._own_products if precision == "bf16" else None
-        if grid is None:
-            timed = self._gemm(np.array([tokens]), Matrix("product", n, k), precision)
-            return timed.seconds.item(), timed.measured.item(), timed.bound
-        seconds, known = grid.single(n, k, tokens)
-        bound = self.bound_of(work.gemm(tokens, n, k, BYTES_PER_ELEMENT["bf16"]), "bf16")
-        return seconds, float(known and not self.stands_in), bound
-
     def _gemm(self, rows: FloatArray, matrix: Matrix, precision: str) -> OperatorTime:
         amount = work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[_rate(precision)])
         look = self._fastest(lambda tables: _product(tables, precision, rows, matrix), precision)
         return self.timed(look, amount, precision, "gemm")
-
-    @cached_property
-    def _own_products(self) -> Grid | None:
-        """BF16 products that this device's tables hold; None of another one's, which have yet to be carried over."""
-        return self.tables.gemm_grid("bf16") if self.tables is not None and self._measured_here else None
 
     def _fastest(self, look: Callable[[OperatorTables], TableTime | None], precision: str) -> TableTime | None:
         """What the engine's own tables hold, or where faster those of another engine of the device (not measured then).

@@ -9,19 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
+from rlsim.costs.operators.work import Number
 from rlsim.units import FloatArray
-
-Single = tuple[float, float, Bound]
-"""Seconds of one operation, the share that a measurement backs, and what bounds it: plain numbers, in a quarter of the
-time that arrays of one take."""
-NO_TIME: Single = (0.0, 1.0, "none")
-
-
-def joined(one: Single, other: Single) -> Single:
-    """One after the other."""
-    seconds = one[0] + other[0]
-    share = (one[0] * one[1] + other[0] * other[1]) / max(seconds, 1e-300) if seconds > 0 else 1.0
-    return seconds, share, one[2] if one[0] >= other[0] else other[2]
 
 
 @dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
@@ -33,26 +22,19 @@ class OperatorTime:
     bound: Bound
 
     def __add__(self, other: OperatorTime) -> OperatorTime:
-        if self.seconds.shape == other.seconds.shape == (1,):
-            whole_s, backed, bound = joined(self._single, other._single)
-            return OperatorTime(np.array([whole_s]), np.array([backed]), bound)
         seconds = self.seconds + other.seconds
         known = self.seconds * self.measured + other.seconds * other.measured
         share = np.where(seconds > 0, known / np.maximum(seconds, 1e-300), 1.0)
         longer = self if self.seconds.sum() >= other.seconds.sum() else other
         return OperatorTime(seconds, share, longer.bound)
 
-    @property
-    def _single(self) -> Single:
-        return self.seconds.item(), self.measured.item(), self.bound
-
     def repeated(self, factor: float) -> OperatorTime:
         """The operation repeated ``factor`` times."""
         return OperatorTime(self.seconds * factor, self.measured, self.bound)
 
-    def deviating(self, factor: float) -> OperatorTime:
-        """Times a fitted factor; what it adds is modelled."""
-        return OperatorTime(self.seconds * factor, self.measured * min(1.0, 1.0 / factor), self.bound)
+    def deviating(self, factor: Number) -> OperatorTime:
+        """Times a fitted factor, or one of each; what it adds is modelled."""
+        return OperatorTime(self.seconds * factor, self.measured / np.maximum(1.0, factor), self.bound)
 
     def shortened_by(self, seconds: float, least_s: float) -> OperatorTime:
         """Less ``seconds``, yet not under ``least_s``, or what it takes where that is less."""

@@ -79,6 +79,7 @@ class LayerTime:
 
 def _with_floor(device: tuple[Part, ...], communication_s: float, floor_s: float) -> tuple[Part, ...]:
     parts = (*device, Part("communication", communication_s, "network"))
+    # The host launches ahead of the device: it costs only what exceeds the device's own time.
     busy_s = sum(part.seconds for part in parts)
     return (*parts, Part("host floor", soft_maximum(busy_s, floor_s) - busy_s, "host"))
 
@@ -135,6 +136,7 @@ class TrainingLayers:
         attended, small = 1.0, 1.0
         if backward:
             attended, small = raw.attention_backward, ELEMENTWISE_BACKWARD
+            # Gradients of inputs and of weights, a product each; of frozen weights the former alone.
             router_s = router_s if frozen else 2 * router_s
         dense = at_efficiency("products", products, own.dense_efficiency * speed)
         wide_s = float(wide.seconds[0]) / own.wide_efficiency
@@ -309,9 +311,11 @@ class TrainingUpdate:
         """One optimizer step on one rank's shard: state read and written once, gradients read, weights written."""
         trainer, parameters = self.trainer, self.layout.optimizer_parameters
         handed = parameters * (BYTES_PER_ELEMENT["fp32"] + BYTES_PER_ELEMENT["bf16"])
+        # Read and written: moments and FP32 weights all change in every step.
         state = 2 * parameters * trainer.optimizer_bytes_per_parameter
         if trainer.optimizer_on_host and trainer.optimizer_step == "host":
             host_bytes_per_s = host_step_bytes_per_s(trainer, self.device.fabric.profile)
+            # Gradients go to the host and weights come back; the state never leaves it.
             seconds = (state + handed) / host_bytes_per_s + float(self.device.fabric.host_copy(handed).seconds)
         else:
             seconds = float(self.device.operators.stream(state + handed).seconds)
@@ -349,6 +353,7 @@ class TrainingUpdate:
         ]
         if card.moe is not None:
             held = card.num_moe_layers / stages * card.moe.num_experts / self.trainer.expert_parallel
+            # Expert parallelism keeps experts whole, so that nothing of them is gathered.
             out.append((expert_matrices(card), held, layout.expert_shards, False))
         return out
 

@@ -248,6 +248,7 @@ def packed_bins(lengths: FloatArray, capacity: float) -> Bins:
         number = _fitted(needed, empty, alone)
     tokens = np.bincount(number, longest_first).astype(np.float64)
     squared = np.bincount(number, longest_first**2).astype(np.float64)
+    # Stable, as everywhere that C and Python must agree.
     order = np.argsort(-tokens, kind="stable")
     return Bins(tokens[order], squared[order])
 

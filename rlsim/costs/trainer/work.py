@@ -14,8 +14,9 @@ import numpy as np
 from rlsim.costs.operators import work
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.latent import prompt_scores
+from rlsim.costs.operators.model_work import packed_flops
 from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, indexer_matrices, recurrent_matrices
-from rlsim.costs.operators.time import NO_TIME, OperatorTime, joined, zero
+from rlsim.costs.operators.time import OperatorTime, zero
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.schema.architecture import LayerShape, MoECard
@@ -293,12 +294,8 @@ class TrainedLayer:
         batch, card, tp = self.batch, self.card, self.split.tensor_parallel
         if self.shape.mixer != "attention":
             return 0.0
-        length = batch.sum_squared / batch.tokens
-        prompts, flops = (np.array([batch.tokens / length]), np.array([length])), 0.0
-        for layers, window in card.prompt_kinds:
-            amount = work.prefill_attention(*work.windowed_prompts(*prompts, window), card, tp)
-            flops += layers * float(amount.flops[0])
-        return flops / sum(layers for layers, _ in card.prompt_kinds) / self.split.context_parallel
+        whole = packed_flops(card, batch.tokens, batch.sum_squared, tp)
+        return whole / sum(layers for layers, _ in card.prompt_kinds) / self.split.context_parallel
 
     def _exchange_s(self, moe: MoECard) -> float:
         """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""
@@ -326,13 +323,14 @@ class TrainedLayer:
 
 def passes(device: Device, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
     """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""
-    product, count = device.operators.product, max(1, round(tokens))
-    forward = inputs = weights = NO_TIME
-    for n, k in ((matrix.n, matrix.k) for matrix in matrices):
-        forward = joined(forward, product(tokens, n, k, precision))
-        inputs = joined(inputs, product(tokens, k, n, precision))
-        weights = joined(weights, product(float(n), k, count, precision))
-    return Pass(*(OperatorTime(np.array([one[0]]), np.array([one[1]]), one[2]) for one in (forward, inputs, weights)))
+    gemm, rows, count = device.operators.gemm, np.array([tokens]), np.array([max(1.0, round(tokens))])
+    forward = inputs = weights = zero(rows)
+    for matrix in matrices:
+        n, k = matrix.n, matrix.k
+        forward = forward + gemm(rows, matrix, precision)
+        inputs = inputs + gemm(rows, Matrix("dx", k, n), precision)
+        weights = weights + gemm(np.array([float(n)]), Matrix("dW", k, int(count[0])), precision)
+    return Pass(forward, inputs, weights)
 
 
 def _no_pass() -> Pass:

@@ -95,6 +95,7 @@ class TransferJob:
         """Whether NVLink joins all GPUs that take part."""
         if not self.one_kind:
             return False
+        # What leaves host memory or stays on its GPU crosses no NVLink between sender and receiver.
         senders = 0 if self.sender.in_host_memory or self.method == "cuda_ipc" else self.sender.gpus
         return senders + self.receiver.gpus <= self.links.domain_gpus
 
@@ -112,6 +113,7 @@ class TransferJob:
             return self.wire_bytes / self.receiver.replica_gpus
         if self.method == "rdma" and not self.full_experts:
             share = self.expert_share
+            # Of experts a GPU fetches those it holds, of the rest all.
             return self.wire_bytes * (1 - share + share / self.receiver.replica_gpus)
         if self.method == "delta_sharded":
             return self.wire_bytes * self.changed_share * DELTA_BYTES_RATIO
@@ -223,6 +225,7 @@ def gather_s(gathered_bytes: float, gpus: int, links: Links, rates: tuple[float,
     nvlink, port = rates
     if gpus <= 1:
         return 0.0
+    # Rings in and between domains run at the same time: the slower one sets the pace.
     inside = min(gpus, links.domain_gpus)
     local = gathered_bytes * (gpus - 1) / gpus / nvlink
     domains = math.ceil(gpus / inside)

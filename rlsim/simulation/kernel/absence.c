@@ -1,4 +1,5 @@
-/* What a replica keeps of samples that are away with their environments; absence.py holds the same rules. */
+/* What a replica keeps of samples that are away with their environments; PrefixCache and Absence
+ * in requests.py hold the same rules. */
 #include "pool.h"
 
 static void keep(Pool *pool, Replica *replica, int32_t i, int64_t tokens) {

@@ -20,7 +20,7 @@ typedef struct {
     double *times_s, *away, *judge_times_s, *judged;
 } Rules;
 
-/* AgentCounters of agent_counters.py, in the order of its fields. */
+/* AgentCounters of trajectories.py, in the order of its fields. */
 typedef struct {
     double turns, environment_s, queued_s, judge_s, judge_queued_s, environment_idle_s, judge_idle_s, reused_tokens;
     double timed_out, skipped_tokens;

@@ -35,6 +35,7 @@ static inline double decode_s(const IterationTimes *timing, int64_t n, double me
 /* Antiderivative of attention over context, at x knots. */
 static inline double antiderivative(const IterationTimes *timing, int64_t n, double x) {
     const double *attention = timing->attention_s + n * timing->knots;
+    /* Half an iteration before the first context may lie below 0: the first piece goes on there. */
     int64_t i = x > 0 ? (int64_t)x : 0;
     if (i > timing->knots - 2)
         i = timing->knots - 2;

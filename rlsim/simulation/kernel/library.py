@@ -46,6 +46,7 @@ class CountersStruct(Structure):
         ("context_at", c_void_p),
         ("prefill_iterations", c_int64),
         ("prefill_tokens", c_int64),
+        ("prefill_squares", c_int64),
         ("preemptions", c_int64),
         ("prefill_s", c_double),
     )
@@ -192,6 +193,7 @@ class CountersArrays:
             address(self._context_at),
             counters.prefill_iterations,
             counters.prefill_tokens,
+            counters.prefill_squares,
             counters.preemptions,
             counters.prefill_s,
         )
@@ -201,4 +203,5 @@ class CountersArrays:
         struct = self.struct
         counters.iterations_at, counters.context_at = self._iterations_at.tolist(), self._context_at.tolist()
         counters.prefill_iterations, counters.prefill_tokens = struct.prefill_iterations, struct.prefill_tokens
+        counters.prefill_squares = struct.prefill_squares
         counters.preemptions, counters.prefill_s = struct.preemptions, struct.prefill_s

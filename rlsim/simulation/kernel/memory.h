@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+enum { CACHE_LINE = 64 };
+
 /* start: NULL until it is reserved, while `used` bytes are counted. */
 typedef struct {
     char *start;
@@ -17,7 +19,7 @@ typedef struct {
 /* The next part of a block, on a cache line of its own; NULL while parts are only counted. */
 static inline void *part(Block *block, size_t bytes) {
     void *at = block->start ? block->start + block->used : NULL;
-    block->used += (bytes + 63) & ~(size_t)63;
+    block->used += (bytes + CACHE_LINE - 1) & ~(size_t)(CACHE_LINE - 1);
     return at;
 }
 

@@ -1,6 +1,7 @@
-/* Replicas behind one dispatcher, driven event by event; the rules of pool.py and dispatch.py. */
+/* Replicas behind one dispatcher, driven event by event; the rules of pool.py. */
 #include "pool.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 static void mark_stale(Pool *pool, int32_t number) {
@@ -269,6 +270,7 @@ static void lay_out(Pool *pool, int64_t max_pauses) {
     Block *memory = &pool->memory;
     const size_t samples = (size_t)pool->samples.samples, replicas = (size_t)pool->num_replicas;
     Block own = {NULL, 0, 0}; /* what each replica has, one behind the other */
+    /* Counted with the first replica's number: all are of one size. */
     replica_new(pool, &own, 0);
     pool->replica_bytes = own.used;
     pool->replicas = part(memory, replicas * own.used);
@@ -277,7 +279,10 @@ static void lay_out(Pool *pool, int64_t max_pauses) {
     pool->stale = part(memory, replicas * sizeof *pool->stale);
     pool->is_stale = part(memory, replicas * sizeof *pool->is_stale);
     pool->sequences = part(memory, samples * sizeof *pool->sequences);
-    pool->queue_links = (Links){(char *)&pool->sequences->queue, sizeof *pool->sequences};
+    /* Not &pool->sequences->queue: while parts are only counted there are no sequences, and a member of nothing has no
+     * address (C11 6.5.3.2). */
+    char *sequences = (char *)pool->sequences;
+    pool->queue_links = (Links){sequences ? sequences + offsetof(Sequence, queue) : NULL, sizeof *pool->sequences};
     pool->kept_links = (Links){part(memory, samples * sizeof(Link)), sizeof(Link)};
     pool->kept_tokens = part(memory, samples * sizeof *pool->kept_tokens);
     pool->cancelled = part(memory, samples * sizeof *pool->cancelled);

@@ -30,7 +30,7 @@
 typedef struct {
     int64_t *iterations_at;
     double *context_at;
-    int64_t prefill_iterations, prefill_tokens, preemptions;
+    int64_t prefill_iterations, prefill_tokens, prefill_squares, preemptions;
     double prefill_s;
 } Counters;
 
@@ -97,7 +97,8 @@ typedef struct {
     double generated_tokens, regenerated_tokens, discarded_tokens;
 } Emitted;
 
-/* Contexts of samples that are away, oldest first, and their tokens; reused: found again. absence.py has the rules. */
+/* Contexts of samples that are away, oldest first, and their tokens; reused: found again. PrefixCache in requests.py has
+ * the rules. */
 typedef struct {
     List contexts;
     int64_t tokens, reused;

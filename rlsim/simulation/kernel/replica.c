@@ -11,9 +11,11 @@ static int64_t chunk_of(const Pool *pool, int64_t need, int64_t taken, int64_t b
     return !taken || taken + need <= budget ? need : 0;
 }
 
-/* Seconds of a chunk of so many tokens, the next of a sequence in prefill, beyond those of prefill_s. */
+/* Seconds of a chunk of so many tokens, the next of a sequence in prefill, beyond those of prefill_s; counts its pairs of
+ * query and key twice, which are whole numbers and so the same in any order. */
 static double behind_own_s(const Pool *pool, const Sequence *sequence, int64_t chunk) {
     const int64_t start = sequence->prefill_end - sequence->prefill_left;
+    pool->counters->prefill_squares += (2 * start + chunk) * chunk;
     return behind_s(pool->timing, start + chunk) - behind_s(pool->timing, start);
 }
 
@@ -50,6 +52,7 @@ static void start_decoding(Pool *pool, Replica *replica, double end_s) {
             complete(pool, replica, i, end_s);
             continue;
         }
+        /* Extrapolated back to iteration 0, so that contexts of all sequences grow in one sum with the iteration. */
         const double grown = (double)(sequence->done - iteration) * sequence->tokens_per_iteration;
         sequence->context_at_zero = (double)(sequence->prompt + sequence->history) + grown;
         replica->context_at_zero += sequence->context_at_zero;
@@ -144,6 +147,7 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
             need -= kept_found(pool, sequence, i, resident);
         need = need ? need : 1;
         const int64_t chunk = chunk_of(pool, need, *tokens, budget);
+        /* The first that does not fit blocks all behind it, as in vLLM: nobody overtakes. */
         if (!chunk || kv + held + (double)timing->tokens_per_sequence > timing->kv_capacity_tokens)
             break;
         kv += held + (double)timing->tokens_per_sequence;
@@ -185,10 +189,12 @@ static void begin_prefill(Pool *pool, Replica *replica, double kv) {
         tokens += chunk;
         replica->prefilled += !sequence->prefill_left;
     }
+    /* New ones are admitted only behind prompts that are through: admission is in the order of submission. */
     if (replica->prefilled == replica->prefilling.length)
         kv = admit(pool, replica, &tokens, budget, kv, &behind);
     if (kv > replica->peak_kv_tokens)
         replica->peak_kv_tokens = kv;
+    /* `behind` is negative for the first tokens of long prompts; no prefill gives time back. */
     const double added_s = later(0.0, prefill_s(timing, decoding, tokens) + behind);
     double seconds = added_s;
     if (decoding) {
@@ -209,6 +215,7 @@ static void begin_segment(Pool *pool, Replica *replica, double kv) {
     const IterationTimes *timing = pool->timing;
     const int64_t decoding = replica->running.length;
     const double growth = replica->tokens_per_iteration;
+    /* Entries of evicted sequences stay until they come up: to take one out of a heap's middle costs a search. */
     while (!completion_is_valid(pool, replica, &replica->heap[0])) {
         completion_pop(replica);
         replica->heap_stale--;
@@ -217,6 +224,7 @@ static void begin_segment(Pool *pool, Replica *replica, double kv) {
     int64_t count = last_iteration_of(&replica->heap[0]) - replica->iteration;
     const double spare = timing->kv_capacity_tokens - kv;
     if ((double)count * growth > spare) {
+        /* One iteration more than fits: it is the one that finds the cache full and evicts. */
         const int64_t fitting = (int64_t)(spare / growth) + 1;
         count = count < fitting ? count : fitting;
     }
@@ -246,6 +254,7 @@ static void begin(Pool *pool, Replica *replica) {
     double kv = kv_tokens(pool, replica);
     if (kv > timing->kv_capacity_tokens)
         kv = evict(pool, replica, kv);
+    /* As in vLLM V1 a waiting prompt that fits joins the next iteration: no segment of decoding runs past it. */
     bool prefills = replica->prefilling.length > 0;
     if (!prefills && replica->waiting.length && replica->running.length < timing->max_sequences) {
         const Sequence *next = &pool->sequences[replica->waiting.head];
@@ -290,6 +299,7 @@ void replica_submit(Pool *pool, Replica *replica, double time_s, int32_t sample)
     list_append(&replica->waiting, pool->queue_links, sample);
     replica->waiting_prompts += sequence->prompt + sequence->history;
     replica->outstanding++;
+    /* Only the head of the queue can be admitted, and only where a slot is free. */
     if (replica->waiting.length == 1 && replica->running.length < pool->timing->max_sequences)
         replica_end_early(pool, replica, time_s);
 }

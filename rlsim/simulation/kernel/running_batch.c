@@ -1,4 +1,5 @@
-/* What a replica holds and how it leaves; the rules of running_batch.py, function for function and sum for sum. */
+/* What a replica holds and how it leaves; the rules of RunningBatch in requests.py, function for
+ * function and sum for sum. */
 #include "running_batch.h"
 
 #include <string.h>
@@ -42,6 +43,7 @@ static void grow(Pool *pool, Replica *replica) {
     replica_take_room(replica, &pool->memory, slots < 2 * before.room ? slots : 2 * before.room);
     memcpy(replica->heap, before.heap, (size_t)before.heap_length * sizeof *before.heap);
     memcpy(replica->running.samples, before.running.samples, (size_t)before.running.end * sizeof *before.running.samples);
+    /* Places of a hash table depend on its size: every entry is put in anew. */
     for (uint64_t at = 0; at <= before.residents.mask; at++)
         if (before.residents.places[at].count)
             replica->residents.places[residents_find(&replica->residents, before.residents.places[at].key)] =
@@ -73,11 +75,13 @@ void remove_running(Pool *pool, Replica *replica, int32_t i) {
     Running *running = &replica->running;
     running->samples[sequence->place] = NONE;
     running->length--;
+    /* The newest is the one that is evicted: the last place must hold one that runs. */
     while (running->end && running->samples[running->end - 1] == NONE)
         running->end--;
     if (pool->sharing && residents_remove(&replica->residents, sequence->group))
         return;
     replica->held -= (double)sequence->prompt;
+    /* Sums of additions and subtractions keep rounding errors; an empty batch is where they are known to be 0. */
     if (!replica->running.length)
         replica->context_at_zero = replica->tokens_per_iteration = replica->held = 0.0;
 }

@@ -1,4 +1,4 @@
-/* What a replica holds: running_batch.py has the rules. */
+/* What a replica holds: RunningBatch in requests.py has the rules. */
 #ifndef RLSIM_RUNNING_BATCH_H
 #define RLSIM_RUNNING_BATCH_H
 
