@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import engine_prices

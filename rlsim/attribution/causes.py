@@ -4,10 +4,11 @@ scenario simulated without some of them, or with faults put in."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rlsim.costs.interface import Part, PhaseCost, Prices, StepCost
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
@@ -37,8 +38,7 @@ Workloads = Callable[[DrawnWorkload], DrawnWorkload]
 Priced = Callable[[Prices], Prices]
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """One cause. changes, workload, prices: what changes where it is taken away. rebound: why that may cost time."""
 
     name: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.attribution import likelihood
 from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures, prior_of
@@ -29,8 +30,7 @@ LEAST_PART = 0.03
 """Share of a step by which a part must differ for a profile to tell."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Scored:
+class _Scored(Struct, frozen=True, eq=False):
     """A fault with its fit and the simulated pattern nearest to it."""
 
     fault: Fault
@@ -40,8 +40,7 @@ class _Scored:
     probability: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
+class _Run(Struct, frozen=True, eq=False):
     """What was measured of a run, what is expected of it, and its simulations under faults. step_s: as measured, else
     expected; possible: faults that the scenario can have."""
 

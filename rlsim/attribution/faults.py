@@ -4,11 +4,12 @@ under each shows of itself: seconds of its phases, and figures that its logs tel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rlsim.attribution.causes import (
     Cause,
@@ -42,8 +43,7 @@ FORMS: Mapping[str, Callable[[float, float, float], float]] = {
 """What a key becomes: from its value now, the severity x and the expected seconds of a step."""
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A known misconfiguration as faults.yaml has it (its head says what each field means)."""
 
     name: str
@@ -94,8 +94,7 @@ def prior_of(name: str) -> float:
     return float(_lists()[name])
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A figure that logs tell. spread: deviation of its logarithm by which the model may miss it; floor: next to
     nothing of it."""
 
@@ -194,8 +193,7 @@ def phase_names(scenario: Scenario) -> tuple[str, ...]:
     return ("step", waited, "logprob", "train", "refit", "data")
 
 
-@dataclass(frozen=True, eq=False)
-class Pattern:
+class Pattern(Struct, frozen=True, eq=False, dict=True):
     """What a run shows. phases: mean seconds; figures: of the catalogue's list; run: where it comes from."""
 
     phases: Mapping[str, float]

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.attribution.faults import Pattern, figures, figures_of, phase_names
 from rlsim.errors import InputError
@@ -41,8 +41,7 @@ NEAR = 1e-4
 """Difference of logarithms below which their logarithmic mean is the plain one."""
 
 
-@dataclass(frozen=True, eq=False)
-class Observed:
+class Observed(Struct, frozen=True, eq=False):
     """What was measured, by name, with the floors of its logarithms and the deviations of its noise and of the model.
 
     error: covariance of the model's error of the logarithms, shape (n, n).
@@ -105,8 +104,7 @@ def student_log_density(residual: FloatArray, scale: FloatArray) -> float:
     return float(-0.5 * np.linalg.slogdet(scale)[1] - 0.5 * (DEGREES + size) * math.log1p(distance / DEGREES))
 
 
-@dataclass(frozen=True, eq=False)
-class Path:
+class Path(Struct, frozen=True, eq=False):
     """A fault's patterns by severity. severities: of its points; logs: shape (points, n)."""
 
     severities: FloatArray
@@ -123,8 +121,7 @@ class Path:
         return cls(np.array(severities), np.array(logs))
 
 
-@dataclass(frozen=True, eq=False)
-class Fit:
+class Fit(Struct, frozen=True, eq=False):
     """How well a path explains: logarithm of its mean likelihood, and its best point."""
 
     log_likelihood: float

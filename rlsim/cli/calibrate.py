@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import structs
 
 from rlsim.cli.options import AsJson, OutFile, OutFolder, ProfileName, Quick
 from rlsim.cli.output import print_answer, terminal_style
@@ -167,7 +168,7 @@ def fit(
     if target.suffix:
         raise InputError(f"--out {target}: the joint fit writes a folder with joint.npz, for simulation.posterior")
     found = fit_jointly(tables, _say)
-    posterior = replace(found.posterior, name=name) if name else found.posterior
+    posterior = structs.replace(found.posterior, name=name) if name else found.posterior
     write_files({"joint.npz": posterior.to_bytes(), EVIDENCE: found.evidence.to_bytes()}, target)
     written = f"written: {target / 'joint.npz'} and {target / EVIDENCE}"
     print_answer(f"{joint_text(found, terminal_style())}\n\n{written}")

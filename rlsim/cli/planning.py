@@ -90,7 +90,7 @@ def plan(
     the model's error that are common to all. --out DIR writes ranked.csv, pareto.png, plan.json and best.yaml, a
     scenario to project again.
     """
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from rlsim.planning.grammar import parse_sizes
     from rlsim.planning.objective import Objective, parse_objective

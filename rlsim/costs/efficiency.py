@@ -6,9 +6,8 @@ three times that; with frozen weights (LoRA) two times, since only gradients of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.memory import kv_bytes_per_gpu_token, weight_bytes
@@ -47,8 +46,7 @@ def forward_flops(card: ModelCard, tokens: FloatArray) -> float:
     return token_flops(card) * float(tokens.sum()) + attention_flops(card, tokens)
 
 
-@dataclass(frozen=True)
-class PassFlops:
+class PassFlops(Struct, frozen=True):
     """FLOP over all GPUs: model for MFU, hardware for HFU, which counts recomputation and padding too."""
 
     model: float

@@ -6,10 +6,10 @@ The simulation sees these records and nothing behind them. Tests put fixed times
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct, field
 
 from rlsim.units import FloatArray
 
@@ -20,8 +20,7 @@ Bound = Literal[
 environment, judge: waiting for those of agents."""
 
 
-@dataclass(frozen=True)
-class IterationTable:
+class IterationTable(Struct, frozen=True):
     """Seconds of one engine iteration of one replica, prepared for fast look-up.
 
     An iteration with ``n`` decoding sequences of mean context ``c`` tokens and ``q`` prefill tokens takes
@@ -59,8 +58,8 @@ class IterationTable:
                 raise ValueError(f"{name} of an iteration table must be finite{'' if signed else ' and not negative'}")
 
 
-@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
-class Part:
+# not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
+class Part(Struct):
     """One named part of a duration in seconds, what limits it, and what it rests on.
 
     measured: share (0..1) of the seconds that a measurement backs; source: what the rest is.
@@ -94,12 +93,12 @@ def add_up(parts: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(found.values())
 
 
-@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
-class PhaseCost:
+# not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
+class PhaseCost(Struct):
     """Duration of a phase and what it consists of; ``seconds`` is the sum of its serial parts."""
 
     seconds: float
-    parts: tuple[Part, ...] = field(default=())
+    parts: tuple[Part, ...] = ()
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> PhaseCost:
@@ -129,8 +128,7 @@ class PhaseCost:
         )
 
 
-@dataclass(frozen=True)
-class StepCost:
+class StepCost(Struct, frozen=True):
     """What the trainer does with the batch of one step.
 
     reference_s: a reference pool's pass. Where the trainer streams it runs beside the samples that are still generated;
@@ -140,11 +138,10 @@ class StepCost:
     data: PhaseCost
     logprob: PhaseCost
     train: PhaseCost
-    reference_s: float = field(default=0.0, kw_only=True)
+    reference_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Prices:
+class Prices(Struct, frozen=True):
     """Everything that takes time in the steps of one run, in seconds and known before the first of them.
 
     iteration: engine iterations of one replica. prepare: weights to the engine and everything around it before a
@@ -161,7 +158,7 @@ class Prices:
     wake: PhaseCost
     steps: tuple[StepCost, ...]
     batch: Callable[[FloatArray, int], StepCost]
-    kv_token_s: float = field(default=0.0, kw_only=True)
+    kv_token_s: float
 
 
 class EngineCounters:

@@ -6,10 +6,10 @@ bilinear in samples and tokens. Beyond the measured range lines go on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.interface import IterationTable, Part, PhaseCost
@@ -42,8 +42,7 @@ def stack_of(scenario: Scenario) -> MeasuredStack | None:
     return stack
 
 
-@dataclass(frozen=True, eq=False)
-class MeasuredIterations:
+class MeasuredIterations(Struct, frozen=True, eq=False):
     """Lines through the measured iterations of one method: seconds and seconds per token of context, by drafted tokens
     and sequences, shape (drafted, sequences)."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+
+from msgspec import Struct
 
 from rlsim.costs.engine.capture import captured_sizes, largest_captured_tokens
 from rlsim.costs.engine.draft import draft_card, trained_draft
@@ -53,8 +55,7 @@ Gemma). TensorRT-LLM keeps all unless its kv_cache_config names windows; inferre
 then predicted 2 % off instead of 38 (calibration/published/rollouts.csv)."""
 
 
-@dataclass(frozen=True)
-class EngineMemory:
+class EngineMemory(Struct, frozen=True):
     """One engine GPU: parts in bytes, and how many tokens of KV cache the whole replica can hold.
 
     running_sequences: of the replica, whose recurrent states fit; None where no layer keeps a state.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.transfer.methods import TransferTerms
@@ -22,8 +24,7 @@ from rlsim.schema.trainer import StackFeatures, Trainer
 from rlsim.units import FloatArray
 
 
-@dataclass(frozen=True)
-class HostOverheads:
+class HostOverheads(Struct, frozen=True):
     """What tables of kernels do not hold of an engine iteration.
 
     iteration_s, sequence_s: scheduler and executor, a fixed part and one for each decoding sequence of an attention
@@ -114,8 +115,7 @@ EXPERT_TERMS = (
 """Terms of :class:`TrainingOverheads` that layers without experts do not read."""
 
 
-@dataclass(frozen=True)
-class TrainingOverheads:
+class TrainingOverheads(Struct, frozen=True, dict=True):
     """What a trainer makes of the times of tables and links; terms as TrainingParameters tells them.
 
     dense_speed, moe_speed: of the stack's kernels in layers without and with experts over those of tuned pretraining.
@@ -163,8 +163,8 @@ class TrainingOverheads:
             *(("quantise_bytes",) if trainer.precision == "bf16" else ()),
             *(("context_attention",) if trainer.context_parallel == 1 else ()),
         )
-        own, others = vars(self), vars(other)
-        return any(own[name] != others[name] for name in (one.name for one in fields(self)) if name not in unread)
+        own, others = asdict(self), asdict(other)
+        return any(own[name] != others[name] for name in self.__struct_fields__ if name not in unread)
 
     def speed(self, moe_layer: bool) -> float:
         """Speed of the kernels of a layer over those of tuned pretraining."""
@@ -185,8 +185,7 @@ class TrainingOverheads:
         return communication_s - hidden + self.overlap_cost * hidden
 
 
-@dataclass(frozen=True)
-class Overheads:
+class Overheads(Struct, frozen=True):
     """Host and framework costs; see GlobalParameters for the meaning of each. source: name of the fitted set.
 
     engine: host and graph terms of the rollout engine. refit: weight transfers.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
@@ -34,8 +35,7 @@ from rlsim.workload.batches import expected_prompt_tokens, expected_response_tok
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 
-@dataclass(frozen=True)
-class ScenarioPrices(Prices):
+class ScenarioPrices(Prices, frozen=True):
     """Prices with what a summary tells of them: parts of an iteration, memory per GPU in bytes, and overheads.
 
     stand_in: engine whose operator tables stand in for those of the scenario's; None where it has its own.
@@ -48,8 +48,7 @@ class ScenarioPrices(Prices):
     stand_in: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class PriceInputs:
+class PriceInputs(Struct, frozen=True, eq=False, dict=True):
     """A scenario taken apart into what each half depends on, each found where it is asked for.
 
     tables: in place of those that the hardware profile names. bare: for times alone, without the parts of an iteration.

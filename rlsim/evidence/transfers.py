@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from rlsim.costs.memory import weight_bytes
 from rlsim.costs.operators.groups import transfer_groups
@@ -89,7 +92,7 @@ def weights_of(cells: Row) -> Weights:
     found = Weights(weight_bytes(card, "bf16"), weight_tensors(card), stacked_tensors(card), share)
     stated = number(cells, "weight_gb", 0.0) * GB
     # A checkpoint in FP8 travels as it is; a figure that is parameters times two says no more than the card.
-    return replace(found, bytes=stated) if 0 < stated < 0.75 * found.bytes else found
+    return dataclasses.replace(found, bytes=stated) if 0 < stated < 0.75 * found.bytes else found
 
 
 def _weights_without_card(cells: Row) -> Weights:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from rlsim.errors import InputError
 from rlsim.files.archives import archive, read_arrays
@@ -78,8 +78,7 @@ SUFFIX = ".npz"
 SCHEMA = "rlsim.posterior/1"
 
 
-@dataclass(frozen=True, eq=False)
-class Posterior:
+class Posterior(Struct, frozen=True, eq=False, dict=True):
     """A normal distribution of deviations of terms and groups, in logarithms or in the terms' scales.
 
     digests: of the fitted sets whose terms it moves, by set. columns: names of terms, then of groups. mean: shape
@@ -145,7 +144,7 @@ class Posterior:
 
     def to_bytes(self) -> bytes:
         """The file: equal posteriors give equal bytes."""
-        names = (one.name for one in fields(self) if one.name not in ("mean", "factor"))
+        names = [name for name in self.__struct_fields__ if name not in ("mean", "factor")]
         header = {"schema": SCHEMA, **{name: getattr(self, name) for name in names}}
         lower = self.factor[np.tril_indices(len(self.columns))].astype("<f4")
         text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.parameters.posterior import Posterior
@@ -39,8 +40,7 @@ SETS = {
 """Fitted sets by name, with the keys of a scenario's simulation that say which they are."""
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """Every fitted set that a scenario rests on: to RL steps, engine iterations, training steps, transfers.
 
     posterior: what all measurements together say of them; the sets are then those that it has moved. None: the sets

@@ -8,10 +8,12 @@ are zero, get z times a scale added. Names are paths: ``engines/vllm/iteration_s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, inf, log
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
@@ -53,8 +55,7 @@ MODEL_FRAMEWORK = "megatron_bridge"
 Record = TypeVar("Record", bound=Strict)
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(Struct, frozen=True):
     """One fitted number. spread, centre: of its deviation before anything was measured, standard deviation and mean."""
 
     name: str

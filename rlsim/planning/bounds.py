@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.engine.prices import engine_times
 from rlsim.costs.interface import IterationTable
@@ -43,8 +43,7 @@ in the warm-up, and some of what it does is of later steps. In steady state both
 samples a step and long tails one was below the whole, by 8 % (two measured steps of 16 samples)."""
 
 
-@dataclass(frozen=True)
-class RolloutWork:
+class RolloutWork(Struct, frozen=True):
     """One drawn batch in sequence-iterations: total, weighted by context, and of the sequence with most."""
 
     iterations: float
@@ -100,8 +99,7 @@ def _summed(iterations: FloatArray, context: FloatArray) -> RolloutWork:
     return RolloutWork(total, weighted, float(iterations[longest]), float(context[longest]), len(iterations))
 
 
-@dataclass(frozen=True)
-class EngineRates:
+class EngineRates(Struct, frozen=True):
     """What bounds need of an iteration table. sequence_s: min s(n)/n; iteration_s: min s(n); attention_s: alpha."""
 
     sequence_s: float
@@ -181,8 +179,7 @@ SEARCH_REPLICATIONS = 1
 """The search compares plans on one drawn workload, the same for all."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A layout with the fastest of ``trainers`` trainer layouts. bound_s: what its measured steps take at least in the
     mean, in seconds."""
 
@@ -191,8 +188,7 @@ class Candidate:
     bound_s: float
 
 
-@dataclass(frozen=True)
-class TrainerTask:
+class TrainerTask(Struct, frozen=True):
     """Trainer layouts to price beside one engine on one split, each valid there. least_s: seconds per step of the
     fastest layout known already."""
 

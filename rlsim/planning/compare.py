@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from rlsim.planning.evaluate import step_phases
 from rlsim.projection.assumptions import warnings_of
@@ -20,8 +21,7 @@ IGNORED = ("name", "question", "assumptions")
 """Keys that describe a scenario without changing its answer."""
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(Struct, frozen=True):
     arm: Variant
     timed: Timed
     warnings: tuple[str, ...]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.errors import Infeasible, InputError
@@ -47,8 +50,7 @@ def step_phases(scenario: Scenario) -> tuple[str, ...]:
     return tuple("exposed_generation_s" if name == "generation_s" else name for name in names)
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What a search needs of a scenario: GPUs, mean step in seconds and bytes per GPU, as StepNumbers have them.
 
     given_up: it was not simulated to its end; a step takes more than step_s then, and memory may be fuller.
@@ -61,8 +63,7 @@ class Seen:
     given_up: bool = False
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """What a scenario came to: its numbers, or ``error``, why it has none. timed: mean times with draws around them.
     seen: in place of numbers where no more was asked for."""
 
@@ -105,7 +106,7 @@ def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool
         return Cell(error=error)
     assert cell.numbers is not None
     if cell is before:  # under the name of the scenario that was asked for
-        cell = replace(cell, numbers=replace(cell.numbers, digest=scenario_digest(scenario)))
+        cell = replace(cell, numbers=dataclasses.replace(cell.numbers, digest=scenario_digest(scenario)))
     return _beside(scenario, cell, before) if with_baseline and before is not None else cell
 
 
@@ -150,7 +151,7 @@ def _beside(scenario: Scenario, cell: Cell, before: Cell) -> Cell:
     """A cell of ``scenario`` with the numbers of its baseline and the speed-ups over it."""
     assert cell.numbers is not None and cell.timed is not None and before.timed is not None
     rollout, end_to_end = speedups(before.timed, cell.timed)
-    numbers = replace(
+    numbers = dataclasses.replace(
         cell.numbers,
         baseline_step_s=before.timed.step_s,
         baseline_cost_per_step_usd=cost_usd(scenario, before.timed.step_s),

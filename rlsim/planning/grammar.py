@@ -7,9 +7,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+from msgspec import Struct
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import parse_value
@@ -28,8 +29,7 @@ FORMS = "write a list a,b,c, a range 1:8 or 1:16:2, or 64..1024x2"
 SHOWN_CHARACTERS = 100
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """Keys that take the same value in every cell, and their values as written."""
 
     keys: tuple[str, ...]

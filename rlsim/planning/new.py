@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from string import Template
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from rlsim.errors import Infeasible, InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path
@@ -35,8 +37,7 @@ QUESTIONS: Mapping[str, Mapping[str, str]] = lists_beside(__file__)["questions"]
 _BATCH = re.compile(r"(\d{1,8}) *[x*,] *(\d{1,6})")
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(Struct, frozen=True):
     """What was answered, checked. batch: prompts, samples of each."""
 
     model: str
@@ -145,7 +146,7 @@ def scenario_text(
 
     model, hardware = answers.model, answers.hardware
     return Template(lists_beside(__file__)["scenario"]).substitute(
-        vars(answers),
+        asdict(answers),
         name=json.dumps(name),
         model=json.dumps(model),
         hardware=json.dumps(hardware),

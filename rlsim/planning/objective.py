@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeVar, cast, get_args
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.errors import InputError, shortened
 from rlsim.projection.summary import price_usd
@@ -32,8 +32,7 @@ CONFIDENCE = 0.9
 """Least share of draws in which a plan keeps a constraint, by default."""
 
 
-@dataclass(frozen=True)
-class Objective:
+class Objective(Struct, frozen=True):
     """What is made best, and constraints. steps: length of the run that deadline_s (seconds) and budget_usd hold for.
 
     target_step_s: with measure gpus, the step time that the smallest cluster must reach. confidence: least probability
@@ -120,7 +119,8 @@ def parse_objective(text: str) -> tuple[Measure, Statistic, float | None]:
         raise InputError(
             f"--objective {shortened(text)}: give one measure and one statistic, such as cost_per_step,p90"
         )
-    return (measure or [Objective.measure])[0], (statistic or [Objective.statistic])[0], target_s
+    plain = Objective()
+    return (measure or [plain.measure])[0], (statistic or [plain.statistic])[0], target_s
 
 
 def check_positive(given: Mapping[str, float | None]) -> None:

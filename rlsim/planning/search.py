@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.variation import Overrides
@@ -38,8 +40,7 @@ Look = tuple[Scenario, Overrides, float]
 """A plan that a search looks at, and the longest step that it is interested in."""
 
 
-@dataclass(frozen=True, eq=False)
-class Simulated:
+class Simulated(Struct, frozen=True, eq=False):
     """A layout with the numbers that the search or the final draws found; the scenario as it is has no candidate.
 
     timed: mean times with the draws around them, None where the search alone has seen it.
@@ -88,8 +89,7 @@ class Simulated:
         return self.timed.drawn_s
 
 
-@dataclass(frozen=True, eq=False)
-class Contest:
+class Contest(Struct, frozen=True, eq=False):
     """What decides between plans of ``scenario``. current: the scenario as it is, None where it cannot run. rest:
     whether plans that the search alone has seen are shown too."""
 
@@ -220,8 +220,7 @@ def see_once(task: Look) -> Cell:
     return see(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS}, within_s)
 
 
-@dataclass(frozen=True)
-class Finals:
+class Finals(Struct, frozen=True):
     """feasible: plans that keep all constraints on their final numbers, best first; missed: those that do not.
 
     rest: plans that the search left behind these, on its one drawn workload, best first. rejected: parts that do not

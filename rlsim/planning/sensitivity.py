@@ -19,9 +19,9 @@ import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
@@ -45,8 +45,7 @@ GRID = (np.arange(200) + 0.5) / 200
 """Quantiles at which the value of a stated input is averaged."""
 
 
-@dataclass(frozen=True)
-class Alternative:
+class Alternative(Struct, frozen=True):
     """A scenario to choose. changes: overrides that lead to it, as ``--set`` takes them."""
 
     name: str
@@ -81,8 +80,7 @@ def _wanted(scenario: Scenario) -> list[tuple[str, Overrides]]:
     return out
 
 
-@dataclass(frozen=True, eq=False)
-class Arm:
+class Arm(Struct, frozen=True, eq=False):
     """A simulated alternative. first_s: mean step of its first replication, on whose work inputs are varied."""
 
     alternative: Alternative

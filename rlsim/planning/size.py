@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_token, resident_bytes, trainer_memory
 from rlsim.errors import Infeasible, InputError
@@ -32,8 +34,7 @@ WAYS = tuple(itertools.product((1, 2, 4), ("none", "full")))
 order in which they are tried."""
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What a cluster is for. answers: model, device, batch and mean response; its number of GPUs does not count.
 
     lora_rank: train adapters of this rank; None: all weights. deadline_s: longest step; budget_usd: price of one.

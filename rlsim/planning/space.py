@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
+from msgspec import Struct, field
+from msgspec.structs import asdict
 from pydantic import ValidationError
 
 from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
@@ -37,8 +38,7 @@ HEADROOM = 0.1
 """Share of memory that a plan leaves free for fragmentation and what the memory model leaves out. Assumption."""
 
 
-@dataclass(frozen=True)
-class GpuSplit:
+class GpuSplit(Struct, frozen=True):
     """GPUs of a cluster, policy lag, and the GPUs that generate and train (all of them for both at lag 0)."""
 
     gpus: int
@@ -63,8 +63,7 @@ class GpuSplit:
         return f"{self.gpus} GPUs, {mode}"
 
 
-@dataclass(frozen=True, order=True)
-class _Sizes:
+class _Sizes(Struct, frozen=True, order=True):
     """Parallel sizes of a section of the scenario."""
 
     section: ClassVar[str]
@@ -72,18 +71,17 @@ class _Sizes:
     @property
     def sizes(self) -> dict[str, int]:
         """Keys of the section."""
-        return {f"{name}_parallel": size for name, size in vars(self).items()}
+        return {f"{name}_parallel": size for name, size in asdict(self).items()}
 
     def overrides(self) -> Overrides:
         """Overrides of a scenario."""
         return {f"{self.section}.{name}": size for name, size in self.sizes.items()}
 
     def __str__(self) -> str:
-        return " ".join(f"{LETTERS[name]}{size}" for name, size in vars(self).items() if size != 1) or "TP1"
+        return " ".join(f"{LETTERS[name]}{size}" for name, size in asdict(self).items() if size != 1) or "TP1"
 
 
-@dataclass(frozen=True, order=True)
-class EngineLayout(_Sizes):
+class EngineLayout(_Sizes, frozen=True, order=True):
     """Parallel sizes of one engine replica."""
 
     section = "engine"
@@ -93,8 +91,7 @@ class EngineLayout(_Sizes):
     attention_data: int = 1
 
 
-@dataclass(frozen=True, order=True)
-class TrainerLayout(_Sizes):
+class TrainerLayout(_Sizes, frozen=True, order=True):
     """Parallel sizes of the trainer; data parallelism takes the rest of its GPUs."""
 
     section = "trainer"
@@ -115,8 +112,7 @@ class TrainerLayout(_Sizes):
             return vary(scenario, self.overrides())  # which tells what is wrong
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """An engine replica's layout and its drafted tokens per verification, 0 for none."""
 
     layout: EngineLayout
@@ -145,8 +141,7 @@ def _drafting(scenario: Scenario, draft_length: int) -> Scenario:
     return vary(scenario, {"k": draft_length})
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """A whole plan: split of the GPUs, engine, trainer."""
 
     split: GpuSplit
@@ -162,8 +157,7 @@ class Layout:
         return f"{self.split}, engine {self.engine.layout}, {self.engine.drafting}, trainer {self.trainer}"
 
 
-@dataclass(frozen=True)
-class InfeasiblePart:
+class InfeasiblePart(Struct, frozen=True):
     """A part of a plan that cannot run: what was needed of what is there, in ``unit`` (0 where it is no amount)."""
 
     overrides: Overrides
@@ -185,8 +179,7 @@ class InfeasiblePart:
         return self.needed / self.available if self.available > 0 else float("inf")
 
 
-@dataclass
-class Space:
+class Space(Struct):
     """Valid parts by number of the split, and what was left out."""
 
     splits: list[GpuSplit]
@@ -206,8 +199,7 @@ class Space:
         return sum(len(self.engines[i]) * len(self.trainers[i]) for i in range(len(self.splits)))
 
 
-@dataclass(frozen=True)
-class SearchLimits:
+class SearchLimits(Struct, frozen=True):
     """Where a plan is looked for. memory_headroom: share of device memory that must stay free. draft_lengths: drafted
     tokens of the scenario's drafter, default DRAFT_LENGTHS. shares: of the GPUs that generate where pools are split."""
 

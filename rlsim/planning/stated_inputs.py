@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.errors import InputError
 from rlsim.loading.overrides import value_at
@@ -31,8 +31,7 @@ CORRELATION_SPREAD = 0.3
 """Range of the correlation of lengths inside a prompt group, which no published run tells."""
 
 
-@dataclass(frozen=True)
-class UncertainInput:
+class UncertainInput(Struct, frozen=True):
     """A scenario key between two values. log: uniform in the logarithm. reason: why the range is what it is.
 
     own: the scenario's value; None where it states none.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.journal import Journal, journal_name, opened_journal
@@ -36,8 +38,7 @@ CSV, PARQUET = "results.csv", "results.parquet"
 _Cell = tuple[int, Overrides]
 
 
-@dataclass(frozen=True)
-class _Chunk:
+class _Chunk(Struct, frozen=True):
     base: Scenario
     settings: Overrides
     cells: tuple[_Cell, ...]

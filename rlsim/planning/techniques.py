@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
+
+from msgspec import Struct
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
@@ -30,8 +31,7 @@ LISTS: Mapping[str, Any] = lists_beside(__file__, "techniques.yaml")
 """Techniques, what they need, and the shares that are tried."""
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(Struct, frozen=True):
     """A technique as the list has it. sets: its overrides, words included; asks: of algorithm or user."""
 
     name: str
@@ -78,8 +78,7 @@ def _pooled(scenario: Scenario, share: float) -> Overrides:
     return {"cluster.reference_gpus": gpus, **left}
 
 
-@dataclass(frozen=True)
-class _Tried:
+class _Tried(Struct, frozen=True):
     """A scenario under a technique, and its step beside the one it is compared with."""
 
     known: _Known

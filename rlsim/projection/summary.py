@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import counted, tokens_factor
 from rlsim.costs.interface import Part, PhaseCost, add_up
@@ -40,8 +42,7 @@ SHOWN_PARTS = 12
 """Parts of a phase shown; the others are added up."""
 
 
-@dataclass(frozen=True, eq=False)
-class Timed:
+class Timed(Struct, frozen=True, eq=False):
     """Mean seconds of a simulated scenario's generation and step, and the draws around them."""
 
     generation_s: float
@@ -202,7 +203,7 @@ def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
     generating, training = (one.memory_bytes.value for one in (scenario.hardware, scenario.training_device))
     return {
-        "generation": MemoryUse.of(replace(run.prices.engine_memory.parts, kv_cache=cached), generating),
+        "generation": MemoryUse.of(dataclasses.replace(run.prices.engine_memory.parts, kv_cache=cached), generating),
         "training": MemoryUse.of(run.prices.trainer_bytes, training),
     }
 

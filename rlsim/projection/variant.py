@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
@@ -30,8 +30,7 @@ LONGER_WARMUPS = 2
 """Times that the warm-up is doubled."""
 
 
-@dataclass(frozen=True, eq=False)
-class SimulatedVariant:
+class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """A scenario with the prices and the trace of each replication; at most the first trace is detailed.
 
     inputs: what it was priced from. first_step: drawn work of the first measured step. stretch: the part of a run that

@@ -11,15 +11,17 @@ How a step answers to the model's error, and what engines do, comes from blocks 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from rlsim.costs.engine.draft_policy import tokens_factor
 from rlsim.costs.engine.prices import engine_prices
@@ -47,8 +49,7 @@ from rlsim.workload.draw import DrawnStep, DrawnWorkload, Stretch, steps_per_lag
 from rlsim.workload.lengths import Place
 
 
-@dataclass(frozen=True)
-class _Steps:
+class _Steps(Struct, frozen=True):
     """Steps first to stop - 1 of a run, from 0."""
 
     first: int
@@ -60,8 +61,7 @@ class _Steps:
         return self.stop - self.first
 
 
-@dataclass(frozen=True)
-class BlockRecord(_Steps):
+class BlockRecord(_Steps, frozen=True):
     """Steps of a run for which one simulation stands.
 
     response: how a step answers to its phases, as a mapping. step_factors, generation_factors: draws of the model's
@@ -132,15 +132,13 @@ SIMULATED = tuple(name for name in STATES if name not in ("mean_batch", "mean_co
 """What a step was like, as far as it is simulated step by step."""
 
 
-@dataclass(frozen=True)
-class Chapter(_Steps):
+class Chapter(_Steps, frozen=True):
     """Steps of a run that count. forgotten: steps simulated before them for their state alone."""
 
     forgotten: int
 
 
-@dataclass(frozen=True)
-class ChapterRecord:
+class ChapterRecord(Struct, frozen=True):
     """What a chapter says. values: step_s, phases, SIMULATED and validation_s of each replication and step.
 
     tokens: entries of the ledger of its steps, whole cycles, mean over replications; None for agents. ages: samples
@@ -210,7 +208,7 @@ def _tokens(variant: SimulatedVariant) -> list[float] | None:
     ledgers = [trace.ledger for trace in variant.traces if trace.ledger is not None]
     if not ledgers:
         return None
-    return list(astuple(functools.reduce(operator.add, ledgers).scaled(1.0 / len(ledgers))))
+    return list(dataclasses.astuple(functools.reduce(operator.add, ledgers).scaled(1.0 / len(ledgers))))
 
 
 def _counting(scenario: Scenario, steps: int, forgotten: int) -> Scenario:

@@ -8,9 +8,10 @@ the step answers to its phases (:class:`rlsim.projection.uncertainty.response.St
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
@@ -29,8 +30,7 @@ _STREAM = 7_919
 LOST = tuple(cause for cause in CAUSES if cause != "steps")
 
 
-@dataclass(frozen=True, eq=False)
-class Losses:
+class Losses(Struct, frozen=True, eq=False):
     """Seconds that a run loses, by cause, and how often.
 
     totals: shape (histories,), of whole histories. by_step: shape (steps,), mean over all histories.
@@ -47,8 +47,7 @@ class Losses:
         return len(self.totals[LOST[0]])
 
 
-@dataclass(frozen=True, eq=False)
-class Course:
+class Course(Struct, frozen=True, eq=False):
     """The undisturbed steps of a run: values of its chapters, shape (replications, steps) each, and blocks in order."""
 
     values: Mapping[str, FloatArray]
@@ -234,8 +233,7 @@ class _History:
         return {"restarts": (restarts, count), "steps_again": (again_s, count)}
 
 
-@dataclass(eq=False)
-class _Kept:
+class _Kept(Struct, eq=False):
     """What checkpoints hold of each history; arrays of shape (histories,).
 
     undone_s: work since the last complete one, which a failure undoes. fresh_s: since the last one was begun.

@@ -12,10 +12,10 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from msgspec import to_builtins
 
 from rlsim.errors import InputError
 from rlsim.files.journal import Journal, opened_journal
@@ -114,7 +114,7 @@ def _simulated(
             else:
                 record = simulate_chapter(side, chapter)
                 if journal is not None:
-                    journal.add([(number, asdict(record))])  # floats survive JSON to the last bit
+                    journal.add([(number, to_builtins(record))])  # floats survive JSON to the last bit
             records.append(record)
             done += chapter.steps
             if progress is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.results import StepPhases, TokenLedger
@@ -115,8 +116,7 @@ def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices
     generating.close()
 
 
-@dataclass(frozen=True)
-class _Trainer:
+class _Trainer(Struct, frozen=True):
     """The trainer of a lagged loop. Times in seconds. account, versions: of response tokens; None of agents, and where
     nobody asks for tokens."""
 

@@ -7,15 +7,15 @@ decoding, and nothing is shared between requests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from rlsim.costs.interface import IterationTable
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(Struct, frozen=True):
     """When a request arrived, emitted its first token and completed, in seconds from the start of the loop."""
 
     request: Request

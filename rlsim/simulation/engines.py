@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
@@ -32,8 +32,7 @@ NOBODY: Awaited = (sys.maxsize, 0, 0)
 """No group is waited for."""
 
 
-@dataclass
-class Groups:
+class Groups(Struct):
     """What groups may do, which whoever runs them changes, and what they have done. Times in seconds.
 
     group_size: samples of each. released: groups that may have started, as long as fewer than max_in_flight are started

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
 from functools import partial
 from heapq import heappop, heappush
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
@@ -86,8 +87,7 @@ Finished = Callable[[float, int, int], bool]
 """(finish time, sample, replica) of a sample with its last token; whether the run stops there."""
 
 
-@dataclass(frozen=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """``count`` replicas of one iteration table behind a dispatcher.
 
     kv_token_s: seconds of a token of KV cache from one replica to another.

@@ -10,9 +10,9 @@ their prompts to the last sample, with the lengths that were drawn for the first
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.interface import Prices
 from rlsim.schema.scenario import Scenario
@@ -25,8 +25,7 @@ from rlsim.workload.batches import Batch, Generated, first_done
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 
-@dataclass(frozen=True, eq=False)
-class Round:
+class Round(Struct, frozen=True, eq=False):
     """One round: the work that it had, with the samples that it is trained on, and what happened.
 
     generated_tokens: response tokens of all samples, aborted ones up to then.
@@ -76,8 +75,7 @@ class Rounds:
         return Round(raced, race.result, race.generated_tokens)
 
 
-@dataclass(frozen=True, eq=False)
-class _Queue:
+class _Queue(Struct, frozen=True, eq=False):
     """Samples of prompts that were put off, group by group, each as it was drawn."""
 
     prompt_tokens: IntArray

@@ -6,8 +6,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from copy import copy
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.schema.engine import Migration
@@ -177,8 +178,7 @@ SampleTokens = tuple[IntArray, FloatArray]
 """Samples and the response tokens of each."""
 
 
-@dataclass
-class EmittedTokens:
+class EmittedTokens(Struct):
     """Response tokens that a replica has emitted, and what of them was lost: emitted again, or cancelled in flight."""
 
     generated_tokens: float = 0.0

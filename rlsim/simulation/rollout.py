@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.errors import Infeasible
@@ -24,8 +24,7 @@ from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Batch, Generated
 
 
-@dataclass(frozen=True, eq=False)
-class RolloutResult:
+class RolloutResult(Struct, frozen=True, eq=False):
     """What happened, by sample and by replica; times in seconds from the start of the phase.
 
     finish_s, replica: per sample. replica_end_s, peak_kv_tokens: per replica (0 where it had no sample).
@@ -126,8 +125,7 @@ def _check_fit(batch: Batch, timing: IterationTimes) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class AgentRollout:
+class AgentRollout(Struct, frozen=True, eq=False):
     """A rollout, what its trajectories did besides generating, and when."""
 
     result: RolloutResult

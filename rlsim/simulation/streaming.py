@@ -16,9 +16,9 @@ swaps of weights, further epochs and data handling come behind the last sample o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.interface import StepCost
 from rlsim.schema.trainer import Trainer
@@ -30,8 +30,7 @@ PER_STEP = ("reference swap", "value model swap")
 """Parts of log-probs and update that a step takes once."""
 
 
-@dataclass(frozen=True)
-class Streamed:
+class Streamed(Struct, frozen=True):
     """What streaming makes of a step's waiting, in seconds.
 
     exposed_s: the trainer waits for samples. overlapped_s: of its work, before the sample that it waited for last; the

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.results import StepPhases, TokenLedger
@@ -25,8 +26,7 @@ SHOWN_REPLICAS = 8
 """Replicas drawn in the timeline."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Generated:
+class _Generated(Struct, frozen=True, eq=False):
     """What a step generated: its work with the samples to train on, seconds of the phase, response tokens of all
     samples, aborted ones up to then, and when the samples to train on had their rewards, from its beginning."""
 

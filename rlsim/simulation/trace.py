@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from rlsim.costs.interface import EngineCounters, StepCost
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
@@ -23,8 +23,7 @@ CURVE_POINTS = 2000
 """Points of a counter in the timeline; more than a screen has columns."""
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(Struct, frozen=True):
     """One finished RL step.
 
     staleness: consumed samples by age in versions of the weights. generated_tokens and total_tokens: of its batch, all
@@ -45,7 +44,7 @@ class StepRecord:
     rollouts: int
     cost: StepCost
     overlapped_s: float = 0.0
-    token_ages: dict[int, float] = field(default_factory=dict, compare=False)
+    token_ages: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -81,8 +80,7 @@ class StepRecord:
         return self.end_s - self.start_s
 
 
-@dataclass
-class Trace:
+class Trace(Struct):
     """Everything one replication recorded. Spans and curves are kept only where ``detailed``.
 
     counters: what the engines did in the measured steps. peak_kv_tokens: most KV cache of a replica. imbalances: the

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct, field
 
 from rlsim.errors import Infeasible
 from rlsim.simulation.iteration_times import IterationTimes
@@ -16,8 +16,7 @@ from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Generated
 
 
-@dataclass(frozen=True, eq=False)
-class Trajectories:
+class Trajectories(Struct, frozen=True, eq=False, dict=True):
     """All trajectories of a run with their turns, numbered through; arrays as in workload.agents.Turns.
 
     prompt_tokens, group: of each trajectory. iterations: decode iterations of each turn.
@@ -79,8 +78,7 @@ SHOWN_SPANS = 500
 """Spans of a lane; more of them are joined over the shortest gaps."""
 
 
-@dataclass
-class AgentCounters:
+class AgentCounters(Struct):
     """What trajectories did besides generating, sums over all of them.
 
     turns: ended ones. environment_s, judge_s: worked. queued_s, judge_queued_s: waited for a place there.
@@ -102,12 +100,11 @@ class AgentCounters:
 
     def add(self, other: AgentCounters, sign: int = 1) -> None:
         """Add what others did."""
-        for item in fields(self):
-            setattr(self, item.name, getattr(self, item.name) + sign * getattr(other, item.name))
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + sign * getattr(other, name))
 
 
-@dataclass
-class Presence:
+class Presence(Struct):
     """How many trajectories are somewhere: counts[i] from times_s[i] on."""
 
     times_s: list[float] = field(default_factory=list)
@@ -139,8 +136,7 @@ class Presence:
         return joined
 
 
-@dataclass
-class AgentTimeline:
+class AgentTimeline(Struct):
     """Trajectories with their environments, at work or queueing, and with the judge."""
 
     environment: Presence = field(default_factory=Presence)

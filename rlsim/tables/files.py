@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
@@ -39,8 +39,7 @@ WORDS = ".words"
 Key = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class TableLayout:
+class TableLayout(Struct, frozen=True):
     """Columns of one operation's file.
 
     growth: exponent beyond the largest size, per size column (see Grid). Holes of the grid are filled along the last
@@ -103,8 +102,7 @@ LAYOUTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """One operation's rows, grouped by key. rows: key -> slice into the columns."""
 
     layout: TableLayout

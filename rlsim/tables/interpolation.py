@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import product
 from operator import mul
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from rlsim.units import BoolArray, FloatArray, distinct
@@ -46,8 +46,8 @@ def remembered(known: dict[Key, Found], most: int, key: Key, find: Callable[[], 
     return found
 
 
-@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
-class TableTime:
+# not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
+class TableTime(Struct):
     """Seconds of one operation and whether they rest on measured nodes alone, in the broadcast shape of the sizes."""
 
     seconds: FloatArray
@@ -58,8 +58,7 @@ class TableTime:
         return TableTime(self.seconds * factor, np.zeros_like(self.measured))
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(Struct, frozen=True, dict=True):
     """Latency over the tensor product of ``axes``.
 
     axes: ascending log sizes, one array per size. log_s: log seconds, shape = lengths of the axes, without holes.

@@ -6,9 +6,10 @@ Apart from :mod:`rlsim.tables.profile`, which every command imports, since ``rls
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import asdict
 from pydantic import ValidationError
 
 from rlsim.errors import InputError, shortened
@@ -26,8 +27,7 @@ UNITS = {"memory_gib": GIB, "memory_gb_per_s": GIGA, "bf16_tflops": TERA, "fp8_t
 """Units of a datasheet's numbers in those of a profile's keys; the numbers are the words of the template."""
 
 
-@dataclass(frozen=True)
-class Datasheet:
+class Datasheet(Struct, frozen=True):
     """What the datasheet of a GPU says; rates dense and per GPU, the link in one direction."""
 
     memory_gib: float
@@ -58,7 +58,7 @@ def write_profile(name: str, sheet: Datasheet, out: Path | None = None) -> Path:
     if path.exists():
         raise InputError(f"{shown_path(path)}: exists already; nothing was written")
     template = Path(__file__).with_name("new_profile.yaml").read_text(encoding="utf-8")
-    numbers = {word: f"{number * UNITS.get(word, 1):.6g}" for word, number in vars(sheet).items()}
+    numbers = {word: f"{number * UNITS.get(word, 1):.6g}" for word, number in asdict(sheet).items()}
     text = re.sub(r"<(\w+)>", lambda found: name if found[1] == "name" else numbers[found[1]], template)
     try:
         HardwareProfile.model_validate(parse_yaml(text, shown_path(path), True))

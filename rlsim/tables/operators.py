@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from msgspec import Struct, field
 from numpy.typing import ArrayLike
 
 from rlsim.errors import InputError
@@ -99,8 +99,7 @@ class Likeness(NamedTuple):
         return there / here
 
 
-@dataclass(frozen=True)
-class Efficiency:
+class Efficiency(Struct, frozen=True):
     """Achieved share of the datasheet in the measured rows of one operation; None where it was not fitted.
 
     compute: median and 90th percentile share of the peak rate where the operation is bound by arithmetic.
@@ -114,8 +113,7 @@ class Efficiency:
     floor_s: float | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class OperatorTables:
+class OperatorTables(Struct, frozen=True, eq=False):
     """Tables of one folder; each file is read at its first look-up.
 
     metadata: content of metadata.yaml (device, engine and version, source package, rows kept and rejected).

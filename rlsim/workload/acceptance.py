@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.errors import InputError
 from rlsim.schema.speculation import LOOKUP_METHODS, Speculation, Variation
@@ -25,8 +26,7 @@ PROCESSES_KEPT = 256
 """Acceptance processes kept per process; all steps and replications of a scenario ask for the same."""
 
 
-@dataclass(frozen=True, eq=False)
-class Acceptance:
+class Acceptance(Struct, frozen=True, eq=False):
     """Distribution of the tokens of one verification.
 
     position_rates: P_1..P_k, shape (k,), non-increasing in 0..1; empty without speculation.
@@ -84,8 +84,7 @@ def moved_rates(acceptance: Acceptance, logits: FloatArray) -> FloatArray:
     return np.cumprod(odds / (odds + (1.0 - rates)), axis=1, dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class DraftPlan:
+class DraftPlan(Struct, frozen=True):
     """Draft lengths that follow the live batch, as the places of a response meet them.
 
     until_tokens: ends of stretches of a response, rising; drafted: tokens drafted within each. lengths: tokens of a
@@ -98,8 +97,7 @@ class DraftPlan:
     lengths: tuple[float, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class SampleMoves:
+class SampleMoves(Struct, frozen=True, eq=False):
     """Where each sample's acceptance lies, in the logit: ``start`` at its first token, ``per_token`` more at each.
 
     plan: what is drafted at each place; None for all tokens everywhere. by_done: more by the number of samples of the
@@ -230,8 +228,7 @@ def iterations_needed(
     return counts
 
 
-@dataclass(frozen=True, eq=False)
-class _Renewal:
+class _Renewal(Struct, frozen=True, eq=False):
     """Tokens of a verification, of all samples or of each: mean, E[X^2], E[X^3] (at the end of its response), and over
     the response verifications per token and their variance per token, where these do not follow from the mean."""
 

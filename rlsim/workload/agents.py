@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
+from msgspec import Struct, field
 
 from rlsim.schema.workload import Agent, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
@@ -33,8 +33,7 @@ _COUNTS, _GROUP_COUNTS, _TURNS, _OBSERVATIONS, _TIMES, _OWN_TIMES, _GROUP_TIMES,
 _NO_CAP = 10_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class Turns:
+class Turns(Struct, frozen=True, eq=False):
     """Turns of a rollout's trajectories one after the other, each trajectory's attempts in order.
 
     first: number of the first turn of each trajectory and, last, of all turns, shape (samples + 1,). The others have
@@ -64,8 +63,7 @@ _Turn = tuple[IntArray, IntArray, IntArray, FloatArray]
 """Turn number t of one attempt: its trajectories, and as of :class:`Turns` history, response and environment."""
 
 
-@dataclass
-class _Draw:
+class _Draw(Struct):
     """What the draws of one rollout share. shared: normal score of each trajectory's prompt for its lengths."""
 
     workload: Workload

@@ -6,11 +6,12 @@ Lengths depend on (seed, replication, step), never on a deployment: whatever is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.schema.speculation import Variation
@@ -40,8 +41,7 @@ _MEAN_POINTS = 4096
 _LENGTH_POINTS = 64
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(Struct, frozen=True, eq=False):
     """Samples of one step in the order of their prompt groups; arrays of one entry per sample.
 
     group: number of the prompt, 0, 0, ..., 1, 1, ... prompt_tokens + response_tokens never exceeds the cap.
@@ -62,8 +62,7 @@ class Batch:
         return self.prompt_tokens + self.response_tokens
 
 
-@dataclass(frozen=True, eq=False)
-class Generated:
+class Generated(Struct, frozen=True, eq=False):
     """One rollout of a step; trained: of each sample, whether the step trains on it, in a race as drawn whether it
     would if all generated equally fast.
 

@@ -7,10 +7,11 @@ work and their ratios hold none of its spread.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.schema.run import Points
 from rlsim.schema.scenario import Scenario
@@ -29,8 +30,7 @@ STALE_BATCHES = 3
 """Batches drawn to take the place of stale ones, for each that is trained on."""
 
 
-@dataclass(frozen=True, eq=False)
-class DrawnStep:
+class DrawnStep(Struct, frozen=True, eq=False, dict=True):
     """The rollouts of one step (several under dynamic sampling) and the decode iterations of each of their samples.
 
     Trajectories of several turns have iterations for each of these. acceptance: of a verification, where any was drawn.
@@ -86,16 +86,14 @@ class DrawnStep:
         return min(1.0 + one.draft_length, tokens / iterations)
 
 
-@dataclass(frozen=True, eq=False)
-class DrawnWorkload:
+class DrawnWorkload(Struct, frozen=True, eq=False):
     """Steps of one replication: ``trained`` ones in the order of training, then those generated ahead of them."""
 
     steps: tuple[DrawnStep, ...]
     trained: int
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """The part of a run that is drawn. first: number of its first step, from 0: of the steps trained before it.
 
     growth: points (step, factor) of the scale of response lengths, linear in between and constant outside.

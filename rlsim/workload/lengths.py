@@ -7,13 +7,14 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache, wraps
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
 from rlsim.files.lookup import delivered_lengths, length_file
@@ -195,8 +196,7 @@ def _check_inverse(quantiles: FloatArray, tokens: FloatArray, where: str) -> tup
 _POINTS = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class LengthDistribution:
+class LengthDistribution(Struct, frozen=True, eq=False):
     """Uncapped length as a non-decreasing function of a standard normal score.
 
     Either exp(location + sigma z), or scale times an inverse distribution function at Phi(z).

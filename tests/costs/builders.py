@@ -1,12 +1,13 @@
 """Scenarios, layers and profiles for the tests of the costs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rlsim.calibration.table_writing import write_table
 from rlsim.costs.engine.iteration import IterationCosts

@@ -1,11 +1,10 @@
 """Coefficients of training, each seen alone: rooflines without tables, overheads at round values."""
 
-from dataclasses import replace
-
 import builders
 import numpy as np
 import pytest
 from builders import BANDWIDTH, BARE, MATRIX_RATE, ONE, VOCABULARY, bare, even, exactly, seconds, training
+from msgspec.structs import replace
 
 from rlsim.costs.interface import Part
 from rlsim.costs.operators import work

@@ -1,10 +1,10 @@
 """Deviations of groups: whose they are, and that they scale iterations, trainer passes and transfers, nothing else."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rlsim.costs.engine.device_times import DeviceTimes, PrefillTimes, compute_bound
 from rlsim.costs.engine.layers import total

@@ -1,6 +1,5 @@
 """The iteration table: staircase, eager fallback, verification, prefill, monotone where it must be."""
 
-from dataclasses import replace
 from functools import cache
 from threading import Event, Thread
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rlsim.costs.engine import prices
 from rlsim.costs.engine.device_times import highest_so_far

@@ -1,9 +1,9 @@
 """Weight transfers by method: bytes and seconds of each by hand, and what may never make one slower."""
 
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from rlsim.costs.transfer.job import HostCopies
 from rlsim.costs.transfer.methods import (

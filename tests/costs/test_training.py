@@ -1,7 +1,6 @@
 """Train step and log-prob passes as wholes: parts, exchange between nodes, stages, published phase times."""
 
 import math
-from dataclasses import replace
 from functools import cache
 
 import builders
@@ -10,6 +9,7 @@ import pytest
 from builders import ONE, VOCABULARY, bare, exactly, seconds, training
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.layout import (
@@ -259,7 +259,7 @@ def test_dealing_by_work_leaves_the_longest_sample_and_updates_of_gpus_are_not_e
 @pytest.mark.parametrize(("name", "unread"), [("quickstart", 10), ("qwen235b_512", 2)])
 def test_terms_that_a_trainer_does_not_read_change_nothing(name: str, unread: int) -> None:
     inputs, batch = PriceInputs(load_scenario(name)).trainer, TrainedBatch.of(np.full(64, 900.0), 64)
-    own = {term: value for term, value in vars(inputs.overheads).items() if isinstance(value, float)}
+    own = {term: value for term, value in asdict(inputs.overheads).items() if isinstance(value, float)}
     moved = {term: replace(inputs.overheads, **{term: 1.05 * value}) for term, value in own.items()}
     still = [one for one in moved.values() if not one.read_otherwise(inputs.overheads, inputs.model, inputs.trainer)]
     assert all(step_cost(replace(inputs, overheads=one), batch) == step_cost(inputs, batch) for one in still)

@@ -53,7 +53,7 @@ def test_processes_come_back_and_stand_as_in_a_scenario(tmp_path: Path, capsys: 
     words = [f"speculation.{key}={value}" for key, value in section.items()]
     assert load_scenario("quickstart", ["speculation.acceptance_length=null", *words]).speculation.first_acceptance
     first = out.read_bytes()
-    assert run("--from-curves", str(path), "--out", str(out)) == 0
+    assert run("curves", str(path), "--out", str(out)) == 0
     assert out.read_bytes() == first
 
 
@@ -77,7 +77,7 @@ def test_tables_that_cannot_be_are_named_with_file_and_line(tmp_path: Path, rows
 def test_a_missing_column_is_named_other_rows_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "c.csv"
     path.write_text("curve_kind,serie,x,y_name,y\n")
-    assert run("--from-curves", str(path), "--out", str(tmp_path / "out.yaml")) == 2
+    assert run("curves", str(path), "--out", str(tmp_path / "out.yaml")) == 2
     assert "series (there is 'serie')" in capsys.readouterr().err
     assert not (tmp_path / "out.yaml").exists()
     other = "draft_drift,run,,training_step,0,generation_time,220,s"

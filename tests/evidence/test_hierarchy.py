@@ -1,9 +1,10 @@
 """The joint fit on measurements made up from known terms, groups and errors; a few rows on top of it."""
 
-from dataclasses import replace
+import dataclasses
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rlsim.evidence import cross
 from rlsim.evidence.cross import Fit, left_out_draws, validate_cross
@@ -59,7 +60,7 @@ def test_what_is_held_stays_and_gross_mistakes_move_nothing() -> None:
     held[0] = 0.1
     found = solve(design, spreads, weights, held=held)
     free = np.delete(design.matrix, 0, axis=1)
-    rest = replace(design, log_error=design.log_error - 0.1 * design.matrix[:, 0], matrix=free,
+    rest = dataclasses.replace(design, log_error=design.log_error - 0.1 * design.matrix[:, 0], matrix=free,
                    columns=design.columns[1:],
                    terms=1, spread=design.spread[1:], centre=design.centre[1:],
                    term_families=design.term_families[1:])  # fmt: skip
@@ -70,10 +71,10 @@ def test_what_is_held_stays_and_gross_mistakes_move_nothing() -> None:
     spreads, weights = fit_spreads(design)
     held = np.full(len(design.columns), np.nan)
     low, high = np.where(design.families_of == "", -0.25, -np.inf), np.full(len(held), np.inf)
-    found = solve(replace(design, bounds=np.array((low, high))), spreads, weights)
+    found = solve(dataclasses.replace(design, bounds=np.array((low, high))), spreads, weights)
     held[1] = -0.25
     assert found.mean == pytest.approx(solve(design, spreads, weights, held=held).mean)
-    loose = solve(replace(design, bounds=np.array((low - 1.0, high))), spreads, weights)
+    loose = solve(dataclasses.replace(design, bounds=np.array((low - 1.0, high))), spreads, weights)
     assert loose.mean == pytest.approx(solve(design, spreads, weights).mean)
     rows = made_up()
     wrong = [replace(row, surprise=row.surprise + 3.0) if row.id == "0-0" else row for row in rows]
@@ -110,7 +111,7 @@ def test_new_members_get_the_scale_at_which_left_out_intervals_hold(taken: float
     design = Design.of(rows, TERMS)
     fitted, weights = fit_spreads(design)
     name = "training with model"
-    design = replace(design, families=(name,) * len(design.families))
+    design = dataclasses.replace(design, families=(name,) * len(design.families))
     known = Spreads({name: taken * SPREAD}, fitted.errors)
     found = with_new_scales(design, known, weights, rows)
     # A normal deviation lies inside what Student's t says of it at a scale somewhat below its own.

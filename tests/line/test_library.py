@@ -2,12 +2,12 @@
 
 import io
 import zipfile
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import rlsim
 from rlsim.errors import InputError

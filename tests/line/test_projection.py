@@ -3,11 +3,12 @@
 import gc
 import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
 from rlsim.loading.scenario import load_scenario, vary

@@ -1,7 +1,7 @@
 """Plans: objectives, constraints that bind, one number everywhere, and common draws."""
 
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.writing import staged_folder
@@ -164,7 +165,7 @@ def test_a_plan_has_one_number_everywhere(uneven: Scenario, free: Plan, tmp_path
     assert isinstance(told["best"]["k"], int)
     again = Plan.read(tmp_path / "plan.json")
     assert again.as_dict() == free.as_dict() == told
-    assert again.best == replace(free.best, trainers=0)
+    assert again.best == dataclasses.replace(free.best, trainers=0)
     text, step_s = render_plan(free), free.best.step_s
     assert all(one in text for one in (f"takes {step_s:#.3g} s", f"step {step_s:.1f} s [", f" {step_s:.1f} ["))
     assert " USD at 3.00 per GPU and hour" in text
@@ -193,7 +194,7 @@ def simulated(tiny: Scenario, tensor: int, step_s: float, spread: float) -> Simu
     central = cell.timed.prediction.central_s
     factors = np.random.default_rng(tensor).permutation(np.linspace(1 - spread, 1 + spread, 2048))
     timed = replace(cell.timed, step_s=step_s, prediction=replace(cell.timed.prediction, step_s=central * factors))
-    numbers = replace(cell.numbers, step_s=Interval(step_s, step_s * (1 - spread), step_s * (1 + spread)))
+    numbers = dataclasses.replace(cell.numbers, step_s=Interval(step_s, step_s * (1 - spread), step_s * (1 + spread)))
     layout = Layout(GpuSplit(8, 0, 8, 8), Engine(EngineLayout(tensor), 3), TrainerLayout())
     return Simulated(numbers, timed, Candidate(layout, 1, 0.0))
 

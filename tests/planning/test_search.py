@@ -2,10 +2,10 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict, replace
 
 from rlsim.costs.engine.prices import engine_prices, engine_times
 from rlsim.costs.prices import PriceInputs
@@ -190,7 +190,7 @@ def test_a_search_prices_the_iterations_of_the_answer(name: str) -> None:
         for host in (one.host, replace(one.host, iteration_s=0.02, factor=1.1)):
             asked = replace(one, host=host)
             own, cut = engine_prices(asked).table, engine_times(asked).table
-            assert all(np.array_equal(getattr(own, key), value) for key, value in vars(cut).items())
+            assert all(np.array_equal(getattr(own, key), value) for key, value in asdict(cut).items())
 
 
 FEW_LONG_SAMPLES = (

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from bench.cases import COMPILED, HANDED_OVER, Case, ModelDims, read_cases
 from bench.measurements import Facts, Measurement, Measurements, Metadata, Sample
@@ -132,7 +133,7 @@ def test_training_layers_stand_beside_the_trainers_prices() -> None:
 def test_kernels_cost_the_slope_of_the_host_and_used_values_are_of_loaded_objects() -> None:
     """Change what is loaded, and the row changes with it: no figure is a copy."""
     values = BASIS.fitted.transfers.values.model_copy(update={"load_tensor_s": 1.0})
-    fitted = replace(BASIS.fitted, transfers=BASIS.fitted.transfers.model_copy(update={"values": values}))
+    fitted = structs.replace(BASIS.fitted, transfers=BASIS.fitted.transfers.model_copy(update={"values": values}))
     launch = BASIS.profile.eager_launch_s.model_copy(update={"value": 2.0})
     changed = Basis(BASIS.profile.model_copy(update={"eager_launch_s": launch}), BASIS.tables, fitted)
     records = [*iterations(), *copies("weight_copy", law(3 * US, 1e12), path="tensors")]

@@ -1,11 +1,11 @@
 """Fixed prices, and worlds in which every time can be reckoned by hand."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
 from rlsim.loading.scenario import load_scenario
@@ -23,8 +23,7 @@ LIMITS = ("loop.staleness_fraction=0.5", "loop.staleness_fraction=1.7", "loop.qu
 AT_UPDATE = ("loop.in_flight_updates=false", "loop.recompute_kv=true", "loop.restart_requests=true")
 
 
-@dataclass(frozen=True)
-class FixedCosts:
+class FixedCosts(Struct, frozen=True, dict=True):
     """Phases of fixed length; an engine iteration takes ``iteration_s`` whatever its batch, prefill is free by default:
     ``prefill_token_s`` a token and ``prefill_pair_s`` a pair of it and a token before it (or half of itself).
 
@@ -62,11 +61,11 @@ class FixedCosts:
     def prices(self, workload: DrawnWorkload, replicas: int) -> Prices:
         step = StepCost(PhaseCost(self.data_s), PhaseCost(self.logprob_s), PhaseCost(self.train_s))
         fixed = (PhaseCost(self.prepare_s), PhaseCost(self.refit_s), PhaseCost(self.wake_s))
-        return Prices(self.iteration, replicas, *fixed, (step,) * workload.trained, lambda lengths, generated: step)
+        steps = (step,) * workload.trained
+        return Prices(self.iteration, replicas, *fixed, steps, lambda lengths, generated: step, 0.0)
 
 
-@dataclass(frozen=True)
-class World:
+class World(Struct, frozen=True):
     """A scenario with its drawn work and fixed prices."""
 
     scenario: Scenario

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from fixed_costs import World, run
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
@@ -50,7 +51,7 @@ def traced(world: World, detailed: bool) -> dict[str, Any]:
         trace = run(world, detailed)
     except Infeasible as error:
         return {"infeasible": str(error)}
-    return {**vars(trace), "counters": counted(trace.counters)}
+    return {**asdict(trace), "counters": counted(trace.counters)}
 
 
 def make_batch(prompts: list[int], responses: list[int], group_size: int = 1) -> Batch:

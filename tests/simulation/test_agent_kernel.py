@@ -1,6 +1,5 @@
 """Trajectories of several turns: the C kernel against the Python reference, equal bits in whatever both tell."""
 
-from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 from fixed_costs import FixedCosts, World, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 from rollout_cases import cost_table, told, traced
 
 from rlsim.schema.workload import Agent

@@ -4,7 +4,6 @@ import ctypes
 import shutil
 import subprocess
 import sysconfig
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from fixed_costs import PROMPT, Driven, FixedCosts, World, rules, run, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rollout_cases import cost_table, make_batch, sample_lists, tables, told, traced
 
 from rlsim.errors import Infeasible, InputError

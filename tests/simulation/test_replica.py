@@ -1,12 +1,12 @@
 """One replica against a token-by-token reference written apart from it, and against arithmetic."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from reference_rollout import ReferenceReplica
 from rollout_cases import cost_table, sample_lists, tables
 

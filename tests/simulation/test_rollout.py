@@ -1,13 +1,13 @@
 """Whole rollouts: the kernel against replicas in Python, dispatch, speculation, limits."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from fixed_costs import FixedCosts
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from reference_rollout import iteration_seconds
 from rollout_cases import cost_table, make_batch
 

@@ -1,11 +1,12 @@
 """What frameworks do differently between generation and training: closed forms, conservation, and what moves what."""
 
-from dataclasses import astuple, replace
+from dataclasses import astuple
 
 import pytest
 from fixed_costs import PROMPT, Driven, FixedCosts, World, rules, run, steps, world_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rollout_cases import cost_table
 
 from rlsim.errors import Infeasible

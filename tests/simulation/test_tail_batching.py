@@ -1,11 +1,11 @@
 """Tail batching (RollPacker): short rounds race for a step's batch, long rounds run what they put off."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fixed_costs import PROMPT, FixedCosts, World, run, world_of
+from msgspec.structs import replace
 
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project

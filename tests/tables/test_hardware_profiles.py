@@ -2,12 +2,12 @@
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from rlsim.costs.operators.device import DATASHEET_ERROR, device_of

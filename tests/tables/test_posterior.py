@@ -3,12 +3,12 @@
 import io
 import random
 import zipfile
-from dataclasses import replace
 from math import inf, log
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rlsim.costs.operators.groups import engine_groups
 from rlsim.errors import InputError

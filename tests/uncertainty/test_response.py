@@ -1,10 +1,10 @@
 """Intervals of answers, slopes of what they rest on, and the step's response to factors beside simulated steps."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rlsim.costs.overheads import overheads_after, overheads_of
 from rlsim.costs.prices import price

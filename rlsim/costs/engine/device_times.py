@@ -6,9 +6,10 @@ The same for many hosts and memories, and of fewer sequences a part of that of m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.capture import captured_sizes
 from rlsim.costs.engine.draft import Drafting
@@ -78,8 +79,7 @@ def _nondecreasing(values: FloatArray, weights: FloatArray) -> FloatArray:
     return np.repeat([value for value, _, _ in pools], [count for _, _, count in pools])
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceTimes:
+class DeviceTimes(Struct, frozen=True, eq=False):
     """What the device does of an iteration, as tables: of 0 .. N decoding sequences, and of these at CONTEXT_POINTS
     contexts, ``step`` tokens apart. behind_s: of a prefill token behind each of these contexts of its own."""
 
@@ -124,8 +124,7 @@ class DeviceTimes:
         return replace(self, components=components, attention=attention)
 
 
-@dataclass(frozen=True, eq=False)
-class PrefillTimes:
+class PrefillTimes(Struct, frozen=True, eq=False):
     """What the device does of iterations with prefill: ``grid`` tokens beside ``counts`` decoding sequences.
 
     linear: seconds of layers without attention, shape (counts, grid); attention: of the prompt, shape (grid,); head_s:

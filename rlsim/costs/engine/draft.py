@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES, Components, EngineLayers, elementwise, total
 from rlsim.costs.interface import Bound
@@ -55,8 +54,7 @@ def as_model(draft: DraftCard) -> ModelCard:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Drafting:
+class Drafting(Struct, frozen=True):
     """Drafting on one replica beside the target's ``layers``; sequence arrays count decoding sequences."""
 
     layers: EngineLayers

@@ -14,10 +14,11 @@ engine's; what the drafter's cache misses while it rests is caught up at no cost
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.device_times import DRAFT_PARTS
 from rlsim.costs.engine.iteration import IterationCosts, PolicyChoice
@@ -28,8 +29,7 @@ from rlsim.schema.speculation import Policy
 from rlsim.units import FloatArray, IntArray, distinct
 
 
-@dataclass(frozen=True)
-class DraftPolicy:
+class DraftPolicy(Struct, frozen=True):
     """Which draft length an iteration has, and what it goes by.
 
     requests: kinds of live requests as (share of verifications, P_1..P_k); shares add up to 1. lengths: tokens of a

@@ -7,10 +7,10 @@ captured size, iterations beyond the largest launch every kernel from the host.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.engine.device_times import EAGER_PART, DeviceTimes, PrefillTimes
 from rlsim.costs.engine.draft import Drafting
@@ -23,8 +23,7 @@ from rlsim.schema.engine import Engine
 from rlsim.units import BoolArray, FloatArray, IntArray
 
 
-@dataclass(frozen=True, eq=False)
-class PolicyChoice:
+class PolicyChoice(Struct, frozen=True, eq=False):
     """What an engine drafts at each number of live sequences; arrays of shape (N + 1,).
 
     low, high, share: a request drafts ``low`` tokens, a share of them ``high``. most: of any request, which its draft
@@ -43,8 +42,7 @@ class PolicyChoice:
         return self.low + self.share
 
 
-@dataclass(frozen=True)
-class IterationCosts:
+class IterationCosts(Struct, frozen=True):
     """Costs of engine iterations of one replica.
 
     components: seconds by part for n = 0..N decoding sequences (context-free), which add up to ``table.step_s``;

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.engine.capture import largest_captured_tokens
 from rlsim.costs.operators import work
@@ -66,8 +66,7 @@ Head = tuple[int, int]
 """Vocabulary and hidden size of an LM head."""
 
 
-@dataclass(frozen=True)
-class EngineLayers:
+class EngineLayers(Struct, frozen=True):
     """The target model on one replica; token arrays are tokens of the whole replica in one iteration."""
 
     card: ModelCard

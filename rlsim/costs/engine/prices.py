@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine import iteration
 from rlsim.costs.engine.capture import largest_captured_tokens
@@ -43,8 +44,7 @@ ACCEPTANCE_KEYS = (
 ``EngineInputs.policy`` holds."""
 
 
-@dataclass(frozen=True)
-class EngineInputs:
+class EngineInputs(Struct, frozen=True):
     """Everything that an engine iteration depends on; equal inputs have equal prices.
 
     drafting: the speculation section without its acceptance. policy: of draft lengths that follow the live batch; None
@@ -52,8 +52,8 @@ class EngineInputs:
     decode at once. prompt_tokens: mean length of a prompt.
     """
 
-    model: ModelCard = field(hash=False)
-    device: Device = field(hash=False)
+    model: ModelCard
+    device: Device
     engine: Engine
     drafting: Speculation
     host: HostOverheads

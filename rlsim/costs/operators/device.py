@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators, TableSource
@@ -22,8 +23,7 @@ from rlsim.tables.operators import OperatorTables
 from rlsim.tables.profile import list_profiles, load_profile, table_device
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Struct, frozen=True, dict=True):
     """What operator times depend on. Tables are compared by identity, everything else by value.
 
     reference: the profile that ``tables`` were measured on. lent: tables of ``rlsim calibrate`` for what they lack.

@@ -10,10 +10,10 @@ tokens that rank highest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.operators import recurrent, work
 from rlsim.costs.operators.operators import Operators
@@ -37,8 +37,7 @@ Variant = tuple[OperatorTables | None, bool]
 """Tables, and whether they hold the block as a module (else as a kernel)."""
 
 
-@dataclass(frozen=True)
-class LatentBlock:
+class LatentBlock(Struct, frozen=True):
     """One MLA block on one of ``tensor_parallel`` GPUs; precision: of its projections."""
 
     operators: Operators
@@ -180,8 +179,7 @@ MEASURED_BLOCKS = ((7168, 1536, 512, 64, 128, 128, 64, 128, 2048), (6144, 2048, 
 of a head; heads, head width and ranked tokens of the indexer."""
 
 
-@dataclass(frozen=True)
-class SparseBlock(LatentBlock):
+class SparseBlock(LatentBlock, frozen=True):
     """A latent block with (``indexer``) or without a ranking of its own."""
 
     indexer: bool = True

@@ -9,10 +9,10 @@ calibrate`` hold it (:mod:`rlsim.costs.operators.device`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
@@ -39,8 +39,7 @@ Key = tuple[object, ...]
 Operation = Literal["gemm", "decode_attention", "prefill_attention", "moe"]
 
 
-@dataclass(frozen=True)
-class TableSource:
+class TableSource(Struct, frozen=True):
     """Tables and the profile of the device that they were measured on; transferred: not the projected device."""
 
     tables: OperatorTables

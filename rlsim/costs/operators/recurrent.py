@@ -9,9 +9,9 @@ Neither counts as measured.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from rlsim.costs.operators.operators import Operators
@@ -34,8 +34,7 @@ LEAST_CHUNK_SHARE = 1.0 / 16.0
 """Prompts shorter than this share of a sequence keep the time of that share. Guards a division; no effect on tokens."""
 
 
-@dataclass(frozen=True)
-class RecurrentBlock:
+class RecurrentBlock(Struct, frozen=True):
     """One recurrent mixer on one of ``tensor_parallel`` GPUs."""
 
     operators: Operators

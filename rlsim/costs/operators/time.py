@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
@@ -13,8 +13,8 @@ from rlsim.costs.operators.work import Number
 from rlsim.units import FloatArray
 
 
-@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
-class OperatorTime:
+# not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
+class OperatorTime(Struct):
     """Seconds (array) of an operation, whether each rests on a measurement, and what bounds it."""
 
     seconds: FloatArray

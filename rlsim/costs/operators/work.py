@@ -6,9 +6,8 @@ Sizes are per GPU unless a docstring says otherwise; token counts may be arrays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from rlsim.schema.model import ModelCard
@@ -18,16 +17,14 @@ from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 Number = float | FloatArray
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """FLOP and bytes of one operation; arrays of equal shape."""
 
     flops: FloatArray
     bytes: FloatArray
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(Struct, frozen=True):
     """One weight matrix as a GPU holds it: k inputs by n outputs."""
 
     name: str

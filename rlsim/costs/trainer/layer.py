@@ -7,8 +7,9 @@ gradients, twice the elementwise traffic, 2.5 times the attention, the communica
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
 from rlsim.costs.interface import Bound, Part
@@ -49,8 +50,7 @@ LAUNCHES_PER_LAYER_FACTOR = 1.2
 """Kernels that a training framework launches per layer over an eager engine's. Assumption."""
 
 
-@dataclass(frozen=True)
-class LayerTime:
+class LayerTime(Struct, frozen=True):
     """Times of one layer on one rank for one micro-batch; communication is what computation does not hide.
 
     device, device_backward: parts of both passes without communication and host. recomputed: see Trainer.recompute.
@@ -94,8 +94,7 @@ def soft_maximum(first: float, second: float) -> float:
     return high * (1.0 + (low / high) ** FLOOR_POWER) ** (1.0 / FLOOR_POWER) if high > 0 else 0.0
 
 
-@dataclass(frozen=True)
-class TrainingLayers:
+class TrainingLayers(Struct, frozen=True, dict=True):
     """Layers of the trained model under one parallel layout."""
 
     card: ModelCard
@@ -260,8 +259,7 @@ NEWTON_SCHULZ_STEPS = 5
 """Orthogonalisation steps of Muon (published default)."""
 
 
-@dataclass(frozen=True)
-class TrainingUpdate:
+class TrainingUpdate(Struct, frozen=True, dict=True):
     """What follows the backward pass, and what FSDP gathers before each pass."""
 
     card: ModelCard

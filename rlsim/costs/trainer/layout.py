@@ -6,10 +6,10 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.operators import work
 from rlsim.costs.operators.recurrent import recurrent_matrices
@@ -24,8 +24,7 @@ TENSORS_PER_ATTENTION, TENSORS_PER_FFN, TENSORS_PER_EXPERT = 8, 3, 3
 """Weight tensors of one mixer (projections and norms), one FFN and one gated expert in a published checkpoint."""
 
 
-@dataclass(frozen=True)
-class TrainLayout:
+class TrainLayout(Struct, frozen=True):
     """Parallel sizes and parameters of one rank (elements).
 
     data_parallel: replicas that see different micro-batches; dense_shards, expert_shards: ranks over which optimizer
@@ -175,16 +174,24 @@ def micro_batch_of(trainer: Trainer, longest: int, update: bool, packed: bool) -
     return own if update else forward or own
 
 
-@dataclass(frozen=True)
-class TrainedBatch:
+class TrainedBatch(Struct, frozen=True, eq=False):
     """Lengths that a step trains on, and how many samples were generated for it; equal by content.
 
     total_tokens: prompt plus response of each trained sample.
     """
 
-    total_tokens: FloatArray = field(compare=False)
+    total_tokens: FloatArray
     generated_samples: int
     digest: bytes = b""
+
+    def __eq__(self, other: object) -> bool:
+        # Arrays have no single answer to ==; batches without a digest (b"") are made for one look-up each.
+        if not isinstance(other, TrainedBatch):
+            return NotImplemented
+        return (self.generated_samples, self.digest) == (other.generated_samples, other.digest)
+
+    def __hash__(self) -> int:
+        return hash((self.generated_samples, self.digest))
 
     @classmethod
     def of(cls, total_tokens: FloatArray, generated_samples: int) -> TrainedBatch:
@@ -203,8 +210,7 @@ class TrainedBatch:
         return _dealt(self, (ranks, cp), steps, multiple, capacity, balance)
 
 
-@dataclass(frozen=True)
-class MicroBatches:
+class MicroBatches(Struct, frozen=True):
     """Micro-batches of the busiest data-parallel rank and one optimizer step, as averages.
 
     count: micro-batches per rank, a mean over steps; tokens: computed tokens of one (with padding); sum_squared: sum of
@@ -222,8 +228,7 @@ COMPILED_TOKENS = 2**22
 """Largest bin that the kernel packs: it has a place for every number of free tokens."""
 
 
-@dataclass(frozen=True, eq=False)
-class Bins:
+class Bins(Struct, frozen=True, eq=False):
     """Packed samples, fullest bin first. tokens, sum_squared: [bins]."""
 
     tokens: FloatArray

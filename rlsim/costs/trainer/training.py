@@ -7,10 +7,11 @@ the LM head, and as many layers fewer as the layout says.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.draft import trained_draft
 from rlsim.costs.interface import Part, PhaseCost, StepCost
@@ -39,8 +40,7 @@ PADDED_BATCH, REFERENCE_POOL = "padded batch", "reference pool"
 LM_HEAD, LOSS = "LM head", "loss"
 
 
-@dataclass(frozen=True)
-class TrainingCosts:
+class TrainingCosts(Struct, frozen=True, dict=True):
     """The trainer's compute on its GPUs. value: of a value model, which has neither LM head nor MTP layers."""
 
     card: ModelCard
@@ -233,8 +233,7 @@ UPDATES_KEPT = 16
 """Updates kept: a search asks for them before the rest of a step."""
 
 
-@dataclass(frozen=True)
-class TrainerInputs:
+class TrainerInputs(Struct, frozen=True, dict=True):
     """Everything that the trainer's work on a given batch depends on; equal inputs have equal prices.
 
     logprob_passes: forward passes before the update on its own GPUs. reference_gpus: those of a reference pass beside
@@ -243,8 +242,8 @@ class TrainerInputs:
     of the value model in and out around their passes.
     """
 
-    model: ModelCard = field(hash=False)
-    device: Device = field(hash=False)
+    model: ModelCard
+    device: Device
     trainer: Trainer
     gpus: int
     overheads: TrainingOverheads

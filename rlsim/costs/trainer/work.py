@@ -6,10 +6,10 @@ fitted values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.operators import work
 from rlsim.costs.operators.device import Device
@@ -40,8 +40,8 @@ LAYERS_KEPT = 16_384
 """Layers kept per process: a search prices thousands of layouts on one batch."""
 
 
-@dataclass  # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
-class Pass:
+# not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
+class Pass(Struct):
     """Products of a pass forward, and of its backward pass: gradients of the inputs and of the weights."""
 
     forward: OperatorTime
@@ -62,8 +62,7 @@ class Pass:
         return Pass(*(timed.repeated(times) for timed in (self.forward, self.inputs, self.weights)))
 
 
-@dataclass(frozen=True)
-class LayerWork:
+class LayerWork(Struct, frozen=True):
     """One layer on one rank for one micro-batch. Seconds of operators and links; elements and bytes of what is moved.
 
     products: dense ones; experts: of every expert on the rank, one after the other; wide, wide_experts: those of both
@@ -102,8 +101,7 @@ class LayerWork:
     local_experts: float
 
 
-@dataclass(frozen=True)
-class LayerSplit:
+class LayerSplit(Struct, frozen=True):
     """What of a trainer one of its layers depends on; trainers that differ in stages and GPUs alone have equal ones."""
 
     tensor_parallel: int
@@ -134,14 +132,13 @@ def layer_work(layer: TrainedLayer) -> LayerWork:
     return layer.count()
 
 
-@dataclass(frozen=True)
-class TrainedLayer:
+class TrainedLayer(Struct, frozen=True):
     """One layer of ``card`` on one rank; shape: its mixer, and whether a feed-forward block follows, which is one of
     experts where ``moe_layer``. Few cards and devices meet in a process, whose hashes take longer than a look-up."""
 
-    card: ModelCard = field(hash=False)
+    card: ModelCard
     split: LayerSplit
-    device: Device = field(hash=False)
+    device: Device
     batch: MicroBatches
     shape: LayerShape
     moe_layer: bool

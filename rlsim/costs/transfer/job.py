@@ -6,8 +6,10 @@ weights over, offload them; onload both for the next log-prob and training passe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.draft import trained_draft
 from rlsim.costs.interface import Part, PhaseCost
@@ -26,8 +28,7 @@ from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT
 
 
-@dataclass(frozen=True)
-class HostCopies:
+class HostCopies(Struct, frozen=True):
     """Copies of one GPU while the others of its node copy too. pinned: host memory that the device can address.
 
     line: at the rate of the link, as nothing can be faster.
@@ -126,8 +127,7 @@ def trained_draft_bytes(scenario: Scenario) -> float:
     return whole / scenario.speculation.online_interval_steps
 
 
-@dataclass(frozen=True)
-class WeightTransfer:
+class WeightTransfer(Struct, frozen=True, dict=True):
     """Transfers of one scenario's weights. counted: what ``job_of`` the scenario says, where it was asked before."""
 
     scenario: Scenario

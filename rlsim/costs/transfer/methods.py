@@ -8,8 +8,9 @@ from host memory). A transfer of a framework without a row takes the values over
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from rlsim.costs.interface import Part
 from rlsim.schema.engine_parameters import TransferFamily, TransferParameters, TransferValues
@@ -25,8 +26,7 @@ DELTA_BYTES_RATIO = 3.0
 """Bytes of a changed BF16 value with its 4-byte place over those of the value."""
 
 
-@dataclass(frozen=True)
-class Links:
+class Links(Struct, frozen=True):
     """Line rates per GPU and direction, and how many GPUs share what."""
 
     nvlink_bytes_per_s: float
@@ -37,8 +37,7 @@ class Links:
     grace: bool = False
 
 
-@dataclass(frozen=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """The trainer's side of a transfer.
 
     copy_gpus: GPUs over which one copy of the weights is sharded; expert_parallel, pipeline_parallel: how. full_state:
@@ -56,8 +55,7 @@ class Sender:
     in_host_memory: bool = False
 
 
-@dataclass(frozen=True)
-class Receiver:
+class Receiver(Struct, frozen=True):
     """The engine's side. loads False: the weights are received and not loaded, and nothing is exported."""
 
     gpus: int
@@ -65,8 +63,7 @@ class Receiver:
     loads: bool = True
 
 
-@dataclass(frozen=True)
-class TransferJob:
+class TransferJob(Struct, frozen=True):
     """What is moved, from where to where.
 
     full_bytes: one copy of the weights in BF16; wire_bytes: as they travel. expert_share: of the bytes, those of routed
@@ -120,8 +117,7 @@ class TransferJob:
         return self.wire_bytes
 
 
-@dataclass(frozen=True)
-class TransferTerms:
+class TransferTerms(Struct, frozen=True):
     """Fitted values for one framework. tensor_s: stated host time per tensor; error: of the logarithm.
 
     factor: on all that a transfer takes, the deviation of the groups of runs that it belongs to.
@@ -132,7 +128,7 @@ class TransferTerms:
     fixed_s: float
     tensor_s: float | None = None
     error: float = 0.0
-    source: str = field(default="", compare=False)
+    source: str = ""
     factor: float = 1.0
 
     @classmethod
@@ -176,8 +172,7 @@ def transfer_parts(job: TransferJob, terms: TransferTerms, stated_bytes_per_s: f
     ]
 
 
-@dataclass(frozen=True)
-class _Rates:
+class _Rates(Struct, frozen=True):
     """Achieved rates of one job in bytes/s; line: those of the links."""
 
     job: TransferJob

@@ -235,7 +235,7 @@ def _simulated(
         raise AssertionError("batches of the loop are known beforehand")
 
     table = _table(settings, _measured(settings, events))
-    prices = Prices(table, 1, hand_over, hand_over, PhaseCost(0.0), costs, batch)
+    prices = Prices(table, 1, hand_over, hand_over, PhaseCost(0.0), costs, batch, 0.0)
     trace = simulate(asked, DrawnWorkload(drawn, trained), prices)
     counts = Counter({n: count for n, count in enumerate(trace.counters.iterations_at) if count})
     return tuple(step.seconds for step in trace.steps), counts
@@ -294,7 +294,8 @@ def _means(pairs: Sequence[tuple[int, float]]) -> dict[float, float]:
 
 
 def _costs(events: Events, step: int) -> StepCost:
-    return StepCost(*(_phase(events, name, step) for name in ("data_s", "logprob_s", "train_s")))
+    data, logprob, train = (_phase(events, name, step) for name in ("data_s", "logprob_s", "train_s"))
+    return StepCost(data, logprob, train)
 
 
 def _phase(events: Events, name: str, step: int | None) -> PhaseCost:

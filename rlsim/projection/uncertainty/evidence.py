@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 
 from rlsim.errors import InputError
 from rlsim.files.archives import archive, read_arrays
@@ -31,8 +31,7 @@ MEASURED_S = "measured_s"
 """Key of ``about`` that holds the measured seconds."""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One measured time. surprise: ln(measured / predicted). slopes: derivatives of ln(predicted).
 
     groups: coefficient of each group's deviation. about: what the row ran, for those who look for the nearest.
@@ -46,8 +45,7 @@ class Evidence:
     about: Mapping[str, str | float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class EvidenceTable:
+class EvidenceTable(Struct, frozen=True, eq=False):
     """Measured times and the terms that they are derived by, around the values that ``shifts`` moves the sets to.
 
     digests: of the sets, by set; shifts: by term.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rlsim.costs.operators.groups import refit_method, series
@@ -29,8 +29,7 @@ ZERO = ("draft_length", "lag")
 """Sizes that may be 0."""
 
 
-@dataclass(frozen=True)
-class Feature:
+class Feature(Struct, frozen=True):
     """One thing that runs differ in. name: key in ``about``; text: as readers call it; of: where a scenario says it.
 
     Names differ or do not; sizes differ by doublings. within: a name that counts only where that of this key agrees,
@@ -77,8 +76,7 @@ FEATURES: Mapping[RunKind, tuple[Feature, ...]] = {kind: _features(kind) for kin
 """What the runs of each kind differ in."""
 
 
-@dataclass(frozen=True, eq=False)
-class Coded:
+class Coded(Struct, frozen=True, eq=False):
     """Runs of one kind as coordinates: names as numbers and sizes as logarithms, shape (runs, features)."""
 
     kind: RunKind

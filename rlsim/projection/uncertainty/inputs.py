@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.prices import decode_points_s
 from rlsim.loading.scenario import vary
@@ -26,8 +27,7 @@ Assumption: releases and frameworks set 256, 512 and 1,024 tokens."""
 CAPTURED = "how much is captured: half or double the largest CUDA graph (assumed)"
 
 
-@dataclass(frozen=True)
-class OpenInput:
+class OpenInput(Struct, frozen=True):
     """An input that is not known. key: that states it. above, below: what a standard deviation more or less of it adds
     to the logarithm of the time of each phase. most: standard deviations up to which it can be larger. stepped: nothing
     changes within a standard deviation, and no more beyond it.

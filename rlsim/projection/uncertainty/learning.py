@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from scipy.linalg import cho_factor, cho_solve, cholesky
 
 from rlsim.costs.operators.groups import family_of
@@ -36,8 +37,7 @@ JITTER = 1e-10
 """Added to the diagonal of a covariance, in squares of a logarithm, against rounding."""
 
 
-@dataclass(frozen=True)
-class Prior:
+class Prior(Struct, frozen=True):
     """Normal known columns (mean, covariance), then new ones: Student's t around ``new_mean`` with scales ``new``.
 
     degrees: of freedom of the errors of rows and of new columns.

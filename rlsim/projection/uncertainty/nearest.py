@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
@@ -41,8 +41,7 @@ DOUBLING = 0.5
 """What a doubling of a size counts, another name being 1. Assumption."""
 
 
-@dataclass(frozen=True, eq=False)
-class Runs:
+class Runs(Struct, frozen=True, eq=False):
     """Measured runs of a kind with their coordinates. lines: of the file, one a row; ends: of each; places: of the runs
     among them."""
 

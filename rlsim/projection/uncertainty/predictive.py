@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
 
 from rlsim.costs.operators.groups import family_of, phase_groups
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
@@ -43,8 +43,7 @@ UNMEASURED_SPREAD = 0.15
 """Scale of a family of groups that no measurement holds at all. Assumption."""
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
+class Prediction(Struct, frozen=True, eq=False):
     """Draws of one simulated scenario, each of shape (DRAWS,).
 
     factors: of the phases' times. step_s: seconds of the step; central_s: of the step without deviations. slopes: of

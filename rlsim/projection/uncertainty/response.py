@@ -10,9 +10,10 @@ simulations, and G from these.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.simulation.run import simulate
@@ -31,8 +32,7 @@ CHAIN = ("data_s", "logprob_s", "train_s", "refit_s")
 """Phases of an asynchronous trainer, one after the other."""
 
 
-@dataclass(frozen=True)
-class Factors:
+class Factors(Struct, frozen=True):
     """Factors of the phases' times, arrays of draws or single numbers.
 
     transfer: of the preparation of a synchronous step, of the refit of an asynchronous one.
@@ -44,8 +44,7 @@ class Factors:
     transfer: FloatArray
 
 
-@dataclass(frozen=True)
-class StepResponse:
+class StepResponse(Struct, frozen=True):
     """Mean seconds of a step's phases and how they make up its time.
 
     fixed_s: what no factor moves. generation_ratio: of an asynchronous step, the time of its iterations over the

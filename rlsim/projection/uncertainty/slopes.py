@@ -6,10 +6,11 @@ Engine iterations are priced anew at the batches and contexts that the simulatio
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
@@ -42,8 +43,7 @@ Slopes = Mapping[str, float]
 """Derivative of a logarithm by the name of the term; terms that change nothing are left out."""
 
 
-@dataclass(frozen=True)
-class PhaseSlopes:
+class PhaseSlopes(Struct, frozen=True):
     """Slopes of each phase. transfer: of the preparation of a synchronous step, or of an asynchronous refit."""
 
     generation: Slopes
@@ -74,8 +74,7 @@ def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Moves:
+class _Moves(Struct, frozen=True, eq=False):
     """Fitted sets, and the same with each of their terms moved by STEP, by its name."""
 
     fitted: Fitted
@@ -91,15 +90,24 @@ def _moves(fitted: Fitted) -> _Moves:
     return _Moves(fitted, {name: moved(fitted, {name: STEP}) for name in terms})
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Kept(Struct, frozen=True, eq=False):
     """What of a scenario the slopes of trainer and transfer depend on: cells of a sweep that differ in work alone, or
     in what they draft without training it, share them."""
 
     sections: tuple[Strict | None, ...]
     moves: _Moves
     tables: OperatorTables | None
-    scenario: Scenario = field(compare=False)
+    scenario: Scenario
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kept) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        return self.sections, self.moves, self.tables
 
     @classmethod
     def of(cls, run: SimulatedVariant, moves: _Moves) -> _Kept:
@@ -169,7 +177,7 @@ def point_changes_s(
     is priced once for each of them and not for each of many terms.
     """
     now, moves = inputs.host, dict[str, tuple[HostOverheads, float]]()
-    for name in (one.name for one in fields(HostOverheads)):
+    for name in HostOverheads.__struct_fields__:
         if any(getattr(host, name) != getattr(now, name) for host in hosts.values()):
             step = max(0.05 * getattr(now, name), 1e-7)
             moves[name] = replace(now, **{name: getattr(now, name) + step}), step

@@ -11,10 +11,11 @@ changes from one pace to the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.operators.groups import family_of, phase_groups, refit_method, series
 from rlsim.files.yaml import lists_beside
@@ -44,8 +45,7 @@ LAYER_HOST = ("moe_host_layer_s", "expert_host_s", "bf16_expert_host_share", "gr
 TRAINING_STEP_TERMS = ("dense_efficiency", "fsdp_efficiency")
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """A source. text: what it is. kind: what measures it. assumed: whether no measurement says anything of it."""
 
     text: str
@@ -106,8 +106,7 @@ STEP = 1e-3
 """Relative change of the finite differences."""
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
+class Source(Struct, frozen=True, eq=False):
     """One source. draws: what it adds to the logarithm of the step, shape (DRAWS,). share: of the variance.
 
     name, settle, command: what it is, what would settle it, and the command that takes that in. kind: what measures it.

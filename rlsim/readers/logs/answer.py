@@ -10,11 +10,12 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 
 from rlsim.costs.operators.groups import phase_groups

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import fields
 
 import numpy as np
 
@@ -90,6 +89,6 @@ class KernelAgents:
         )
 
     def _told(self) -> tuple[list[float], list[int]]:
-        counters, changes = np.zeros(len(fields(AgentCounters))), np.zeros(2, dtype=np.int64)
+        counters, changes = np.zeros(len(AgentCounters.__struct_fields__)), np.zeros(2, dtype=np.int64)
         self._kernel.agents_told(self.handle, address(counters), address(changes))
         return counters.tolist(), changes.tolist()

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
@@ -68,7 +69,7 @@ class KernelEngines(Engines):
         super().__init__(groups, columns[0].size)
         counted = (self.unfinished, self.ended, self.starts, self.ended_s, self.starts_s, self.finish_s)
         agents_handle = None if self._agents is None else self._agents.handle
-        struct = GroupsStruct(self._pool.handle, agents_handle, **vars(groups))
+        struct = GroupsStruct(self._pool.handle, agents_handle, **asdict(groups))
         for name, array in zip(GROUP_ARRAYS, counted, strict=True):
             setattr(struct, name, address(array))
         self.groups: Any = struct  # what the kernel counts, by the same names
