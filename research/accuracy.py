@@ -26,7 +26,7 @@ from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import read_yaml
 from rlsim.report.figures.style import save_picture
 from rlsim.report.figures.validation import ratios, reliability
-from rlsim.report.text.validation import cross_cells, given_back_lines, notes, published_phases
+from rlsim.report.text.validation import cross_cells, notes, published_phases
 from rlsim.results.validation import ComparedRow, CrossValidation, Published, Score, Validation
 
 EXPLAINED_PCT = 20.0
@@ -53,7 +53,7 @@ disagree stay in the score. Most rows were in the fit ([how far to trust it](tru
 """
 _HOW = """Whole groups of measurements are left out of the joint fit and predicted by the rest
 ([uncertainty](uncertainty.md)). An interval of 90 % is right where it holds 90 % of the rows. `rlsim validate cross`
-writes the same, with the CRPS and the interval score of each line (`--json`)."""
+prints the same with proper scores, and what two own rows of a left-out group give back."""
 _CROSS_HEAD = ("left out", "rows of", "rows", "groups", "median error", "in 50 %", "in 90 %", "half width")
 _CROSS_CELLS = (0, 1, 2, 3, 4, 5, 7, 8)
 
@@ -177,10 +177,9 @@ def _cross(found: CrossValidation | None) -> str:
     if found is None:
         return "## Left-out groups\n\nLeft out of this document; `python -m research.accuracy --cross` writes them."
     rows = [[cells[place] for place in _CROSS_CELLS] for cells in map(cross_cells, found.scores)]
-    lines = "\n".join(f"- {line}." for line in given_back_lines(found))
     picture = f"![Reliability of the intervals]({RELIABILITY})\n\nShare of left-out times below each quantile of its"
     picture += " prediction: on the diagonal where the intervals are what they say."
-    return "\n\n".join(["## Left-out groups", _HOW, markdown_table(_CROSS_HEAD, rows), lines, picture])
+    return "\n\n".join(["## Left-out groups", _HOW, markdown_table(_CROSS_HEAD, rows), picture])
 
 
 def _rows(answer: Published) -> Iterator[Sequence[str]]:
