@@ -50,4 +50,4 @@ def score_cells(score: Score) -> list[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(plain, cells)) + " |"
+    return "|" + "|".join(map(plain, cells)) + "|"

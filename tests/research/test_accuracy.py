@@ -57,7 +57,7 @@ def test_rows_and_pictures_of_given_tables(tmp_path: Path) -> None:
     engine = {"model": "m", "gpu": "H100", "engine": "vllm", "speculative": False}
     answer = published(iterations=measured("iterations", **engine), training=measured("training", gpu="H100"))
     text = accuracy_document(answer, "2026-01-02")
-    assert "Engine iterations | 3 |" in text and "plain rows" in text and "iterations_by_group.png" in text
+    assert "|Engine iterations|3|" in text and "plain rows" in text and "iterations_by_group.png" in text
     write_document(answer, text, tmp_path / "ACCURACY.md")
     pictures = {"iterations_by_group.png", "training_by_release.png"}
     assert {path.name for path in tmp_path.iterdir()} == {"ACCURACY.md", "accuracy.csv", *pictures}
