@@ -30,5 +30,5 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def _platform() -> str:
-    """Tag of this platform, without a promise to others of its kind."""
+    """Tag of this platform (linux_x86_64), which auditwheel makes manylinux or musllinux after it has looked inside."""
     return next(tag for tag in platform_tags() if not tag.startswith(("manylinux", "musllinux")))

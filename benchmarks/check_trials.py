@@ -154,15 +154,14 @@ def share(of: Sequence[Trial], holds: Callable[[Trial], bool]) -> str:
 
 HEAD = """# How often `rlsim check` names the fault
 
-Written by `python benchmarks/check_trials.py --page`. {count} trials: a shipped scenario in turn, a fault of the
-catalogue (`rlsim/attribution/faults.yaml`, {catalogue} entries) that moves its step by {visible} or more, a severity
-drawn between its mildest and its gravest, responses drawn anew, {noise} noise on every phase. The check knows the
-unchanged scenario and the noisy phases, nothing else.
+Written by `python benchmarks/check_trials.py --page`, which also prints a table by fault. {count} trials: a shipped
+scenario in turn, a fault of the catalogue (`rlsim/attribution/faults.yaml`, {catalogue} entries) that moves its step by
+{visible} or more, a severity drawn between its mildest and its gravest, responses drawn anew, {noise} noise on every
+phase.
 
-Faults with the very same pattern of phases cannot be told apart by phases: half of all the ways to slow generation
-down look alike. They stand in one group where, at the severities that fit best, each expected phase differs by less
-than the noise; nothing else brings a fault into a group. "Healthy" and "not on the list" take places of their own.
-*Named*: the group of the fault is the first or second. *Strictly*: the fault itself is the first or second of all.
+Faults with the same pattern of phases cannot be separated by phases; they form one group where each expected phase
+differs by less than the noise. *Named*: the group of the fault is the first or second. *Strictly*: the fault itself is.
+"Healthy" and "not on the list" take places of their own.
 
 """
 SAYS = {
@@ -176,23 +175,18 @@ TAIL = """\
 
 ## Published pathologies
 
-From threads of users that give numbers; `tests/attribution/test_check.py` holds each to what is said here.
+Threads of users that give numbers; `tests/attribution/test_check.py` holds each to what stands here.
 
-- OpenRLHF issue 647 (a weight update of 80 s) and Awesome-ML-SYS-Tutorial issue 169 (200 s): slow in the weight update,
-  and the first group holds faults of transfers alone.
-- training-gym issues 94 to 97 (a weight update of 58 minutes): slow in the weight update, and "not on the list", since
-  no fault of the catalogue is as grave; the issues name no size.
-- marin issue 8936 (147 of 217 s are the weight update, asynchronous): the same.
-- UniRL issue 94 (drafts make a rollout on H20 half as long again): slow in generation alone; drafts rejected more often
-  than stated come first, with `k=0` as a cure and the acceptance length as the figure that settles it.
-- NVIDIA-NeMo/RL issue 2790 (0.8 % MFU of training; its commit names GLM-5.1 at 2,048 tokens): 1.0 % is expected of the
-  recipe for that run, whose 64 short samples are spread over 512 GPUs, so 0.8 % is healthy and the shape is the cause;
-  device and lengths are assumed, and NeMo-RL may count FLOP at the cap.
-- slime issue 1072 (four times the step of another framework, Qwen3-1.7B on 8 H800) gives one ratio, no phases and no
-  cause: that the run is slow and what to measure next is all that can be held.
-- NVIDIA-NeMo/RL issue 933 (MFU above 100 %) is a count of FLOP and no run: nothing of it can be checked.
-- marin issue 8653 (9 hours a step) and EasyR1 issue 39 (26 to 30 hours on 8 A100) name neither batch nor lengths: the
-  numbers do not suffice for an expected step.
+- OpenRLHF 647, Awesome-ML-SYS-Tutorial 169 (weight updates of 80 and 200 s): slow in the weight update, and the first
+  group holds faults of transfers alone.
+- training-gym 94 to 97 (a weight update of 58 minutes), marin 8936 (147 of 217 s): slow in the weight update, "not
+  on the list", since no fault of the catalogue is as grave.
+- UniRL 94 (drafts make a rollout on H20 half as long again): drafts rejected more often than stated come first, with
+  `k=0` as a cure.
+- NVIDIA-NeMo/RL 2790 (0.8 % MFU of training): healthy, as 1.0 % is expected of 64 short samples on 512 GPUs (device and
+  lengths assumed).
+- slime 1072 (four times the step of another framework): slow, and what to measure next; no phases are given.
+- NVIDIA-NeMo/RL 933, marin 8653, EasyR1 39: not enough numbers.
 """
 
 
@@ -239,7 +233,7 @@ def main() -> None:
     numbers = {"count": given.trials, "catalogue": len(catalogue())}
     head = HEAD.format(**numbers, visible=f"{100 * VISIBLE:.0f} %", noise=f"{100 * NOISE:.0f} %")
     if given.page:
-        PAGE.write_text(head + told + TAIL, encoding="utf-8", newline="\n")
+        PAGE.write_text(head + told.partition("\n## By fault")[0] + TAIL, encoding="utf-8", newline="\n")
     print(told)
 
 

@@ -161,14 +161,13 @@ def table(found: Sequence[Case]) -> list[str]:
 
 
 def page(found: Sequence[Case]) -> str:
-    """docs/techniques.md: both tables, the scores and the sources."""
+    """docs/techniques.md: both tables and the scores."""
     scores, words = summary(found), lists_beside(__file__, "techniques.yaml")["page"]
     said = words["scores"].format(
         **{name: f"{value:.0%}" for name, value in scores.items() if name != "cases"}, cases=scores["cases"]
     )
-    sources = [f"- {one.technique}: {one.source}." + f" Known before: {one.given}." * bool(one.given) for one in found]
     told, guessed = ([one for one in found if one.told is told] for told in (True, False))
-    parts = [words["top"], *table(told), "", said, words["guessed"], *table(guessed), "", words["sources"], *sources]
+    parts = [words["top"], *table(told), "", said, words["guessed"], *table(guessed)]
     return "\n".join(parts) + "\n"
 
 

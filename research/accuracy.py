@@ -1,82 +1,80 @@
-"""docs/ACCURACY.md: what the predictions are worth, row by row, written by the machine.
+"""docs/ACCURACY.md and docs/accuracy.csv: what the predictions are worth, in one table by kind and row by row.
 
 ``python -m research.accuracy [--iterations TABLE.csv] [--training TABLE.csv] [--transfers TABLE.csv] [--phases
-TABLE.csv] [--sweep FILE] [--cross] [--date YYYY-MM-DD] FILE`` writes the document and its pictures beside it.
+TABLE.csv] [--cross] [--date YYYY-MM-DD] FILE`` writes the page, with its pictures and accuracy.csv beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import datetime
+import io
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from research.accuracy_tables import PICTURES, iterations_section, table_sections
-from research.markdown import per_cent, section, signed
+from research.markdown import SCORE_HEAD, per_cent, plain, score_cells, section, signed
 from research.markdown import table as markdown_table
-from research.sweeps import IterationSweep, iteration_sweep
 from rlsim import __version__
 from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.evidence.published import published_table, run_published
 from rlsim.evidence.tables import Kind
-from rlsim.files.reading import data_folder
 from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import read_yaml
 from rlsim.report.figures.style import save_picture
 from rlsim.report.figures.validation import ratios, reliability
-from rlsim.report.format import NAMES, percent
-from rlsim.report.text.validation import (
-    SHOWN_PHASES,
-    cross_cells,
-    given_back_lines,
-    group_errors,
-    published_phases,
-)
-from rlsim.results.validation import ComparedRow, CrossValidation, Published, PublishedFigure, Score, Validation
+from rlsim.report.text.validation import cross_cells, notes, published_phases
+from rlsim.results.validation import ComparedRow, CrossValidation, Published, Score, Validation
 
 EXPLAINED_PCT = 20.0
 """Rows that are off by more need an explanation."""
-_HEAD = """# Accuracy
+PICTURES = {
+    "iterations": ("iterations_by_group.png", "model", "Engine iterations by model, device and engine"),
+    "training": ("training_by_release.png", "gpu", "Training steps by release, family, device and precision"),
+    "transfers": ("transfers_by_method.png", "gpu", "Weight transfers by framework and method"),
+    "phases": ("phases.png", "framework", "Phases of RL steps"),
+}
+"""Picture of predicted over measured of each kind of table, the detail that its colours tell, and its caption."""
+RELIABILITY = "reliability.png"
+ROWS = "accuracy.csv"
+COLUMNS = ("kind", "row", "group", "measured", "predicted", "unit", "error_pct", "low", "high", "inside", "note")
+"""Columns of accuracy.csv; rows that could not be compared are counted by their reason."""
+_HEAD = f"""# Accuracy
 
-Written by `python -m research.accuracy`; do not edit. Date {date}, rlsim {version}, published tables {digest}.
+Written by `python -m research.accuracy`; do not edit. Date {{date}}, rlsim {{version}}, published tables {{digest}}.
 
-Every figure below compares a published measurement with what rlsim predicts from the run's configuration. The tables
-with their sources are in [calibration/published](../calibration/published). Error = predicted / measured - 1. Rows that
-disagree stay in the score.
+Measured times of others beside what rlsim predicts from their configurations. Every row, with its 90 % interval and
+the reason where one is known, is in [{ROWS}]({ROWS}); the tables with their sources are in
+[calibration/published](../calibration/published). Error = predicted / measured - 1; bias is its median. Rows that
+disagree stay in the score. Most rows were in the fit ([how far to trust it](trust.md)); what follows last was left out.
 """
-_SWEEP_NOTE = """Decode and verification steps of one engine. Files of such sweeps are not part of rlsim. Compare one
-with `python -m research.sweeps FILE`; columns model, batch, seq, gamma, mode (target_decode or target_verify),
-median_ms.
-"""
-PICTURE = "reliability.png"
 _HOW = """Whole groups of measurements are left out of the joint fit and predicted by the rest
-([uncertainty.md](uncertainty.md)). An interval of 90 % is right where it holds 90 % of the rows; CRPS and the interval
-score of the 90 % interval (in logarithms, smaller is better; Gneiting and Raftery 2007, doi:10.1198/016214506000001437)
-tell whether it is also narrow. Beside it what one log-normal factor for all rows of a half would have scored around
-the same predictions. A training step whose layout another release published too keeps what is known of that layout;
-how well terms alone do on releases, devices and models that were left out stands with the fit of training. Written by
-`rlsim validate cross`."""
+([uncertainty](uncertainty.md)). An interval of 90 % is right where it holds 90 % of the rows. `rlsim validate cross`
+prints the same with proper scores, and what two own rows of a left-out group give back."""
+_CROSS_HEAD = ("left out", "rows of", "rows", "groups", "median error", "in 50 %", "in 90 %", "half width")
+_CROSS_CELLS = (0, 1, 2, 3, 4, 5, 7, 8)
 
 
-def accuracy_document(answer: Published, date: str, sweeps: Sequence[IterationSweep] = ()) -> str:
-    """The Markdown text; the same for the same answer, date, explanations and fit.
+def accuracy_document(answer: Published, date: str) -> str:
+    """The page as Markdown; the same for the same answer, date and explanations.
 
     date: YYYY-MM-DD. Raises InputError for another form.
     """
-    head = _HEAD.format(date=checked_date(date), version=__version__, digest=answer.digest)
-    groups = [figure.group for figure in answer.compared]
-    refits = [figure for figure in answer.compared if figure.group.startswith("refit, ")]
-    fixed = [f for f in answer.compared if f.group in ("speedup at fixed batch", "autoregressive iteration")]
-    study = answer.compared[: len(groups) - len(refits) - len(fixed)]
-    parts = [head, _score(answer), _fit(), _steps(answer.steps), _explained(answer.steps), _phases(answer.steps)]
-    parts += [_skipped(answer), _compared("Speculative decoding in RL (arXiv 2604.26779)", study)]
-    parts += [_compared("Speculative decoding at fixed batch", fixed), _compared("Weight transfers", refits)]
-    parts += [iterations_section(answer.iterations), table_sections(answer, explanations())]
-    parts += [_cross(answer.cross), _sweeps(sweeps)]
+    parts = [_HEAD.format(date=checked_date(date), version=__version__, digest=answer.digest), _by_kind(answer)]
+    parts += [_explained(answer.steps), *_pictures(answer), _cross(answer.cross)]
     return "\n".join(part.strip() + "\n" for part in parts if part.strip())
+
+
+def accuracy_rows(answer: Published) -> str:
+    """Every compared row as CSV (COLUMNS), in the order of its table."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_rows(answer))
+    return text.getvalue()
 
 
 def checked_date(date: str) -> str:
@@ -94,25 +92,54 @@ def explanations() -> Mapping[str, str]:
     return {str(key): str(text) for key, text in read_yaml(published_table("explanations.yaml")).items()}
 
 
-def _score(answer: Published) -> str:
-    steps = answer.steps
-    rows = []
-    for name, members in {"RL step time": list(steps.scored), **_by(steps.scored)}.items():
-        score = Score.of(members)
-        if score.n:
-            errors = (score.median_abs_error, score.p90_abs_error)
-            rows.append([name, str(score.n), *(per_cent(100 * (error or 0.0)) for error in errors)])
-    others = group_errors(answer.compared)
-    rows += [[group, str(n), per_cent(median), per_cent(worst)] for group, n, median, worst in others]
-    coverage = (
-        f"{percent(steps.score.coverage or 0.0)} of the measured step times lie inside the 90 % interval, which "
-        f"reaches a factor of {steps.score.half_width or 1.0:.2f} either way in the median."
-    )
-    head = ("what", "figures", "median error", "p90 of steps, largest of others")
-    return section("Score", head, rows, coverage if steps.scored else "")
+def group_explanations() -> Mapping[str, str]:
+    """What is known of groups that are far off, by group (calibration/published/iteration_groups.yaml)."""
+    return {str(key): str(text) for key, text in read_yaml(published_table("iteration_groups.yaml")).items()}
 
 
-def _by(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
+def _tables(answer: Published) -> dict[str, Validation]:
+    return {kind: found for kind in PICTURES if (found := getattr(answer, kind)) is not None}
+
+
+def _by_kind(answer: Published) -> str:
+    """One table: RL steps and their parts, further tables, other published figures."""
+    steps = answer.steps.scored
+    rows = [[name, *score_cells(score)] for name, members in {"RL steps": list(steps), **_step_groups(steps)}.items()
+            if (score := Score.of(members)).n]  # fmt: skip
+    for kind, found in _tables(answer).items():
+        groups = found.groups if kind == Kind.PHASES else _main_cuts(found)
+        rows += [[name, *score_cells(score)] for name, score in {TITLES[kind]: found.score, **groups}.items()]
+    figures: dict[str, list[float]] = {}
+    for figure in answer.compared:
+        figures.setdefault(figure.group, []).append((figure.error_pct or 0.0) / 100)
+    rows += [[group, *_figure_cells(Score.of_errors(errors))] for group, errors in figures.items()]
+    remarks = [f"- {plain(line)}" for found in _tables(answer).values() for line in notes(found)]
+    missing = [TITLES[kind].lower() for kind in PICTURES if kind not in _tables(answer)]
+    if missing:
+        remarks.append(f"- No table was given of: {', '.join(missing)}.")
+    return section("By kind", ("what", *SCORE_HEAD), rows, "\n".join(remarks))
+
+
+TITLES = {
+    "iterations": "Engine iterations",
+    "training": "Training steps",
+    "transfers": "Weight transfers",
+    "phases": "Phases of RL steps",
+}
+"""Names of the tables that can be given."""
+_MAIN_CUTS = re.compile(r"plain rows|speculative rows|(family|device|precision): ")
+
+
+def _main_cuts(found: Validation) -> dict[str, Score]:
+    return {name: score for name, score in found.cuts.items() if _MAIN_CUTS.match(name)}
+
+
+def _figure_cells(errors: Score) -> list[str]:
+    shares = (errors.median_abs_error, errors.p90_abs_error)
+    return [f"{errors.n}", *(per_cent(100 * (e or 0.0)) for e in shares), signed(100 * (errors.bias or 0.0)), "-", "-"]
+
+
+def _step_groups(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
     """Rows by model, by device and by mode."""
     out: dict[str, list[ComparedRow]] = {}
     for row in rows:
@@ -125,123 +152,92 @@ def _by(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
     return out
 
 
-def _fit() -> str:
-    """What was fitted and how it does on groups left out, from the committed fit."""
-    folder = data_folder("calibration") / "parameters"
-    paragraphs = []
-    for path in sorted(folder.glob("*.yaml")) if folder.is_dir() else []:
-        fit = read_yaml(path).get("fit")
-        if isinstance(fit, Mapping):
-            paragraphs.append(_fit_paragraph(path.name, fit))
-    return "\n\n".join(["## Fit, and groups left out of it", *paragraphs]) if paragraphs else ""
-
-
-def _fit_paragraph(name: str, fit: Mapping[str, Any]) -> str:
-    held = fit.get("held_out_median_error")
-    left_out = ", ".join(f"{k} {100 * float(v):.1f} %" for k, v in held.items()) if isinstance(held, Mapping) else ""
-    median, p90 = (f"{100 * float(fit.get(key, 0.0)):.1f} %" for key in ("median_error", "p90_error"))
-    score = f"median error {median}, p90 {p90} on {fit.get('rows')} rows."
-    if fit.get("command") == "none":
-        return f"`calibration/parameters/{name}`: values before any fit; {score}"
-    groups = f" With one group left out of the fit at a time, median error on its rows: {left_out}." if left_out else ""
-    return f"`calibration/parameters/{name}`: fitted by `{fit.get('command')}`; {score}{groups}"
-
-
-def _steps(steps: Validation) -> str:
-    rows = [
-        [
-            row.id,
-            f"{row.measured:.1f}",
-            f"{row.predicted:.1f}",
-            signed(row.error_pct),
-            f"{row.low:.1f} - {row.high:.1f}",
-            "inside" if row.covered else "outside",
-        ]
-        for row in steps.scored
-    ]
-    return section("Step times", ("row", "measured s", "predicted s", "error", "90 % interval", "measured lies"), rows)
-
-
 def _explained(steps: Validation) -> str:
     known = explanations()
     far = [row for row in steps.scored if abs(row.error_pct or 0.0) > EXPLAINED_PCT]
     far.sort(key=lambda row: -abs(row.error_pct or 0.0))
     rows = [[row.id, signed(row.error_pct), known.get(row.id, "not explained yet")] for row in far]
-    title = f"Rows off by more than {EXPLAINED_PCT:.0f} %"
+    title = f"RL steps off by more than {EXPLAINED_PCT:.0f} %"
     return section(title, ("row", "error", "why"), rows) or f"## {title}\n\nNone."
 
 
-def _phases(steps: Validation) -> str:
-    rows = [
-        [row.id, SHOWN_PHASES.get(phase, phase), f"{measured:.1f}", f"{predicted:.1f}", signed(error)]
-        for row in steps.scored
-        for phase, (predicted, measured, error) in published_phases(row).items()
-    ]
-    return section("Published phases", ("row", "phase", "measured s", "predicted s", "error"), rows)
-
-
-def _skipped(answer: Published) -> str:
-    left = [[row.id, row.skipped or ""] for row in answer.steps.rows if row.skipped]
-    left += [[f"refit {name}", reason] for name, reason in answer.refits_left_out.items()]
-    return section("Not simulated", ("row", "reason"), left)
-
-
-def _compared(title: str, cells: Sequence[PublishedFigure]) -> str:
-    rows = [
-        [c.group, c.label, _number(c.measured, c.unit), _number(c.predicted.mean, c.unit), signed(c.error_pct)]
-        for c in cells
-    ]
-    return section(title, ("table", "figure", "measured", "predicted", "error"), rows)
-
-
-def _number(value: float, unit: str) -> str:
-    if unit == "x":
-        return f"{value:.2f}x"
-    return f"{value * 1e3:.2f} ms" if value < 0.1 else f"{value:.1f} s"
-
-
-def _sweeps(sweeps: Sequence[IterationSweep]) -> str:
-    texts = (f"```\n{sweep.text()}\n```" for sweep in sweeps)
-    return "\n\n".join(["## Sweeps over batch and context", _SWEEP_NOTE.strip(), *texts])
+def _pictures(answer: Published) -> Iterator[str]:
+    drawn = [kind for kind, found in _tables(answer).items() if found.scored]
+    if drawn:
+        yield (
+            "## Predicted over measured\n\nThe bar is the median, the shade reaches from 0.8 to 1.2; what lies beyond "
+            "an axis stands at its end."
+        )
+    for kind in drawn:
+        name, _, caption = PICTURES[kind]
+        yield f"\n![{caption}]({name})\n\n*{caption}.*"
 
 
 def _cross(found: CrossValidation | None) -> str:
     if found is None:
         return "## Left-out groups\n\nLeft out of this document; `python -m research.accuracy --cross` writes them."
-    picture = f"![Reliability of the intervals]({PICTURE})\n\nShare of left-out times below each quantile of its"
+    rows = [[cells[place] for place in _CROSS_CELLS] for cells in map(cross_cells, found.scores)]
+    picture = f"![Reliability of the intervals]({RELIABILITY})\n\nShare of left-out times below each quantile of its"
     picture += " prediction: on the diagonal where the intervals are what they say."
-    rows = markdown_table(NAMES["cross"], [cross_cells(score) for score in found.scores])
-    lines = "\n".join(f"- {line}." for line in given_back_lines(found))
-    return "\n\n".join(["## Left-out groups", _HOW, rows, lines, picture])
+    return "\n\n".join(["## Left-out groups", _HOW, markdown_table(_CROSS_HEAD, rows), picture])
+
+
+def _rows(answer: Published) -> Iterator[Sequence[str]]:
+    known, groups = explanations(), group_explanations()
+    for kind, found in {"steps": answer.steps, **_tables(answer)}.items():
+        for row in found.scored:
+            yield _row_cells(kind, row, known.get(row.id) or groups.get(row.group, ""))
+            for phase, (predicted, measured, error) in published_phases(row).items() if kind == "steps" else ():
+                values = (f"{measured:.4g}", f"{predicted:.4g}", "s", f"{error:+.1f}")
+                yield ("phases of steps", row.id, phase, *values, "", "", "", known.get(f"{row.id}:{phase}", ""))
+        for reason, count in Counter(row.skipped for row in found.rows if row.skipped).most_common():
+            yield (kind, f"{count} not compared", *[""] * (len(COLUMNS) - 3), reason or "")
+    for figure in answer.compared:
+        values = (
+            f"{figure.measured:.4g}",
+            f"{figure.predicted.mean:.4g}",
+            figure.unit,
+            f"{figure.error_pct or 0:+.1f}",
+        )
+        yield ("figures", figure.label, figure.group, *values, *[""] * 4)
+    for name, reason in answer.refits_left_out.items():
+        yield ("figures", name, "not compared", *[""] * (len(COLUMNS) - 4), reason)
+
+
+def _row_cells(kind: str, row: ComparedRow, note: str) -> Sequence[str]:
+    values = [f"{value or 0:.4g}" for value in (row.measured, row.predicted)]
+    spread = [f"{value:.4g}" if value else "" for value in (row.low, row.high)]
+    inside = "" if row.covered is None else "yes" if row.covered else "no"
+    return (kind, row.id, row.group, *values, row.unit, f"{100 * (row.error or 0):+.1f}", *spread, inside, note)
 
 
 def write_document(answer: Published, text: str, path: Path) -> None:
-    """Write the document to ``path`` and the pictures that it names beside it."""
+    """Write the page to ``path``, and accuracy.csv and the pictures that it names beside it."""
     with staged_folder(path.parent) as folder:
         (folder / path.name).write_text(text, encoding="utf-8")
-        for kind, (name, detail) in PICTURES.items():
-            found = getattr(answer, kind)
-            if found is not None and found.scored:
+        (folder / ROWS).write_text(accuracy_rows(answer), encoding="utf-8")
+        for kind, found in _tables(answer).items():
+            if found.scored:
+                name, detail, _ = PICTURES[kind]
                 save_picture(ratios(found, detail), folder / name)
         if answer.cross is not None:
-            save_picture(reliability(answer.cross), folder / PICTURE)
+            save_picture(reliability(answer.cross), folder / RELIABILITY)
 
 
 def main() -> int:
-    """Predict all published tables and those given, and write the document. Exit status 2 for bad input."""
+    """Predict all published tables and those given, and write the page. Exit status 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m research.accuracy", description="Write docs/ACCURACY.md.")
     parser.add_argument("file", type=Path, nargs="?", default=Path("docs/ACCURACY.md"))
     for kind in PICTURES:
         parser.add_argument(f"--{kind}", type=Path, action="append", default=[], metavar="TABLE.csv")
-    parser.add_argument("--sweep", type=Path, action="append", default=[], metavar="FILE")
     parser.add_argument("--cross", action="store_true", help="leave out whole groups of measurements as well")
     parser.add_argument("--date", default=datetime.datetime.now(datetime.UTC).date().isoformat(), help="YYYY-MM-DD")
     given = parser.parse_args()
     try:
-        date, sweeps = checked_date(given.date), [iteration_sweep(path) for path in given.sweep]
+        date = checked_date(given.date)
         tables = {Kind(kind): getattr(given, kind) for kind in PICTURES}
         answer = run_published(tables=tables, cross=given.cross)
-        write_document(answer, accuracy_document(answer, date, sweeps), given.file)
+        write_document(answer, accuracy_document(answer, date), given.file)
     except RlsimError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 
 from rlsim.errors import shortened
 from rlsim.report.format import percent
-from rlsim.results.validation import ComparedRow, Score
+from rlsim.results.validation import Score
 
 SCORE_HEAD = ("rows", "median error", "p90", "bias", "inside the 90 % interval", "half width")
 """Columns of :func:`score_cells`."""
-MOST_REASONS = 20
-"""Reasons of skipped rows that are listed."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -26,11 +23,6 @@ def section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], afte
     if not rows:
         return ""
     return "\n\n".join(part for part in (f"## {title}", table(head, rows), after) if part)
-
-
-def code(text: str) -> str:
-    """``text`` as a piece of code in a line."""
-    return f"`{shortened(text, 200).replace('`', '')}`"
 
 
 def plain(text: str) -> str:
@@ -57,16 +49,5 @@ def score_cells(score: Score) -> list[str]:
     return [f"{score.n:,}", *shares, bias, "-" if score.coverage is None else percent(score.coverage), width]
 
 
-def left_out(title: str, rows: Sequence[ComparedRow]) -> str:
-    """A titled table of reasons why rows were skipped and how many, nothing where none was."""
-    reasons = Counter(row.skipped for row in rows if row.skipped)
-    shown = [[reason, f"{count:,}"] for reason, count in reasons.most_common(MOST_REASONS)]
-    if not shown:
-        return ""
-    others = len(reasons) - len(shown)
-    more = f"\n\nAnd {others} further reasons." if others else ""
-    return f"{title}\n\n{table(('reason', 'rows'), shown)}{more}"
-
-
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(plain, cells)) + " |"
+    return "|" + "|".join(map(plain, cells)) + "|"

@@ -167,7 +167,7 @@ def test_the_roofline_is_work_over_peak_and_a_layout_no_better_stays_out() -> No
 
 
 def test_where_a_published_projection_stands() -> None:
-    """arXiv 2604.26779 projects 2.72x for the rollout and 1.70x for the step: docs/headroom.md."""
+    """arXiv 2604.26779 projects 2.72x for the rollout and 1.70x for the step: docs/howto/slow.md."""
     plain, drafted = (headroom(load_scenario("qwen235b_512", words)) for words in (["k=0"], []))
     rollout = [before.generation_s / after.generation_s
                for before, after in zip(plain.rungs, drafted.rungs, strict=True)]  # fmt: skip

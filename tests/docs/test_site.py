@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlsim import load_scenario, project
 from rlsim.schema.keys import all_keys
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +42,17 @@ def test_paths_that_pages_name_exist() -> None:
     named = {path for page in pages for path in re.findall(rf"`((?:{rooms})/[\w./-]+)`", page.read_text())}
     assert len(named) > 30
     assert sorted(path for path in named if not re.search("[A-Z]{3}", path) and not (ROOT / path).exists()) == []
+
+
+def test_pages_and_picture_hold_what_the_commands_print_now(script) -> None:
+    """Excerpts line by line; the numbers of the picture stand in its text and in the file."""
+    readme = script("scripts/readme")
+    words = readme.caption(project(load_scenario(readme.SCENARIO)))
+    for path in readme.PAGES:
+        text = path.read_text()
+        assert readme.page(text, words) == text, f"{path.name}: run scripts/readme"
+    assert words.encode() in readme.PICTURE.read_bytes(), "run scripts/readme"
+    assert readme.PAGES[0].read_text().count("<!-- printed: ") == 3
 
 
 def test_links_that_leave_the_documentation_become_names(script) -> None:
@@ -142,9 +154,9 @@ def test_the_commands_of_a_page_run(page: Path, run: Run, tmp_path: Path, monkey
 def test_what_is_not_run_has_a_known_reason() -> None:
     with_commands = [block for page in WITH_COMMANDS for block in blocks(page) if block.commands]
     assert {left_out(block) for block in with_commands} == {
-        *("", "56 cells of 512 GPUs", "needs your configuration", "needs your trace", "needs your log"),
+        *("", "needs your configuration", "needs your trace", "needs your log"),
         *("needs your table", "takes minutes", "takes minutes and needs tables of others"),
-        *("needs your tables or a GPU", "needs a GPU and PyTorch", "needs what a GPU measured"),
+        *("needs a GPU and PyTorch", "needs what a GPU measured"),
         *("needs PyTorch, takes minutes", "needs the folder of the step before", "it serves until it ends"),
     }
     assert all(any(block.commands for block in blocks(page)) for page in (ROOT / "docs" / "howto").glob("*.md"))
