@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.readers.frameworks.asked import Asked
-from rlsim.readers.frameworks.exporting import default_of, export_scenario, mean_sample
+from rlsim.readers.frameworks.exporting import export_scenario, mean_sample
 from rlsim.readers.frameworks.framework import framework_of
 from rlsim.readers.frameworks.importing import import_config, keys_of, read_config
 from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.targets import default_of
 from rlsim.schema.scenario import Scenario
 
 ASKED = Asked(
@@ -66,7 +67,7 @@ def test_export_after_import_changes_no_key_with_or_without_a_base(framework: st
     adapter = framework_of(framework)
     tree = read_config(framework, path)
     answer = export_scenario(scenario, framework)
-    assert answer.left[-1].startswith(adapter.elsewhere[0])
+    assert answer.left[-1].startswith(adapter.model)
     (tmp_path / "patched.yaml").write_text(answer.config)
     mean = mean_sample(scenario)
     read = keys_of(adapter, Reader(read_config(framework, tmp_path / "patched.yaml"), mean))
@@ -77,7 +78,7 @@ def test_export_after_import_changes_no_key_with_or_without_a_base(framework: st
                     "loop.max_age", "loop.stale", "loop.update_every", "loop.overlap", "cluster.generation_gpus",
                     "cluster.num_gpus", "engine.attention_data_parallel", "engine.tensor_parallel",
                     "cluster.placement", "speculation.draft: name the checkpoint of your draft",
-                    f"{adapter.elsewhere[0]}: name your checkpoint of "
+                    f"{adapter.model}: name your checkpoint of "
                     f"{scenario.model.name}"}  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import dump_document
 from rlsim.loading.models import card_by_shape
 from rlsim.readers.frameworks.files import shipped_layer
-from rlsim.readers.frameworks.framework import Framework, framework_of
+from rlsim.readers.frameworks.framework import Framework, Row, framework_of
 from rlsim.readers.frameworks.importing import keys_of
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.rows import Row
+from rlsim.readers.frameworks.targets import default_of
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked, without
 from rlsim.schema.scenario import Scenario
 
@@ -115,7 +115,7 @@ def mean_sample(scenario: Scenario) -> float | None:
 
 def _start(framework: Framework, scenario: Scenario) -> ConfigTree:
     """The shipped trees, with nodes of the scenario's hardware."""
-    names = framework.start_asynchronous if scenario.loop.mode == "async" else framework.start
+    names = (scenario.loop.mode == "async" and framework.start_asynchronous) or framework.start
     first = {framework.node_size: int(scenario.hardware.gpus_per_node), **framework.begin}
     nodes = Layer("", nested(first), own=True)
     return stacked([*map(shipped_layer, names), nodes], f"rlsim's defaults of {framework.name}")
@@ -153,20 +153,10 @@ def _have(row: Row, reader: Reader) -> Any:
 
 
 def _written(row: Row, want: Any, reader: Reader) -> dict[str, Any]:
-    if row.write is None:
-        return {}
     try:
-        return row.write(want, reader)
+        return dict(row.write(want, reader))
     except (InputError, ZeroDivisionError):
         return {}
-
-
-def default_of(target: str) -> Any:
-    """Default of a scenario key; None where it has none."""
-    section, _, name = target.partition(".")
-    annotation: Any = Scenario.model_fields[section].annotation
-    default = annotation.model_fields[name].default
-    return None if repr(default) == "PydanticUndefined" else default
 
 
 def _wanted(scenario: Scenario, target: str) -> Any:
@@ -216,7 +206,7 @@ def _word(value: Any) -> str:
 
 def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) -> list[str]:
     """A model or a draft that the base does not name: a card is no checkpoint."""
-    key = framework.elsewhere[0]
+    key = framework.model
     drafts = scenario.speculation.active and scenario.speculation.method in ("eagle3", "draft_model")
     left = ["speculation.draft: name the checkpoint of your draft"] if drafts and base is None else []
     found = None if base is None else card_by_shape(Reader(base).text(key))

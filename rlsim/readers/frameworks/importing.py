@@ -192,14 +192,15 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     known, reader = framework_of(framework), Reader(tree)
     longest = next(row for row in known.rows if row.target == LONGEST)
     cap = longest.read(reader)
-    if cap is None and isinstance(lookup(tree.values, longest.keys[0].partition(".")[0]), dict):
-        raise reader.error(longest.keys[0], "must be a whole number of at least 1", reader.value(longest.keys[0]))
+    if cap is None and isinstance(lookup(tree.values, longest.key(reader).partition(".")[0]), dict):
+        key = longest.key(reader)
+        raise reader.error(key, "must be a whole number of at least 1", reader.value(key))
     facts = known.facts(reader)
     reader.mean_tokens = mean_sample_tokens(facts, asked, cap) if cap else None
     draft = Draft(keys_of(known, reader), known.assumed(reader))
     for row in known.rows:
         if row.target in REQUIRED and row.target not in draft.keys:
-            raise reader.error(row.keys[0], "must be given", reader.value(row.keys[0]))
+            raise reader.error(row.key(reader), "must be given", reader.value(row.key(reader)))
     complete(draft, facts, asked, tree.where)
     if draft.keys.get("loop.mode") == "async":
         draft.keys["simulation.replications"] = ASYNC_REPLICATIONS

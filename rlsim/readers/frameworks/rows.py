@@ -3,7 +3,7 @@
 ``target: KIND KEY`` or ``target: {KIND: KEY, option: ...}``: read and written by the kind and the options of
 :class:`Plain`. ``target: {cases: [{is: VALUE, KEY: HELD, ...}, ...]}``: by :class:`Case`. ``target: [{KIND: KEY, when:
 TEST, ...}, ...]``: as the first of them whose test holds. ``target: {formula: TEXT, set: {KEY: TEXT}}``: by formulas
-(:mod:`.reader`). ``section/name`` is a key of one of the table's sections. A test is a name of the table's tests, or
+(:mod:`.formulas`). ``section/name`` is a key of one of the table's sections. A test is a name of the table's tests, or
 a formula. ``also`` adds keys to those that decide the target, ``keys`` names them all.
 """
 
@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from rlsim.errors import InputError, shortened
-from rlsim.readers.frameworks.reader import KEEP, Formula, Reader
+from rlsim.readers.frameworks.formulas import KEEP, Formula
+from rlsim.readers.frameworks.reader import Reader
 
 Changes = dict[str, Any]
 """Configuration keys with the values to write."""
@@ -31,15 +32,27 @@ OPTIONS = {"else": "otherwise", "set": "beside"}
 class Row:
     """One scenario key and how a configuration says it.
 
-    keys: configuration keys that may decide it. read: its value by a configuration; None leaves the scenario's
-    default. write: what to set so that ``read`` gives a value, which an export tests; without it an export tells the
-    key as not expressible.
+    keys: configuration keys that may decide it. reading: its value by a configuration; None leaves the scenario's
+    default. writing: what to set so that ``reading`` gives a value, which an export tests; without it an export
+    tells the key as not expressible.
     """
 
     target: str
     keys: tuple[str, ...]
-    read: Read
-    write: Write | None = None
+    reading: Read
+    writing: Write | None = None
+
+    def read(self, r: Reader) -> Any:
+        """Its value by a configuration."""
+        return self.reading(r)
+
+    def key(self, r: Reader) -> str:
+        """The key that a message about it names."""
+        return self.keys[0]
+
+    def write(self, value: Any, r: Reader) -> Changes:
+        """What to set."""
+        return {} if self.writing is None else self.writing(value, r)
 
 
 @dataclass(frozen=True)
@@ -226,6 +239,6 @@ def _alternatives(rows: Sequence[tuple[str | None, Row]], tests: Mapping[str, Te
 
     def write(value: Any, r: Reader) -> Changes:
         row = chosen(r)
-        return {} if row is None or row.write is None else row.write(value, r)
+        return {} if row is None else row.write(value, r)
 
     return Row(rows[0][1].target, tuple(key for _, row in rows for key in row.keys), read, write)

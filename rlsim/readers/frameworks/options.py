@@ -1,0 +1,218 @@
+"""Options of a framework's configuration as typed attributes, read where they are used.
+
+A class of :class:`Options` declares the keys of a section, one attribute each; ``part`` puts a section into the whole.
+Of an instance an attribute is the option's value in a configuration, and reading it is recorded as a use for the
+scenario key that is being decided; of the class it is the :class:`Option`, whose ``to`` is a change to write.
+
+An option with a default gives that where its key is not there or null; without one it gives None. A text of no
+characters counts as not there where no default is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast, overload
+
+from rlsim.errors import shortened
+from rlsim.readers.frameworks.reader import Reader
+
+T = TypeVar("T")
+TRUE = ("true", "yes", "on", "1")
+"""Words that other loaders take for true."""
+
+
+class Change(NamedTuple):
+    """A key of a configuration and the value to write; None unsets it."""
+
+    key: str
+    value: Any
+
+
+class Condition(NamedTuple):
+    """That an option has one of some values, which ``met`` asks of a configuration; ``change`` gives it the first."""
+
+    met: Callable[[Reader], bool]
+    change: Change
+
+
+class Option(Generic[T]):
+    """One key.
+
+    kind: how its value is read. name: its name where the attribute's differs. stated: it has a default. decides: it
+    counts as used where it is read.
+    """
+
+    key: str
+
+    def __init__(self, kind: Callable[[Reader, str], T], name: str = "", stated: bool = False) -> None:
+        self._kind, self.name, self.stated = kind, name, stated
+        self.decides = True
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: Options, owner: type) -> T: ...
+    def __get__(self, instance: Options | None, owner: type) -> Self | T:
+        return self if instance is None else self._kind(instance.r, self.key)
+
+    def read(self, r: Reader) -> T:
+        """Its value in a configuration. Raises InputError naming the key where that is of another kind."""
+        return self._kind(r, self.key)
+
+    def to(self, value: T | None) -> Change:
+        """The change that gives it ``value``."""
+        return Change(self.key, value)
+
+    def holds(self, *values: T | None) -> Condition:
+        """The condition that it has one of ``values``."""
+        return Condition(lambda r: self.read(r) in values, self.to(values[0]))
+
+
+class Options:
+    """A section of a configuration, or the whole. section: its dotted name."""
+
+    def __init__(self, r: Reader) -> None:
+        self.r = r
+
+    def __init_subclass__(cls, section: str = "") -> None:
+        for attribute, option in vars(cls).items():
+            if isinstance(option, Option):
+                option.key = f"{section}.{option.name or attribute}".lstrip(".")
+
+    def shown(self, option: Option[Any]) -> str:
+        """What a configuration holds, short and readable enough for a message."""
+        return shortened(str(self.r.value(option.key)))
+
+    @classmethod
+    def every(cls) -> Iterator[Option[Any]]:
+        """The options of this section and of its parts."""
+        for base in cls.__mro__:
+            for member in vars(base).values():
+                if isinstance(member, Option):
+                    yield member
+                elif isinstance(member, Part):
+                    yield from member.of.every()
+
+
+O = TypeVar("O", bound=Options)  # noqa: E741
+
+
+class Part(Generic[O]):
+    """A section as an attribute of the whole."""
+
+    def __init__(self, of: type[O]) -> None:
+        self.of = of
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> type[O]: ...
+    @overload
+    def __get__(self, instance: Options, owner: type) -> O: ...
+    def __get__(self, instance: Options | None, owner: type) -> type[O] | O:
+        return self.of if instance is None else self.of(instance.r)
+
+
+def part(of: type[O]) -> Part[O]:
+    """A section of the whole."""
+    return Part(of)
+
+
+def aside(option: Option[T]) -> Option[T]:
+    """An option that is read without saying what is simulated; the table of the framework has what becomes of it."""
+    option.decides = False
+    return option
+
+
+def _unless_absent(read: Callable[[Reader, str], T]) -> Callable[[Reader, str], T | None]:
+    return lambda r, key: None if r.value(key) in (None, "") else read(r, key)
+
+
+@overload
+def integer(default: int, *, name: str = "") -> Option[int]: ...
+@overload
+def integer(default: None = None, *, name: str = "") -> Option[int | None]: ...
+def integer(default: int | None = None, *, name: str = "") -> Option[int] | Option[int | None]:
+    """A whole number; 8.0 counts as 8."""
+    if default is None:
+        return Option(_unless_absent(Reader.integer), name)
+    return Option(lambda r, key: r.integer(key, default), name, stated=True)
+
+
+def size(*, name: str = "") -> Option[int]:
+    """A whole number of at least 1; 1 where it is not there."""
+    return Option(Reader.size, name, stated=True)
+
+
+@overload
+def number(default: float, *, name: str = "") -> Option[float]: ...
+@overload
+def number(default: None = None, *, name: str = "") -> Option[float | None]: ...
+def number(default: float | None = None, *, name: str = "") -> Option[float] | Option[float | None]:
+    """A number."""
+    if default is None:
+        return Option(_unless_absent(Reader.number), name)
+    return Option(lambda r, key: r.number(key, default), name, stated=True)
+
+
+@overload
+def flag(default: bool, *, name: str = "") -> Option[bool]: ...
+@overload
+def flag(default: None = None, *, name: str = "") -> Option[bool | None]: ...
+def flag(default: bool | None = None, *, name: str = "") -> Option[bool] | Option[bool | None]:
+    """true or false, also as YAML 1.1 writes them."""
+    if default is None:
+        return Option(_unless_absent(Reader.flag), name)
+    return Option(lambda r, key: r.flag(key, default), name, stated=True)
+
+
+def switch(default: bool = False, *, name: str = "") -> Option[bool]:
+    """Whether a switch is on; whatever no loader takes for true is off."""
+
+    def on(r: Reader, key: str) -> bool:
+        found = r.value(key)
+        return default if found is None else str(found).lower() in TRUE
+
+    return Option(on, name, stated=True)
+
+
+@overload
+def text(default: str, *, name: str = "") -> Option[str]: ...
+@overload
+def text(default: None = None, *, name: str = "") -> Option[str | None]: ...
+def text(default: str | None = None, *, name: str = "") -> Option[str] | Option[str | None]:
+    """A text."""
+    if default is None:
+        return Option(_unless_absent(Reader.text), name)
+    return Option(lambda r, key: r.text(key, default), name, stated=True)
+
+
+def integers(*, name: str = "") -> Option[list[int]]:
+    """A list of whole numbers; one alone counts as a list; empty where it is not there."""
+
+    def listed(r: Reader, key: str) -> list[int]:
+        found = r.value(key)
+        numbers = [] if found in (None, "") else found if isinstance(found, list) else [found]
+        if not all(type(number) is int for number in numbers):
+            raise r.error(key, "must be a list of whole numbers", found)
+        return cast(list[int], numbers)
+
+    return Option(listed, name, stated=True)
+
+
+def section(*, name: str = "", resolved: bool = True) -> Option[dict[str, Any] | None]:
+    """A section as it stands; None where it is something else. resolved: with what its interpolations refer to."""
+
+    def held(r: Reader, key: str) -> dict[str, Any] | None:
+        found = r.value(key) if resolved else r.raw(key)
+        return found if isinstance(found, dict) else None
+
+    return Option(held, name)
+
+
+def anything(*, name: str = "", resolved: bool = True) -> Option[Any]:
+    """A value of any kind, for keys that several kinds have a meaning of; None for a text of no characters."""
+
+    def held(r: Reader, key: str) -> Any:
+        found = r.value(key) if resolved else r.raw(key)
+        return None if isinstance(found, str) and not found else found
+
+    return Option(held, name)

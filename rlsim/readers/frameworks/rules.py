@@ -1,0 +1,363 @@
+"""How a framework's configuration says the keys of a scenario: rules over its typed options.
+
+A framework is a module of :mod:`.adapters` (of a large one the options are a module ``NAME_options``) and a table
+``keys/NAME.yaml`` of the keys that decide nothing. The module has, in this order:
+
+* classes of :class:`~.options.Options` that declare every key which is read or written, section by section; what is
+  reckoned from several of them is a property of the class of the whole, a comment beside it names the line of the
+  framework's source;
+* ``of = Rules(NAME)`` and ``RULES``, one rule ``of(target).maker(...)`` for each scenario key (:mod:`.targets`) in the
+  order of a document;
+* functions that give the facts beside the rules, the assumptions and the sections that a configuration leaves unused;
+* ``FRAMEWORK = of.framework(...)``.
+
+Of the makers of rules take the first that says it: ``same`` and ``opposite`` (one key, one meaning), ``constant``,
+``words`` and ``switched`` (texts and flags with other names), ``cases`` (several keys hold certain values), ``by`` (any
+reading; the write is one option, found by solving), ``rule`` (any reading with a write of its own, or none). ``when``
+is a condition on the configuration, ``otherwise`` what is read without it; ``either`` takes the first rule whose
+condition holds, ``under`` a rule that a switch turns on. A reading that gives None leaves the scenario's default.
+
+What a rule reads in a configuration counts as used by its scenario key, so a local variable read before a condition
+makes a key "used" that the answer does not depend on. A text of the user's in a sentence goes through ``shown``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from rlsim.errors import InputError, shortened
+from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.framework import Framework, tables_of
+from rlsim.readers.frameworks.options import Change, Condition, Option, Options
+from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.targets import Target, default_of
+from rlsim.readers.frameworks.trees import nested
+
+C = TypeVar("C", bound=Options)
+V = TypeVar("V")
+W = TypeVar("W")
+FAR = 4 * 720_720
+"""Probes of a write lie so far out that lower bounds of a reading do not show, at a multiple of all numbers up to 16,
+so that no division of one leaves a remainder."""
+
+
+class Assumption(NamedTuple):
+    """A sentence on what an import takes for granted, and the scenario keys that it is of."""
+
+    text: str
+    keys: Sequence[str | Target[Any]]
+
+
+class Case(NamedTuple, Generic[V]):
+    """A way of a configuration to say ``value``. holds: what it has then; beside: what is written too."""
+
+    value: V | None
+    holds: Sequence[Condition] = ()
+    beside: Sequence[Change] = ()
+    when: Callable[[Any], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Rule(Generic[C]):
+    """One scenario key and how a configuration says it.
+
+    reading: its value; None leaves the scenario's default. writing: what to set so that ``reading`` gives a value,
+    which an export tests; without it an export tells the key as not expressible. when: condition of ``reading``,
+    without which ``otherwise`` is read.
+    """
+
+    target: str
+    options: type[C]
+    reading: Callable[[C], Any]
+    writing: Callable[[C, Any], Iterable[Change | None]] | None = None
+    when: Callable[[C], bool] | None = None
+    otherwise: Any = None
+
+    def read(self, r: Reader) -> Any:
+        """The scenario's value. Raises InputError where the configuration's values do not fit."""
+        return evaluated(r, self.target, lambda: self.meaning(self.options(r)))
+
+    def key(self, r: Reader) -> str:
+        """The key of the configuration that a message about it names."""
+        with r.deciding(self.target) as seen:
+            self.meaning(self.options(r))
+        return seen[0] if seen else self.target
+
+    def meaning(self, c: C) -> Any:
+        """The scenario's value by the options of a configuration."""
+        return self.reading(c) if self.when is None or self.when(c) else self.otherwise
+
+    def write(self, value: Any, r: Reader) -> dict[str, Any]:
+        """What to set for a value of the scenario's."""
+        return {} if self.writing is None else evaluated(r, self.target, lambda: self.changes(self.options(r), value))
+
+    def changes(self, c: C, value: Any) -> dict[str, Any]:
+        """What to set for a value of the scenario's, by the options of a configuration."""
+        return {} if self.writing is None else dict(change for change in self.writing(c, value) if change is not None)
+
+
+def evaluated(r: Reader, purpose: str, of: Callable[[], W]) -> W:
+    """The outcome of ``of``, whose reads count for ``purpose``. Raises InputError where values do not fit."""
+    with r.deciding(purpose) as seen:
+        try:
+            return of()
+        except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
+            shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in dict.fromkeys(seen))
+            raise InputError(f"{r.where}: {shown or purpose}: of a kind that rlsim cannot reckon with") from error
+
+
+class For(Generic[C, V]):
+    """Makers of rules for one scenario key over the options of one framework."""
+
+    def __init__(self, options: type[C], target: Target[V]) -> None:
+        self.options, self.target = options, target.key
+
+    def rule(
+        self,
+        reading: Callable[[C], V | None],
+        writing: Callable[[C, V], Iterable[Change | None]] | None = None,
+        *,
+        when: Callable[[C], bool] | None = None,
+        otherwise: V | None = None,
+    ) -> Rule[C]:
+        """Any reading, and what to write for a value (None among the changes leaves a key as it is)."""
+        return Rule(self.target, self.options, reading, writing, when, otherwise)
+
+    def constant(self, value: V, *, when: Callable[[C], bool] | None = None, otherwise: V | None = None) -> Rule[C]:
+        """A value that no key of the configuration changes."""
+        return Rule(self.target, self.options, lambda _: value, None, when, otherwise)
+
+    def same(
+        self,
+        option: Option[V] | Option[V | None],
+        *,
+        when: Callable[[C], bool] | None = None,
+        otherwise: V | None = None,
+        enable: Sequence[Change] | None = None,
+        least: int = 0,
+    ) -> Rule[C]:
+        """An option with the meaning of the scenario key; 0 of a whole number without a default says nothing.
+
+        enable: what is written where ``when`` does not hold, so that it does. least: smallest number that is written.
+        """
+
+        def reading(c: C) -> Any:
+            found = option.read(c.r)
+            return None if not option.stated and type(found) is int and found == 0 else found
+
+        def writing(c: C, value: Any) -> Iterator[Change]:
+            if when is not None and not when(c):
+                if enable is None:
+                    return
+                yield from enable
+            whole = 0 if value is None else value
+            yield Change(option.key, max(least, whole) if type(whole) is int else whole)
+
+        return Rule(self.target, self.options, reading, writing, when, otherwise)
+
+    def opposite(
+        self: For[C, bool],
+        option: Option[bool] | Option[bool | None],
+        *,
+        when: Callable[[C], bool] | None = None,
+        otherwise: bool | None = None,
+    ) -> Rule[C]:
+        """A flag that is off where the scenario's is on."""
+
+        def reading(c: C) -> bool | None:
+            found = option.read(c.r)
+            return None if found is None else not found
+
+        return self.rule(reading, lambda _, value: [Change(option.key, not value)], when=when,
+                         otherwise=otherwise)  # fmt: skip
+
+    def switched(
+        self,
+        option: Option[bool],
+        on: V | None,
+        off: V,
+        *,
+        also_on: Sequence[V] = (),
+        readonly: bool = False,
+        when: Callable[[C], bool] | None = None,
+        otherwise: V | None = None,
+    ) -> Rule[C]:
+        """A flag whose two states the scenario has words for. also_on: words that are written as ``on``, too."""
+
+        def writing(_: C, value: V) -> list[Change | None]:
+            return [Change(option.key, value != off) if value == off or value in (on, *also_on) else None]
+
+        read: Callable[[C], V | None] = lambda c: on if option.read(c.r) else off  # noqa: E731
+        return self.rule(read, None if readonly else writing, when=when, otherwise=otherwise)
+
+    def words(
+        self,
+        option: Option[str] | Option[str | None],
+        *meanings: tuple[str | None, V | None],
+        other: V | None = None,
+        readonly: bool = False,
+        when: Callable[[C], bool] | None = None,
+        otherwise: V | None = None,
+    ) -> Rule[C]:
+        """Words of the configuration with the scenario's, in the order of asking.
+
+        A ``*`` stands for any characters; None for no word at all, which is only written. Of several words without a
+        ``*`` for one meaning the first is written. other: meaning of all further words, without it an error.
+        """
+
+        def reading(c: C) -> V | None:
+            given = option.read(c.r) or ""
+            word = given if other is not None else given.lower()
+            for pattern, meaning in meanings:
+                if pattern is not None and fnmatchcase(word, pattern):
+                    return meaning
+            if word and other is None:
+                known = ", ".join(pattern for pattern, _ in meanings if pattern is not None)
+                raise InputError(f"{c.r.where}: {option.key}: '{shortened(word)}' is not simulated; known: {known}")
+            return other
+
+        written = [(word, meaning) for word, meaning in meanings if word is None or not set(word) & {"*", "?"}]
+
+        def writing(_: C, value: V) -> list[Change]:
+            return [Change(option.key, word) for word, meaning in written if meaning == value][:1]
+
+        return self.rule(reading, None if readonly else writing, when=when, otherwise=otherwise)
+
+    def cases(
+        self,
+        *cases: Case[V],
+        readonly: bool = False,
+        when: Callable[[C], bool] | None = None,
+        otherwise: V | None = None,
+    ) -> Rule[C]:
+        """The first case that holds, else the last."""
+
+        def possible(c: C) -> list[Case[V]]:
+            return [case for case in cases if case.when is None or case.when(c)]
+
+        def reading(c: C) -> V | None:
+            *first, last = possible(c)
+            return next((case for case in first if all(one.met(c.r) for one in case.holds)), last).value
+
+        def writing(c: C, value: V) -> Iterator[Change]:
+            for case in [case for case in possible(c) if case.value == value][:1]:
+                yield from (one.change for one in case.holds if not one.met(c.r))
+                yield from case.beside
+
+        return self.rule(reading, None if readonly else writing, when=when, otherwise=otherwise)
+
+    def by(
+        self,
+        option: Option[Any],
+        reading: Callable[[C], V | None],
+        *,
+        when: Callable[[C], bool] | None = None,
+        otherwise: V | None = None,
+    ) -> Rule[C]:
+        """Any reading that ``option`` alone can give every value of: what to write is found by solving for it."""
+        plain = self.rule(reading, when=when, otherwise=otherwise)
+        return replace(plain, writing=lambda c, value: solved(plain, option, value, c.r))
+
+
+class Rules(Generic[C]):
+    """Makers of rules over the options of one framework: ``of(target)`` has those for a scenario key."""
+
+    def __init__(self, options: type[C]) -> None:
+        self.options = options
+
+    def __call__(self, target: Target[V]) -> For[C, V]:
+        """Makers of rules for a scenario key."""
+        return For(self.options, target)
+
+    def under(self, switch: Option[bool], rule: Rule[C], otherwise: Any = None) -> Rule[C]:
+        """A rule that holds where a switch is on, which is turned off for None."""
+
+        def writing(c: C, value: Any) -> Iterator[Change | None]:
+            yield switch.to(value is not None)
+            if value is not None and rule.writing is not None:
+                yield from rule.writing(c, value)
+
+        return Rule(rule.target, self.options, rule.meaning, writing, lambda c: switch.read(c.r), otherwise)
+
+    def either(self, *rules: Rule[C]) -> Rule[C]:
+        """The first rule whose condition holds."""
+
+        def chosen(c: C) -> Rule[C] | None:
+            return next((rule for rule in rules if rule.when is None or rule.when(c)), None)
+
+        def reading(c: C) -> Any:
+            found = chosen(c)
+            return None if found is None else found.reading(c)
+
+        def writing(c: C, value: Any) -> Iterable[Change | None]:
+            found = chosen(c)
+            return () if found is None or found.writing is None else found.writing(c, value)
+
+        return Rule(rules[0].target, self.options, reading, writing)
+
+    def framework(
+        self,
+        name: str,
+        rules: Sequence[Rule[C]],
+        facts: Callable[[C], Facts],
+        assumptions: Callable[[C], Iterable[Assumption]],
+        *,
+        model: Option[str],
+        node_size: Option[int] | Option[int | None],
+        shipped: Mapping[str, Sequence[str]],
+        entry: Mapping[str, Mapping[str, str]],
+        unused: Callable[[C, Mapping[str, Any]], Iterable[str]] = lambda c, scenario: (),
+        **launch: Any,
+    ) -> Framework:
+        """The framework; see :class:`~.framework.Framework` for what ``launch`` may hold."""
+
+        def assumed(r: Reader) -> list[dict[str, Any]]:
+            found = evaluated(r, "", lambda: list(assumptions(self.options(r))))
+            return [{"text": one.text, "keys": [str(key) for key in one.keys]} for one in found]
+
+        return Framework(
+            name=name,
+            rows=rules,
+            declared=frozenset(option.key for option in self.options.every() if option.decides),
+            facts=lambda r: evaluated(r, "", lambda: facts(self.options(r))),
+            assumed=assumed,
+            unused=lambda r, scenario: evaluated(r, "", lambda: list(unused(self.options(r), scenario))),
+            model=model.key,
+            node_size=node_size.key,
+            shipped=shipped,
+            entry=entry,
+            **{"start": tuple(shipped)[:1], **tables_of(name), **launch},
+        )
+
+
+def solved(rule: Rule[C], option: Option[Any], value: Any, r: Reader) -> list[Change]:
+    """The change of ``option`` with which ``rule`` reads ``value``: that itself, or what a proportional or linear
+    reading would need; else one with which it says nothing, where ``value`` is the scenario's default."""
+
+    def found(given: Any) -> Any:
+        try:
+            return rule.read(r.changed(nested({option.key: given})))
+        except InputError:
+            return None
+
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    probed = list(_probed(found, value)) if number and found(value) != value else []
+    first = (given for given in (value, *probed) if found(given) == value)
+    unsaid = (given for given in (*probed, value) if found(given) is None and default_of(rule.target) == value)
+    return [option.to(given) for given in (*islice(first, 1), *islice(unsaid, 1))][:1]
+
+
+def _probed(found: Callable[[int], Any], value: float) -> Iterator[int]:
+    """Whole numbers for which a reading would give ``value`` were it a line through two probes, far out or near."""
+    for far in (FAR, 1):
+        step = max(1, round(abs(value))) * far
+        low, high = found(step), found(2 * step)
+        if isinstance(low, int | float) and isinstance(high, int | float) and low != high:
+            given = step + (Fraction(value) - Fraction(low)) * step / (Fraction(high) - Fraction(low))
+            yield from dict.fromkeys((round(given), math.floor(given), math.ceil(given)))
