@@ -45,6 +45,8 @@ def default_of(key: str) -> Any:
 
 
 class Workload:
+    """Keys of the section ``workload``."""
+
     prompts_per_step = Target[int]()
     generations_per_prompt = Target[int]()
     max_sequence_tokens = Target[int]()
@@ -54,6 +56,8 @@ class Workload:
 
 
 class Cluster:
+    """Keys of the section ``cluster``."""
+
     num_gpus = Target[int]()
     generation_gpus = Target[int | None]()
     """None: generation and training share their GPUs."""
@@ -62,6 +66,8 @@ class Cluster:
 
 
 class Loop:
+    """Keys of the section ``loop``."""
+
     mode = Target[Literal["sync", "async"]]()
     style = Target[Style]()
     overlap = Target[bool]()
@@ -79,6 +85,8 @@ class Loop:
 
 
 class Engine:
+    """Keys of the section ``engine``."""
+
     name = Target[Literal["vllm", "sglang", "trtllm", "torch_eager"]]()
     tensor_parallel = Target[int]()
     pipeline_parallel = Target[int]()
@@ -98,6 +106,8 @@ class Engine:
 
 
 class Speculation:
+    """Keys of the section ``speculation``."""
+
     method = Target[Method]()
     draft_length = Target[int]()
     tree_width = Target[int]()
@@ -106,6 +116,8 @@ class Speculation:
 
 
 class Trainer:
+    """Keys of the section ``trainer``."""
+
     backend = Target[Literal["megatron", "fsdp"]]()
     tensor_parallel = Target[int]()
     pipeline_parallel = Target[int]()

@@ -12,6 +12,8 @@ from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation,
 
 
 class Slime(Options):
+    """Options of the command line."""
+
     entry = text("", name="launcher.entry")
     hf_checkpoint = text("")
     num_gpus_per_node = integer()
@@ -85,53 +87,64 @@ class Slime(Options):
 
     @property
     def overlapping(self) -> bool:
+        """Whether train_async.py runs."""
         return "train_async" in self.entry
 
     @property
     def fully(self) -> bool:
+        """Whether rollouts run on while the trainer works."""
         return self.overlapping and "fully_async" in self.rollout_function_path
 
     @property
     def split(self) -> bool:
+        """Whether generation has GPUs of its own."""
         return not self.colocate
 
     @property
     def asynchronous(self) -> bool:
+        """Whether generation overlaps with training."""
         return self.overlapping and self.split
 
     @property
     def prompt_cap(self) -> int:
+        """Most tokens of a prompt."""
         return self.rollout_max_prompt_len or 1024
 
     @property
     def cap(self) -> int:
+        """Most tokens of a sample."""
         return self.rollout_max_context_len or (self.prompt_cap + self.rollout_max_response_len)
 
     @property
     def generation_gpus(self) -> int:
+        """GPUs beside the trainer's."""
         return (self.rollout_num_gpus or 0) if self.split else 0
 
     @property
     def dynamic_batches(self) -> bool:
+        """Whether micro-batches are bounded by tokens."""
         return self.use_dynamic_batch_size and bool(self.max_tokens_per_gpu)
 
     @property
     def stages(self) -> int:
+        """GPUs of an engine that share no layer."""
         return self.sglang_pp_size * self.sglang_pipeline_parallel_size
 
-    # SGLang 0.5.7 (docker/patch), server_args.py:2050-2079: a chain verifies num_steps + 1 tokens, a tree
-    # num_draft_tokens; cuda_graph_runner.py:277-300: a graph of so many sequences has that many tokens of each; 0.5.15
-    # alike.
     @property
     def drafting(self) -> bool:
+        """Whether drafts of a stated length are verified."""
         return self.sglang_speculative_algorithm is not None and (self.sglang_speculative_num_steps or 0) > 0
 
     @property
     def tree(self) -> bool:
+        """Whether a draft is a tree."""
         return self.drafting and self.sglang_speculative_eagle_topk > 1
 
     @property
     def positions(self) -> int:
+        """SGLang 0.5.7 (docker/patch), server_args.py:2050-2079: a chain verifies num_steps + 1 tokens, a tree
+        num_draft_tokens; cuda_graph_runner.py:277-300: a graph of so many sequences has that many tokens of each;
+        0.5.15 alike."""
         if not self.drafting:
             return 1
         if self.tree:
@@ -140,6 +153,7 @@ class Slime(Options):
 
 
 def set_max_response(c: Slime, value: int) -> Iterator[Change]:
+    """The prompts get what is left of the cap."""
     yield Slime.rollout_max_response_len.to(value)
     if not c.rollout_max_context_len:
         yield Slime.rollout_max_prompt_len.to(max(1, c.cap - value))
@@ -153,6 +167,7 @@ def max_running_sequences(c: Slime) -> int:
 
 
 def set_max_running_sequences(c: Slime, value: int) -> Iterator[Change]:
+    """The limit of a server may not be below that of its engine."""
     yield Slime.sglang_max_running_requests.to(value)
     if value > c.sglang_server_concurrency:
         yield Slime.sglang_server_concurrency.to(value)
@@ -164,12 +179,14 @@ def max_captured_tokens(c: Slime) -> int | None:
 
 
 def set_max_captured_tokens(c: Slime, value: int) -> list[Change]:
+    """The option that is read."""
     unsplit = c.sglang_cuda_graph_max_bs_decode is None
     option = Slime.sglang_cuda_graph_max_bs if unsplit else Slime.sglang_cuda_graph_max_bs_decode
     return [option.to(value // c.positions)]
 
 
 def global_batch_samples(c: Slime) -> int:
+    """As stated, or a part of a step."""
     samples = c.global_batch_size
     return samples or (c.rollout_batch_size or 1) * c.n_samples_per_prompt // c.num_steps_per_rollout
 
@@ -304,6 +321,7 @@ RULES = (
 
 
 def facts(c: Slime) -> Facts:
+    """Beside the rules."""
     return Facts(
         model=c.hf_checkpoint,
         model_key=Slime.hf_checkpoint.key,
@@ -317,6 +335,7 @@ def facts(c: Slime) -> Facts:
 
 
 def assumptions(c: Slime) -> Iterator[Assumption]:
+    """What is taken for granted."""
     yield Assumption(
         "slime has no stack of its own; its trainer takes the terms fitted to the RL steps of others.", ["stack"]
     )

@@ -13,6 +13,8 @@ from rlsim.readers.frameworks.targets import Cluster, Engine, Trainer, Workload
 
 
 class Trl(Options):
+    """Options of the command line and of its launcher."""
+
     entry = text("", name="launcher.entry")
     num_machines = size(name="launcher.num_machines")
     launched_processes = integer(name="launcher.num_processes")
@@ -43,10 +45,12 @@ class Trl(Options):
 
     @property
     def ranks(self) -> int:
+        """Processes of the trainer, one a GPU."""
         return self.launched_processes or self.num_processes or 8
 
     @property
     def server(self) -> bool:
+        """Whether vLLM has GPUs of its own."""
         return self.use_vllm and self.vllm_mode == "server"
 
     @property
@@ -72,14 +76,17 @@ class Trl(Options):
 
     @property
     def generations(self) -> int:
+        """Samples of a prompt."""
         return self.num_generations or (2 if self.rloo else 8)  # grpo_config.py:475, rloo_config.py:298
 
     @property
     def prompt_cap(self) -> int:
+        """Most tokens of a prompt."""
         return self.max_prompt_length or 512
 
     @property
     def cap(self) -> int:
+        """Most tokens of a sample."""
         return self.prompt_cap + self.max_completion_length
 
 
@@ -136,6 +143,7 @@ RULES = (
 
 
 def facts(c: Trl) -> Facts:
+    """Beside the rules."""
     return Facts(
         model=c.model_name_or_path,
         model_key=Trl.model_name_or_path.key,
@@ -148,6 +156,7 @@ def facts(c: Trl) -> Facts:
 
 
 def assumptions(c: Trl) -> Iterator[Assumption]:
+    """What is taken for granted."""
     yield Assumption(
         "trl has no stack of its own; its trainer takes the terms fitted to the RL steps of others.", ["stack"]
     )
