@@ -54,13 +54,13 @@ class Assumption(NamedTuple):
     keys: Sequence[str | Target[Any]]
 
 
-class Case(NamedTuple, Generic[V]):
+class Case(NamedTuple, Generic[C, V]):
     """A way of a configuration to say ``value``. holds: what it has then; beside: what is written too."""
 
     value: V | None
     holds: Sequence[Condition] = ()
     beside: Sequence[Change] = ()
-    when: Callable[[Any], bool] | None = None
+    when: Callable[[C], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,11 @@ class Rule(Generic[C]):
     def changes(self, c: C, value: Any) -> dict[str, Any]:
         """What to set for a value of the scenario's, by the options of a configuration."""
         return {} if self.writing is None else dict(change for change in self.writing(c, value) if change is not None)
+
+
+def node_size(gpus: int, per_node: int) -> int:
+    """GPUs of a node: as many as the configuration has where they divide all, else the most that do."""
+    return gpus if gpus < per_node else math.gcd(gpus, per_node)
 
 
 def evaluated(r: Reader, purpose: str, of: Callable[[], W]) -> W:
@@ -231,14 +236,14 @@ class For(Generic[C, V]):
 
     def cases(
         self,
-        *cases: Case[V],
+        *cases: Case[C, V],
         readonly: bool = False,
         when: Callable[[C], bool] | None = None,
         otherwise: V | None = None,
     ) -> Rule[C]:
         """The first case that holds, else the last."""
 
-        def possible(c: C) -> list[Case[V]]:
+        def possible(c: C) -> list[Case[C, V]]:
             return [case for case in cases if case.when is None or case.when(c)]
 
         def reading(c: C) -> V | None:
