@@ -288,7 +288,10 @@ class Rules(Generic[C]):
             if value is not None and rule.writing is not None:
                 yield from rule.writing(c, value)
 
-        return Rule(rule.target, self.options, rule.meaning, writing, lambda c: switch.read(c.r), otherwise)
+        def reading(c: C) -> Any:
+            return rule.reading(c) if switch.read(c.r) else otherwise
+
+        return replace(rule, reading=reading, writing=writing)
 
     def either(self, *rules: Rule[C]) -> Rule[C]:
         """The first rule whose condition holds."""
