@@ -47,6 +47,7 @@ class Reader:
         self._tree = tree
         self._config: Any = None
         self._costs: dict[str, int] = {}
+        self._resolved: dict[str, Any] = {}
         self._purpose, self._seen = "", list[str]()
         self._uses: dict[str, dict[str, None]] = {}
         self._led: dict[str, dict[str, None]] = {}
@@ -88,10 +89,12 @@ class Reader:
         if not _interpolated(lookup(self._tree.values, holder)):
             return self.raw(key)
         self._note(key)
-        self._check(holder, ())
-        if holder != key:
-            self._led.setdefault(holder, {})[key] = None
-        return self._resolve(key)
+        if key not in self._resolved:
+            self._check(holder, ())
+            if holder != key:
+                self._led.setdefault(holder, {})[key] = None
+            self._resolved[key] = self._resolve(key)
+        return self._resolved[key]
 
     def raw(self, key: str) -> Any:
         """What a key holds, references unresolved."""

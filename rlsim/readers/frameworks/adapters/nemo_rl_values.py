@@ -56,7 +56,7 @@ class NemoRl(Options):
 
     async_grpo_section = section(name="grpo.async_grpo")
     async_rl_section = section(name="async_rl")
-    value = section()
+    value = aside(section())
     value_megatron = aside(switch(name="value.megatron_cfg.enabled"))
     data_section = aside(anything(name="data", resolved=False))
     gym_section = aside(anything(name="env.nemo_gym", resolved=False))
