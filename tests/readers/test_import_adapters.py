@@ -141,13 +141,14 @@ def test_an_option_has_the_name_of_its_section_its_default_and_its_kind() -> Non
 @pytest.mark.parametrize(("read", "wanted", "written"), [
     (lambda c: c.inner.size, 5, 5), (lambda c: c.inner.size // 4, 5, 20), (lambda c: c.inner.size * 3 + 7, 22, 5),
     (lambda c: max(1, c.inner.size - 9), 4, 13), (lambda c: c.inner.size * 2, 5, None),
-    (lambda c: c.inner.size / 4, 1.5, 6), (lambda c: min(c.inner.size, 64), 8, 8), (lambda c: 7, 8, None),
+    (lambda c: c.inner.size / 4, 1.5, 6), (lambda c: min(c.inner.size, 64), 8.0, 8), (lambda c: 7, 8, None),
     (lambda c: c.inner.size if c.inner.size > 64 else None, 32, None),
 ])  # fmt: skip
 def test_a_write_is_what_its_reading_needs_or_nothing(read: Any, wanted: float, written: int | None) -> None:
     rule = Rules(Whole)(Workload.generated_batch_factor).by(Inner.size, read)
     changes = solved(rule, Inner.size, wanted, reader({}))
     assert changes == ([] if written is None else [("a.b.size", written)])
+    assert all(type(value) is int for _, value in changes)
     assert rule.write(wanted, reader({})) == ({} if written is None else {"a.b.size": written})
 
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rlsim.errors import InputError, shortened
@@ -358,7 +358,9 @@ def solved(rule: Rule[C], option: Option[Any], value: Any, r: Reader) -> list[Ch
     probed = list(_probed(found, value)) if number and found(value) != value else []
     first = (given for given in (value, *probed) if found(given) == value)
     unsaid = (given for given in (*probed, value) if found(given) is None and default_of(rule.target) == value)
-    return [option.to(given) for given in (*islice(first, 1), *islice(unsaid, 1))][:1]
+    for given in islice(chain(first, unsaid), 1):
+        return [option.to(option.read(r.changed(nested({option.key: given}))))]  # a whole number where it reads one
+    return []
 
 
 def _probed(found: Callable[[int], Any], value: float) -> Iterator[int]:
