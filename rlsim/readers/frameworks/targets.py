@@ -40,8 +40,8 @@ def default_of(key: str) -> Any:
     """Default of a scenario key; None where it has none."""
     section, _, name = key.partition(".")
     annotation: Any = Scenario.model_fields[section].annotation
-    default = annotation.model_fields[name].default
-    return None if repr(default) == "PydanticUndefined" else default
+    field = annotation.model_fields[name]
+    return None if field.is_required() else field.default
 
 
 class Workload:

@@ -50,8 +50,8 @@ class Verl(Options):
     sglang = part(Sglang)
     trtllm = part(Trtllm)
 
-    async_section = section(name="async_training")
-    pool_section = section(name="rollout")
+    async_section = aside(section(name="async_training"))
+    pool_section = aside(section(name="rollout"))
     hybrid_engine = flag(True, name="actor_rollout_ref.hybrid_engine")
     model_engine = text("dp")
     critic = flag(name="critic.enable")
