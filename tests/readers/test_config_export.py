@@ -12,9 +12,9 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.readers.frameworks.asked import Asked
 from rlsim.readers.frameworks.exporting import export_scenario, mean_sample
-from rlsim.readers.frameworks.framework import framework_of
 from rlsim.readers.frameworks.importing import import_config, keys_of, read_config
 from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.registry import framework_of
 from rlsim.readers.frameworks.targets import default_of
 from rlsim.schema.scenario import Scenario
 

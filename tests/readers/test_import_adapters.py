@@ -13,10 +13,11 @@ from single_rules import expect_return, imported, written
 from rlsim.errors import InputError
 from rlsim.readers.frameworks import adapters
 from rlsim.readers.frameworks.exporting import export_scenario
-from rlsim.readers.frameworks.framework import ADAPTERS, TABLES, framework_of
+from rlsim.readers.frameworks.framework import TABLES
 from rlsim.readers.frameworks.importing import import_config, read_config
 from rlsim.readers.frameworks.options import Option, Options, integer, part, text
 from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.registry import ADAPTERS, framework_of
 from rlsim.readers.frameworks.rules import Rules, solved
 from rlsim.readers.frameworks.targets import TARGETS, Target, Workload
 from rlsim.readers.frameworks.trees import ConfigTree

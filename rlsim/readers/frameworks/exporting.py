@@ -12,9 +12,10 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import dump_document
 from rlsim.loading.models import card_by_shape
 from rlsim.readers.frameworks.files import shipped_layer
-from rlsim.readers.frameworks.framework import Framework, Row, framework_of
+from rlsim.readers.frameworks.framework import Framework, Row
 from rlsim.readers.frameworks.importing import keys_of
 from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.registry import framework_of
 from rlsim.readers.frameworks.targets import default_of
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked, without
 from rlsim.schema.scenario import Scenario

@@ -1,14 +1,13 @@
-"""The frameworks whose configurations are known: what each says of the keys of a scenario, and which of its keys rlsim
-has no use for."""
+"""A framework whose configurations are known: what it says of the keys of a scenario, and which of its keys rlsim has
+no use for."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from importlib import import_module
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -118,28 +117,9 @@ class Framework:
         return max(covering, key=lambda entry: entry[0])[1] if covering else None
 
 
-FORKS = {"vime": "slime", "miles": "slime"}
-"""Frameworks with the words of another one."""
-ADAPTERS = Path(__file__).parent / "adapters"
-"""Modules with the rules of a framework each; of a framework that has none they are formulas in its table."""
-
-
-@cache
-def framework_of(name: str) -> Framework:
-    """The framework of a name, or the one whose words it has."""
-    if name in FORKS:
-        return replace(framework_of(FORKS[name]), name=name)
-    if not (ADAPTERS / f"{_stem(name)}.py").exists():
-        from rlsim.readers.frameworks.tables import table_framework
-
-        return table_framework(name)
-    found: Framework = import_module(f"rlsim.readers.frameworks.adapters.{_stem(name)}").FRAMEWORK
-    return found
-
-
 def tables_of(name: str) -> dict[str, dict[str, tuple[str, ...]]]:
     """Of a framework's table the keys that decide nothing by their reasons, ``irrelevant`` and ``not_simulated``."""
-    given = read_yaml(TABLES / f"{_stem(name)}.yaml")
+    given = read_yaml(TABLES / f"{stem_of(name)}.yaml")
     return {status: dotted(given[status]) for status in ("irrelevant", "not_simulated")}
 
 
@@ -151,5 +131,6 @@ def dotted(unused: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]
     }
 
 
-def _stem(name: str) -> str:
+def stem_of(name: str) -> str:
+    """Name of a framework's files."""
     return name.replace("-", "_")

@@ -16,9 +16,10 @@ from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.readers.frameworks.accounting import Accounting, account_for
 from rlsim.readers.frameworks.asked import LARGER, Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
-from rlsim.readers.frameworks.framework import FORKS, Framework, framework_of
+from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.launch import Launch, flag_layer, framework_of_file, launch_of, repository_of, starts_run
 from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.registry import FORKS, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
 from rlsim.schema.scenario import Scenario
 
