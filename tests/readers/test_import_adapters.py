@@ -164,3 +164,14 @@ def test_what_a_key_refers_to_decides_the_same() -> None:
     assert Rules(Whole)(Workload.prompts_per_step).same(Inner.size).read(r) == 4
     assert {key: r.purposes(key) for key in ("a.b.size", "c", "d", "e")} == {
         **dict.fromkeys(("a.b.size", "c", "d"), ("workload.prompts_per_step",)), "e": ()}  # fmt: skip
+
+
+def test_the_comparison_of_checkouts_finds_what_differs(script: Any, tmp_path: Path) -> None:
+    compared = script("scripts/importer_equality")
+    run = {"path": str(written(tmp_path, "slime", SLIME)), "words": [], "root": None, "first": 0, "step": 40}
+    one = compared.answers("slime", run)
+    assert one["over"][0] == [] and one["changed"]
+    assert compared.compare([one], [one], [run])[1] == []
+    other = compared.answers("slime", {**run, "words": ["--rollout-batch-size", "64"]})
+    kinds = {line.split()[0] for line in compared.compare([one], [other], [run])[1]}
+    assert kinds == {"DOCUMENT", "EXPORT", "CHANGED"}
