@@ -95,11 +95,9 @@ class Rule(Generic[C]):
 
     def write(self, value: Any, r: Reader) -> dict[str, Any]:
         """What to set for a value of the scenario's."""
-        return {} if self.writing is None else evaluated(r, self.target, lambda: self.changes(self.options(r), value))
-
-    def changes(self, c: C, value: Any) -> dict[str, Any]:
-        """What to set for a value of the scenario's, by the options of a configuration."""
-        return {} if self.writing is None else dict(change for change in self.writing(c, value) if change is not None)
+        if (writing := self.writing) is None:
+            return {}
+        return evaluated(r, self.target, lambda: dict(filter(None, writing(self.options(r), value))))
 
 
 def node_size(gpus: int, per_node: int) -> int:
@@ -120,32 +118,25 @@ def evaluated(r: Reader, purpose: str, of: Callable[[], W]) -> W:
 class For(Generic[C, V]):
     """Makers of rules for one scenario key over the options of one framework."""
 
-    def __init__(self, options: type[C], target: Target[V]) -> None:
-        self.options, self.target = options, target.key
+    def __init__(
+        self, options: type[C], target: Target[V], when: Callable[[C], bool] | None, otherwise: V | None
+    ) -> None:
+        self.options, self.target, self.when, self.otherwise = options, target.key, when, otherwise
 
     def rule(
         self,
         reading: Callable[[C], V | None],
         writing: Callable[[C, V], Iterable[Change | None]] | None = None,
-        *,
-        when: Callable[[C], bool] | None = None,
-        otherwise: V | None = None,
     ) -> Rule[C]:
         """Any reading, and what to write for a value (None among the changes leaves a key as it is)."""
-        return Rule(self.target, self.options, reading, writing, when, otherwise)
+        return Rule(self.target, self.options, reading, writing, self.when, self.otherwise)
 
-    def constant(self, value: V, *, when: Callable[[C], bool] | None = None, otherwise: V | None = None) -> Rule[C]:
+    def constant(self, value: V) -> Rule[C]:
         """A value that no key of the configuration changes."""
-        return Rule(self.target, self.options, lambda _: value, None, when, otherwise)
+        return self.rule(lambda _: value)
 
     def same(
-        self,
-        option: Option[V] | Option[V | None],
-        *,
-        when: Callable[[C], bool] | None = None,
-        otherwise: V | None = None,
-        enable: Sequence[Change] | None = None,
-        least: int = 0,
+        self, option: Option[V] | Option[V | None], *, enable: Sequence[Change] | None = None, least: int = 0
     ) -> Rule[C]:
         """An option with the meaning of the scenario key; 0 of a whole number without a default says nothing.
 
@@ -157,49 +148,33 @@ class For(Generic[C, V]):
             return None if not option.stated and type(found) is int and found == 0 else found
 
         def writing(c: C, value: Any) -> Iterator[Change]:
-            if when is not None and not when(c):
+            if self.when is not None and not self.when(c):
                 if enable is None:
                     return
                 yield from enable
             whole = 0 if value is None else value
             yield Change(option.key, max(least, whole) if type(whole) is int else whole)
 
-        return Rule(self.target, self.options, reading, writing, when, otherwise)
+        return self.rule(reading, writing)
 
-    def opposite(
-        self: For[C, bool],
-        option: Option[bool] | Option[bool | None],
-        *,
-        when: Callable[[C], bool] | None = None,
-        otherwise: bool | None = None,
-    ) -> Rule[C]:
+    def opposite(self: For[C, bool], option: Option[bool] | Option[bool | None]) -> Rule[C]:
         """A flag that is off where the scenario's is on."""
 
         def reading(c: C) -> bool | None:
             found = option.read(c.r)
             return None if found is None else not found
 
-        return self.rule(reading, lambda _, value: [Change(option.key, not value)], when=when,
-                         otherwise=otherwise)  # fmt: skip
+        return self.rule(reading, lambda _, value: [Change(option.key, not value)])
 
     def switched(
-        self,
-        option: Option[bool],
-        on: V | None,
-        off: V,
-        *,
-        also_on: Sequence[V] = (),
-        readonly: bool = False,
-        when: Callable[[C], bool] | None = None,
-        otherwise: V | None = None,
+        self, option: Option[bool], on: V | None, off: V, *, also_on: Sequence[V] = (), readonly: bool = False
     ) -> Rule[C]:
         """A flag whose two states the scenario has words for. also_on: words that are written as ``on``, too."""
 
         def writing(_: C, value: V) -> list[Change | None]:
             return [Change(option.key, value != off) if value == off or value in (on, *also_on) else None]
 
-        read: Callable[[C], V | None] = lambda c: on if option.read(c.r) else off  # noqa: E731
-        return self.rule(read, None if readonly else writing, when=when, otherwise=otherwise)
+        return self.rule(lambda c: on if option.read(c.r) else off, None if readonly else writing)
 
     def words(
         self,
@@ -207,8 +182,6 @@ class For(Generic[C, V]):
         *meanings: tuple[str | None, V | None],
         other: V | None = None,
         readonly: bool = False,
-        when: Callable[[C], bool] | None = None,
-        otherwise: V | None = None,
     ) -> Rule[C]:
         """Words of the configuration with the scenario's, in the order of asking.
 
@@ -232,15 +205,9 @@ class For(Generic[C, V]):
         def writing(_: C, value: V) -> list[Change]:
             return [Change(option.key, word) for word, meaning in written if meaning == value][:1]
 
-        return self.rule(reading, None if readonly else writing, when=when, otherwise=otherwise)
+        return self.rule(reading, None if readonly else writing)
 
-    def cases(
-        self,
-        *cases: Case[C, V],
-        readonly: bool = False,
-        when: Callable[[C], bool] | None = None,
-        otherwise: V | None = None,
-    ) -> Rule[C]:
+    def cases(self, *cases: Case[C, V], readonly: bool = False) -> Rule[C]:
         """The first case that holds, else the last."""
 
         def possible(c: C) -> list[Case[C, V]]:
@@ -255,18 +222,11 @@ class For(Generic[C, V]):
                 yield from (one.change for one in case.holds if not one.met(c.r))
                 yield from case.beside
 
-        return self.rule(reading, None if readonly else writing, when=when, otherwise=otherwise)
+        return self.rule(reading, None if readonly else writing)
 
-    def by(
-        self,
-        option: Option[Any],
-        reading: Callable[[C], V | None],
-        *,
-        when: Callable[[C], bool] | None = None,
-        otherwise: V | None = None,
-    ) -> Rule[C]:
+    def by(self, option: Option[Any], reading: Callable[[C], V | None]) -> Rule[C]:
         """Any reading that ``option`` alone can give every value of: what to write is found by solving for it."""
-        plain = self.rule(reading, when=when, otherwise=otherwise)
+        plain = self.rule(reading)
         return replace(plain, writing=lambda c, value: solved(plain, option, value, c.r))
 
 
@@ -276,9 +236,11 @@ class Rules(Generic[C]):
     def __init__(self, options: type[C]) -> None:
         self.options = options
 
-    def __call__(self, target: Target[V]) -> For[C, V]:
-        """Makers of rules for a scenario key."""
-        return For(self.options, target)
+    def __call__(
+        self, target: Target[V], *, when: Callable[[C], bool] | None = None, otherwise: V | None = None
+    ) -> For[C, V]:
+        """Makers of rules for a scenario key, which hold where ``when`` does; ``otherwise`` is read without it."""
+        return For(self.options, target, when, otherwise)
 
     def under(self, switch: Option[bool], rule: Rule[C], otherwise: Any = None) -> Rule[C]:
         """A rule that holds where a switch is on, which is turned off for None."""

@@ -51,38 +51,36 @@ RULES = (
         lambda c, value: [Nodes.segment_size.to(None if value != "aligned" else 16 if c.node == 4 else 1)],
     ),
     of(Loop.mode).rule(lambda c: "async" if c.asynchronous else "sync", values.set_mode),
-    of(Loop.overlap).constant(False, when=lambda c: c.async_colocated),
+    of(Loop.overlap, when=lambda c: c.async_colocated).constant(False),
     of.either(
-        of(Loop.policy_lag).same(AsyncGrpo.max_trajectory_age_steps, least=1, when=lambda c: c.asynchronous_grpo),
-        of(Loop.policy_lag).same(AsyncRl.max_lookahead_versions, least=1, when=lambda c: c.lagged and c.in_order),
-        of(Loop.policy_lag).by(AsyncRl.max_staleness_versions, lambda c: c.staleness, when=lambda c: c.lagged),
+        of(Loop.policy_lag, when=lambda c: c.asynchronous_grpo).same(AsyncGrpo.max_trajectory_age_steps, least=1),
+        of(Loop.policy_lag, when=lambda c: c.lagged and c.in_order).same(AsyncRl.max_lookahead_versions, least=1),
+        of(Loop.policy_lag, when=lambda c: c.lagged).by(AsyncRl.max_staleness_versions, lambda c: c.staleness),
     ),
     of.either(
-        of(Loop.style).words(
+        of(Loop.style, when=lambda c: c.lagged).words(
             AsyncRl.sampler,
             ("in_order", "nemo_rl_in_order"),
             ("ready_first", "nemo_rl_ready_first"),
             ("weight_fifo", "nemo_rl_weight_fifo"),
             ("windowed", "nemo_rl_windowed"),
-            when=lambda c: c.lagged,
             readonly=True,
         ),
-        of(Loop.style).constant("nemo_rl", when=lambda c: c.asynchronous),
+        of(Loop.style, when=lambda c: c.asynchronous).constant("nemo_rl"),
     ),
     # The synchronous engine cannot publish weights under running requests: NeMo-RL then waits for all of them.
-    of(Loop.in_flight_updates).cases(
+    of(Loop.in_flight_updates, when=lambda c: c.asynchronous_grpo).cases(
         Case(True, [AsyncGrpo.in_flight_weight_updates.holds(True), Vllm.async_engine.holds(True)]),
         Case(False, [AsyncGrpo.in_flight_weight_updates.holds(False)]),
-        when=lambda c: c.asynchronous_grpo,
     ),
     of.either(
-        of(Loop.recompute_kv).same(
-            AsyncGrpo.recompute_kv_cache_after_weight_updates, when=lambda c: c.asynchronous_grpo
+        of(Loop.recompute_kv, when=lambda c: c.asynchronous_grpo).same(
+            AsyncGrpo.recompute_kv_cache_after_weight_updates
         ),
-        of(Loop.recompute_kv).same(AsyncRl.recompute_kv_cache_after_weight_updates, when=lambda c: c.lagged),
+        of(Loop.recompute_kv, when=lambda c: c.lagged).same(AsyncRl.recompute_kv_cache_after_weight_updates),
     ),
-    of(Loop.max_age).same(AsyncRl.max_staleness_versions, when=lambda c: c.windowed),
-    of(Loop.max_in_flight_groups).same(AsyncRl.max_inflight_prompts, when=lambda c: c.lagged),
+    of(Loop.max_age, when=lambda c: c.windowed).same(AsyncRl.max_staleness_versions),
+    of(Loop.max_in_flight_groups, when=lambda c: c.lagged).same(AsyncRl.max_inflight_prompts),
     of(Engine.name).words(
         Generation.backend,
         ("vllm", "vllm"),
@@ -95,17 +93,14 @@ RULES = (
         lambda c: c.engine_tensor * c.copies,
         lambda c, value: [
             c.of_engine(
-                Trtllm.tensor_parallel_size,
-                Mcore.tensor_model_parallel_size,
-                Sglang.tp_size,
-                Vllm.tensor_parallel_size,
+                Trtllm.tensor_parallel_size, Mcore.tensor_model_parallel_size, Sglang.tp_size, Vllm.tensor_parallel_size
             ).to(value // c.copies)
         ],
     ),
     of.either(
-        of(Engine.pipeline_parallel).same(Mcore.pipeline_model_parallel_size, when=lambda c: c.on_megatron),
-        of(Engine.pipeline_parallel).same(Sglang.pp_size, when=lambda c: c.on_sglang),
-        of(Engine.pipeline_parallel).constant(1, when=lambda c: c.on_trtllm),
+        of(Engine.pipeline_parallel, when=lambda c: c.on_megatron).same(Mcore.pipeline_model_parallel_size),
+        of(Engine.pipeline_parallel, when=lambda c: c.on_sglang).same(Sglang.pp_size),
+        of(Engine.pipeline_parallel, when=lambda c: c.on_trtllm).constant(1),
         of(Engine.pipeline_parallel).same(Vllm.pipeline_parallel_size),
     ),
     of(Engine.expert_parallel).rule(
@@ -121,9 +116,9 @@ RULES = (
     ),
     of(Engine.attention_data_parallel).rule(lambda c: c.copies),
     of.either(
-        of(Engine.weight_precision).constant("nvfp4", when=lambda c: c.nvfp4),
-        of(Engine.weight_precision).words(
-            Trtllm.precision, ("fp8*", "fp8_block"), ("nvfp4*", "nvfp4"), other="bf16", when=lambda c: c.on_trtllm
+        of(Engine.weight_precision, when=lambda c: c.nvfp4).constant("nvfp4"),
+        of(Engine.weight_precision, when=lambda c: c.on_trtllm).words(
+            Trtllm.precision, ("fp8*", "fp8_block"), ("nvfp4*", "nvfp4"), other="bf16"
         ),
         of(Engine.weight_precision).cases(
             Case("fp8", [Vllm.precision.holds("fp8"), Vllm.is_mx.holds(True)]),
@@ -134,45 +129,44 @@ RULES = (
     ),
     of(Engine.kv_precision).words(Vllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"),
     of.either(
-        of(Engine.dispatch).constant("round_robin", when=lambda c: c.on_megatron),
-        of(Engine.dispatch).switched(Trtllm.async_engine, "round_robin", "static", when=lambda c: c.on_trtllm),
+        of(Engine.dispatch, when=lambda c: c.on_megatron).constant("round_robin"),
+        of(Engine.dispatch, when=lambda c: c.on_trtllm).switched(Trtllm.async_engine, "round_robin", "static"),
         of(Engine.dispatch).switched(Vllm.async_engine, "round_robin", "static"),
     ),
     # Where nothing is set: vLLM's LLM class on GPUs of 70 GiB and more, and AsyncLLM without a usage context
     # (vLLM 0.20).
     of.either(
-        of(Engine.max_running_sequences).same(Trtllm.max_batch_size, when=lambda c: c.on_trtllm),
-        of(Engine.max_running_sequences).same(Mcore.max_requests, when=lambda c: c.on_megatron),
-        of(Engine.max_running_sequences).same(Sglang.max_running_requests, when=lambda c: c.on_sglang),
+        of(Engine.max_running_sequences, when=lambda c: c.on_trtllm).same(Trtllm.max_batch_size),
+        of(Engine.max_running_sequences, when=lambda c: c.on_megatron).same(Mcore.max_requests),
+        of(Engine.max_running_sequences, when=lambda c: c.on_sglang).same(Sglang.max_running_requests),
         of(Engine.max_running_sequences).by(
             Kwargs.max_num_seqs, lambda c: c.kwargs.max_num_seqs or (128 if c.async_engine else 1024)
         ),
     ),
     of.either(
-        of(Engine.max_batched_tokens).same(Trtllm.max_num_tokens, when=lambda c: c.on_trtllm),
-        of(Engine.max_batched_tokens).same(Mcore.max_tokens, when=lambda c: c.on_megatron),
-        of(Engine.max_batched_tokens).same(Sglang.chunked_prefill_size, when=lambda c: c.on_sglang),
+        of(Engine.max_batched_tokens, when=lambda c: c.on_trtllm).same(Trtllm.max_num_tokens),
+        of(Engine.max_batched_tokens, when=lambda c: c.on_megatron).same(Mcore.max_tokens),
+        of(Engine.max_batched_tokens, when=lambda c: c.on_sglang).same(Sglang.chunked_prefill_size),
         of(Engine.max_batched_tokens).by(
             Kwargs.max_num_batched_tokens,
             lambda c: c.kwargs.max_num_batched_tokens or (2048 if c.async_engine else 16384),
         ),
     ),
     of.either(
-        of(Engine.gpu_memory_utilization).same(Trtllm.gpu_memory_utilization, when=lambda c: c.on_trtllm),
-        of(Engine.gpu_memory_utilization).same(Sglang.mem_fraction_static, when=lambda c: c.on_sglang),
+        of(Engine.gpu_memory_utilization, when=lambda c: c.on_trtllm).same(Trtllm.gpu_memory_utilization),
+        of(Engine.gpu_memory_utilization, when=lambda c: c.on_sglang).same(Sglang.mem_fraction_static),
         of(Engine.gpu_memory_utilization).same(Vllm.gpu_memory_utilization),
     ),
     of(Engine.cuda_graphs).opposite(Vllm.enforce_eager),
     of(Engine.prefix_caching).same(Vllm.enable_prefix_caching),
     of(Engine.chunked_prefill).same(Kwargs.enable_chunked_prefill),
-    of(Engine.max_captured_tokens).by(
+    of(Engine.max_captured_tokens, when=lambda c: c.on_vllm).by(
         Kwargs.max_cudagraph_capture_size,
         lambda c: (
             c.kwargs.max_cudagraph_capture_size
             or max(c.kwargs.compiled_sizes or c.kwargs.cudagraph_capture_sizes or [0])
             or None
         ),
-        when=lambda c: c.on_vllm,
     ),
     of(Speculation.method).rule(lambda c: c.method, values.set_method),
     of(Speculation.draft_length).same(Drafts.num_speculative_tokens),
@@ -182,26 +176,23 @@ RULES = (
         Case("fsdp", [Megatron.enabled.holds(False)], [Dtensor.enabled.to(True)]),
     ),
     of.either(
-        of(Trainer.tensor_parallel).same(Megatron.tensor_model_parallel_size, when=lambda c: c.megatron),
+        of(Trainer.tensor_parallel, when=lambda c: c.megatron).same(Megatron.tensor_model_parallel_size),
         of(Trainer.tensor_parallel).same(Dtensor.tensor_parallel_size),
     ),
-    of(Trainer.pipeline_parallel).same(
-        Megatron.pipeline_model_parallel_size,
-        when=lambda c: c.megatron,
-        otherwise=1,
-        enable=[Megatron.enabled.to(True), Dtensor.enabled.to(False)],
+    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(
+        Megatron.pipeline_model_parallel_size, enable=[Megatron.enabled.to(True), Dtensor.enabled.to(False)]
     ),
     of.either(
-        of(Trainer.context_parallel).same(Megatron.context_parallel_size, when=lambda c: c.megatron),
+        of(Trainer.context_parallel, when=lambda c: c.megatron).same(Megatron.context_parallel_size),
         of(Trainer.context_parallel).same(Dtensor.context_parallel_size),
     ),
     of.either(
-        of(Trainer.expert_parallel).same(Megatron.expert_model_parallel_size, when=lambda c: c.megatron),
+        of(Trainer.expert_parallel, when=lambda c: c.megatron).same(Megatron.expert_model_parallel_size),
         of(Trainer.expert_parallel).same(Dtensor.expert_parallel_size),
     ),
-    of(Trainer.precision).switched(Megatron.fp8, "fp8", "bf16", when=lambda c: c.megatron, otherwise="bf16"),
+    of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").switched(Megatron.fp8, "fp8", "bf16"),
     of.either(
-        of.under(Megatron.peft, of(Trainer.lora_rank).same(Megatron.peft_dim, when=lambda c: c.megatron)),
+        of.under(Megatron.peft, of(Trainer.lora_rank, when=lambda c: c.megatron).same(Megatron.peft_dim)),
         of.under(Dtensor.lora, of(Trainer.lora_rank).same(Dtensor.lora_dim)),
     ),
     of(Trainer.global_batch_samples).same(Policy.train_global_batch_size),
@@ -214,32 +205,24 @@ RULES = (
     ),
     # As stated, else the cap times the samples of a micro-batch.
     of.either(
-        of(Trainer.micro_batch_tokens).by(
-            Packing.train_mb_tokens,
-            lambda c: c.packing.train_mb_tokens or c.cap * c.policy.train_micro_batch_size,
-            when=lambda c: c.packed,
+        of(Trainer.micro_batch_tokens, when=lambda c: c.packed).by(
+            Packing.train_mb_tokens, lambda c: c.packing.train_mb_tokens or c.cap * c.policy.train_micro_batch_size
         ),
-        of(Trainer.micro_batch_tokens).by(
-            Dynamic.train_mb_tokens,
-            lambda c: c.dynamic.train_mb_tokens or c.cap * c.policy.train_micro_batch_size,
-            when=lambda c: c.dynamic_batches,
+        of(Trainer.micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
+            Dynamic.train_mb_tokens, lambda c: c.dynamic.train_mb_tokens or c.cap * c.policy.train_micro_batch_size
         ),
     ),
     of.either(
-        of(Trainer.logprob_micro_batch_tokens).by(
-            Packing.logprob_mb_tokens,
-            lambda c: c.packing.logprob_mb_tokens or c.cap * c.logprob_samples,
-            when=lambda c: c.packed,
+        of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.packed).by(
+            Packing.logprob_mb_tokens, lambda c: c.packing.logprob_mb_tokens or c.cap * c.logprob_samples
         ),
-        of(Trainer.logprob_micro_batch_tokens).by(
-            Dynamic.logprob_mb_tokens,
-            lambda c: c.dynamic.logprob_mb_tokens or c.cap * c.logprob_samples,
-            when=lambda c: c.dynamic_batches,
+        of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
+            Dynamic.logprob_mb_tokens, lambda c: c.dynamic.logprob_mb_tokens or c.cap * c.logprob_samples
         ),
     ),
-    of(Trainer.micro_batch_samples).same(Policy.train_micro_batch_size, when=lambda c: c.unpacked),
+    of(Trainer.micro_batch_samples, when=lambda c: c.unpacked).same(Policy.train_micro_batch_size),
     # models/policy/workers/megatron_policy_worker.py:1835-1857, dtensor_policy_worker.py:1039-1083 at 7ea279abf.
-    of(Trainer.logprob_micro_batch_samples).same(Policy.logprob_batch_size, when=lambda c: c.unpacked),
+    of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked).same(Policy.logprob_batch_size),
     of(Trainer.recompute).cases(
         Case("full", [Dtensor.activation_checkpointing.holds(True)], when=lambda c: not c.megatron),
         Case("none", [Dtensor.activation_checkpointing.holds(False)], when=lambda c: not c.megatron),
@@ -255,18 +238,18 @@ RULES = (
             when=lambda c: c.megatron,
         ),
     ),
-    of(Trainer.mtp_layers).same(Megatron.mtp_num_layers, when=lambda c: c.megatron, otherwise=0),
-    of(Trainer.optimizer).words(
-        Megatron.optimizer, ("*muon*", "muon"), other="adam", when=lambda c: c.megatron, otherwise="adam"
+    of(Trainer.mtp_layers, when=lambda c: c.megatron, otherwise=0).same(Megatron.mtp_num_layers),
+    of(Trainer.optimizer, when=lambda c: c.megatron, otherwise="adam").words(
+        Megatron.optimizer, ("*muon*", "muon"), other="adam"
     ),
-    of(Trainer.optimizer_bytes_per_parameter).switched(
-        Megatron.use_precision_aware_optimizer, 8.0, 12.0, when=lambda c: c.megatron, otherwise=12.0
+    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).switched(
+        Megatron.use_precision_aware_optimizer, 8.0, 12.0
     ),
     of.either(
-        of(Trainer.optimizer_on_host).same(Megatron.optimizer_cpu_offload, when=lambda c: c.megatron),
+        of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Megatron.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Dtensor.cpu_offload),
     ),
-    of(Trainer.logits_chunk_tokens).rule(values.logits_chunk_tokens, when=lambda c: c.megatron),
+    of(Trainer.logits_chunk_tokens, when=lambda c: c.megatron).rule(values.logits_chunk_tokens),
     of(Trainer.policy_logprobs).cases(
         Case(False, [Loss.force_on_policy_ratio.holds(True), Grpo.seq_logprob_error_threshold.holds(None)]),
         Case(True, [Loss.force_on_policy_ratio.holds(False)]),
@@ -276,7 +259,7 @@ RULES = (
         values.set_reference_logprobs,
     ),
     # Unset: as the stack's recipes do. flex sends through HybridEP, or through DeepEP where that is enabled.
-    of(Trainer.moe_dispatcher).cases(
+    of(Trainer.moe_dispatcher, when=lambda c: c.megatron).cases(
         Case(
             "deepep",
             [Megatron.moe_enable_deepep.holds(True)],
@@ -294,7 +277,6 @@ RULES = (
             [Megatron.moe_enable_deepep.to(False)],
         ),
         Case(None),
-        when=lambda c: c.megatron,
     ),
     of(Loop.refit_method).words(
         Generation.refit_transport,

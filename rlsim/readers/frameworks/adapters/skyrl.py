@@ -85,25 +85,24 @@ RULES = (
     of(Workload.generations_per_prompt).same(Generator.n_samples_per_prompt),
     of(Workload.max_sequence_tokens).rule(lambda c: c.cap, _set_max_sequence),
     of(Workload.max_response_tokens).rule(lambda c: c.sampling.max_generate_length, _set_max_response),
-    of(Workload.max_rollouts_per_step).same(
-        Run.max_sample_batches, least=1, when=lambda c: c.run.dynamic_sampling == "filter"
+    of(Workload.max_rollouts_per_step, when=lambda c: c.run.dynamic_sampling == "filter").same(
+        Run.max_sample_batches, least=1
     ),
     of(Cluster.num_gpus).rule(
-        lambda c: c.placement.policy_num_nodes * c.placement.policy_num_gpus_per_node + c.generation_gpus,
-        _set_num_gpus,
+        lambda c: c.placement.policy_num_nodes * c.placement.policy_num_gpus_per_node + c.generation_gpus, _set_num_gpus
     ),
-    of(Cluster.generation_gpus).rule(lambda c: c.generation_gpus, _set_generation_gpus, when=lambda c: c.split),
-    of(Loop.mode).constant("async", when=lambda c: c.asynchronous, otherwise="sync"),
+    of(Cluster.generation_gpus, when=lambda c: c.split).rule(lambda c: c.generation_gpus, _set_generation_gpus),
+    of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
     of.either(
-        of(Loop.style).constant("skyrl", when=lambda c: c.fully),
-        of(Loop.style).constant("slime", when=lambda c: c.one_off),
+        of(Loop.style, when=lambda c: c.fully).constant("skyrl"),
+        of(Loop.style, when=lambda c: c.one_off).constant("slime"),
     ),
     of.either(
-        of(Loop.policy_lag).same(Async.max_staleness_steps, least=1, when=lambda c: c.fully),
-        of(Loop.policy_lag).constant(1, when=lambda c: c.one_off),
+        of(Loop.policy_lag, when=lambda c: c.fully).same(Async.max_staleness_steps, least=1),
+        of(Loop.policy_lag, when=lambda c: c.one_off).constant(1),
     ),
-    of(Loop.max_in_flight_groups).same(Async.num_parallel_generation_workers, when=lambda c: c.fully),
-    of(Loop.recompute_kv).same(Async.clear_kv_cache_on_weight_sync, when=lambda c: c.fully),
+    of(Loop.max_in_flight_groups, when=lambda c: c.fully).same(Async.num_parallel_generation_workers),
+    of(Loop.recompute_kv, when=lambda c: c.fully).same(Async.clear_kv_cache_on_weight_sync),
     of(Engine.name).words(Inference.backend, ("vllm", "vllm"), ("sglang", "sglang")),
     of(Engine.tensor_parallel).by(Inference.tensor_parallel_size, lambda c: c.stage_gpus),
     of(Engine.attention_data_parallel).rule(lambda c: c.engine.data_parallel_size),
@@ -128,17 +127,17 @@ RULES = (
         lambda _, value: [Drafts.num_speculative_tokens.to(value or None)],
     ),
     of(Trainer.backend).words(Run.strategy, ("megatron", "megatron"), ("fsdp", "fsdp"), other="fsdp"),
-    of(Trainer.tensor_parallel).same(
-        Megatron.tensor_model_parallel_size, when=lambda c: c.megatron, otherwise=1, enable=USES_MEGATRON
+    of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(
+        Megatron.tensor_model_parallel_size, enable=USES_MEGATRON
     ),
-    of(Trainer.pipeline_parallel).same(
-        Megatron.pipeline_model_parallel_size, when=lambda c: c.megatron, otherwise=1, enable=USES_MEGATRON
+    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(
+        Megatron.pipeline_model_parallel_size, enable=USES_MEGATRON
     ),
-    of(Trainer.expert_parallel).same(
-        Megatron.expert_model_parallel_size, when=lambda c: c.megatron, otherwise=1, enable=USES_MEGATRON
+    of(Trainer.expert_parallel, when=lambda c: c.megatron, otherwise=1).same(
+        Megatron.expert_model_parallel_size, enable=USES_MEGATRON
     ),
     of.either(
-        of(Trainer.context_parallel).same(Megatron.context_parallel_size, when=lambda c: c.megatron),
+        of(Trainer.context_parallel, when=lambda c: c.megatron).same(Megatron.context_parallel_size),
         of(Trainer.context_parallel).same(Policy.sequence_parallel_size),
     ),
     of(Trainer.lora_rank).same(Policy.lora_rank),
@@ -148,22 +147,20 @@ RULES = (
     of(Trainer.epochs).same(Run.update_epochs_per_batch),
     of(Trainer.critic).cases(Case(False, [Run.critic.holds(None)]), Case(True), readonly=True),
     of(Trainer.sequence_packing).same(Run.remove_microbatch_padding),
-    of(Trainer.micro_batch_tokens).by(
+    of(Trainer.micro_batch_tokens, when=lambda c: not c.unpacked).by(
         Run.max_tokens_per_microbatch,
         lambda c: (
             c.run.max_tokens_per_microbatch
             if c.by_tokens
             else c.r.real_tokens(c.run.micro_train_batch_size_per_gpu, c.cap)
         ),
-        when=lambda c: not c.unpacked,
     ),
-    of(Trainer.logprob_micro_batch_tokens).rule(
+    of(Trainer.logprob_micro_batch_tokens, when=lambda c: not c.unpacked).rule(
         _logprob_micro_batch_tokens,
         lambda c, value: [Run.micro_forward_batch_size_per_gpu.to(max(1, round(value / (c.r.mean_tokens or c.cap))))],
-        when=lambda c: not c.unpacked,
     ),
-    of(Trainer.micro_batch_samples).same(Run.micro_train_batch_size_per_gpu, when=lambda c: c.unpacked),
-    of(Trainer.logprob_micro_batch_samples).same(Run.micro_forward_batch_size_per_gpu, when=lambda c: c.unpacked),
+    of(Trainer.micro_batch_samples, when=lambda c: c.unpacked).same(Run.micro_train_batch_size_per_gpu),
+    of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked).same(Run.micro_forward_batch_size_per_gpu),
     of(Trainer.recompute).cases(
         Case("none", [Run.gradient_checkpointing.holds(False)], when=lambda c: not c.megatron),
         Case("full", [Run.gradient_checkpointing.holds(True)], when=lambda c: not c.megatron),
@@ -171,28 +168,27 @@ RULES = (
         Case("selective", [Megatron.recompute_granularity.holds("selective")], when=lambda c: c.megatron),
         Case("full", [Megatron.recompute_granularity.holds("full", None)], when=lambda c: c.megatron),
     ),
-    of(Trainer.optimizer_bytes_per_parameter).switched(
-        Megatron.use_precision_aware_optimizer, 8.0, 12.0, when=lambda c: c.megatron, otherwise=12.0
+    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).switched(
+        Megatron.use_precision_aware_optimizer, 8.0, 12.0
     ),
     of(Trainer.mtp_layers).rule(lambda c: 1 if c.run.mtp and c.megatron else 0),
-    of(Trainer.policy_logprobs).constant(False, when=lambda c: c.fully),
+    of(Trainer.policy_logprobs, when=lambda c: c.fully).constant(False),
     of.either(
-        of(Trainer.optimizer_on_host).same(Megatron.optimizer_cpu_offload, when=lambda c: c.megatron),
+        of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Megatron.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Fsdp.cpu_offload),
     ),
     # BF16 logits, whose log-probs are taken in chunks of FP32 (logprobs_chunk_size).
     of(Trainer.logits_bytes).constant(4.0),
-    of(Trainer.logits_chunk_tokens).constant(1024, when=lambda c: c.run.fused_lm_head_logprob),
+    of(Trainer.logits_chunk_tokens, when=lambda c: c.run.fused_lm_head_logprob).constant(1024),
     of(Trainer.reference_logprobs).rule(
         lambda c: c.run.use_kl_loss or c.run.use_kl_in_reward,
         lambda _, value: [Run.use_kl_loss.to(value), None if value else Run.use_kl_in_reward.to(False)],
     ),
-    of(Trainer.moe_dispatcher).words(
+    of(Trainer.moe_dispatcher, when=lambda c: c.megatron).words(
         Megatron.moe_token_dispatcher_type,
         ("alltoall", "alltoall"),
         ("allgather", "alltoall"),
         ("flex", "deepep"),
-        when=lambda c: c.megatron,
         readonly=True,
     ),
 )

@@ -202,27 +202,24 @@ RULES = (
     of(Workload.generations_per_prompt).same(Slime.n_samples_per_prompt),
     of(Workload.max_sequence_tokens).by(Slime.rollout_max_response_len, lambda c: c.cap),
     of(Workload.max_response_tokens).rule(lambda c: c.rollout_max_response_len, set_max_response),
-    of(Workload.generated_batch_factor).by(
-        Slime.over_sampling_batch_size,
-        lambda c: (c.over_sampling_batch_size or 0) / (c.rollout_batch_size or 1),
+    of(
+        Workload.generated_batch_factor,
         when=lambda c: bool((most := c.over_sampling_batch_size) and (least := c.rollout_batch_size) and most > least),
-    ),
+    ).by(Slime.over_sampling_batch_size, lambda c: (c.over_sampling_batch_size or 0) / (c.rollout_batch_size or 1)),
     of(Cluster.num_gpus).by(
-        Slime.actor_num_nodes,
-        lambda c: c.actor_num_nodes * c.actor_num_gpus_per_node + c.generation_gpus,
+        Slime.actor_num_nodes, lambda c: c.actor_num_nodes * c.actor_num_gpus_per_node + c.generation_gpus
     ),
-    of(Cluster.generation_gpus).rule(
+    of(Cluster.generation_gpus, when=lambda c: c.split).rule(
         lambda c: c.rollout_num_gpus,
         lambda _, value: [Slime.colocate.to(value is None), Slime.rollout_num_gpus.to(value)],
-        when=lambda c: c.split,
     ),
-    of(Loop.mode).constant("async", when=lambda c: c.asynchronous, otherwise="sync"),
+    of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
     of.either(
-        of(Loop.style).constant("slime_fully_async", when=lambda c: c.fully and c.split),
-        of(Loop.style).constant("slime", when=lambda c: c.asynchronous),
+        of(Loop.style, when=lambda c: c.fully and c.split).constant("slime_fully_async"),
+        of(Loop.style, when=lambda c: c.asynchronous).constant("slime"),
     ),
-    of(Loop.policy_lag).constant(1, when=lambda c: c.asynchronous and not c.fully),
-    of(Loop.update_every).same(Slime.update_weights_interval, when=lambda c: c.asynchronous),
+    of(Loop.policy_lag, when=lambda c: c.asynchronous and not c.fully).constant(1),
+    of(Loop.update_every, when=lambda c: c.asynchronous).same(Slime.update_weights_interval),
     of(Engine.name).constant("sglang"),
     of(Engine.tensor_parallel).by(
         Slime.rollout_num_gpus_per_engine, lambda c: c.rollout_num_gpus_per_engine // c.stages
@@ -234,20 +231,14 @@ RULES = (
         lambda _, value: [Slime.sglang_dp_size.to(value), Slime.sglang_enable_dp_attention.to(value > 1)],
     ),
     of(Engine.weight_precision).words(
-        Slime.hf_checkpoint,
-        ("*FP8*", "fp8_block"),
-        ("*fp8*", "fp8_block"),
-        ("*NVFP4*", "nvfp4"),
-        other="bf16",
+        Slime.hf_checkpoint, ("*FP8*", "fp8_block"), ("*fp8*", "fp8_block"), ("*NVFP4*", "nvfp4"), other="bf16"
     ),
     of(Engine.kv_precision).words(Slime.sglang_kv_cache_dtype, ("fp8*", "fp8"), other="bf16"),
     of(Engine.dispatch).constant("round_robin"),
     of(Engine.max_running_sequences).rule(max_running_sequences, set_max_running_sequences),
-    of(Engine.max_captured_tokens).rule(
-        max_captured_tokens,
-        set_max_captured_tokens,
-        when=lambda c: not c.sglang_cuda_graph_bs and not c.sglang_cuda_graph_bs_decode,
-    ),
+    of(
+        Engine.max_captured_tokens, when=lambda c: not c.sglang_cuda_graph_bs and not c.sglang_cuda_graph_bs_decode
+    ).rule(max_captured_tokens, set_max_captured_tokens),
     of(Engine.gpu_memory_utilization).same(Slime.sglang_mem_fraction_static),
     of(Engine.cuda_graphs).opposite(Slime.sglang_disable_cuda_graph),
     of(Engine.prefix_caching).opposite(Slime.sglang_disable_radix_cache),
@@ -268,8 +259,8 @@ RULES = (
         (None, "none"),
     ),
     of(Speculation.draft_length).same(Slime.sglang_speculative_num_steps),
-    of(Speculation.tree_width).same(Slime.sglang_speculative_eagle_topk, when=lambda c: c.tree),
-    of(Speculation.verified_positions).same(Slime.sglang_speculative_num_draft_tokens, when=lambda c: c.tree),
+    of(Speculation.tree_width, when=lambda c: c.tree).same(Slime.sglang_speculative_eagle_topk),
+    of(Speculation.verified_positions, when=lambda c: c.tree).same(Slime.sglang_speculative_num_draft_tokens),
     of(Trainer.backend).constant("megatron"),
     of(Trainer.tensor_parallel).same(Slime.tensor_model_parallel_size),
     of(Trainer.pipeline_parallel).same(Slime.pipeline_model_parallel_size),
@@ -280,23 +271,17 @@ RULES = (
     of(Trainer.global_batch_samples).by(Slime.global_batch_size, global_batch_samples),
     of(Trainer.critic).rule(lambda c: c.advantage_estimator == "ppo"),
     of(Trainer.sequence_packing).same(Slime.use_dynamic_batch_size),
-    of(Trainer.micro_batch_tokens).by(
-        Slime.max_tokens_per_gpu,
-        lambda c: micro_batch_tokens(c, c.max_tokens_per_gpu),
-        when=lambda c: c.dynamic_batches,
+    of(Trainer.micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
+        Slime.max_tokens_per_gpu, lambda c: micro_batch_tokens(c, c.max_tokens_per_gpu)
     ),
-    of(Trainer.logprob_micro_batch_tokens).by(
+    of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
         Slime.log_probs_max_tokens_per_gpu,
         lambda c: micro_batch_tokens(c, c.log_probs_max_tokens_per_gpu or c.max_tokens_per_gpu),
-        when=lambda c: c.dynamic_batches,
     ),
-    of(Trainer.micro_batch_samples).same(Slime.micro_batch_size, when=lambda c: not c.dynamic_batches),
+    of(Trainer.micro_batch_samples, when=lambda c: not c.dynamic_batches).same(Slime.micro_batch_size),
     of(Trainer.rank_balance).switched(Slime.balance_data, "tokens", "samples", readonly=True),
     of(Trainer.recompute).words(
-        Slime.recompute_granularity,
-        ("full", "full"),
-        ("selective", "selective"),
-        (None, "none"),
+        Slime.recompute_granularity, ("full", "full"), ("selective", "selective"), (None, "none")
     ),
     of.under(Slime.enable_mtp_training, of(Trainer.mtp_layers).same(Slime.mtp_num_layers), otherwise=0),
     of(Trainer.optimizer).words(Slime.optimizer, ("*muon*", "muon"), other="adam"),
@@ -311,11 +296,7 @@ RULES = (
         Case(None),
     ),
     of(Loop.refit_method).words(
-        Slime.update_weight_mode,
-        ("delta", "delta_sharded"),
-        ("full", "auto"),
-        other="auto",
-        readonly=True,
+        Slime.update_weight_mode, ("delta", "delta_sharded"), ("full", "auto"), other="auto", readonly=True
     ),
 )
 

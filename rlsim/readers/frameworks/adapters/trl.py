@@ -114,19 +114,16 @@ RULES = (
         lambda c, value: [Trl.max_completion_length.to(value), Trl.max_prompt_length.to(max(1, c.cap - value))],
     ),
     of(Cluster.num_gpus).rule(lambda c: c.ranks + (c.vllm_tensor_parallel_size if c.server else 0)),
-    of(Cluster.generation_gpus).rule(lambda c: c.vllm_tensor_parallel_size, when=lambda c: c.server),
+    of(Cluster.generation_gpus, when=lambda c: c.server).rule(lambda c: c.vllm_tensor_parallel_size),
     of(Engine.name).constant("vllm"),
     of(Engine.tensor_parallel).same(Trl.vllm_tensor_parallel_size),
-    of(Engine.max_batched_tokens).constant(4096, when=lambda c: c.use_vllm and not c.server),  # vllm_generation.py:363
-    of(Engine.gpu_memory_utilization).same(Trl.vllm_gpu_memory_utilization, when=lambda c: not c.server),
+    of(Engine.max_batched_tokens, when=lambda c: c.use_vllm and not c.server).constant(4096),  # vllm_generation.py:363
+    of(Engine.gpu_memory_utilization, when=lambda c: not c.server).same(Trl.vllm_gpu_memory_utilization),
     of(Trainer.backend).constant("fsdp"),
     of(Trainer.context_parallel).same(Trl.cp_size),
     of.under(Trl.use_peft, of(Trainer.lora_rank).same(Trl.lora_r)),
     of(Trainer.flash_attention_2).words(
-        Trl.attn_implementation,
-        ("*flash_attention_[34]*", False),
-        ("*flash-attn[34]*", False),
-        ("*", None),
+        Trl.attn_implementation, ("*flash_attention_[34]*", False), ("*flash-attn[34]*", False), ("*", None)
     ),
     of(Trainer.global_batch_samples).by(
         Trl.gradient_accumulation_steps,

@@ -46,55 +46,44 @@ RULES = (
         lambda c: c.data.max_response_length,
         lambda c, value: [Data.max_response_length.to(value), Data.max_prompt_length.to(max(1, c.cap - value))],
     ),
-    of(Workload.generated_batch_factor).by(
-        Data.gen_batch_size,
-        lambda c: c.data.gen_batch_size / c.data.train_batch_size,
+    of(
+        Workload.generated_batch_factor,
         when=lambda c: c.data.gen_batch_size > c.data.train_batch_size > 0 and not c.fully_async,
-    ),
+    ).by(Data.gen_batch_size, lambda c: c.data.gen_batch_size / c.data.train_batch_size),
     of.under(Algorithm.filter_groups, of(Workload.max_rollouts_per_step).same(Algorithm.max_num_gen_batches)),
     of.either(
-        of(Workload.prompts_per_step).by(
-            Async.require_batches,
-            lambda c: c.asynchronous_training.require_batches * c.actor.ppo_mini_batch_size,
-            when=lambda c: c.fully_async,
+        of(Workload.prompts_per_step, when=lambda c: c.fully_async).by(
+            Async.require_batches, lambda c: c.asynchronous_training.require_batches * c.actor.ppo_mini_batch_size
         ),
         of(Workload.prompts_per_step).same(Data.train_batch_size),
     ),
     of(Cluster.num_gpus).rule(lambda c: c.every_gpu, lambda c, value: values.set_trainer_gpus(c, value - c.generating)),
     of(Cluster.generation_gpus).rule(lambda c: None if c.pool_by is None else c.generating, values.set_generation_gpus),
-    of(Loop.mode).constant("async", when=lambda c: c.mode != "sync", otherwise="sync"),
+    of(Loop.mode, when=lambda c: c.mode != "sync", otherwise="sync").constant("async"),
     of(Loop.style).rule(lambda c: STYLES.get(c.mode)),
     of.either(
-        of(Loop.policy_lag).same(Run.separate_warmup_batches, when=lambda c: c.mode == "separate_async", least=1),
-        of(Loop.policy_lag).same(Run.colocate_warmup_batches, when=lambda c: c.mode == "colocate_async", least=1),
-        of(Loop.policy_lag).constant(1, when=lambda c: c.mode == "one_step_off"),
+        of(Loop.policy_lag, when=lambda c: c.mode == "separate_async").same(Run.separate_warmup_batches, least=1),
+        of(Loop.policy_lag, when=lambda c: c.mode == "colocate_async").same(Run.colocate_warmup_batches, least=1),
+        of(Loop.policy_lag, when=lambda c: c.mode == "one_step_off").constant(1),
     ),
-    of(Loop.overlap).constant(False, when=lambda c: c.mode == "colocate_async"),
-    of(Loop.staleness_fraction).same(Async.staleness_threshold, when=lambda c: c.fully_async),
+    of(Loop.overlap, when=lambda c: c.mode == "colocate_async").constant(False),
+    of(Loop.staleness_fraction, when=lambda c: c.fully_async).same(Async.staleness_threshold),
     of.either(
-        of(Loop.update_every).same(Async.trigger_parameter_sync_step, when=lambda c: c.fully_async),
-        of(Loop.update_every).same(Run.separate_sync_step, when=lambda c: c.mode == "separate_async"),
+        of(Loop.update_every, when=lambda c: c.fully_async).same(Async.trigger_parameter_sync_step),
+        of(Loop.update_every, when=lambda c: c.mode == "separate_async").same(Run.separate_sync_step),
     ),
-    of(Loop.in_flight_updates).same(Async.partial_rollout, when=lambda c: c.fully_async),
+    of(Loop.in_flight_updates, when=lambda c: c.fully_async).same(Async.partial_rollout),
     # verl's sample of asynchronous training is a prompt with all its responses.
-    of(Loop.max_in_flight_groups).by(
+    of(Loop.max_in_flight_groups, when=lambda c: c.fully_async).by(
         Async.concurrent_samples_per_replica,
         lambda c: c.asynchronous_training.concurrent_samples_per_replica * c.replicas or None,
-        when=lambda c: c.fully_async,
     ),
     # The V1 sampler counts a group trained at its own version as 1.
-    of(Loop.max_age).by(
-        Run.max_off_policy_threshold,
-        lambda c: most - 1 if (most := c.trainer.max_off_policy_threshold) else None,
-        when=lambda c: c.v1,
+    of(Loop.max_age, when=lambda c: c.v1).by(
+        Run.max_off_policy_threshold, lambda c: most - 1 if (most := c.trainer.max_off_policy_threshold) else None
     ),
-    of(Loop.stale).words(
-        Run.max_off_policy_strategy,
-        ("drop*", "drop"),
-        ("wait", "wait"),
-        ("?*", "train"),
-        readonly=True,
-        when=lambda c: c.v1,
+    of(Loop.stale, when=lambda c: c.v1).words(
+        Run.max_off_policy_strategy, ("drop*", "drop"), ("wait", "wait"), ("?*", "train"), readonly=True
     ),
     of(Engine.name).words(Rollout.name, ("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm")),
     of(Engine.tensor_parallel).rule(
@@ -114,17 +103,16 @@ RULES = (
         Rollout.quantization, (None, "bf16"), ("fp8", "fp8_block"), ("fp8*", "fp8_block"), other="bf16"
     ),
     of.either(
-        of(Engine.kv_precision).words(
+        of(Engine.kv_precision, when=lambda c: c.on_sglang).words(
             Sglang.kv_cache_dtype,
             ("auto", "bf16"),
             ("bf16", "bf16"),
             ("bfloat16", "bf16"),
             ("fp8_e4m3", "fp8"),
             ("fp8_e5m2", "fp8"),
-            when=lambda c: c.on_sglang,
         ),
-        of(Engine.kv_precision).words(
-            Trtllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("nvfp4", "nvfp4"), when=lambda c: c.on_trtllm
+        of(Engine.kv_precision, when=lambda c: c.on_trtllm).words(
+            Trtllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("nvfp4", "nvfp4")
         ),
         of(Engine.kv_precision).words(
             Vllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
@@ -132,67 +120,63 @@ RULES = (
     ),
     of(Engine.dispatch).words(Rollout.mode, ("sync", "static"), ("async", "least_loaded"), other="least_loaded"),
     of.either(
-        of(Engine.max_running_sequences).rule(
+        of(Engine.max_running_sequences, when=lambda c: c.on_sglang).rule(
             lambda c: c.sglang.max_running_requests or c.rollout.max_num_seqs or None,
             lambda c, value: [
                 (Sglang.max_running_requests if c.sglang.max_running_requests else Rollout.max_num_seqs).to(value)
             ],
-            when=lambda c: c.on_sglang,
         ),
         of(Engine.max_running_sequences).same(Rollout.max_num_seqs),
     ),
     of.either(
-        of(Engine.max_batched_tokens).by(
-            Sglang.chunked_prefill_size, values.max_batched_tokens, when=lambda c: c.on_sglang
+        of(Engine.max_batched_tokens, when=lambda c: c.on_sglang).by(
+            Sglang.chunked_prefill_size, values.max_batched_tokens
         ),
         of(Engine.max_batched_tokens).same(Rollout.max_num_batched_tokens),
     ),
     of.either(
-        of(Engine.gpu_memory_utilization).rule(
+        of(Engine.gpu_memory_utilization, when=lambda c: c.on_sglang).rule(
             lambda c: c.sglang.mem_fraction_static or c.rollout.gpu_memory_utilization,
             lambda c, value: [
                 (Sglang.mem_fraction_static if c.sglang.mem_fraction_static else Rollout.gpu_memory_utilization).to(
                     value
                 )
             ],
-            when=lambda c: c.on_sglang,
         ),
         of(Engine.gpu_memory_utilization).same(Rollout.gpu_memory_utilization),
     ),
     of.either(
-        of(Engine.cuda_graphs).rule(
+        of(Engine.cuda_graphs, when=lambda c: c.on_sglang).rule(
             lambda c: not (c.rollout.enforce_eager if (off := c.sglang.disable_cuda_graph) is None else off),
             lambda c, value: [
                 (Rollout.enforce_eager if c.sglang.disable_cuda_graph is None else Sglang.disable_cuda_graph).to(
                     not value
                 )
             ],
-            when=lambda c: c.on_sglang,
         ),
         # TensorRT-LLM is always handed a configuration of graphs.
-        of(Engine.cuda_graphs).constant(True, when=lambda c: c.on_trtllm),
+        of(Engine.cuda_graphs, when=lambda c: c.on_trtllm).constant(True),
         of(Engine.cuda_graphs).opposite(Rollout.enforce_eager),
     ),
     of(Engine.max_captured_tokens).rule(values.max_captured_tokens, values.set_max_captured_tokens),
     of.either(
-        of(Engine.prefix_caching).opposite(Sglang.disable_radix_cache, when=lambda c: c.on_sglang),
+        of(Engine.prefix_caching, when=lambda c: c.on_sglang).opposite(Sglang.disable_radix_cache),
         of(Engine.prefix_caching).same(Rollout.enable_prefix_caching),
     ),
     of.either(
-        of(Engine.chunked_prefill).same(Sglang.enable_mixed_chunk, when=lambda c: c.on_sglang),
+        of(Engine.chunked_prefill, when=lambda c: c.on_sglang).same(Sglang.enable_mixed_chunk),
         of(Engine.chunked_prefill).same(Rollout.enable_chunked_prefill),
     ),
-    of(Engine.overlap_scheduling).rule(
+    of(Engine.overlap_scheduling, when=lambda c: c.on_sglang).rule(
         lambda c: False if c.sglang.disable_overlap_schedule else None,
         lambda _, value: [Sglang.disable_overlap_schedule.to(not value)],
-        when=lambda c: c.on_sglang,
     ),
     of(Speculation.method).rule(values.method, values.set_method),
     # SGLang counts steps; its num_draft_tokens holds the verified one too.
     of.either(
-        of(Speculation.draft_length).same(Mtp.speculative_num_steps, when=lambda c: c.drafts_itself and c.on_sglang),
-        of(Speculation.draft_length).same(Mtp.num_speculative_tokens, when=lambda c: c.drafts_itself),
-        of(Speculation.draft_length).same(Sglang.speculative_num_steps, when=lambda c: c.on_sglang),
+        of(Speculation.draft_length, when=lambda c: c.drafts_itself and c.on_sglang).same(Mtp.speculative_num_steps),
+        of(Speculation.draft_length, when=lambda c: c.drafts_itself).same(Mtp.num_speculative_tokens),
+        of(Speculation.draft_length, when=lambda c: c.on_sglang).same(Sglang.speculative_num_steps),
         of(Speculation.draft_length).same(Vllm.num_speculative_tokens),
     ),
     of(Trainer.backend).rule(
@@ -202,18 +186,18 @@ RULES = (
             Verl.model_engine.to("dp") if c.model_engine == "megatron" and value == "fsdp" else None,
         ],
     ),
-    of(Trainer.tensor_parallel).same(
-        Megatron.tensor_model_parallel_size, when=lambda c: c.by_megatron, otherwise=1, enable=USES_MEGATRON
+    of(Trainer.tensor_parallel, when=lambda c: c.by_megatron, otherwise=1).same(
+        Megatron.tensor_model_parallel_size, enable=USES_MEGATRON
     ),
-    of(Trainer.pipeline_parallel).same(
-        Megatron.pipeline_model_parallel_size, when=lambda c: c.by_megatron, otherwise=1, enable=USES_MEGATRON
-    ),
-    of.either(
-        of(Trainer.expert_parallel).same(Megatron.expert_model_parallel_size, when=lambda c: c.by_megatron),
-        of(Trainer.expert_parallel).same(Veomni.expert_parallel_size, when=lambda c: c.by_veomni),
+    of(Trainer.pipeline_parallel, when=lambda c: c.by_megatron, otherwise=1).same(
+        Megatron.pipeline_model_parallel_size, enable=USES_MEGATRON
     ),
     of.either(
-        of(Trainer.context_parallel).same(Megatron.context_parallel_size, when=lambda c: c.by_megatron),
+        of(Trainer.expert_parallel, when=lambda c: c.by_megatron).same(Megatron.expert_model_parallel_size),
+        of(Trainer.expert_parallel, when=lambda c: c.by_veomni).same(Veomni.expert_parallel_size),
+    ),
+    of.either(
+        of(Trainer.context_parallel, when=lambda c: c.by_megatron).same(Megatron.context_parallel_size),
         of(Trainer.context_parallel).rule(lambda c: c.sharing, values.set_context_parallel),
     ),
     of(Trainer.virtual_stages).rule(
@@ -243,21 +227,19 @@ RULES = (
     of(Trainer.logprob_micro_batch_tokens).rule(
         values.logprob_micro_batch_tokens, values.set_logprob_micro_batch_tokens
     ),
-    of(Trainer.micro_batch_samples).rule(
+    of(Trainer.micro_batch_samples, when=lambda c: c.unpacked).rule(
         lambda c: c.train_samples,
         lambda c, value: [
             Actor.ppo_micro_batch_size_per_gpu.to(value),
             Actor.ppo_micro_batch_size.to(None) if c.actor.ppo_micro_batch_size else None,
         ],
-        when=lambda c: c.unpacked,
     ),
-    of(Trainer.logprob_micro_batch_samples).rule(
+    of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked and not c.rollout.log_prob_use_dynamic_bsz).rule(
         lambda c: c.logprob_samples,
         lambda c, value: [
             Rollout.log_prob_micro_batch_size_per_gpu.to(value),
             Rollout.log_prob_micro_batch_size.to(None) if c.rollout.log_prob_micro_batch_size else None,
         ],
-        when=lambda c: c.unpacked and not c.rollout.log_prob_use_dynamic_bsz,
     ),
     of(Trainer.rank_balance).switched(Run.balance_batch, None, "samples", also_on=("bins", "tokens")),
     of(Trainer.recompute).cases(
@@ -268,32 +250,28 @@ RULES = (
         Case("none", [Transformer.recompute_granularity.holds(None)], when=lambda c: c.by_megatron),
     ),
     of.either(
-        of(Trainer.optimizer_on_host).same(Actor.optimizer_cpu_offload, when=lambda c: c.by_megatron),
+        of(Trainer.optimizer_on_host, when=lambda c: c.by_megatron).same(Actor.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Fsdp.offload_policy),
     ),
     # BF16 logits, whose gradient takes their place (verl/utils/torch_functional.py:73-120).
-    of(Trainer.logits_bytes).constant(4.0, when=lambda c: not c.by_megatron),
-    of(Trainer.logits_chunk_tokens).constant(512, when=lambda c: c.model.use_fused_kernels),
+    of(Trainer.logits_bytes, when=lambda c: not c.by_megatron).constant(4.0),
+    of(Trainer.logits_chunk_tokens, when=lambda c: c.model.use_fused_kernels).constant(512),
     # The scaling (fp8_recipe) makes no difference to trainer.precision.
-    of(Trainer.precision).rule(
+    of(Trainer.precision, when=lambda c: c.by_megatron, otherwise="bf16").rule(
         lambda c: "fp8" if c.transformer.fp8 else "bf16",
         lambda _, value: [Transformer.fp8.to("hybrid" if value == "fp8" else None)],
-        when=lambda c: c.by_megatron,
-        otherwise="bf16",
     ),
     # verl's own default is alltoall (workers/engine/megatron/transformer_impl.py:369); of flex it is DeepEP
     # (Megatron-LM d98e8a64d, core/transformer/transformer_config.py:898, 1743-1748).
-    of(Trainer.moe_dispatcher).cases(
+    of(Trainer.moe_dispatcher, when=lambda c: c.by_megatron).cases(
         Case("deepep", [FLEX, Transformer.moe_enable_deepep.holds(True)]),
         Case("deepep", [FLEX, Transformer.moe_flex_dispatcher_backend.holds("deepep", None)]),
         Case("hybridep", [FLEX, Transformer.moe_flex_dispatcher_backend.holds("hybridep")], NO_DEEPEP),
         Case("alltoall", [Transformer.moe_token_dispatcher_type.holds("alltoall", "allgather")], NO_DEEPEP),
         Case(None),
-        when=lambda c: c.by_megatron,
     ),
     of(Trainer.mtp_layers).cases(
-        Case(1, [Mtp.enable.holds(True), Mtp.enable_train.holds(True)]),
-        Case(0, [Mtp.enable_train.holds(False)]),
+        Case(1, [Mtp.enable.holds(True), Mtp.enable_train.holds(True)]), Case(0, [Mtp.enable_train.holds(False)])
     ),
     # Log-probs of the rollout take the place of the pass where bypass_mode is set (trainer/ppo/v1/trainer_base.py:1535,
     # ray_trainer.py:1574, experimental/separation/ray_trainer.py:509), as the own configurations of both asynchronous

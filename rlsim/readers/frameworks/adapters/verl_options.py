@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from rlsim.readers.frameworks.options import (
-    Options,
-    anything,
-    flag,
-    integer,
-    integers,
-    number,
-    size,
-    switch,
-    text,
-)
+from rlsim.readers.frameworks.options import Options, anything, flag, integer, integers, number, size, switch, text
 
 
 class Run(Options, section="trainer"):
