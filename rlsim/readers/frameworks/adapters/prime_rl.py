@@ -9,7 +9,7 @@ from typing import Any
 
 from rlsim.loading.models import card_by_shape, load_card
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, part, size, switch, text
+from rlsim.readers.frameworks.options import Options, anything, aside, flag, integer, number, part, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, RefitMethod, Trainer, Workload
 
@@ -70,7 +70,7 @@ class Model(Options, section="trainer.model"):
     """Of training."""
 
     name = text()
-    impl = text("auto")
+    impl = aside(text("auto"))
     seq_len = integer()
     cp = integer(1)
     ep = anything()
