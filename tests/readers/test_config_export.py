@@ -82,7 +82,7 @@ def test_export_after_import_changes_no_key_with_or_without_a_base(framework: st
                     f"{scenario.model.name}"}  # fmt: skip
 
 
-def test_rows_that_undo_each_other_end_in_what_has_no_counterpart() -> None:
+def test_rules_that_undo_each_other_end_in_what_has_no_counterpart() -> None:
     path = next(path for _, path in CORPUS if path.stem == "nemo_rl_dapo")
     wanted = vary(import_config("nemo-rl", path, asked=ASKED).scenario,
                   {"trainer.tensor_parallel": 1, "trainer.pipeline_parallel": 2})  # fmt: skip
@@ -110,10 +110,10 @@ def test_a_changed_scenario_reads_back(framework: str, path: Path, tmp_path: Pat
     (tmp_path / "patched.yaml").write_text(answer.config)
     read = keys_of(framework_of(framework),
                    Reader(read_config(framework, tmp_path / "patched.yaml"), mean_sample(wanted)))  # fmt: skip
-    rows = {row.target for row in framework_of(framework).rows}
+    ruled = {rule.target for rule in framework_of(framework).rules}
     for key, value in changes.items():
         if (
-            key in rows
+            key in ruled
             and f"{key}=" not in told
             and value != getattr(getattr(scenario, key.split(".")[0]), key.split(".")[1])
         ):

@@ -17,7 +17,7 @@ from rlsim.readers.frameworks.framework import TABLES
 from rlsim.readers.frameworks.importing import import_config, read_config
 from rlsim.readers.frameworks.options import Option, Options, integer, part, text
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.registry import ADAPTERS, framework_of
+from rlsim.readers.frameworks.registry import framework_of
 from rlsim.readers.frameworks.rules import Rules, solved
 from rlsim.readers.frameworks.targets import TARGETS, Target, Workload
 from rlsim.readers.frameworks.trees import ConfigTree
@@ -29,7 +29,7 @@ SLIME = (
 )
 TRL = "python grpo.py --model_name_or_path Qwen/Qwen3-8B --use_vllm --num_generations 8 "
 RUNS = {"slime": SLIME, "trl": TRL}
-NAMES = [path.stem.replace("_", "-") for path in TABLES.glob("*.yaml") if (ADAPTERS / f"{path.stem}.py").exists()]
+NAMES = [path.stem.replace("_", "-") for path in TABLES.glob("*.yaml")]
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
@@ -70,7 +70,7 @@ def test_every_declared_option_is_asked_for(name: str) -> None:
 
 
 def modules(name: str) -> list[ModuleType]:
-    stems = [path.stem for path in ADAPTERS.glob(f"{name.replace('-', '_')}*.py")]
+    stems = [path.stem for path in Path(adapters.__path__[0]).glob(f"{name.replace('-', '_')}*.py")]
     return [import_module(f"{adapters.__name__}.{stem}") for stem in stems]
 
 

@@ -104,7 +104,7 @@ def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario
 def _status(framework: Framework, reader: Reader, key: str, value: Any) -> tuple[str, str]:
     """Status and detail of a key that is active."""
     if key in framework.declared:
-        return "used", ", ".join(framework.decided(key, reader)) or "assumptions"
+        return "used", ", ".join(reader.purposes(key)) or "assumptions"
     found = framework.why(key)
     section = any(known.startswith(f"{key}.") for known in framework.known)
     if value in (None, {}, []) and (section or (found is not None and found[0] == "not_simulated")):

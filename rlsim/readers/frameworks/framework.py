@@ -9,37 +9,73 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
+from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import read_yaml
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.options import Change, Options
 from rlsim.readers.frameworks.reader import Reader
 
 TABLES = Path(__file__).parent / "keys"
 
 
-class Row(Protocol):
-    """One scenario key: its value by a configuration, and what to set so that a configuration gives a value."""
+C = TypeVar("C", bound=Options)
+W = TypeVar("W")
 
-    @property
-    def target(self) -> str:
-        """The scenario key."""
+
+@dataclass(frozen=True)
+class Rule(Generic[C]):
+    """One scenario key and how a configuration says it.
+
+    reading: its value; None leaves the scenario's default. writing: what to set so that ``reading`` gives a value,
+    which an export tests; without it the key has no counterpart in an export. when: condition of ``reading``, without
+    which ``otherwise`` is read.
+    """
+
+    target: str
+    options: type[C]
+    reading: Callable[[C], Any]
+    writing: Callable[[C, Any], Iterable[Change | None]] | None = None
+    when: Callable[[C], bool] | None = None
+    otherwise: Any = None
+
+    def meaning(self, c: C) -> Any:
+        """The scenario's value by the options of a configuration."""
+        return self.reading(c) if self.when is None or self.when(c) else self.otherwise
 
     def read(self, r: Reader) -> Any:
-        """Its value; None leaves the scenario's default."""
+        """The scenario's value. Raises InputError where the configuration's values do not fit."""
+        return evaluated(r, self.target, lambda: self.meaning(self.options(r)))
 
     def key(self, r: Reader) -> str:
         """The key of the configuration that a message about it names."""
+        with r.deciding(self.target) as seen:
+            self.meaning(self.options(r))
+        return seen[0] if seen else self.target
 
-    def write(self, value: Any, r: Reader) -> Mapping[str, Any]:
-        """Keys of the configuration to set."""
+    def write(self, value: Any, r: Reader) -> dict[str, Any]:
+        """What to set for a value of the scenario's."""
+        if (writing := self.writing) is None:
+            return {}
+        return evaluated(r, self.target, lambda: dict(filter(None, writing(self.options(r), value))))
+
+
+def evaluated(r: Reader, purpose: str, of: Callable[[], W]) -> W:
+    """The outcome of ``of``, whose reads count for ``purpose``. Raises InputError where values do not fit."""
+    with r.deciding(purpose) as seen:
+        try:
+            return of()
+        except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
+            shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in dict.fromkeys(seen))
+            raise InputError(f"{r.where}: {shown or purpose}: of a kind that rlsim cannot reckon with") from error
 
 
 @dataclass(frozen=True)
 class Framework:
     """Everything rlsim knows of a framework's configuration.
 
-    rows: rules for scenario keys, in the order of a document. declared: keys that these read or write. facts: what a
+    rules: of scenario keys, in the order of a document. declared: keys that these read or write. facts: what a
     configuration says beside them. assumed: assumptions of a scenario that is read from it. unused: sections that it
     does not use, beside those that are not enabled, by it and by the scenario's keys. irrelevant: sections and keys
     that do not change the time of a step, by reason. not_simulated: those that may, and that no scenario key says.
@@ -49,12 +85,11 @@ class Framework:
     asynchronous scenario. form: hydra (defaults are Hydra's lists), yaml, toml, or words (options as argparse takes
     them; dashes: with dashes in their names). entry: patterns of the programs that launch it, with what they read
     unasked (config; or folder and name of a Hydra configuration). renamed: keys of earlier releases by what they are
-    called now. begin: keys that an export without a base begins with. decides: None: what was read for which scenario
-    key tells which keys decided it; else scenario keys by keys that may decide them.
+    called now. begin: keys that an export without a base begins with.
     """
 
     name: str
-    rows: Sequence[Row]
+    rules: Sequence[Rule[Any]]
     declared: frozenset[str]
     facts: Callable[[Reader], Facts]
     assumed: Callable[[Reader], list[dict[str, Any]]]
@@ -71,16 +106,11 @@ class Framework:
     renamed: Mapping[str, str] = field(default_factory=dict)
     begin: Mapping[str, Any] = field(default_factory=dict)
     dashes: bool = False
-    decides: Mapping[str, Sequence[str]] | None = None
 
     @property
     def hydra(self) -> bool:
         """Whether defaults are Hydra's lists."""
         return self.form == "hydra"
-
-    def decided(self, key: str, r: Reader) -> Sequence[str]:
-        """Scenario keys that a declared key decides in a configuration."""
-        return r.purposes(key) if self.decides is None else self.decides[key]
 
     @cached_property
     def known(self) -> frozenset[str]:

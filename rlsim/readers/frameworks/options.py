@@ -122,46 +122,35 @@ def aside(option: Option[T]) -> Option[T]:
     return option
 
 
-def _unless_absent(read: Callable[[Reader, str], T]) -> Callable[[Reader, str], T | None]:
-    return lambda r, key: None if r.value(key) in (None, "") else read(r, key)
+class Kind(Generic[T]):
+    """Makers of options whose values a getter of the reader gives."""
+
+    def __init__(self, read: Callable[[Reader, str, T], T]) -> None:
+        self.read = read
+
+    @overload
+    def __call__(self, default: T, *, name: str = "") -> Option[T]: ...
+    @overload
+    def __call__(self, default: None = None, *, name: str = "") -> Option[T | None]: ...
+    def __call__(self, default: T | None = None, *, name: str = "") -> Option[T] | Option[T | None]:
+        """An option with or without a default."""
+        read: Callable[..., T] = self.read
+        if default is not None:
+            return Option(lambda r, key: read(r, key, default), name, stated=True)
+        return Option(lambda r, key: None if r.value(key) in (None, "") else read(r, key), name)
 
 
-@overload
-def integer(default: int, *, name: str = "") -> Option[int]: ...
-@overload
-def integer(default: None = None, *, name: str = "") -> Option[int | None]: ...
-def integer(default: int | None = None, *, name: str = "") -> Option[int] | Option[int | None]:
-    """A whole number; 8.0 counts as 8."""
-    if default is None:
-        return Option(_unless_absent(Reader.integer), name)
-    return Option(lambda r, key: r.integer(key, default), name, stated=True)
+integer = Kind(Reader.integer)
+"""A whole number; 8.0 counts as 8."""
+number = Kind(Reader.number)
+flag = Kind(Reader.flag)
+"""true or false, also as YAML 1.1 writes them."""
+text = Kind(Reader.text)
 
 
 def size(*, name: str = "") -> Option[int]:
     """A whole number of at least 1; 1 where it is not there."""
     return Option(Reader.size, name, stated=True)
-
-
-@overload
-def number(default: float, *, name: str = "") -> Option[float]: ...
-@overload
-def number(default: None = None, *, name: str = "") -> Option[float | None]: ...
-def number(default: float | None = None, *, name: str = "") -> Option[float] | Option[float | None]:
-    """A number."""
-    if default is None:
-        return Option(_unless_absent(Reader.number), name)
-    return Option(lambda r, key: r.number(key, default), name, stated=True)
-
-
-@overload
-def flag(default: bool, *, name: str = "") -> Option[bool]: ...
-@overload
-def flag(default: None = None, *, name: str = "") -> Option[bool | None]: ...
-def flag(default: bool | None = None, *, name: str = "") -> Option[bool] | Option[bool | None]:
-    """true or false, also as YAML 1.1 writes them."""
-    if default is None:
-        return Option(_unless_absent(Reader.flag), name)
-    return Option(lambda r, key: r.flag(key, default), name, stated=True)
 
 
 def switch(default: bool = False, *, name: str = "") -> Option[bool]:
@@ -172,17 +161,6 @@ def switch(default: bool = False, *, name: str = "") -> Option[bool]:
         return default if found is None else str(found).lower() in TRUE
 
     return Option(on, name, stated=True)
-
-
-@overload
-def text(default: str, *, name: str = "") -> Option[str]: ...
-@overload
-def text(default: None = None, *, name: str = "") -> Option[str | None]: ...
-def text(default: str | None = None, *, name: str = "") -> Option[str] | Option[str | None]:
-    """A text."""
-    if default is None:
-        return Option(_unless_absent(Reader.text), name)
-    return Option(lambda r, key: r.text(key, default), name, stated=True)
 
 
 def integers(*, name: str = "") -> Option[list[int]]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from itertools import chain, islice
@@ -33,7 +33,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from rlsim.errors import InputError, shortened
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.framework import Framework, tables_of
+from rlsim.readers.frameworks.framework import Framework, Rule, evaluated, tables_of
 from rlsim.readers.frameworks.options import Change, Condition, Option, Options
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.targets import Target, default_of
@@ -41,7 +41,6 @@ from rlsim.readers.frameworks.trees import nested
 
 C = TypeVar("C", bound=Options)
 V = TypeVar("V")
-W = TypeVar("W")
 FAR = 4 * 720_720
 """Probes of a write lie so far out that lower bounds of a reading do not show, at a multiple of all numbers up to 16,
 so that no division of one leaves a remainder."""
@@ -63,56 +62,9 @@ class Case(NamedTuple, Generic[C, V]):
     when: Callable[[C], bool] | None = None
 
 
-@dataclass(frozen=True)
-class Rule(Generic[C]):
-    """One scenario key and how a configuration says it.
-
-    reading: its value; None leaves the scenario's default. writing: what to set so that ``reading`` gives a value,
-    which an export tests; without it an export tells the key as not expressible. when: condition of ``reading``,
-    without which ``otherwise`` is read.
-    """
-
-    target: str
-    options: type[C]
-    reading: Callable[[C], Any]
-    writing: Callable[[C, Any], Iterable[Change | None]] | None = None
-    when: Callable[[C], bool] | None = None
-    otherwise: Any = None
-
-    def read(self, r: Reader) -> Any:
-        """The scenario's value. Raises InputError where the configuration's values do not fit."""
-        return evaluated(r, self.target, lambda: self.meaning(self.options(r)))
-
-    def key(self, r: Reader) -> str:
-        """The key of the configuration that a message about it names."""
-        with r.deciding(self.target) as seen:
-            self.meaning(self.options(r))
-        return seen[0] if seen else self.target
-
-    def meaning(self, c: C) -> Any:
-        """The scenario's value by the options of a configuration."""
-        return self.reading(c) if self.when is None or self.when(c) else self.otherwise
-
-    def write(self, value: Any, r: Reader) -> dict[str, Any]:
-        """What to set for a value of the scenario's."""
-        if (writing := self.writing) is None:
-            return {}
-        return evaluated(r, self.target, lambda: dict(filter(None, writing(self.options(r), value))))
-
-
 def node_size(gpus: int, per_node: int) -> int:
     """GPUs of a node: as many as the configuration has where they divide all, else the most that do."""
     return gpus if gpus < per_node else math.gcd(gpus, per_node)
-
-
-def evaluated(r: Reader, purpose: str, of: Callable[[], W]) -> W:
-    """The outcome of ``of``, whose reads count for ``purpose``. Raises InputError where values do not fit."""
-    with r.deciding(purpose) as seen:
-        try:
-            return of()
-        except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
-            shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in dict.fromkeys(seen))
-            raise InputError(f"{r.where}: {shown or purpose}: of a kind that rlsim cannot reckon with") from error
 
 
 class For(Generic[C, V]):
@@ -256,20 +208,16 @@ class Rules(Generic[C]):
         return replace(rule, reading=reading, writing=writing)
 
     def either(self, *rules: Rule[C]) -> Rule[C]:
-        """The first rule whose condition holds."""
+        """The first rule whose condition holds, else the last."""
 
-        def chosen(c: C) -> Rule[C] | None:
-            return next((rule for rule in rules if rule.when is None or rule.when(c)), None)
-
-        def reading(c: C) -> Any:
-            found = chosen(c)
-            return None if found is None else found.reading(c)
+        def chosen(c: C) -> Rule[C]:
+            return next((rule for rule in rules if rule.when is None or rule.when(c)), rules[-1])
 
         def writing(c: C, value: Any) -> Iterable[Change | None]:
-            found = chosen(c)
-            return () if found is None or found.writing is None else found.writing(c, value)
+            write = chosen(c).writing
+            return () if write is None else write(c, value)
 
-        return Rule(rules[0].target, self.options, reading, writing)
+        return Rule(rules[0].target, self.options, lambda c: chosen(c).meaning(c), writing)
 
     def framework(
         self,
@@ -293,7 +241,7 @@ class Rules(Generic[C]):
 
         return Framework(
             name=name,
-            rows=rules,
+            rules=rules,
             declared=frozenset(option.key for option in self.options.every() if option.decides),
             facts=lambda r: evaluated(r, "", lambda: facts(self.options(r))),
             assumed=assumed,

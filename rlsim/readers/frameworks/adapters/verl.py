@@ -193,8 +193,10 @@ RULES = (
         Megatron.pipeline_model_parallel_size, enable=USES_MEGATRON
     ),
     of.either(
-        of(Trainer.expert_parallel, when=lambda c: c.by_megatron).same(Megatron.expert_model_parallel_size),
         of(Trainer.expert_parallel, when=lambda c: c.by_veomni).same(Veomni.expert_parallel_size),
+        of(Trainer.expert_parallel, when=lambda c: c.by_megatron).same(
+            Megatron.expert_model_parallel_size, enable=USES_MEGATRON
+        ),
     ),
     of.either(
         of(Trainer.context_parallel, when=lambda c: c.by_megatron).same(Megatron.context_parallel_size),
