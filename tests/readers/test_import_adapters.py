@@ -15,7 +15,7 @@ from rlsim.readers.frameworks import adapters
 from rlsim.readers.frameworks.exporting import export_scenario
 from rlsim.readers.frameworks.framework import TABLES
 from rlsim.readers.frameworks.importing import import_config, read_config
-from rlsim.readers.frameworks.options import Option, Options, integer, part, text
+from rlsim.readers.frameworks.options import Option, Options, Part, integer, text
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.registry import framework_of
 from rlsim.readers.frameworks.rules import Rules, solved
@@ -122,7 +122,7 @@ class Inner(Options, section="a.b"):
 
 
 class Whole(Options):
-    inner = part(Inner)
+    inner = Part(Inner)
     word = text("x")
 
 

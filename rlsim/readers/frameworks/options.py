@@ -1,6 +1,6 @@
 """Options of a framework's configuration as typed attributes, read where they are used.
 
-A class of :class:`Options` declares the keys of a section, one attribute each; ``part`` puts a section into the whole.
+A class of :class:`Options` declares the keys of a section, one attribute each; ``Part`` puts a section into the whole.
 Of an instance an attribute is the option's value in a configuration, and reading it is recorded as a use for the
 scenario key that is being decided; of the class it is the :class:`Option`, whose ``to`` is a change to write.
 
@@ -109,11 +109,6 @@ class Part(Generic[O]):
     def __get__(self, instance: Options, owner: type) -> O: ...
     def __get__(self, instance: Options | None, owner: type) -> type[O] | O:
         return self.of if instance is None else self.of(instance.r)
-
-
-def part(of: type[O]) -> Part[O]:
-    """A section of the whole."""
-    return Part(of)
 
 
 def aside(option: Option[T]) -> Option[T]:

@@ -1,24 +1,19 @@
 """How a framework's configuration says the keys of a scenario: rules over its typed options.
 
-A framework is a module of :mod:`.adapters` (of a large one the options are a module ``NAME_options``) and a table
+A framework is a module of :mod:`.adapters` (the options of a large one are a module ``NAME_options``) and a table
 ``keys/NAME.yaml`` of the keys that decide nothing. The module has, in this order:
 
-* classes of :class:`~.options.Options` that declare every key which is read or written, section by section; what is
-  reckoned from several of them is a property of the class of the whole, a comment beside it names the line of the
-  framework's source;
+* classes of :class:`~.options.Options` with every key that is read or written, section by section; what several say
+  together is a property of the class of the whole, with the line of the framework's source that it rests on;
 * ``of = Rules(NAME)`` and ``RULES``, one rule ``of(target).maker(...)`` for each scenario key (:mod:`.targets`) in the
-  order of a document;
+  order of a document; ``when`` is a condition on the configuration, ``otherwise`` what is read without it;
 * functions that give the facts beside the rules, the assumptions and the sections that a configuration leaves unused;
 * ``FRAMEWORK = of.framework(...)``.
 
-Of the makers of rules take the first that says it: ``same`` and ``opposite`` (one key, one meaning), ``constant``,
-``words`` and ``switched`` (texts and flags with other names), ``cases`` (several keys hold certain values), ``by`` (any
-reading; the write is one option, found by solving), ``rule`` (any reading with a write of its own, or none). ``when``
-is a condition on the configuration, ``otherwise`` what is read without it; ``either`` takes the first rule whose
-condition holds, ``under`` a rule that a switch turns on. A reading that gives None leaves the scenario's default.
-
-What a rule reads in a configuration counts as used by its scenario key, so a local variable read before a condition
-makes a key "used" that the answer does not depend on. A text of the user's in a sentence goes through ``shown``.
+Of the makers take the first that says it: ``same``, ``opposite`` (one key, one meaning), ``constant``, ``words``,
+``switched`` (texts and flags with other names), ``cases`` (several keys hold certain values), ``by`` (any reading; the
+write is one option, found by solving), ``rule`` (any reading with a write of its own, or none). A reading that gives
+None leaves the scenario's default. What is read counts as used by the scenario key, so read behind the conditions.
 """
 
 from __future__ import annotations
@@ -44,6 +39,9 @@ V = TypeVar("V")
 FAR = 4 * 720_720
 """Probes of a write lie so far out that lower bounds of a reading do not show, at a multiple of all numbers up to 16,
 so that no division of one leaves a remainder."""
+
+
+UNFITTED = "{} has no stack of its own; its trainer takes the terms fitted to the RL steps of others."
 
 
 class Assumption(NamedTuple):
@@ -76,9 +74,7 @@ class For(Generic[C, V]):
         self.options, self.target, self.when, self.otherwise = options, target.key, when, otherwise
 
     def rule(
-        self,
-        reading: Callable[[C], V | None],
-        writing: Callable[[C, V], Iterable[Change | None]] | None = None,
+        self, reading: Callable[[C], V | None], writing: Callable[[C, V], Iterable[Change | None]] | None = None
     ) -> Rule[C]:
         """Any reading, and what to write for a value (None among the changes leaves a key as it is)."""
         return Rule(self.target, self.options, reading, writing, self.when, self.otherwise)
@@ -138,14 +134,15 @@ class For(Generic[C, V]):
         """Words of the configuration with the scenario's, in the order of asking.
 
         A ``*`` stands for any characters; None for no word at all, which is only written. Of several words without a
-        ``*`` for one meaning the first is written. other: meaning of all further words, without it an error.
+        ``*`` for one meaning the first is written. other: meaning of all further words; without it they are an error,
+        and capitals make no difference.
         """
 
         def reading(c: C) -> V | None:
             given = option.read(c.r) or ""
             word = given if other is not None else given.lower()
             for pattern, meaning in meanings:
-                if pattern is not None and fnmatchcase(word, pattern):
+                if pattern is not None and fnmatchcase(word, pattern if other is not None else pattern.lower()):
                     return meaning
             if word and other is None:
                 known = ", ".join(pattern for pattern, _ in meanings if pattern is not None)
@@ -231,19 +228,30 @@ class Rules(Generic[C]):
         shipped: Mapping[str, Sequence[str]],
         entry: Mapping[str, Mapping[str, str]],
         unused: Callable[[C, Mapping[str, Any]], Iterable[str]] = lambda c, scenario: (),
+        borrowed: str = "",
         **launch: Any,
     ) -> Framework:
-        """The framework; see :class:`~.framework.Framework` for what ``launch`` may hold."""
+        """The framework; see :class:`~.framework.Framework` for what ``launch`` may hold.
+
+        borrowed: its name, where its trainer takes the terms fitted to the steps of others.
+        """
+
+        def complete(r: Reader) -> Facts:
+            found = facts(self.options(r))
+            stack = (("stack", "verl"),) if borrowed else ()
+            model_key = found.model_key or model.key
+            return replace(found, model=model.read(r), model_key=model_key, settings=(*stack, *found.settings))
 
         def assumed(r: Reader) -> list[dict[str, Any]]:
             found = evaluated(r, "", lambda: list(assumptions(self.options(r))))
-            return [{"text": one.text, "keys": [str(key) for key in one.keys]} for one in found]
+            first = [Assumption(UNFITTED.format(borrowed), ["stack"])] if borrowed else []
+            return [{"text": one.text, "keys": [str(key) for key in one.keys]} for one in (*first, *found)]
 
         return Framework(
             name=name,
             rules=rules,
             declared=frozenset(option.key for option in self.options.every() if option.decides),
-            facts=lambda r: evaluated(r, "", lambda: facts(self.options(r))),
+            facts=lambda r: evaluated(r, "", lambda: complete(r)),
             assumed=assumed,
             unused=lambda r, scenario: evaluated(r, "", lambda: list(unused(self.options(r), scenario))),
             model=model.key,

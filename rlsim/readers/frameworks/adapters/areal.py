@@ -7,19 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import (  # fmt: skip
-    Change,
-    Options,
-    anything,
-    aside,
-    flag,
-    integer,
-    number,
-    part,
-    size,
-    switch,
-    text,
-)
+from rlsim.readers.frameworks.options import Change, Options, Part, anything, aside, flag, integer, number, size, text
 from rlsim.readers.frameworks.rules import Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
@@ -60,8 +48,7 @@ class Rollout(Options, section="rollout"):
     backend = text()
     strategy = text("", name="scheduling_strategy.type")
     max_head_offpolicyness = integer(0)
-    max_concurrent_rollouts = integer()
-    consumer_batch_size = integer()
+    max_concurrent_rollouts, consumer_batch_size = integer(), integer()
     agent = aside(anything())
     agent_tokens = integer(name="agent.engine_max_tokens")
     agent_turns = integer(name="agent.max_turns")
@@ -82,7 +69,7 @@ class Sglang(Options, section="sglang"):
     mem_fraction_static = number()
     disable_cuda_graph = flag(False)
     disable_radix_cache = flag(True)
-    disable_overlap_schedule = switch()
+    disable_overlap_schedule = flag(False)
     quantization = text()
 
 
@@ -110,17 +97,17 @@ class Actor(Options, section="actor"):
     gradient_checkpointing = flag(False)
     megatron_fp8 = text(name="megatron.fp8_config.mode")
     archon_fp8 = text(name="archon.fp8_config.mode")
-    use_decoupled_loss = switch()
+    use_decoupled_loss = flag(False)
     prox_logp_method = text("recompute")
-    recompute_logprob = switch()
+    recompute_logprob = flag(False)
     kl_ctl = number(0.1)
 
 
 class Areal(Options):
     """A whole configuration."""
 
-    rollout, gconfig, actor = part(Rollout), part(Generation), part(Actor)
-    sglang, vllm = part(Sglang), part(Vllm)
+    rollout, gconfig, actor = Part(Rollout), Part(Generation), Part(Actor)
+    sglang, vllm = Part(Sglang), Part(Vllm)
     allocation_mode = text("")
     n_gpus_per_node = integer(8, name="cluster.n_gpus_per_node")
     batch_size = integer(name="train_dataset.batch_size")
@@ -346,9 +333,6 @@ RULES = (
 
 def _facts(c: Areal) -> Facts:
     return Facts(
-        model=c.actor.path,
-        model_key=Actor.path.key,
-        settings=(("stack", "verl"),),
         gpus_per_node=c.n_gpus_per_node,
         prompt_cap=c.prompt_cap,
         response_cap=min(c.cap, c.gconfig.max_new_tokens),
@@ -357,9 +341,6 @@ def _facts(c: Areal) -> Facts:
 
 
 def _assumptions(c: Areal) -> Iterator[Assumption]:
-    yield Assumption(
-        "AReaL has no stack of its own; its trainer takes the terms fitted to the RL steps of others.", ["stack"]
-    )
     if c.agent and c.turns == 1:
         yield Assumption("Environments are simulated with one turn; state workload.agent for more.", ["workload.agent"])
     if not c.agent and not c.prompt:
@@ -373,6 +354,7 @@ FRAMEWORK = of.framework(
     RULES,
     _facts,
     _assumptions,
+    borrowed="AReaL",
     model=Actor.path,
     node_size=Areal.n_gpus_per_node,
     shipped={"areal": ["areal"]},

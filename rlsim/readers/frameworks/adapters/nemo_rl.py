@@ -293,8 +293,6 @@ RULES = (
 
 def _facts(c: NemoRl) -> Facts:
     return Facts(
-        model=c.policy.model_name,
-        model_key=Policy.model_name.key,
         gpus_per_node=c.node,
         prompt_cap=c.data.max_input_seq_length or c.cap,
         response_cap=min(c.generation.max_new_tokens or c.cap, c.vllm.max_model_len or c.cap),

@@ -8,8 +8,7 @@ from rlsim.readers.frameworks.options import Options, flag, integer, integers, n
 class Grpo(Options, section="grpo"):
     """Of a step; PPO's, too."""
 
-    num_prompts_per_step = integer()
-    num_generations_per_prompt = integer()
+    num_prompts_per_step, num_generations_per_prompt = integer(), integer()
     batch_multiplier = number(1.0)
     use_dynamic_sampling = flag(False)
     dynamic_sampling_max_gen_batches = integer(10)
@@ -24,8 +23,7 @@ class AsyncGrpo(Options, section="grpo.async_grpo"):
 
     enabled = flag(False)
     max_trajectory_age_steps = integer(1)
-    in_flight_weight_updates = flag(False)
-    recompute_kv_cache_after_weight_updates = flag(False)
+    in_flight_weight_updates, recompute_kv_cache_after_weight_updates = flag(False), flag(False)
 
 
 class AsyncRl(Options, section="async_rl"):
@@ -54,8 +52,7 @@ class Data(Options, section="data"):
 class Cluster(Options, section="cluster"):
     """GPUs."""
 
-    num_nodes = integer(1)
-    gpus_per_node = integer(1)
+    num_nodes, gpus_per_node = integer(1), integer(1)
     segment_size = integer()
 
 
@@ -74,8 +71,7 @@ class Policy(Options, section="policy"):
     precision = text("bfloat16")
     train_global_batch_size = integer()
     train_micro_batch_size = integer(1)
-    logprob_batch_size = integer()
-    max_total_sequence_length = integer()
+    logprob_batch_size, max_total_sequence_length = integer(), integer()
     draft = flag(False, name="draft.enabled")
 
 
@@ -83,16 +79,14 @@ class Packing(Options, section="policy.sequence_packing"):
     """Of micro-batches without padding."""
 
     enabled = flag(False)
-    train_mb_tokens = integer(0)
-    logprob_mb_tokens = integer(0)
+    train_mb_tokens, logprob_mb_tokens = integer(0), integer(0)
 
 
 class Dynamic(Options, section="policy.dynamic_batching"):
     """Of micro-batches padded to their longest sample."""
 
     enabled = flag(False)
-    train_mb_tokens = integer(0)
-    logprob_mb_tokens = integer(0)
+    train_mb_tokens, logprob_mb_tokens = integer(0), integer(0)
 
 
 class Megatron(Options, section="policy.megatron_cfg"):
@@ -100,8 +94,7 @@ class Megatron(Options, section="policy.megatron_cfg"):
 
     enabled = flag(False)
     tensor_model_parallel_size = size()
-    pipeline_model_parallel_size = integer(1)
-    context_parallel_size = integer(1)
+    pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1)
     expert_model_parallel_size = size()
     fp8 = flag(False, name="fp8_cfg.enabled")
     peft = flag(False, name="peft.enabled")
@@ -117,17 +110,14 @@ class Megatron(Options, section="policy.megatron_cfg"):
     use_fused_linear_logprobs = switch()
     fused_linear_logprobs_chunk_size = integer(4096)
     moe_enable_deepep = flag(False)
-    moe_token_dispatcher_type = text()
-    moe_flex_dispatcher_backend = text()
+    moe_token_dispatcher_type, moe_flex_dispatcher_backend = text(), text()
 
 
 class Dtensor(Options, section="policy.dtensor_cfg"):
     """Of training by FSDP."""
 
     enabled = flag()
-    tensor_parallel_size = integer(1)
-    context_parallel_size = integer(1)
-    expert_parallel_size = integer(1)
+    tensor_parallel_size, context_parallel_size, expert_parallel_size = integer(1), integer(1), integer(1)
     lora = flag(False, name="lora_cfg.enabled")
     lora_dim = integer(8, name="lora_cfg.dim")
     activation_checkpointing = flag(False)
@@ -159,15 +149,13 @@ class Vllm(Options, section="policy.generation.vllm_cfg"):
     kv_cache_dtype = text()
     gpu_memory_utilization = number()
     max_model_len = integer(0)
-    enforce_eager = flag()
-    enable_prefix_caching = flag()
+    enforce_eager, enable_prefix_caching = flag(), flag()
 
 
 class Kwargs(Options, section="policy.generation.vllm_kwargs"):
     """What vLLM takes as it stands."""
 
-    max_num_seqs = integer()
-    max_num_batched_tokens = integer()
+    max_num_seqs, max_num_batched_tokens = integer(), integer()
     enable_chunked_prefill = flag()
     max_cudagraph_capture_size = integer()
     cudagraph_capture_sizes = integers()
@@ -178,8 +166,7 @@ class Kwargs(Options, section="policy.generation.vllm_kwargs"):
 class Drafts(Options, section="policy.generation.vllm_kwargs.speculative_config"):
     """Of a drafter."""
 
-    method = text()
-    model = text()
+    method, model = text(), text()
     num_speculative_tokens = integer()
 
 
@@ -187,31 +174,24 @@ class Trtllm(Options, section="policy.generation.trtllm_cfg"):
     """Of TensorRT-LLM."""
 
     async_engine = flag(False)
-    tensor_parallel_size = size()
-    moe_expert_parallel_size = size()
+    tensor_parallel_size, moe_expert_parallel_size = size(), size()
     precision = text()
-    max_batch_size = integer()
-    max_num_tokens = integer()
+    max_batch_size, max_num_tokens = integer(), integer()
     gpu_memory_utilization = number()
 
 
 class Mcore(Options, section="policy.generation.mcore_generation_config"):
     """Of generation by Megatron-Core."""
 
-    tensor_model_parallel_size = integer()
-    expert_model_parallel_size = integer()
+    tensor_model_parallel_size, expert_model_parallel_size = integer(), integer()
     pipeline_model_parallel_size = integer(1)
-    max_requests = integer()
-    max_tokens = integer()
+    max_requests, max_tokens = integer(), integer()
 
 
 class Sglang(Options, section="policy.generation.sglang_cfg"):
     """Of SGLang."""
 
-    tp_size = size()
-    ep_size = size()
-    dp_size = size()
+    tp_size, ep_size, dp_size = size(), size(), size()
     pp_size = integer(1)
-    max_running_requests = integer()
-    chunked_prefill_size = integer()
+    max_running_requests, chunked_prefill_size = integer(), integer()
     mem_fraction_static = number()

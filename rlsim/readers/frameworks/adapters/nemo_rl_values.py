@@ -26,7 +26,7 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     Trtllm,
     Vllm,
 )
-from rlsim.readers.frameworks.options import TRUE, Change, Option, Options, anything, aside, flag, part, section, switch
+from rlsim.readers.frameworks.options import TRUE, Change, Option, Options, Part, anything, aside, flag, section, switch
 from rlsim.readers.frameworks.rules import node_size
 from rlsim.schema.speculation import Method
 
@@ -34,25 +34,25 @@ from rlsim.schema.speculation import Method
 class NemoRl(Options):
     """A whole configuration."""
 
-    grpo = part(Grpo)
-    async_grpo = part(AsyncGrpo)
-    async_rl = part(AsyncRl)
-    loss = part(Loss)
-    data = part(Data)
-    cluster = part(Cluster)
-    env = part(Env)
-    policy = part(Policy)
-    packing = part(Packing)
-    dynamic = part(Dynamic)
-    mcore = part(Megatron)
-    dtensor = part(Dtensor)
-    generation = part(Generation)
-    vllm = part(Vllm)
-    kwargs = part(Kwargs)
-    drafts = part(Drafts)
-    trt = part(Trtllm)
-    mgen = part(Mcore)
-    sgl = part(Sglang)
+    grpo = Part(Grpo)
+    async_grpo = Part(AsyncGrpo)
+    async_rl = Part(AsyncRl)
+    loss = Part(Loss)
+    data = Part(Data)
+    cluster = Part(Cluster)
+    env = Part(Env)
+    policy = Part(Policy)
+    packing = Part(Packing)
+    dynamic = Part(Dynamic)
+    mcore = Part(Megatron)
+    dtensor = Part(Dtensor)
+    generation = Part(Generation)
+    vllm = Part(Vllm)
+    kwargs = Part(Kwargs)
+    drafts = Part(Drafts)
+    trt = Part(Trtllm)
+    mgen = Part(Mcore)
+    sgl = Part(Sglang)
 
     async_grpo_section = section(name="grpo.async_grpo")
     async_rl_section = section(name="async_rl")

@@ -6,19 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import (  # fmt: skip
-    Change,
-    Options,
-    anything,
-    aside,
-    flag,
-    integer,
-    number,
-    part,
-    size,
-    switch,
-    text,
-)
+from rlsim.readers.frameworks.options import Change, Options, Part, aside, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Rules, node_size
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
@@ -42,11 +30,9 @@ class Ref(Options, section="ref"):
 class Vllm(Options, section="vllm"):
     """Of the engines."""
 
-    num_engines = size()
-    tensor_parallel_size = size()
+    num_engines, tensor_parallel_size = size(), size()
     gpu_memory_utilization = number(0.95)
-    enforce_eager = flag(False)
-    enable_prefix_caching = flag(False)
+    enforce_eager, enable_prefix_caching = flag(False), flag(False)
 
 
 class Rollout(Options, section="rollout"):
@@ -54,8 +40,7 @@ class Rollout(Options, section="rollout"):
 
     batch_size = integer(1024)
     n_samples_per_prompt = integer(1)
-    vllm_generate_batch_size = integer()
-    max_new_tokens = integer()
+    vllm_generate_batch_size, max_new_tokens = integer(), integer()
     micro_batch_size = size()
     max_tokens_per_gpu = integer()
 
@@ -68,8 +53,7 @@ class Train(Options, section="train"):
     max_epochs = integer(1)
     max_tokens_per_gpu = integer(16192)
     dynamic_batch_enable = flag(False)
-    colocate_all = switch()
-    colocate_actor_ref = switch()
+    colocate_all, colocate_actor_ref = switch(), switch()
     async_enable = flag(False)
     async_queue_size = size()
     partial_rollout_enable = switch()
@@ -91,15 +75,14 @@ class Ds(Options, section="ds"):
 class Openrlhf(Options):
     """All options."""
 
-    actor, ref, vllm, rollout, train, ds = part(Actor), part(Ref), part(Vllm), part(Rollout), part(Train), part(Ds)
+    actor, ref, vllm, rollout, train, ds = Part(Actor), Part(Ref), Part(Vllm), Part(Rollout), Part(Train), Part(Ds)
     max_len = integer(2048, name="data.max_len")
-    prompt_max_len = integer()
-    generate_max_len = integer()
+    prompt_max_len, generate_max_len = integer(), integer()
     estimator = text(name="algo.advantage.estimator")
     kl_coef = number(0.01, name="algo.kl.init_coef")
     dynamic_filtering = switch(name="algo.dynamic_filtering_enable")
-    reward_model = aside(anything(name="reward.model_name_or_path"))
-    reward_url = aside(anything(name="reward.remote_url"))
+    reward_model = aside(text(name="reward.model_name_or_path"))
+    reward_url = aside(text(name="reward.remote_url"))
 
     @property
     def shared(self) -> bool:
@@ -274,9 +257,6 @@ RULES = (
 
 def _facts(c: Openrlhf) -> Facts:
     return Facts(
-        model=c.actor.path,
-        model_key=Actor.path.key,
-        settings=(("stack", "verl"),),
         gpus_per_node=c.actor.num_gpus_per_node,
         prompt_cap=c.cap - c.response if c.response < c.cap else c.cap,
         response_cap=min(c.cap, c.response),
@@ -285,9 +265,6 @@ def _facts(c: Openrlhf) -> Facts:
 
 
 def _assumptions(c: Openrlhf) -> Iterator[Assumption]:
-    yield Assumption(
-        "OpenRLHF has no stack of its own; its trainer takes the terms fitted to the RL steps of others.", ["stack"]
-    )
     yield Assumption("DeepSpeed ZeRO 3 shards as FSDP does and is simulated so.", [Trainer.backend])
     if c.train.agent_func_path is not None:
         yield Assumption(
@@ -334,6 +311,7 @@ FRAMEWORK = of.framework(
     RULES,
     _facts,
     _assumptions,
+    borrowed="OpenRLHF",
     unused=_unused,
     model=Actor.path,
     node_size=Actor.num_gpus_per_node,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlsim.loading.models import card_by_shape, load_card
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import Options, anything, aside, flag, integer, number, part, size, switch, text
+from rlsim.readers.frameworks.options import Options, Part, anything, aside, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, RefitMethod, Trainer, Workload
 
@@ -21,9 +21,7 @@ class Deployment(Options, section="deployment"):
 
     type = text()
     gpus_per_node = integer(8)
-    num_train_gpus = size()
-    num_train_nodes = size()
-    num_infer_gpus = size()
+    num_train_gpus, num_train_nodes, num_infer_gpus = size(), size(), size()
     num_infer_nodes = integer()
     num_infer_replicas = size()
 
@@ -33,9 +31,7 @@ class Replica(Options, section="inference.deployment"):
 
     type = text()
     num_nodes = integer()
-    prefill_nodes_per_replica = size()
-    num_prefill_replicas = size()
-    decode_nodes_per_replica = size()
+    prefill_nodes_per_replica, num_prefill_replicas, decode_nodes_per_replica = size(), size(), size()
     num_decode_replicas = size()
 
 
@@ -74,12 +70,11 @@ class Model(Options, section="trainer.model"):
     seq_len = integer()
     cp = integer(1)
     ep = anything()
-    dp_replicate = size()
+    dp_replicate = aside(size())
     attn = text()
     lora = anything()
     lora_rank = integer(16, name="lora.rank")
-    quantization = anything()
-    fp8 = anything()
+    quantization, fp8 = anything(), anything()
     ac_mode = text("", name="ac.mode")
     optim_cpu_offload = switch(True)
     fsdp_cpu_offload = switch()
@@ -91,8 +86,8 @@ class Model(Options, section="trainer.model"):
 class PrimeRl(Options):
     """A whole configuration."""
 
-    deployment, replica = part(Deployment), part(Replica)
-    orchestrator, vllm, model = part(Orchestrator), part(Vllm), part(Model)
+    deployment, replica = Part(Deployment), Part(Replica)
+    orchestrator, vllm, model = Part(Orchestrator), Part(Vllm), Part(Model)
     name = text("", name="model.name")
     seq_len = integer()
     inference_tp = size(name="inference.parallel.tp")
@@ -290,9 +285,7 @@ def _facts(c: PrimeRl) -> Facts:
     # The trainer's own name or the shared one, never both (utils/validation.py:67-73); the defaults lead from the
     # latter to the former.
     return Facts(
-        model=c.name,
         model_key=Model.name.key if c.model.name else PrimeRl.name.key,
-        settings=(("stack", "verl"),),
         gpus_per_node=c.deployment.gpus_per_node,
         prompt_cap=c.cap - c.completion if c.completion < c.cap else c.cap,
         response_cap=min(c.cap, c.completion),
@@ -300,9 +293,6 @@ def _facts(c: PrimeRl) -> Facts:
 
 
 def _assumptions(c: PrimeRl) -> Iterator[Assumption]:
-    yield Assumption(
-        "prime-rl has no stack of its own; its trainer takes the terms fitted to the RL steps of others.", ["stack"]
-    )
     if c.orchestrator.token_batch_size is not None:
         yield Assumption(
             f"A step of {c.orchestrator.token_batch_size} tokens is simulated as as many mean samples.",
@@ -326,6 +316,7 @@ FRAMEWORK = of.framework(
     RULES,
     _facts,
     _assumptions,
+    borrowed="prime-rl",
     model=PrimeRl.name,
     node_size=Deployment.gpus_per_node,
     form="toml",

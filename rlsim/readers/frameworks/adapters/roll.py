@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import Change, Options, anything, flag, integer, number, part, size, switch, text
+from rlsim.readers.frameworks.options import Change, Options, Part, anything, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
@@ -31,9 +31,7 @@ class Train(Options, section="actor_train"):
 
     strategy = text("megatron_train", name="strategy_args.strategy_name")
     device_mapping = anything()
-    use_sequence_packing = switch()
-    use_dynamic_batching_in_train = switch()
-    use_remove_padding = switch()
+    use_sequence_packing, use_dynamic_batching_in_train, use_remove_padding = switch(), switch(), switch()
     use_dynamic_batching_in_infer = switch()
     max_tokens_per_microbatch_in_train = integer()
     max_tokens_per_microbatch_in_infer = size()
@@ -50,17 +48,12 @@ class Train(Options, section="actor_train"):
 class Strategy(Options, section="actor_train.strategy_args.strategy_config"):
     """Of the trainer's engine."""
 
-    tensor_model_parallel_size = size()
-    pipeline_model_parallel_size = size()
-    context_parallel_size = size()
-    expert_model_parallel_size = integer(1)
-    virtual_pipeline_model_parallel_size = integer(1)
+    tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
+    expert_model_parallel_size, virtual_pipeline_model_parallel_size = integer(1), integer(1)
     ulysses_size = size()
     ep_size = integer(1)
     recompute_granularity = text()
-    moe_layer_recompute = switch()
-    optimizer_cpu_offload = switch()
-    offload_policy = switch()
+    moe_layer_recompute, optimizer_cpu_offload, offload_policy = switch(), switch(), switch()
     moe_token_dispatcher_type = text()
 
 
@@ -75,17 +68,13 @@ class Infer(Options, section="actor_infer"):
 class Inference(Options, section="actor_infer.strategy_args.strategy_config"):
     """Of the inference engines."""
 
-    tensor_parallel_size = integer()
-    tp_size = integer()
+    tensor_parallel_size, tp_size = integer(), integer()
     pipeline_parallel_size = integer(1)
     enable_expert_parallel = switch()
     ep_size = size()
     quantization = text()
-    max_running_requests = integer()
-    max_num_seqs = integer()
-    max_num_batched_tokens = integer()
-    mem_fraction_static = number()
-    gpu_memory_utilization = number()
+    max_running_requests, max_num_seqs, max_num_batched_tokens = integer(), integer(), integer()
+    mem_fraction_static, gpu_memory_utilization = number(), number()
     enforce_eager = flag(False)
     enable_prefix_caching = flag()
 
@@ -93,22 +82,19 @@ class Inference(Options, section="actor_infer.strategy_args.strategy_config"):
 class Roll(Options):
     """A whole configuration."""
 
-    trainer, strategy, infer, engine = part(Train), part(Strategy), part(Infer), part(Inference)
+    trainer, strategy, infer, engine = Part(Train), Part(Strategy), Part(Infer), Part(Inference)
     pretrain = text("")
     num_gpus_per_node = integer(8)
     rollout_batch_size = integer(128)
     num_return_sequences_in_group = size()
     group_size = integer(name="train_env_manager.group_size")
-    sequence_length = integer()
-    prompt_length = integer()
+    sequence_length, prompt_length = integer(), integer()
     response_length = integer(1024)
     async_generation_ratio = number(0.0)
     ppo_epochs = integer(1)
     estimator = text("gae", name="adv_estimator")
     init_kl_coef = number(0.2)
-    enable_reference = switch()
-    use_kl_loss = switch()
-    enable_old_logprobs_recompute = switch()
+    enable_reference, use_kl_loss, enable_old_logprobs_recompute = switch(), switch(), switch()
     force_disable_old_logprobs_recompute = switch()
     max_actions_per_traj = integer()
     max_turns = integer(10)
@@ -352,9 +338,6 @@ RULES = (
 
 def _facts(c: Roll) -> Facts:
     return Facts(
-        model=c.pretrain,
-        model_key=Roll.pretrain.key,
-        settings=(("stack", "verl"),),
         gpus_per_node=c.num_gpus_per_node,
         prompt_cap=c.prompt_length or max(1, c.cap // 2),
         response_cap=c.cap if c.agentic else c.response_length,
@@ -364,9 +347,6 @@ def _facts(c: Roll) -> Facts:
 
 
 def _assumptions(c: Roll) -> Iterator[Assumption]:
-    yield Assumption(
-        "ROLL has no stack of its own; its trainer takes the terms fitted to the RL steps of others.", ["stack"]
-    )
     if not c.apart and c.generating != c.training:
         yield Assumption("Generation on a part of the trainer's GPUs is simulated on all of them.", [Cluster.num_gpus])
     if c.agentic and not c.max_actions_per_traj:
@@ -381,6 +361,7 @@ FRAMEWORK = of.framework(
     RULES,
     _facts,
     _assumptions,
+    borrowed="ROLL",
     model=Roll.pretrain,
     node_size=Roll.num_gpus_per_node,
     form="hydra",

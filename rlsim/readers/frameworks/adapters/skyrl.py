@@ -196,8 +196,6 @@ RULES = (
 
 def _facts(c: Skyrl) -> Facts:
     return Facts(
-        model=c.policy.path,
-        model_key=Policy.path.key,
         settings=(("stack", "verl"), ("loop.refit_framework", "skyrl")),
         gpus_per_node=8 if c.split else c.placement.policy_num_gpus_per_node,
         prompt_cap=c.run.max_prompt_length,

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from rlsim.readers.frameworks.options import (
     Options,
+    Part,
     anything,
     aside,
     flag,
     integer,
     number,
-    part,
     section,
     size,
     switch,
@@ -22,8 +22,7 @@ class Placement(Options, section="trainer.placement"):
     """GPUs of the trainer."""
 
     colocate_all = flag(True)
-    policy_num_nodes = size()
-    policy_num_gpus_per_node = size()
+    policy_num_nodes, policy_num_gpus_per_node = size(), size()
 
 
 class Run(Options, section="trainer"):
@@ -36,8 +35,7 @@ class Run(Options, section="trainer"):
     max_prompt_length = integer(512)
     remove_microbatch_padding = flag()
     max_tokens_per_microbatch = integer(-1)
-    micro_train_batch_size_per_gpu = size()
-    micro_forward_batch_size_per_gpu = size()
+    micro_train_batch_size_per_gpu, micro_forward_batch_size_per_gpu = size(), size()
     gradient_checkpointing = flag(False)
     fused_lm_head_logprob = switch()
     use_kl_loss = flag(True, name="algorithm.use_kl_loss")
@@ -66,9 +64,7 @@ class Fsdp(Options, section="trainer.policy.fsdp_config"):
 class Megatron(Options, section="trainer.policy.megatron_config"):
     """Of training by Megatron-Core."""
 
-    tensor_model_parallel_size = integer(1)
-    pipeline_model_parallel_size = integer(1)
-    context_parallel_size = integer(1)
+    tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1), integer(1)
     expert_model_parallel_size = integer(1)
     moe_token_dispatcher_type = text()
     recompute_granularity = text(name="transformer_config_kwargs.recompute_granularity")
@@ -104,26 +100,19 @@ class Inference(Options, section="generator.inference_engine"):
     """Of the engines."""
 
     backend = text()
-    num_engines = size()
-    tensor_parallel_size = size()
-    data_parallel_size = size()
-    pipeline_parallel_size = integer()
-    expert_parallel_size = integer()
+    num_engines, tensor_parallel_size, data_parallel_size = size(), size(), size()
+    pipeline_parallel_size, expert_parallel_size = integer(), integer()
     async_engine = flag(True)
-    max_num_seqs = integer()
-    max_num_batched_tokens = integer()
+    max_num_seqs, max_num_batched_tokens = integer(), integer()
     gpu_memory_utilization = number()
-    enforce_eager = flag()
-    enable_prefix_caching = flag()
-    enable_chunked_prefill = flag()
+    enforce_eager, enable_prefix_caching, enable_chunked_prefill = flag(), flag(), flag()
     quantization = text(name="engine_init_kwargs.quantization")
 
 
 class Drafts(Options, section="generator.inference_engine.speculative_config"):
     """Of a drafter of its own."""
 
-    method = text()
-    model = text()
+    method, model = text(), text()
     num_speculative_tokens = integer()
 
 
@@ -131,16 +120,16 @@ class Skyrl(Options):
     """A whole configuration."""
 
     entry = text("", name="launcher.entry")
-    placement = part(Placement)
-    run = part(Run)
-    policy = part(Policy)
-    fsdp = part(Fsdp)
-    mcore = part(Megatron)
-    fully_async = part(Async)
-    generator = part(Generator)
-    sampling = part(Sampling)
-    engine = part(Inference)
-    drafts = part(Drafts)
+    placement = Part(Placement)
+    run = Part(Run)
+    policy = Part(Policy)
+    fsdp = Part(Fsdp)
+    mcore = Part(Megatron)
+    fully_async = Part(Async)
+    generator = Part(Generator)
+    sampling = Part(Sampling)
+    engine = Part(Inference)
+    drafts = Part(Drafts)
 
     async_section = aside(section(name="trainer.fully_async"))
     flat_engines = aside(anything(name="generator.num_inference_engines"))

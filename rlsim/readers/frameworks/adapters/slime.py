@@ -25,32 +25,25 @@ class Slime(Options):
 
     rollout_batch_size = integer()
     n_samples_per_prompt = size()
-    over_sampling_batch_size = integer()
-    rollout_max_context_len = integer()
-    rollout_max_prompt_len = integer()
+    over_sampling_batch_size, rollout_max_context_len, rollout_max_prompt_len = integer(), integer(), integer()
     rollout_max_response_len = integer(1024)
     rollout_function_path = text("")
     update_weights_interval = integer(1)
-    update_weight_mode = text()
-    dynamic_sampling_filter_path = text()
+    update_weight_mode, dynamic_sampling_filter_path = text(), text()
     custom_generate_function_path = aside(text())
 
-    sglang_pp_size = size()
-    sglang_pipeline_parallel_size = size()
+    sglang_pp_size, sglang_pipeline_parallel_size = size(), size()
     sglang_ep_size = integer()
-    sglang_expert_parallel_size = size()
-    sglang_dp_size = size()
+    sglang_expert_parallel_size, sglang_dp_size = size(), size()
     sglang_enable_dp_attention = flag(False)
     sglang_kv_cache_dtype = text()
     sglang_max_running_requests = integer()
     sglang_server_concurrency = integer(512)
-    sglang_cuda_graph_max_bs = integer()
-    sglang_cuda_graph_max_bs_decode = integer()
+    sglang_cuda_graph_max_bs, sglang_cuda_graph_max_bs_decode = integer(), integer()
     sglang_cuda_graph_bs = aside(integers())
     sglang_cuda_graph_bs_decode = aside(integers())
     sglang_mem_fraction_static = number()
-    sglang_disable_cuda_graph = flag()
-    sglang_disable_radix_cache = flag()
+    sglang_disable_cuda_graph, sglang_disable_radix_cache = flag(), flag()
     sglang_disable_overlap_schedule = flag(False)
     sglang_speculative_algorithm = text()
     sglang_speculative_num_steps = integer()
@@ -58,29 +51,22 @@ class Slime(Options):
     sglang_speculative_num_draft_tokens = integer()
     sglang_speculative_draft_model_path = text("")
 
-    tensor_model_parallel_size = size()
-    pipeline_model_parallel_size = size()
-    context_parallel_size = size()
-    expert_model_parallel_size = size()
-    virtual_pipeline_model_parallel_size = size()
+    tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
+    expert_model_parallel_size, virtual_pipeline_model_parallel_size = size(), size()
     fp8_format = text()
     global_batch_size = integer()
     num_steps_per_rollout = size()
     advantage_estimator = text()
     use_dynamic_batch_size = flag(False)
-    max_tokens_per_gpu = integer()
-    log_probs_max_tokens_per_gpu = integer()
-    log_probs_chunk_size = integer()
+    max_tokens_per_gpu, log_probs_max_tokens_per_gpu, log_probs_chunk_size = integer(), integer(), integer()
     micro_batch_size = size()
     balance_data = flag(False)
     recompute_granularity = text()
     enable_mtp_training = flag(False)
     mtp_num_layers = integer(0)
     optimizer = text()
-    use_precision_aware_optimizer = flag(False)
-    optimizer_cpu_offload = flag(False)
-    no_offload_train = switch()
-    use_kl_loss = switch()
+    use_precision_aware_optimizer, optimizer_cpu_offload = flag(False), flag(False)
+    no_offload_train, use_kl_loss = switch(), switch()
     kl_coef = number(0.0)
     moe_enable_deepep = flag(False)
     moe_token_dispatcher_type = text()
@@ -249,13 +235,9 @@ RULES = (
     of(Speculation.method).words(
         Slime.sglang_speculative_algorithm,
         ("EAGLE3", "eagle3"),
-        ("eagle3", "eagle3"),
         ("EAGLE", "mtp"),
-        ("eagle", "mtp"),
         ("NEXTN", "mtp"),
-        ("nextn", "mtp"),
         ("STANDALONE", "draft_model"),
-        ("standalone", "draft_model"),
         (None, "none"),
     ),
     of(Speculation.draft_length).same(Slime.sglang_speculative_num_steps),
@@ -304,9 +286,6 @@ RULES = (
 def facts(c: Slime) -> Facts:
     """Beside the rules."""
     return Facts(
-        model=c.hf_checkpoint,
-        model_key=Slime.hf_checkpoint.key,
-        settings=(("stack", "verl"),),
         gpus_per_node=c.num_gpus_per_node or c.actor_num_gpus_per_node,
         prompt_cap=c.prompt_cap,
         response_cap=c.rollout_max_response_len,
@@ -317,9 +296,6 @@ def facts(c: Slime) -> Facts:
 
 def assumptions(c: Slime) -> Iterator[Assumption]:
     """What is taken for granted."""
-    yield Assumption(
-        "slime has no stack of its own; its trainer takes the terms fitted to the RL steps of others.", ["stack"]
-    )
     if not c.rollout_max_context_len and not c.rollout_max_prompt_len:
         yield Assumption(
             "No option caps prompts; 1,024 tokens are left for them beside the response.",
@@ -344,6 +320,7 @@ FRAMEWORK = of.framework(
     RULES,
     facts,
     assumptions,
+    borrowed="slime",
     model=Slime.hf_checkpoint,
     node_size=Slime.actor_num_gpus_per_node,
     shipped={"slime": ["slime"]},

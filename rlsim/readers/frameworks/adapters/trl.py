@@ -32,8 +32,7 @@ class Trl(Options):
     generation_batch_size = integer()
     per_device_train_batch_size = integer(8)
     gradient_accumulation_steps = size()
-    steps_per_generation = integer()
-    num_generations = integer()
+    steps_per_generation, num_generations = integer(), integer()
     num_iterations = size()
     max_prompt_length = integer()
     max_completion_length = integer(512)  # grpo_config.py:489, rloo_config.py:312
@@ -142,9 +141,6 @@ RULES = (
 def facts(c: Trl) -> Facts:
     """Beside the rules."""
     return Facts(
-        model=c.model_name_or_path,
-        model_key=Trl.model_name_or_path.key,
-        settings=(("stack", "verl"),),
         gpus_per_node=8 if c.server else max(1, c.ranks // c.num_machines),
         prompt_cap=c.prompt_cap,
         response_cap=c.max_completion_length,
@@ -154,9 +150,6 @@ def facts(c: Trl) -> Facts:
 
 def assumptions(c: Trl) -> Iterator[Assumption]:
     """What is taken for granted."""
-    yield Assumption(
-        "trl has no stack of its own; its trainer takes the terms fitted to the RL steps of others.", ["stack"]
-    )
     if not c.max_prompt_length:
         yield Assumption(
             "No option caps prompts; 512 tokens are left for them beside the completion.",
@@ -183,6 +176,7 @@ FRAMEWORK = of.framework(
     RULES,
     facts,
     assumptions,
+    borrowed="trl",
     model=Trl.model_name_or_path,
     node_size=Trl.launched_processes,
     shipped={"trl": ["trl"]},

@@ -300,8 +300,6 @@ RULES = (
 
 def _facts(c: Verl) -> Facts:
     return Facts(
-        model=c.model.path,
-        model_key=Model.path.key,
         settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if c.by_megatron else "verl")),
         gpus_per_node=c.node,
         prompt_cap=c.data.max_prompt_length,

@@ -25,8 +25,7 @@ class Data(Options, section="data"):
 
     train_batch_size = integer(1)
     gen_batch_size = integer(0)
-    max_prompt_length = integer(1)
-    max_response_length = integer(1)
+    max_prompt_length, max_response_length = integer(1), integer(1)
 
 
 class Algorithm(Options, section="algorithm"):
@@ -52,18 +51,14 @@ class Async(Options, section="async_training"):
 class Pool(Options, section="rollout"):
     """GPUs of a rollout pool of its own."""
 
-    nnodes = integer(0)
-    n_gpus_per_node = integer(0)
+    nnodes, n_gpus_per_node = integer(0), integer(0)
 
 
 class Mtp(Options, section="actor_rollout_ref.model.mtp"):
     """Of the model's own drafting layers."""
 
-    enable = flag(False)
-    enable_train = flag(False)
-    enable_rollout = flag(False)
-    speculative_num_steps = integer()
-    num_speculative_tokens = integer()
+    enable, enable_train, enable_rollout = flag(False), flag(False), flag(False)
+    speculative_num_steps, num_speculative_tokens = integer(), integer()
 
 
 class Model(Options, section="actor_rollout_ref.model"):
@@ -83,11 +78,9 @@ class Actor(Options, section="actor_rollout_ref.actor"):
     strategy = text("fsdp")
     ppo_epochs = integer()
     ppo_mini_batch_size = integer(1)
-    ppo_micro_batch_size = integer(0)
-    ppo_micro_batch_size_per_gpu = integer(0)
+    ppo_micro_batch_size, ppo_micro_batch_size_per_gpu = integer(0), integer(0)
     ppo_max_token_len_per_gpu = integer(16384)
-    use_dynamic_bsz = flag(False)
-    use_kl_loss = flag(False)
+    use_dynamic_bsz, use_kl_loss = flag(False), flag(False)
     ulysses_sequence_parallel_size = size()
     optimizer_cpu_offload = switch(name="optim.override_optimizer_config.optimizer_cpu_offload")
 
@@ -95,14 +88,10 @@ class Actor(Options, section="actor_rollout_ref.actor"):
 class Megatron(Options, section="actor_rollout_ref.actor.megatron"):
     """Of training by Megatron-Core."""
 
-    tensor_model_parallel_size = integer(1)
-    pipeline_model_parallel_size = integer(1)
-    virtual_pipeline_model_parallel_size = integer(1)
-    context_parallel_size = integer(1)
+    tensor_model_parallel_size, pipeline_model_parallel_size = integer(1), integer(1)
+    virtual_pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1)
     expert_model_parallel_size = integer(1)
-    param_offload = flag(False)
-    grad_offload = flag(False)
-    optimizer_offload = flag(False)
+    param_offload, grad_offload, optimizer_offload = flag(False), flag(False), flag(False)
 
 
 class Transformer(Options, section="actor_rollout_ref.actor.megatron.override_transformer_config"):
@@ -120,8 +109,7 @@ class Fsdp(Options, section="actor_rollout_ref.actor.fsdp_config"):
 
     ulysses_sequence_parallel_size = size()
     offload_policy = switch()
-    param_offload = flag(False)
-    optimizer_offload = flag(False)
+    param_offload, optimizer_offload = flag(False), flag(False)
 
 
 class Veomni(Options, section="actor_rollout_ref.actor.veomni"):
@@ -129,8 +117,7 @@ class Veomni(Options, section="actor_rollout_ref.actor.veomni"):
 
     ulysses_parallel_size = size()
     expert_parallel_size = integer(1)
-    param_offload = flag(False)
-    optimizer_offload = flag(False)
+    param_offload, optimizer_offload = flag(False), flag(False)
 
 
 class Rollout(Options, section="actor_rollout_ref.rollout"):
@@ -139,24 +126,19 @@ class Rollout(Options, section="actor_rollout_ref.rollout"):
     name = text("vllm", name="name")
     n = integer()
     mode = text("async")
-    nnodes = integer(0)
-    n_gpus_per_node = integer(0)
+    nnodes, n_gpus_per_node = integer(0), integer(0)
     tensor_model_parallel_size = size()
     pipeline_model_parallel_size = integer()
     data_parallel_size = size()
     expert_parallel_size = integer()
     quantization = text()
     max_model_len = integer(0)
-    max_num_seqs = integer()
-    max_num_batched_tokens = integer()
+    max_num_seqs, max_num_batched_tokens = integer(), integer()
     gpu_memory_utilization = number()
-    enforce_eager = flag()
-    enable_prefix_caching = flag()
-    enable_chunked_prefill = flag()
+    enforce_eager, enable_prefix_caching, enable_chunked_prefill = flag(), flag(), flag()
     cudagraph_capture_sizes = integers()
     calculate_log_probs = flag()
-    log_prob_micro_batch_size = integer(0)
-    log_prob_micro_batch_size_per_gpu = integer(0)
+    log_prob_micro_batch_size, log_prob_micro_batch_size_per_gpu = integer(0), integer(0)
     log_prob_use_dynamic_bsz = flag(False)
     log_prob_max_token_len_per_gpu = integer(16384)
     multi_turn = flag(False, name="multi_turn.enable")
@@ -180,16 +162,13 @@ class Sglang(Options, section="actor_rollout_ref.rollout.engine_kwargs.sglang"):
     """What SGLang takes over what verl hands it (workers/rollout/sglang_rollout/async_sglang_server.py:276-340)."""
 
     kv_cache_dtype = text()
-    max_running_requests = integer(0)
-    chunked_prefill_size = integer(0)
+    max_running_requests, chunked_prefill_size = integer(0), integer(0)
     max_prefill_tokens = integer(16384)
     mem_fraction_static = number()
     disable_cuda_graph = flag()
     cuda_graph_bs = integers()
     cuda_graph_max_bs = integer(0)
-    disable_radix_cache = flag(False)
-    enable_mixed_chunk = flag(False)
-    disable_overlap_schedule = flag(False)
+    disable_radix_cache, enable_mixed_chunk, disable_overlap_schedule = flag(False), flag(False), flag(False)
     speculative_algorithm = text("")
     speculative_num_steps = integer()
     speculative_draft_model_path = text("")

@@ -23,7 +23,7 @@ from rlsim.readers.frameworks.adapters.verl_options import (
     Veomni,
     Vllm,
 )
-from rlsim.readers.frameworks.options import Change, Options, aside, flag, part, section, text
+from rlsim.readers.frameworks.options import Change, Options, Part, aside, flag, section, text
 from rlsim.readers.frameworks.rules import node_size
 from rlsim.schema.speculation import Method
 
@@ -33,22 +33,22 @@ Mode = Literal["sync", "fully_async", "one_step_off", "separate_async", "colocat
 class Verl(Options):
     """A whole configuration."""
 
-    trainer = part(Run)
-    data = part(Data)
-    algorithm = part(Algorithm)
-    asynchronous_training = part(Async)
-    pool = part(Pool)
-    model = part(Model)
-    mtp = part(Mtp)
-    actor = part(Actor)
-    mcore = part(Megatron)
-    transformer = part(Transformer)
-    fsdp = part(Fsdp)
-    veomni = part(Veomni)
-    rollout = part(Rollout)
-    vllm = part(Vllm)
-    sglang = part(Sglang)
-    trtllm = part(Trtllm)
+    trainer = Part(Run)
+    data = Part(Data)
+    algorithm = Part(Algorithm)
+    asynchronous_training = Part(Async)
+    pool = Part(Pool)
+    model = Part(Model)
+    mtp = Part(Mtp)
+    actor = Part(Actor)
+    mcore = Part(Megatron)
+    transformer = Part(Transformer)
+    fsdp = Part(Fsdp)
+    veomni = Part(Veomni)
+    rollout = Part(Rollout)
+    vllm = Part(Vllm)
+    sglang = Part(Sglang)
+    trtllm = Part(Trtllm)
 
     async_section = aside(section(name="async_training"))
     pool_section = aside(section(name="rollout"))
