@@ -150,12 +150,8 @@ def size(*, name: str = "") -> Option[int]:
 
 def switch(default: bool = False, *, name: str = "") -> Option[bool]:
     """Whether a switch is on; whatever no loader takes for true is off."""
-
-    def on(r: Reader, key: str) -> bool:
-        found = r.value(key)
-        return default if found is None else str(found).lower() in TRUE
-
-    return Option(on, name, stated=True)
+    on: Callable[[Any], bool] = lambda found: default if found is None else str(found).lower() in TRUE  # noqa: E731
+    return Option(lambda r, key: on(r.value(key)), name, stated=True)
 
 
 def integers(*, name: str = "") -> Option[list[int]]:
@@ -173,19 +169,11 @@ def integers(*, name: str = "") -> Option[list[int]]:
 
 def section(*, name: str = "", resolved: bool = True) -> Option[dict[str, Any] | None]:
     """A section as it stands; None where it is something else. resolved: with what its interpolations refer to."""
-
-    def held(r: Reader, key: str) -> dict[str, Any] | None:
-        found = r.value(key) if resolved else r.raw(key)
-        return found if isinstance(found, dict) else None
-
-    return Option(held, name)
+    read = Reader.value if resolved else Reader.raw
+    return Option(lambda r, key: found if isinstance(found := read(r, key), dict) else None, name)
 
 
 def anything(*, name: str = "", resolved: bool = True) -> Option[Any]:
     """A value of any kind, for keys that several kinds have a meaning of; None for a text of no characters."""
-
-    def held(r: Reader, key: str) -> Any:
-        found = r.value(key) if resolved else r.raw(key)
-        return None if isinstance(found, str) and not found else found
-
-    return Option(held, name)
+    read = Reader.value if resolved else Reader.raw
+    return Option(lambda r, key: None if (found := read(r, key)) == "" else found, name)

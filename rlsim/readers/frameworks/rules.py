@@ -108,11 +108,8 @@ class For(Generic[C, V]):
     def opposite(self: For[C, bool], option: Option[bool] | Option[bool | None]) -> Rule[C]:
         """A flag that is off where the scenario's is on."""
 
-        def reading(c: C) -> bool | None:
-            found = option.read(c.r)
-            return None if found is None else not found
-
-        return self.rule(reading, lambda _, value: [Change(option.key, not value)])
+        read: Callable[[C], bool | None] = lambda c: None if (off := option.read(c.r)) is None else not off  # noqa: E731
+        return self.rule(read, lambda _, value: [Change(option.key, not value)])
 
     def switched(
         self, option: Option[bool], on: V | None, off: V, *, also_on: Sequence[V] = (), readonly: bool = False

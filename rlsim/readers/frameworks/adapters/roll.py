@@ -141,14 +141,9 @@ class Roll(Options):
         return self.apart and self.async_generation_ratio > 0
 
     @property
-    def prompt_cap(self) -> int:
-        """Most tokens of a prompt where the sample has no cap."""
-        return self.prompt_length or 1024
-
-    @property
     def cap(self) -> int:
         """Most tokens of a sample."""
-        return self.sequence_length or self.prompt_cap + self.response_length
+        return self.sequence_length or (self.prompt_length or 1024) + self.response_length
 
     @property
     def ulysses(self) -> int:

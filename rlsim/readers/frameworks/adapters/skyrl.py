@@ -8,14 +8,12 @@ from typing import Any, cast
 from rlsim.readers.frameworks.adapters.skyrl_options import (
     Async,
     Drafts,
-    Fsdp,
     Generator,
     Inference,
     Megatron,
     Placement,
     Policy,
     Run,
-    Sampling,
     Skyrl,
 )
 from rlsim.readers.frameworks.asked import Facts
@@ -26,22 +24,22 @@ from rlsim.schema.speculation import Method
 
 
 def _set_max_sequence(c: Skyrl, value: int) -> Iterator[Change]:
-    prompt, context = c.run.max_prompt_length, value - c.sampling.max_generate_length
+    prompt, context = c.run.max_prompt_length, value - c.max_response
     if c.multi_turn and context >= prompt:
         yield Generator.max_input_length.to(context)
     elif value > prompt:
-        yield Sampling.max_generate_length.to(value - prompt)
+        yield Skyrl.max_response.to(value - prompt)
         if c.multi_turn:
             yield Generator.max_input_length.to(prompt)
     else:
-        yield from (Run.max_prompt_length.to(value // 2), Sampling.max_generate_length.to(-(-value // 2)))
+        yield from (Run.max_prompt_length.to(value // 2), Skyrl.max_response.to(-(-value // 2)))
         if c.multi_turn or c.stated_input_length:
             yield Generator.max_input_length.to(value // 2)
 
 
 def _set_max_response(c: Skyrl, value: int) -> Iterator[Change]:
     context = max(1, c.cap - value)
-    yield Sampling.max_generate_length.to(value)
+    yield Skyrl.max_response.to(value)
     if not c.multi_turn:
         yield Run.max_prompt_length.to(context)
     if c.multi_turn or c.stated_input_length:
@@ -84,7 +82,7 @@ RULES = (
     of(Workload.prompts_per_step).same(Run.train_batch_size),
     of(Workload.generations_per_prompt).same(Generator.n_samples_per_prompt),
     of(Workload.max_sequence_tokens).rule(lambda c: c.cap, _set_max_sequence),
-    of(Workload.max_response_tokens).rule(lambda c: c.sampling.max_generate_length, _set_max_response),
+    of(Workload.max_response_tokens).rule(lambda c: c.max_response, _set_max_response),
     of(Workload.max_rollouts_per_step, when=lambda c: c.run.dynamic_sampling == "filter").same(
         Run.max_sample_batches, least=1
     ),
@@ -175,7 +173,7 @@ RULES = (
     of(Trainer.policy_logprobs, when=lambda c: c.fully).constant(False),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Megatron.optimizer_cpu_offload),
-        of(Trainer.optimizer_on_host).same(Fsdp.cpu_offload),
+        of(Trainer.optimizer_on_host).same(Skyrl.fsdp_cpu_offload),
     ),
     # BF16 logits, whose log-probs are taken in chunks of FP32 (logprobs_chunk_size).
     of(Trainer.logits_bytes).constant(4.0),
@@ -199,7 +197,7 @@ def _facts(c: Skyrl) -> Facts:
         settings=(("stack", "verl"), ("loop.refit_framework", "skyrl")),
         gpus_per_node=8 if c.split else c.placement.policy_num_gpus_per_node,
         prompt_cap=c.run.max_prompt_length,
-        response_cap=c.sampling.max_generate_length,
+        response_cap=c.max_response,
         turns=c.generator.max_turns,
         dynamic=c.run.dynamic_sampling == "filter",
         drafter=c.drafts.model or "",

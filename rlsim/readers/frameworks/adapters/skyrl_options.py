@@ -55,12 +55,6 @@ class Policy(Options, section="trainer.policy"):
     sequence_parallel_size = integer(1)
 
 
-class Fsdp(Options, section="trainer.policy.fsdp_config"):
-    """Of training by FSDP."""
-
-    cpu_offload = switch()
-
-
 class Megatron(Options, section="trainer.policy.megatron_config"):
     """Of training by Megatron-Core."""
 
@@ -90,12 +84,6 @@ class Generator(Options, section="generator"):
     batched = flag(False)
 
 
-class Sampling(Options, section="generator.sampling_params"):
-    """Of an answer."""
-
-    max_generate_length = integer(1024)
-
-
 class Inference(Options, section="generator.inference_engine"):
     """Of the engines."""
 
@@ -120,16 +108,10 @@ class Skyrl(Options):
     """A whole configuration."""
 
     entry = text("", name="launcher.entry")
-    placement = Part(Placement)
-    run = Part(Run)
-    policy = Part(Policy)
-    fsdp = Part(Fsdp)
-    mcore = Part(Megatron)
-    fully_async = Part(Async)
-    generator = Part(Generator)
-    sampling = Part(Sampling)
-    engine = Part(Inference)
-    drafts = Part(Drafts)
+    max_response = integer(1024, name="generator.sampling_params.max_generate_length")
+    fsdp_cpu_offload = switch(name="trainer.policy.fsdp_config.cpu_offload")
+    placement, run, policy, mcore = Part(Placement), Part(Run), Part(Policy), Part(Megatron)
+    fully_async, generator, engine, drafts = Part(Async), Part(Generator), Part(Inference), Part(Drafts)
 
     async_section = aside(section(name="trainer.fully_async"))
     flat_engines = aside(anything(name="generator.num_inference_engines"))
@@ -187,7 +169,7 @@ class Skyrl(Options):
     def cap(self) -> int:
         """Most tokens of a sample."""
         context = (self.multi_turn and self.generator.max_input_length) or self.run.max_prompt_length
-        return context + self.sampling.max_generate_length
+        return context + self.max_response
 
     @property
     def stated_input_length(self) -> bool:

@@ -283,8 +283,7 @@ RULES = (
 )
 
 
-def facts(c: Slime) -> Facts:
-    """Beside the rules."""
+def _facts(c: Slime) -> Facts:
     return Facts(
         gpus_per_node=c.num_gpus_per_node or c.actor_num_gpus_per_node,
         prompt_cap=c.prompt_cap,
@@ -294,8 +293,7 @@ def facts(c: Slime) -> Facts:
     )
 
 
-def assumptions(c: Slime) -> Iterator[Assumption]:
-    """What is taken for granted."""
+def _assumptions(c: Slime) -> Iterator[Assumption]:
     if not c.rollout_max_context_len and not c.rollout_max_prompt_len:
         yield Assumption(
             "No option caps prompts; 1,024 tokens are left for them beside the response.",
@@ -318,8 +316,8 @@ def assumptions(c: Slime) -> Iterator[Assumption]:
 FRAMEWORK = of.framework(
     "slime",
     RULES,
-    facts,
-    assumptions,
+    _facts,
+    _assumptions,
     borrowed="slime",
     model=Slime.hf_checkpoint,
     node_size=Slime.actor_num_gpus_per_node,

@@ -138,8 +138,7 @@ RULES = (
 )
 
 
-def facts(c: Trl) -> Facts:
-    """Beside the rules."""
+def _facts(c: Trl) -> Facts:
     return Facts(
         gpus_per_node=8 if c.server else max(1, c.ranks // c.num_machines),
         prompt_cap=c.prompt_cap,
@@ -148,8 +147,7 @@ def facts(c: Trl) -> Facts:
     )
 
 
-def assumptions(c: Trl) -> Iterator[Assumption]:
-    """What is taken for granted."""
+def _assumptions(c: Trl) -> Iterator[Assumption]:
     if not c.max_prompt_length:
         yield Assumption(
             "No option caps prompts; 512 tokens are left for them beside the completion.",
@@ -174,8 +172,8 @@ def assumptions(c: Trl) -> Iterator[Assumption]:
 FRAMEWORK = of.framework(
     "trl",
     RULES,
-    facts,
-    assumptions,
+    _facts,
+    _assumptions,
     borrowed="trl",
     model=Trl.model_name_or_path,
     node_size=Trl.launched_processes,

@@ -18,7 +18,6 @@ from rlsim.readers.frameworks.adapters.verl_options import (
     Run,
     Sglang,
     Transformer,
-    Trtllm,
     Veomni,
     Vllm,
 )
@@ -112,7 +111,7 @@ RULES = (
             ("fp8_e5m2", "fp8"),
         ),
         of(Engine.kv_precision, when=lambda c: c.on_trtllm).words(
-            Trtllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("nvfp4", "nvfp4")
+            Verl.trtllm_kv_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("nvfp4", "nvfp4")
         ),
         of(Engine.kv_precision).words(
             Vllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"

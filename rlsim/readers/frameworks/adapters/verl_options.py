@@ -172,9 +172,3 @@ class Sglang(Options, section="actor_rollout_ref.rollout.engine_kwargs.sglang"):
     speculative_algorithm = text("")
     speculative_num_steps = integer()
     speculative_draft_model_path = text("")
-
-
-class Trtllm(Options, section="actor_rollout_ref.rollout.engine_kwargs.trtllm"):
-    """What TensorRT-LLM takes over it (workers/rollout/trtllm_rollout/trtllm_async_server.py:193-290)."""
-
-    kv_cache_dtype = text(name="kv_cache_config.dtype")

@@ -19,7 +19,6 @@ from rlsim.readers.frameworks.adapters.verl_options import (
     Run,
     Sglang,
     Transformer,
-    Trtllm,
     Veomni,
     Vllm,
 )
@@ -33,23 +32,13 @@ Mode = Literal["sync", "fully_async", "one_step_off", "separate_async", "colocat
 class Verl(Options):
     """A whole configuration."""
 
-    trainer = Part(Run)
-    data = Part(Data)
-    algorithm = Part(Algorithm)
-    asynchronous_training = Part(Async)
-    pool = Part(Pool)
-    model = Part(Model)
-    mtp = Part(Mtp)
-    actor = Part(Actor)
-    mcore = Part(Megatron)
-    transformer = Part(Transformer)
-    fsdp = Part(Fsdp)
-    veomni = Part(Veomni)
-    rollout = Part(Rollout)
-    vllm = Part(Vllm)
-    sglang = Part(Sglang)
-    trtllm = Part(Trtllm)
+    trainer, data, algorithm, asynchronous_training = Part(Run), Part(Data), Part(Algorithm), Part(Async)
+    pool, model, mtp, actor = Part(Pool), Part(Model), Part(Mtp), Part(Actor)
+    mcore, transformer, fsdp, veomni = Part(Megatron), Part(Transformer), Part(Fsdp), Part(Veomni)
+    rollout, vllm, sglang = Part(Rollout), Part(Vllm), Part(Sglang)
 
+    # What TensorRT-LLM takes over it (workers/rollout/trtllm_rollout/trtllm_async_server.py:193-290).
+    trtllm_kv_dtype = text(name="actor_rollout_ref.rollout.engine_kwargs.trtllm.kv_cache_config.dtype")
     async_section = aside(section(name="async_training"))
     pool_section = aside(section(name="rollout"))
     hybrid_engine = flag(True, name="actor_rollout_ref.hybrid_engine")
