@@ -91,6 +91,17 @@ def test_rules_that_undo_each_other_end_in_what_has_no_counterpart() -> None:
     assert "policy.dtensor_cfg.tensor_parallel_size=1" in answer.overrides and "enabled" not in str(answer.overrides)
 
 
+def test_what_a_backend_cannot_do_is_left_and_writes_nothing() -> None:
+    path, words = FOLDER / "verl" / "verl_fsdp.yaml", ["actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B"]
+    scenario = import_config("verl", path, words, lenient=True).scenario
+    for key in ("trainer.expert_parallel", "trainer.tensor_parallel"):
+        answer = export_scenario(vary(scenario, {key: 2}), "verl", read_config("verl", path, words))
+        assert answer.overrides == () and answer.left == (f"{key}=2 has no counterpart; the configuration says 1",)
+        wanted = vary(scenario, {key: 2, "trainer.backend": "megatron"})
+        written = " ".join(export_scenario(wanted, "verl", read_config("verl", path, words)).overrides)
+        assert f"{key.partition('.')[2].replace('parallel', 'model_parallel_size')}=2" in written
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
 @given(data=st.data())

@@ -28,7 +28,40 @@ SLIME = (
     "--rollout-max-response-len 4096 "
 )
 TRL = "python grpo.py --model_name_or_path Qwen/Qwen3-8B --use_vllm --num_generations 8 "
-RUNS = {"slime": SLIME, "trl": TRL}
+SIZES = {"workload.prompts_per_step": 64, "workload.generations_per_prompt": 16}
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "slime": (SLIME, SIZES),
+    "trl": (TRL, SIZES),
+    "openrlhf": (
+        "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --vllm.num_engines 4 "
+        "--vllm.tensor_parallel_size 2 --rollout.batch_size 128 --rollout.n_samples_per_prompt 8 --data.max_len 4096 "
+        "--rollout.max_new_tokens 3072 --ds.packing_samples --train.dynamic_batch_enable --train.async_enable",
+        {**SIZES, "cluster.generation_gpus": 4, "cluster.num_gpus": 20, "trainer.micro_batch_tokens": 20480,
+         "workload.max_response_tokens": 2048, "loop.queue_batches": 2, "trainer.critic": False},
+    ),
+    "prime-rl": (
+        'seq_len = 8192\nmodel = {name = "Qwen/Qwen3-30B-A3B"}\norchestrator = {batch_size = 256, group_size = 8}\n'
+        "deployment = {num_train_gpus = 8, num_infer_gpus = 4}\ninference.vllm = {tensor_parallel_size = 2}\n",
+        {"cluster.generation_gpus": 8, "cluster.num_gpus": 16, "workload.max_sequence_tokens": 4096,
+         "trainer.micro_batch_tokens": 4096, "workload.prompts_per_step": 64, "trainer.global_batch_samples": 512,
+         "engine.tensor_parallel": 4, "trainer.expert_parallel": 4, "trainer.optimizer_on_host": False},
+    ),
+    "areal": (
+        'rollout: {backend: "sglang:d4t2", max_head_offpolicyness: 2}\ngconfig: {n_samples: 4, max_new_tokens: 1024}\n'
+        'actor: {backend: "megatron:d2t2p2", path: Qwen/Qwen3-8B, ppo_n_minibatches: 2, mb_spec: {n_mbs: 2}}\n'
+        "train_dataset: {batch_size: 64, max_length: 512}\n",
+        {"engine.name": "vllm", "engine.tensor_parallel": 4, "cluster.generation_gpus": 16, "cluster.num_gpus": 32,
+         "trainer.global_batch_samples": 64, "loop.policy_lag": 3, "trainer.micro_batch_tokens": 8192},
+    ),
+    "roll": (
+        "pretrain: Qwen/Qwen3-8B\nrollout_batch_size: 64\nnum_return_sequences_in_group: 8\nresponse_length: 2048\n"
+        "async_generation_ratio: 1\nactor_train: {device_mapping: 'list(range(0,8))', training_args: "
+        "{per_device_train_batch_size: 2, gradient_accumulation_steps: 32}}\n"
+        "actor_infer: {device_mapping: 'list(range(8,16))'}\n",
+        {**SIZES, "cluster.generation_gpus": 4, "cluster.num_gpus": 12, "engine.name": "sglang",
+         "loop.staleness_fraction": 0.5, "trainer.global_batch_samples": 256, "engine.tensor_parallel": 2},
+    ),
+}  # fmt: skip
 NAMES = [path.stem.replace("_", "-") for path in TABLES.glob("*.yaml")]
 
 
@@ -109,11 +142,12 @@ def test_a_key_that_decides_is_understood_and_names_what_it_decides(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_an_export_over_its_own_command_line_changes_nothing(name: str, tmp_path: Path) -> None:
-    scenario = imported(tmp_path, name, RUNS[name]).scenario
-    answer = export_scenario(scenario, name, read_config(name, written(tmp_path, name, RUNS[name])))
+def test_an_export_over_its_own_configuration_changes_nothing(name: str, tmp_path: Path) -> None:
+    text, changes = RUNS[name]
+    scenario = imported(tmp_path, name, text).scenario
+    answer = export_scenario(scenario, name, read_config(name, written(tmp_path, name, text)))
     assert (answer.overrides, answer.left) == ((), ())
-    expect_return(tmp_path, name, RUNS[name], {"workload.prompts_per_step": 64, "workload.generations_per_prompt": 16})
+    expect_return(tmp_path, name, text, changes)
 
 
 class Inner(Options, section="a.b"):

@@ -83,12 +83,10 @@ class For(Generic[C, V]):
         """A value that no key of the configuration changes."""
         return self.rule(lambda _: value)
 
-    def same(
-        self, option: Option[V] | Option[V | None], *, enable: Sequence[Change] | None = None, least: int = 0
-    ) -> Rule[C]:
+    def same(self, option: Option[V] | Option[V | None], *, least: int = 0) -> Rule[C]:
         """An option with the meaning of the scenario key; 0 of a whole number without a default says nothing.
 
-        enable: what is written where ``when`` does not hold, so that it does. least: smallest number that is written.
+        least: smallest number that is written.
         """
 
         def reading(c: C) -> Any:
@@ -96,12 +94,9 @@ class For(Generic[C, V]):
             return None if not option.stated and type(found) is int and found == 0 else found
 
         def writing(c: C, value: Any) -> Iterator[Change]:
-            if self.when is not None and not self.when(c):
-                if enable is None:
-                    return
-                yield from enable
-            whole = 0 if value is None else value
-            yield Change(option.key, max(least, whole) if type(whole) is int else whole)
+            if self.when is None or self.when(c):
+                whole = 0 if value is None else value
+                yield Change(option.key, max(least, whole) if type(whole) is int else whole)
 
         return self.rule(reading, writing)
 

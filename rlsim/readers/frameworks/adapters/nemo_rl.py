@@ -179,9 +179,7 @@ RULES = (
         of(Trainer.tensor_parallel, when=lambda c: c.megatron).same(Megatron.tensor_model_parallel_size),
         of(Trainer.tensor_parallel).same(Dtensor.tensor_parallel_size),
     ),
-    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(
-        Megatron.pipeline_model_parallel_size, enable=[Megatron.enabled.to(True), Dtensor.enabled.to(False)]
-    ),
+    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.pipeline_model_parallel_size),
     of.either(
         of(Trainer.context_parallel, when=lambda c: c.megatron).same(Megatron.context_parallel_size),
         of(Trainer.context_parallel).same(Dtensor.context_parallel_size),

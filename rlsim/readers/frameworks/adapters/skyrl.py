@@ -77,7 +77,6 @@ def _logprob_micro_batch_tokens(c: Skyrl) -> int:
 
 
 of = Rules(Skyrl)
-USES_MEGATRON = [Run.strategy.to("megatron")]
 RULES = (
     of(Workload.prompts_per_step).same(Run.train_batch_size),
     of(Workload.generations_per_prompt).same(Generator.n_samples_per_prompt),
@@ -125,15 +124,9 @@ RULES = (
         lambda _, value: [Drafts.num_speculative_tokens.to(value or None)],
     ),
     of(Trainer.backend).words(Run.strategy, ("megatron", "megatron"), ("fsdp", "fsdp"), other="fsdp"),
-    of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(
-        Megatron.tensor_model_parallel_size, enable=USES_MEGATRON
-    ),
-    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(
-        Megatron.pipeline_model_parallel_size, enable=USES_MEGATRON
-    ),
-    of(Trainer.expert_parallel, when=lambda c: c.megatron, otherwise=1).same(
-        Megatron.expert_model_parallel_size, enable=USES_MEGATRON
-    ),
+    of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.tensor_model_parallel_size),
+    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.pipeline_model_parallel_size),
+    of(Trainer.expert_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.expert_model_parallel_size),
     of.either(
         of(Trainer.context_parallel, when=lambda c: c.megatron).same(Megatron.context_parallel_size),
         of(Trainer.context_parallel).same(Policy.sequence_parallel_size),

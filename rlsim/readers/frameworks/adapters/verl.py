@@ -35,7 +35,6 @@ STYLES: dict[str, Style] = {
 }
 
 of = Rules(Verl)
-USES_MEGATRON = [Actor.strategy.to("megatron")]
 FLEX = Transformer.moe_token_dispatcher_type.holds("flex")
 NO_DEEPEP = [Transformer.moe_enable_deepep.to(False)]
 RULES = (
@@ -185,17 +184,13 @@ RULES = (
             Verl.model_engine.to("dp") if c.model_engine == "megatron" and value == "fsdp" else None,
         ],
     ),
-    of(Trainer.tensor_parallel, when=lambda c: c.by_megatron, otherwise=1).same(
-        Megatron.tensor_model_parallel_size, enable=USES_MEGATRON
-    ),
+    of(Trainer.tensor_parallel, when=lambda c: c.by_megatron, otherwise=1).same(Megatron.tensor_model_parallel_size),
     of(Trainer.pipeline_parallel, when=lambda c: c.by_megatron, otherwise=1).same(
-        Megatron.pipeline_model_parallel_size, enable=USES_MEGATRON
+        Megatron.pipeline_model_parallel_size
     ),
     of.either(
         of(Trainer.expert_parallel, when=lambda c: c.by_veomni).same(Veomni.expert_parallel_size),
-        of(Trainer.expert_parallel, when=lambda c: c.by_megatron).same(
-            Megatron.expert_model_parallel_size, enable=USES_MEGATRON
-        ),
+        of(Trainer.expert_parallel, when=lambda c: c.by_megatron).same(Megatron.expert_model_parallel_size),
     ),
     of.either(
         of(Trainer.context_parallel, when=lambda c: c.by_megatron).same(Megatron.context_parallel_size),
