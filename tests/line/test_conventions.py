@@ -30,9 +30,10 @@ def name_of(path: Path) -> str:
 
 
 def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[Definition]:
-    """Public classes and functions of a module, and the public methods of its public classes."""
+    """Public classes and functions of a module, and the public methods of its public classes; of overloads the body."""
     for node in tree.body:
-        if isinstance(node, Definition) and not node.name.startswith("_"):
+        overloads = [one for one in getattr(node, "decorator_list", ()) if getattr(one, "id", "") == "overload"]
+        if isinstance(node, Definition) and not node.name.startswith("_") and not overloads:
             yield node
             if isinstance(node, ast.ClassDef):
                 yield from definitions(node)

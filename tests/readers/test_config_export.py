@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.readers.frameworks.asked import Asked
-from rlsim.readers.frameworks.exporting import default_of, export_scenario, mean_sample
-from rlsim.readers.frameworks.framework import framework_of
+from rlsim.readers.frameworks.exporting import export_scenario, mean_sample
 from rlsim.readers.frameworks.importing import import_config, keys_of, read_config
 from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.registry import framework_of
+from rlsim.readers.frameworks.targets import default_of
 from rlsim.schema.scenario import Scenario
 
 ASKED = Asked(
@@ -66,7 +67,7 @@ def test_export_after_import_changes_no_key_with_or_without_a_base(framework: st
     adapter = framework_of(framework)
     tree = read_config(framework, path)
     answer = export_scenario(scenario, framework)
-    assert answer.left[-1].startswith(adapter.elsewhere[0])
+    assert answer.left[-1].startswith(adapter.model)
     (tmp_path / "patched.yaml").write_text(answer.config)
     mean = mean_sample(scenario)
     read = keys_of(adapter, Reader(read_config(framework, tmp_path / "patched.yaml"), mean))
@@ -77,17 +78,28 @@ def test_export_after_import_changes_no_key_with_or_without_a_base(framework: st
                     "loop.max_age", "loop.stale", "loop.update_every", "loop.overlap", "cluster.generation_gpus",
                     "cluster.num_gpus", "engine.attention_data_parallel", "engine.tensor_parallel",
                     "cluster.placement", "speculation.draft: name the checkpoint of your draft",
-                    f"{adapter.elsewhere[0]}: name your checkpoint of "
+                    f"{adapter.model}: name your checkpoint of "
                     f"{scenario.model.name}"}  # fmt: skip
 
 
-def test_rows_that_undo_each_other_end_in_what_has_no_counterpart() -> None:
+def test_rules_that_undo_each_other_end_in_what_has_no_counterpart() -> None:
     path = next(path for _, path in CORPUS if path.stem == "nemo_rl_dapo")
     wanted = vary(import_config("nemo-rl", path, asked=ASKED).scenario,
                   {"trainer.tensor_parallel": 1, "trainer.pipeline_parallel": 2})  # fmt: skip
     answer = export_scenario(wanted, "nemo-rl", read_config("nemo-rl", path))
     assert [text.partition(" ")[0] for text in answer.left] == ["trainer.pipeline_parallel=2"]
     assert "policy.dtensor_cfg.tensor_parallel_size=1" in answer.overrides and "enabled" not in str(answer.overrides)
+
+
+def test_what_a_backend_cannot_do_is_left_and_writes_nothing() -> None:
+    path, words = FOLDER / "verl" / "verl_fsdp.yaml", ["actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B"]
+    scenario = import_config("verl", path, words, lenient=True).scenario
+    for key in ("trainer.expert_parallel", "trainer.tensor_parallel"):
+        answer = export_scenario(vary(scenario, {key: 2}), "verl", read_config("verl", path, words))
+        assert answer.overrides == () and answer.left == (f"{key}=2 has no counterpart; the configuration says 1",)
+        wanted = vary(scenario, {key: 2, "trainer.backend": "megatron"})
+        written = " ".join(export_scenario(wanted, "verl", read_config("verl", path, words)).overrides)
+        assert f"{key.partition('.')[2].replace('parallel', 'model_parallel_size')}=2" in written
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -109,10 +121,10 @@ def test_a_changed_scenario_reads_back(framework: str, path: Path, tmp_path: Pat
     (tmp_path / "patched.yaml").write_text(answer.config)
     read = keys_of(framework_of(framework),
                    Reader(read_config(framework, tmp_path / "patched.yaml"), mean_sample(wanted)))  # fmt: skip
-    rows = {row.target for row in framework_of(framework).rows}
+    ruled = {rule.target for rule in framework_of(framework).rules}
     for key, value in changes.items():
         if (
-            key in rows
+            key in ruled
             and f"{key}=" not in told
             and value != getattr(getattr(scenario, key.split(".")[0]), key.split(".")[1])
         ):

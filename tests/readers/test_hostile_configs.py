@@ -31,7 +31,7 @@ HOSTILE = {
     "very deep": ("policy: " + "[" * 5000 + "]" * 5000 + "\n", "not valid YAML"),
     "list": ("- 1\n- 2\n", "expected a mapping"),
     "scalar": ("text\n", "expected a mapping"),
-    "unfinished": ("policy: {model_name: '${a'}\n", "cannot be resolved"),
+    "unfinished": ("policy: {model_name: '${a'}\n", "policy.model_name: has an interpolation that rlsim does not"),
     "missing": ("policy:\n  model_name: ???\n", "must be given"),
     "section as value": ("policy: 3\ngrpo: [1]\n", "cannot be resolved"),
     "value as section": ("grpo: {num_prompts_per_step: {a: 1}}\n" + MODEL, "must be a whole number"),

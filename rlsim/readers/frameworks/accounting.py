@@ -89,26 +89,22 @@ class Accounting:
 def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario: Mapping[str, Any]) -> Accounting:
     """The accounting of a tree of which ``reader`` gave the keys of a ``scenario``."""
     read = set(reader.read)
-    unused = [
-        name
-        for name, said in framework.idle.items()
-        if (said.items() <= scenario.items() if isinstance(said, Mapping) else said(reader))
-    ]
-    idle = tuple(f"{section}." for section in (*unused, *_disabled(tree.values)))
+    unused = (*framework.unused(reader, scenario), *_disabled(tree.values))
+    idle = tuple(f"{section}." for section in unused)
     keys = []
     for key, value in leaves(tree.values):
-        inactive = key not in read if key in framework.decides else f"{key}.".startswith(idle)
-        status, detail = ("irrelevant", "inactive") if inactive else _status(framework, key, value)
+        inactive = key not in read if key in framework.declared else f"{key}.".startswith(idle)
+        status, detail = ("irrelevant", "inactive") if inactive else _status(framework, reader, key, value)
         keys.append(KeyAccount(key, shortened(str(value)), tree.given.get(key, "default"), status, detail))
     given = tuple(account for account in keys if account.key in tree.given)
     defaults = tuple(account for account in keys if account.key not in tree.given and account.status == "used")
     return Accounting(framework.name, given, defaults, tree.notes)
 
 
-def _status(framework: Framework, key: str, value: Any) -> tuple[str, str]:
+def _status(framework: Framework, reader: Reader, key: str, value: Any) -> tuple[str, str]:
     """Status and detail of a key that is active."""
-    if key in framework.decides:
-        return "used", ", ".join(framework.decides[key]) or "assumptions"
+    if key in framework.declared:
+        return "used", ", ".join(reader.purposes(key)) or "assumptions"
     found = framework.why(key)
     section = any(known.startswith(f"{key}.") for known in framework.known)
     if value in (None, {}, []) and (section or (found is not None and found[0] == "not_simulated")):
@@ -137,6 +133,6 @@ def _misspelt(framework: Framework, key: str) -> str | None:
     if key in framework.known:
         return None
     section, _, name = key.rpartition(".")
-    beside = [other.rpartition(".")[2] for other in framework.decides if other.rpartition(".")[0] == section]
+    beside = [other.rpartition(".")[2] for other in framework.declared if other.rpartition(".")[0] == section]
     found = difflib.get_close_matches(name, beside, n=1, cutoff=MISSPELT)
     return f"{section}.{found[0]}" if found else None

@@ -62,16 +62,16 @@ class Asked:
 class Facts:
     """What a framework's configuration says beside its rows.
 
-    model: name, and the key that holds it. gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap,
-    response_cap: tokens. turns: most turns. drafter: name of an external draft model. dynamic: groups with equal
+    gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap, response_cap: tokens. model: name, and the key
+    that holds it. turns: most turns. drafter: name of an external draft model. dynamic: groups with equal
     rewards are thrown away and generated again. settings: further scenario keys.
     """
 
-    model: str
-    model_key: str
     gpus_per_node: int
     prompt_cap: int
     response_cap: int
+    model: str = ""
+    model_key: str = ""
     turns: int = 1
     drafter: str = ""
     dynamic: bool = False

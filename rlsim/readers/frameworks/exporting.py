@@ -12,16 +12,17 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import dump_document
 from rlsim.loading.models import card_by_shape
 from rlsim.readers.frameworks.files import shipped_layer
-from rlsim.readers.frameworks.framework import Framework, framework_of
+from rlsim.readers.frameworks.framework import Framework, Rule
 from rlsim.readers.frameworks.importing import keys_of
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.rows import Row
+from rlsim.readers.frameworks.registry import framework_of
+from rlsim.readers.frameworks.targets import default_of
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked, without
 from rlsim.schema.scenario import Scenario
 
 MAX_WRITES = 3
-"""How often a row is written until all read what the scenario says: modes that open further keys take a second time,
-and two rows that undo each other would go on for ever; what is undone then has no counterpart."""
+"""How often a rule is written until all read what the scenario says: modes that open further keys take a second time,
+and two rules that undo each other would go on for ever; what is undone then has no counterpart."""
 UNSET = ("cluster.generation_gpus", "trainer.lora_rank")
 """Scenario keys of which null says something; of others it leaves the configuration as it is."""
 AUTOMATIC = ("cuda_ipc", "nccl_broadcast")
@@ -50,7 +51,7 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     """
     known = framework_of(framework)
     tree = base or _start(known, scenario)
-    wanted = {row.target: _wanted(scenario, row.target) for row in known.rows}
+    wanted = {rule.target: _wanted(scenario, rule.target) for rule in known.rules}
     stated = {target for target in wanted if _stated(scenario, target) is not None}
     values, left = _settle(known, tree, wanted, stated, mean_sample(scenario))
     reader = Reader(ConfigTree(tree.where, values), mean_sample(scenario))
@@ -115,7 +116,7 @@ def mean_sample(scenario: Scenario) -> float | None:
 
 def _start(framework: Framework, scenario: Scenario) -> ConfigTree:
     """The shipped trees, with nodes of the scenario's hardware."""
-    names = framework.start_asynchronous if scenario.loop.mode == "async" else framework.start
+    names = (scenario.loop.mode == "async" and framework.start_asynchronous) or framework.start
     first = {framework.node_size: int(scenario.hardware.gpus_per_node), **framework.begin}
     nodes = Layer("", nested(first), own=True)
     return stacked([*map(shipped_layer, names), nodes], f"rlsim's defaults of {framework.name}")
@@ -124,7 +125,7 @@ def _start(framework: Framework, scenario: Scenario) -> ConfigTree:
 def _settle(
     framework: Framework, tree: ConfigTree, wanted: dict[str, Any], stated: set[str], mean: float | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Values of the tree with every row written, and what could not be.
+    """Values of the tree with every rule written, and what could not be.
 
     stated: keys that the scenario itself holds. What it leaves to its style is not missed where no key says it.
     """
@@ -132,41 +133,31 @@ def _settle(
     times = Counter[str]()
     while changed:
         left, changed = [], False
-        for row in framework.rows:
-            have, want = _have(row, reader), wanted[row.target]
-            if _alike(row.target, have, want) or (want is None and row.target not in UNSET):
+        for rule in framework.rules:
+            have, want = _have(rule, reader), wanted[rule.target]
+            if _alike(rule.target, have, want) or (want is None and rule.target not in UNSET):
                 continue
-            changes = _written(row, want, reader) if times[row.target] < MAX_WRITES else {}
+            changes = _written(rule, want, reader) if times[rule.target] < MAX_WRITES else {}
             written = merged(values, nested(changes)) if changes else values
             after = Reader(ConfigTree(tree.where, written), mean)
-            if changes and _alike(row.target, _have(row, after), want):
+            if changes and _alike(rule.target, _have(rule, after), want):
                 values, reader, changed = written, after, True
-                times[row.target] += 1
-            elif row.target in stated or row.read(reader) is not None:
-                left.append(f"{row.target}={_word(want)} has no counterpart; the configuration says {_word(have)}")
+                times[rule.target] += 1
+            elif rule.target in stated or rule.read(reader) is not None:
+                left.append(f"{rule.target}={_word(want)} has no counterpart; the configuration says {_word(have)}")
     return values, left
 
 
-def _have(row: Row, reader: Reader) -> Any:
-    found = row.read(reader)
-    return default_of(row.target) if found is None else found
+def _have(rule: Rule[Any], reader: Reader) -> Any:
+    found = rule.read(reader)
+    return default_of(rule.target) if found is None else found
 
 
-def _written(row: Row, want: Any, reader: Reader) -> dict[str, Any]:
-    if row.write is None:
-        return {}
+def _written(rule: Rule[Any], want: Any, reader: Reader) -> dict[str, Any]:
     try:
-        return row.write(want, reader)
+        return dict(rule.write(want, reader))
     except (InputError, ZeroDivisionError):
         return {}
-
-
-def default_of(target: str) -> Any:
-    """Default of a scenario key; None where it has none."""
-    section, _, name = target.partition(".")
-    annotation: Any = Scenario.model_fields[section].annotation
-    default = annotation.model_fields[name].default
-    return None if repr(default) == "PydanticUndefined" else default
 
 
 def _wanted(scenario: Scenario, target: str) -> Any:
@@ -216,7 +207,7 @@ def _word(value: Any) -> str:
 
 def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) -> list[str]:
     """A model or a draft that the base does not name: a card is no checkpoint."""
-    key = framework.elsewhere[0]
+    key = framework.model
     drafts = scenario.speculation.active and scenario.speculation.method in ("eagle3", "draft_model")
     left = ["speculation.draft: name the checkpoint of your draft"] if drafts and base is None else []
     found = None if base is None else card_by_shape(Reader(base).text(key))

@@ -16,9 +16,10 @@ from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.readers.frameworks.accounting import Accounting, account_for
 from rlsim.readers.frameworks.asked import LARGER, Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
-from rlsim.readers.frameworks.framework import FORKS, Framework, framework_of
+from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.launch import Launch, flag_layer, framework_of_file, launch_of, repository_of, starts_run
 from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.registry import FORKS, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
 from rlsim.schema.scenario import Scenario
 
@@ -38,7 +39,7 @@ MOST_NAMED = 40
 FROM_MEMORY = "from memory"
 """How the source of a card begins that was compared with nothing."""
 REQUIRED = ("workload.prompts_per_step", "workload.generations_per_prompt", LONGEST, "cluster.num_gpus")
-"""Scenario keys without a default, which the rows of every framework give."""
+"""Scenario keys without a default, which the rules of every framework give."""
 COMMENT_KEYS = 20
 """Keys that the head of a written scenario names."""
 
@@ -190,16 +191,17 @@ def _launched(known: Framework, run: Launch, path: Path, root: Path | None) -> C
 def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
     """The scenario of a configuration as a document, and the accounting of its keys."""
     known, reader = framework_of(framework), Reader(tree)
-    longest = next(row for row in known.rows if row.target == LONGEST)
+    longest = next(rule for rule in known.rules if rule.target == LONGEST)
     cap = longest.read(reader)
-    if cap is None and isinstance(lookup(tree.values, longest.keys[0].partition(".")[0]), dict):
-        raise reader.error(longest.keys[0], "must be a whole number of at least 1", reader.value(longest.keys[0]))
+    if cap is None and isinstance(lookup(tree.values, longest.key(reader).partition(".")[0]), dict):
+        key = longest.key(reader)
+        raise reader.error(key, "must be a whole number of at least 1", reader.value(key))
     facts = known.facts(reader)
     reader.mean_tokens = mean_sample_tokens(facts, asked, cap) if cap else None
     draft = Draft(keys_of(known, reader), known.assumed(reader))
-    for row in known.rows:
-        if row.target in REQUIRED and row.target not in draft.keys:
-            raise reader.error(row.keys[0], "must be given", reader.value(row.keys[0]))
+    for rule in known.rules:
+        if rule.target in REQUIRED and rule.target not in draft.keys:
+            raise reader.error(rule.key(reader), "must be given", reader.value(rule.key(reader)))
     complete(draft, facts, asked, tree.where)
     if draft.keys.get("loop.mode") == "async":
         draft.keys["simulation.replications"] = ASYNC_REPLICATIONS
@@ -210,8 +212,8 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
 
 
 def keys_of(framework: Framework, reader: Reader) -> dict[str, Any]:
-    """Scenario keys that the rows of a framework give."""
-    found = {row.target: row.read(reader) for row in framework.rows}
+    """Scenario keys that the rules of a framework give."""
+    found = {rule.target: rule.read(reader) for rule in framework.rules}
     return {target: value for target, value in found.items() if value is not None}
 
 

@@ -1,26 +1,15 @@
-"""Typed values of a framework's configuration, its interpolations (``${a.b}``, ``${mul:${a.b}, 2}``), resolved by
-OmegaConf within bounds, and formulas of a framework's table: Python expressions in which ``[key]`` is a configuration's
-value.
-
-``[key]`` is None where the key is not there or null, ``[key|8]`` is 8 then, and ``[key|1]`` must be a whole number of
-at least 1; ``[key:flag|True]`` is read by the reader's ``flag`` (``integer``, ``text``, ``raw``). Beside them stand the
-functions of :data:`FUNCTIONS`, the tests of the framework by their names, the reader's ``mean_tokens``,
-``real_tokens(samples, cap)`` and ``fitting(tokens, cap)``, and where a formula writes ``value``, and ``keep``, which
-leaves the key as it is. Formulas come with rlsim; no configuration reaches them but as a value.
-"""
+"""Typed values of a framework's configuration, its interpolations (``${a.b}``, ``${mul:${a.b}, 2}``) resolved by
+OmegaConf within bounds."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.loading.models import card_by_shape, load_card
-from rlsim.readers.frameworks.trees import ConfigTree, lookup
+from rlsim.readers.frameworks.trees import ConfigTree, lookup, merged
 
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 """Texts that the frameworks' YAML 1.1 loaders take for true and false."""
@@ -43,8 +32,8 @@ _NAME = re.compile(r"\s*([^${}:,]*)")
 
 
 class Reader:
-    """Typed values of a configuration, interpolations resolved; it remembers which keys were asked for, and where these
-    led.
+    """Typed values of a configuration, interpolations resolved; it remembers which keys were asked for, for which
+    scenario keys, and where these led.
 
     Every getter gives ``default`` where the key is not there or null, and raises InputError naming file and key where
     its value is of another kind. mean_tokens: mean sample with its prompt, where it is known beside the configuration.
@@ -58,19 +47,58 @@ class Reader:
         self._tree = tree
         self._config: Any = None
         self._costs: dict[str, int] = {}
+        self._resolved: dict[str, Any] = {}
+        self._purpose, self._seen = "", list[str]()
+        self._uses: dict[str, dict[str, None]] = {}
+        self._led: dict[str, dict[str, None]] = {}
+
+    def changed(self, changes: Mapping[str, Any]) -> Reader:
+        """A reader of the same configuration under changes."""
+        tree = ConfigTree(self.where, merged(self._tree.values, changes))
+        return Reader(tree, self.mean_tokens)
+
+    @contextmanager
+    def deciding(self, purpose: str) -> Iterator[list[str]]:
+        """What is read meanwhile counts for a scenario key, or with "" for assumptions; gives the keys read."""
+        before = self._purpose, self._seen
+        self._purpose, self._seen = purpose, []
+        try:
+            yield self._seen
+        finally:
+            self._purpose, self._seen = before
+
+    def purposes(self, key: str) -> tuple[str, ...]:
+        """Scenario keys that a key was read for, itself or by what refers to it; assumptions count not."""
+        found, stack, passed = dict[str, None](), [key], set[str]()
+        while stack:
+            name = stack.pop()
+            if name not in passed:
+                passed.add(name)
+                found |= self._uses.get(name, {})
+                stack += self._led.get(name, {})
+        return tuple(purpose for purpose in found if purpose)
+
+    def _note(self, key: str) -> None:
+        self.read.add(key)
+        self._seen.append(key)
+        self._uses.setdefault(key, {})[self._purpose] = None
 
     def value(self, key: str) -> Any:
         """The resolved value, None where it is not there. Raises InputError where it cannot be resolved."""
         holder = self._holder(key)
         if not _interpolated(lookup(self._tree.values, holder)):
             return self.raw(key)
-        self.read.add(key)
-        self._check(holder, ())
-        return self._resolve(key)
+        self._note(key)
+        if key not in self._resolved:
+            self._check(holder, ())
+            if holder != key:
+                self._led.setdefault(holder, {})[key] = None
+            self._resolved[key] = self._resolve(key)
+        return self._resolved[key]
 
     def raw(self, key: str) -> Any:
         """What a key holds, references unresolved."""
-        self.read.add(key)
+        self._note(key)
         return lookup(self._tree.values, key)
 
     def integer(self, key: str, default: int = 0) -> int:
@@ -154,6 +182,8 @@ class Reader:
 
     def _count(self, held: Any, key: str, path: tuple[str, ...]) -> int:
         if isinstance(held, dict):
+            for name in held:
+                self._led.setdefault(f"{key}.{name}", {})[key] = None
             return sum(self._check(f"{key}.{name}", path) for name in held)
         if isinstance(held, list):
             return sum(self._count(item, key, path) for item in held)
@@ -178,6 +208,8 @@ class Reader:
                 raise self._error(key, f"has an interpolation that rlsim does not resolve: {shortened(text)}")
             names.append(self._holder(_absolute(word, key)))
         self.read.update(names)
+        for led in names:
+            self._led.setdefault(led, {})[key] = None
         return names
 
     def _holder(self, key: str) -> str:
@@ -211,160 +243,3 @@ def _absolute(name: str, key: str) -> str:
         return dotted
     sections = key.split(".")
     return ".".join([*sections[: max(0, len(sections) - ups)], dotted])
-
-
-_KEY = re.compile(r"\[([\w./*-]+)(?::(flag|integer|text|raw))?(?:\|([^\[\]]*))?\]")
-KEEP = object()
-"""What a formula writes where its key stays as it is."""
-MAX_DEVICES = 100_000
-"""Largest number of a GPU in a mapping."""
-_RANGE = re.compile(r"range\(\s*(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?\s*\)")
-
-
-def devices(given: Any) -> frozenset[int]:
-    """GPUs of a mapping as ROLL writes it: ``list(range(0,8))``, joined by ``+``, or numbers."""
-    text = str(given or "")
-    ranges = [[int(part) for part in found if part] for found in _RANGE.findall(text)]
-    if any(max(found) > MAX_DEVICES for found in ranges):
-        raise ValueError(f"more than {MAX_DEVICES} GPUs")
-    listed = [int(number) for number in re.findall(r"\d+", "" if ranges else text)]
-    return frozenset(listed).union(*(range(*found) for found in ranges))
-
-
-def flag(given: Any) -> bool:
-    """Whether a switch is on: true, also in the words of other loaders."""
-    return given is True or str(given).lower() in ("true", "yes", "on", "1")
-
-
-def first(given: Any, name: str = "") -> Any:
-    """The first entry of a list, or what it holds under ``name``; None without one."""
-    entry = given[0] if isinstance(given, list) and given else None
-    return entry.get(name) if name and isinstance(entry, dict) else entry
-
-
-def sought(given: Any, *names: str) -> int | None:
-    """The largest whole number that any of ``names`` holds in a section or below; None where none does."""
-    found, stack = [], [given]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            found += [item[name] for name in names if type(item.get(name)) is int and item[name] > 0]
-            stack += item.values()
-        elif isinstance(item, list):
-            stack += item
-    return max(found, default=None)
-
-
-def allocation(given: Any) -> dict[str, dict[str, Any]]:
-    """Halves of AReaL's ``sglang:d4p1t1+fsdp:d4``: ``gen`` and ``train`` with their backend and dimensions."""
-    out: dict[str, dict[str, Any]] = {}
-    text = re.sub(
-        r"\((?:attn:)?([^|)]*)\|(?:ffn:)?([^)]*)\)", lambda f: f[1] + "".join(re.findall(r"e\d+", f[2])), str(given)
-    )
-    for name, part in zip(("gen", "train"), re.split(r"[+|]", text), strict=False):
-        found = re.match(r"(?P<backend>[a-z_]+(?=[:(.]))?(?:\.\w+)?:?(?P<dims>(?:[dtpceg]\d+)+)?", part.strip())
-        dims = {
-            letter: int(number) for letter, number in re.findall(r"([dtpce])(\d+)", (found and found["dims"]) or "")
-        }
-        out[name] = {"backend": (found and found["backend"]) or "", **dict.fromkeys("dtpce", 1), **dims}
-    return out
-
-
-def spelled(part: Mapping[str, Any], **changed: Any) -> str:
-    """A half of an allocation as AReaL writes it, with some of its dimensions changed."""
-    new = {**part, **changed}
-    dims = "".join(f"{letter}{new[letter]}" for letter in "dtpce" if letter in "dtp" or new[letter] > 1)
-    return f"{new['backend']}:{dims}" if new["backend"] else dims
-
-
-def node_size(gpus: int, per_node: int) -> int:
-    """GPUs of a node: as many as the configuration has where they divide all, else the most that do."""
-    return gpus if gpus < per_node else math.gcd(gpus, per_node)
-
-
-def numbered(start: int, end: int) -> str:
-    """A mapping of GPUs as ROLL writes it."""
-    return f"list(range({start},{end}))"
-
-
-def experts_of(model: str) -> int:
-    """Routed experts of a layer of the card that a checkpoint has by its name; 0 without."""
-    found = card_by_shape(model)
-    moe = None if found is None else load_card(found[0]).moe
-    return 0 if moe is None else moe.num_experts
-
-
-def teacher_nodes(given: Any) -> int:
-    """Nodes of the teachers of NeMo-RL's on-policy distillation that have GPUs of their own (models/policy/
-    teacher_worker_group.py:59-105 at 7ea279abf): those of each, one where nothing is said, once for a model."""
-    section = given if isinstance(given, dict) else {}
-    own = section.get("non_colocated_teachers") or {}
-    if not (flag(section.get("enabled")) and flag(own.get("enabled"))):
-        return 0
-    nodes, models = 0, set()
-    usual, special = own.get("default_teacher_cfg") or {}, own.get("teacher_overrides") or {}
-    for name, model in (section.get("teacher_model_by_agent_name") or {}).items():
-        if model not in models or not flag(section.get("deduplicate_shared_teacher_checkpoints", True)):
-            nodes += int({**usual, **(special.get(name) or {})}.get("num_nodes", 1))
-        models.add(model)
-    return nodes
-
-
-FUNCTIONS: Mapping[str, Any] = {
-    "min": min, "max": max, "int": int, "len": len, "str": str, "any": any, "all": all, "isinstance": isinstance,
-    "dict": dict, "list": list, "round": round, "gcd": math.gcd, "ceil": math.ceil, "re_match": re.match,
-    "devices": devices, "allocation": allocation, "first": first, "sought": sought, "spelled": spelled,
-    "numbered": numbered, "bool_of": flag, "float": float, "node_size": node_size, "keep": KEEP,
-    "experts_of": experts_of, "teacher_nodes": teacher_nodes,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Formula:
-    """One expression. tests: named tests that it may call."""
-
-    text: str
-    tests: Mapping[str, Callable[[Reader], Any]]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Configuration keys that it reads."""
-        return tuple(dict.fromkeys(found[1] for found in _KEY.finditer(self.text)))
-
-    @cached_property
-    def _code(self) -> Any:
-        plain = _KEY.sub(lambda found: f"held({found[1]!r}, {found[3] or None}, {found[2]!r})", self.text)
-        return compile(plain, self.text, "eval")
-
-    def __call__(self, r: Reader, value: Any = None) -> Any:
-        """Its value for a configuration. Raises InputError naming the keys where their values do not fit."""
-
-        seen: list[str] = []
-
-        def held(key: str, default: Any, kind: str | None) -> Any:
-            seen.append(key)
-            if kind is not None:
-                return getattr(r, kind)(*((key,) if default is None else (key, default)))
-            if type(default) is int and default == 1:
-                return r.size(key)
-            found = r.value(key)
-            return default if found is None or found == "" else found
-
-        try:
-            known = {"mean_tokens": r.mean_tokens, "real_tokens": r.real_tokens, "fitting": r.fitting}
-            names = _Names(self.tests, r, held=held, value=value, **known)
-            return eval(self._code, {"__builtins__": {}, **FUNCTIONS}, names)
-        except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
-            shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in seen)
-            raise InputError(f"{r.where}: {shown or self.text}: of a kind that rlsim cannot reckon with") from error
-
-
-class _Names(dict[str, Any]):
-    """Names of an expression: held, value, and a test's outcome by its name."""
-
-    def __init__(self, tests: Mapping[str, Callable[[Reader], Any]], r: Reader, **names: Any) -> None:
-        super().__init__(names)
-        self._tests, self._r = tests, r
-
-    def __missing__(self, name: str) -> Any:
-        return self._tests[name](self._r)

@@ -1,0 +1,1 @@
+"""What the configurations of single frameworks say, one module each (how one is written: :mod:`..rules`)."""

@@ -1,0 +1,336 @@
+"""What several keys of NeMo-RL's configurations say together, and what to set so that they say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from rlsim.readers.frameworks.adapters.nemo_rl_options import (
+    AsyncGrpo,
+    AsyncRl,
+    Cluster,
+    Data,
+    Drafts,
+    Dtensor,
+    Dynamic,
+    Env,
+    Generation,
+    Grpo,
+    Kwargs,
+    Loss,
+    Mcore,
+    Megatron,
+    Packing,
+    Policy,
+    Sglang,
+    Trtllm,
+    Vllm,
+)
+from rlsim.readers.frameworks.options import TRUE, Change, Option, Options, Part, anything, aside, flag, section, switch
+from rlsim.readers.frameworks.rules import node_size
+from rlsim.schema.speculation import Method
+
+
+class NemoRl(Options):
+    """A whole configuration."""
+
+    grpo, async_grpo, async_rl, loss = Part(Grpo), Part(AsyncGrpo), Part(AsyncRl), Part(Loss)
+    data = Part(Data)
+    cluster, env, policy, packing = Part(Cluster), Part(Env), Part(Policy), Part(Packing)
+    dynamic, mcore, dtensor, generation = Part(Dynamic), Part(Megatron), Part(Dtensor), Part(Generation)
+    vllm, kwargs, drafts, trt = Part(Vllm), Part(Kwargs), Part(Drafts), Part(Trtllm)
+    mgen, sgl = Part(Mcore), Part(Sglang)
+
+    async_grpo_section = section(name="grpo.async_grpo")
+    async_rl_section = section(name="async_rl")
+    value = aside(section())
+    value_megatron = aside(switch(name="value.megatron_cfg.enabled"))
+    data_section = aside(anything(name="data", resolved=False))
+    gym_section = aside(anything(name="env.nemo_gym", resolved=False))
+    teachers_section = aside(section(name="on_policy_distillation", resolved=False))
+    distillation = aside(flag(False, name="on_policy_distillation.enabled"))
+
+    @property
+    def megatron(self) -> bool:
+        """Whether Megatron-Core trains."""
+        return self.mcore.enabled
+
+    @property
+    def controller(self) -> bool:
+        """Whether the single controller runs the loop: its section is there and the older one is null."""
+        return self.async_rl_section is not None and self.async_grpo_section is None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the sampler is gated by versions ahead."""
+        return self.async_rl.sampler == "in_order"
+
+    @property
+    def staleness(self) -> int:
+        """Most versions that a sample may be old."""
+        most = self.async_rl.max_staleness_versions
+        return 1 if most is None else most
+
+    @property
+    def ahead(self) -> int:
+        """Versions that generation may be ahead. A gated sampler that may look no version ahead starts a batch after
+        the update (async_utils/staleness_sampler.py:321)."""
+        return self.async_rl.max_lookahead_versions if self.in_order else self.staleness
+
+    @property
+    def windowed(self) -> bool:
+        """Whether the sampler takes from a window of versions."""
+        return self.controller and self.async_rl.sampler == "windowed"
+
+    @property
+    def lagged(self) -> bool:
+        """Whether the single controller overlaps generation and training."""
+        return self.controller and (self.windowed or self.ahead > 0)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether generation and training overlap."""
+        return self.lagged or self.async_grpo.enabled
+
+    @property
+    def asynchronous_grpo(self) -> bool:
+        """Whether the older loop overlaps them."""
+        return self.asynchronous and not self.controller
+
+    @property
+    def packed(self) -> bool:
+        """Whether micro-batches have no padding."""
+        return self.packing.enabled
+
+    @property
+    def dynamic_batches(self) -> bool:
+        """Whether micro-batches are padded to their longest sample."""
+        return self.dynamic.enabled and not self.packed
+
+    @property
+    def unpacked(self) -> bool:
+        """Whether micro-batches are a fixed number of samples."""
+        return not self.packed and not self.dynamic_batches
+
+    @property
+    def logprob_samples(self) -> int:
+        """Samples of a micro-batch of log-probs."""
+        samples = self.policy.logprob_batch_size
+        return 1 if samples is None else samples
+
+    @property
+    def gym_turns(self) -> int | None:
+        """Most turns of NeMo-Gym's environments, which bound them themselves."""
+        if not self.env.should_use_nemo_gym:
+            return None
+        return sought(self.gym_section, "max_steps", "max_turns", "agent_max_turns", "max_iterations")
+
+    @property
+    def turns(self) -> int:
+        """Most turns of a sample."""
+        return self.gym_turns or self.grpo.max_rollout_turns or 1
+
+    @property
+    def together(self) -> bool:
+        """Whether generation and training share their GPUs."""
+        return self.generation.colocated
+
+    @property
+    def async_colocated(self) -> bool:
+        """Whether generation and training take turns."""
+        return self.asynchronous and self.together
+
+    @property
+    def cap(self) -> int:
+        """Most tokens of a sample."""
+        return self.policy.max_total_sequence_length or 1
+
+    @property
+    def node(self) -> int:
+        """GPUs of a node."""
+        return self.cluster.gpus_per_node
+
+    @property
+    def elsewhere_gpus(self) -> int:
+        """GPUs that a reward model or teachers have (algorithms/grpo.py:729-815 at 7ea279abf): of the one node, or
+        whole nodes."""
+        rewarding = "'env_name': 'reward_model'" in str(self.data_section)
+        gpus = 0
+        if rewarding and self.cluster.num_nodes == 1:
+            gpus = self.env.reward_model_gpus_per_node
+        elif rewarding:
+            gpus = self.env.reward_model_nodes * self.node
+        return gpus + teacher_nodes(self.teachers_section or {}) * self.node
+
+    @property
+    def method(self) -> Method | None:
+        """Method of speculation."""
+        method = self.drafts.method
+        if method is None:
+            return "draft_model" if self.drafts.model else None
+        return cast(Method, "eagle3" if method == "eagle" else "mtp" if method.endswith("_mtp") else method)
+
+    @property
+    def on_trtllm(self) -> bool:
+        """Whether TensorRT-LLM generates."""
+        return self.generation.backend == "trtllm"
+
+    @property
+    def on_megatron(self) -> bool:
+        """Whether Megatron-Core generates."""
+        return self.generation.backend == "megatron"
+
+    @property
+    def on_sglang(self) -> bool:
+        """Whether SGLang generates."""
+        return self.generation.backend == "sglang"
+
+    @property
+    def on_vllm(self) -> bool:
+        """Whether vLLM generates, by itself or under Dynamo."""
+        return self.generation.backend in ("vllm", "dynamo")
+
+    def of_engine(
+        self, trtllm: Option[int], megatron: Option[int | None], sglang: Option[int], vllm: Option[int]
+    ) -> Option[int] | Option[int | None]:
+        """The option of the engine that generates."""
+        return trtllm if self.on_trtllm else megatron if self.on_megatron else sglang if self.on_sglang else vllm
+
+    @property
+    def engine_tensor(self) -> int:
+        """GPUs that share attention."""
+        if self.on_trtllm:
+            return self.trt.tensor_parallel_size
+        if self.on_megatron:
+            return self.mgen.tensor_model_parallel_size or self.mcore.tensor_model_parallel_size
+        return self.sgl.tp_size if self.on_sglang else self.vllm.tensor_parallel_size
+
+    @property
+    def engine_expert(self) -> int:
+        """GPUs that share the experts."""
+        if self.on_trtllm:
+            return self.trt.moe_expert_parallel_size
+        if self.on_megatron:
+            return self.mgen.expert_model_parallel_size or self.mcore.expert_model_parallel_size
+        return self.sgl.ep_size if self.on_sglang else self.vllm.expert_parallel_size
+
+    @property
+    def copies(self) -> int:
+        """Copies of attention in an engine."""
+        tensor, expert = self.engine_tensor, self.engine_expert
+        if expert > tensor and expert % tensor == 0:
+            return expert // tensor
+        return self.sgl.dp_size if self.on_sglang else 1
+
+    @property
+    def async_engine(self) -> bool:
+        """Whether requests come one by one."""
+        return self.trt.async_engine if self.on_trtllm else self.vllm.async_engine
+
+    @property
+    def nvfp4(self) -> bool:
+        """Whether weights are quantised to NVFP4."""
+        return self.generation.real_quant and "nvfp4" in self.generation.quant_cfg.lower()
+
+    @property
+    def weights_only(self) -> bool:
+        """Whether weights alone are."""
+        return self.nvfp4 and any(word in self.generation.quant_cfg for word in ("a16", "weightonly"))
+
+
+def sought(given: Any, *names: str) -> int | None:
+    """The largest whole number that any of ``names`` holds in a section or below; None where none does."""
+    found, stack = [], [given]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            found += [item[name] for name in names if type(item.get(name)) is int and item[name] > 0]
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
+    return max(found, default=None)
+
+
+def teacher_nodes(given: Mapping[str, Any]) -> int:
+    """Nodes of the teachers of NeMo-RL's on-policy distillation that have GPUs of their own (models/policy/
+    teacher_worker_group.py:59-105 at 7ea279abf): those of each, one where nothing is said, once for a model."""
+
+    def on(switch: Any) -> bool:
+        return str(switch).lower() in TRUE
+
+    own = given.get("non_colocated_teachers") or {}
+    if not (on(given.get("enabled")) and on(own.get("enabled"))):
+        return 0
+    nodes, models = 0, set()
+    usual, special = own.get("default_teacher_cfg") or {}, own.get("teacher_overrides") or {}
+    for name, model in (given.get("teacher_model_by_agent_name") or {}).items():
+        if model not in models or not on(given.get("deduplicate_shared_teacher_checkpoints", True)):
+            nodes += int({**usual, **(special.get(name) or {})}.get("num_nodes", 1))
+        models.add(model)
+    return nodes
+
+
+def set_num_gpus(c: NemoRl, value: int) -> list[Change]:
+    """With those of reward models and teachers."""
+    gpus = value + c.elsewhere_gpus
+    node = node_size(gpus, c.node)
+    return [Cluster.num_nodes.to(gpus // node), Cluster.gpus_per_node.to(node)]
+
+
+def set_generation_gpus(c: NemoRl, value: int | None) -> Iterator[Change]:
+    """Whole nodes, or a part of one."""
+    yield Generation.colocated.to(value is None)
+    if value is not None:
+        whole = value % c.node == 0
+        yield Generation.num_nodes.to(value // c.node if whole else 1)
+        yield Generation.gpus_per_node.to(c.node if whole else value)
+
+
+def set_mode(c: NemoRl, value: str) -> Iterator[Change]:
+    """The switch of the older loop, or what the single controller's sampler may look ahead."""
+    if c.lagged and value == "sync":
+        yield NemoRl.async_rl_section.to(None)
+    if not c.controller:
+        yield AsyncGrpo.enabled.to(value == "async")
+    elif c.in_order and not c.ahead and value == "async":
+        yield AsyncRl.max_lookahead_versions.to(1)
+
+
+def set_method(c: NemoRl, value: Method) -> list[Change]:
+    """Without speculation the section is null."""
+    return [Kwargs.speculative_config.to(None) if value == "none" else Drafts.method.to(value)]
+
+
+def logits_chunk_tokens(c: NemoRl) -> int | None:
+    """Of the fused loss, else of the fused log-probs."""
+    if c.mcore.use_linear_ce_fusion_loss:
+        return c.mcore.linear_ce_fusion_chunk_size
+    return c.mcore.fused_linear_logprobs_chunk_size if c.mcore.use_fused_linear_logprobs else None
+
+
+def set_reference_logprobs(c: NemoRl, value: bool) -> Iterator[Change]:
+    """Without a penalty no reference is loaded (algorithms/grpo.py:1145-1160 at 7ea279abf)."""
+    yield Grpo.skip_reference_policy_logprobs_calculation.to(not value)
+    if value != (c.loss.reference_policy_kl_penalty > 0):
+        yield Loss.reference_policy_kl_penalty.to(0.01 if value else 0)
+
+
+def unused(c: NemoRl, scenario: Mapping[str, Any]) -> Iterator[str]:
+    """Sections of other engines, trainers and loops."""
+    engine = "policy.generation"
+    if not c.on_vllm:
+        yield from (f"{engine}.vllm_cfg", f"{engine}.vllm_kwargs")
+    if not c.on_trtllm:
+        yield from (f"{engine}.trtllm_cfg", f"{engine}.trtllm_kwargs")
+    if not c.on_megatron:
+        yield f"{engine}.mcore_generation_config"
+    if not c.on_sglang:
+        yield f"{engine}.sglang_cfg"
+    if c.generation.refit_transport is None:
+        yield f"{engine}.refit_cfg"
+    yield "policy.dtensor_cfg" if c.megatron else "policy.megatron_cfg"
+    if not c.distillation:
+        yield "on_policy_distillation"
+    yield "value.dtensor_cfg" if c.value_megatron else "value.megatron_cfg"
+    if not c.controller:
+        yield "async_rl"

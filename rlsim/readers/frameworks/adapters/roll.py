@@ -1,0 +1,366 @@
+"""ROLL's configurations (roll/configs, start_rlvr_pipeline.py and start_agentic_pipeline.py) at 8eb27cc2."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.options import Change, Options, Part, anything, flag, integer, number, size, switch, text
+from rlsim.readers.frameworks.rules import Assumption, Rules
+from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
+
+MAX_DEVICES = 100_000
+"""Largest number of a GPU in a mapping."""
+_RANGE = re.compile(r"range\(\s*(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?\s*\)")
+
+
+def devices(given: Any) -> frozenset[int]:
+    """GPUs of a mapping: ``list(range(0,8))``, joined by ``+``, or numbers."""
+    words = str(given or "")
+    ranges = [[int(part) for part in found if part] for found in _RANGE.findall(words)]
+    if any(max(found) > MAX_DEVICES for found in ranges):
+        raise ValueError(f"more than {MAX_DEVICES} GPUs")
+    listed = [int(number) for number in re.findall(r"\d+", "" if ranges else words)]
+    return frozenset(listed).union(*(range(*found) for found in ranges))
+
+
+class Train(Options, section="actor_train"):
+    """Of the trainer."""
+
+    strategy = text("megatron_train", name="strategy_args.strategy_name")
+    device_mapping = anything()
+    use_sequence_packing, use_dynamic_batching_in_train, use_remove_padding = switch(), switch(), switch()
+    use_dynamic_batching_in_infer = switch()
+    max_tokens_per_microbatch_in_train = integer()
+    max_tokens_per_microbatch_in_infer = size()
+    packed_train = integer(name="sequence_packing_args.max_packed_sequence_length_train")
+    packed_forward = integer(name="sequence_packing_args.max_packed_sequence_length_forward")
+    infer_batch_size = integer(16)
+    batch_size = integer(8, name="training_args.per_device_train_batch_size")
+    accumulation = size(name="training_args.gradient_accumulation_steps")
+    ulysses_size = integer(name="model_args.ulysses_size")
+    lora_rank = integer(name="model_args.lora_rank")
+    disable_gradient_checkpointing = switch(name="model_args.disable_gradient_checkpointing")
+
+
+class Strategy(Options, section="actor_train.strategy_args.strategy_config"):
+    """Of the trainer's engine."""
+
+    tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
+    expert_model_parallel_size, virtual_pipeline_model_parallel_size = integer(1), integer(1)
+    ulysses_size = size()
+    ep_size = integer(1)
+    recompute_granularity = text()
+    moe_layer_recompute, optimizer_cpu_offload, offload_policy = switch(), switch(), switch()
+    moe_token_dispatcher_type = text()
+
+
+class Infer(Options, section="actor_infer"):
+    """Of generation."""
+
+    strategy = text("vllm", name="strategy_args.strategy_name")
+    device_mapping = anything()
+    num_gpus_per_worker = size()
+
+
+class Inference(Options, section="actor_infer.strategy_args.strategy_config"):
+    """Of the inference engines."""
+
+    tensor_parallel_size, tp_size = integer(), integer()
+    pipeline_parallel_size = integer(1)
+    enable_expert_parallel = switch()
+    ep_size = size()
+    quantization = text()
+    max_running_requests, max_num_seqs, max_num_batched_tokens = integer(), integer(), integer()
+    mem_fraction_static, gpu_memory_utilization = number(), number()
+    enforce_eager = flag(False)
+    enable_prefix_caching = flag()
+
+
+class Roll(Options):
+    """A whole configuration."""
+
+    trainer, strategy, infer, engine = Part(Train), Part(Strategy), Part(Infer), Part(Inference)
+    pretrain = text("")
+    num_gpus_per_node = integer(8)
+    rollout_batch_size = integer(128)
+    num_return_sequences_in_group = size()
+    group_size = integer(name="train_env_manager.group_size")
+    sequence_length, prompt_length = integer(), integer()
+    response_length = integer(1024)
+    async_generation_ratio = number(0.0)
+    ppo_epochs = integer(1)
+    estimator = text("gae", name="adv_estimator")
+    init_kl_coef = number(0.2)
+    enable_reference, use_kl_loss, enable_old_logprobs_recompute = switch(), switch(), switch()
+    force_disable_old_logprobs_recompute = switch()
+    max_actions_per_traj = integer()
+    max_turns = integer(10)
+    use_additional_prompts = switch()
+
+    @property
+    def megatron(self) -> bool:
+        """Whether Megatron-Core trains."""
+        return "megatron" in self.trainer.strategy
+
+    @property
+    def sglang(self) -> bool:
+        """Whether SGLang generates."""
+        return self.infer.strategy == "sglang"
+
+    @property
+    def agentic(self) -> bool:
+        """Whether environments are played."""
+        return self.group_size is not None
+
+    @property
+    def group(self) -> int:
+        """Samples of a prompt."""
+        return (self.group_size or 1) if self.agentic else self.num_return_sequences_in_group
+
+    @property
+    def training(self) -> frozenset[int]:
+        """GPUs that train."""
+        return devices(self.trainer.device_mapping)
+
+    @property
+    def generating(self) -> frozenset[int]:
+        """GPUs that generate."""
+        return devices(self.infer.device_mapping)
+
+    @property
+    def apart(self) -> bool:
+        """Whether no GPU does both."""
+        return not self.training & self.generating
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether generation overlaps with training."""
+        return self.apart and self.async_generation_ratio > 0
+
+    @property
+    def cap(self) -> int:
+        """Most tokens of a sample."""
+        return self.sequence_length or (self.prompt_length or 1024) + self.response_length
+
+    @property
+    def ulysses(self) -> int:
+        """GPUs that share a sequence where Megatron-Core does not train."""
+        return self.trainer.ulysses_size or self.strategy.ulysses_size
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks."""
+        one = self.strategy
+        return max(
+            1,
+            len(self.training)
+            // (
+                one.tensor_model_parallel_size * one.pipeline_model_parallel_size * one.context_parallel_size
+                if self.megatron
+                else self.ulysses
+            ),
+        )
+
+    @property
+    def update(self) -> int:
+        """Samples of an update of a rank."""
+        return self.trainer.batch_size * self.trainer.accumulation
+
+    @property
+    def updates(self) -> int:
+        """base_config.py:657-662, 785-819: updates of a rank in a step, counted over all GPUs under DeepSpeed."""
+        samples = self.rollout_batch_size * (1 if self.agentic else self.group)
+        counted = self.megatron or self.trainer.strategy in ("fsdp2_train", "fsdp2_infer")
+        return samples // (self.ranks if counted else 1) // self.update
+
+    @property
+    def recomputing(self) -> bool:
+        """Whether log-probs of the policy are needed without being asked for."""
+        return self.estimator in ("step_reinforce", "gigpo") or self.updates > 1 or self.init_kl_coef > 0
+
+    @property
+    def tp(self) -> int:
+        """GPUs that share a layer of an engine."""
+        return self.engine.tensor_parallel_size or self.engine.tp_size or self.infer.num_gpus_per_worker
+
+    @property
+    def packed(self) -> bool:
+        """Whether micro-batches have no padding."""
+        one = self.trainer
+        return one.use_sequence_packing or one.use_dynamic_batching_in_train or one.use_remove_padding
+
+
+def _mapped(training: tuple[int, int], generating: tuple[int, int]) -> list[Change]:
+    return [
+        option.to("list(range({},{}))".format(*ends))
+        for option, ends in ((Train.device_mapping, training), (Infer.device_mapping, generating))
+    ]
+
+
+def _set_num_gpus(c: Roll, value: int) -> list[Change]:
+    if not c.apart:
+        return _mapped((0, value), (0, value))
+    left = value - len(c.generating)
+    return _mapped((0, left), (left, value))
+
+
+def _set_generation_gpus(c: Roll, value: int | None) -> list[Change]:
+    every = len(c.training | c.generating)
+    return _mapped((0, every - (value or 0)), (every - (value or every), every))
+
+
+def _micro_batch_tokens(c: Roll) -> int:
+    one = c.trainer
+    stated = one.max_tokens_per_microbatch_in_train or one.packed_train
+    return stated or c.r.real_tokens(one.batch_size, c.cap)
+
+
+def _logprob_micro_batch_tokens(c: Roll) -> int:
+    """Log-prob passes of the trainer's own worker (base_worker.py:147, megatron_strategy.py:246-268)."""
+    one = c.trainer
+    if one.use_dynamic_batching_in_infer:
+        return max(c.cap, one.max_tokens_per_microbatch_in_infer)
+    return one.packed_forward or c.r.real_tokens(one.infer_batch_size, c.cap)
+
+
+def _policy_logprobs(c: Roll) -> bool:
+    return not c.force_disable_old_logprobs_recompute and (c.enable_old_logprobs_recompute or c.recomputing)
+
+
+def _set_policy_logprobs(c: Roll, value: bool) -> Iterator[Change]:
+    if value or not c.recomputing:
+        yield Roll.enable_old_logprobs_recompute.to(value)
+    if value or c.recomputing:
+        yield Roll.force_disable_old_logprobs_recompute.to(not value)
+
+
+of = Rules(Roll)
+RULES = (
+    of(Workload.prompts_per_step).by(
+        Roll.rollout_batch_size, lambda c: c.rollout_batch_size // c.group if c.agentic else c.rollout_batch_size
+    ),
+    of(Workload.generations_per_prompt).by(Roll.num_return_sequences_in_group, lambda c: c.group),
+    of(Workload.max_sequence_tokens).by(Roll.response_length, lambda c: c.cap),
+    of(Workload.max_response_tokens).rule(
+        lambda c: None if c.agentic else c.response_length,
+        lambda c, value: [Roll.response_length.to(value), Roll.prompt_length.to(max(1, c.cap - value))],
+    ),
+    of(Cluster.num_gpus).rule(lambda c: len(c.training | c.generating), _set_num_gpus),
+    of(Cluster.generation_gpus, when=lambda c: c.apart).rule(lambda c: len(c.generating), _set_generation_gpus),
+    of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
+    of(Loop.style, when=lambda c: c.asynchronous).constant("roll"),
+    of(Loop.staleness_fraction, when=lambda c: c.asynchronous).same(Roll.async_generation_ratio),
+    of(Engine.name).words(
+        Infer.strategy,
+        ("vllm", "vllm"),
+        ("vllm*", "vllm"),
+        ("sglang", "sglang"),
+        ("sglang*", "sglang"),
+        ("hf*", "vllm"),
+    ),
+    of(Engine.tensor_parallel).by(Inference.tensor_parallel_size, lambda c: c.tp),
+    of(Engine.pipeline_parallel).same(Inference.pipeline_parallel_size),
+    of(Engine.expert_parallel).rule(lambda c: c.tp if c.engine.enable_expert_parallel else c.engine.ep_size),
+    of(Engine.weight_precision).words(Inference.quantization, ("fp8*", "fp8_block"), other="bf16"),
+    of(Engine.dispatch).constant("least_loaded"),
+    of.either(
+        of(Engine.max_running_sequences, when=lambda c: c.sglang).same(Inference.max_running_requests),
+        of(Engine.max_running_sequences).same(Inference.max_num_seqs),
+    ),
+    of(Engine.max_batched_tokens).same(Inference.max_num_batched_tokens),
+    of.either(
+        of(Engine.gpu_memory_utilization, when=lambda c: c.sglang).same(Inference.mem_fraction_static),
+        of(Engine.gpu_memory_utilization).same(Inference.gpu_memory_utilization),
+    ),
+    of(Engine.cuda_graphs).opposite(Inference.enforce_eager),
+    of(Engine.prefix_caching).same(Inference.enable_prefix_caching),
+    of(Trainer.backend).rule(lambda c: "megatron" if c.megatron else "fsdp"),
+    of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Strategy.tensor_model_parallel_size),
+    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Strategy.pipeline_model_parallel_size),
+    of.either(
+        of(Trainer.expert_parallel, when=lambda c: c.megatron).same(Strategy.expert_model_parallel_size),
+        of(Trainer.expert_parallel).same(Strategy.ep_size),
+    ),
+    of.either(
+        of(Trainer.context_parallel, when=lambda c: c.megatron).same(Strategy.context_parallel_size),
+        of(Trainer.context_parallel).by(Train.ulysses_size, lambda c: c.ulysses),
+    ),
+    of(Trainer.virtual_stages, when=lambda c: c.megatron, otherwise=1).rule(
+        lambda c: c.strategy.virtual_pipeline_model_parallel_size
+    ),
+    of(Trainer.lora_rank).same(Train.lora_rank),
+    of(Trainer.global_batch_samples).by(Train.accumulation, lambda c: c.update * c.ranks),
+    of(Trainer.epochs).same(Roll.ppo_epochs),
+    of(Trainer.critic).rule(lambda c: c.estimator == "gae"),
+    of(Trainer.sequence_packing).rule(lambda c: c.packed),
+    of(Trainer.micro_batch_tokens, when=lambda c: c.packed).rule(_micro_batch_tokens),
+    of(Trainer.micro_batch_samples, when=lambda c: not c.packed).same(Train.batch_size),
+    of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.packed).rule(
+        _logprob_micro_batch_tokens,
+        lambda c, value: [Train.infer_batch_size.to(max(1, round(value / (c.r.mean_tokens or c.cap))))],
+    ),
+    of(Trainer.logprob_micro_batch_samples, when=lambda c: not c.packed).same(Train.infer_batch_size),
+    of.either(
+        of(Trainer.recompute, when=lambda c: c.megatron and c.strategy.recompute_granularity is not None).words(
+            Strategy.recompute_granularity,
+            ("full", "full"),
+            ("selective", "selective"),
+            ("none", "none"),
+            readonly=True,
+        ),
+        of(Trainer.recompute, when=lambda c: c.megatron).switched(
+            Strategy.moe_layer_recompute, "full", "none", readonly=True
+        ),
+        of(Trainer.recompute).switched(Train.disable_gradient_checkpointing, "none", "full", readonly=True),
+    ),
+    of(Trainer.optimizer_on_host).rule(lambda c: c.strategy.optimizer_cpu_offload or c.strategy.offload_policy),
+    of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(4.0),
+    of(Trainer.policy_logprobs).rule(_policy_logprobs, _set_policy_logprobs),
+    # base_config.py:575, 654-656: either kind of KL needs it, and alone it runs too (rlvr_pipeline.py:578).
+    of(Trainer.reference_logprobs).rule(lambda c: c.enable_reference or c.use_kl_loss or c.init_kl_coef > 0),
+    of(Trainer.moe_dispatcher, when=lambda c: c.megatron).words(
+        Strategy.moe_token_dispatcher_type,
+        ("alltoall", "alltoall"),
+        ("allgather", "alltoall"),
+        ("flex", "deepep"),
+        readonly=True,
+    ),
+)
+
+
+def _facts(c: Roll) -> Facts:
+    return Facts(
+        gpus_per_node=c.num_gpus_per_node,
+        prompt_cap=c.prompt_length or max(1, c.cap // 2),
+        response_cap=c.cap if c.agentic else c.response_length,
+        turns=c.max_actions_per_traj or (c.max_turns if c.agentic else 1),
+        dynamic=c.use_additional_prompts,
+    )
+
+
+def _assumptions(c: Roll) -> Iterator[Assumption]:
+    if not c.apart and c.generating != c.training:
+        yield Assumption("Generation on a part of the trainer's GPUs is simulated on all of them.", [Cluster.num_gpus])
+    if c.agentic and not c.max_actions_per_traj:
+        yield Assumption(
+            "The most turns of the environments are taken as 10 where the configuration does not say them at its top.",
+            ["workload.agent"],
+        )
+
+
+FRAMEWORK = of.framework(
+    "roll",
+    RULES,
+    _facts,
+    _assumptions,
+    borrowed="ROLL",
+    model=Roll.pretrain,
+    node_size=Roll.num_gpus_per_node,
+    form="hydra",
+    shipped={"roll": ["roll"]},
+    entry={r"start_(rlvr|agentic|rlvr_vl)\w*_pipeline\.py$": {"name": "rlvr_config"}},
+    begin={option.key: "list(range(0,8))" for option in (Train.device_mapping, Infer.device_mapping)},
+)

@@ -1,0 +1,264 @@
+"""SkyRL's configurations (skyrl/train/config/config.py and its entry points): keys and meaning at a9564572e."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from rlsim.readers.frameworks.adapters.skyrl_options import (
+    Async,
+    Drafts,
+    Generator,
+    Inference,
+    Megatron,
+    Placement,
+    Policy,
+    Run,
+    Skyrl,
+)
+from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.options import Change
+from rlsim.readers.frameworks.rules import Assumption, Case, Rules
+from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
+from rlsim.schema.speculation import Method
+
+
+def _set_max_sequence(c: Skyrl, value: int) -> Iterator[Change]:
+    prompt, context = c.run.max_prompt_length, value - c.max_response
+    if c.multi_turn and context >= prompt:
+        yield Generator.max_input_length.to(context)
+    elif value > prompt:
+        yield Skyrl.max_response.to(value - prompt)
+        if c.multi_turn:
+            yield Generator.max_input_length.to(prompt)
+    else:
+        yield from (Run.max_prompt_length.to(value // 2), Skyrl.max_response.to(-(-value // 2)))
+        if c.multi_turn or c.stated_input_length:
+            yield Generator.max_input_length.to(value // 2)
+
+
+def _set_max_response(c: Skyrl, value: int) -> Iterator[Change]:
+    context = max(1, c.cap - value)
+    yield Skyrl.max_response.to(value)
+    if not c.multi_turn:
+        yield Run.max_prompt_length.to(context)
+    if c.multi_turn or c.stated_input_length:
+        yield Generator.max_input_length.to(context)
+
+
+def _set_num_gpus(c: Skyrl, value: int) -> list[Change]:
+    left, node = value - c.generation_gpus, c.placement.policy_num_gpus_per_node
+    return [
+        Placement.policy_num_nodes.to(max(1, left // node)),
+        Placement.policy_num_gpus_per_node.to(max(1, min(node, left))),
+    ]
+
+
+def _set_generation_gpus(c: Skyrl, value: int | None) -> list[Change]:
+    engines = c.engine.num_engines if value is None else value // c.engine_gpus
+    return [Placement.colocate_all.to(value is None), Inference.num_engines.to(engines)]
+
+
+def _method(c: Skyrl) -> Method | None:
+    if c.run.mtp:
+        return "mtp"
+    method = c.drafts.method
+    if method == "eagle":
+        return "eagle3"
+    if method is not None and method.endswith("mtp"):
+        return "mtp"
+    return cast(Method | None, method or ("draft_model" if c.drafts.model else None))
+
+
+def _logprob_micro_batch_tokens(c: Skyrl) -> int:
+    if c.by_tokens:
+        return c.run.max_tokens_per_microbatch
+    return c.r.real_tokens(c.run.micro_forward_batch_size_per_gpu, c.cap)
+
+
+of = Rules(Skyrl)
+RULES = (
+    of(Workload.prompts_per_step).same(Run.train_batch_size),
+    of(Workload.generations_per_prompt).same(Generator.n_samples_per_prompt),
+    of(Workload.max_sequence_tokens).rule(lambda c: c.cap, _set_max_sequence),
+    of(Workload.max_response_tokens).rule(lambda c: c.max_response, _set_max_response),
+    of(Workload.max_rollouts_per_step, when=lambda c: c.run.dynamic_sampling == "filter").same(
+        Run.max_sample_batches, least=1
+    ),
+    of(Cluster.num_gpus).rule(
+        lambda c: c.placement.policy_num_nodes * c.placement.policy_num_gpus_per_node + c.generation_gpus, _set_num_gpus
+    ),
+    of(Cluster.generation_gpus, when=lambda c: c.split).rule(lambda c: c.generation_gpus, _set_generation_gpus),
+    of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
+    of.either(
+        of(Loop.style, when=lambda c: c.fully).constant("skyrl"),
+        of(Loop.style, when=lambda c: c.one_off).constant("slime"),
+    ),
+    of.either(
+        of(Loop.policy_lag, when=lambda c: c.fully).same(Async.max_staleness_steps, least=1),
+        of(Loop.policy_lag, when=lambda c: c.one_off).constant(1),
+    ),
+    of(Loop.max_in_flight_groups, when=lambda c: c.fully).same(Async.num_parallel_generation_workers),
+    of(Loop.recompute_kv, when=lambda c: c.fully).same(Async.clear_kv_cache_on_weight_sync),
+    of(Engine.name).words(Inference.backend, ("vllm", "vllm"), ("sglang", "sglang")),
+    of(Engine.tensor_parallel).by(Inference.tensor_parallel_size, lambda c: c.stage_gpus),
+    of(Engine.attention_data_parallel).rule(lambda c: c.engine.data_parallel_size),
+    of(Engine.pipeline_parallel).same(Inference.pipeline_parallel_size),
+    of(Engine.expert_parallel).same(Inference.expert_parallel_size),
+    of(Engine.weight_precision).words(
+        Inference.quantization, (None, "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
+    ),
+    of(Engine.dispatch).rule(
+        lambda c: "static" if c.generator.batched or not c.engine.async_engine else "round_robin",
+        lambda _, value: [Generator.batched.to(value == "static")],
+    ),
+    of(Engine.max_running_sequences).same(Inference.max_num_seqs),
+    of(Engine.max_batched_tokens).same(Inference.max_num_batched_tokens),
+    of(Engine.gpu_memory_utilization).same(Inference.gpu_memory_utilization),
+    of(Engine.cuda_graphs).opposite(Inference.enforce_eager),
+    of(Engine.prefix_caching).same(Inference.enable_prefix_caching),
+    of(Engine.chunked_prefill).same(Inference.enable_chunked_prefill),
+    of(Speculation.method).rule(_method, lambda _, value: [Drafts.method.to(None if value == "none" else value)]),
+    of(Speculation.draft_length).rule(
+        lambda c: c.run.mtp_tokens if c.run.mtp else c.drafts.num_speculative_tokens,
+        lambda _, value: [Drafts.num_speculative_tokens.to(value or None)],
+    ),
+    of(Trainer.backend).words(Run.strategy, ("megatron", "megatron"), ("fsdp", "fsdp"), other="fsdp"),
+    of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.tensor_model_parallel_size),
+    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.pipeline_model_parallel_size),
+    of(Trainer.expert_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.expert_model_parallel_size),
+    of.either(
+        of(Trainer.context_parallel, when=lambda c: c.megatron).same(Megatron.context_parallel_size),
+        of(Trainer.context_parallel).same(Policy.sequence_parallel_size),
+    ),
+    of(Trainer.lora_rank).same(Policy.lora_rank),
+    of(Trainer.global_batch_samples).by(
+        Run.policy_mini_batch_size, lambda c: c.run.policy_mini_batch_size * (c.generator.n_samples_per_prompt or 1)
+    ),
+    of(Trainer.epochs).same(Run.update_epochs_per_batch),
+    of(Trainer.critic).cases(Case(False, [Run.critic.holds(None)]), Case(True), readonly=True),
+    of(Trainer.sequence_packing).same(Run.remove_microbatch_padding),
+    of(Trainer.micro_batch_tokens, when=lambda c: not c.unpacked).by(
+        Run.max_tokens_per_microbatch,
+        lambda c: (
+            c.run.max_tokens_per_microbatch
+            if c.by_tokens
+            else c.r.real_tokens(c.run.micro_train_batch_size_per_gpu, c.cap)
+        ),
+    ),
+    of(Trainer.logprob_micro_batch_tokens, when=lambda c: not c.unpacked).rule(
+        _logprob_micro_batch_tokens,
+        lambda c, value: [Run.micro_forward_batch_size_per_gpu.to(max(1, round(value / (c.r.mean_tokens or c.cap))))],
+    ),
+    of(Trainer.micro_batch_samples, when=lambda c: c.unpacked).same(Run.micro_train_batch_size_per_gpu),
+    of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked).same(Run.micro_forward_batch_size_per_gpu),
+    of(Trainer.recompute).cases(
+        Case("none", [Run.gradient_checkpointing.holds(False)], when=lambda c: not c.megatron),
+        Case("full", [Run.gradient_checkpointing.holds(True)], when=lambda c: not c.megatron),
+        Case("none", [Megatron.recompute_granularity.holds("none")], when=lambda c: c.megatron),
+        Case("selective", [Megatron.recompute_granularity.holds("selective")], when=lambda c: c.megatron),
+        Case("full", [Megatron.recompute_granularity.holds("full", None)], when=lambda c: c.megatron),
+    ),
+    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).switched(
+        Megatron.use_precision_aware_optimizer, 8.0, 12.0
+    ),
+    of(Trainer.mtp_layers).rule(lambda c: 1 if c.run.mtp and c.megatron else 0),
+    of(Trainer.policy_logprobs, when=lambda c: c.fully).constant(False),
+    of.either(
+        of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Megatron.optimizer_cpu_offload),
+        of(Trainer.optimizer_on_host).same(Skyrl.fsdp_cpu_offload),
+    ),
+    # BF16 logits, whose log-probs are taken in chunks of FP32 (logprobs_chunk_size).
+    of(Trainer.logits_bytes).constant(4.0),
+    of(Trainer.logits_chunk_tokens, when=lambda c: c.run.fused_lm_head_logprob).constant(1024),
+    of(Trainer.reference_logprobs).rule(
+        lambda c: c.run.use_kl_loss or c.run.use_kl_in_reward,
+        lambda _, value: [Run.use_kl_loss.to(value), None if value else Run.use_kl_in_reward.to(False)],
+    ),
+    of(Trainer.moe_dispatcher, when=lambda c: c.megatron).words(
+        Megatron.moe_token_dispatcher_type,
+        ("alltoall", "alltoall"),
+        ("allgather", "alltoall"),
+        ("flex", "deepep"),
+        readonly=True,
+    ),
+)
+
+
+def _facts(c: Skyrl) -> Facts:
+    return Facts(
+        settings=(("stack", "verl"), ("loop.refit_framework", "skyrl")),
+        gpus_per_node=8 if c.split else c.placement.policy_num_gpus_per_node,
+        prompt_cap=c.run.max_prompt_length,
+        response_cap=c.max_response,
+        turns=c.generator.max_turns,
+        dynamic=c.run.dynamic_sampling == "filter",
+        drafter=c.drafts.model or "",
+    )
+
+
+def _assumptions(c: Skyrl) -> Iterator[Assumption]:
+    yield Assumption(
+        "SkyRL has no stack of its own; its trainer takes the terms fitted to the RL steps of others, its weight "
+        "transfers its own.",
+        ["stack"],
+    )
+    if c.one_off:
+        yield Assumption(
+            "SkyRL's one-step-off example trains on the batch before; its end is awaited before weights move, as "
+            "slime's train_async does it.",
+            [Loop.style, Loop.policy_lag],
+        )
+
+
+def _unused(c: Skyrl, scenario: Mapping[str, Any]) -> Iterator[str]:
+    megatron = scenario["trainer.backend"] == "megatron"
+    yield "trainer.policy.fsdp_config" if megatron else "trainer.policy.megatron_config"
+    if not scenario["trainer.critic"]:
+        yield "trainer.critic"
+    if not scenario["trainer.reference_logprobs"]:
+        yield "trainer.ref"
+    if scenario["loop.mode"] == "sync":
+        yield "trainer.fully_async"
+
+
+FRAMEWORK = of.framework(
+    "skyrl",
+    RULES,
+    _facts,
+    _assumptions,
+    unused=_unused,
+    model=Policy.path,
+    node_size=Placement.policy_num_gpus_per_node,
+    form="hydra",
+    shipped={"ppo_base_config": ["skyrl"], "fully_async": ["skyrl", "skyrl_fully_async"]},
+    start=["skyrl"],
+    start_asynchronous=["skyrl", "skyrl_fully_async"],
+    entry={
+        r"^skyrl\.train\.entrypoints\.main_(base|generate)$": {},
+        r"^(examples|skyrl_train|integrations)\.(\w+\.)*main_(?!sft)\w+$": {},
+        r"skyrl_train_main$|(^|/)\w*entrypoint\.py$": {},
+    },
+    # Names of the flat layout, before InferenceEngineConfig came (skyrl_train's ppo_base_config.yaml).
+    renamed={
+        "generator.num_inference_engines": Inference.num_engines.key,
+        **{
+            f"generator.inference_engine_{kind}_parallel_size": f"generator.inference_engine.{kind}_parallel_size"
+            for kind in ("tensor", "pipeline", "data", "expert")
+        },
+        **{
+            f"generator.{name}": f"generator.inference_engine.{name}"
+            for name in (
+                "backend", "async_engine", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization",
+                "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill", "run_engines_locally",
+                "weight_sync_backend",
+            )
+        },
+        "generator.remote_inference_engine_urls": "generator.inference_engine.external_server_urls",
+        **{
+            f"generator.{name}": f"generator.inference_engine.{name}"
+            for name in ("engine_init_kwargs", "model_dtype", "vllm_v1_disable_multiproc")
+        },
+        "trainer.use_sample_packing": Run.remove_microbatch_padding.key,
+    },
+)  # fmt: skip

@@ -1,0 +1,192 @@
+"""Keys of SkyRL's configurations (skyrl/train/config/config.py and its entry points) at a9564572e, and what several of
+them say together."""
+
+from __future__ import annotations
+
+from rlsim.readers.frameworks.options import (
+    Options,
+    Part,
+    anything,
+    aside,
+    flag,
+    integer,
+    number,
+    section,
+    size,
+    switch,
+    text,
+)
+
+
+class Placement(Options, section="trainer.placement"):
+    """GPUs of the trainer."""
+
+    colocate_all = flag(True)
+    policy_num_nodes, policy_num_gpus_per_node = size(), size()
+
+
+class Run(Options, section="trainer"):
+    """Of a step and of training."""
+
+    strategy = text("fsdp")
+    train_batch_size = integer()
+    policy_mini_batch_size = integer(1)
+    update_epochs_per_batch = integer()
+    max_prompt_length = integer(512)
+    remove_microbatch_padding = flag()
+    max_tokens_per_microbatch = integer(-1)
+    micro_train_batch_size_per_gpu, micro_forward_batch_size_per_gpu = size(), size()
+    gradient_checkpointing = flag(False)
+    fused_lm_head_logprob = switch()
+    use_kl_loss = flag(True, name="algorithm.use_kl_loss")
+    use_kl_in_reward = flag(False, name="algorithm.use_kl_in_reward")
+    dynamic_sampling = text(name="algorithm.dynamic_sampling.type")
+    max_sample_batches = integer(30, name="algorithm.dynamic_sampling.max_sample_batches")
+    mtp = flag(False, name="mtp.enabled")
+    mtp_tokens = integer(name="mtp.num_speculative_tokens")
+    critic = text(name="critic.model.path")
+
+
+class Policy(Options, section="trainer.policy"):
+    """Of the model."""
+
+    path = text("", name="model.path")
+    lora_rank = integer(name="model.lora.rank")
+    sequence_parallel_size = integer(1)
+
+
+class Megatron(Options, section="trainer.policy.megatron_config"):
+    """Of training by Megatron-Core."""
+
+    tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1), integer(1)
+    expert_model_parallel_size = integer(1)
+    moe_token_dispatcher_type = text()
+    recompute_granularity = text(name="transformer_config_kwargs.recompute_granularity")
+    use_precision_aware_optimizer = flag(False, name="optimizer_config_kwargs.use_precision_aware_optimizer")
+    optimizer_cpu_offload = switch(name="optimizer_config_kwargs.optimizer_cpu_offload")
+
+
+class Async(Options, section="trainer.fully_async"):
+    """Of the fully asynchronous trainer."""
+
+    enabled = flag()
+    max_staleness_steps = integer(4)
+    num_parallel_generation_workers = integer()
+    clear_kv_cache_on_weight_sync = flag(False)
+
+
+class Generator(Options, section="generator"):
+    """Of what is generated."""
+
+    n_samples_per_prompt = integer()
+    max_turns = integer(1)
+    max_input_length = integer(0)
+    batched = flag(False)
+
+
+class Inference(Options, section="generator.inference_engine"):
+    """Of the engines."""
+
+    backend = text()
+    num_engines, tensor_parallel_size, data_parallel_size = size(), size(), size()
+    pipeline_parallel_size, expert_parallel_size = integer(), integer()
+    async_engine = flag(True)
+    max_num_seqs, max_num_batched_tokens = integer(), integer()
+    gpu_memory_utilization = number()
+    enforce_eager, enable_prefix_caching, enable_chunked_prefill = flag(), flag(), flag()
+    quantization = text(name="engine_init_kwargs.quantization")
+
+
+class Drafts(Options, section="generator.inference_engine.speculative_config"):
+    """Of a drafter of its own."""
+
+    method, model = text(), text()
+    num_speculative_tokens = integer()
+
+
+class Skyrl(Options):
+    """A whole configuration."""
+
+    entry = text("", name="launcher.entry")
+    max_response = integer(1024, name="generator.sampling_params.max_generate_length")
+    fsdp_cpu_offload = switch(name="trainer.policy.fsdp_config.cpu_offload")
+    placement, run, policy, mcore = Part(Placement), Part(Run), Part(Policy), Part(Megatron)
+    fully_async, generator, engine, drafts = Part(Async), Part(Generator), Part(Inference), Part(Drafts)
+
+    async_section = aside(section(name="trainer.fully_async"))
+    flat_engines = aside(anything(name="generator.num_inference_engines"))
+    raw_input_length = anything(name="generator.max_input_length", resolved=False)
+
+    @property
+    def megatron(self) -> bool:
+        """Whether Megatron-Core trains."""
+        return self.run.strategy == "megatron"
+
+    @property
+    def split(self) -> bool:
+        """Whether generation has GPUs of its own."""
+        return not self.placement.colocate_all
+
+    @property
+    def fully(self) -> bool:
+        """Whether the fully asynchronous trainer runs. The flat layout has no switch: there the section among the keys
+        is one."""
+        if not self.split:
+            return False
+        enabled = self.fully_async.enabled
+        if enabled is None:
+            enabled = self.flat_engines is not None and self.async_section is not None
+        return enabled or "fully_async" in self.entry
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether generation overlaps with training."""
+        return self.fully or (self.split and "async" in self.entry)
+
+    @property
+    def one_off(self) -> bool:
+        """Whether training is one step behind."""
+        return self.asynchronous and not self.fully
+
+    @property
+    def unpacked(self) -> bool:
+        """Whether micro-batches are padded samples."""
+        return self.run.remove_microbatch_padding is False
+
+    @property
+    def by_tokens(self) -> bool:
+        """Whether micro-batches are bounded by tokens."""
+        return self.run.max_tokens_per_microbatch > 0
+
+    @property
+    def multi_turn(self) -> bool:
+        """Whether a trajectory has several turns. It ends where its context exceeds max_input_length before a turn, and
+        each turn generates max_generate_length (skyrl/train/generators/skyrl_gym_generator.py:386, 829); with one turn
+        max_input_length must equal max_prompt_length, else be no less (skyrl/train/utils/utils.py:489-497)."""
+        return self.generator.max_turns > 1
+
+    @property
+    def cap(self) -> int:
+        """Most tokens of a sample."""
+        context = (self.multi_turn and self.generator.max_input_length) or self.run.max_prompt_length
+        return context + self.max_response
+
+    @property
+    def stated_input_length(self) -> bool:
+        """Whether max_input_length is a number of its own rather than another key's."""
+        return isinstance(self.raw_input_length, int)
+
+    @property
+    def stage_gpus(self) -> int:
+        """GPUs of an engine that hold a layer."""
+        return self.engine.tensor_parallel_size * self.engine.data_parallel_size
+
+    @property
+    def engine_gpus(self) -> int:
+        """GPUs of an engine."""
+        return self.stage_gpus * (self.engine.pipeline_parallel_size or 1)
+
+    @property
+    def generation_gpus(self) -> int:
+        """GPUs beside the trainer's."""
+        return self.engine.num_engines * self.engine_gpus if self.split else 0

@@ -1,0 +1,328 @@
+"""slime's options (train.py and train_async.py; slime/utils/arguments.py, Megatron's and SGLang's) at 624b824a8; vime
+and miles have the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.options import Change, Options, aside, flag, integer, integers, number, size, switch, text
+from rlsim.readers.frameworks.rules import Assumption, Case, Rules
+from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
+
+
+class Slime(Options):
+    """Options of the command line."""
+
+    entry = text("", name="launcher.entry")
+    hf_checkpoint = text("")
+    num_gpus_per_node = integer()
+    actor_num_nodes = size()
+    actor_num_gpus_per_node = integer(8)
+    rollout_num_gpus = integer()
+    rollout_num_gpus_per_engine = size()
+    colocate = flag(False)
+
+    rollout_batch_size = integer()
+    n_samples_per_prompt = size()
+    over_sampling_batch_size, rollout_max_context_len, rollout_max_prompt_len = integer(), integer(), integer()
+    rollout_max_response_len = integer(1024)
+    rollout_function_path = text("")
+    update_weights_interval = integer(1)
+    update_weight_mode, dynamic_sampling_filter_path = text(), text()
+    custom_generate_function_path = aside(text())
+
+    sglang_pp_size, sglang_pipeline_parallel_size = size(), size()
+    sglang_ep_size = integer()
+    sglang_expert_parallel_size, sglang_dp_size = size(), size()
+    sglang_enable_dp_attention = flag(False)
+    sglang_kv_cache_dtype = text()
+    sglang_max_running_requests = integer()
+    sglang_server_concurrency = integer(512)
+    sglang_cuda_graph_max_bs, sglang_cuda_graph_max_bs_decode = integer(), integer()
+    sglang_cuda_graph_bs = aside(integers())
+    sglang_cuda_graph_bs_decode = aside(integers())
+    sglang_mem_fraction_static = number()
+    sglang_disable_cuda_graph, sglang_disable_radix_cache = flag(), flag()
+    sglang_disable_overlap_schedule = flag(False)
+    sglang_speculative_algorithm = text()
+    sglang_speculative_num_steps = integer()
+    sglang_speculative_eagle_topk = size()
+    sglang_speculative_num_draft_tokens = integer()
+    sglang_speculative_draft_model_path = text("")
+
+    tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
+    expert_model_parallel_size, virtual_pipeline_model_parallel_size = size(), size()
+    fp8_format = text()
+    global_batch_size = integer()
+    num_steps_per_rollout = size()
+    advantage_estimator = text()
+    use_dynamic_batch_size = flag(False)
+    max_tokens_per_gpu, log_probs_max_tokens_per_gpu, log_probs_chunk_size = integer(), integer(), integer()
+    micro_batch_size = size()
+    balance_data = flag(False)
+    recompute_granularity = text()
+    enable_mtp_training = flag(False)
+    mtp_num_layers = integer(0)
+    optimizer = text()
+    use_precision_aware_optimizer, optimizer_cpu_offload = flag(False), flag(False)
+    no_offload_train, use_kl_loss = switch(), switch()
+    kl_coef = number(0.0)
+    moe_enable_deepep = flag(False)
+    moe_token_dispatcher_type = text()
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether train_async.py runs."""
+        return "train_async" in self.entry
+
+    @property
+    def fully(self) -> bool:
+        """Whether rollouts run on while the trainer works."""
+        return self.overlapping and "fully_async" in self.rollout_function_path
+
+    @property
+    def split(self) -> bool:
+        """Whether generation has GPUs of its own."""
+        return not self.colocate
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether generation overlaps with training."""
+        return self.overlapping and self.split
+
+    @property
+    def prompt_cap(self) -> int:
+        """Most tokens of a prompt."""
+        return self.rollout_max_prompt_len or 1024
+
+    @property
+    def cap(self) -> int:
+        """Most tokens of a sample."""
+        return self.rollout_max_context_len or (self.prompt_cap + self.rollout_max_response_len)
+
+    @property
+    def generation_gpus(self) -> int:
+        """GPUs beside the trainer's."""
+        return (self.rollout_num_gpus or 0) if self.split else 0
+
+    @property
+    def dynamic_batches(self) -> bool:
+        """Whether micro-batches are bounded by tokens."""
+        return self.use_dynamic_batch_size and bool(self.max_tokens_per_gpu)
+
+    @property
+    def stages(self) -> int:
+        """GPUs of an engine that share no layer."""
+        return self.sglang_pp_size * self.sglang_pipeline_parallel_size
+
+    @property
+    def drafting(self) -> bool:
+        """Whether drafts of a stated length are verified."""
+        return self.sglang_speculative_algorithm is not None and (self.sglang_speculative_num_steps or 0) > 0
+
+    @property
+    def tree(self) -> bool:
+        """Whether a draft is a tree."""
+        return self.drafting and self.sglang_speculative_eagle_topk > 1
+
+    @property
+    def positions(self) -> int:
+        """SGLang 0.5.7 (docker/patch), server_args.py:2050-2079: a chain verifies num_steps + 1 tokens, a tree
+        num_draft_tokens; cuda_graph_runner.py:277-300: a graph of so many sequences has that many tokens of each;
+        0.5.15 alike."""
+        if not self.drafting:
+            return 1
+        if self.tree:
+            return self.sglang_speculative_num_draft_tokens or 1
+        return (self.sglang_speculative_num_steps or 0) + 1
+
+
+def set_max_response(c: Slime, value: int) -> Iterator[Change]:
+    """The prompts get what is left of the cap."""
+    yield Slime.rollout_max_response_len.to(value)
+    if not c.rollout_max_context_len:
+        yield Slime.rollout_max_prompt_len.to(max(1, c.cap - value))
+
+
+def max_running_sequences(c: Slime) -> int:
+    """A request waits outside of the engines beyond sglang_server_concurrency of them for each (sglang_rollout.py:94,
+    245); SGLang takes 48 where it drafts and nothing is stated (0.5.7, server_args.py:1994; 0.5.15,
+    speculative_hook.py:329)."""
+    return min(c.sglang_max_running_requests or (48 if c.drafting else 65536), c.sglang_server_concurrency)
+
+
+def set_max_running_sequences(c: Slime, value: int) -> Iterator[Change]:
+    """The limit of a server may not be below that of its engine."""
+    yield Slime.sglang_max_running_requests.to(value)
+    if value > c.sglang_server_concurrency:
+        yield Slime.sglang_server_concurrency.to(value)
+
+
+def max_captured_tokens(c: Slime) -> int | None:
+    """In sequences, of one attention copy; a list of sizes (cuda_graph_bs) takes its place (server_args.py:893-896)."""
+    return (c.sglang_cuda_graph_max_bs_decode or c.sglang_cuda_graph_max_bs or 0) * c.positions or None
+
+
+def set_max_captured_tokens(c: Slime, value: int) -> list[Change]:
+    """The option that is read."""
+    unsplit = c.sglang_cuda_graph_max_bs_decode is None
+    option = Slime.sglang_cuda_graph_max_bs if unsplit else Slime.sglang_cuda_graph_max_bs_decode
+    return [option.to(value // c.positions)]
+
+
+def global_batch_samples(c: Slime) -> int:
+    """As stated, or a part of a step."""
+    samples = c.global_batch_size
+    return samples or (c.rollout_batch_size or 1) * c.n_samples_per_prompt // c.num_steps_per_rollout
+
+
+def micro_batch_tokens(c: Slime, tokens: int | None) -> int:
+    """Of the GPUs that share a sequence; a micro-batch has at least one sample."""
+    return max((tokens or 0) * c.context_parallel_size, int(c.r.mean_tokens or 0) + 1)
+
+
+of = Rules(Slime)
+RULES = (
+    of(Workload.prompts_per_step).same(Slime.rollout_batch_size),
+    of(Workload.generations_per_prompt).same(Slime.n_samples_per_prompt),
+    of(Workload.max_sequence_tokens).by(Slime.rollout_max_response_len, lambda c: c.cap),
+    of(Workload.max_response_tokens).rule(lambda c: c.rollout_max_response_len, set_max_response),
+    of(
+        Workload.generated_batch_factor,
+        when=lambda c: bool((most := c.over_sampling_batch_size) and (least := c.rollout_batch_size) and most > least),
+    ).by(Slime.over_sampling_batch_size, lambda c: (c.over_sampling_batch_size or 0) / (c.rollout_batch_size or 1)),
+    of(Cluster.num_gpus).by(
+        Slime.actor_num_nodes, lambda c: c.actor_num_nodes * c.actor_num_gpus_per_node + c.generation_gpus
+    ),
+    of(Cluster.generation_gpus, when=lambda c: c.split).rule(
+        lambda c: c.rollout_num_gpus,
+        lambda _, value: [Slime.colocate.to(value is None), Slime.rollout_num_gpus.to(value)],
+    ),
+    of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
+    of.either(
+        of(Loop.style, when=lambda c: c.fully and c.split).constant("slime_fully_async"),
+        of(Loop.style, when=lambda c: c.asynchronous).constant("slime"),
+    ),
+    of(Loop.policy_lag, when=lambda c: c.asynchronous and not c.fully).constant(1),
+    of(Loop.update_every, when=lambda c: c.asynchronous).same(Slime.update_weights_interval),
+    of(Engine.name).constant("sglang"),
+    of(Engine.tensor_parallel).by(
+        Slime.rollout_num_gpus_per_engine, lambda c: c.rollout_num_gpus_per_engine // c.stages
+    ),
+    of(Engine.pipeline_parallel).rule(lambda c: c.stages),
+    of(Engine.expert_parallel).by(Slime.sglang_ep_size, lambda c: c.sglang_ep_size or c.sglang_expert_parallel_size),
+    of(Engine.attention_data_parallel).rule(
+        lambda c: c.sglang_dp_size if c.sglang_enable_dp_attention else 1,
+        lambda _, value: [Slime.sglang_dp_size.to(value), Slime.sglang_enable_dp_attention.to(value > 1)],
+    ),
+    of(Engine.weight_precision).words(
+        Slime.hf_checkpoint, ("*FP8*", "fp8_block"), ("*fp8*", "fp8_block"), ("*NVFP4*", "nvfp4"), other="bf16"
+    ),
+    of(Engine.kv_precision).words(Slime.sglang_kv_cache_dtype, ("fp8*", "fp8"), other="bf16"),
+    of(Engine.dispatch).constant("round_robin"),
+    of(Engine.max_running_sequences).rule(max_running_sequences, set_max_running_sequences),
+    of(
+        Engine.max_captured_tokens, when=lambda c: not c.sglang_cuda_graph_bs and not c.sglang_cuda_graph_bs_decode
+    ).rule(max_captured_tokens, set_max_captured_tokens),
+    of(Engine.gpu_memory_utilization).same(Slime.sglang_mem_fraction_static),
+    of(Engine.cuda_graphs).opposite(Slime.sglang_disable_cuda_graph),
+    of(Engine.prefix_caching).opposite(Slime.sglang_disable_radix_cache),
+    of(Engine.overlap_scheduling).rule(
+        lambda c: False if c.sglang_disable_overlap_schedule else None,
+        lambda _, value: [Slime.sglang_disable_overlap_schedule.to(not value)],
+    ),
+    of(Speculation.method).words(
+        Slime.sglang_speculative_algorithm,
+        ("EAGLE3", "eagle3"),
+        ("EAGLE", "mtp"),
+        ("NEXTN", "mtp"),
+        ("STANDALONE", "draft_model"),
+        (None, "none"),
+    ),
+    of(Speculation.draft_length).same(Slime.sglang_speculative_num_steps),
+    of(Speculation.tree_width, when=lambda c: c.tree).same(Slime.sglang_speculative_eagle_topk),
+    of(Speculation.verified_positions, when=lambda c: c.tree).same(Slime.sglang_speculative_num_draft_tokens),
+    of(Trainer.backend).constant("megatron"),
+    of(Trainer.tensor_parallel).same(Slime.tensor_model_parallel_size),
+    of(Trainer.pipeline_parallel).same(Slime.pipeline_model_parallel_size),
+    of(Trainer.context_parallel).same(Slime.context_parallel_size),
+    of(Trainer.expert_parallel).same(Slime.expert_model_parallel_size),
+    of(Trainer.virtual_stages).rule(lambda c: c.virtual_pipeline_model_parallel_size),
+    of(Trainer.precision).words(Slime.fp8_format, ("?*", "fp8"), other="bf16"),
+    of(Trainer.global_batch_samples).by(Slime.global_batch_size, global_batch_samples),
+    of(Trainer.critic).rule(lambda c: c.advantage_estimator == "ppo"),
+    of(Trainer.sequence_packing).same(Slime.use_dynamic_batch_size),
+    of(Trainer.micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
+        Slime.max_tokens_per_gpu, lambda c: micro_batch_tokens(c, c.max_tokens_per_gpu)
+    ),
+    of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
+        Slime.log_probs_max_tokens_per_gpu,
+        lambda c: micro_batch_tokens(c, c.log_probs_max_tokens_per_gpu or c.max_tokens_per_gpu),
+    ),
+    of(Trainer.micro_batch_samples, when=lambda c: not c.dynamic_batches).same(Slime.micro_batch_size),
+    of(Trainer.rank_balance).switched(Slime.balance_data, "tokens", "samples", readonly=True),
+    of(Trainer.recompute).words(
+        Slime.recompute_granularity, ("full", "full"), ("selective", "selective"), (None, "none")
+    ),
+    of.under(Slime.enable_mtp_training, of(Trainer.mtp_layers).same(Slime.mtp_num_layers), otherwise=0),
+    of(Trainer.optimizer).words(Slime.optimizer, ("*muon*", "muon"), other="adam"),
+    of(Trainer.optimizer_bytes_per_parameter).switched(Slime.use_precision_aware_optimizer, 8.0, 12.0),
+    of(Trainer.optimizer_on_host).same(Slime.optimizer_cpu_offload),
+    of(Trainer.logits_chunk_tokens).rule(lambda c: most if (most := c.log_probs_chunk_size or -1) > 0 else None),
+    of(Trainer.offload).rule(lambda c: not c.no_offload_train),
+    of(Trainer.reference_logprobs).by(Slime.use_kl_loss, lambda c: c.use_kl_loss or c.kl_coef > 0),
+    of(Trainer.moe_dispatcher).cases(
+        Case("deepep", [Slime.moe_enable_deepep.holds(True)]),
+        Case("alltoall", [Slime.moe_token_dispatcher_type.holds("alltoall", "allgather")]),
+        Case(None),
+    ),
+    of(Loop.refit_method).words(
+        Slime.update_weight_mode, ("delta", "delta_sharded"), ("full", "auto"), other="auto", readonly=True
+    ),
+)
+
+
+def _facts(c: Slime) -> Facts:
+    return Facts(
+        gpus_per_node=c.num_gpus_per_node or c.actor_num_gpus_per_node,
+        prompt_cap=c.prompt_cap,
+        response_cap=c.rollout_max_response_len,
+        dynamic=c.dynamic_sampling_filter_path is not None,
+        drafter=c.sglang_speculative_draft_model_path,
+    )
+
+
+def _assumptions(c: Slime) -> Iterator[Assumption]:
+    if not c.rollout_max_context_len and not c.rollout_max_prompt_len:
+        yield Assumption(
+            "No option caps prompts; 1,024 tokens are left for them beside the response.",
+            [Workload.max_sequence_tokens],
+        )
+    if c.sglang_speculative_algorithm is not None and not c.drafting:
+        yield Assumption(
+            "SGLang chooses the length of drafts by the model where none is stated (auto_choose_speculative_params); "
+            "none are simulated, state sglang_speculative_num_steps.",
+            [Speculation.method, Speculation.draft_length],
+        )
+    if c.custom_generate_function_path is not None:
+        yield Assumption(
+            f"A generate function of its own ({c.shown(Slime.custom_generate_function_path)}) may take several turns; "
+            "one is simulated, state workload.agent for more.",
+            ["workload.agent"],
+        )
+
+
+FRAMEWORK = of.framework(
+    "slime",
+    RULES,
+    _facts,
+    _assumptions,
+    borrowed="slime",
+    model=Slime.hf_checkpoint,
+    node_size=Slime.actor_num_gpus_per_node,
+    shipped={"slime": ["slime"]},
+    entry={r"(^|/)train(_async)?\.py$": {}},
+    form="words",
+    dashes=True,
+)

@@ -1,0 +1,174 @@
+"""Keys of verl's configurations (verl.trainer.main_ppo and its asynchronous trainers) at 1dda039b9."""
+
+from __future__ import annotations
+
+from rlsim.readers.frameworks.options import Options, anything, flag, integer, integers, number, size, switch, text
+
+
+class Run(Options, section="trainer"):
+    """Of the run."""
+
+    nnodes = integer(1)
+    n_gpus_per_node = integer(8)
+    balance_batch = flag(True)
+    use_v1 = flag(False)
+    trainer_mode = text("sync", name="v1.trainer_mode")
+    separate_warmup_batches = integer(1, name="v1.separate_async.num_warmup_batches")
+    separate_sync_step = integer(1, name="v1.separate_async.parameter_sync_step")
+    colocate_warmup_batches = integer(1, name="v1.colocate_async.num_warmup_batches")
+    max_off_policy_threshold = integer(0, name="v1.sampler.max_off_policy_threshold")
+    max_off_policy_strategy = text(name="v1.sampler.max_off_policy_strategy")
+
+
+class Data(Options, section="data"):
+    """Of the prompts."""
+
+    train_batch_size = integer(1)
+    gen_batch_size = integer(0)
+    max_prompt_length, max_response_length = integer(1), integer(1)
+
+
+class Algorithm(Options, section="algorithm"):
+    """Of the loss and of what is generated for it."""
+
+    adv_estimator = text()
+    use_kl_in_reward = flag(False)
+    bypass_mode = flag(False, name="rollout_correction.bypass_mode")
+    filter_groups = flag(False, name="filter_groups.enable")
+    max_num_gen_batches = integer(name="filter_groups.max_num_gen_batches")
+
+
+class Async(Options, section="async_training"):
+    """Of the fully asynchronous trainer."""
+
+    require_batches = integer(1)
+    staleness_threshold = number(0.0)
+    trigger_parameter_sync_step = integer(1)
+    partial_rollout = flag(True)
+    concurrent_samples_per_replica = integer(0)
+
+
+class Pool(Options, section="rollout"):
+    """GPUs of a rollout pool of its own."""
+
+    nnodes, n_gpus_per_node = integer(0), integer(0)
+
+
+class Mtp(Options, section="actor_rollout_ref.model.mtp"):
+    """Of the model's own drafting layers."""
+
+    enable, enable_train, enable_rollout = flag(False), flag(False), flag(False)
+    speculative_num_steps, num_speculative_tokens = integer(), integer()
+
+
+class Model(Options, section="actor_rollout_ref.model"):
+    """Of the model."""
+
+    path = text("")
+    use_remove_padding = flag(False)
+    use_fused_kernels = switch()
+    enable_gradient_checkpointing = flag(False)
+    lora_rank = integer()
+    attn_implementation = text(name="override_config.attn_implementation")
+
+
+class Actor(Options, section="actor_rollout_ref.actor"):
+    """Of training."""
+
+    strategy = text("fsdp")
+    ppo_epochs = integer()
+    ppo_mini_batch_size = integer(1)
+    ppo_micro_batch_size, ppo_micro_batch_size_per_gpu = integer(0), integer(0)
+    ppo_max_token_len_per_gpu = integer(16384)
+    use_dynamic_bsz, use_kl_loss = flag(False), flag(False)
+    ulysses_sequence_parallel_size = size()
+    optimizer_cpu_offload = switch(name="optim.override_optimizer_config.optimizer_cpu_offload")
+
+
+class Megatron(Options, section="actor_rollout_ref.actor.megatron"):
+    """Of training by Megatron-Core."""
+
+    tensor_model_parallel_size, pipeline_model_parallel_size = integer(1), integer(1)
+    virtual_pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1)
+    expert_model_parallel_size = integer(1)
+    param_offload, grad_offload, optimizer_offload = flag(False), flag(False), flag(False)
+
+
+class Transformer(Options, section="actor_rollout_ref.actor.megatron.override_transformer_config"):
+    """Of Megatron-Core's layers."""
+
+    recompute_granularity = text()
+    fp8 = anything()
+    moe_token_dispatcher_type = text()
+    moe_enable_deepep = flag(False)
+    moe_flex_dispatcher_backend = text()
+
+
+class Fsdp(Options, section="actor_rollout_ref.actor.fsdp_config"):
+    """Of training by FSDP."""
+
+    ulysses_sequence_parallel_size = size()
+    offload_policy = switch()
+    param_offload, optimizer_offload = flag(False), flag(False)
+
+
+class Veomni(Options, section="actor_rollout_ref.actor.veomni"):
+    """Of training by veOmni."""
+
+    ulysses_parallel_size = size()
+    expert_parallel_size = integer(1)
+    param_offload, optimizer_offload = flag(False), flag(False)
+
+
+class Rollout(Options, section="actor_rollout_ref.rollout"):
+    """Of generation and of the log-probs of what it generated."""
+
+    name = text("vllm", name="name")
+    n = integer()
+    mode = text("async")
+    nnodes, n_gpus_per_node = integer(0), integer(0)
+    tensor_model_parallel_size = size()
+    pipeline_model_parallel_size = integer()
+    data_parallel_size = size()
+    expert_parallel_size = integer()
+    quantization = text()
+    max_model_len = integer(0)
+    max_num_seqs, max_num_batched_tokens = integer(), integer()
+    gpu_memory_utilization = number()
+    enforce_eager, enable_prefix_caching, enable_chunked_prefill = flag(), flag(), flag()
+    cudagraph_capture_sizes = integers()
+    calculate_log_probs = flag()
+    log_prob_micro_batch_size, log_prob_micro_batch_size_per_gpu = integer(0), integer(0)
+    log_prob_use_dynamic_bsz = flag(False)
+    log_prob_max_token_len_per_gpu = integer(16384)
+    multi_turn = flag(False, name="multi_turn.enable")
+    max_user_turns = integer(0, name="multi_turn.max_user_turns")
+    max_assistant_turns = integer(0, name="multi_turn.max_assistant_turns")
+    transfer = text(name="checkpoint_engine.backend")
+
+
+class Vllm(Options, section="actor_rollout_ref.rollout.engine_kwargs.vllm"):
+    """What vLLM takes over what verl hands it (workers/rollout/vllm_rollout/vllm_async_server.py:264-326)."""
+
+    kv_cache_dtype = text()
+    max_cudagraph_capture_size = integer(0)
+    cudagraph_capture_sizes = integers(name="compilation_config.cudagraph_capture_sizes")
+    draft_method = text("", name="speculative_config.method")
+    draft_model = text("", name="speculative_config.model")
+    num_speculative_tokens = integer(name="speculative_config.num_speculative_tokens")
+
+
+class Sglang(Options, section="actor_rollout_ref.rollout.engine_kwargs.sglang"):
+    """What SGLang takes over what verl hands it (workers/rollout/sglang_rollout/async_sglang_server.py:276-340)."""
+
+    kv_cache_dtype = text()
+    max_running_requests, chunked_prefill_size = integer(0), integer(0)
+    max_prefill_tokens = integer(16384)
+    mem_fraction_static = number()
+    disable_cuda_graph = flag()
+    cuda_graph_bs = integers()
+    cuda_graph_max_bs = integer(0)
+    disable_radix_cache, enable_mixed_chunk, disable_overlap_schedule = flag(False), flag(False), flag(False)
+    speculative_algorithm = text("")
+    speculative_num_steps = integer()
+    speculative_draft_model_path = text("")
