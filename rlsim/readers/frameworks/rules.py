@@ -197,16 +197,19 @@ class Rules(Generic[C]):
         return replace(rule, reading=reading, writing=writing)
 
     def either(self, *rules: Rule[C]) -> Rule[C]:
-        """The first rule whose condition holds, else the last."""
+        """The first rule whose condition holds; where none does nothing is read or written."""
 
-        def chosen(c: C) -> Rule[C]:
-            return next((rule for rule in rules if rule.when is None or rule.when(c)), rules[-1])
+        def chosen(c: C) -> Iterator[Rule[C]]:
+            return islice((rule for rule in rules if rule.when is None or rule.when(c)), 1)
 
-        def writing(c: C, value: Any) -> Iterable[Change | None]:
-            write = chosen(c).writing
-            return () if write is None else write(c, value)
+        def reading(c: C) -> Any:
+            return next((rule.reading(c) for rule in chosen(c)), None)
 
-        return Rule(rules[0].target, self.options, lambda c: chosen(c).meaning(c), writing)
+        def writing(c: C, value: Any) -> Iterator[Change | None]:
+            for rule in chosen(c):
+                yield from () if rule.writing is None else rule.writing(c, value)
+
+        return Rule(rules[0].target, self.options, reading, writing)
 
     def framework(
         self,
@@ -229,10 +232,11 @@ class Rules(Generic[C]):
         """
 
         def complete(r: Reader) -> Facts:
-            found = facts(self.options(r))
+            name, found = model.read(r), facts(self.options(r))
             stack = (("stack", "verl"),) if borrowed else ()
-            model_key = found.model_key or model.key
-            return replace(found, model=model.read(r), model_key=model_key, settings=(*stack, *found.settings))
+            return replace(
+                found, model=name, model_key=found.model_key or model.key, settings=(*stack, *found.settings)
+            )
 
         def assumed(r: Reader) -> list[dict[str, Any]]:
             found = evaluated(r, "", lambda: list(assumptions(self.options(r))))

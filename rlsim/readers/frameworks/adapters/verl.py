@@ -72,9 +72,11 @@ RULES = (
     ),
     of(Loop.in_flight_updates, when=lambda c: c.fully_async).same(Async.partial_rollout),
     # verl's sample of asynchronous training is a prompt with all its responses.
-    of(Loop.max_in_flight_groups, when=lambda c: c.fully_async).by(
-        Async.concurrent_samples_per_replica,
+    of(Loop.max_in_flight_groups, when=lambda c: c.fully_async).rule(
         lambda c: c.asynchronous_training.concurrent_samples_per_replica * c.replicas or None,
+        lambda c, value: [
+            Async.concurrent_samples_per_replica.to(value // c.replicas) if c.fully_async else None  # opens its section
+        ],
     ),
     # The V1 sampler counts a group trained at its own version as 1.
     of(Loop.max_age, when=lambda c: c.v1).by(
