@@ -83,8 +83,9 @@ class Variables:
         plain = re.sub(r"\$?\b([A-Za-z_]\w*)\b", lambda found: self.value(found[1]) or "0", self.text(text, empty=True))
         plain = re.sub(r"^(.*?)\?(.*):(.*)$", r"(\2) if (\1) else (\3)", plain.strip(), flags=re.DOTALL)
         try:
-            tree = ast.parse(plain.replace("&&", " and ").replace("||", " or ").strip() or "0", mode="eval")
-            return int(_number(tree.body))
+            # Parsed for its structure and reckoned by _number; nothing in it is ever run.
+            (statement,) = ast.parse(f"({plain.replace('&&', ' and ').replace('||', ' or ').strip() or '0'})").body
+            return int(_number(getattr(statement, "value", None)))
         except (SyntaxError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError):
             return 0
 
