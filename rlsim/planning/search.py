@@ -19,7 +19,7 @@ from rlsim.planning.evaluate import Cell, Seen, evaluate_means, evaluate_overrid
 from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile, wins
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
-from rlsim.projection.summary import Timed
+from rlsim.projection.summary import Timed, sampled_ratio
 from rlsim.projection.uncertainty.predictive import around
 from rlsim.results.sweep import Against, PlanRow, StepNumbers
 from rlsim.schema.scenario import Scenario
@@ -146,6 +146,8 @@ class Contest(Struct, frozen=True, eq=False):
         """A plan against another one, or against the scenario as it is."""
         mean = self._effort(rival, rival.mean_s) / self._effort(plan, plan.mean_s)
         draws, others = self._effort(plan, plan.drawn_s), self._effort(rival, rival.drawn_s)
+        if plan.timed is not None and rival.timed is not None:
+            others = others * sampled_ratio(rival.timed.step_means_s, plan.timed.step_means_s)
         return Against(rival=rival.name, wins=wins(draws, others), ratio=around(mean, others / draws / mean))
 
     def row(self, plan: Simulated) -> PlanRow:

@@ -183,6 +183,11 @@ def error_draws(posterior: Posterior, kind: str, name: str) -> FloatArray:
     return posterior.errors[kind] * _heavy(f"error of {kind}: {name}", posterior.degrees)
 
 
+def simulation_draws(degrees: float) -> FloatArray:
+    """Draws of Student's t for the mean of a simulation of ``degrees`` + 1 independent parts, shape (DRAWS,)."""
+    return _heavy("simulation of two variants", degrees)
+
+
 def between(values: FloatArray) -> tuple[float, float]:
     """Bounds of the 90 % interval of draws: numpy.quantile's, to the bit, without the modules that it imports."""
     ordered = np.sort(values)
