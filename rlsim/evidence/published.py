@@ -200,7 +200,7 @@ def engine_inputs_of(
     limits = {"max_running_sequences": batch, "max_captured_tokens": CAPTURED_TOKENS}
     lengths = (2 * batch, 8, 8, max(64, int(context_tokens) + 64))
     document = engine_document(
-        card, load_profile(hardware), limits | {"dispatch": "round_robin"} | engine, speculation, lengths
+        card, load_profile(hardware), {**limits, "dispatch": "round_robin", **engine}, speculation, lengths
     )
     return PriceInputs(Scenario.model_validate(document)).engine
 
