@@ -48,14 +48,14 @@ def list_hardware() -> None:
     for profile in map(load_profile, list_profiles()):
         measured = profile.operator_tables
         engines = ", ".join(engine for system, engine in known if system == measured)
-        told = (
+        basis = (
             f"measured tables ({engines})"
             if measured == profile.name
             else f"measured tables of {measured}, carried over"
         )
         rates = profile.memory_bandwidth_bytes_per_s.value / TERA, profile.bf16_flops.value / TERA
         memory = f"{profile.memory_bytes.value / GIB:.0f}"
-        rows.append((profile.name, memory, f"{rates[0]:.2f}", f"{rates[1]:,.0f}", told if measured else "datasheet"))
+        rows.append((profile.name, memory, f"{rates[0]:.2f}", f"{rates[1]:,.0f}", basis if measured else "datasheet"))
     heads = ("name", "GiB", "TB/s", "BF16 TFLOP/s", "rests on")
     print_answer("\n".join(table(heads, rows, terminal_style(), "<>>><")))
 

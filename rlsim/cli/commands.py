@@ -86,6 +86,7 @@ def app() -> typer.Typer:
 def run(words: Sequence[str]) -> object:
     """What the command in ``words`` returns. Raises InputError where they are none."""
     try:
+        # standalone_mode would print usage errors in another form than all others, and end the process.
         return app()(args=words, prog_name="rlsim", standalone_mode=False)
     except USAGE_ERROR as error:
         raise InputError(_wrong_words(error)) from error

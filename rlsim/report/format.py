@@ -39,6 +39,7 @@ def decimals_for(largest: float, digits: int = 3) -> int:
     """Decimals that give a column led by ``largest`` as many significant digits, or one more."""
     if largest <= 0 or not math.isfinite(largest):
         return digits - 2
+    # At most 9 decimals: answers are written with 9 significant digits.
     return min(9, max(digits - 2, digits - math.floor(math.log10(largest))))
 
 
@@ -55,6 +56,7 @@ def number(value: float) -> str:
     if value == 0:
         return "0"
     magnitude = abs(value)
+    # Beyond these the zeros are harder to read than an exponent.
     if magnitude >= 1e9 or magnitude < 1e-4:
         return f"{value:.3g}"
     if magnitude >= 1000 or float(value).is_integer():

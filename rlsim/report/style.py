@@ -30,6 +30,7 @@ class Style:
         known = terminal or "COLUMNS" in os.environ
         width = cls.width
         if known:
+            # Inside: pipes need no size, and the module takes part of a cold start.
             import shutil
 
             width = shutil.get_terminal_size((cls.width, 24)).columns
@@ -56,6 +57,7 @@ class Style:
 
         The first begins with ``label``, the others with ``indent`` blanks (default: as many as the label has).
         """
+        # NUL stands for the blanks of "mean [low, high]": textwrap breaks at blanks only.
         glued = re.sub(r"\S+ \[[^\]]*\]", lambda found: found.group().replace(" ", "\0"), text)
         lines = textwrap.wrap(
             self.readable(glued),

@@ -1,4 +1,4 @@
-"""What every whole answer can do: be printed, be a table of pandas, be shown in a notebook."""
+"""What every answer can do: be printed, be a table of pandas, be shown in a notebook."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def interval_columns(name: str) -> tuple[str, str, str]:
 
 
 class Answer(Record):
-    """A whole answer: ``print`` shows it as the command line does, a notebook as a table, and pandas has its rows."""
+    """An answer: ``print`` shows it as the command line does, a notebook as a table, and pandas has its rows."""
 
     rows_in: ClassVar[str] = ""
     """The field whose records are the lines of :meth:`to_frame`, of answers that write no table of their own."""
@@ -60,13 +60,14 @@ def _shortened(text: str) -> str:
     left_out = [0] * len(sections)
     while sum(len(lines) + 1 + (cut > 0) for lines, cut in zip(sections, left_out, strict=True)) - 1 > MOST_LINES:
         longest = max(range(len(sections)), key=lambda place: len(sections[place]))
+        # Line by line from whatever is longest then: short sections stay as they are.
         sections[longest].pop()
         left_out[longest] += 1
-    told = [
+    shown = [
         "\n".join([*lines, f"  ... {cut:,} more lines (--full, in Python .text(full=True))"] if cut else lines)
         for lines, cut in zip(sections, left_out, strict=True)
     ]
-    return "\n\n".join(told)
+    return "\n\n".join(shown)
 
 
 def flat(record: Record) -> Row:
@@ -87,6 +88,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
 
     columns: default all, in the order of first appearance.
     """
+    # Inside: pandas takes longer to import than a projection to print.
     from pandas import DataFrame, Series
 
     names = list(columns or dict.fromkeys(name for row in rows for name in row))
@@ -96,9 +98,11 @@ def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
 def _column(values: list[Any]) -> tuple[list[Any], None, str]:
     """Values, no index, and the type that holds them all: text where whole numbers exceed 64 bits."""
     given = [value for value in values if value is not None]
+    # type() and not isinstance(): a bool is no whole number here.
     types = {type(value) for value in given}
     numeric = bool(given) and types <= {int, float} and all(abs(v) <= LARGEST_INT for v in given if type(v) is int)
     if numeric and types == {int}:
+        # NumPy's int64 has no missing values, pandas' Int64 has.
         return values, None, "int64" if len(given) == len(values) else "Int64"
     if numeric:
         return values, None, "float64"

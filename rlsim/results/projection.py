@@ -40,6 +40,7 @@ class StepPhases(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         """The phase of a contract name, for loops over PHASES."""
+        # getattr has no type of its own.
         value: T = getattr(self, name)
         return value
 
@@ -125,7 +126,7 @@ class MeasuredRun(Record):
 class NearestRuns(Record):
     """Measured runs of one kind (iteration, training, transfer or step), nearest first; none where none was measured.
 
-    share: of the step that such runs tell of.
+    share: of the step that such runs measure.
     """
 
     kind: str
@@ -217,6 +218,7 @@ class EngineStatistics:
 
     def known(self) -> dict[str, float]:
         """What has a meaning, with its digits in a file."""
+        # Rounded here, since a serializer of the fields would write those without a meaning as null.
         return {name: rounded(value) for name, value in self.items()}
 
     def items(self) -> Iterator[tuple[str, float]]:
@@ -334,7 +336,7 @@ class About(Answer):
 
     @property
     def resolved_scenario(self) -> str:
-        """The scenario that was asked, whole, as YAML; empty for an answer that was read from a file."""
+        """The complete scenario that was asked, as YAML; empty for an answer that was read from a file."""
         return "" if self.asked is None else dump_yaml(self.asked)
 
     @property
@@ -366,6 +368,7 @@ class Projection(About):
     @property
     def variants(self) -> dict[str, Variant]:
         """The sides to show: baseline and candidate, or the one that there is where nothing is drafted."""
+        # Both sides are the same run then; one of them is shown.
         if not self.candidate.speculates:
             return {"autoregressive": self.candidate}
         return {"baseline": self.baseline, "candidate": self.candidate}

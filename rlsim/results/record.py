@@ -65,9 +65,11 @@ class Record(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
+        # Validators are built at first use: a command needs those of few records.
         defer_build=True,
         protected_namespaces=(),
         allow_inf_nan=False,
+        # Python uses the names, files the aliases, which are the keys of the contract.
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
@@ -86,6 +88,7 @@ class Record(BaseModel):
         """The record in a JSON file, whoever wrote it. Raises InputError naming the file and the first wrong key."""
         text, name = read_text(path, most_bytes), shown_path(path)
         try:
+            # Strict: a number in quotes is a wrong file and no number.
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
             raise InputError(f"{name}: {what_is_wrong(error)}") from None
@@ -100,6 +103,7 @@ class Loose(Record):
 def what_is_wrong(error: ValidationError) -> str:
     """What is wrong first: another schema, or a key with its place and what it holds."""
     found = error.errors(include_url=False)
+    # Another schema first: all other keys may be wrong only for that.
     wrong = next((one for one in found if one["loc"] == ("schema",)), found[0])
     if wrong["type"] == "json_invalid":
         return f"is no JSON ({shortened(wrong['msg'], SHOWN_CHARACTERS)})"
@@ -143,11 +147,14 @@ remarks of ``rlsim log`` have the same.
 def interval(values: Sequence[float], floor: float = 0.0) -> Interval:
     """Mean of ``values`` and the 90 % interval for one more such value (normal prediction interval)."""
     count = len(values)
+    # fsum: the same mean whatever the order of the replications.
     mean = math.fsum(values) / count
     if count == 1:
         return Interval(mean, mean, mean)
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
+    # 1 + 1 / n: the variance of one more value and that of the mean.
     half = student_t95(count - 1) * deviation * math.sqrt(1 + 1 / count)
+    # The floor may lie above the mean, which the interval must hold.
     return Interval(mean, min(mean, max(floor, mean - half)), mean + half)
 
 
@@ -159,6 +166,7 @@ def widened(quantity: Interval, deviation: float) -> Interval:
     if quantity.mean <= 0 or deviation <= 0:
         return quantity
     model = P90_DEVIATIONS * deviation
+    # A lower end of 0 is infinitely far away in logarithms and stays 0.
     below = math.log(quantity.mean / quantity.low) if quantity.low > 0 else math.inf
     above = math.log(quantity.high / quantity.mean)
     low = quantity.mean * math.exp(-math.hypot(below, model)) if math.isfinite(below) else 0.0

@@ -69,6 +69,7 @@ def render_headroom(found: Headroom, style: Style = DEFAULT_STYLE) -> str:
 
 def headroom_words(found: Headroom) -> str:
     """How far the step is from the last rung, and the rung that saves most."""
+    # The first rung saves nothing, so that it is never the longest.
     last, most = found.rungs[-1], max(found.rungs, key=lambda one: one.saved_s)
     return (
         f"A step of {found.step_s:.1f} s stands {found.ratio(last):.1f}x above the roofline ({last.step_s:.1f} s); "
@@ -125,12 +126,12 @@ def verdict_words(check: Check) -> str:
     if check.likely_healthy and not slow and step.verdict != "slow":
         shorter = f", shorter in {', '.join(LABELS[one.phase] for one in fast)}" if fast else ""
         return f"{head}: as it should be{shorter} (healthy with {fmt.percent(check.healthy)})."
-    told = (
+    verdict = (
         f"slow in {where}" if where else {"slow": "slow", "fast": "faster than expected"}.get(step.verdict, "unclear")
     )
     ratio = "" if step.ratio is None else f", {step.ratio:.2f}x"
     lost = "" if step.lost_s is None or step.lost_s <= 0 else f"; {step.lost_s:.1f} s are lost"
-    return f"{head}{ratio}: {told}{lost} (healthy with {fmt.percent(check.healthy)})."
+    return f"{head}{ratio}: {verdict}{lost} (healthy with {fmt.percent(check.healthy)})."
 
 
 def phases_table(check: Check) -> Table:
@@ -155,6 +156,7 @@ def _explanations(check: Check, style: Style) -> list[str]:
     lines = [style.bold(title) + style.dim(f"  of {check.tried} known faults, each simulated on this scenario")]
     for number, group in enumerate(check.groups[:MOST_GROUPS], start=1):
         lines += _group(number, group, style, cures=number == 1 and not check.likely_healthy)
+    # Said last, so that the list does not read as complete.
     if check.unlisted > max(group.probability for group in check.groups):
         text = f"likelier than any of these: a cause that is not on the list ({fmt.percent(check.unlisted)})"
         lines += style.wrapped(text, "  ")

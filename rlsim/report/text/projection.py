@@ -18,7 +18,7 @@ _PLAIN_REMARK = "Baseline and candidate are the same: set speculation.method and
 
 
 def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
-    """The whole answer as text: verdict, times, memory, bottlenecks, provenance, support, statistics,
+    """The answer in full as text: verdict, times, memory, bottlenecks, provenance, support, statistics,
     assumptions, warnings."""
     mode = "asynchronous" if projection.asynchronous else "synchronous"
     about = f"{projection.scenario}: {projection.model}, {mode}, seed {projection.seed}, digest {projection.digest}"
@@ -55,7 +55,7 @@ def times_lines(projection: Projection, style: Style) -> list[str]:
     rows: list[Row] = []
     if projection.asynchronous:
         busy = [arm.phases.generation_s for arm in arms.values()]
-        rows.append(_row(projection, "generation_s", busy, _decimals(projection)))
+        rows.append(_phase_row(projection, "generation_s", busy, _decimals(projection)))
     rates = {
         "tokens/s/GPU": [arm.tokens_per_s_per_gpu for arm in arms.values()],
         "USD/step": [cost_usd(projection, arm.step_s) for arm in arms.values()],
@@ -78,14 +78,16 @@ def times_table(projection: Projection, style: Style, below: Sequence[Row] = ())
     same = {
         phase: values
         for phase, values in phases.items()
+        # Equal as printed: digits that nobody sees make no difference.
         if len({fmt.fixed(value.mean, decimals) for value in values}) < len(arms)
     }
-    rows = [_row(projection, phase, values, decimals) for phase, values in phases.items() if phase not in same]
+    rows = [_phase_row(projection, phase, values, decimals) for phase, values in phases.items() if phase not in same]
     if same:
+        # A refit inside the preparation is in its sum already.
         added = [values for phase, values in same.items() if not _inside(projection, phase)]
         sums = [sum(values[i].mean for values in added) for i in range(len(arms))]
         rows.append(Row(("same in both", *(fmt.fixed(total, decimals) for total in sums), "")))
-    rows += [RULE, _row(projection, "step", [arm.step_s for arm in arms.values()], decimals), *below]
+    rows += [RULE, _phase_row(projection, "step", [arm.step_s for arm in arms.values()], decimals), *below]
     heads = ("", *arms, "speedup") if len(arms) == 2 else ("", "mean", "of step")
     times = Table("Time per step", "seconds, mean [90 % interval]", heads, rows)
     return [*times.lines(style), *style.paragraphs([_same(projection, same, decimals)] if same else [])]
@@ -116,7 +118,7 @@ def _inside(projection: Projection, phase: str) -> str:
     return "of which " if phase == "refit_s" and not projection.asynchronous else ""
 
 
-def _row(projection: Projection, phase: str, values: Sequence[Interval], decimals: int) -> Row:
+def _phase_row(projection: Projection, phase: str, values: Sequence[Interval], decimals: int) -> Row:
     label = "step" if phase == "step" else fmt.phase_label(phase, projection.asynchronous)
     inside = _inside(projection, phase)
     shown: list[Cell | str] = [f"{inside and '  '}{inside}{label}", *(cell(value, decimals) for value in values)]
@@ -152,10 +154,10 @@ def _remarks(projection: Projection) -> list[str]:
     return remarks + _of_sides("generated tokens", {name: _tokens(arm) for name, arm in arms.items()})
 
 
-def _of_sides(what: str, said: Mapping[str, str]) -> list[str]:
-    """What is said of each side, once where it is the same, and nothing where there is nothing to say."""
-    same = len(set(said.values())) == 1
-    texts = [f"{what}{'' if same else f' ({name})'}: {text}" for name, text in said.items() if text]
+def _of_sides(what: str, texts_by_side: Mapping[str, str]) -> list[str]:
+    """A remark for each side that has a text; a single one where the sides have the same."""
+    same = len(set(texts_by_side.values())) == 1
+    texts = [f"{what}{'' if same else f' ({name})'}: {text}" for name, text in texts_by_side.items() if text]
     return texts[:1] if same else texts
 
 
@@ -197,6 +199,7 @@ def _pool(label: str, use: MemoryUse, before: MemoryUse, style: Style) -> list[s
     filled = min(BAR_CELLS, round(BAR_CELLS * share))
     bar = style.readable("█" * filled + "░" * (BAR_CELLS - filled))
     total = f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB ({fmt.percent(share)})"
+    # Below that both print alike.
     if abs(before.total_bytes - use.total_bytes) > GIB / 20:
         total += f", baseline {fmt.gibibytes(before.total_bytes)} GiB"
     ranked = sorted(use.parts_bytes.items(), key=lambda part: -part[1])
@@ -245,7 +248,7 @@ def render_answer(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     sure = [f"Its seconds are {_rests(projection)}; {len(projection.assumptions)} assumptions."]
     if projection.support is not None:
         sure.insert(0, support.nearest_step(projection.support))
-    said = [
+    body = [
         style.opening(findings.headline(projection), about),
         [*times_table(projection, style), *style.paragraphs(_beside(projection))],
         [style.bold("What bounds it"), *_bounds(projection, style), *_try_first(projection, style)],
@@ -253,8 +256,9 @@ def render_answer(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
         [style.bold("How sure"), *style.paragraphs(sure)],
     ]
     more = [*map(style.dim, style.wrapped(_MORE))]
-    left = MOST_LINES - sections(*said, more).count("\n") - 1
-    return sections(*said, _warnings(projection, style, left), more)
+    # Warnings get what is left of the screen; how many lines the rest takes is known only once it is wrapped.
+    left = MOST_LINES - sections(*body, more).count("\n") - 1
+    return sections(*body, _warnings(projection, style, left), more)
 
 
 def _beside(projection: Projection) -> list[str]:
@@ -292,6 +296,7 @@ def _named(parts: Sequence[PhasePart]) -> str:
 def _try_first(projection: Projection, style: Style) -> list[str]:
     """What could shorten the phase that sets the pace, and the commands that price it."""
     phase, parts = findings.leading_phase(projection)
+    # Log-probs run on the trainer: what speeds up training speeds up them.
     known = TRIES.get("train_s" if phase == "logprob_s" else phase, {})
     ideas = known.get(parts[0].bound, known.get("any", []))
     idea = ideas if isinstance(ideas, str) else ", or ".join(one for one in ideas if _differs(one, projection.asked))
@@ -330,6 +335,7 @@ def _rests(projection: Projection) -> str:
 def _warnings(projection: Projection, style: Style, most_lines: int) -> list[str]:
     """As many as fit; the others are counted."""
     found = projection.warnings
+    # Tried from all of them down, since a warning may take several lines.
     for shown in range(len(found), -1, -1):
         rest = [f"{len(found) - shown} more (--full)"] if shown < len(found) else []
         lines = style.numbered("Warnings", [*found[:shown], *rest])

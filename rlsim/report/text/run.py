@@ -22,7 +22,7 @@ COURSE_NOTE = (
 
 
 def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
-    """The whole answer as text: headline, totals, how the steps evolve, what was lost, assumptions, warnings."""
+    """The answer in full as text: headline, totals, how the steps evolve, what was lost, assumptions, warnings."""
     mode = "asynchronous" if run.asynchronous else "synchronous"
     about = (
         f"{run.scenario}: {run.model}, {run.num_gpus:,} GPUs, {mode}, seed {run.seed}, replications "
@@ -53,6 +53,7 @@ def headline(run: Run) -> str:
 def unit_of(run: Run) -> tuple[float, str]:
     """The unit in seconds that the durations of a run read best in, and its name."""
     longest_s = max(side.seconds.mean for side in run.sides.values())
+    # Of the longer side, so that both stand in one unit.
     if longest_s >= 3 * DAY_S:
         return DAY_S, "days"
     return (SECONDS_PER_HOUR, "hours") if longest_s >= 2 * SECONDS_PER_HOUR else (1.0, "s")
@@ -117,15 +118,15 @@ def ledger_table(run: Run) -> Table:
     decimals = 2 if unit_s > 1 else 0
     rows = []
     for cause in causes_of(run):
-        told: list[Cell | str] = [LABELS[cause]]
+        row: list[Cell | str] = [LABELS[cause]]
         for side in sides:
             loss = side.ledger.get(cause, NO_LOSS)
             count = f"{loss.events:,.0f}" if cause in side.ledger and cause in COUNTED else ""
             share = fmt.percent(loss.seconds.mean / side.seconds.mean, 1)
-            told += [cell(loss.seconds.over(unit_s), decimals), share, count]
-        rows.append(Row(told))
-    whole = [text for side in sides for text in (fmt.fixed(side.seconds.mean / unit_s, decimals), "", "")]
-    rows += [RULE, Row(("run", *whole), strong=True)]
+            row += [cell(loss.seconds.over(unit_s), decimals), share, count]
+        rows.append(Row(row))
+    total = [text for side in sides for text in (fmt.fixed(side.seconds.mean / unit_s, decimals), "", "")]
+    rows += [RULE, Row(("run", *total), strong=True)]
     names = list(run.sides) if len(sides) > 1 else [unit]
     heads = ("", *(head for name in names for head in (name, "share", "times")))
     return Table("Where the time goes", f"{unit}, mean [90 % interval of such runs]", heads, rows)
@@ -135,6 +136,7 @@ def render_size(sizing: Sizing, style: Style = DEFAULT_STYLE) -> str:
     """The recommendation, and for each device its clusters."""
     return sections(
         style.opening(recommendation(sizing), task_words(sizing)),
+        # False sorts before True: the recommended device comes first.
         *(_device(one, style) for one in sorted(sizing.devices, key=lambda one: one.device != sizing.best)),
         style.paragraphs(assumed_words(sizing), "- "),
     )
@@ -187,7 +189,7 @@ def _device(one: DeviceSize, style: Style) -> list[str]:
 
 def clusters_table(one: DeviceSize) -> Table:
     """The clusters of a device, the fewest GPUs first."""
-    told = "" if one.least is None else f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
+    note = "" if one.least is None else f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
     marks, rows = ((one.least, "least"), (one.knee, "knee"), (one.chosen, "take this")), []
     for size in one.sizes:
         named = ", ".join(word for gpus, word in marks if gpus == size.gpus)
@@ -197,7 +199,7 @@ def clusters_table(one: DeviceSize) -> Table:
         shown = f"{size.gpus:,}", named, size.layout, used, cost, gain, cell(size.step_s, 1)
         rows.append(Row(shown, strong=size.gpus == one.chosen))
     heads = ("GPUs", "", "layout", "memory", "USD/step", "over half", "step (s)")
-    return Table(one.device, told, heads, rows, "><<>>>>")
+    return Table(one.device, note, heads, rows, "><<>>>>")
 
 
 def share_words(one: DeviceSize) -> str:
