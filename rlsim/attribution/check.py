@@ -204,7 +204,7 @@ def _plain(value: object) -> str:
 
 
 def _tests(groups: Sequence[Sequence[_Scored]], step_s: float) -> tuple[Measurement, ...]:
-    """What tells the best explanation from the next ones of its group, and from the next group's best."""
+    """Measurements that separate the best explanation from the next ones of its group and from the next group."""
     if not groups:
         return ()
     first, *others = groups[0]
@@ -241,7 +241,7 @@ def _stated(run: _Run, expected_s: float) -> tuple[StatedFault, ...]:
     for fault in run.possible:
         cured = run.faulty.cured(fault)
         saved = 0.0 if cured is None else 1.0 - cured.step_s / run.faulty.healthy.step_s
-        # Below that the model cannot tell it from nothing.
+        # Below that the gain lies within what every phase may be off by.
         if saved >= 2 * PHASE_FLOOR:
             changes = tuple(f"{key}={_plain(value)}" for key, value in fault.cured.items())
             about = {"name": fault.name, "title": fault.title, "cure": fault.cure, "changes": changes}

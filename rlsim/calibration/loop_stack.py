@@ -104,7 +104,7 @@ def measure_stacks(folder: Path, say: Say, again: bool = True) -> LoopStacks:
 
 
 def pace_of(stacks: LoopStacks) -> Callable[[], float]:
-    """What tells how many times slower the machine is now than it was when the stacks were measured."""
+    """A function that returns how many times slower the machine is now than when the stacks were measured."""
     with _as_input_errors(), _torch():
         from bench.loop.pace import Pace
 

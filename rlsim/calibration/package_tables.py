@@ -39,7 +39,7 @@ PHASES = {"alltoall_prepare": "prepare", "alltoall_dispatch": "dispatch", "allto
 HIDDEN = {"DeepseekV32ForCausalLM": 7168, "GlmMoeDsaForCausalLM": 6144}
 """Hidden size by architecture (config.json of DeepSeek-V3.2 and GLM-5): what tells their blocks apart."""
 FEWEST_SHARE = 0.1
-"""Of an operation of which less is left after the checks nothing is kept: what passed them did so by chance."""
+"""Of an operation of which less is left after the checks nothing is used: what passed them did so by chance."""
 RELEASE = re.compile(r"[\d.]+(?:rc\d+|\.post\d+)?")
 """Version folders that count: releases, their candidates and corrections; builds from a branch do not."""
 _STAGES = {"rc": -1, "": 0, "post": 1}
@@ -255,7 +255,7 @@ def _column(raw: Columns, name: str, of: str | None) -> NDArray[Any]:
 
 
 def _translated(column: NDArray[Any], words: Mapping[str, str | int], other: str | int) -> NDArray[Any]:
-    """rlsim's word or number for each of the package's; ``other`` for those that are not kept."""
+    """rlsim's word or number for each of the package's; ``other`` for those that are not used."""
     found, codes = np.unique(column, return_inverse=True)
     return np.array([words.get(str(word), other) for word in found])[codes]
 

@@ -17,7 +17,7 @@ from rlsim.tables.operators import Efficiency
 from rlsim.units import FloatArray
 
 MANTISSA_BITS = 11
-"""Bits kept of a latency: a relative error below 2**-12, far below the noise of any measurement, at half the size."""
+"""Bits stored of a latency: a relative error below 2**-12, far below the noise of any measurement, at half the size."""
 BULK_GEMM_M, BULK_GEMM_NK = 4096, 1024
 """Products that show the compute efficiency: at least so many rows, and so wide."""
 SKINNY_GEMM_M = 16

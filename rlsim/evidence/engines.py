@@ -195,7 +195,7 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
         "expert_parallel": _expert_parallel(cells, gpus, copies, profile),
         "max_running_sequences": sequences,
         "max_batched_tokens": SERVING_BUDGET_TOKENS,
-        # No table tells what was captured; recipes of serving benchmarks capture the batch that they serve.
+        # No table states what was captured; recipes of serving benchmarks capture the batch that they serve.
         "max_captured_tokens": min(65536, max(512, -(-sequences // copies) * (drafted + 1))),
         "gpu_memory_utilization": MEMORY_UTILIZATION,
         # Prompts are random, so that a cache helps none of them; but SGLang's decides what is scheduled ahead.
@@ -228,9 +228,9 @@ def _attention_copies(cells: Row, gpus: int) -> int:
 
 
 def _kv_precision(cells: Row, weights: str, profile: HardwareProfile) -> str:
-    """Precision of the cache. Where a row does not tell, quantised checkpoints on Blackwell are taken to cache in FP8.
+    """Precision of the cache. Where a row states none, quantised checkpoints on Blackwell are taken to cache in FP8.
 
-    Recipes that do tell serve them so there, and on Hopper in BF16; an assumption that the text states. NVIDIA's own
+    Recipes that state one serve them so there, and on Hopper in BF16; an assumption that the text states. NVIDIA's own
     quantised checkpoints (ModelOpt) state FP8 for the cache wherever they run (hf_quant_config.json,
     kv_cache_quant_algo).
     """

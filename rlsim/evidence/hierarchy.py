@@ -79,7 +79,7 @@ class Weights:
 
     @classmethod
     def even(cls, design: Design) -> Weights:
-        """All alike."""
+        """Weights of 1 for all rows and columns."""
         return cls(np.ones(len(design.log_error)), np.ones(len(design.columns)))
 
 
@@ -137,7 +137,7 @@ class Design:
 
     @property
     def middle(self) -> FloatArray:
-        """Where every column is centred."""
+        """Prior mean of every column: centres of terms, 0 for deviations of groups."""
         return np.concatenate([self.centre, np.zeros(len(self.families))])
 
     def column_scales(self, spreads: Spreads) -> FloatArray:
@@ -152,11 +152,11 @@ class Design:
         return np.array([spreads.of_new(name) if name else 0.0 for name in self.families_of])
 
     def informed(self, used: BoolArray) -> BoolArray:
-        """Columns that some of the rows ``used`` tell of; terms of no family count as such."""
+        """Mask of the columns that some of the rows ``used`` have; terms of no family always count."""
         return np.asarray((np.abs(self.matrix[used]).sum(axis=0) > 0) | (self.families_of == ""))
 
     def scales(self, spreads: Spreads) -> FloatArray:
-        """Of the error of every row."""
+        """Scale of the error of every row."""
         return np.array([spreads.errors[kind] for kind in self.kinds])
 
 

@@ -252,7 +252,7 @@ def speculation_pairs(rows: Sequence[ComparedRow], cells: Sequence[Row]) -> Spec
         here, partners = times[i], plain.get(_agreeing(cells[i]), [])
         if here is None or not partners or not row.details.get("speculative"):
             continue
-        # The place decides ties, so that the pair does not depend on the order of a dictionary.
+        # Of equally near partners the first one counts.
         nearest = min(partners, key=lambda other: (*_distance(cells[i], cells[other]), other))
         # Partners all have times; "or here" is for the type checker.
         measured, predicted = (a / b for a, b in zip(times[nearest] or here, here, strict=True))

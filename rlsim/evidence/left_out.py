@@ -48,7 +48,7 @@ def _release(row: Evidence) -> str:
 
 
 def _device(row: Evidence) -> str:
-    # Boards and racks of a chip (gb300_nvl72, "GB300 NVL72") are left out together: either would tell of the other.
+    # Boards and racks of a chip (gb300_nvl72, "GB300 NVL72") are left out together: either would inform the other.
     return str(row.about.get("device", "")).split("_")[0].split(" ")[0].lower()
 
 

@@ -133,7 +133,7 @@ def run_rows(run: AgentRun) -> list[ComparedRow]:
 
 def seconds_of(rows: Sequence[Row], column: str) -> list[float]:
     """Seconds of the rows that give any; a step that waited for nothing counts with 0."""
-    # A default below 0 tells a blank cell from a phase of 0 s.
+    # A default below 0 separates a blank cell from a phase of 0 s.
     return [value for cells in rows if (value := number(cells, column, -1.0)) >= 0]
 
 
@@ -190,7 +190,7 @@ def known_phases(cells: Row) -> dict[str, float]:
     """Measured seconds of each phase of PHASES that a row gives; log-probs may be given for each policy apart."""
     known = {phase: value for phase, columns in PHASES.items() if (value := measured_value(cells, *columns))}
     parts = [measured_value(cells, column) for column in ("old_logprob_s", "ref_logprob_s")]
-    # A column for the sum wins: the parts may leave out what lies between them.
+    # Tables give the sum or each policy's pass; where they give both, the passes would count twice.
     if "logprob" not in known and any(parts):
         known["logprob"] = sum(part or 0.0 for part in parts)
     return known

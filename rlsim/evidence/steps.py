@@ -194,7 +194,7 @@ def _workload(row: Row) -> dict[str, object]:
     trained = whole_number(row, "rollout_batch", prompts * group)
     if max(prompts * group, trained) > MAX_SAMPLES:
         raise SkippedRow(f"{max(prompts * group, trained):,} samples in one step are more than {MAX_SAMPLES:,}")
-    # Some runs generate more than they train on (dynamic sampling); a smaller batch than trained is a gap of the table.
+    # Some runs generate more than they train on (dynamic sampling).
     factor = max(1.0, prompts * group / trained)
     cap, mean = whole_number(row, "max_seq_len"), number(row, "avg_seq_len")
     prompt = length_tokens(row, "prompt_tokens", min(PROMPT_TOKENS, max(1, cap // 4)))
@@ -266,7 +266,7 @@ def _backend(row: Row) -> str:
         return given
     if given:
         raise SkippedRow(f"train_backend must be megatron or fsdp; got {given[:40]!r}")
-    # Rows without the column name DTensor or FSDP in their recipe, if at all; the recipes of large models are Megatron.
+    # Rows without the column name DTensor or FSDP in their recipe, if at all.
     hints = f"{row['id']} {row.get('notes', '')}".lower()
     return "fsdp" if "dtensor" in hints or "fsdp" in hints else "megatron"
 

@@ -163,7 +163,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     name, file = shown_path(path), io.StringIO(text, newline="")
 
     def short_lines() -> Iterator[str]:
-        # readline with a limit: a file without line ends is refused before it is in memory twice.
+        # A limit, so that a file without line ends is refused before csv takes it for one row.
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_CHARACTERS + 1), ""), start=1):
             if len(line) > MAX_LINE_CHARACTERS:
                 most = f"{MAX_LINE_CHARACTERS:,} characters"

@@ -39,7 +39,6 @@ def decimals_for(largest: float, digits: int = 3) -> int:
     """Decimals that give a column led by ``largest`` as many significant digits, or one more."""
     if largest <= 0 or not math.isfinite(largest):
         return digits - 2
-    # At most 9 decimals: answers are written with 9 significant digits.
     return min(9, max(digits - 2, digits - math.floor(math.log10(largest))))
 
 
@@ -104,6 +103,6 @@ def times(quantity: Interval) -> str:
 
 
 def price_remark(usd_per_gpu_hour: Iterable[float], source: str = "") -> str:
-    """The price behind all that is said of money, and where it comes from."""
+    """The price behind all amounts of money, and where it comes from."""
     shown = " or ".join(sorted({f"{price:.2f}" for price in usd_per_gpu_hour}))
     return f"USD at {shown} per GPU and hour (hardware.price_per_gpu_hour_usd{source and f', {source}'})"

@@ -350,7 +350,7 @@ class Projection(About):
 
     measured_efficiency: what measured runs of the model on its devices reached. price_per_gpu_hour_usd: of the
     hardware profile; price_source: where it comes from, mostly assumed. caveats: what
-    the verdict is said with, such as a guessed length.
+    what the verdict assumes and says so, such as a guessed length.
     """
 
     schema_: Literal["rlsim.projection/2"] = Field(default=SCHEMA, alias="schema")

@@ -224,7 +224,7 @@ def _blocks(
 ) -> tuple[list[BlockRecord], SimulatedVariant]:
     """The blocks of a chapter, and the simulation behind the last one.
 
-    A synchronous chapter is its own. Of an asynchronous one a few steps in the middle of each block are simulated
+    A synchronous chapter is one block. Of an asynchronous one a few steps in the middle of each block are simulated
     apart, as a projection would: the draws of its error cost a second, slower simulation of the same steps.
     """
     if scenario.loop.mode == "sync":

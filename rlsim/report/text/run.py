@@ -1,4 +1,4 @@
-"""A whole run in a terminal, and clusters for a model."""
+"""A run in a terminal, and clusters for a model."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ROOTS = {"measured": "█", "modelled": "▓", "assumed": "░"}
 BAR_CELLS = 40
 LABELS: dict[str, str] = fmt.NAMES["nearest"]
 LEAST_RUNS_SHARE = 0.05
-"""Kinds of runs that tell of less than this share of the step are left out."""
+"""Kinds of runs that measure less than this share of the step are left out."""
 MOST_SOURCES, LEAST_SOURCE, LEAST_ASSUMED = 3, 0.10, 0.05
 """Sources shown: the largest, none below the first share; those that nothing was measured of down to the second."""
 NAMED_DIFFERENCES, MOST_DIFFERENCES = 3, 2
