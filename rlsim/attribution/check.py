@@ -190,7 +190,7 @@ def _explanation(one: _Scored, run: _Run) -> Explanation:
 
 
 def _changes(fault: Fault, faulty: Faulty, severity: float) -> tuple[str, ...]:
-    """What the run then is, as overrides; in words where no key says it."""
+    """The fault as overrides of the scenario; in words where no key states it."""
     cause = fault.at(faulty.scenario, severity, faulty.healthy.step_s)
     if cause is None:
         return ()

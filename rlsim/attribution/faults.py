@@ -199,7 +199,7 @@ def phase_names(scenario: Scenario) -> tuple[str, ...]:
 
 
 class Pattern(Struct, frozen=True, eq=False, dict=True):
-    """What a run shows. phases: mean seconds; figures: of the catalogue's list; run: where it comes from."""
+    """Observables of a run. phases: mean seconds; figures: of the catalogue's list; run: where it comes from."""
 
     phases: Mapping[str, float]
     run: SimulatedVariant
@@ -268,7 +268,7 @@ class Faulty:
         return len(self._found)
 
     def with_fault(self, fault: Fault, severity: float) -> Pattern | None:
-        """What the run shows under a fault; None where the scenario cannot have it or would not change."""
+        """The pattern of the run under a fault; None where the scenario cannot have it or would not change."""
         key = fault.name, severity
         if key not in self._found:
             self._found[key] = self._simulated(fault, severity)

@@ -77,7 +77,7 @@ class Observed(Struct, frozen=True, eq=False):
 
 
 def covariance(expected: FloatArray, factors: FloatArray, floors: FloatArray) -> FloatArray:
-    """Of the logarithms of ``expected`` values under the draws of their factors, shape (n, draws)."""
+    """Covariance of the logarithms of ``expected`` values under the draws of their factors, shape (n, draws)."""
     logs = np.log(np.maximum(0.0, expected[:, None] * factors) + floors[:, None])
     # Heavy tails: a few draws would else decide the covariance.
     low, high = np.quantile(logs, (CUT, 1 - CUT), axis=1, keepdims=True)
@@ -165,7 +165,7 @@ FLAGS = {"refit": "weight-update"}
 def sorted_out(
     run: SimulatedVariant, measured: Mapping[str, float], noise: Noise
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """What of ``measured`` the scenario of ``run`` has, and remarks on the rest. Raises InputError."""
+    """Those of ``measured`` that the scenario of ``run`` has, and remarks on the rest. Raises InputError."""
     scenario = run.scenario
     known = {*phase_names(scenario), *figures_of(run)}
     every = {"generation", "exposed_generation", *known, *figures()}
@@ -228,7 +228,7 @@ def phase_factors(run: SimulatedVariant) -> dict[str, FloatArray]:
 def observed_of(
     run: SimulatedVariant, expected: Mapping[str, Interval], given: Mapping[str, float], noise: Noise
 ) -> Observed:
-    """What was measured with its floors, its noise and the model's error."""
+    """Measured values with their floors, their noise and the model's error."""
     names = tuple(name for name in (*expected, *figures()) if name in given)
     phases = [name for name in names if name in expected]
     listed, factors = figures(), phase_factors(run)

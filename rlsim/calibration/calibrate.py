@@ -77,7 +77,7 @@ def merge_tables(measured: Path, imported: Path, out: Path) -> dict[str, Merged]
 
 
 def merged_text(merged: dict[str, Merged], out: Path) -> str:
-    """What became of the rows, table by table."""
+    """Text with counts of imported, replaced, added and left-out rows by table."""
     lines = [f"merged tables {out}"]
     for name, rows in merged.items():
         changes = f"{rows.replaced} replaced, {rows.added} added, {rows.left_out} left out (not on the imported grid)"
@@ -142,7 +142,7 @@ def compare(measured: Measurements, tables: OperatorTables) -> list[Ratio]:
 
 
 def _imported(case: Case, tables: OperatorTables) -> TableTime | None:
-    """What the imported tables say of a case, in the first table that it goes to."""
+    """Seconds of a case from the imported tables, in the first table that it goes to."""
     if case.op not in COMPARED:
         return None
     layout, row = next(rows_of(case))
@@ -177,7 +177,7 @@ class CalibrationResult(NamedTuple):
 
 @contextmanager
 def _as_input_errors() -> Iterator[None]:
-    """What the benchmark says of its input, as an InputError."""
+    """Errors of the benchmark as InputError."""
     try:
         yield
     except BenchError as error:

@@ -91,7 +91,7 @@ def axes_for(device_type: str, quick: bool) -> CaseAxes:
 
 
 def dims_of(card: ModelCard) -> ModelDims:
-    """What the benchmark needs of a model with grouped-query attention."""
+    """Dimensions that the benchmark needs of a model with grouped-query attention."""
     draft, moe = default_eagle3_draft(card), card.moe
     return ModelDims(
         hidden=card.hidden_size,
@@ -110,7 +110,7 @@ def dims_of(card: ModelCard) -> ModelDims:
 
 
 def case_list(device_type: str, quick: bool) -> CaseList:
-    """Everything that a quick or full run on ``cuda`` or ``cpu`` measures."""
+    """All cases that a quick or full run on ``cuda`` or ``cpu`` measures."""
     return cases_of(
         axes_for(device_type, quick), device_type == "cuda", f"{device_type} {'quick' if quick else 'full'}"
     )

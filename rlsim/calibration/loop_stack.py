@@ -64,12 +64,12 @@ class LoopStacks:
         return cls(measured, card, _profile(measured, source), made)
 
     def at(self, pace: float) -> LoopStacks:
-        """What a machine takes that is so many times slower than it was when this was measured."""
+        """The stacks on a machine that is ``pace`` times slower than when they were measured."""
         parts = self.measured["stacks"].items()
         return self.of({**self.measured, "stacks": {name: _slower(content, pace) for name, content in parts}})
 
     def setting(self, settings: LoopSettings) -> str:
-        """Which setting of the machine a configuration has."""
+        """Setting of the machine of a configuration: shared, beside or alone."""
         return "shared" if settings.placement == "shared" else "beside" if settings.lag else "alone"
 
     def files(self) -> dict[str, str]:

@@ -93,7 +93,7 @@ def run(words: Sequence[str]) -> object:
 
 
 def _wrong_words(error: Any) -> str:
-    """What is wrong with the words on the command line; the whole help where there are none."""
+    """Message for words on the command line that typer cannot take; ends with the help where there are none."""
     message = " ".join(str(error.format_message()).splitlines()).replace("\t", "")  # typer lists one choice a line
     if error.ctx is None:
         return message

@@ -112,7 +112,7 @@ class OwnTime:
 
     @property
     def remark(self) -> str:
-        """What a reader must know of it."""
+        """A warning where the time contradicts other rows or measurements; empty without any."""
         if not self.now.low <= self.measured_s <= self.now.high:
             return "contradicts the other rows: check what it ran"
         return "contradicts the measurements of others" if self.tail < SURPRISING else ""
@@ -120,7 +120,7 @@ class OwnTime:
 
 @dataclass(frozen=True)
 class Learned:
-    """What a table of measured rows says: the posterior with it, each time beside its predictions, and reasons."""
+    """The user's table taken in: the posterior with it, each time beside its predictions, and reasons."""
 
     table: str
     posterior: Posterior

@@ -276,7 +276,7 @@ def groups_of(setup: Scenario) -> tuple[str, ...]:
 
 
 def inputs_of(setup: Scenario, fitted: Fitted) -> EngineInputs:
-    """What the engine's iterations depend on; raises as :func:`prepared_engine`."""
+    """Inputs of the prices of the engine's iterations; raises as :func:`prepared_engine`."""
     prompt = setup.workload.prompt_tokens
     assert isinstance(prompt, ConstantLength)
     device, capacity = device_of(setup.hardware, setup.engine.name), engine_memory(setup).kv_capacity_tokens

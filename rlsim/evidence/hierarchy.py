@@ -69,7 +69,7 @@ class Spreads:
 
 @dataclass(frozen=True)
 class Weights:
-    """Of rows and of columns: how much of a normal variable's precision each has, below 1 for outliers.
+    """Factors on the precision of rows and of columns, below 1 for outliers.
 
     columns: 1 for terms of no family.
     """

@@ -50,7 +50,7 @@ CLEAR = 0.05
 
 @dataclass(frozen=True)
 class _Latency:
-    """What was simulated, in seconds: a decode step, and time per output token and to the first one if served."""
+    """Simulated seconds: of a decode step, and time per output token and to the first one if served."""
 
     step_s: float
     tpot_s: float | None = None
@@ -58,7 +58,7 @@ class _Latency:
 
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
-    """What predicts measured iterations; the table's seed is of the lengths in closed loops."""
+    """A function that predicts measured iterations; the table's seed is of the lengths in closed loops."""
     loops: dict[tuple[Scenario, engines.Load, str], _Latency] = {}
     speculating = {_published(record.cells) for record in table.rows if _speculates(record.cells)}
 
@@ -86,7 +86,7 @@ def _speculates(cells: Row) -> bool:
 
 
 def _published(cells: Row) -> tuple[object, ...]:
-    """What copies of one measurement agree in, however many digits they print."""
+    """Key that copies of a measurement share, however many digits they print."""
     tpot_ms, ttft_ms = (measured_value(cells, column) or 0.0 for column in ("tpot_ms", "ttft_ms"))
     return (*_agreeing(cells), round(tpot_ms, 2), round(ttft_ms, 1))
 
@@ -277,7 +277,7 @@ def _agreeing(cells: Row) -> tuple[str, ...]:
 
 
 def _distance(one: Row, other: Row) -> tuple[bool, float]:
-    """How far two rows are apart in what a pair may differ in: source, then release."""
+    """Distance of two rows for pairing: whether sources differ, then how far releases are apart."""
     apart = abs(_release(one.get("engine_version", "")) - _release(other.get("engine_version", "")))
     return one.get("source") != other.get("source"), math.inf if math.isnan(apart) else apart
 

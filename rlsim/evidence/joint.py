@@ -60,7 +60,7 @@ _UNMOVED = {term.name for term in ASSUMED}
 
 @dataclass(frozen=True)
 class JointFit:
-    """What all tables together say. evidence: every row linearised around the posterior's mean."""
+    """Result of the joint fit of all tables. evidence: every row linearised around the posterior's mean."""
 
     posterior: Posterior
     evidence: EvidenceTable

@@ -71,7 +71,7 @@ class _LeftOut:
     families: Sequence[str]
 
     def inside(self, scales: FloatArray, generator: np.random.Generator) -> BoolArray:
-        """Which rows lie inside their intervals where new members have ``scales``."""
+        """Mask of the rows that lie inside their intervals where new members have ``scales``."""
         drawn = generator.standard_t(GROUP_DEGREES, (len(scales), DRAWS))
         below = np.mean(self.fixed + self.new @ (scales[:, None] * drawn) < self.log_error[:, None], axis=1)
         return np.asarray((below >= (1 - SHARE) / 2) & (below <= (1 + SHARE) / 2))

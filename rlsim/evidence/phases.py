@@ -202,7 +202,7 @@ def phase_scenario(cells: Row, seed: int) -> Scenario:
 
 
 def _extra_fields(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
-    """Which frameworks were taken as others, and what a refit is."""
+    """Remarks: frameworks that were taken as others, and the meaning of a refit."""
     scored = [row for row in rows if row.predicted is not None]
     out = []
     if any(row.group == "refit" for row in scored):

@@ -192,7 +192,7 @@ def engine_inputs_of(
     engine: Mapping[str, object],
     speculation: Mapping[str, object],
 ) -> EngineInputs:
-    """What iterations depend on, of one replica for the ``largest`` number of sequences and tokens of context.
+    """Inputs of the prices of iterations, of a replica for the ``largest`` number of sequences and tokens of context.
 
     model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
     """

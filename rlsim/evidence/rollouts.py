@@ -123,7 +123,7 @@ def rollout_slopes(run: OfflineRun, fitted: Fitted, moves: Mapping[str, Fitted],
 
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
-    """What predicts measured rollouts; the table's seed is of their lengths."""
+    """A function that predicts measured rollouts; the table's seed is of their lengths."""
 
     def predict(row: MeasuredRow) -> Prediction:
         if row.measured is None:
@@ -170,7 +170,7 @@ def _engine_of(row: MeasuredRow) -> str:
 
 
 def _extra_fields(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
-    """What was assumed of the rows that were simulated."""
+    """Remarks: assumptions about the rows that were simulated."""
     if not any(row.predicted is not None for row in rows):
         return {}
     most = ", ".join(f"{name} {count:,}" for name, count in RUNNING.items())

@@ -31,7 +31,7 @@ FLAGGED = "flag "
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """What was measured, in ``unit``, and the cells that its prediction follows from.
+    """A measured value, in ``unit``, and the cells that its prediction follows from.
 
     group: what it is scored together with. details: what its kind says of it, by name. phased: whether its phases are
     compared with it, as those of a measured RL step are.

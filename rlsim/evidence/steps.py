@@ -59,7 +59,7 @@ def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
 
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
-    """What predicts the step of a measured row and its phases, in seconds, as rlsim prices."""
+    """A function that predicts the step of a measured row and its phases, in seconds, as rlsim prices."""
     simulated = Simulated()
 
     def predict(row: MeasuredRow) -> Prediction:

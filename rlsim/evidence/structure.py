@@ -98,7 +98,7 @@ def _moves(fitted: Fitted, *heads: str) -> dict[str, Fitted]:
 def _iterations(
     rows: Sequence[ComparedRow], predicted: Sequence[tuple[int, Row]], fitted: Fitted
 ) -> Iterator[tuple[int, Structure]]:
-    """Of every predicted iteration; all loads of an engine are priced at once."""
+    """Structure of every predicted iteration; all loads of an engine are priced at once."""
     moves = _moves(fitted, "engines/")
     by_setup: dict[Scenario, list[tuple[int, Load]]] = {}
     for place, cells in predicted:
@@ -121,7 +121,7 @@ def _iterations(
 
 
 def _rollouts(predicted: Sequence[tuple[int, Row]], fitted: Fitted, seed: int) -> Iterator[tuple[int, Structure]]:
-    """Of every predicted rollout, which its engine's iterations make up."""
+    """Structure of every predicted rollout: slopes are sums over the iterations of its engines."""
     moves = _moves(fitted, "engines/")
     for place, cells in predicted:
         run = run_of(cells)

@@ -97,7 +97,7 @@ class TermFit:
 
     @cached_property
     def weights(self) -> FloatArray:
-        """Of every row: one over the number of rows of its layout."""
+        """Weight of every row: one over the number of rows of its layout."""
         layouts = [_layout(row) for row in self.rows]
         counts = Counter(layouts)
         return np.array([1.0 / counts[layout] for layout in layouts])

@@ -71,7 +71,7 @@ class TrainerRow:
     release: str | None
 
     def overheads(self, fitted: Fitted) -> TrainingOverheads:
-        """What the framework adds under fitted values."""
+        """Overheads of the framework under fitted values."""
         return training_overheads(self.scenario, fitted)
 
     @cached_property

@@ -226,7 +226,7 @@ def _names_megatron(cells: Row) -> bool:
 
 
 def method_of(cells: Row) -> Method:
-    """How the weights of a row travel; SkippedRow where its method is not given or unheard of."""
+    """Transfer method of a row; SkippedRow where its method is not given or unheard of."""
     placement = cells.get("placement", "").lower()
     where = "host memory" if "host memory" in placement else "colocated" if placement.startswith("colocated") else ""
     given = f"{where} {cells.get('method', '').lower()}"
@@ -253,7 +253,7 @@ def _sizes(cells: Row, side: str) -> dict[str, int]:
 
 
 def transfer_job(cells: Row) -> tuple[TransferJob, Weights]:
-    """What a row moves, and its weights. Raises SkippedRow where it leaves something essential open."""
+    """The transfer of a row, and its weights. Raises SkippedRow where it leaves something essential open."""
     method = method_of(cells)
     weights, links = weights_of(cells), links_of_row(cells.get("gpu", "") or ASSUMED_GPU)
     text = " ".join(cells.get(name, "") for name in ("method", "placement", "train_parallelism", "notes")).lower()
@@ -337,6 +337,6 @@ def each_once(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
 
 
 def _measurement(row: ComparedRow) -> tuple[object, ...]:
-    """What rows of one measurement agree in: framework and method, model, engine GPUs, seconds within about 1 %."""
+    """Key that rows of a measurement share: framework and method, model, engine GPUs, seconds within about 1 %."""
     model = str(row.details.get("model", "")).split("/")[-1].lower()
     return row.group, model, row.details.get("gen_gpus"), f"{math.log(row.measured or 1.0):.2f}"

@@ -171,7 +171,7 @@ def _key(changes: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
 
 
 def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
-    """What can be moved in a scenario: drafts where it has a drafter, the split where it is split, lengths where they
+    """Sliders of a scenario: drafts where it has a drafter, the split where it is split, lengths where they
     have a mean."""
     cluster, out = scenario.cluster, []
     if scenario.speculation.active:

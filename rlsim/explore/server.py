@@ -68,7 +68,7 @@ class Explorer(ThreadingHTTPServer):
         self.shutdown()
 
     def answer(self, what: str, query: str) -> Any:
-        """What a path below the token gives. Raises Refused."""
+        """JSON content of a path below the token. Raises Refused."""
         if what == "about":
             # A page that was closed or loaded anew begins to count again.
             self.newest = -1

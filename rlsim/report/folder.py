@@ -57,7 +57,7 @@ MOST_LINES = 100_000
 
 
 class _Asked(BaseModel):
-    """What a scenario says that its answer does not repeat."""
+    """Keys of a scenario that its answer does not repeat."""
 
     question: str | None = None
     mode: str | None = Field(None, validation_alias=AliasPath("loop", "mode"))
@@ -112,7 +112,7 @@ def read_answer(kind: str, folder: Path, left_out: list[str]) -> Any:
 
 
 def _beside(folder: Path, name: str, read: Callable[[Path], dict[str, Any]], left_out: list[str]) -> dict[str, Any]:
-    """What ``read`` gives of a file beside an answer, nothing without it; ``left_out`` takes what is wrong with it."""
+    """What ``read`` finds in a file beside an answer, empty without it; ``left_out`` takes the error of a wrong one."""
     try:
         path = file_in(folder, name)
         return read(path) if path.exists() else {}
@@ -139,7 +139,7 @@ def _with_timeline(answer: Projection, folder: Path, left_out: list[str]) -> Pro
 
 
 def _asked_in(path: Path) -> dict[str, Any]:
-    """What a scenario.yaml says that its answer does not repeat. Raises InputError."""
+    """Keys of a scenario.yaml that its answer does not repeat. Raises InputError."""
     if path.stat().st_size > SCENARIO_BYTES:
         raise InputError(f"{path.name}: is larger than {SCENARIO_BYTES // 2**10} KiB")
     try:

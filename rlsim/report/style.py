@@ -24,7 +24,7 @@ class Style:
 
     @classmethod
     def of(cls, stream: TextIO) -> Style:
-        """What ``stream`` can show: its encoding; on a terminal its width, and colour unless NO_COLOR forbids it."""
+        """The style of ``stream``: its encoding; on a terminal its width, and colour unless NO_COLOR forbids it."""
         terminal = stream.isatty()
         color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         known = terminal or "COLUMNS" in os.environ
@@ -37,11 +37,11 @@ class Style:
         return cls(min(WIDEST, max(NARROWEST, width)), color, stream.encoding or cls.encoding)
 
     def bold(self, text: str) -> str:
-        """What to read first. Emphasis comes after padding, so that it never shifts a column."""
+        """``text`` in bold where colour is on. Emphasis comes after padding, so that it never shifts a column."""
         return f"\x1b[1m{text}\x1b[0m" if self.color and text.strip() else text
 
     def dim(self, text: str) -> str:
-        """What to read last."""
+        """``text`` dimmed where colour is on."""
         return f"\x1b[2m{text}\x1b[0m" if self.color and text.strip() else text
 
     def readable(self, text: str) -> str:

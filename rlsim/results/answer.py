@@ -39,14 +39,14 @@ class Answer(Record):
         return self.text()
 
     def text(self, style: Any = None, full: bool = False) -> str:
-        """What ``print`` shows, in ``full`` or in at most 40 lines; style: of a terminal (``rlsim.report.table``)."""
+        """The printed text, in ``full`` or in at most 40 lines; style: of a terminal (``rlsim.report.table``)."""
         if not _renderers:
             return repr(self)
         text = _renderers[0](self, style)
         return text if full or text.count("\n") <= MOST_LINES else _shortened(text)
 
     def to_frame(self) -> DataFrame:
-        """Its rows as a pandas table, in the units that the columns name; intervals as mean, low and high."""
+        """The answer's rows as a pandas table, in the units that the columns name; intervals as mean, low and high."""
         return frame_of([flat(row) for row in getattr(self, self.rows_in)])
 
     def _repr_html_(self) -> str:

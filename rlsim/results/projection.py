@@ -109,7 +109,7 @@ else:  # never read from a file: what checks them costs more to build than a pro
 
 
 class Difference(Record):
-    """What a measured run differs in: what was asked and what was measured."""
+    """A feature in which a measured run differs, as asked and as measured."""
 
     feature: str
     asked: str
@@ -217,7 +217,7 @@ class EngineStatistics:
     timed_out: Number | None = None
 
     def known(self) -> dict[str, float]:
-        """What has a meaning, with its digits in a file."""
+        """Statistics that have a meaning, rounded to 9 digits, by name."""
         # Rounded here, since a serializer of the fields would write those without a meaning as null.
         return {name: rounded(value) for name, value in self.items()}
 

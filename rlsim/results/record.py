@@ -101,7 +101,7 @@ class Loose(Record):
 
 
 def what_is_wrong(error: ValidationError) -> str:
-    """What is wrong first: another schema, or a key with its place and what it holds."""
+    """Text of the first mistake: another schema, or a key with its place and its content."""
     found = error.errors(include_url=False)
     # Another schema first: all other keys may be wrong only for that.
     wrong = next((one for one in found if one["loc"] == ("schema",)), found[0])

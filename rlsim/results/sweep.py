@@ -173,7 +173,7 @@ def write_parquet(frame: DataFrame, path: Path, identity: str, scenario: str) ->
 
 
 def identity_in(path: Path) -> str | None:
-    """What :func:`write_parquet` was given, None where the file is missing or another's."""
+    """The identity that :func:`write_parquet` was given, None where the file is missing or another's."""
     return _attribute(path, "identity")
 
 
@@ -214,11 +214,11 @@ class PlanRow:
 
     @property
     def step_s(self) -> float:
-        """Its mean step time, the one number shown of it."""
+        """Mean seconds of a step of the plan."""
         return self.numbers.step_s.mean
 
     def row(self) -> Row:
-        """Its columns in ranked.csv and plan.json."""
+        """The plan as columns of ranked.csv and plan.json."""
         found = {"bound_s": self.bound_s, "replications": self.replications}
         drawn = {} if self.step_p90_s is None else {"step_p90_s": self.step_p90_s, "beats_current": self.beats_current}
         return {"plan": self.name, **self.overrides, **found, **self.numbers.row(), **drawn}

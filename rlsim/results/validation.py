@@ -234,7 +234,7 @@ class PublishedFigure(_Compared):
 
 
 class CrossScore(Loose):
-    """How the left-out rows of one kind lie in their predictive distributions.
+    """Scores of the left-out rows of one kind against their predictive distributions.
 
     median_error: of |predicted / measured - 1|, a share. coverage: shares inside the 50, 80 and 90 % intervals.
     width: median of half the 90 % interval over the prediction. crps, interval_score: means over the rows in

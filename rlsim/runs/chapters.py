@@ -79,7 +79,7 @@ class BlockRecord(_Steps, frozen=True):
 
     @property
     def step_response(self) -> StepResponse:
-        """How a step answers to its phases."""
+        """Seconds of a step as a function of its phases."""
         return StepResponse(**self.response)
 
 

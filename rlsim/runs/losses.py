@@ -79,7 +79,7 @@ class Course(Struct, frozen=True, eq=False):
 
     @property
     def refill_s(self) -> float:
-        """What the first batch takes beyond a later one: an asynchronous pool starts empty, at first and again."""
+        """Seconds of the first batch beyond a later one: an asynchronous pool is empty at first and after each restart."""
         if self.blocks[0].step_response.generation_ratio is None:
             return 0.0
         exposed_s = self.values["exposed_generation_s"]
@@ -247,7 +247,7 @@ class _History:
 
 
 class _Checkpoints(Struct, eq=False):
-    """What checkpoints hold of each history; arrays of shape (histories,).
+    """State of the checkpoints of each history; arrays of shape (histories,).
 
     undone_s: work since the last complete one, which a failure undoes. fresh_s: since the last one was begun.
     writing_s: what is left of writing it.

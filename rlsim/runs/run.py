@@ -251,7 +251,7 @@ def _modelled(course: Course, seconds: FloatArray, factors: str) -> FloatArray:
 
 
 def _ledger(scenario: Scenario, course: Course, losses: Losses) -> dict[str, Loss]:
-    """What the seconds go to; causes that took none are left out but for the steps."""
+    """Seconds by cause; causes that took none are left out but for the steps."""
     plain_s = float(course.mean_s.sum())
     steps = around(plain_s, _modelled(course, course.mean_s, "step_factors") / plain_s)
     out = {"steps": Loss(seconds=steps, events=float(course.steps))}
@@ -295,7 +295,7 @@ OPTIONAL = {
 
 
 def run_assumptions(scenario: Scenario) -> tuple[str, ...]:
-    """What the run assumes besides its steps, and what it leaves out."""
+    """Sentences with assumptions of the run besides those of its steps, and with what it leaves out."""
     given, power = scenario.run or RunConditions(), scenario.hardware.power_w
     out = []
     if given.response_growth:

@@ -37,7 +37,7 @@ Rows = Sequence[Row]
 
 @picture_style()
 def sweep_figures(result: sweep.SweepResult) -> dict[str, Figure]:
-    """What the axes allow, by name: heatmap, scaling, else lines over the first numeric axis.
+    """Pictures of a sweep by name, as its axes allow: heatmap, scaling, else lines over the first numeric axis.
 
     Further axes are fixed at the first cell that can run; the heading says at which values.
     """

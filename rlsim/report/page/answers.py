@@ -337,7 +337,7 @@ def headroom_part(found: Headroom) -> Part:
 
 
 def techniques_part(found: Techniques) -> Part:
-    """What published techniques would bring."""
+    """The ranking of published techniques."""
     figures = [ranged("A step takes", found.step_s, fmt.seconds)]
     figures += [ranged("With the best", one.step_s, fmt.seconds) for one in wording.faster(found)[:1]]
     ranking = wording.techniques_table(found)

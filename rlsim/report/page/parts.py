@@ -221,6 +221,6 @@ def assumed(assumptions: Sequence[str], warnings: Sequence[str]) -> list[Block]:
 
 
 def counted(reasons: Iterable[str], what: str) -> list[Block]:
-    """How many rows or cells there are for each reason."""
+    """A list of the reasons, each with its number of rows or cells, the most frequent first."""
     found = Counter(reasons).most_common()
     return listed(f"{n:,} {what}{'' if n == 1 else 's'}: {reason}" for reason, n in found)

@@ -85,7 +85,7 @@ def split_of(row: Mapping[str, Any]) -> str:
 
 
 def eager_remark(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """What hangs on an engine's captured graphs, where some of the named cells go beyond them."""
+    """A warning where some of the named cells go beyond the largest captured CUDA graph; empty without any."""
     beyond = [(row["eager_share"], name) for name, row in cells if row.get("eager_share", 0.0) > NOTABLE_EAGER_SHARE]
     if not beyond:
         return []
@@ -228,7 +228,7 @@ def _sources(sensitivity: Sensitivity, style: Style) -> list[str]:
 
 
 def _ways(sensitivity: Sensitivity) -> list[tuple[str, str]]:
-    """What to do and the command that takes it in, each once, in the order of what it saves."""
+    """Measurements to make, each with the command that takes it in, in the order of what they save."""
     return list(dict.fromkeys((one.settle, one.command) for one in sensitivity.sources))
 
 
@@ -278,7 +278,7 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
 
 
 def sure_words(plan: Plan) -> str:
-    """What the objective is of its measure."""
+    """Name of the statistic of the objective: mean, or 90 % sure."""
     return "mean" if plan.statistic == "mean" else "90 % sure"
 
 
@@ -331,7 +331,7 @@ def _best_lines(plan: Plan) -> list[str]:
 
 
 def _from_here(plan: Plan) -> list[str]:
-    """What the plan gains on the scenario as it is, and which change brings how much of it."""
+    """A line with the speed-up over the scenario as it is, and the part of each change in it."""
     if not plan.waterfall:
         return []
     gains = [(after.what, before.step_s / after.step_s) for before, after in itertools.pairwise(plan.waterfall)]

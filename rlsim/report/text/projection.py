@@ -49,7 +49,7 @@ def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
 
 
 def times_lines(projection: Projection, style: Style) -> list[str]:
-    """What differs between baseline and candidate, the step, throughput and cost: phases of both sides and their
+    """Lines of the table of phases, step, throughput and cost, and remarks below it: phases of both sides and their
     speedups, equal ones in one row; one side's shares where nothing is drafted."""
     arms = projection.variants
     rows: list[Row] = []
@@ -70,8 +70,8 @@ def _decimals(projection: Projection) -> int:
 
 
 def times_table(projection: Projection, style: Style, below: Sequence[Row] = ()) -> list[str]:
-    """What differs between the sides and the step that it adds up to, ``below`` it further rows, and what is the same
-    in both."""
+    """Lines of the table of phases that differ between the sides and of the step, ``below`` it further rows, and phases
+    that are the same in both."""
     arms = projection.variants
     decimals = _decimals(projection)
     phases = _phases(projection)
@@ -114,7 +114,7 @@ def _phases(projection: Projection) -> dict[str, list[Interval]]:
 
 
 def _inside(projection: Projection, phase: str) -> str:
-    """What stands before a phase that is part of the one before it."""
+    """Prefix of a phase that is part of the phase above it; empty for others."""
     return "of which " if phase == "refit_s" and not projection.asynchronous else ""
 
 
@@ -145,7 +145,7 @@ def _same(projection: Projection, phases: Mapping[str, Sequence[Interval]], deci
 
 
 def _remarks(projection: Projection) -> list[str]:
-    """Who sets the pace of an asynchronous step and how old its samples are; how to get a comparison."""
+    """Remarks: which side sets the pace of an asynchronous step, ages of its samples, how to get a comparison."""
     arms = projection.variants
     remarks = [] if len(arms) == 2 else [_PLAIN_REMARK]
     if projection.asynchronous:
@@ -169,7 +169,7 @@ def _pace(arm: Variant) -> str:
 
 
 def _tokens(arm: Variant) -> str:
-    """Where response tokens went, where not all of them were trained on."""
+    """Shares of the response tokens that were not trained on, by reason; empty where all were."""
     ledger = arm.ledger
     if ledger is None or not ledger.generated:
         return ""
@@ -217,7 +217,7 @@ def statistics_cells(projection: Projection) -> list[tuple[str, str, list[str]]]
 
 
 def _statistics(projection: Projection, style: Style) -> list[str]:
-    """What the engines did: what differs side by side, what is the same in one sentence."""
+    """Lines of the engines' statistics: those that differ as a table, equal ones in a sentence."""
     arms = projection.variants
     rows, same = [], []
     for text, unit, values in statistics_cells(projection):
@@ -294,7 +294,7 @@ def _named(parts: Sequence[PhasePart]) -> str:
 
 
 def _try_first(projection: Projection, style: Style) -> list[str]:
-    """What could shorten the phase that sets the pace, and the commands that price it."""
+    """A sentence with ideas for the phase that sets the pace, and the commands that price them."""
     phase, parts = findings.leading_phase(projection)
     # Log-probs run on the trainer: what speeds up training speeds up them.
     known = TRIES.get("train_s" if phase == "logprob_s" else phase, {})
@@ -321,14 +321,14 @@ def _held(projection: Projection) -> str:
 
 
 def _costs(projection: Projection) -> str:
-    """What a step costs on each side, and at which price."""
+    """Text of the cost of a step in USD on each side, and the price behind it."""
     costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in projection.variants.values())
     each = f"{projection.price_per_gpu_hour_usd:.2f} per GPU and hour ({projection.price_source})"
     return f"costs {costs} USD at {each}"
 
 
 def _rests(projection: Projection) -> str:
-    """What the seconds rest on."""
+    """Shares of the seconds that are measured, modelled and assumed, as text."""
     return ", ".join(f"{fmt.percent(getattr(projection.provenance, kind))} {kind}" for kind in support.ROOTS)
 
 

@@ -41,7 +41,7 @@ def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
 
 
 def headline(run: Run) -> str:
-    """What a run takes, in a sentence."""
+    """Sentence with the duration of a run, and its speed-up over the run without speculation."""
     unit_s, unit = unit_of(run)
     took = f"{run.num_steps:,} {'step takes' if run.num_steps == 1 else 'steps take'} "
     took += f"{_scaled(run.candidate.seconds, unit_s)} {unit}"
@@ -82,7 +82,7 @@ def totals_table(run: Run) -> Table:
 
 
 def _sampling(name: str, side: RunSide) -> str:
-    """What the drawn work leaves open, apart from the model's error."""
+    """Text of the spread that comes from the drawn work, apart from the model's error."""
     steps = f"{name}: undisturbed steps differ by {fmt.seconds(side.sampling.step_deviation_s)} (standard deviation)"
     if side.sampling.run_error_s is None:
         return f"{steps}; one run was simulated (--replications tells how much runs differ)"
@@ -91,7 +91,7 @@ def _sampling(name: str, side: RunSide) -> str:
 
 
 def course_table(run: Run) -> Table:
-    """How the steps evolve, part by part."""
+    """Table of means over consecutive parts of the run, with a row for each part."""
     heads = ("steps", "step (s)", "exposed (s)", "acceptance", "response", "cut", "batch", "age", "tokens/s/GPU")
     rows: list[Row] = []
     for name, side in run.sides.items():
@@ -108,12 +108,12 @@ def course_table(run: Run) -> Table:
 
 
 def causes_of(run: Run) -> list[str]:
-    """What the seconds of the run go to."""
+    """Causes that take seconds of the run on any side, in the order of the table."""
     return [cause for cause in LABELS if any(cause in side.ledger for side in run.sides.values())]
 
 
 def ledger_table(run: Run) -> Table:
-    """What the seconds of the run go to, cause by cause."""
+    """Table of the duration of the run by cause, with shares and counts."""
     (unit_s, unit), sides = unit_of(run), run.sides.values()
     decimals = 2 if unit_s > 1 else 0
     rows = []
@@ -143,7 +143,7 @@ def render_size(sizing: Sizing, style: Style = DEFAULT_STYLE) -> str:
 
 
 def task_words(sizing: Sizing) -> str:
-    """What the clusters are for."""
+    """Text of the task that the clusters are sized for: model, batch, lengths."""
     trained = "all weights" if sizing.lora_rank is None else f"LoRA of rank {sizing.lora_rank}"
     prompts, samples = sizing.batch
     return (
@@ -153,7 +153,7 @@ def task_words(sizing: Sizing) -> str:
 
 
 def assumed_words(sizing: Sizing) -> tuple[str, ...]:
-    """What is taken for granted, prices too."""
+    """Assumptions of a sizing, prices included."""
     return *sizing.assumptions, fmt.price_remark([one.usd_per_gpu_hour for one in sizing.devices])
 
 
@@ -203,7 +203,7 @@ def clusters_table(one: DeviceSize) -> Table:
 
 
 def share_words(one: DeviceSize) -> str:
-    """How much of a GPU the engine may take; empty where nothing fits."""
+    """Text of the memory shares that the engine may and must take; empty where nothing fits."""
     share = one.memory_share
     if share is None:
         return ""

@@ -153,7 +153,7 @@ def _nearest_row(nearest: NearestRuns) -> tuple[str, ...]:
 
 
 def _sources(support: Support, style: Style) -> list[str]:
-    """What the interval comes from, and what settles most of it."""
+    """Lines with the largest sources of the variance, and the measurements that settle them."""
     sources = shown_sources(support)
     if not sources:
         return []
@@ -257,13 +257,13 @@ def efficiency_row(label: str, one: PhaseEfficiency) -> tuple[str, ...]:
 
 
 def peak_words(phases: Iterable[PhaseEfficiency]) -> str:
-    """What the shares are of."""
+    """Text of the peak rates that the shares refer to."""
     peaks = dict.fromkeys(f"{one.peak_flops / TERA:,.0f} TFLOP/s in {one.precision}" for one in phases)
     return f"of {' and '.join(peaks)}, dense; HBM: of the memory bandwidth"
 
 
 def measured_words(found: Sequence[MeasuredEfficiency]) -> list[str]:
-    """What measured runs reached, of each phase the MOST_MEASURED with most runs."""
+    """A line with shares of the peak that measured runs reached, of each phase the MOST_MEASURED with most runs."""
     texts = []
     for phase, what in (("train", "train MFU"), ("decode", "HBM in decoding")):
         mine = sorted((one for one in found if one.phase == phase), key=lambda one: -one.runs)[:MOST_MEASURED]

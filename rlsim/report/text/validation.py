@@ -81,7 +81,7 @@ def summary(found: Validation, style: Style = DEFAULT_STYLE) -> list[str]:
 
 
 def notes(found: Validation) -> list[str]:
-    """What engine iterations are compared in besides their time: speed-ups of speculation, time to the first token."""
+    """Notes on engine iterations: errors of the speed-ups of speculation and of the time to the first token."""
     out, pairs, ttft = [], found.speculation_pairs, found.ttft
     if pairs is not None and pairs.n:
         share = pairs.right_sign_share
