@@ -251,5 +251,6 @@ def profile_name(device: str, device_type: str) -> str:
     for pattern, known in lists_beside(__file__, "known_devices.yaml").items():
         if re.search(pattern, device):
             return str(known)
+    # _local keeps it apart from the shipped profiles.
     words = re.sub(r"[^a-z0-9]+", "_", device.lower().removeprefix("nvidia")).strip("_")
     return f"{words}_local"

@@ -78,6 +78,7 @@ def rates_of(measured: Measurements) -> DeviceRates:
         memory_bytes_per_s=bandwidth,
         host_link_bytes_per_s=_best_bytes(measured.of("host_to_device")),
         link_bytes_per_s=_best_bytes(measured.of("all_gather")),
+        # The smallest message shows the latency alone.
         link_latency_s=min((record.seconds for record in measured.of("all_reduce")), default=None),
         eager_launch_s=_launch_s(host, measured.metadata.device_type),
         host=host,

@@ -137,6 +137,7 @@ def _table_row(case: Case, layout: TableLayout, stated: Row) -> Row:
 def _write_cells(path: Path, records: Sequence[Measurement]) -> None:
     """Every measured case with its work, spread and facts: what the other tables rest on."""
     samples = [asdict(record.sample) for record in records if record.sample]
+    # Parameters and facts as JSON: every operator has others, and a column for each would be mostly empty.
     columns: dict[str, list[object]] = {
         "op": [record.case.op for record in records],
         "parameters": [json.dumps(dict(record.case.params), sort_keys=True) for record in records],

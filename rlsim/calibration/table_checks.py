@@ -163,6 +163,7 @@ def balanced_slower_than_uneven(table: Columns, others: Sequence[str]) -> BoolAr
 
 def _groups_above(groups: IntArray, ratio: FloatArray, limit: float) -> BoolArray:
     """Rows of the groups whose median ratio exceeds the limit; NaN does not count."""
+    # A median: single rows of a sound kernel may be noise.
     medians = Series(ratio).groupby(groups).transform("median")
     return np.asarray(medians > limit)
 

@@ -48,6 +48,7 @@ def calibrate(
         return
     if device is None:
         raise InputError("calibrate: needs --device cpu, cuda or cuda:N, or a command (see rlsim calibrate --help)")
+    # A colon is no part of a file name on Windows.
     _measure(device, out or Path("calibration_" + device.replace(":", "_")), quick, restart, name)
 
 

@@ -46,6 +46,7 @@ def list_hardware() -> None:
 
     known, rows = available(), list[tuple[str, ...]]()
     for profile in map(load_profile, list_profiles()):
+        # Tables may be those of another device, whose shares of the roofline are carried over.
         measured = profile.operator_tables
         engines = ", ".join(engine for system, engine in known if system == measured)
         basis = (
@@ -77,6 +78,7 @@ def new_hardware(
     from rlsim.files.reading import shown_path
     from rlsim.tables.new_profile import Datasheet, write_profile
 
+    # A device without an FP8 rate computes such products in BF16.
     sheet = Datasheet(memory_gib, bandwidth, bf16, fp8 or bf16, link, gpus, power, price)
     path = shown_path(write_profile(name, sheet, out))
     print_answer(f"written: {path}; rlsim project quickstart hardware={path}")

@@ -155,6 +155,7 @@ def _asked(option: str) -> str:
             return answer
 
 
+# Names without one of these suffixes are scenarios; their files are not opened to find out.
 CONFIGURATIONS = (".yaml", ".yml", ".toml", ".sh")
 LEAST_NOISE = 0.02
 """Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
@@ -278,6 +279,7 @@ def _logged(path: Path | None, steps: str | None) -> tuple[dict[str, float], Map
     if path is None:
         if steps is not None:
             raise InputError("--steps takes steps of a log: it needs --log")
+        # Without a log all times are pasted, with the default noise.
         return {}, {}, ()
     from rlsim.readers.logs.reading import read_log
     from rlsim.readers.logs.steady import MEDIAN_ERROR, steady_of

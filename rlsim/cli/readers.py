@@ -18,6 +18,7 @@ from rlsim.readers.traces import Format
 if TYPE_CHECKING:
     from rlsim.report.folder import Content
 
+# Spelled out, so that the command line knows them without loading a reader.
 FrameworkName = StrEnum(
     "FrameworkName",
     {"nemo_rl": "nemo-rl", "verl": "verl", "skyrl": "skyrl", "slime": "slime", "vime": "vime", "miles": "miles",

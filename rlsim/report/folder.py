@@ -87,6 +87,7 @@ def file_in(folder: Path, name: str) -> Path:
     Raises InputError where it is a link that leads out of the folder: its content may be nobody's to publish.
     """
     path = folder / name
+    # Both resolved: the folder itself may be reached by a link.
     if not path.resolve().is_relative_to(folder.resolve()):
         raise InputError(f"{shown_path(path)}: is a link that leads out of the folder")
     return path

@@ -43,6 +43,7 @@ def timeline_json(projection: Projection) -> str:
         },
         "traceEvents": [event for events in processes for event in events],
     }
+    # JSON has no NaN: viewers would refuse the file.
     return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
 
@@ -117,6 +118,7 @@ def _non_overlapping(ordered: list[Span]) -> list[list[Span]]:
     return [row for row, _ in rows]
 
 
+# Loose: other programs write further keys into traces.
 class _Args(Loose):
     name: str = ""
     step: int = 0

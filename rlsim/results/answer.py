@@ -74,6 +74,7 @@ def flat(record: Record) -> Row:
     """A record as one line of a table: an interval takes three columns, what has no number is text."""
     out: Row = {}
     for name, value in record.as_dict().items():
+        # as_dict() has made mappings of intervals.
         if isinstance(value, dict) and value.keys() == {"mean", "low", "high"}:
             out |= dict(zip(interval_columns(name), value.values(), strict=True))
         elif isinstance(value, dict):

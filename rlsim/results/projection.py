@@ -244,6 +244,7 @@ class MemoryParts:
 
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, bytes) of every part that the pool has; names as in projection.json."""
+        # The name in files has a blank, which a field cannot have.
         names = ((f.name, "KV cache" if f.name == "kv_cache" else f.name) for f in fields(self))
         return ((shown, size) for name, shown in names if (size := getattr(self, name)) is not None)
 

@@ -36,6 +36,7 @@ class _Compared(Loose):
     @model_validator(mode="before")
     @classmethod
     def _error(cls, given: Any) -> Any:
+        # The value of a file stays: computed from rounded numbers it would differ in the last digits.
         if not isinstance(given, dict) or given.get("error_pct") is not None:
             return given
         predicted, measured = given.get("predicted"), given.get("measured")

@@ -79,7 +79,7 @@ class Course(Struct, frozen=True, eq=False):
 
     @property
     def refill_s(self) -> float:
-        """Seconds of the first batch beyond a later one: an asynchronous pool is empty at first and after each restart."""
+        """Seconds of the first batch beyond a later one: an asynchronous pool is empty at first and after a restart."""
         if self.blocks[0].step_response.generation_ratio is None:
             return 0.0
         exposed_s = self.values["exposed_generation_s"]

@@ -301,6 +301,7 @@ def _smoothed(values: FloatArray | Sequence[float]) -> FloatArray:
     half, number = max(1, round(SMOOTHED_SHARE * len(out) / 2)), np.arange(len(out))
     low, high = np.maximum(number - half, 0), np.minimum(number + half + 1, len(out))
     for _ in range(2):
+        # Differences of running sums: a window of any width costs the same.
         sums = np.concatenate([[0.0], np.cumsum(out)])
         out = np.asarray((sums[high] - sums[low]) / (high - low), dtype=np.float64)
     return out

@@ -144,6 +144,7 @@ def _window(arm: Variant) -> tuple[float, float]:
 def _shown(arm: Variant) -> list[Lane]:
     start, end = _window(arm)
     rows = lanes(s for s in arm.spans if s.end_s > start and s.start_s < end)
+    # sorted is stable: the trainer first, all others in the order in which they appear.
     return sorted(rows, key=lambda lane: lane.actor != TRAINER)[:MOST_LANES]
 
 

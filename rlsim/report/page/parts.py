@@ -57,6 +57,7 @@ def inline_svg(figure: Figure, key: str, description: str) -> Markup:
     root.attrib |= {"class": "chart", "role": "img", "aria-label": readable(description)}
     ElementTree.register_namespace("", NAMESPACE.strip("{}"))
     text = ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
+    # White space between elements has no meaning, and a good part of the size.
     return Markup(re.sub(r">\s+<", "><", text))
 
 

@@ -126,6 +126,7 @@ def _phase_row(projection: Projection, phase: str, values: Sequence[Interval], d
     if len(values) == 1:
         return Row((*shown, fmt.percent(after / projection.candidate.step_s.mean)))
     speedups = {"step": projection.end_to_end_speedup, "generation_s": projection.rollout_speedup}
+    # Of these two the draws are paired, so that their speed-ups have intervals.
     if phase in speedups:
         return Row((*shown, cell(speedups[phase], 2, "x")), strong=True)
     if phase == "exposed_generation_s":
