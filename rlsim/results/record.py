@@ -24,7 +24,7 @@ SHOWN_CHARACTERS = 120
 CONFIDENCE = 0.90
 P90_DEVIATIONS = 1.6448536269514722
 """Standard deviations within which 90 % of the absolute values of a normal distribution lie."""
-# The expansion is off by more than its 0.3 % below three degrees of freedom.
+# Below three degrees of freedom the expansion is off by more than 0.3 %.
 _EXACT = {1: 6.313751514675043, 2: 2.919985580353726}
 
 

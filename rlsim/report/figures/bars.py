@@ -153,7 +153,7 @@ def waterfall_figure(blame: Blame) -> Figure:
     rows = [BarRow("step as it is", f"{blame.step_s:.1f} s", [Bar.of(blame.step_s, INK)])]
     at_s = blame.step_s
     for one in blame.removals:
-        # Small ones are added up in the last bar, so that the bars still meet.
+        # Small ones are named together in the last row.
         if abs(one.chain_s) >= LEAST_REMOVAL * blame.step_s:
             bar = Bar(areas=[(at_s, at_s - one.chain_s, LINE_COLORS[0 if one.chain_s >= 0 else 1])])
             rows.append(BarRow(f"without {one.cause}", f"{-one.chain_s:+.1f} s", [bar]))

@@ -112,7 +112,7 @@ def ratios(found: Validation, by: str = "") -> Figure:
     _plain_ticks(axes.xaxis, _RATIO_TICKS)
     axes.plot([], [], color=INK, linewidth=1.4, label=f"median; shade: ± {percent(BAND)}")
     handles, texts = axes.get_legend_handles_labels()
-    # Every group draws the same names again.
+    # Every group adds the names again; the legend shows each once.
     unique = dict(zip(texts, handles, strict=True))
     figure.legend(unique.values(), unique.keys(), loc="lower center", ncols=3, frameon=False, fontsize=8.5)
     return figure

@@ -324,7 +324,6 @@ def _best_lines(plan: Plan) -> list[str]:
         beats = "" if chance is None else f"; beats the scenario as it is in {_chance(chance)}"
         lines.append(f"90 % sure to take at most {best.step_p90_s:.1f} s{beats}")
     lines += [*_from_here(plan), *_constraints(plan)]
-    # A whole run was asked for only with --steps.
     if plan.steps is not None:
         hours, cost = (value * plan.steps for value in (n.step_s.mean / SECONDS_PER_HOUR, n.cost_per_step_usd))
         lines.append(f"{plan.steps:,} steps: {hours:,.2f} hours, {cost:,.0f} USD")

@@ -270,7 +270,6 @@ def learned_text(found: Learned, style: Style = DEFAULT_STYLE) -> str:
     )
     title = f"{found.table}: {len(rows)} measured times; median error {before} before them, {after} with them"
     heads = ("row", "time", "measured (s)", "expected [90 %]", "with all rows [90 %]", "")
-    # A column of remarks is shown only where there is one.
     shown = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
     body = table(heads[:shown], [row[:shown] for row in rows], style, "<<>>><"[:shown])
     lines = [*style.wrapped(title), "", *body]
