@@ -72,6 +72,7 @@ def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
             found.append(Cause("queue cap", "no limit on groups in flight", unlimited))
         if loop.poll_s:
             found.append(Cause("polling", "the trainer sees its batch at once", {"loop.poll_s": 0.0}))
+    # Turns of agents have no single response length that could be evened out.
     if agent is None:
         how = "all responses of a step have their mean length"
         found.append(Cause("straggler tail", how, workload=equal_lengths, rebound=REBOUND))
@@ -91,6 +92,7 @@ def _further(loop: Loop) -> Changes:
         return {"loop.staleness_fraction": loop.staleness_fraction + FURTHER_BATCHES}
     if loop.queue_batches is not None:
         return {"loop.queue_batches": loop.queue_batches + FURTHER_BATCHES}
+    # 64 is the largest lag that the schema takes.
     return {"loop.policy_lag": min(64, loop.lag + FURTHER_BATCHES)}
 
 
@@ -100,7 +102,7 @@ def equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
 
 
 def _equal_step(step: DrawnStep) -> DrawnStep:
-    """The same tokens and iterations, spread evenly; the trainer's batch keeps its lengths (it is priced before)."""
+    """A step with its tokens and iterations spread evenly; the trainer's batch, priced before, keeps its lengths."""
     rollouts, iterations = [], []
     for one, counts in zip(step.rollouts, step.iterations, strict=True):
         batch = one.batch
@@ -190,9 +192,11 @@ def tail_policies(scenario: Scenario) -> list[Policy]:
 def _carried(stated: Loop, name: str, key: str, what: str) -> Policy:
     """A quarter more groups start than a step trains on; what is not among the first done ``what``."""
     loop = {"mode": "async", "overlap": False, "membership": "first_done", "staleness_fraction": CARRIED_SHARE}
+    # Streaming needs mode sync, and the policy makes the loop asynchronous.
     if stated.streaming:
         loop["streaming"] = False
     changes = {f"loop.{name}": value for name, value in {**loop, key: True}.items()}
+    # What is stated belongs to the synchronous step; None takes the defaults of a lagged loop.
     amounts = {"simulation.warmup_steps": None, "simulation.steps": None}
     how = f"a quarter more groups start than a step trains on; what is not done {what}"
     return name, how, {**changes, **amounts}
@@ -215,6 +219,7 @@ def simulate_changed(scenario: Scenario, causes: Sequence[Cause]) -> SimulatedVa
     found_prices, traces, first_steps = [], [], []
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication, inputs.draft_plan)
+        # Priced before the causes change the work: the trainer keeps the lengths that it really has.
         prices = priced(inputs, workload)
         for cause in causes:
             workload, prices = cause.workload(workload), cast(ScenarioPrices, cause.prices(prices))

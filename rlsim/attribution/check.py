@@ -23,11 +23,11 @@ Progress = Callable[[int, int], object]
 REFINED = 14
 """Faults whose milder severities are simulated too: those that explain the run best at the gravest or on the way."""
 SHOWN = 0.005
-"""Least probability of an explanation that is told."""
+"""Least probability of an explanation that is shown."""
 DISTINCT = 4.0
-"""Deviations of a figure by which it tells two explanations apart."""
+"""Deviations of a figure by which it separates two explanations."""
 LEAST_PART = 0.03
-"""Share of a step by which a part must differ for a profile to tell."""
+"""Share of a step by which a part must differ for a profile to separate two explanations."""
 
 
 class _Scored(Struct, frozen=True, eq=False):
@@ -56,8 +56,10 @@ class _Run(Struct, frozen=True, eq=False):
 
     def scored(self, fault: Fault, path: likelihood.Path, nearest: Pattern) -> _Scored:
         """A fault along its path of severities."""
-        fit, whole = likelihood.fitted(self.observed, path), sum(one.prior for one in self.possible)
-        return _Scored(fault, fit, nearest, math.log(fault.prior / whole) + fit.log_likelihood)
+        fit, total = likelihood.fitted(self.observed, path), sum(fault.prior for fault in self.possible)
+        # Priors of the possible faults add up to 1, so that healthy and unlisted weigh as much beside few of them as
+        # beside many.
+        return _Scored(fault, fit, nearest, math.log(fault.prior / total) + fit.log_likelihood)
 
 
 def check(
@@ -90,8 +92,8 @@ def check(
     weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
     weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
     shares = likelihood.probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
-    told = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
-    ranked = sorted(told, key=lambda one: -one.probability)
+    weighed = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
+    ranked = sorted(weighed, key=lambda one: -one.probability)
     groups = _grouped(observed, [one for one in ranked if one.probability >= SHOWN])
     return Check(
         **identity(scenario),
@@ -118,15 +120,18 @@ def _scores(run: _Run, progress: Progress | None) -> list[_Scored]:
     """
     healthy, total, crude = run.logs(run.faulty.healthy), len(run.possible) + REFINED, list[_Scored]()
     for done, fault in enumerate(run.possible, start=1):
+        # Gravest first, and lazily: where that cannot run the next milder one is simulated.
         found = ((severity, run.faulty.with_fault(fault, severity)) for severity in fault.severities[::-1] or (1.0,))
         severity, pattern = next(((at, one) for at, one in found if one is not None), (1.0, None))
         if pattern is not None:
             logs = run.logs(pattern)
+            # Straight lines of logarithms stand in for milder severities until the fault is refined.
             points = [logs] if not fault.severities else [healthy + s * (logs - healthy) for s in (0.25, 0.5, 0.75, 1)]
             path = likelihood.Path(np.full(len(points), severity), np.array(points))
             crude.append(run.scored(fault, path, pattern))
         if progress is not None:
             progress(done, total)
+    # Only the best are simulated at all severities: a simulation for each would take most of the time.
     crude.sort(key=lambda one: -one.log_weight)
     refined = []
     for done, one in enumerate(crude[:REFINED], start=len(run.possible) + 1):
@@ -151,6 +156,7 @@ def _grouped(observed: likelihood.Observed, ranked: Sequence[_Scored]) -> list[l
     """Explanations that agree with the best of their group within the noise, the most probable group first."""
     groups: list[list[_Scored]] = []
     for one in ranked:
+        # Compared with the best of a group alone: chains of near neighbours would join what differs.
         home = next((group for group in groups if observed.agree(group[0].fit.logs, one.fit.logs)), None)
         if home is None:
             groups.append([one])
@@ -168,6 +174,7 @@ def _explanation(one: _Scored, run: _Run) -> Explanation:
     fault, healthy, expected_s = one.fault, run.faulty.healthy, run.expected["step"].mean
     values = zip(run.observed.names, (np.exp(one.fit.logs) - run.observed.floors).tolist(), strict=True)
     phases = {name: max(0.0, value) for name, value in values if name in healthy.phases}
+    # Where the step was not measured, it is the expected one moved as the simulations differ.
     faulty_s = phases.get("step", expected_s + one.nearest.step_s - healthy.step_s)
     return Explanation(
         name=fault.name,
@@ -183,7 +190,7 @@ def _explanation(one: _Scored, run: _Run) -> Explanation:
 
 
 def _changes(fault: Fault, faulty: Faulty, severity: float) -> tuple[str, ...]:
-    """What the run then is, as overrides; in words where no key says it."""
+    """The fault as overrides of the scenario; in words where no key states it."""
     cause = fault.at(faulty.scenario, severity, faulty.healthy.step_s)
     if cause is None:
         return ()
@@ -197,7 +204,7 @@ def _plain(value: object) -> str:
 
 
 def _tests(groups: Sequence[Sequence[_Scored]], step_s: float) -> tuple[Measurement, ...]:
-    """What tells the best explanation from the next ones of its group, and from the next group's best."""
+    """Measurements that separate the best explanation from the next ones of its group and from the next group."""
     if not groups:
         return ()
     first, *others = groups[0]
@@ -210,6 +217,7 @@ def _test(first: _Scored, second: _Scored, step_s: float) -> Measurement | None:
     """The cheapest figure, else the part of a profile, that differs most between two explanations."""
     between = (first.fault.name, second.fault.name)
     one, other = first.nearest.figures, second.nearest.figures
+    # In the order of the catalogue, cheapest to read first; a profile costs a run.
     for name, figure in figures().items():
         if name in one and name in other:
             apart = abs(math.log((one[name] + figure.floor) / (other[name] + figure.floor)))
@@ -233,8 +241,9 @@ def _stated(run: _Run, expected_s: float) -> tuple[StatedFault, ...]:
     for fault in run.possible:
         cured = run.faulty.cured(fault)
         saved = 0.0 if cured is None else 1.0 - cured.step_s / run.faulty.healthy.step_s
+        # Below that the gain lies within what every phase may be off by.
         if saved >= 2 * PHASE_FLOOR:
             changes = tuple(f"{key}={_plain(value)}" for key, value in fault.cured.items())
-            told = {"name": fault.name, "title": fault.title, "cure": fault.cure, "changes": changes}
-            found.append(StatedFault(**told, saved_s=saved * expected_s))
+            about = {"name": fault.name, "title": fault.title, "cure": fault.cure, "changes": changes}
+            found.append(StatedFault(**about, saved_s=saved * expected_s))
     return tuple(sorted(found, key=lambda one: -one.saved_s))

@@ -1,5 +1,5 @@
 """The catalogue of known misconfigurations (faults.yaml), each as changes of a scenario by its severity; and what a run
-under each shows of itself: seconds of its phases, and figures that its logs tell."""
+under each shows of itself: seconds of its phases, and figures in its logs."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class Fault(Struct, frozen=True):
             if now is None and "now" in str(form):
                 return None
             value = FORMS[str(form)](now or 0.0, severity, step_s)
+            # Counts (GPUs, sequences) must stay whole and above 0 for the schema.
             changes[key] = max(1, round(value)) if isinstance(now, int) else value
         return Cause(self.name, self.title, changes)
 
@@ -86,7 +87,9 @@ class Fault(Struct, frozen=True):
 def catalogue() -> tuple[Fault, ...]:
     """All known faults."""
     listed: dict[str, dict[str, Any]] = _lists()["faults"]
-    return tuple(Fault(name, **told | {"severities": (*told.get("severities", ()),)}) for name, told in listed.items())
+    return tuple(
+        Fault(name, **entry | {"severities": (*entry.get("severities", ()),)}) for name, entry in listed.items()
+    )
 
 
 def prior_of(name: str) -> float:
@@ -95,7 +98,7 @@ def prior_of(name: str) -> float:
 
 
 class Figure(Struct, frozen=True):
-    """A figure that logs tell. spread: deviation of its logarithm by which the model may miss it; floor: next to
+    """A figure that logs print. spread: deviation of its logarithm by which the model may miss it; floor: next to
     nothing of it."""
 
     title: str
@@ -105,7 +108,7 @@ class Figure(Struct, frozen=True):
 
 
 def figures() -> dict[str, Figure]:
-    """What a run tells besides its phases, by name, cheapest to read first."""
+    """Figures of a run besides its phases, by name, cheapest to read first."""
     return {name: Figure(**one) for name, one in _lists()["figures"].items()}
 
 
@@ -138,6 +141,7 @@ def _little_kv_cache(scenario: Scenario, divisor: float) -> Cause:
 
     def smaller(prices: Prices) -> Prices:
         table = prices.iteration
+        # A cache below one longest sequence could not run at all.
         capacity = min(table.kv_capacity_tokens, max(least, table.kv_capacity_tokens / divisor))
         return replace(prices, iteration=replace(table, kv_capacity_tokens=capacity))
 
@@ -147,6 +151,7 @@ def _little_kv_cache(scenario: Scenario, divisor: float) -> Cause:
 def _longer_responses(scenario: Scenario, factor: float) -> Cause | None:
     """Mean length times ``factor``, within what the cap leaves; None where the lengths have no mean to change."""
     length, key = scenario.workload.response_tokens, "workload.response_tokens"
+    # A mean near the cap could not be reached: longer responses are cut there.
     room = 0.95 * min(scenario.workload.max_sequence_tokens - 1, scenario.workload.longest_response_tokens)
     if isinstance(length, ConstantLength):
         return Cause("responses", "", {f"{key}.tokens": max(1, round(min(room, factor * length.tokens)))})
@@ -188,13 +193,13 @@ SAME = 0.01
 
 
 def phase_names(scenario: Scenario) -> tuple[str, ...]:
-    """Phases that a framework's log tells of such a loop, as ``rlsim log`` calls them."""
+    """Phases that a framework's log prints of such a loop, as ``rlsim log`` calls them."""
     waited = "generation" if scenario.loop.mode == "sync" else "exposed_generation"
     return ("step", waited, "logprob", "train", "refit", "data")
 
 
 class Pattern(Struct, frozen=True, eq=False, dict=True):
-    """What a run shows. phases: mean seconds; figures: of the catalogue's list; run: where it comes from."""
+    """Observables of a run. phases: mean seconds; figures: of the catalogue's list; run: where it comes from."""
 
     phases: Mapping[str, float]
     run: SimulatedVariant
@@ -206,7 +211,7 @@ class Pattern(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def figures(self) -> Mapping[str, float]:
-        """What else the run tells; without what it has not."""
+        """Figures of the run by name, without those that it does not have."""
         return figures_of(self.run)
 
     @cached_property
@@ -228,6 +233,7 @@ def pattern_of(run: SimulatedVariant) -> Pattern:
 def figures_of(run: SimulatedVariant) -> dict[str, float]:
     """Figures of the catalogue's list that the run has, per step where they are counts."""
     scenario, counters, steps = run.scenario, run.counters, len(run.every_step)
+    # iteration_s is of decode iterations; the parts hold prefills too.
     busy_s = sum(part.seconds for part in run.prices.engine.parts(counters)) - counters.prefill_s
     samples = scenario.workload.samples_per_step
     batch = scenario.trainer.global_batch_samples or samples
@@ -262,7 +268,7 @@ class Faulty:
         return len(self._found)
 
     def with_fault(self, fault: Fault, severity: float) -> Pattern | None:
-        """What the run shows under a fault; None where the scenario cannot have it or would not change."""
+        """The pattern of the run under a fault; None where the scenario cannot have it or would not change."""
         key = fault.name, severity
         if key not in self._found:
             self._found[key] = self._simulated(fault, severity)
@@ -271,9 +277,11 @@ class Faulty:
     def _simulated(self, fault: Fault, severity: float) -> Pattern | None:
         try:
             cause = fault.at(self.scenario, severity, self.healthy.step_s)
+            # Faults by function change prices, which keys do not show.
             if cause is None or (not fault.does and _same(with_changes(self.scenario, [cause]), self.scenario)):
                 return None
             found = pattern_of(simulate_changed(self.scenario, [cause]))
+        # A fault that the scenario cannot run with explains no run of it.
         except (Infeasible, InputError):
             return None
         least = SAME * self.healthy.step_s

@@ -63,23 +63,24 @@ def headroom(
         laid_out, changes = planned
         found = simulate_changed(laid_out, ())
         better = _step_s(found) <= rungs[-1].step_s
-        told = {"how": "the layout that rlsim plan finds fastest on these GPUs", "who": "you: keys"}
-        rungs.append(_rung("best layout", told, found if better else run, rungs[-1], changes if better else ()))
+        about = {"how": "the layout that rlsim plan finds fastest on these GPUs", "who": "you: keys"}
+        rungs.append(_rung("best layout", about, found if better else run, rungs[-1], changes if better else ()))
         scenario, run = (laid_out, found) if better else (scenario, run)
     climbed: list[Cause] = []
     (taken_away, keys), steps = _steps(scenario), _LISTS["rungs"]
-    for done, (name, said) in enumerate(steps.items(), start=1):
+    for done, (name, about) in enumerate(steps.items(), start=1):
+        # From the run below: what is left to gain depends on what was climbed already.
         causes = [*climbed, *taken_away[name](run)]
         try:
             found = simulate_changed(scenario, causes)
         except (Infeasible, InputError) as error:
-            rungs.append(_rung(name, said, run, rungs[-1], why=str(error)))
+            rungs.append(_rung(name, about, run, rungs[-1], why=str(error)))
             continue
         if _step_s(found) <= rungs[-1].step_s * (1.0 + SAME):
             climbed, run, why = causes, found, ""
         else:
             why = f"on top of the rungs below it costs {_step_s(found) - rungs[-1].step_s:.1f} s: other waits grow"
-        rungs.append(_rung(name, said, run, rungs[-1], keys.get(name, ()), why))
+        rungs.append(_rung(name, about, run, rungs[-1], keys.get(name, ()), why))
         if progress is not None:
             progress(done, len(steps))
     return Headroom(**identity(scenario), rungs=tuple(rungs))
@@ -87,17 +88,17 @@ def headroom(
 
 def _rung(
     name: str,
-    said: Mapping[str, str],
+    about: Mapping[str, str],
     run: SimulatedVariant,
     below: Rung | None,
     changes: Sequence[str] = (),
     why: str = "",
 ) -> Rung:
-    """said: how it is climbed, and who can."""
+    """The rung of a simulated run. about: how it is climbed, and who can."""
     step_s, generation_s = _step_s(run), run.phases_s["generation_s"]
     saved_s = 0.0 if below is None else below.step_s - step_s
     seconds = {"step_s": step_s, "generation_s": generation_s, "saved_s": saved_s}
-    return Rung(name=name, **said, **seconds, changes=tuple(changes), why=why)
+    return Rung(name=name, **about, **seconds, changes=tuple(changes), why=why)
 
 
 def _step_s(run: SimulatedVariant) -> float:
@@ -144,6 +145,7 @@ def _best(scenario: Scenario) -> Mapping[str, float]:
     out = {}
     for phase, precision in precisions.items():
         found = [one for one in measured_beside(scenario) if one.phase == phase]
+        # Other precisions say more of a device than nothing does.
         same = [one for one in found if one.precision == precision] or found
         out[phase] = max((one.best for one in same), default=0.0)
     return out
@@ -156,6 +158,7 @@ def _faster(run: SimulatedVariant, shares: Mapping[str, float]) -> Cause:
     """
     used = {one.phase: one for one in efficiency_of(run)}
     passes = {
+        # At most 1: a rung speeds up and never slows down what is better than the best measured.
         name: min(1.0, used[f"{name}_s"].mfu / shares["train"])
         for name in ("logprob", "train")
         if f"{name}_s" in used and shares["train"]
@@ -179,6 +182,7 @@ def _iteration_share(run: SimulatedVariant) -> float:
     bandwidth = read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value if seconds else 1.0
     generation = next((one for one in efficiency_of(run) if one.phase == "generation_s"), None)
     busy = seconds / run.prices.replicas / len(run.every_step)
+    # HFU is over the phase; iterations alone are busy for less of it.
     computed = 0.0 if generation is None or not busy else generation.hfu * run.phases_s["generation_s"] / busy
     return max(bandwidth, computed)
 
@@ -187,6 +191,7 @@ def _iteration_seconds(table: IterationTable, counters: EngineCounters) -> float
     """Seconds of all counted iterations of all replicas."""
     times = np.array(counters.iterations_at, dtype=np.float64)
     columns = np.array(counters.context_at) / np.maximum(times, 1.0) / table.context_step_tokens
+    # The last column has no next one to interpolate to.
     below = np.clip(columns.astype(np.int64), 0, table.attention_s.shape[1] - 2)
     rows, weight = np.arange(len(times)), columns - below
     attention = table.attention_s[rows, below] * (1 - weight) + table.attention_s[rows, below + 1] * weight
@@ -216,6 +221,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
         advance()
     removals, left_s = _in_turn(scenario, causes, alone, step_s, advance)
     if any(alone_s < left_s - SAME * step_s for alone_s in alone.values()):  # the one that gains most goes first
+        # sorted is stable: all others stay in their order behind the best.
         ranked = sorted(causes, key=lambda cause: alone[cause.name] > min(alone.values()))
         removals, left_s = _in_turn(scenario, ranked, alone, step_s, lambda: None)
     what_ifs = []

@@ -63,11 +63,11 @@ class Observed(Struct, frozen=True, eq=False):
         return np.log(self.values + self.floors)
 
     def log_likelihood(self, logs: FloatArray) -> float:
-        """Of a pattern's logarithms."""
+        """Log likelihood of a pattern, given as logarithms of what was measured."""
         return student_log_density(self.measured_logs - logs, self.error + np.diag(self.noise**2))
 
     def log_likelihood_unlisted(self, logs: FloatArray) -> float:
-        """Of a cause that is in no list, around the healthy pattern."""
+        """Log likelihood of a cause that is in no list, around the healthy pattern."""
         spread = np.eye(len(self.names)) * UNLISTED_DEVIATION**2
         return student_log_density(self.measured_logs - logs, self.error + spread)
 
@@ -77,8 +77,9 @@ class Observed(Struct, frozen=True, eq=False):
 
 
 def covariance(expected: FloatArray, factors: FloatArray, floors: FloatArray) -> FloatArray:
-    """Of the logarithms of ``expected`` values under the draws of their factors, shape (n, draws)."""
+    """Covariance of the logarithms of ``expected`` values under the draws of their factors, shape (n, draws)."""
     logs = np.log(np.maximum(0.0, expected[:, None] * factors) + floors[:, None])
+    # Heavy tails: a few draws would else decide the covariance.
     low, high = np.quantile(logs, (CUT, 1 - CUT), axis=1, keepdims=True)
     return np.atleast_2d(np.cov(np.clip(logs, low, high)))
 
@@ -91,6 +92,7 @@ def floored(error: FloatArray, first: FloatArray, second: FloatArray, floors: Fl
     """
     one, other = first + floors, second + floors
     apart = np.log(one / other)
+    # (a - b) / ln(a / b) loses its digits where a and b are nearly equal.
     near = np.abs(apart) < NEAR
     mean = np.where(near, (one + other) / 2, (one - other) / np.where(near, 1.0, apart))
     least = (floors / P90_DEVIATIONS / mean) ** 2
@@ -101,6 +103,7 @@ def student_log_density(residual: FloatArray, scale: FloatArray) -> float:
     """Logarithm of the density of a multivariate Student's t with DEGREES, up to a constant of the dimension."""
     size = len(residual)
     distance = float(residual @ np.linalg.solve(scale, residual))
+    # slogdet: the determinant of many small variances underflows.
     return float(-0.5 * np.linalg.slogdet(scale)[1] - 0.5 * (DEGREES + size) * math.log1p(distance / DEGREES))
 
 
@@ -133,6 +136,7 @@ def fitted(observed: Observed, path: Path) -> Fit:
     """The path's mean likelihood and best severity."""
     each = np.array([observed.log_likelihood(logs) for logs in path.logs])
     best = int(np.argmax(each))
+    # Shifted by the best: exponents of unlikely points alone would underflow to 0.
     mean = float(each[best] + math.log(np.mean(np.exp(each - each[best]))))
     return Fit(mean, float(path.severities[best]), path.logs[best])
 
@@ -140,6 +144,7 @@ def fitted(observed: Observed, path: Path) -> Fit:
 def probabilities(log_weights: Sequence[float]) -> FloatArray:
     """Shares of one of weights given as logarithms."""
     logs = np.array(log_weights)
+    # Shifted by the largest, so that at least one weight survives the exponential.
     weights = np.exp(logs - logs.max())
     return np.asarray(weights / weights.sum())
 
@@ -160,7 +165,7 @@ FLAGS = {"refit": "weight-update"}
 def sorted_out(
     run: SimulatedVariant, measured: Mapping[str, float], noise: Noise
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """What of ``measured`` the scenario of ``run`` has, and remarks on the rest. Raises InputError."""
+    """Those of ``measured`` that the scenario of ``run`` has, and remarks on the rest. Raises InputError."""
     scenario = run.scenario
     known = {*phase_names(scenario), *figures_of(run)}
     every = {"generation", "exposed_generation", *known, *figures()}
@@ -193,9 +198,9 @@ def _refuse_longer_than_the_step(given: Mapping[str, float], step_s: float, nois
     if sum(phases.values()) <= most:
         return
     alone = max(phases, key=lambda name: phases[name])
-    told = {alone: phases[alone]} if phases[alone] > most else phases
-    listed = ", ".join(f"--{FLAGS.get(name, name)} {seconds:g}" for name, seconds in told.items())
-    what = "is" if len(told) == 1 else f"come to {sum(told.values()):g}, which is"
+    refused = {alone: phases[alone]} if phases[alone] > most else phases
+    listed = ", ".join(f"--{FLAGS.get(name, name)} {seconds:g}" for name, seconds in refused.items())
+    what = "is" if len(refused) == 1 else f"come to {sum(refused.values()):g}, which is"
     raise InputError(
         f"{listed} {what} longer than --step {step_s:g}: the phases of a synchronous step follow one another "
         "within it (seconds of one and the same step are needed; of an asynchronous run, loop.mode=async)"
@@ -214,6 +219,7 @@ def phase_factors(run: SimulatedVariant) -> dict[str, FloatArray]:
     for name in phase_names(run.scenario):
         contract = contract_name(name, mode)
         seconds = run.phases_s.get(contract, 1.0)
+        # A loop that never waits for generation has nothing that an error could scale.
         never = name == "exposed_generation" and seconds <= 0
         out[name] = np.ones(DRAWS) if never else predicted.factor(contract, seconds)
     return out
@@ -222,15 +228,16 @@ def phase_factors(run: SimulatedVariant) -> dict[str, FloatArray]:
 def observed_of(
     run: SimulatedVariant, expected: Mapping[str, Interval], given: Mapping[str, float], noise: Noise
 ) -> Observed:
-    """What was measured with its floors, its noise and the model's error."""
+    """Measured values with their floors, their noise and the model's error."""
     names = tuple(name for name in (*expected, *figures()) if name in given)
     phases = [name for name in names if name in expected]
     listed, factors = figures(), phase_factors(run)
+    # Of the longer step: in a run that is far slower, small phases are as negligible as they look there.
     floor_s = PHASE_FLOOR * max(expected["step"].mean, given.get("step", 0.0))
     values = np.array([given[name] for name in names])
     floors = np.array([floor_s if name in expected else listed[name].floor for name in names])
     of_times = dict.fromkeys(expected, noise) if isinstance(noise, float) else noise
-    own = [of_times.get(name, NOISE) if name in expected else listed[name].spread for name in names]
+    noises = [of_times.get(name, NOISE) if name in expected else listed[name].spread for name in names]
     error = np.zeros((len(names), len(names)))
     if phases:
         means = np.array([expected[name].mean for name in phases])
@@ -239,15 +246,17 @@ def observed_of(
         drawn_error = covariance(means, drawn, floors[size])
         error[size, size] = floored(drawn_error, values[size], means, floors[size])
     # Noise is of a time, and of its logarithm with a floor the less the smaller it is.
-    return Observed(names, values, floors, np.maximum(LEAST_NOISE, np.array(own) * values / (values + floors)), error)
+    return Observed(
+        names, values, floors, np.maximum(LEAST_NOISE, np.array(noises) * values / (values + floors)), error
+    )
 
 
 def logs_of(observed: Observed, expected: Mapping[str, Interval], healthy: Pattern, pattern: Pattern) -> FloatArray:
     """Logarithms of what a run with ``pattern`` is expected to show: the answer moved as the simulations differ."""
     moved = {name: one.mean + pattern.phases[name] - healthy.phases[name] for name, one in expected.items()}
     wanted = [name for name in observed.names if name not in expected]
-    told = {name: pattern.figures.get(name, healthy.figures[name]) for name in wanted}
-    return observed.logs({**moved, **told})
+    figure_values = {name: pattern.figures.get(name, healthy.figures[name]) for name in wanted}
+    return observed.logs({**moved, **figure_values})
 
 
 def checked_phases(
@@ -262,9 +271,9 @@ def _checked(
     name: str, expected: Interval, measured: float | None, observed: Observed, mfu: float | None
 ) -> CheckedPhase:
     """A phase with its verdict: outside the interval, widened by the noise, or within it."""
-    told: dict[str, Any] = {"phase": name, "expected_s": expected, "expected_mfu": mfu}
+    about: dict[str, Any] = {"phase": name, "expected_s": expected, "expected_mfu": mfu}
     if measured is None:
-        return CheckedPhase(**told, measured_s=None, ratio=None, lost_s=None, verdict="not given")
+        return CheckedPhase(**about, measured_s=None, ratio=None, lost_s=None, verdict="not given")
     place = observed.names.index(name)
     wide, floor = widened(expected, float(observed.noise[place])), float(observed.floors[place])
     verdict: Verdict = "as expected"
@@ -273,8 +282,9 @@ def _checked(
     elif measured < wide.low - floor:
         verdict = "fast"
     return CheckedPhase(
-        **told,
+        **about,
         measured_s=measured,
+        # Ratios to next to nothing would be the largest of the table.
         ratio=measured / expected.mean if expected.mean > floor else None,
         lost_s=measured - expected.mean,
         verdict=verdict,

@@ -44,7 +44,7 @@ class OperationReport:
     """What became of one operation's rows.
 
     rows_in_file: rows of the package's file; rows_selected: those rlsim uses (precisions, thinned m, no windows);
-    rejected: rows by reason; smoothed: kept rows that isotonic regression moved by more than 1 %.
+    rejected: rows by reason; smoothed: remaining rows that isotonic regression moved by more than 1 %.
     """
 
     engine_version: str
@@ -75,8 +75,8 @@ class ImportReport:
         """The report as lines for a terminal."""
         lines = [f"{self.system} ({self.device}), {self.backend} {self.version} -> {self.folder}"]
         for name, report in self.operations.items():
-            kept, selected = report.rows_kept, report.rows_selected
-            lines.append(f"  {name}: {kept} of {selected} rows kept, {report.smoothed} smoothed")
+            remaining, selected = report.rows_kept, report.rows_selected
+            lines.append(f"  {name}: {remaining} of {selected} rows kept, {report.smoothed} smoothed")
             lines += [f"    rejected {count}: {reason}" for reason, count in report.rejected.items()]
         return "\n".join([*lines, *(f"  {name}: not measured" for name in self.missing)])
 
@@ -129,6 +129,7 @@ def import_tables(system: str, backend: str, out_folder: Path, source: Path | No
     """
     package = package_files.find_package(source)
     sheet = package_files.read_sheet(package, system)
+    # The version that the package itself declares current, since folders of older and newer ones lie beside it.
     version = package_files.current_version(package, system, backend)
     tables, reports, device = read_all(SOURCES, package, (system, backend, version), sheet)
     if not tables:
@@ -167,8 +168,8 @@ def read_all(
         if row_count(table) > item.least_share * row_count(raw.columns):
             tables[item.layout.name] = table
         elif row_count(table):
-            told = {**report.rejected, "too few of the operation's rows are left": row_count(table)}
-            report = replace(report, rows_kept=0, rejected=told, smoothed=0)
+            rejected = {**report.rejected, "too few of the operation's rows are left": row_count(table)}
+            report = replace(report, rows_kept=0, rejected=rejected, smoothed=0)
         reports[item.layout.name] = report
     return tables, reports, device
 
@@ -184,6 +185,7 @@ def write_tables(folder: Path, sources: Sequence[Source], tables: Mapping[str, C
 def checked_table(layout: TableLayout, raw: RawTable, sheet: Sheet) -> tuple[Columns, OperationReport]:
     """Rows that pass the checks of their operation, made monotone, and what became of the others."""
     table, rejected = checks.apply_checks(raw.columns, _checks_of(layout, sheet))
+    # Isotonic along sizes of the work alone: between models another kernel may well be faster.
     smooth_over = [size for size in layout.sizes if size not in MODEL_SIZES]
     others = [*layout.keys, *(size for size in layout.sizes if size not in smooth_over)]
     before = table["latency_s"]
@@ -199,6 +201,7 @@ def _checks_of(layout: TableLayout, sheet: Sheet) -> list[tuple[str, checks.Chec
     """Named checks of one operation, in the order in which they apply."""
     names = [*layout.keys, *layout.sizes]
     listed: list[tuple[str, checks.Check]] = [
+        # Order counts: what compares a row with its neighbours must find sound ones.
         ("latency is not a positive finite number", checks.not_positive),
         ("slower kernel of a row measured twice", lambda table: checks.duplicated(table, names)),
     ]

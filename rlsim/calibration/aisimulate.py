@@ -47,6 +47,7 @@ def open_package(source: Path, system: str | None = None) -> Iterator[Package]:
         for member in wheel.infolist():
             if not _is_read(member.filename, system):
                 continue
+            # A wheel comes from outside: sizes are bounded before anything is unpacked.
             if member.file_size > LARGEST_MEMBER_BYTES:
                 raise InputError(f"{shown_path(source)}: {member.filename} is larger than any table")
             wheel.extract(member, folder)
@@ -55,6 +56,7 @@ def open_package(source: Path, system: str | None = None) -> Iterator[Package]:
 
 def _is_read(name: str, system: str | None) -> bool:
     parts = name.split("/")
+    # Only the wheel's own metadata besides its systems, and no path out of the folder.
     if ".." in parts or parts[:2] != [CORE, "systems"]:
         return parts[0].startswith(f"{DISTRIBUTION}-") and parts[1:] in ([""], ["METADATA"])
     if len(parts) == 3:
@@ -91,6 +93,7 @@ def import_tables(
         sheet = read_sheet(package, system)
         version = current_version(package, system, backend)
         tables, reports, device = read_all(SOURCES, package, (system, backend, version), sheet)
+        # Operations without a usable row are missing, not rejected.
         reports = {name: report for name, report in reports.items() if report.rows_selected}
         if not tables:
             raise InputError(

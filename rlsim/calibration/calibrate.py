@@ -56,8 +56,9 @@ def merge_tables(measured: Path, imported: Path, out: Path) -> dict[str, Merged]
     Returns what became of each table's rows. Raises InputError where a folder holds no tables or ``out`` cannot be
     written.
     """
-    stated, own = read_metadata(imported), read_metadata(measured)
+    stated, about = read_metadata(imported), read_metadata(measured)
     merged: dict[str, Merged] = {}
+    # Staged: a folder of tables that a reader finds is complete.
     with staged_folder(out) as stage:
         for layout in LAYOUTS:
             table, report = _merge(layout, read_columns(measured, layout), read_columns(imported, layout))
@@ -65,36 +66,38 @@ def merge_tables(measured: Path, imported: Path, out: Path) -> dict[str, Merged]
                 write_table(stage, layout, table)
                 merged[layout.name] = report
         stated["merged"] = {
-            "measured": own.get("measured", {}),
+            "measured": about.get("measured", {}),
             "rows": {name: vars(report) for name, report in merged.items()},
         }
-        stated.update({name: own[name] for name in ("host", "self_check") if name in own})
+        # Host times and self-check are the user's machine's, whatever measured the rest.
+        stated.update({name: about[name] for name in ("host", "self_check") if name in about})
         text = yaml.safe_dump(stated, sort_keys=False, width=120, allow_unicode=True)
         (stage / METADATA).write_text(text, encoding="utf-8")
     return merged
 
 
 def merged_text(merged: dict[str, Merged], out: Path) -> str:
-    """What became of the rows, table by table."""
+    """Text with counts of imported, replaced, added and left-out rows by table."""
     lines = [f"merged tables {out}"]
     for name, rows in merged.items():
-        own = f"{rows.replaced} replaced, {rows.added} added, {rows.left_out} left out (not on the imported grid)"
-        lines.append(f"  {name}: {rows.imported} imported rows kept, {own}")
+        changes = f"{rows.replaced} replaced, {rows.added} added, {rows.left_out} left out (not on the imported grid)"
+        lines.append(f"  {name}: {rows.imported} imported rows kept, {changes}")
     return "\n".join(lines)
 
 
-def _merge(layout: TableLayout, own: Columns, imported: Columns) -> tuple[Columns, Merged]:
-    if not row_count(own):
+def _merge(layout: TableLayout, measured: Columns, imported: Columns) -> tuple[Columns, Merged]:
+    if not row_count(measured):
         return imported, Merged(row_count(imported), 0, 0, 0)
-    own = {**own, KERNEL: np.array([f"{OWN}{kernel}" for kernel in own[KERNEL]])}
+    measured = {**measured, KERNEL: np.array([f"{OWN}{kernel}" for kernel in measured[KERNEL]])}
     if not row_count(imported):
-        return own, Merged(0, 0, row_count(own), 0)
-    kept = take(own, _on_grid(layout, own, imported))
-    overridden = _among(imported, kept, (*layout.keys, *layout.sizes))
+        return measured, Merged(0, 0, row_count(measured), 0)
+    on_grid = take(measured, _on_grid(layout, measured, imported))
+    # Measured rows win: they are of the very device.
+    overridden = _among(imported, on_grid, (*layout.keys, *layout.sizes))
     rest = take(imported, ~overridden)
-    table = {name: np.concatenate([rest[name], kept[name]]) for name in imported}
+    table = {name: np.concatenate([rest[name], on_grid[name]]) for name in imported}
     replaced = int(overridden.sum())
-    counts = Merged(row_count(rest), replaced, row_count(kept) - replaced, row_count(own) - row_count(kept))
+    counts = Merged(row_count(rest), replaced, row_count(on_grid) - replaced, row_count(measured) - row_count(on_grid))
     return table, counts
 
 
@@ -104,10 +107,10 @@ def _among(one: Columns, other: Columns, names: Sequence[str]) -> BoolArray:
     return np.asarray(rows.isin(known), dtype=np.bool_)
 
 
-def _on_grid(layout: TableLayout, own: Columns, imported: Columns) -> BoolArray:
+def _on_grid(layout: TableLayout, measured: Columns, imported: Columns) -> BoolArray:
     """Rows whose key is new, or whose every size is a node of the imported grid of that key."""
-    nodes = [_among(own, imported, (*layout.keys, size)) for size in layout.sizes]
-    return np.asarray(np.all(nodes, axis=0) | ~_among(own, imported, layout.keys))
+    nodes = [_among(measured, imported, (*layout.keys, size)) for size in layout.sizes]
+    return np.asarray(np.all(nodes, axis=0) | ~_among(measured, imported, layout.keys))
 
 
 REFERENCE_ENGINE = "vllm"
@@ -131,6 +134,7 @@ def compare(measured: Measurements, tables: OperatorTables) -> list[Ratio]:
     ratios: dict[str, list[float]] = {}
     for record in measured.of():
         found = _imported(record.case, tables)
+        # Beyond the imported range the table extrapolates: the ratio would be that of a guess.
         if found is not None and bool(np.all(found.measured)):
             label = f"{record.case.op} {record.case.text('dtype') or record.case.text('distribution') or 'bf16'}"
             ratios.setdefault(label, []).append(record.seconds / float(found.seconds))
@@ -138,7 +142,7 @@ def compare(measured: Measurements, tables: OperatorTables) -> list[Ratio]:
 
 
 def _imported(case: Case, tables: OperatorTables) -> TableTime | None:
-    """What the imported tables say of a case, in the first table that it goes to."""
+    """Seconds of a case from the imported tables, in the first table that it goes to."""
     if case.op not in COMPARED:
         return None
     layout, row = next(rows_of(case))
@@ -173,7 +177,7 @@ class CalibrationResult(NamedTuple):
 
 @contextmanager
 def _as_input_errors() -> Iterator[None]:
-    """What the benchmark says of its input, as an InputError."""
+    """Errors of the benchmark as InputError."""
     try:
         yield
     except BenchError as error:
@@ -207,9 +211,9 @@ def calibrate_device(
     """
     _checked(name)
     with _as_input_errors():
-        told = program.measure(case_list(device.partition(":")[0], quick), device, out, resume, progress)
+        summary = program.measure(case_list(device.partition(":")[0], quick), device, out, resume, progress)
     made = calibrate_measurements(out, out, name, style=style)
-    return made._replace(text=f"{told}\n\n{made.text}")
+    return made._replace(text=f"{summary}\n\n{made.text}")
 
 
 def calibrate_measurements(
@@ -247,5 +251,6 @@ def profile_name(device: str, device_type: str) -> str:
     for pattern, known in lists_beside(__file__, "known_devices.yaml").items():
         if re.search(pattern, device):
             return str(known)
+    # _local keeps it apart from the shipped profiles.
     words = re.sub(r"[^a-z0-9]+", "_", device.lower().removeprefix("nvidia")).strip("_")
     return f"{words}_local"

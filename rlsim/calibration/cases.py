@@ -91,7 +91,7 @@ def axes_for(device_type: str, quick: bool) -> CaseAxes:
 
 
 def dims_of(card: ModelCard) -> ModelDims:
-    """What the benchmark needs of a model with grouped-query attention."""
+    """Dimensions that the benchmark needs of a model with grouped-query attention."""
     draft, moe = default_eagle3_draft(card), card.moe
     return ModelDims(
         hidden=card.hidden_size,
@@ -110,7 +110,7 @@ def dims_of(card: ModelCard) -> ModelDims:
 
 
 def case_list(device_type: str, quick: bool) -> CaseList:
-    """Everything that a quick or full run on ``cuda`` or ``cpu`` measures."""
+    """All cases that a quick or full run on ``cuda`` or ``cpu`` measures."""
     return cases_of(
         axes_for(device_type, quick), device_type == "cuda", f"{device_type} {'quick' if quick else 'full'}"
     )
@@ -137,6 +137,7 @@ def cases_of(axes: CaseAxes, on_gpu: bool, name: str = "custom") -> CaseList:
         cases += [case for ranks in axes.ranks for case in collectives(axes.message_bytes, ranks, mode)]
     for mode in modes:
         cases += [engine_step(axes.checked_model, axes.checked_layers, point, mode) for point in axes.composites]
+    # Models share shapes; each is measured once, at the place of its first mention.
     unique = list({case.key: case for case in cases}.values())
     return CaseList(name, axes.budget_s, axes.target_spread, models, unique)
 
@@ -164,6 +165,7 @@ def cached_work(dims: ModelDims, batch: int, queries: int, context: int) -> Work
     """Attention of ``queries`` new tokens of each sequence to ``context`` cached ones and themselves."""
     cached = batch * (context + queries)
     once = work.decode_attention(cached, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
+    # The cache is read once for all queries of a sequence; arithmetic is for each.
     return Work(once.flops * queries, once.bytes)
 
 
@@ -270,10 +272,12 @@ def _model_cases(axes: CaseAxes, model: str, dims: ModelDims, precisions: tuple[
 
 def _shard_shapes(dims: ModelDims, ways: int) -> list[tuple[int, int]]:
     """(n, k) of the layer's products with ``ways``-fold tensor parallelism."""
+    # Engines refuse such a split; experts are measured as a kernel of their own.
     if dims.heads % ways or dims.kv_heads % ways or dims.width % ways:
         return []
     shapes = [(dims.qkv_width // ways, dims.hidden), (dims.hidden, dims.heads * dims.head_dim // ways)]
     if not dims.experts:
+        # Gate and up projection are one product in engines.
         shapes += [(2 * dims.width // ways, dims.hidden), (dims.hidden, dims.width // ways)]
     return shapes
 
@@ -284,6 +288,7 @@ def _gemms(shapes: Iterable[tuple[int, int]], axes: CaseAxes, precisions: Iterab
         for precision in precisions
         for n, k in shapes
         for m in axes.rows
+        # Logits of more rows would take gigabytes, and engines compute those of last tokens alone.
         if n < _WIDE or m <= axes.max_head_rows
     ]
 
@@ -305,6 +310,7 @@ def _sampling_cases(axes: CaseAxes, dims: ModelDims) -> list[Case]:
 def _draft_cases(axes: CaseAxes, dims: ModelDims) -> list[Case]:
     """Products of the EAGLE-3 head of the checked model; its other operators are those of a target layer."""
     shapes = [
+        # EAGLE-3 fuses hidden states of three target layers; its layer reads the embedding beside them.
         (dims.hidden, 3 * dims.hidden),
         (dims.qkv_width, 2 * dims.hidden),
         *_shard_shapes(dims, 1),

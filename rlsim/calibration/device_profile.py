@@ -68,6 +68,7 @@ def rates_of(measured: Measurements) -> DeviceRates:
     rates = {precision: _best_product(measured, precision) for precision in (_PRECISION, "fp8")}
     flops = {precision: rate for precision, rate in rates.items() if rate is not None}
     cache = measured.metadata.l2_bytes or 0
+    # A copy that fits the L2 cache shows the rate of the cache.
     bandwidth = _best_bytes([record for record in measured.of("device_copy") if record.case.number("bytes") > cache])
     if bandwidth is None or _PRECISION not in flops:
         raise InputError("the measurements lack a BF16 matrix product or a copy in device memory")
@@ -77,6 +78,7 @@ def rates_of(measured: Measurements) -> DeviceRates:
         memory_bytes_per_s=bandwidth,
         host_link_bytes_per_s=_best_bytes(measured.of("host_to_device")),
         link_bytes_per_s=_best_bytes(measured.of("all_gather")),
+        # The smallest message shows the latency alone.
         link_latency_s=min((record.seconds for record in measured.of("all_reduce")), default=None),
         eager_launch_s=_launch_s(host, measured.metadata.device_type),
         host=host,
@@ -96,6 +98,7 @@ def _best_product(measured: Measurements, precision: str) -> float | None:
 
 def _training(measured: Measurements, flops: float, bandwidth: float) -> Mapping[str, float]:
     layers = [one for one in measured.of("layer_forward", "layer_forward_backward") if one.case.text("mode") != "graph"]
+    # Smallest first: of each operation the largest is written last and stays.
     layers.sort(key=lambda record: record.case.flops)
     shares = {record.case.op: record.case.flops / record.seconds / flops for record in layers}
     for record in sorted(measured.of("optimizer_step"), key=lambda record: record.case.bytes):
@@ -139,9 +142,11 @@ def _shares(records: Sequence[Measurement], rate: float, bandwidth: float) -> Ef
     compute = np.array([record.case.flops for record in records]) / rate
     memory = np.array([record.case.bytes for record in records]) / bandwidth
     small = float(np.median(np.sort(seconds)[:_FEWEST_CASES]))
+    # Near the floor of the fastest cases a time is launch and no share of a rate.
     large, chosen = seconds > BOUND_RATIO * small, []
     for ideal, other in ((compute, memory), (memory, compute)):
         bound = (ideal > BOUND_RATIO * other) & large
+        # The rates are the best of other cases, which noise may let a case exceed.
         chosen.append(np.minimum(ideal[bound] / seconds[bound], 1.0))
     return efficiency(chosen[0], chosen[1], _FEWEST_CASES, small)
 
@@ -178,17 +183,17 @@ def _known(metadata: Metadata, value: float, what: str) -> SourcedValue:
     return SourcedValue(value=float(f"{value:.6g}"), source="measured", ref=f"{origin}: {what}")
 
 
-def _quantity(metadata: Metadata, key: str, value: float | None, own: float | None) -> SourcedValue:
-    """A quantity as measured, else what the device itself has or what is stated, with the reason."""
-    told = lists_beside(__file__, "device_profile.yaml")[key]
-    stand_in, reason = told.get("value", own), told.get("otherwise", "")
-    if "busy" in told and value is not None:
+def _quantity(metadata: Metadata, key: str, value: float | None, fallback: float | None) -> SourcedValue:
+    """A quantity as measured, else the stated value or ``fallback``, with the reason."""
+    entry = lists_beside(__file__, "device_profile.yaml")[key]
+    stand_in, reason = entry.get("value", fallback), entry.get("otherwise", "")
+    if "busy" in entry and value is not None:
         least, most, unit = BOUNDS[key]
         if not least <= value <= most:
-            gave = f"{told['measured']} gave {value:.3g} {unit}, which no link does: the machine was busy"
-            return SourcedValue(value=stand_in, source="assumed", ref=f"{gave}; {told['busy']}")
+            gave = f"{entry['measured']} gave {value:.3g} {unit}, which no link does: the machine was busy"
+            return SourcedValue(value=stand_in, source="assumed", ref=f"{gave}; {entry['busy']}")
     if value or stand_in is None:
-        return _known(metadata, value or 0.0, told["measured"])
+        return _known(metadata, value or 0.0, entry["measured"])
     return SourcedValue(value=stand_in, source="assumed", ref=reason)
 
 

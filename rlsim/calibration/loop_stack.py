@@ -1,4 +1,4 @@
-"""The loop of bench/loop as a stack measured whole: its files, and the scenario that each of its configurations is."""
+"""The loop of bench/loop as one measured stack: its files, and the scenario that each of its configurations is."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class LoopStacks:
         return cls(measured, card, _profile(measured, source), made)
 
     def at(self, pace: float) -> LoopStacks:
-        """What a machine takes that is so many times slower than it was when this was measured."""
+        """The stacks on a machine that is ``pace`` times slower than when they were measured."""
         parts = self.measured["stacks"].items()
         return self.of({**self.measured, "stacks": {name: _slower(content, pace) for name, content in parts}})
 
     def setting(self, settings: LoopSettings) -> str:
-        """Which setting of the machine a configuration has."""
+        """Setting of the machine of a configuration: shared, beside or alone."""
         return "shared" if settings.placement == "shared" else "beside" if settings.lag else "alone"
 
     def files(self) -> dict[str, str]:
@@ -104,7 +104,7 @@ def measure_stacks(folder: Path, say: Say, again: bool = True) -> LoopStacks:
 
 
 def pace_of(stacks: LoopStacks) -> Callable[[], float]:
-    """What tells how many times slower the machine is now than it was when the stacks were measured."""
+    """A function that returns how many times slower the machine is now than when the stacks were measured."""
     with _as_input_errors(), _torch():
         from bench.loop.pace import Pace
 
@@ -130,6 +130,7 @@ def _torch() -> Any:
     try:
         yield
     except ModuleNotFoundError as error:
+        # A module missing inside bench is a defect, not a missing extra.
         if error.name != "torch":
             raise
         raise BenchError("the loop needs torch, which is not installed here (pip install torch)") from error
@@ -211,10 +212,10 @@ def _family(stacks: LoopStacks) -> dict[str, Any]:
     """The loop as an engine family: host time of an iteration is that of its launches, which the device waits for."""
     shared, always = stacks.stacks["shared"], _LISTS["engines"]
     rows, drafting = len(shared.iterations), sum(point[1] > 0 for point in shared.iterations)
-    own = {"rows": rows, "drafting_rows": drafting, "error": min(1.0, shared.error)}
+    fitted = {"rows": rows, "drafting_rows": drafting, "error": min(1.0, shared.error)}
     return {
         **always, "description": f"Measured by {shared.source}.", "fit": {**always["fit"], "rows": rows},
-        "families": [always["families"][0] | own],
+        "families": [always["families"][0] | fitted],
     }  # fmt: skip
 
 
@@ -223,14 +224,14 @@ def _profile(measured: Mapping[str, Any], source: str) -> HardwareProfile:
     about, quantities = measured["about"], dict[str, SourcedValue]()
     memory = float(about["host_memory_bytes"])
     known = {"memory_bytes": memory, "host_memory_bytes": max(memory, 1e9), "cache": CPU_CACHE_BYTES} | measured["host"]
-    for key, told in _LISTS["profile"].items():
-        value = told["value"] if "value" in told else known[told["is"]]
-        if "assumed" in told:
-            quantities[key] = SourcedValue(value=value, source="assumed", ref=told["assumed"])
+    for key, entry in _LISTS["profile"].items():
+        value = entry["value"] if "value" in entry else known[entry["is"]]
+        if "assumed" in entry:
+            quantities[key] = SourcedValue(value=value, source="assumed", ref=entry["assumed"])
         else:
             quantities[key] = SourcedValue(value=float(f"{value:.5g}"), source="measured", ref=source)
-    own = {"description": f"{about['device']}, as the loop of bench/loop uses it", "host_cpu": about["host_cpu"]}
-    return HardwareProfile.model_validate({"name": "cpu_loop", **own, **quantities})
+    texts = {"description": f"{about['device']}, as the loop of bench/loop uses it", "host_cpu": about["host_cpu"]}
+    return HardwareProfile.model_validate({"name": "cpu_loop", **texts, **quantities})
 
 
 def settings_of(content: Mapping[str, Any]) -> LoopSettings:

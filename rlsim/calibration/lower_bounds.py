@@ -56,12 +56,14 @@ def least_time(name: str, table: Columns, sheet: Sheet) -> LeastTime:
     least = least_work(name, table)
     if name in ("all_reduce", "collectives"):
         link_s = least.bytes / sheet.link_bytes_per_s
+        # No cache shortens what crosses a link.
         return LeastTime(np.zeros_like(link_s), link_s, link_s)
     moved_s = least.bytes / sheet.hbm_bytes_per_s
     beyond_s = np.maximum(least.bytes - l2_bytes(sheet), 0.0) / sheet.hbm_bytes_per_s
     if name in _STATE_BYTES:
         return LeastTime(np.zeros_like(moved_s), moved_s, beyond_s)
     precision = table["precision"] if "precision" in table else table["kv_precision"]
+    # NaN: not every precision has a rate on every sheet; the checks then rest on bytes.
     peak = np.array([sheet.flops.get(str(word), np.nan) for word in precision])
     return LeastTime(least.flops / peak, moved_s, beyond_s)
 
@@ -87,6 +89,7 @@ def _floats(table: Columns, *names: str) -> list[FloatArray]:
 
 def _gemm(table: Columns) -> Work:
     m, n, k = _floats(table, "m", "n", "k")
+    # Activations may still be in the cache of the kernel before; the weight must come from memory.
     return work.gemm(m, n, k, element_bytes(table["precision"]), activation_bytes=0.0)
 
 
@@ -105,12 +108,14 @@ def _prefill_attention(table: Columns) -> Work:
 def _mla_decode(table: Columns) -> Work:
     cached = table["batch"].astype(np.float64) * table["context_tokens"]
     width = MLA_KV_LATENT + MLA_ROPE
+    # Absorbed form: scores over latent and rotary part, values over the latent alone.
     flops = 2 * cached * table["heads"] * (width + MLA_KV_LATENT)
     return Work(flops, cached * width * element_bytes(table["kv_precision"]))
 
 
 def _mla_prefill(table: Columns) -> Work:
     batch, prompt, heads = _floats(table, "batch", "prompt_tokens", "heads")
+    # 2 FLOP a multiplication, half of the pairs masked.
     return _compute_only(batch * prompt**2 * heads * (MLA_NOPE + MLA_ROPE + MLA_VALUE))
 
 
@@ -128,6 +133,7 @@ def _moe(table: Columns) -> Work:
 
 def _collective(table: Columns) -> Work:
     gpus = table["num_gpus"].astype(np.float64)
+    # A GPU already has its own part of the message.
     return _bytes_only(table["message_bytes"] * (gpus - 1) / gpus)
 
 

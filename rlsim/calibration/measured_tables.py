@@ -75,6 +75,7 @@ def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool =
         check = self_check(measured, folder, profile, rates)
         (folder / "selfcheck.txt").write_text(check_text(check) + "\n", encoding="utf-8")
         if check.points:
+            # Matplotlib takes long to load, and most runs of the module draw nothing.
             from rlsim.report.figures.style import save_picture
 
             save_picture(check_picture(check), folder / "selfcheck.png")
@@ -94,9 +95,10 @@ def system_of(name: str) -> str:
 def tables_of(records: Sequence[Measurement]) -> dict[TableLayout, Columns]:
     """Rows by layout, in the columns of the imported tables; of a row measured twice the one of a replayed graph."""
     rows: dict[TableLayout, dict[frozenset[tuple[str, Value]], Mapping[str, Value | float]]] = {}
+    # Graphs last: a replayed graph has no gaps of the host and overwrites the eager row.
     for record in sorted(records, key=lambda record: record.case.text("mode") == "graph"):
-        for layout, told in rows_of(record.case):
-            row = {**told, "kernel": record.facts.kernel or "torch"}
+        for layout, cells in rows_of(record.case):
+            row = {**cells, "kernel": record.facts.kernel or "torch"}
             identity = frozenset((name, row[name]) for name in (*layout.keys, *layout.sizes))
             rows.setdefault(layout, {})[identity] = {**row, LATENCY: record.seconds}
     return {
@@ -108,32 +110,34 @@ def tables_of(records: Sequence[Measurement]) -> dict[TableLayout, Columns]:
 def rows_of(case: Case) -> Iterator[tuple[TableLayout, Row]]:
     """The tables that a case goes to, with its keys and sizes in each."""
     for name, stated in _LISTS["targets"].get(case.op, {}).items():
-        yield _LAYOUTS[name], _row(case, _LAYOUTS[name], stated)
+        yield _LAYOUTS[name], _table_row(case, _LAYOUTS[name], stated)
 
 
-def _row(case: Case, layout: TableLayout, stated: Row) -> Row:
-    """The columns of a case in ``layout``. stated: those that the case does not tell.
+def _table_row(case: Case, layout: TableLayout, stated: Row) -> Row:
+    """The columns of a case in ``layout``. stated: those that the case does not hold.
 
     The context of cached attention is that of the first query, so that all numbers of queries share one axis.
     Elementwise operators on heads count their width in values; a rotation with the norm before it is one of its own.
     """
-    told: dict[str, Value] = {**case.params, **stated}
-    if case.op.endswith("_attention") and "context" in told:
-        told["context_tokens"] = case.number("context") + 1
+    cells: dict[str, Value] = {**case.params, **stated}
+    if case.op.endswith("_attention") and "context" in cells:
+        cells["context_tokens"] = case.number("context") + 1
     if case.op == "rejection":
-        told["queries"] = case.number("draft_length") + 1
+        # A verification has the drafts and the token that follows the last accepted one.
+        cells["queries"] = case.number("draft_length") + 1
     if layout is files.ELEMENTWISE:
-        told["op"] = "norm_rotary" if told.get("qk_norm") else case.op
-        if "head_dim" in told:
+        cells["op"] = "norm_rotary" if cells.get("qk_norm") else case.op
+        if "head_dim" in cells:
             heads = case.number("kv_heads") + (case.number("heads") if case.op == "rotary" else 0)
-            told["width"] = heads * case.number("head_dim")
+            cells["width"] = heads * case.number("head_dim")
     names = (*layout.keys, *layout.sizes)
-    return {name: told[name] if name in told else told[_LISTS["aliases"][name]] for name in names}
+    return {name: cells[name] if name in cells else cells[_LISTS["aliases"][name]] for name in names}
 
 
 def _write_cells(path: Path, records: Sequence[Measurement]) -> None:
     """Every measured case with its work, spread and facts: what the other tables rest on."""
     samples = [asdict(record.sample) for record in records if record.sample]
+    # Parameters and facts as JSON: every operator has others, and a column for each would be mostly empty.
     columns: dict[str, list[object]] = {
         "op": [record.case.op for record in records],
         "parameters": [json.dumps(dict(record.case.params), sort_keys=True) for record in records],

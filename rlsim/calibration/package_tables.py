@@ -39,7 +39,7 @@ PHASES = {"alltoall_prepare": "prepare", "alltoall_dispatch": "dispatch", "allto
 HIDDEN = {"DeepseekV32ForCausalLM": 7168, "GlmMoeDsaForCausalLM": 6144}
 """Hidden size by architecture (config.json of DeepSeek-V3.2 and GLM-5): what tells their blocks apart."""
 FEWEST_SHARE = 0.1
-"""Of an operation of which less is left after the checks nothing is kept: what passed them did so by chance."""
+"""Of an operation of which less is left after the checks nothing is used: what passed them did so by chance."""
 RELEASE = re.compile(r"[\d.]+(?:rc\d+|\.post\d+)?")
 """Version folders that count: releases, their candidates and corrections; builds from a branch do not."""
 _STAGES = {"rc": -1, "": 0, "post": 1}
@@ -129,6 +129,7 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
 def current_version(package: Package, system: str, backend: str) -> str:
     """The engine version the package declares current for a system. Raises InputError where it declares none."""
     declared = yaml.safe_load((package.systems / "query_versions.yaml").read_text(encoding="utf-8"))
+    # A system may be pinned to another release than the rest.
     slots = declared.get("overrides", {}).get(system, {}).get(backend) or declared["defaults"].get(backend)
     if slots is None:
         known = ", ".join(declared["defaults"])
@@ -144,6 +145,7 @@ def find_table(package: Package, place: tuple[str, str, str], name: str, version
     folder = package.systems.joinpath("data", *place)
     found = [path for path in folder.glob(f"*/{name}_perf.parquet") if RELEASE.fullmatch(path.parent.name)]
     if version is not None:
+        # A newer table is of kernels that the asked release does not have.
         found = [path for path in found if version_key(path.parent.name) <= version_key(version)]
     return max(found, key=lambda path: version_key(path.parent.name), default=None)
 
@@ -177,32 +179,35 @@ class Source:
 
     def path(self, package: Package, system: str, backend: str, version: str) -> Path | None:
         """File of the raw rows, of the engine not newer than ``version``; None where there is none."""
+        # The version is of the asked engine; tables of another one (NCCL) count their releases otherwise.
         newest = None if self.engine else version
         place = (system, self.family, self.engine or backend)
         found = (find_table(package, place, name, newest) for name in self.files)
         return next((path for path in found if path is not None), None)
 
     def adapt(self, raw: Columns) -> Columns:
-        """The rows that rlsim uses, with latency in seconds and the kernel that ran. KeyError: a column is missing."""
+        """Rows that rlsim uses, with latency in seconds and the kernel that ran. KeyError: a column is missing."""
         table = {name: _column(raw, name, of) for name, of in self.columns.items()}
-        kept = np.char.startswith(raw["kernel_source"], self.kernel)
+        chosen = np.char.startswith(raw["kernel_source"], self.kernel)
         for name, values in self.keep.items():
-            kept &= np.isin(_stated(raw, name), list(values))
+            chosen &= np.isin(_stated(raw, name), list(values))
         for name in self.known:
-            kept &= table[name] != ("" if table[name].dtype.kind == "U" else 0)
+            chosen &= table[name] != ("" if table[name].dtype.kind == "U" else 0)
         for name in self.few_steps:
-            kept &= _few_steps(table[name])
+            chosen &= _few_steps(table[name])
         for name in self.powers:
             sizes = table[name].astype(np.int64)
-            kept &= (sizes > 0) & ((sizes & (sizes - 1)) == 0)
-        return take({**table, "latency_s": raw["latency"] * MILLISECOND, "kernel": raw["kernel_source"]}, kept)
+            chosen &= (sizes > 0) & ((sizes & (sizes - 1)) == 0)
+        return take({**table, "latency_s": raw["latency"] * MILLISECOND, "kernel": raw["kernel_source"]}, chosen)
 
 
 def sources_of(package: str, least_share: float = FEWEST_SHARE) -> tuple[Source, ...]:
     """The operations of a package in package_columns.yaml, in the order of rlsim's tables."""
-    told = lists_beside(__file__, "package_columns.yaml")[package]
-    layouts = [layout for layout in LAYOUTS if layout.name in told]
-    return tuple(Source(layout, **{"keep": {}, "least_share": least_share, **told[layout.name]}) for layout in layouts)
+    operations = lists_beside(__file__, "package_columns.yaml")[package]
+    layouts = [layout for layout in LAYOUTS if layout.name in operations]
+    return tuple(
+        Source(layout, **{"keep": {}, "least_share": least_share, **operations[layout.name]}) for layout in layouts
+    )
 
 
 def read_raw(path: Path, source: Source, distribution: str) -> RawTable:
@@ -211,6 +216,7 @@ def read_raw(path: Path, source: Source, distribution: str) -> RawTable:
     raw: Columns = {}
     for name in table.column_names:
         column = table.column(name).to_numpy()
+        # Strings of Parquet come as objects, which np.char does not take.
         raw[name] = column.astype(np.str_) if column.dtype == object else column
     try:
         # A file may hold older rows beside those of its folder; one whose rows are all older was carried over whole.
@@ -249,7 +255,7 @@ def _column(raw: Columns, name: str, of: str | None) -> NDArray[Any]:
 
 
 def _translated(column: NDArray[Any], words: Mapping[str, str | int], other: str | int) -> NDArray[Any]:
-    """rlsim's word or number for each of the package's; ``other`` for those that are not kept."""
+    """rlsim's word or number for each of the package's; ``other`` for those that are not used."""
     found, codes = np.unique(column, return_inverse=True)
     return np.array([words.get(str(word), other) for word in found])[codes]
 

@@ -104,9 +104,11 @@ class SelfCheck:
 def self_check(measured: Measurements, tables: Path, profile: HardwareProfile, rates: DeviceRates) -> SelfCheck:
     """Every measured engine step beside its prediction from the operator tables in folder ``tables``."""
     launch = SourcedValue(value=rates.eager_launch_s, source="measured", ref="host time of the measured loop")
+    # An eager step is launched by this very loop, whatever an engine takes on the device.
     device = changed(profile, eager_launch_s=launch)
     found = OperatorTables(tables, {"efficiency": efficiencies_as_yaml(rates.efficiency)})
     cases = [record.case for record in measured.of(*STEPS)]
+    # One table of the largest batch serves all smaller ones of its settings.
     alike: dict[Settings, int] = {}
     for case in cases:
         alike[_settings(case)] = max(alike.get(_settings(case), 0), case.number("batch"))
@@ -144,6 +146,7 @@ def iteration_table(
     """Iterations of up to ``most`` sequences of the reference engine, as the cost model of a projection prices them."""
     *_, mode, draft_length, context = settings
     captured = mode == "graph"
+    # Above any batch of the check: whether a step was captured is a setting here, not a matter of its size.
     engine = Engine(cuda_graphs=captured, max_captured_tokens=65536, max_running_sequences=most)
     operators = Operators(profile, tables)
     layers = EngineLayers(card_of(dims), engine, operators, Collectives(profile, tables))
@@ -151,6 +154,7 @@ def iteration_table(
     drafting = Drafting(layers, speculation_of(dims, draft_length, captured), launch_s)
     # One prompt of one token: the part of the table that prices prefill is not asked for.
     device = DeviceTimes.of(drafting, most, context + 1.0, 1.0)
+    # inf: the check runs without a scheduler, so that no cache limits its batches.
     return build_iteration(drafting, device, PrefillTimes.of(drafting, most, 1.0), math.inf).table
 
 
@@ -170,10 +174,10 @@ def speculation_of(dims: ModelDims, draft_length: int, captured: bool) -> Specul
     """Speculation of the reference model with its EAGLE-3 head; none at draft length 0."""
     if not draft_length:
         return Speculation()
-    own = dims.draft_layer
+    layer = dims.draft_layer
     draft = DraftCard(
-        kind="eagle3", hidden_size=own.hidden, num_heads=own.heads, num_kv_heads=own.kv_heads, head_dim=own.head_dim,
-        intermediate_size=own.width, vocab_size=own.vocabulary, source="rlsim calibrate",
+        kind="eagle3", hidden_size=layer.hidden, num_heads=layer.heads, num_kv_heads=layer.kv_heads,
+        head_dim=layer.head_dim, intermediate_size=layer.width, vocab_size=layer.vocabulary, source="rlsim calibrate",
     )  # fmt: skip
     return Speculation(
         method="eagle3", draft_length=draft_length, acceptance_length=1.0, draft=draft, draft_graph=captured

@@ -48,6 +48,7 @@ def not_positive(table: Columns) -> BoolArray:
 
 def duplicated(table: Columns, names: Sequence[str]) -> BoolArray:
     """All but the fastest row of each key (an engine that autotunes takes the fastest kernel)."""
+    # Stable: of equal times the first row of the file stays.
     order = np.argsort(table["latency_s"], kind="stable")
     mask = np.zeros(row_count(table), dtype=bool)
     mask[order] = Series(group_ids(table, names)[order]).duplicated()
@@ -55,8 +56,9 @@ def duplicated(table: Columns, names: Sequence[str]) -> BoolArray:
 
 
 def impossible(name: str, table: Columns, sheet: Sheet) -> BoolArray:
-    """Rows faster than the datasheet allows for their least work."""
+    """Mask of the rows that are faster than the datasheet allows for their least work."""
     least = least_time(name, table, sheet)
+    # fmax: where the datasheet has no rate of a precision (NaN), bytes alone limit.
     limit = np.fmax(least.compute_s, least.memory_s)
     return np.asarray(table["latency_s"] * DATASHEET_MARGIN < limit)
 
@@ -74,6 +76,7 @@ def curve_with(check: Check, names: Sequence[str]) -> Check:
 def host_bound(name: str, table: Columns, sheet: Sheet) -> BoolArray:
     """Rows near the floor of a kernel whose smallest problems cost more than a graph launch."""
     least = least_time(name, table, sheet)
+    # All bytes, cached or not: a row counts as tiny only if nothing of it takes time.
     tiny = np.maximum(least.compute_s, least.moved_s) < LAUNCH_BOUND_S
     mask = np.zeros(row_count(table), dtype=bool)
     kernels = group_ids(table, ("precision", "kernel"))
@@ -95,6 +98,7 @@ def slower_than_larger(lines: Lines) -> BoolArray:
         known = np.flatnonzero(~np.isnan(values[row]))
         line = values[row, known]
         for place in range(len(known) - 1):
+            # A median, since a single larger size may be the defect.
             ahead = float(np.median(line[place + 1 : place + 1 + LOOK_AHEAD]))
             mask[row, known[place]] = line[place] > (1 + NOISE) * ahead
     return np.asarray(lines.rows(mask))
@@ -108,6 +112,7 @@ def faster_growth_than_work(lines: Lines, growth: float) -> BoolArray:
     for place, size in enumerate(lines.sizes):
         here = lines.values[:, place]
         mask[:, place] = (last > BULK_S) & (here > (1 + NOISE) * last * (size / last_size) ** growth)
+        # A rejected row is no reference: it would let the next one through.
         accepted = ~np.isnan(here) & ~mask[:, place]
         last, last_size = np.where(accepted, here, last), np.where(accepted, size, last_size)
     return np.asarray(lines.rows(mask))
@@ -133,6 +138,7 @@ def slower_than_bf16(table: Columns, others: Sequence[str]) -> BoolArray:
     """Kernels of a lower precision that are slower than BF16 of the same shape by more than the noise in most rows."""
     ids = group_ids(table, others)
     bf16 = table["precision"] == "bf16"
+    # initial: an empty table has no largest id. NaN where no BF16 row is: such groups are not compared.
     reference = np.full(ids.max(initial=-1) + 1, np.nan)
     reference[ids[bf16]] = table["latency_s"][bf16]
     return _groups_above(group_ids(table, ("precision", "kernel")), table["latency_s"] / reference[ids], 1 + NOISE)
@@ -157,6 +163,7 @@ def balanced_slower_than_uneven(table: Columns, others: Sequence[str]) -> BoolAr
 
 def _groups_above(groups: IntArray, ratio: FloatArray, limit: float) -> BoolArray:
     """Rows of the groups whose median ratio exceeds the limit; NaN does not count."""
+    # A median: single rows of a sound kernel may be noise.
     medians = Series(ratio).groupby(groups).transform("median")
     return np.asarray(medians > limit)
 
@@ -178,6 +185,7 @@ def monotone(table: Columns, sizes: Sequence[str], others: Sequence[str]) -> Flo
             view["log_s"] = fixed
         if np.abs(view["log_s"] - before).max(initial=0.0) < 1e-4:
             break
+    # The rounds end before all projections agree; a running maximum takes the rest.
     for size in sizes if len(sizes) > 1 else ():
         lines = lines_along(view, size, [*others, *(name for name in sizes if name != size)], "log_s")
         running = np.fmax.accumulate(lines.values, axis=1)
@@ -190,6 +198,7 @@ def _project(table: Columns, size: str, others: Sequence[str]) -> FloatArray:
     values = lines.values
     for line in values:
         known = ~np.isnan(line)
+        # Most lines rise already and would come back as they are.
         if (np.diff(line[known]) < 0).any():
             line[known] = isotonic_regression(line[known]).x
     return np.asarray(lines.rows(values))

@@ -17,7 +17,7 @@ from rlsim.tables.operators import Efficiency
 from rlsim.units import FloatArray
 
 MANTISSA_BITS = 11
-"""Bits kept of a latency: a relative error below 2**-12, far below the noise of any measurement, at half the size."""
+"""Bits stored of a latency: a relative error below 2**-12, far below the noise of any measurement, at half the size."""
 BULK_GEMM_M, BULK_GEMM_NK = 4096, 1024
 """Products that show the compute efficiency: at least so many rows, and so wide."""
 SKINNY_GEMM_M = 16
@@ -30,18 +30,20 @@ def round_mantissa(seconds: FloatArray) -> NDArray[np.float32]:
     """Nearest float32 with MANTISSA_BITS bits behind the point; keeps order and positivity."""
     drop = 23 - MANTISSA_BITS
     bits = seconds.astype(np.float32).view(np.uint32)
+    # Half of the last bit is added before the cut; a carry goes into the exponent, where it belongs.
     return (((bits + (1 << (drop - 1))) >> drop) << drop).view(np.float32)
 
 
 def write_table(folder: Path, layout: TableLayout, table: Columns) -> Path:
     """Write one operation's rows, sorted by key and size. Returns the file."""
     names = [*layout.keys, *layout.sizes]
+    # lexsort takes its most significant key last.
     table = take(table, np.lexsort([table[name] for name in reversed(names)]))
     return write_columns(folder, layout, {**table, LATENCY: round_mantissa(table[LATENCY])})
 
 
 def efficiencies(tables: Mapping[str, Columns], sheet: Sheet) -> Efficiencies:
-    """Achieved share of the datasheet by operation and precision, none where too few rows tell.
+    """Achieved share of the datasheet by operation and precision, none where too few rows show it.
 
     Compute: rows at least BOUND_RATIO times more bound by arithmetic than by bytes; memory: the reverse. GEMM rows are
     those of BULK_GEMM_M and BULK_GEMM_NK, or of SKINNY_GEMM_M; attention and MoE rows those beyond BULK_S.
@@ -82,8 +84,9 @@ def _fit(name: str, rows: Columns, sheet: Sheet) -> Efficiency:
         by_compute &= (rows["m"] >= BULK_GEMM_M) & (rows["n"] >= BULK_GEMM_NK) & (rows["k"] >= BULK_GEMM_NK)
         by_memory = (rows["m"] <= SKINNY_GEMM_M) & (memory_s > BOUND_RATIO * compute_s) & (memory_s > 0.2 * BULK_S)
     if name == "moe":
-        whole = (rows["expert_parallel"] == 1) & (rows["distribution"] == "balanced")
-        by_compute, by_memory = by_compute & whole, by_memory & whole
+        # Uneven routing and idle ranks would count as slow kernels.
+        unsharded = (rows["expert_parallel"] == 1) & (rows["distribution"] == "balanced")
+        by_compute, by_memory = by_compute & unsharded, by_memory & unsharded
 
     tiny = np.maximum(compute_s, memory_s) < LAUNCH_BOUND_S
     launch_bound = name != "moe" and tiny.sum() >= FEWEST_ROWS and np.median(latency[tiny]) < GRAPH_LAUNCH_S

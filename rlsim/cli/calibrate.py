@@ -48,6 +48,7 @@ def calibrate(
         return
     if device is None:
         raise InputError("calibrate: needs --device cpu, cuda or cuda:N, or a command (see rlsim calibrate --help)")
+    # A colon is no part of a file name on Windows.
     _measure(device, out or Path("calibration_" + device.replace(":", "_")), quick, restart, name)
 
 
@@ -79,6 +80,7 @@ def check_loop(
     from rlsim.report.text.validation import loop_check_text
 
     folder = out or Path("loop_check")
+    # Made before minutes of measuring: a folder that cannot be is an error at once.
     folder.mkdir(parents=True, exist_ok=True)
     with ProgressLine("configurations") as progress:
 
@@ -87,6 +89,7 @@ def check_loop(
             progress.reach(done, total)
 
         found = checked(folder, say, measured)
+    # The file gets plain text; below it is what the terminal can show.
     text = loop_check_text(found)
     write_files({"check.json": found.to_json(), "check.txt": text, "check.png": loop_check_figure(found)}, folder)
     print_answer(found.to_json() if as_json else loop_check_text(found, terminal_style()))
@@ -146,6 +149,7 @@ def import_tables(
             report = aiconfigurator.import_tables(system, backend, folder)
         else:
             report = aisimulate.import_tables(system, backend, folder, package, beside=target)
+    # The stage is moved to the target when it closes; the report names where its tables then lie.
     print_answer(replace(report, folder=target / report.folder.relative_to(folder)).text())
 
 
@@ -187,7 +191,7 @@ def training(
     if out is not None and out.suffix != ".yaml":
         raise InputError(f"--out {out} must end in .yaml")
     fitted = dump_yaml(fit_terms(tables, name, _say))
-    _print_kept(out, fitted, f"written: {out}; its terms stand in simulation.training_parameters={out}", fitted)
+    _write_or_print(out, fitted, f"written: {out}; its terms stand in simulation.training_parameters={out}", fitted)
 
 
 @app.command("own")
@@ -208,7 +212,7 @@ def own(
     text = learned_text(found, terminal_style())
     written = f"{text}\n\nwritten: {out}; use it with --set simulation.posterior={out}"
     otherwise = f"{text}\n\nnot written; --out mine{SUFFIX} keeps what they say for simulation.posterior"
-    _print_kept(out, found.posterior.to_bytes(), written, otherwise)
+    _write_or_print(out, found.posterior.to_bytes(), written, otherwise)
 
 
 @app.command("curves")
@@ -223,10 +227,10 @@ def curves(
     found = fit_curves(path)
     text, fitted = curves_text(found, terminal_style()), found.to_yaml()
     written = f"{text}\n\nwritten: {out}; its sections 'speculation' stand as in a scenario"
-    _print_kept(out, fitted, written, f"{text}\n\n{fitted}")
+    _write_or_print(out, fitted, written, f"{text}\n\n{fitted}")
 
 
-def _print_kept(out: Path | None, content: str | bytes, written: str, otherwise: str) -> None:
+def _write_or_print(out: Path | None, content: str | bytes, written: str, otherwise: str) -> None:
     """Write what was found where ``out`` is given, and say so."""
     from rlsim.report.folder import write_files
 
@@ -237,5 +241,6 @@ def _print_kept(out: Path | None, content: str | bytes, written: str, otherwise:
 
 def _say(line: str) -> None:
     """Say how far a fit is, on terminals."""
+    # Lines of progress would fill the log of a batch job.
     if sys.stderr.isatty():
         print(line, file=sys.stderr)

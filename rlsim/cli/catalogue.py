@@ -46,16 +46,17 @@ def list_hardware() -> None:
 
     known, rows = available(), list[tuple[str, ...]]()
     for profile in map(load_profile, list_profiles()):
+        # Tables may be those of another device, whose shares of the roofline are carried over.
         measured = profile.operator_tables
         engines = ", ".join(engine for system, engine in known if system == measured)
-        told = (
+        basis = (
             f"measured tables ({engines})"
             if measured == profile.name
             else f"measured tables of {measured}, carried over"
         )
         rates = profile.memory_bandwidth_bytes_per_s.value / TERA, profile.bf16_flops.value / TERA
         memory = f"{profile.memory_bytes.value / GIB:.0f}"
-        rows.append((profile.name, memory, f"{rates[0]:.2f}", f"{rates[1]:,.0f}", told if measured else "datasheet"))
+        rows.append((profile.name, memory, f"{rates[0]:.2f}", f"{rates[1]:,.0f}", basis if measured else "datasheet"))
     heads = ("name", "GiB", "TB/s", "BF16 TFLOP/s", "rests on")
     print_answer("\n".join(table(heads, rows, terminal_style(), "<>>><")))
 
@@ -77,6 +78,7 @@ def new_hardware(
     from rlsim.files.reading import shown_path
     from rlsim.tables.new_profile import Datasheet, write_profile
 
+    # A device without an FP8 rate computes such products in BF16.
     sheet = Datasheet(memory_gib, bandwidth, bf16, fp8 or bf16, link, gpus, power, price)
     path = shown_path(write_profile(name, sheet, out))
     print_answer(f"written: {path}; rlsim project quickstart hardware={path}")

@@ -86,13 +86,14 @@ def app() -> typer.Typer:
 def run(words: Sequence[str]) -> object:
     """What the command in ``words`` returns. Raises InputError where they are none."""
     try:
+        # standalone_mode would print usage errors in another form than all others, and end the process.
         return app()(args=words, prog_name="rlsim", standalone_mode=False)
     except USAGE_ERROR as error:
         raise InputError(_wrong_words(error)) from error
 
 
 def _wrong_words(error: Any) -> str:
-    """What is wrong with the words on the command line; the whole help where there are none."""
+    """Message for words on the command line that typer cannot take; ends with the help where there are none."""
     message = " ".join(str(error.format_message()).splitlines()).replace("\t", "")  # typer lists one choice a line
     if error.ctx is None:
         return message

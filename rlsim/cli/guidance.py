@@ -67,6 +67,7 @@ def new(
         "model": model, "hardware": hardware, "gpus": gpus, "batch": batch, "response-tokens": response_tokens
     }  # fmt: skip
     missing = [f"--{option}" for option in QUESTIONS if options[option] is None]
+    # In a script a question would wait for ever.
     if missing and not sys.stdin.isatty():
         raise InputError(f"new asks on a terminal only; here it needs {', '.join(missing)}")
     given = {name: _asked(name) if value is None else value for name, value in options.items()}
@@ -127,6 +128,7 @@ def size(
     if not devices:
         raise InputError("--device: name at least one, such as h100_sxm,h200_sxm")
     given = {"model": model, "hardware": devices[0], "batch": batch, "response-tokens": response_tokens}
+    # The answers of rlsim new hold a number of GPUs, which is what is looked for here.
     answers = Answers.parse({**given, "gpus": "8"})
     for name in devices:
         CHECKS["hardware"](name)
@@ -153,6 +155,7 @@ def _asked(option: str) -> str:
             return answer
 
 
+# Names without one of these suffixes are scenarios; their files are not opened to find out.
 CONFIGURATIONS = (".yaml", ".yml", ".toml", ".sh")
 LEAST_NOISE = 0.02
 """Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
@@ -249,6 +252,7 @@ def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     from rlsim.planning.space import HEADROOM, SearchLimits
 
     drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else (0,)
+    # The same GPUs, lag and drafts: another lag or drafter would be another rung.
     limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), HEADROOM, draft_lengths=drafted)
     found = plan(scenario, limits=limits, rest=False)
     return vary(scenario, *found.changes), found.changes
@@ -275,6 +279,7 @@ def _logged(path: Path | None, steps: str | None) -> tuple[dict[str, float], Map
     if path is None:
         if steps is not None:
             raise InputError("--steps takes steps of a log: it needs --log")
+        # Without a log all times are pasted, with the default noise.
         return {}, {}, ()
     from rlsim.readers.logs.reading import read_log
     from rlsim.readers.logs.steady import MEDIAN_ERROR, steady_of
@@ -283,10 +288,12 @@ def _logged(path: Path | None, steps: str | None) -> tuple[dict[str, float], Map
         steady = steady_of(read_log(path, progress.reach), None if steps is None else step_range(steps))
     taken = {name: one for name, one in steady.found.items() if name != "prompt_tokens"}
     errors = {
+        # Standard error of a median, which shrinks with the steps of the log.
         name: max(LEAST_NOISE, MEDIAN_ERROR * one.log_deviation / one.count**0.5)
         for name, one in taken.items()
         if one.log_deviation is not None
     }
+    # Work follows the mean of lengths; times have outliers, which a median leaves out.
     middle = {name: one.mean if name.endswith(("tokens", "length")) else one.median for name, one in taken.items()}
     return middle, errors, tuple(steady.remarks)
 

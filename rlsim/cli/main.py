@@ -10,6 +10,7 @@ from typing import NoReturn
 from rlsim.errors import BAD_INPUT, MESSAGE_CHARACTERS, RlsimError, shortened
 from rlsim.files.reading import shown_path
 
+# 128 and the number of SIGINT, as shells count.
 INTERRUPTED = 130
 """Exit code of an interrupted program."""
 

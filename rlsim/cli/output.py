@@ -28,6 +28,7 @@ def given_scenario(name: str, words: Sequence[str] | None, options: Sequence[str
     except InputError as error:
         from rlsim.readers.frameworks.launch import framework_of_file
 
+        # Looked into after the failure alone: a scenario that loads is no framework's.
         found = framework_of_file(Path(name)) if Path(name).suffix in (".yaml", ".yml", ".toml", ".sh") else None
         if found is None:
             raise
@@ -67,6 +68,7 @@ def print_result(answer: Answer, as_json: bool, full: bool = True, out: Path | N
     from rlsim.report.text import render
     from rlsim.results.answer import rendered_by
 
+    # Results know no report; whoever knows both connects them.
     rendered_by(render)
     print_answer(answer.to_json() if as_json else answer.text(terminal_style(), full))
 

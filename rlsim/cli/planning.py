@@ -102,12 +102,14 @@ def plan(
     measure, statistic, target_s = parse_objective(objective)
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
     wanted = Objective(measure, statistic, steps, deadline_s, budget_usd, target_s)
+    # Before the limits: a deadline without steps is a mistake, whatever would be searched.
     wanted.check()
     limits = default_limits(base, wanted)
     if gpus is not None:
         limits = replace(limits, sizes=parse_sizes(gpus))
     if max_staleness is not None:
         limits = replace(limits, lags=tuple(range(max_staleness + 1)))
+    # Plans behind the finalists stand in ranked.csv alone.
     answer = run(base, objective=wanted, limits=limits, jobs=jobs, rest=out is not None)
     if out is not None:
         with staged_folder(out) as folder:

@@ -40,6 +40,7 @@ def project(
 
     given = given_scenario(scenario, words, overrides, *_simulation(seed=seed, replications=replications))
     with ProgressLine("replications") as progress:
+        # Spans and curves take time and memory and stand in files alone.
         answer = run(given, progress.reach, timeline=out is not None)
     if out is not None:
         from rlsim.report.folder import write_out
@@ -183,4 +184,5 @@ def explore(
     try:
         server.serve()
     except KeyboardInterrupt:
+        # Ctrl-C is how the message says to end it: no error.
         server.server_close()

@@ -18,6 +18,7 @@ from rlsim.readers.traces import Format
 if TYPE_CHECKING:
     from rlsim.report.folder import Content
 
+# Spelled out, so that the command line knows them without loading a reader.
 FrameworkName = StrEnum(
     "FrameworkName",
     {"nemo_rl": "nemo-rl", "verl": "verl", "skyrl": "skyrl", "slime": "slime", "vime": "vime", "miles": "miles",
@@ -113,6 +114,7 @@ def import_config(
     if as_json:
         print_answer(json.dumps(found.as_dict()))
         return
+    # Standard output holds the scenario alone, to be redirected into a file.
     print(found.accounting.summary(), file=sys.stderr)
     print_answer(found.text if out is None else f"written: {out}; next: rlsim project {out}")
 
@@ -150,6 +152,7 @@ def export(
     lines = "\n".join(found.overrides)
     if out is not None:
         write_files({"overrides.txt": f"{lines}\n", "config.yaml": found.config}, out)
+    # Standard output holds the overrides alone, to be pasted.
     for line in found.left:
         print(f"not said: {line}", file=sys.stderr)
     answer = {"framework": found.framework, "overrides": list(found.overrides), "left": list(found.left)}
@@ -190,7 +193,7 @@ def log(
         found = read_log(file, progress.reach)
     with ProgressLine("simulations") as progress:
         answer = answer_run(found, given, Asked(chosen, what_if or (), as_stated), progress.reach)
-    told = render_run(answer, terminal_style())
+    text = render_run(answer, terminal_style())
     if out is not None:
         files: dict[str, Content] = {
             "log.json": json.dumps(answer.as_dict(), indent=1) + "\n",
@@ -199,8 +202,8 @@ def log(
             "phases.png": run_picture(answer),
         }
         write_files(files, out)
-        told += f"\nwritten: {out}; predict with what is known now: rlsim project {out / 'scenario.yaml'}"
-    print_answer(json.dumps(answer.as_dict()) if as_json else told)
+        text += f"\nwritten: {out}; predict with what is known now: rlsim project {out / 'scenario.yaml'}"
+    print_answer(json.dumps(answer.as_dict()) if as_json else text)
 
 
 FRAGMENT_SUFFIXES = (".yaml", ".yml")

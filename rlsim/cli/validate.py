@@ -19,6 +19,7 @@ class WithTable(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Words as click takes them, with the name of the command where a table stands in its place."""
+        # Without any word the help is shown, and options of help stay options.
         short = bool(args) and args[0] not in self.commands and args[0] not in ctx.help_option_names
         return list(super().parse_args(ctx, ["table", *args] if short else args))
 

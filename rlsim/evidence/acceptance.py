@@ -44,6 +44,7 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
         drafted, length = _point(row.cells)
         others = []
         for k, lengths in series[row.cells["series"]].items():
+            # The row's own measurement does not count among the points that predict it.
             count = len(lengths) - (k == drafted)
             if count:
                 others.append((k, (sum(lengths) - (length if k == drafted else 0.0)) / count))
@@ -56,13 +57,13 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
     return predict
 
 
-def _described(name: str, cells: Row) -> list[MeasuredRow]:
+def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
     unit, about = shortened(cells.get("unit", "") or "1", 12), ("series", "x_name", "y_name")
     details = {column: cells.get(column, "") for column in about}
     return [MeasuredRow(name, cells.get("curve_kind", ""), unit, measured_value(cells, "y"), cells, details)]
 
 
-CURVES = Comparison(_described, _predictor)
+CURVES = Comparison(_measured_rows, _predictor)
 """Points of curves beside their predictions; nothing is drawn, and no fitted value counts."""
 
 
@@ -83,6 +84,7 @@ def fitted_process(points: Sequence[tuple[int, float]]) -> tuple[tuple[float, fl
         return [math.log(acceptance_length(parameters[0], parameters[1], k) / length) for k, length in points]
 
     found = least_squares(off, [0.8, 0.98], bounds=([0.0, 0.3], [1.0, 1.0]))
+    # Two parameters are fitted: with two points nothing is left to measure the deviation by.
     spare = max(1, len(points) - 2)
     deviation = math.sqrt(float(np.sum(np.square(off(found.x)))) / spare)
     return (float(found.x[0]), float(found.x[1])), max(LEAST_DEVIATION, deviation)
@@ -199,5 +201,6 @@ def _lengths_of(path: Path, name: str, points: Points) -> Lengths:
     """Acceptance lengths over draft length from cumulative rates of positions 1, 2, ..."""
     if [position for position, _ in points] != list(range(1, len(points) + 1)):
         raise InputError(f"{shown_path(path)}: series {name[:60]} needs every position from 1 on, each once")
+    # A verification yields one token of the model itself beside the accepted drafts.
     sums = 1.0 + np.cumsum([rate for _, rate in points])
     return [(k, float(length)) for k, length in enumerate(sums, start=1)]

@@ -66,9 +66,10 @@ def validated(kind: Kind, table: Table, fitted: Fitted | None = None) -> Validat
     of = COMPARISONS[kind]
     rows = compare(table, of, of.predictor(table, fitted or current()))
     if kind is Kind.PHASES:
+        # Single steps of agents are one draw of their trajectories each, so that runs are compared by their median.
         rows += [row for run in agent_runs(table.rows, table.seed) for row in run_rows(run)]
-    told = of.told(table, rows) if of.told else {}
-    return Validation.of(kind, rows, table=table.name, digest=table.digest, **told)
+    fields = of.extra_fields(table, rows) if of.extra_fields else {}
+    return Validation.of(kind, rows, table=table.name, digest=table.digest, **fields)
 
 
 def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Validation:
@@ -77,12 +78,14 @@ def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Val
     if kind not in ERRORS or fitted.posterior is None:
         return found
     rows = list(found.rows)
-    for place, one in structures(kind, rows, table, fitted):
+    for place, evidence in structures(kind, rows, table, fitted):
         row = rows[place]
-        logs = log_draws(fitted.posterior, one.slopes, one.groups)
+        logs = log_draws(fitted.posterior, evidence.slopes, evidence.groups)
         times = np.exp(logs + error_draws(fitted.posterior, ERRORS[kind], row.id))
+        # Draws are factors on a time; a rate falls as its time rises.
         low, high = between(1 / times if row.unit == RATE else times)
         predicted = row.predicted or 0.0
+        # Draws of skewed groups may lie to one side of the prediction, which its interval must hold.
         rows[place] = changed(row, low=predicted * min(1.0, low), high=predicted * max(1.0, high))
     fields = {name: getattr(found, name) for name in ("table", "digest", "remarks", "speculation_pairs", "ttft")}
     return Validation.of(found.kind, rows, **fields)
@@ -94,7 +97,8 @@ SURPRISING = 0.02
 
 @dataclass(frozen=True)
 class OwnTime:
-    """One own measured time. expected, now: prediction with its 90 % interval before and after all own rows, seconds.
+    """A measured time of the user. expected, now: predicted seconds with their 90 % interval, before and after the
+    user's rows.
 
     tail: two-sided probability of a time at least as far from what was expected.
     """
@@ -108,7 +112,7 @@ class OwnTime:
 
     @property
     def remark(self) -> str:
-        """What a reader must know of it."""
+        """A warning where the time contradicts other rows or measurements; empty without any."""
         if not self.now.low <= self.measured_s <= self.now.high:
             return "contradicts the other rows: check what it ran"
         return "contradicts the measurements of others" if self.tail < SURPRISING else ""
@@ -116,7 +120,7 @@ class OwnTime:
 
 @dataclass(frozen=True)
 class Learned:
-    """What a table of measured rows says: the posterior with it, each time beside its predictions, and reasons."""
+    """The user's table taken in: the posterior with it, each time beside its predictions, and reasons."""
 
     table: str
     posterior: Posterior
@@ -133,6 +137,7 @@ def learn(path: Path, name: str | None = None, progress: Callable[[int, int], ob
     assert before is not None
     if kind is Kind.CURVES:
         raise InputError(f"{shown_path(path)}: curves are no measured times; see rlsim validate --help for tables")
+    # Slopes must be taken where the posterior has its mean, as those of the shipped evidence were.
     sets, table = moved(shipped(), before.shifts), replace(Table.read(path), progress=progress)
     if kind in (Kind.STEPS, Kind.PHASES):
         rows, skipped = step_times(table, sets)
@@ -149,6 +154,7 @@ def learn(path: Path, name: str | None = None, progress: Callable[[int, int], ob
 def _time(row: Evidence, before: Posterior, after: Posterior) -> OwnTime:
     expected, now = _logs(row, before, before), _logs(row, after, before)
     below, measured_s = float(np.mean(expected < row.surprise)), float(row.about[MEASURED_S])
+    # Evidence stores the measured time and its log ratio to the prediction, not the prediction itself.
     predicted_s = measured_s / float(np.exp(row.surprise))
     tail = 2 * min(below, 1 - below)
     return OwnTime(row.id, row.kind, measured_s, _interval(predicted_s, expected), _interval(predicted_s, now), tail)

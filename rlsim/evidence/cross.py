@@ -112,6 +112,7 @@ def predictive_draws(fit: Fit, used: BoolArray, wanted: BoolArray) -> FloatArray
     # Columns without rows are new draws from their heavy-tailed population, the others are normal.
     generator = np.random.default_rng(0)
     known = np.where(informed, matrix, 0.0)
+    # One vector of draws serves all rows: scores look at one row at a time, whatever they share.
     out = (known @ found.mean)[:, None] + np.sqrt(found.variances(known))[:, None] * generator.standard_normal(DRAWS)
     scales, middle = design.new_scales(spreads), design.middle
     for column in np.flatnonzero(~informed & (np.abs(matrix).sum(axis=0) > 0)):
@@ -125,6 +126,7 @@ def _scores(log_error: FloatArray, draws: FloatArray, single: FloatArray) -> dic
     middle = np.median(draws, axis=1)
     bounds = [np.quantile(draws, ((1 - level) / 2, (1 + level) / 2), axis=1) for level in LEVELS]
     (low, high), half = bounds[-1], P90_DEVIATIONS * single
+    # The factor is centred on the same medians, so that scores compare widths and not point predictions.
     normal = middle[:, None] + single[:, None] * np.random.default_rng(0).standard_normal(DRAWS)
     return {
         "n": len(log_error),
@@ -141,6 +143,8 @@ def _scores(log_error: FloatArray, draws: FloatArray, single: FloatArray) -> dic
 
 def _interval_score(values: FloatArray, low: FloatArray, high: FloatArray) -> float:
     """Width of the 90 % intervals and twenty times what lies outside, mean over ``values``."""
+    # 2 / alpha is the price at which the true quantiles have the best expected score (Gneiting and Raftery, section
+    # 6.2).
     penalty = 2 / (1 - LEVELS[-1])
     return float(np.mean(high - low + penalty * (np.maximum(low - values, 0) + np.maximum(values - high, 0))))
 
@@ -149,6 +153,7 @@ def _crps(values: FloatArray, draws: FloatArray) -> float:
     """Continuous ranked probability score, mean over ``values``; draws: shape (values, draws)."""
     ordered = np.sort(draws, axis=1)
     count = ordered.shape[1]
+    # Half the mean distance of two draws follows from their order; all pairs of 2,000 draws would be 4 million a row.
     ranks = (2 * np.arange(1, count + 1) - count - 1) / count**2
     return float(np.mean(np.mean(np.abs(ordered - values[:, None]), axis=1) - ordered @ ranks))
 
@@ -158,6 +163,7 @@ def own_rows_score(fit: Fit, grouping: str, kind: str) -> OwnRowsScore | None:
     before, after, groups = list[FloatArray](), list[FloatArray](), 0
     names = fit.names(grouping)
     ids, kinds = np.array([row.id for row in fit.rows]), np.array(fit.design.kinds)
+    # Sorted, since the order of a set of strings changes between processes.
     for name in sorted(set(names.tolist()) - {""}):
         members = names == name
         runs = sorted(set(ids[members & (kinds == kind)].tolist()))
@@ -192,6 +198,8 @@ def _errors_without(
     design = fit.design
     found = solve(design, fit.spreads, fit.weights, ~members)
     informed, touched = design.informed(~members), np.abs(design.matrix[members]).sum(axis=0) > 0
+    # Columns that no row of the group has cannot change what is predicted of it; leaving them out keeps the update
+    # small.
     known, new = np.flatnonzero(informed & touched), np.flatnonzero(~informed & touched)
     covariance, new_scales = found.covariance()[np.ix_(known, known)], design.new_scales(fit.spreads)[new]
     prior = Prior(found.mean[known], covariance, design.middle[new], new_scales, (DEGREES, GROUP_DEGREES))
@@ -226,6 +234,7 @@ def _newest(row: Evidence) -> str:
 def _fold(row: Evidence) -> str:
     """A tenth of all runs; the phases of a run and the loads of one engine setup stay together."""
     setup = next((group for group in row.groups if family_of(group) == "engine setup"), row.id)
+    # A hash, not a shuffle: rows added to the tables leave all others in their tenth.
     return str(int(hashlib.sha256(setup.encode()).hexdigest(), 16) % FOLDS)
 
 

@@ -28,9 +28,9 @@ from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import ConstantLength
 from rlsim.tables.profile import load_profile
 
-ENGINES, METHODS, RECEIVED, AHEAD, UNTOLD = (
+ENGINES, METHODS, RECEIVED, AHEAD, EXPERTS_UNSTATED = (
     lists_beside(__file__)[name]
-    for name in ("engines", "served_speculation", "received", "scheduled_ahead", "experts_untold")
+    for name in ("engines", "served_speculation", "received", "scheduled_ahead", "experts_unstated")
 )
 ASSUMED_ACCEPTANCE = {1: 1.87, 2: 2.15, 3: 2.6}
 """Acceptance length by drafted tokens where a row states none: of MTP on random tokens, as InferenceX serves them."""
@@ -55,7 +55,7 @@ class Load:
     """What an engine served: requests in its decode phase (``batch``), open requests, and lengths in tokens.
 
     shortest: lengths are drawn evenly between this share of the nominal and all of it. acceptance_length: tokens that
-    a sequence gains in an iteration, 1 without speculation; None where the row does not tell. receive_interval: decode
+    a sequence gains in an iteration, 1 without speculation; None where the row states none. receive_interval: decode
     iterations between two looks of the engine for new requests.
     """
 
@@ -118,9 +118,10 @@ def _receive_interval(cells: Row, concurrency: float) -> int:
     """Decode iterations between two looks of the engine for new requests: as stated, else as its recipe sets it."""
     if cells.get("scheduler_recv_interval", ""):
         return whole_number(cells, "scheduler_recv_interval")
-    told = {name: cells.get(name, "").lower() for name in ("engine", "source", "model", "gpu", "dp_attention")}
-    served = told["engine"] == "sglang" and told["dp_attention"] not in ("1", "true")
-    named = (any(one in told[of] for one in RECEIVED[f"{of}s"]) for of in ("source", "model", "gpu"))
+    # The recipes that set the interval serve without copies of attention (names.yaml: received).
+    given = {name: cells.get(name, "").lower() for name in ("engine", "source", "model", "gpu", "dp_attention")}
+    served = given["engine"] == "sglang" and given["dp_attention"] not in ("1", "true")
+    named = (any(word in given[of] for word in RECEIVED[f"{of}s"]) for of in ("source", "model", "gpu"))
     if not served or not all(named):
         return 1
     return int(RECEIVED["many" if concurrency >= RECEIVED["many_from"] else "few"])
@@ -181,7 +182,7 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
     model = rows.model_card_name(cells["model"])
     profile = load_profile(rows.device_profile_name(cells["gpu"]))
     precision, copies = rows.weight_precision(cells["precision"], model, cells["model"]), _attention_copies(cells, gpus)
-    kept = name == "sglang" and not any(source in cells.get("source", "").lower() for source in AHEAD)
+    prefix_cached = name == "sglang" and not any(source in cells.get("source", "").lower() for source in AHEAD)
     # The next power of two, so that rows of similar size share a table.
     sequences = 1 << (math.ceil(max(load.batch, load.concurrency, LEAST_SEQUENCES)) - 1).bit_length()
     engine = {
@@ -194,14 +195,15 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
         "expert_parallel": _expert_parallel(cells, gpus, copies, profile),
         "max_running_sequences": sequences,
         "max_batched_tokens": SERVING_BUDGET_TOKENS,
-        # No table tells what was captured; recipes of serving benchmarks capture the batch that they serve.
+        # No table states what was captured; recipes of serving benchmarks capture the batch that they serve.
         "max_captured_tokens": min(65536, max(512, -(-sequences // copies) * (drafted + 1))),
         "gpu_memory_utilization": MEMORY_UTILIZATION,
         # Prompts are random, so that a cache helps none of them; but SGLang's decides what is scheduled ahead.
-        "prefix_caching": kept,
-        "overlap_scheduling": True if name == "sglang" and not kept else None,
+        "prefix_caching": prefix_cached,
+        "overlap_scheduling": True if name == "sglang" and not prefix_cached else None,
         "dispatch": "round_robin",
     }
+    # The table prices a verification, whatever it accepts; the acceptance of a row is in its Load.
     speculation = {"method": method, "draft_length": drafted, "acceptance_length": 1.0} if drafted else {}
     prompt_tokens = max(1, round(load.mean_share * load.prompt_tokens))
     context_tokens = CONTEXT_STEP_TOKENS * -(-longest // CONTEXT_STEP_TOKENS)
@@ -226,9 +228,9 @@ def _attention_copies(cells: Row, gpus: int) -> int:
 
 
 def _kv_precision(cells: Row, weights: str, profile: HardwareProfile) -> str:
-    """Precision of the cache. Where a row does not tell, quantised checkpoints on Blackwell are taken to cache in FP8.
+    """Precision of the cache. Where a row states none, quantised checkpoints on Blackwell are taken to cache in FP8.
 
-    Recipes that do tell serve them so there, and on Hopper in BF16; an assumption that the text states. NVIDIA's own
+    Recipes that state one serve them so there, and on Hopper in BF16; an assumption that the text states. NVIDIA's own
     quantised checkpoints (ModelOpt) state FP8 for the cache wherever they run (hf_quant_config.json,
     kv_cache_quant_algo).
     """
@@ -244,10 +246,10 @@ def _expert_parallel(cells: Row, gpus: int, copies: int, profile: HardwareProfil
     """GPUs over which experts are spread; all of an engine with data-parallel attention over several nodes.
 
     Sources write 1 there for want of a tensor-parallel split; no engine shards experts of 2,048 over 32 GPUs. Others
-    had no column for it (UNTOLD).
+    had no column for it (EXPERTS_UNSTATED).
     """
     ep = int(number(cells, "ep", 1.0)) or 1
-    if ep == 1 and all(cells.get(name, "").lower() == value for name, value in UNTOLD.items()):
+    if ep == 1 and all(cells.get(name, "").lower() == value for name, value in EXPERTS_UNSTATED.items()):
         return gpus
     if ep == 1 and gpus > int(profile.gpus_per_node) and copies == gpus:
         return gpus
@@ -256,9 +258,11 @@ def _expert_parallel(cells: Row, gpus: int, copies: int, profile: HardwareProfil
     return ep
 
 
+# Tables of thousands of rows name a few dozen models.
 _card = lru_cache(maxsize=64)(load_card)
 
 
+# Rows come in the order of their engines (Comparison.order), so that few are held; each has large tables.
 @lru_cache(maxsize=8)
 def prepared_engine(setup: Scenario, fitted: Fitted) -> IterationCosts:
     """Prices of the engine; RlsimError where it does not fit."""
@@ -272,7 +276,7 @@ def groups_of(setup: Scenario) -> tuple[str, ...]:
 
 
 def inputs_of(setup: Scenario, fitted: Fitted) -> EngineInputs:
-    """What the engine's iterations depend on; raises as :func:`prepared_engine`."""
+    """Inputs of the prices of the engine's iterations; raises as :func:`prepared_engine`."""
     prompt = setup.workload.prompt_tokens
     assert isinstance(prompt, ConstantLength)
     device, capacity = device_of(setup.hardware, setup.engine.name), engine_memory(setup).kv_capacity_tokens
@@ -285,9 +289,12 @@ def moved_hosts(inputs: EngineInputs, moves: Mapping[str, Fitted]) -> dict[str, 
     """The engine's host under each of the moved sets whose term it has; with the deviation of the row's groups, which
     would else count as a slope of every term."""
     engine, factor, drafting = inputs.engine, inputs.host.factor, inputs.drafting
-    own = {term: sets for term, sets in moves.items() if len(parts := term.split("/")) < 3 or parts[1] == engine.name}
+    # Terms of a family are called engines/FAMILY/TERM, those of all engines have fewer parts.
+    engine_moves = {
+        term: sets for term, sets in moves.items() if len(parts := term.split("/")) < 3 or parts[1] == engine.name
+    }
     device = inputs.device.profile
-    hosts = {term: _host(engine, inputs.model, device, sets, drafting) for term, sets in own.items()}
+    hosts = {term: _host(engine, inputs.model, device, sets, drafting) for term, sets in engine_moves.items()}
     return {term: replace(host, factor=factor) for term, host in hosts.items()}
 
 

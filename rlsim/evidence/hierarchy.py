@@ -30,7 +30,7 @@ from rlsim.units import BoolArray, FloatArray
 DEGREES = 3.0
 """Degrees of freedom of the errors: published tables hold runs with mistakes of a factor of two."""
 GROUP_DEGREES = 6.0
-"""The same of groups and of terms with siblings: releases and models differ, yet seldom by a mistake."""
+"""Degrees of freedom of groups and of terms with siblings: releases and models differ, yet seldom by a mistake."""
 ROUNDS = 80
 HASTE = 1.6
 """Exponent on each change of a spread: expectation maximisation creeps where families can stand for each other."""
@@ -39,7 +39,7 @@ STEP_ERROR = 0.02
 its phases: that is what another layout of the same run shares or does not share. Assumption: totals alone cannot tell
 these apart."""
 PHASES = ("generation", "logprob", "train", "refit")
-"""Measured phases of steps have one scale of error: of each there are four rows at most, too few for one of its own."""
+"""Measured phases of steps have one scale of error: of each there are four rows at most, too few for a scale each."""
 BEYOND = 1e-9
 """Deviation by which a mean may exceed a bound."""
 MOST_SPREAD = {"trainer on device": 0.03}
@@ -69,7 +69,7 @@ class Spreads:
 
 @dataclass(frozen=True)
 class Weights:
-    """Of rows and of columns: how much of a normal variable's precision each has, below 1 for outliers.
+    """Factors on the precision of rows and of columns, below 1 for outliers.
 
     columns: 1 for terms of no family.
     """
@@ -79,7 +79,7 @@ class Weights:
 
     @classmethod
     def even(cls, design: Design) -> Weights:
-        """All alike."""
+        """Weights of 1 for all rows and columns."""
         return cls(np.ones(len(design.log_error)), np.ones(len(design.columns)))
 
 
@@ -115,6 +115,7 @@ class Design:
                 matrix[at, place[name]] = value
         bounds = None
         if sets is not None:
+            # Terms have physical limits; deviations of groups have none.
             bounds = np.array([limits_of(sets, term.name) for term in terms] + [(-np.inf, np.inf)] * len(groups)).T
         return cls(
             np.array([row.surprise for row in rows]),
@@ -136,14 +137,14 @@ class Design:
 
     @property
     def middle(self) -> FloatArray:
-        """Where every column is centred."""
+        """Prior mean of every column: centres of terms, 0 for deviations of groups."""
         return np.concatenate([self.centre, np.zeros(len(self.families))])
 
     def column_scales(self, spreads: Spreads) -> FloatArray:
         """Scale of the deviation of every column: what is fitted of its family, else what it was assumed to be."""
-        own = [*self.spread.tolist(), *(0.0 for _ in self.families)]
+        stated = [*self.spread.tolist(), *(0.0 for _ in self.families)]
         return np.array(
-            [spreads.families[name] if name else scale for name, scale in zip(self.families_of, own, strict=True)]
+            [spreads.families[name] if name else scale for name, scale in zip(self.families_of, stated, strict=True)]
         )
 
     def new_scales(self, spreads: Spreads) -> FloatArray:
@@ -151,11 +152,11 @@ class Design:
         return np.array([spreads.of_new(name) if name else 0.0 for name in self.families_of])
 
     def informed(self, used: BoolArray) -> BoolArray:
-        """Columns that some of the rows ``used`` tell of; terms of no family count as such."""
+        """Mask of the columns that some of the rows ``used`` have; terms of no family always count."""
         return np.asarray((np.abs(self.matrix[used]).sum(axis=0) > 0) | (self.families_of == ""))
 
     def scales(self, spreads: Spreads) -> FloatArray:
-        """Of the error of every row."""
+        """Scale of the error of every row."""
         return np.array([spreads.errors[kind] for kind in self.kinds])
 
 
@@ -185,6 +186,7 @@ def solve(
     """
     precision = weights.rows / design.scales(spreads) ** 2
     if used is not None:
+        # Unused rows get no precision instead of being cut out: columns and their order stay those of the design.
         precision = np.where(used, precision, 0.0)
     weighted = design.matrix * precision[:, None]
     normal = design.matrix.T @ weighted
@@ -193,6 +195,7 @@ def solve(
         # A column without rows is a new draw: what is known of it from rows that were left out must not count.
         columns = np.where(design.informed(used), columns, 1.0)
     prior = columns / design.column_scales(spreads) ** 2
+    # The prior keeps the matrix positive definite where no row informs a column.
     normal[np.diag_indices_from(normal)] += prior
     factor = cho_factor(normal, lower=True)
     wanted = weighted.T @ design.log_error + prior * design.middle
@@ -208,6 +211,7 @@ def solve(
         beyond = free & (np.abs(mean - nearest) > BEYOND)
         if not beyond.any():
             return Solution(mean, factor)
+        # Columns are only ever added to those held, so that the loop ends after as many rounds as there are columns.
         held[beyond] = nearest[beyond]
 
 
@@ -228,6 +232,7 @@ def fit_spreads(
     for number in range(rounds):
         found = solve(design, spreads, weights, chosen)
         covariance = found.covariance()
+        # Expected squares hold the variance of the posterior as well: means alone would let spreads shrink to zero.
         squares = (found.mean - design.middle) ** 2 + np.diag(covariance)
         errors = design.log_error - design.matrix @ found.mean
         errors = errors**2 + np.einsum("ij,ij->i", design.matrix @ covariance, design.matrix)
@@ -246,10 +251,12 @@ def fit_spreads(
                 of_kinds[kind] = _spread(errors[mine], weights.rows[mine], PRIOR_SPREAD)
             else:
                 of_kinds[kind] = spreads.errors[kind]
+        # Phases that no row measured get the pooled scale too: intervals draw an error for every phase.
         pooled = next((of_kinds[kind] for kind in PHASES if kind in of_kinds), PRIOR_SPREAD)
         spreads = Spreads(of_families, dict.fromkeys(PHASES, pooled) | of_kinds)
         columns = design.column_scales(spreads)
         weights = Weights(
+            # Expected precision of a Student's t given its residual: (nu + 1) / (nu + r^2 / scale^2).
             (DEGREES + 1) / (DEGREES + errors / design.scales(spreads) ** 2),
             np.where(families == "", 1.0, (GROUP_DEGREES + 1) / (GROUP_DEGREES + squares / columns**2)),
         )

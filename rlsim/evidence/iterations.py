@@ -50,7 +50,7 @@ CLEAR = 0.05
 
 @dataclass(frozen=True)
 class _Latency:
-    """What was simulated, in seconds: a decode step, and time per output token and to the first one if served."""
+    """Simulated seconds: of a decode step, and time per output token and to the first one if served."""
 
     step_s: float
     tpot_s: float | None = None
@@ -58,7 +58,7 @@ class _Latency:
 
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
-    """What predicts measured iterations; the table's seed is of the lengths in closed loops."""
+    """A function that predicts measured iterations; the table's seed is of the lengths in closed loops."""
     loops: dict[tuple[Scenario, engines.Load, str], _Latency] = {}
     speculating = {_published(record.cells) for record in table.rows if _speculates(record.cells)}
 
@@ -72,6 +72,7 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
             raise SkippedRow("neither decode_step_ms_est nor tpot_ms is a number above 0")
         served_alone = row.cells.get("serving_mode") == "disagg"
         averaged = "mean" if row.cells.get("tpot_kind", "mean") == "mean" else "median"
+        # Rows of one load that several sources publish are simulated once.
         key = (setup, load, "alone" if served_alone else averaged)
         if key not in loops:
             loops[key] = _latency(costs.table, load, key[2], table.seed)
@@ -85,7 +86,7 @@ def _speculates(cells: Row) -> bool:
 
 
 def _published(cells: Row) -> tuple[object, ...]:
-    """What copies of one measurement agree in, however many digits they print."""
+    """Key that copies of a measurement share, however many digits they print."""
     tpot_ms, ttft_ms = (measured_value(cells, column) or 0.0 for column in ("tpot_ms", "ttft_ms"))
     return (*_agreeing(cells), round(tpot_ms, 2), round(ttft_ms, 1))
 
@@ -100,10 +101,10 @@ def _engine_of(row: MeasuredRow) -> str:
 
 
 def _step_ms(cells: Row) -> float | None:
-    """The decode step alone, where it was measured.
+    """Milliseconds of the decode step alone, where it was measured; else None.
 
     A median over windows of several tokens (``stream_interval_est``) is one of windows with a prefill, where requests
-    of an engine that prefills too follow each other faster than these windows: there the time per token tells more.
+    of an engine that prefills too follow each other faster than these windows: there the time per token is better.
     """
     names = ("stream_interval_est", "concurrency", "osl")
     window, clients, tokens = (measured_value(cells, name) or 0.0 for name in names)
@@ -111,7 +112,7 @@ def _step_ms(cells: Row) -> float | None:
     return None if prefills and measured_value(cells, "tpot_ms") else measured_value(cells, "decode_step_ms_est")
 
 
-def _described(name: str, cells: Row) -> list[MeasuredRow]:
+def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
     model, speculative = cells.get("model", "").split("/")[-1], _speculates(cells)
     step_ms = _step_ms(cells)
     about = {"model": model} | {column: cells.get(column, "") for column in ("gpu", "engine", "engine_version")}
@@ -196,6 +197,7 @@ def drawn_requests(load: engines.Load, seed: int, lockstep: bool) -> tuple[list[
     first, count = load.concurrency, WAVES * load.concurrency
     measured = range(0 if lockstep else first, count)
     count += 0 if lockstep else first
+    # Seeded by the load: a row draws the same lengths wherever it stands in a table.
     rng = np.random.default_rng(np.random.SeedSequence([seed, load.concurrency, load.prompt_tokens]))
     prompts, responses = (
         rng.integers(max(1, round(load.shortest * nominal)), nominal, count, endpoint=True).tolist()
@@ -206,12 +208,13 @@ def drawn_requests(load: engines.Load, seed: int, lockstep: bool) -> tuple[list[
         responses[:first] = [max(1, round(tokens * left)) for tokens, left in shares]
     accepted = load.acceptance_length or 1.0
     return [
+        # The prefill yields the first token, iterations the others.
         Request(i, i, prompt, response, max(1, round((response - 1) / accepted)) if response > 1 else 0)
         for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
     ], measured
 
 
-def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
+def _extra_fields(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
     """Remarks, speed-ups over plain partners and the time to the first token."""
     scored = [row for row in rows if row.predicted is not None]
     out = []
@@ -230,7 +233,7 @@ def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
     return {"remarks": tuple(out), "speculation_pairs": pairs, "ttft": ttft}
 
 
-ITERATIONS = Comparison(_described, _predictor, _told, _engine_of)
+ITERATIONS = Comparison(_measured_rows, _predictor, _extra_fields, _engine_of)
 """Measured engine iterations beside the engine's own costs."""
 
 
@@ -249,7 +252,9 @@ def speculation_pairs(rows: Sequence[ComparedRow], cells: Sequence[Row]) -> Spec
         here, partners = times[i], plain.get(_agreeing(cells[i]), [])
         if here is None or not partners or not row.details.get("speculative"):
             continue
+        # Of equally near partners the first one counts.
         nearest = min(partners, key=lambda other: (*_distance(cells[i], cells[other]), other))
+        # Partners all have times; "or here" is for the type checker.
         measured, predicted = (a / b for a, b in zip(times[nearest] or here, here, strict=True))
         names = {"id": row.id, "plain_id": rows[nearest].id, "group": row.group}
         pairs.append(SpeculationPair(**names, batch=row.details.get("batch"), measured=measured, predicted=predicted))
@@ -272,7 +277,7 @@ def _agreeing(cells: Row) -> tuple[str, ...]:
 
 
 def _distance(one: Row, other: Row) -> tuple[bool, float]:
-    """How far two rows are apart in what a pair may differ in: source, then release."""
+    """Distance of two rows for pairing: whether sources differ, then how far releases are apart."""
     apart = abs(_release(one.get("engine_version", "")) - _release(other.get("engine_version", "")))
     return one.get("source") != other.get("source"), math.inf if math.isnan(apart) else apart
 

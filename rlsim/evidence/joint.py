@@ -60,7 +60,7 @@ _UNMOVED = {term.name for term in ASSUMED}
 
 @dataclass(frozen=True)
 class JointFit:
-    """What all tables together say. evidence: every row linearised around the posterior's mean."""
+    """Result of the joint fit of all tables. evidence: every row linearised around the posterior's mean."""
 
     posterior: Posterior
     evidence: EvidenceTable
@@ -101,6 +101,7 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
         centred = tuple(replace(term, centre=term.centre - shifts.get(term.name, 0.0)) for term in terms)
         design = hierarchy.Design.of(rows, centred, moved(sets, shifts))
         spreads, weights = hierarchy.fit_spreads(design, progress=progress)
+        # The last linearisation moves no term, so that every stored mean has been priced; groups are still solved for.
         held = np.concatenate([np.where(fixed | last, 0.0, np.nan), np.full(len(design.families), np.nan)])
         found = hierarchy.solve(design, spreads, weights, held=held)
         spreads = with_new_scales(design, spreads, weights, rows) if last else spreads
@@ -111,6 +112,7 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
             _must_hold(errors, claimed)
         claimed = errors
         moves = zip((term.name for term in terms), found.mean[: len(terms)].tolist(), strict=True)
+        # Rounded before they are priced: the stored shifts are exactly those that were.
         shifts = shifts if last else {name: round(shifts.get(name, 0.0) + z, DIGITS) for name, z in moves}
     digests = {name: set_digest(one) for name, one in sets.sets.items()}
     evidence = EvidenceTable(tuple(rows), centred, shifts, digests)
@@ -134,6 +136,7 @@ def _median_errors(design: hierarchy.Design, found: hierarchy.Solution) -> dict[
 def _must_hold(real: Mapping[str, float], claimed: Mapping[str, float]) -> None:
     """Raise InputError where real median errors exceed what a linear model claimed of them."""
     for kind, error in real.items():
+        # Of each phase there are too few rows for a stable median.
         if kind in claimed and kind not in hierarchy.PHASES and error > ALLOWED * claimed[kind] + SLACK:
             raise InputError(
                 f"the fit does not hold: times of kind {kind} are off by {100 * error:.1f} % in the median, where the "
@@ -149,7 +152,7 @@ def all_evidence(tables: Tables, sets: Fitted, progress: Progress = lambda line:
         if kind is Kind.TRANSFERS:  # each measurement once, none that any of the tables objects to
             compared = each_once([row for table in found for row in validated(kind, table, sets).rows])
             every = [record for table in found for record in table.rows]
-            known = [one for row, one in zip(compared, every, strict=True) if row.error is not None]
+            known = [record for row, record in zip(compared, every, strict=True) if row.error is not None]
             found = [Table("transfers", known)]
         for table in found:
             if kind is Kind.STEPS:
@@ -191,6 +194,7 @@ def _posterior(
     places = [
         place for place, column in enumerate(design.columns) if place < design.terms or family_of(column) not in ALONE
     ]
+    # Dropping rows and columns of a covariance marginalises; of its inverse it would condition.
     covariance = found.covariance()[np.ix_(places, places)]
     shifts = np.array([evidence.shifts.get(column, 0.0) for column in design.columns])
     counts = Counter(group for row in evidence.rows for group in row.groups)
@@ -205,6 +209,7 @@ def _posterior(
         terms=design.terms,
         spreads={
             **{family: rounded(spreads.of_new(family), 4) for family in spreads.families},
+            # Variances of the parts add up to that of the speed-up.
             **dict.fromkeys(SPECULATION, rounded(speculation / np.sqrt(len(SPECULATION)), 4)),
         },
         errors={kind: rounded(value, 4) for kind, value in spreads.errors.items()},

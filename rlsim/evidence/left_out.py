@@ -48,6 +48,7 @@ def _release(row: Evidence) -> str:
 
 
 def _device(row: Evidence) -> str:
+    # Boards and racks of a chip (gb300_nvl72, "GB300 NVL72") are left out together: either would inform the other.
     return str(row.about.get("device", "")).split("_")[0].split(" ")[0].lower()
 
 
@@ -70,7 +71,7 @@ class _LeftOut:
     families: Sequence[str]
 
     def inside(self, scales: FloatArray, generator: np.random.Generator) -> BoolArray:
-        """Which rows lie inside their intervals where new members have ``scales``."""
+        """Mask of the rows that lie inside their intervals where new members have ``scales``."""
         drawn = generator.standard_t(GROUP_DEGREES, (len(scales), DRAWS))
         below = np.mean(self.fixed + self.new @ (scales[:, None] * drawn) < self.log_error[:, None], axis=1)
         return np.asarray((below >= (1 - SHARE) / 2) & (below <= (1 + SHARE) / 2))
@@ -88,6 +89,7 @@ def with_new_scales(design: Design, spreads: Spreads, weights: Weights, rows: Se
     for kind, heads in HEADS.items():
         if parts[kind]:
             tried = (dict.fromkeys(heads, round(factor, 3)) for factor in FACTORS.tolist())
+            # Factors of the kinds before stay: steps hold groups of engines, trainers and transfers too.
             enough = (new for new in tried if _held(parts[kind], replace(spreads, new=found | new)) >= SHARE)
             found |= next(enough, dict.fromkeys(heads, round(FACTORS[-1], 3)))
     return replace(spreads, new=found)
@@ -113,6 +115,7 @@ def _left_out(design: Design, spreads: Spreads, weights: Weights, left_out: Bool
 
 def _held(parts: Sequence[_LeftOut], spreads: Spreads) -> float:
     """Share of the rows of all ``parts`` that lie inside their intervals."""
+    # The same draws at every factor: only the factor decides how many rows are inside.
     generator = np.random.default_rng(0)
     inside = [part.inside(np.array([spreads.of_new(name) for name in part.families]), generator) for part in parts]
     return float(np.mean(np.concatenate(inside))) if inside else 0.0

@@ -133,6 +133,7 @@ def run_rows(run: AgentRun) -> list[ComparedRow]:
 
 def seconds_of(rows: Sequence[Row], column: str) -> list[float]:
     """Seconds of the rows that give any; a step that waited for nothing counts with 0."""
+    # A default below 0 separates a blank cell from a phase of 0 s.
     return [value for cells in rows if (value := number(cells, column, -1.0)) >= 0]
 
 
@@ -178,7 +179,7 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
     return predict
 
 
-def _described(name: str, cells: Row) -> list[MeasuredRow]:
+def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
     about = {column: cells.get(column, "") for column in ("model", "gpu", "num_gpus")}
     about["framework"] = cells.get("framework", "") or cells.get("framework_version", "")
     rows = [MeasuredRow(f"{name}:{phase}", phase, "s", s, cells, about) for phase, s in known_phases(cells).items()]
@@ -189,6 +190,7 @@ def known_phases(cells: Row) -> dict[str, float]:
     """Measured seconds of each phase of PHASES that a row gives; log-probs may be given for each policy apart."""
     known = {phase: value for phase, columns in PHASES.items() if (value := measured_value(cells, *columns))}
     parts = [measured_value(cells, column) for column in ("old_logprob_s", "ref_logprob_s")]
+    # Tables give the sum or each policy's pass; where they give both, the passes would count twice.
     if "logprob" not in known and any(parts):
         known["logprob"] = sum(part or 0.0 for part in parts)
     return known
@@ -199,8 +201,8 @@ def phase_scenario(cells: Row, seed: int) -> Scenario:
     return scenario_of(cells if all(column in cells for column in STEP_COLUMNS) else step_cells(cells), seed)
 
 
-def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
-    """Which frameworks were taken as others, and what a refit is."""
+def _extra_fields(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
+    """Remarks: frameworks that were taken as others, and the meaning of a refit."""
     scored = [row for row in rows if row.predicted is not None]
     out = []
     if any(row.group == "refit" for row in scored):
@@ -215,13 +217,13 @@ def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
     return {"remarks": tuple(out)}
 
 
-PHASE_ROWS = Comparison(_described, _predictor, _told)
+PHASE_ROWS = Comparison(_measured_rows, _predictor, _extra_fields)
 """Every published phase of every row beside its prediction as rlsim prices; a row without any says so."""
 
 
 def _named(cells: Row) -> tuple[str, str, float]:
-    """Model card, device profile and most tokens of a sequence of a row; SkippedRow tells all that keeps it from being
-    simulated."""
+    """Model card, device profile and most tokens of a sequence of a row; SkippedRow lists everything that
+    prevents a simulation."""
     found, reasons = [], []
     for name, column in ((model_card_name, "model"), (device_profile_name, "gpu")):
         try:
@@ -244,6 +246,7 @@ def step_cells(cells: Row) -> dict[str, str]:
     placement, without = cells.get("placement", "").lower(), cells.get("algorithm", "").lower() in _WITHOUT_REFERENCE
     lag = cells.get("async_max_age_steps", "") or ("1" if "async" in placement else "")
     out = {name: _first(cells, columns) for name, columns in lists_beside(__file__)["step_columns"].items()} | {
+        # stack_of() looks for releases as v0.7; these tables write 0.7.
         "framework_version": re.sub(r"^(?=\d)", "v", cells.get("framework_version", "")),
         "model": model,
         "gpu": device,
@@ -253,6 +256,7 @@ def step_cells(cells: Row) -> dict[str, str]:
         "train_backend": "fsdp" if "fsdp" in cells.get("train_backend", "").lower() else "megatron",
         "reference_logprobs": "true" if measured_value(cells, "ref_logprob_s") else "false" if without else "",
     }
+    # scenario_of() asks for a time; nothing that is simulated depends on it.
     out["total_step_time_s"] = out["total_step_time_s"] or "1"
     for side, columns, sizes in (("gen", "gen", "tp pp ep"), ("train", "policy", "tp pp cp ep")):
         stated = parallel_sizes(cells.get(f"{side}_parallelism", ""))

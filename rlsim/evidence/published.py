@@ -84,12 +84,13 @@ def published_digest() -> str:
     """First 16 hex digits of the SHA-256 of the published tables, names included."""
     digest = hashlib.sha256()
     for path in sorted(published_table("").glob("*.csv")):
+        # A checkout on Windows has CRLF; the digest is of the content.
         digest.update(path.name.encode() + b"\0" + path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:16]
 
 
 def _joined(kind: Kind, paths: Sequence[Path], progress: Progress | None, seed: int) -> Validation:
-    """The tables at ``paths`` as one; a transfer that several rows hold is scored once."""
+    """The tables at ``paths``, joined; a transfer that several rows hold is scored once."""
     for path in paths:
         if [other.resolve() for other in paths].count(path.resolve()) > 1:
             raise InputError(f"--{kind}: {shown_path(path)} is given more than once")
@@ -166,6 +167,7 @@ def measured_speculation() -> Iterator[PublishedFigure]:
         label = f"{cell['id']} {cell['model']} on {cell['gpu']}: {drafts}"
         speedup = float(cell["acceptance_length"]) * plain / drafted
         yield _figure("speedup at fixed batch", label, "x", measured, speedup)
+        # Rows of several drafts repeat the autoregressive rate that they are compared with: it is scored once.
         if cell["ar_tokens_per_s"] not in rates:
             rates.add(cell["ar_tokens_per_s"])
             label = f"{cell['model']} on {cell['gpu']}, batch {batch}, {cell['dataset']}"
@@ -174,6 +176,7 @@ def measured_speculation() -> Iterator[PublishedFigure]:
 
 def _fixed_batch_table(cell: Mapping[str, str], k: int) -> IterationTable:
     engine = {"tensor_parallel": int(cell["tensor_parallel"]), "weight_precision": cell["precision"]}
+    # SGLang's overlapping scheduler was off with EAGLE drafts until late 2025.
     engine |= {"async_scheduling": k == 0}
     eagle = {"method": "eagle3", "draft_length": k, "acceptance_length": 1.0} if k else {}
     largest = (int(cell["batch"]), MOST_CONTEXT_TOKENS)
@@ -189,14 +192,16 @@ def engine_inputs_of(
     engine: Mapping[str, object],
     speculation: Mapping[str, object],
 ) -> EngineInputs:
-    """What iterations depend on, of one replica for the ``largest`` number of sequences and tokens of context.
+    """Inputs of the prices of iterations, of a replica for the ``largest`` number of sequences and tokens of context.
 
     model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
     """
     (batch, context_tokens), card = largest, load_card(model_card_name(model, listed=True))
-    own = {"max_running_sequences": batch, "max_captured_tokens": CAPTURED_TOKENS, "dispatch": "round_robin", **engine}
+    limits = {"max_running_sequences": batch, "max_captured_tokens": CAPTURED_TOKENS}
     lengths = (2 * batch, 8, 8, max(64, int(context_tokens) + 64))
-    document = engine_document(card, load_profile(hardware), own, speculation, lengths)
+    document = engine_document(
+        card, load_profile(hardware), {**limits, "dispatch": "round_robin", **engine}, speculation, lengths
+    )
     return PriceInputs(Scenario.model_validate(document)).engine
 
 
@@ -217,5 +222,6 @@ def published_refits() -> tuple[list[PublishedFigure], dict[str, str]]:
             reasons[row.id] = str(row.skipped)
             continue
         label = f"{row.id}: {cell['model']}, {cell['train_gpus']} + {cell['gen_gpus']} GPUs, {cell['method']}"
+        # Releases of a framework are scored together: the name ends at the first blank.
         figures.append(_figure(f"refit, {cell['framework'].split()[0]}", label, "s", row.measured, row.predicted))
     return figures, reasons

@@ -30,10 +30,10 @@ from rlsim.simulation.rollout import RolloutResult, rollout
 from rlsim.workload.batches import Batch
 
 UNIT = "tokens/s/GPU"
-TOLD_FLAGS = ("offline_throughput_batch_unknown",)
+HARMLESS_FLAGS = ("offline_throughput_batch_unknown",)
 """Objections to a row as an iteration and to none as a rollout: the batch is what the simulation finds."""
 ASSUMED_REQUESTS = 3000
-"""Requests at once where a row tells none: those of the same page's rows of equal lengths."""
+"""Requests at once where a row states none: those of the same page's rows of equal lengths."""
 RUNNING: Mapping[str, int] = lists_beside(__file__)["offline_running"]
 """Sequences that an engine decodes at once at most, by its own default."""
 NO_EVICTION = ("trtllm",)
@@ -75,8 +75,9 @@ def run_of(cells: Row) -> OfflineRun:
     if gpus % size:
         raise SkippedRow(f"num_gpus {gpus} is no multiple of decode_gpus_per_engine {size}")
     engines = gpus // size
-    own = -(-requests // engines)
-    load = load_of({**cells, "decode_batch_per_engine": str(own), "est_decoding_reqs_per_engine": ""})
+    # Rounded up: the engine with the most requests ends last.
+    each = -(-requests // engines)
+    load = load_of({**cells, "decode_batch_per_engine": str(each), "est_decoding_reqs_per_engine": ""})
     setup = engine_setup(cells, load)
     copies = setup.engine.attention_data_parallel
     most = whole_number(cells, "max_running_sequences", RUNNING[setup.engine.name] * copies)
@@ -84,7 +85,7 @@ def run_of(cells: Row) -> OfflineRun:
     if setup.engine.name in NO_EVICTION:
         room = engine_memory(setup).kv_capacity_tokens / (load.prompt_tokens + load.response_tokens)
         most = min(most, max(1, int(room)))
-    engine = changed(setup.engine, max_running_sequences=min(most, own), max_batched_tokens=budget, in_process=True)
+    engine = changed(setup.engine, max_running_sequences=min(most, each), max_batched_tokens=budget, in_process=True)
     return OfflineRun(changed(setup, engine=engine), load, requests, engines)
 
 
@@ -104,7 +105,9 @@ def simulated(run: OfflineRun, fitted: Fitted, seed: int) -> RolloutResult:
         rng.integers(max(1, round(load.shortest * nominal)), nominal, run.requests, endpoint=True)
         for nominal in (load.prompt_tokens, load.response_tokens)
     )
+    # The prefill yields the first token, iterations the others.
     iterations = np.where(responses > 1, np.maximum(1, np.rint((responses - 1) / load.acceptance_length)), 0)
+    # Prompts of throughput benchmarks are random tokens: a prefix cache would find nothing.
     fleet = Fleet(run.engines, "round_robin", prepared_engine(run.setup, fitted).table, prefix_caching=False)
     return rollout(Batch(prompts, responses, np.arange(run.requests)), iterations.astype(np.int64), fleet)
 
@@ -114,12 +117,13 @@ def rollout_slopes(run: OfflineRun, fitted: Fitted, moves: Mapping[str, Fitted],
     found, inputs = simulated(run, fitted, seed), inputs_of(run.setup, fitted)
     batches, contexts, iterations = points_of(found.counters)
     _, changes_s = point_changes_s(inputs, batches, contexts, moved_hosts(inputs, moves))
-    whole_s = found.seconds * run.engines
-    return {name: float(np.dot(change, iterations)) / whole_s for name, change in changes_s.items() if change.any()}
+    # Counters add up the iterations of all engines.
+    engine_s = found.seconds * run.engines
+    return {name: float(np.dot(change, iterations)) / engine_s for name, change in changes_s.items() if change.any()}
 
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
-    """What predicts measured rollouts; the table's seed is of their lengths."""
+    """A function that predicts measured rollouts; the table's seed is of their lengths."""
 
     def predict(row: MeasuredRow) -> Prediction:
         if row.measured is None:
@@ -153,7 +157,7 @@ def _cuts(row: MeasuredRow, run: OfflineRun) -> tuple[str, ...]:
     return device, f"{setup.engine.name}, {setup.model.name}", shape, f"weights {setup.engine.weight_precision}"
 
 
-def _described(name: str, cells: Row) -> list[MeasuredRow]:
+def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
     model = cells.get("model", "").split("/")[-1]
     about = {column: cells.get(column, "") for column in ("gpu", "engine")}
     group = ", ".join([model, *about.values()])
@@ -165,8 +169,8 @@ def _engine_of(row: MeasuredRow) -> str:
     return ", ".join(row.cells.get(column, "") for column in ("model", "gpu", "engine", "isl", "osl"))
 
 
-def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
-    """What was assumed of the rows that were simulated."""
+def _extra_fields(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
+    """Remarks: assumptions about the rows that were simulated."""
     if not any(row.predicted is not None for row in rows):
         return {}
     most = ", ".join(f"{name} {count:,}" for name, count in RUNNING.items())
@@ -177,5 +181,5 @@ def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
     )}  # fmt: skip
 
 
-ROLLOUTS = Comparison(_described, _predictor, _told, _engine_of, TOLD_FLAGS)
+ROLLOUTS = Comparison(_measured_rows, _predictor, _extra_fields, _engine_of, HARMLESS_FLAGS)
 """Measured offline throughput beside the simulated rollout."""

@@ -31,7 +31,7 @@ FLAGGED = "flag "
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """What was measured, in ``unit``, and the cells that its prediction follows from.
+    """A measured value, in ``unit``, and the cells that its prediction follows from.
 
     group: what it is scored together with. details: what its kind says of it, by name. phased: whether its phases are
     compared with it, as those of a measured RL step are.
@@ -71,29 +71,31 @@ class Comparison:
     """How tables of one kind are put beside predictions.
 
     describe: the measured rows of a record by id and cells. predictor: what predicts those of a table under fitted
-    values. order: in which predictions that share work are made. told: further fields of the Validation. told_flags:
-    flags that object to rows of other kinds only.
+    values. order: in which predictions that share work are made. extra_fields: further fields of the Validation.
+    harmless_flags: flags that object to rows of other kinds only.
     """
 
     describe: Callable[[str, Row], Sequence[MeasuredRow]]
     predictor: Callable[[Table, Fitted], Predict]
-    told: Callable[[Table, Sequence[ComparedRow]], Mapping[str, Any]] | None = None
+    extra_fields: Callable[[Table, Sequence[ComparedRow]], Mapping[str, Any]] | None = None
     order: Callable[[MeasuredRow], str] | None = None
-    told_flags: tuple[str, ...] = ()
+    harmless_flags: tuple[str, ...] = ()
 
 
 def compare(table: Table, of: Comparison, predict: Predict) -> list[ComparedRow]:
     """Every measured row of ``table`` beside its prediction, or skipped with what ``predict`` raised; in its order."""
     described = [
         (row, problem)
-        for (name, problem), record in zip(named(table, of.told_flags), table.rows, strict=True)
+        for (name, problem), record in zip(named(table, of.harmless_flags), table.rows, strict=True)
         for row in of.describe(name, record.cells)
     ]
+    # Rows that share an engine follow each other, while its prices are in the cache.
     keys = [of.order(row) if of.order else "" for row, _ in described]
     places = sorted(range(len(described)), key=keys.__getitem__)
     out: dict[int, ComparedRow] = {}
     for done, place in enumerate(places, start=1):
         out[place] = _compared(*described[place], predict)
+        # A record may hold several measured rows (phases); progress counts records.
         table.report(done * len(table.rows) // len(described))
     return [out[place] for place in range(len(described))]
 
@@ -113,10 +115,10 @@ def _compared(row: MeasuredRow, problem: str, predict: Predict) -> ComparedRow:
     )  # fmt: skip
 
 
-def named(table: Table, told_flags: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+def named(table: Table, harmless_flags: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     """Id of each row (or the line that it stands in), and why it cannot be compared: unreadable, repeated, flagged.
 
-    told_flags: flags that object to nothing, beside those that never do.
+    harmless_flags: flags that object to nothing, beside those that never do.
     """
     lines: dict[str, int] = {}
     out = []
@@ -128,13 +130,13 @@ def named(table: Table, told_flags: tuple[str, ...] = ()) -> list[tuple[str, str
             problem = f"the id appears before, in line {lines[name]}"
         elif not problem:
             lines[name] = record.line
-            problem = f"{FLAGGED}{flag[:100]}" if flag and flag not in (*INFORMATION_FLAGS, *told_flags) else ""
+            problem = f"{FLAGGED}{flag[:100]}" if flag and flag not in (*INFORMATION_FLAGS, *harmless_flags) else ""
         out.append((name, problem))
     return out
 
 
 def first_line(reason: object) -> str:
-    """The first line of a reason, which is what a skipped row tells."""
+    """First line of the reason of a skipped row: messages of scenarios go on with hints."""
     return (str(reason).splitlines() or ["no reason given"])[0]
 
 
@@ -175,6 +177,7 @@ def device_profile_name(gpu: str, listed: bool = False) -> str:
 
     A name with another memory in brackets is another variant of the GPU, and none of the profiles.
     """
+    # An "A100 (40 GB)" has other bandwidth than the profile of 80 GB.
     found = None if re.search(r"\(.*\d\s*gb", gpu.lower()) else profile_called(gpu)
     if found is not None:
         return found
@@ -201,6 +204,7 @@ def weight_precision(text: str, card: str, name: str = "") -> str:
         raise SkippedRow("precision is not given")
     if given in ("bf16", "bfloat16", "fp16"):
         return "bf16"
+    # Official FP8 checkpoints of some models are scaled by blocks, which other kernels serve.
     if given.startswith(("fp8", "w8a8", "mxfp8", "float8")):
         return "fp8_block" if card in BLOCK_SCALED and not by_modelopt(name) else "fp8"
     if card in MXFP4 and given.startswith(("fp4", "mxfp4", "w4")):

@@ -51,7 +51,7 @@ METHODS: dict[str, str] = lists_beside(__file__)["speculation"]
 """Methods of speculation as tables call them."""
 
 
-def _described(name: str, cells: Row) -> list[MeasuredRow]:
+def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
     about = {"model": cells.get("model", ""), "device": cells.get("gpu", ""), "mode": cells.get("on_off_policy", "")}
     about["release"] = cells.get("framework_version", "")
     group = ", ".join(part for part in (about["model"].split("/")[-1], about["device"], about["mode"]) if part)
@@ -59,7 +59,7 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
 
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
-    """What predicts the step of a measured row and its phases, in seconds, as rlsim prices."""
+    """A function that predicts the step of a measured row and its phases, in seconds, as rlsim prices."""
     simulated = Simulated()
 
     def predict(row: MeasuredRow) -> Prediction:
@@ -76,12 +76,12 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
     return predict
 
 
-def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
+def _extra_fields(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
     absent = [name for name in lists_beside(__file__)["parallel_columns"] if name not in table.rows[0].cells]
     return {"remarks": (f"not in the table and taken as 1: {', '.join(absent)}",) if absent else ()}
 
 
-STEPS = Comparison(_described, _predictor, _told)
+STEPS = Comparison(_measured_rows, _predictor, _extra_fields)
 """Measured RL steps beside simulated ones; equal steps are simulated once."""
 
 
@@ -93,6 +93,7 @@ class Simulated:
 
     def variant(self, scenario: Scenario) -> Variant:
         """The run of a scenario, whatever its name."""
+        # Names do not change a run; rows that repeat a configuration are simulated once.
         key = scenario.model_dump_json(exclude={"name", "question"})
         if key not in self._known:
             self._known[key] = project(scenario).candidate
@@ -110,6 +111,7 @@ def _measured_phase(cells: Row, phase: str, scenario: Scenario) -> float | None:
         return None
     column = "refit_s" if phase == "prepare_s" else phase
     if phase == "exposed_generation_s" and synchronous and not cells.get(column):
+        # All of it is exposed where nothing trains meanwhile.
         column = "generation_s"
     return number(cells, column) if cells.get(column) else None
 
@@ -192,6 +194,7 @@ def _workload(row: Row) -> dict[str, object]:
     trained = whole_number(row, "rollout_batch", prompts * group)
     if max(prompts * group, trained) > MAX_SAMPLES:
         raise SkippedRow(f"{max(prompts * group, trained):,} samples in one step are more than {MAX_SAMPLES:,}")
+    # Some runs generate more than they train on (dynamic sampling).
     factor = max(1.0, prompts * group / trained)
     cap, mean = whole_number(row, "max_seq_len"), number(row, "avg_seq_len")
     prompt = length_tokens(row, "prompt_tokens", min(PROMPT_TOKENS, max(1, cap // 4)))
@@ -208,16 +211,17 @@ def _workload(row: Row) -> dict[str, object]:
 
 
 def _engine(row: Row) -> dict[str, object]:
-    own_engine = flag(row, "async_engine", _lag(row["on_off_policy"]) > 0)
-    sequences = whole_number(row, "inferred_max_num_seqs", 128 if own_engine else 1024)
+    server_engine = flag(row, "async_engine", _lag(row["on_off_policy"]) > 0)
+    sequences = whole_number(row, "inferred_max_num_seqs", 128 if server_engine else 1024)
     return {
         **parallel(row, "gen_", "tensor", "pipeline", "expert"),
         "weight_precision": _precision(row, "gen_precision"),
         "max_running_sequences": sequences,
-        "max_batched_tokens": 2048 if own_engine else 16384,
+        "max_batched_tokens": 2048 if server_engine else 16384,
+        # vLLM captures graphs up to min(512, 2 * max_num_seqs) where nothing is set.
         "max_captured_tokens": min(512, 2 * sequences),
         "gpu_memory_utilization": number(row, "gpu_memory_utilization", 0.6),
-        "dispatch": "round_robin" if own_engine else "static",
+        "dispatch": "round_robin" if server_engine else "static",
     }
 
 
@@ -249,6 +253,7 @@ def _trainer(row: Row) -> dict[str, object]:
         "micro_batch_tokens": whole_number(row, "train_mb_tokens", cap),
         "logprob_micro_batch_tokens": whole_number(row, "logprob_mb_tokens", cap),
         "recompute": "full" if flag(row, "activation_checkpointing", False) else "none",
+        # NeMo-RL's recipes use the precision-aware optimizer: 8 bytes of state a parameter instead of 12.
         "optimizer_bytes_per_parameter": 8.0,
         "policy_logprobs": flag(row, "prev_logprobs_recomputed", not _on_policy_ratio(row)),
         "reference_logprobs": _reference_logprobs(row),
@@ -261,6 +266,7 @@ def _backend(row: Row) -> str:
         return given
     if given:
         raise SkippedRow(f"train_backend must be megatron or fsdp; got {given[:40]!r}")
+    # Rows without the column name DTensor or FSDP in their recipe, if at all.
     hints = f"{row['id']} {row.get('notes', '')}".lower()
     return "fsdp" if "dtensor" in hints or "fsdp" in hints else "megatron"
 
@@ -278,5 +284,5 @@ def _on_policy_ratio(row: Row) -> bool:
 def _reference_logprobs(row: Row) -> bool:
     """Whether the reference policy's forward pass runs; it does by default even without a KL penalty (NeMo-RL)."""
     text = row.get("reference_policy_kl", "").lower()
-    told = "recomputed" in text or not any(word in text for word in ("kl=0.0", "skip", "none"))
-    return flag(row, "reference_logprobs", told)
+    by_default = "recomputed" in text or not any(word in text for word in ("kl=0.0", "skip", "none"))
+    return flag(row, "reference_logprobs", by_default)

@@ -75,6 +75,7 @@ def structures(
         found = ((place, structure(cells, fitted, moves)) for place, cells in predicted)
     for place, (slopes, groups, about) in found:
         row = rows[place]
+        # A logarithm needs both above 0.
         if row.measured and row.predicted:
             measured_s, predicted_s = (_seconds(row, value) for value in (row.measured, row.predicted))
             log_error = float(np.log(measured_s / predicted_s))
@@ -97,7 +98,7 @@ def _moves(fitted: Fitted, *heads: str) -> dict[str, Fitted]:
 def _iterations(
     rows: Sequence[ComparedRow], predicted: Sequence[tuple[int, Row]], fitted: Fitted
 ) -> Iterator[tuple[int, Structure]]:
-    """Of every predicted iteration; all loads of an engine are priced at once."""
+    """Structure of every predicted iteration; all loads of an engine are priced at once."""
     moves = _moves(fitted, "engines/")
     by_setup: dict[Scenario, list[tuple[int, Load]]] = {}
     for place, cells in predicted:
@@ -113,13 +114,14 @@ def _iterations(
             row = rows[place]
             # What no host term changes of a predicted iteration: prefills between decode steps.
             other_s = 1e-3 * (row.predicted or 0.0) * tokens_of(row) - step_s_of(row)
-            whole_s = base_s[at] + other_s
-            slopes = {name: float(change[at] / whole_s) for name, change in changes_s.items() if change[at]}
+            total_s = base_s[at] + other_s
+            # Slopes of zero are left out: most terms belong to other engines.
+            slopes = {name: float(change[at] / total_s) for name, change in changes_s.items() if change[at]}
             yield place, (slopes, groups, _about_iteration(setup, load))
 
 
 def _rollouts(predicted: Sequence[tuple[int, Row]], fitted: Fitted, seed: int) -> Iterator[tuple[int, Structure]]:
-    """Of every predicted rollout, which its engine's iterations make up."""
+    """Structure of every predicted rollout: slopes are sums over the iterations of its engines."""
     moves = _moves(fitted, "engines/")
     for place, cells in predicted:
         run = run_of(cells)
@@ -171,6 +173,7 @@ def _transfer(cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> Struct
 def _training(cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> Structure:
     trainer = trainer_row(cells)
     now = trainer.overheads(fitted)
+    # A step takes long to price; a set that leaves its overheads as they are has no slope.
     after = {name: trainer.seconds(sets) for name, sets in moves.items() if trainer.overheads(sets) != now}
     # With the deviation of its layout: what releases publish again of one is nearly one measurement.
     groups = dict.fromkeys(phase_groups(trainer.scenario)["train"], 1.0)
@@ -194,6 +197,7 @@ def compared_times(
 ) -> tuple[list[Evidence], Reasons]:
     """Rows of a table of iterations, training steps or transfers as evidence around ``sets``, in its order."""
     out = dict(structures(kind, rows, table, sets, usable))
+    # Iterations come by engine, not by line.
     return [out[place] for place in sorted(out)], {row.id: row.skipped for row in rows if row.skipped}
 
 
@@ -211,6 +215,7 @@ def step_times(table: Table, sets: Fitted, same_run: bool = False) -> tuple[list
             groups = phase_groups(scenario, name) if same_run else phase_groups(scenario)
             out += simulated_evidence(name, simulate_variant(scenario), measured, groups)
         except (SkippedRow, RlsimError) as reason:
+            # Ids may repeat in a table; the first keeps the plain name.
             reasons[f"{name}, line {record.line}" if name in reasons else name] = first_line(reason)
         table.report(done)
     return out, reasons
@@ -218,19 +223,20 @@ def step_times(table: Table, sets: Fitted, same_run: bool = False) -> tuple[list
 
 def _measured_step(cells: Row, sets: Fitted) -> tuple[Scenario, Mapping[TimeKind, float]]:
     """Scenario of a row and measured seconds of its step and phases; a generation beside training is busy time."""
-    whole = all(column in cells for column in STEP_COLUMNS)
-    if whole and number(cells, "total_step_time_s") <= 0:
+    complete = all(column in cells for column in STEP_COLUMNS)
+    if complete and number(cells, "total_step_time_s") <= 0:
         raise SkippedRow("total_step_time_s must be above 0")
-    scenario = scenario_of(cells, replications=REPLICATIONS) if whole else phase_scenario(cells, 0)
+    scenario = scenario_of(cells, replications=REPLICATIONS) if complete else phase_scenario(cells, 0)
     samples = scenario.workload.samples_per_step * scenario.workload.generated_batch_factor
     if samples > MOST_SAMPLES:
         raise SkippedRow(f"{samples:,.0f} samples in one step are more than {MOST_SAMPLES:,}")
-    if whole:
+    if complete:
         columns = {"step": "total_step_time_s"} | {phase: f"{phase}_s" for phase in PHASES}
         known = {kind: number(cells, column) for kind, column in columns.items() if cells.get(column, "").strip()}
     else:
         known = known_phases(cells)
     if scenario.loop.mode == "async":
+        # Published generation of an asynchronous step runs beside training: it is no phase on its path.
         known.pop("generation", None)
     kinds: tuple[TimeKind, ...] = ("step", *PHASES)
     measured = {kind: known[kind] for kind in kinds if known.get(kind, 0.0) > 0}

@@ -109,6 +109,7 @@ def kind_of(path: Path) -> Kind:
     found = next((kind for kind, entries in missing.items() if not entries), None)
     if found is not None:
         return found
+    # By share: else a kind with few columns would be the nearest of any table.
     nearest = min(COLUMNS, key=lambda kind: len(missing[kind]) / len(COLUMNS[kind].split()))
     if len(missing[nearest]) == len(COLUMNS[nearest].split()):
         known = ", ".join(COLUMNS)
@@ -124,7 +125,7 @@ def _missing(kind: Kind, columns: Sequence[str]) -> list[list[str]]:
 
 
 def _lacking(missing: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
-    """What a table lacks; of a column the one of the table that it may have been meant by."""
+    """Text that names what a table lacks, each with the column of the table that it may be a misspelling of."""
     named = [" or ".join(entry) for entry in missing]
     for place, entry in enumerate(missing):
         if len(entry) == 1 and (near := get_close_matches(entry[0], columns, n=1, cutoff=0.75)):
@@ -147,7 +148,7 @@ def read_table(path: Path, needed: Sequence[str]) -> list[TableRow]:
         if any(cell.strip() for cell in cells):
             if len(out) == MAX_ROWS:
                 raise InputError(f"{name}: has more than {MAX_ROWS:,} rows; validate it in parts")
-            out.append(_row(number_of_line, header, cells))
+            out.append(_table_row(number_of_line, header, cells))
     return out
 
 
@@ -162,12 +163,14 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     name, file = shown_path(path), io.StringIO(text, newline="")
 
     def short_lines() -> Iterator[str]:
+        # A limit, so that a file without line ends is refused before csv takes it for one row.
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_CHARACTERS + 1), ""), start=1):
             if len(line) > MAX_LINE_CHARACTERS:
                 most = f"{MAX_LINE_CHARACTERS:,} characters"
                 raise InputError(f"{name}: line {number} is longer than {most}; is this a table?")
             yield line
 
+    # Strict: an unclosed quote is an error and not a cell that swallows the rest of the file.
     reader = csv.reader(short_lines(), strict=True)
     try:
         for cells in reader:
@@ -189,7 +192,8 @@ def _header(cells: Sequence[str], path: str, needed: Sequence[str] = ()) -> list
     return header
 
 
-def _row(line: int, header: Sequence[str], cells: Sequence[str]) -> TableRow:
+def _table_row(line: int, header: Sequence[str], cells: Sequence[str]) -> TableRow:
+    # A wrong number of cells is reported below, with the id that the row may still have.
     record = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if name}
     if len(cells) != len(header):
         return TableRow(line, record, f"line {line} has {len(cells)} cells, the header {len(header)}")
@@ -202,6 +206,7 @@ def _row(line: int, header: Sequence[str], cells: Sequence[str]) -> TableRow:
 
 def table_digest(records: Sequence[TableRow]) -> str:
     """First 16 hex digits of the SHA-256 of all cells in order."""
+    # Sorted, so that the order of columns does not matter.
     content = json.dumps([sorted(record.cells.items()) for record in records], separators=(",", ":"))
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -225,6 +230,7 @@ def number(row: Row, column: str, default: float | None = None) -> float:
         raise SkippedRow(f"{column} is no share; got {text[:40]!r}")
     plain = text.removesuffix("%").strip()
     try:
+        # Only whole groups of three count as thousands: 1,5 is a decimal comma, refused rather than read as 15.
         value = float(plain.replace(",", "") if _THOUSANDS.fullmatch(plain) else plain) / (100 if percentage else 1)
     except ValueError:
         raise SkippedRow(f"{column} is not a number: {text[:40]!r}") from None

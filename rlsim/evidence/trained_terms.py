@@ -86,17 +86,18 @@ class TermFit:
             _Value(name, "", spread, np.log(value_of(self.start, name)), *np.log(TRAINING_BOUNDS[name]))
             for name, spread in TRAINING_SPREAD.items()
         ]
-        own = [name for name, rows in counts.items() if rows >= FEWEST_ROWS and name != MODEL_FRAMEWORK]
+        # Factors are relative to MODEL_FRAMEWORK, whose own are 1: fitting them too would leave the terms undetermined.
+        fitted_frameworks = [name for name, rows in counts.items() if rows >= FEWEST_ROWS and name != MODEL_FRAMEWORK]
         factors = [
             _Value(name, framework, spread, 0.0, -WIDEST, WIDEST)
-            for framework in own
+            for framework in fitted_frameworks
             for name, spread in FRAMEWORK_SPREAD.items()
         ]
         return (*terms, *factors)
 
     @cached_property
     def weights(self) -> FloatArray:
-        """Of every row: one over the number of rows of its layout."""
+        """Weight of every row: one over the number of rows of its layout."""
         layouts = [_layout(row) for row in self.rows]
         counts = Counter(layouts)
         return np.array([1.0 / counts[layout] for layout in layouts])
@@ -137,9 +138,11 @@ class TermFit:
         """Derivatives of the errors, shape (rows, values)."""
         out, low = np.zeros((len(errors), len(x))), self._column("low")
         for column, value in enumerate(self.values):
+            # Backward, but forward at the lower bound: no term is priced outside its bounds.
             step = STEP if x[column] - STEP < low[column] else -STEP
             moved = x.copy()
             moved[column] += step
+            # A framework's factor moves its own rows alone; NaN marks those not priced again.
             change = self.errors(moved, value.framework) - errors
             out[:, column] = np.where(np.isnan(change), 0.0, change) / step
         return out
@@ -161,10 +164,12 @@ class TermFit:
             after = self.errors(trial)
             gain = 1.0 - self.loss(trial, after) / self.loss(x, errors)
             tell(f"round {number + 1}: median error {100 * np.median(np.abs(np.expm1(after))):.2f} %")
+            # After a gain nearer to the Gauss-Newton step, after a loss a shorter one.
             damping = damping / 8 if gain > 0 else damping * 8
             if gain > 0:
                 x, errors = trial, after
                 slopes = self.slopes(x, errors)
+            # A loss does not end the fit: the next, more damped step may gain.
             if 0 <= gain < ENOUGH or damping > 1e3:
                 break
         return x, errors, slopes
@@ -188,6 +193,7 @@ class TermFit:
         matrix = np.vstack([slopes * weights[:, None], np.diag(1 / spread), np.diag(np.sqrt(damping) / spread)])
         wanted = np.concatenate([-errors * weights, (start - x) / spread, np.zeros(len(x))])
         low, high = self._column("low") - x, self._column("high") - x
+        # lsq_linear wants room on both sides of a start at a bound; the clip below takes the 1e-9 back.
         found = lsq_linear(matrix, wanted, bounds=(np.minimum(low, -1e-9), np.maximum(high, 1e-9)))
         return np.asarray(np.clip(x + found.x, low + x, high + x))
 
@@ -225,6 +231,7 @@ def fit_terms(
         if kind_of(path) is not Kind.TRAINING:
             raise InputError(f"{path.name}: no table of training steps")
     start = load_training_parameters(START)
+    # Rows are chosen once, at the start, so that every round fits the same ones.
     rows, measured = usable_rows(tables, shipped(start))
     if len(rows) < FEWEST_ROWS:
         raise InputError(f"{paths[0].name}: only {len(rows)} rows can be priced; a fit needs at least {FEWEST_ROWS}")
@@ -241,8 +248,8 @@ def fit_terms(
         families=_families(rows, {IN_FIT: found[1], **held}),
     )
     description = f"Fitted to measured training steps of {', '.join(path.name for path in paths)}, starting from start."
-    own = np.abs(held["model"])[[row.framework == MODEL_FRAMEWORK for row in rows]]
-    spread = _rounded(float(np.quantile(own if len(own) else np.abs(held["model"]), 0.9)) / P90_OF_NORMAL)
+    tuned = np.abs(held["model"])[[row.framework == MODEL_FRAMEWORK for row in rows]]
+    spread = _rounded(float(np.quantile(tuned if len(tuned) else np.abs(held["model"]), 0.9)) / P90_OF_NORMAL)
     about = {"name": name or "pretraining", "description": description, "fit": record, "error": spread}
     return replaced(fit.parameters(found[0]), about)
 

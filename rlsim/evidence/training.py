@@ -44,7 +44,7 @@ MOST_SAMPLES, MOST_TOKENS = 200_000, 1_048_576
 FRAMEWORKS: dict[str, str] = lists_beside(__file__)["trainers"]
 _LORA_RANK = re.compile(r"\br(\d+)\b")
 DEFAULT_LORA_RANK = 16
-"""Rank of adapters where a row tells none: that of the rows that do."""
+"""Rank of adapters where a row states none: that of the rows that do."""
 
 
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
@@ -71,7 +71,7 @@ class TrainerRow:
     release: str | None
 
     def overheads(self, fitted: Fitted) -> TrainingOverheads:
-        """What the framework adds under fitted values."""
+        """Overheads of the framework under fitted values."""
         return training_overheads(self.scenario, fitted)
 
     @cached_property
@@ -104,7 +104,7 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
     return predict
 
 
-def _described(name: str, cells: Row) -> list[MeasuredRow]:
+def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
     """Scored by framework and release, family of the model, device and precision, as far as a row gives them."""
     parts = _parts(cells)
     about: dict[str, Detail] = {column: cells.get(column, "") for column in ("model", "gpu", "precision", "release")}
@@ -113,7 +113,7 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
     return [MeasuredRow(name, group, "s", measured_value(cells, *MEASURED), cells, about)]
 
 
-TRAINING = Comparison(_described, _predictor, lambda table, rows: {"remarks": (REMARK,)})
+TRAINING = Comparison(_measured_rows, _predictor, lambda table, rows: {"remarks": (REMARK,)})
 """Measured training steps beside the trainer alone."""
 
 
@@ -131,6 +131,7 @@ def _cuts(cells: Row) -> tuple[str, ...]:
     """Further sets that a row is scored in: each part of its group alone, and release with family and interconnect."""
     parts = _parts(cells)
     cuts = [f"{name}: {value}" for name, value in parts.items() if value]
+    # GB200 and GB300 are sold in racks of 72 on one NVLink domain; the other devices have 8 in a node.
     place = "NVL72 racks" if parts["device"].startswith("GB") else "8-GPU nodes"
     if parts["family"] and parts["device"] and parts["release"]:
         cuts.append(f"{parts['family']} on {place}, {parts['release']}")
@@ -176,6 +177,7 @@ def trainer_row(cells: Row) -> TrainerRow:
         raise SkippedRow(f"more than {MOST_SAMPLES:,} sequences or {MOST_TOKENS:,} tokens")
     model = model_card_name(cells["model"])
     card = load_card(model)
+    # Dense models have a default of 1; for experts the size decides what a GPU multiplies and exchanges.
     if card.moe is not None and not cells.get("ep", "") and whole_number(cells, "num_gpus") > 1:
         raise SkippedRow("expert parallel size of a mixture of experts is not given")
     device, gpus = device_profile_name(cells["gpu"]), whole_number(cells, "num_gpus")
@@ -191,6 +193,7 @@ def trainer_row(cells: Row) -> TrainerRow:
     if "w/o mtp" in cells["model"].lower():
         recipe |= {"mtp_layers": 0}
     if not any(word in cells.get("notes", "").lower() for word in _RECIPES["real_routing"]):
+        # Benchmarks force even routing unless their notes say that it is real (recipes.yaml).
         recipe |= {"expert_imbalance": 1.0}
     # A row wins over its recipe, but for graphs: its column holds what a recipe writes first and overwrites later.
     trainer = {name: value for name, value in trainer.items() if value is not None or name not in recipe}
@@ -204,6 +207,7 @@ def trainer_row(cells: Row) -> TrainerRow:
         "workload": constant_workload(samples, 1, 1, tokens),
         "trainer": trainer,
     }
+    # Pretraining packs or cuts to equal lengths: every sequence has seq_len tokens.
     batch = TrainedBatch.of(np.full(samples, float(tokens)), samples)
     return TrainerRow(row_scenario(document), batch, framework, release)
 
@@ -212,10 +216,10 @@ def _trainer(cells: Row, kind: str) -> dict[str, object]:
     """The section ``trainer`` of a row's scenario."""
     name = cells.get("framework", "").lower()
     sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in name or "torchtitan" in name
-    rank, told = _LORA_RANK.search(kind), cells.get("recompute", "").strip().lower()
+    rank, stated = _LORA_RANK.search(kind), cells.get("recompute", "").strip().lower()
     adapters = "lora" in kind or "peft" in kind
-    recompute = next((way for begin, way in RECOMPUTED if told.startswith(begin)), "none")
-    return ({"recompute": recompute} if told else {}) | {
+    recompute = next((way for begin, way in RECOMPUTED if stated.startswith(begin)), "none")
+    return ({"recompute": recompute} if stated else {}) | {
         "micro_batch_samples": whole_number(cells, "mbs", 1),
         "backend": "fsdp" if sharded else "megatron",
         **parallel(cells, "", "tensor", "pipeline", "context", "expert"),
@@ -227,6 +231,7 @@ def _trainer(cells: Row, kind: str) -> dict[str, object]:
         "token_drop": "tokendrop" in cells["model"].lower() or None,
         "flash_attention_2": next((old for name, old in ATTENTION.items() if name in cells.get("notes", "")), None),
         "moe_dispatcher": cells.get("moe_dispatcher", "").lower() or None,
+        # What the tables time has no passes for log-probs, and its sequences are full.
         "sequence_packing": False,
         "policy_logprobs": False,
         "reference_logprobs": False,
@@ -241,11 +246,11 @@ def _local_batch_samples(cells: Row) -> int | None:
     return None if rest or samples % whole_number(cells, "mbs", 1) else samples
 
 
-def _graphs(told: str) -> str | None:
-    """Graphs that a row tells of; an empty list of scopes tells nothing."""
-    if "full_iteration" in told and not told.startswith("none"):
+def _graphs(scopes: str) -> str | None:
+    """Which CUDA graphs a row states (key ``cuda_graphs``); None for an empty list of scopes."""
+    if "full_iteration" in scopes and not scopes.startswith("none"):
         return "iteration"
-    return "modules" if told.startswith("transformer_engine") or "moe_router" in told else None
+    return "modules" if scopes.startswith("transformer_engine") or "moe_router" in scopes else None
 
 
 def training_precision(text: str) -> str:
@@ -274,10 +279,10 @@ def recipe_of(framework: str, release: str | None, run: tuple[str, str, str]) ->
     devices = models.get(model, models.get("any", {}))
     entries = devices.get(device, devices.get("any", {}))
     known = [(version_order(name.split()[0]), name) for name in entries if name.split()[1:] in ([], [precision])]
-    told = [entry for entry in known if entry[0] <= version_order(release or "")]
-    if not told:
+    past = [entry for entry in known if entry[0] <= version_order(release or "")]
+    if not past:
         return trained
-    words = entries[max(told)[1]].split()
+    words = entries[max(past)[1]].split()
     named = {key: on for word in words for key, on in _RECIPES["words"][word].items()}
     return {**trained, **_RECIPES["unnamed"], **named}
 

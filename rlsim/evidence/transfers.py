@@ -63,6 +63,7 @@ class _Shape:
         """Weight tensors with ``experts`` routed experts in each layer that has any."""
         if not self.experts:
             return self.layers * (TENSORS_PER_ATTENTION + TENSORS_PER_FFN) + 3
+        # The 1 is the router; the 3 below are embedding, last norm and head.
         sparse = TENSORS_PER_ATTENTION + 1 + self.matrices * (experts + self.shared)
         return self.dense * (TENSORS_PER_ATTENTION + TENSORS_PER_FFN) + (self.layers - self.dense) * sparse + 3
 
@@ -111,6 +112,7 @@ def _weights_without_card(cells: Row) -> Weights:
         else:
             shape = _Shape(max(1, round((parameters / 12 / LAYER_WIDTH**2) ** (1 / 3))))
     share = ESTIMATED_EXPERT_SHARE if shape.experts else 0.0
+    # Stacked: all experts of a layer travel as one tensor of each matrix.
     return Weights(held, shape.tensors(shape.experts), shape.tensors(1), share, estimated)
 
 
@@ -149,6 +151,7 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
             raise SkippedRow("refit_s or time_s is not given")
         job, weights = transfer_job(cells)
         copy_at_once = job.received_bytes / job.links.nvlink_bytes_per_s
+        # No method beats a single copy over NVLink: such a row holds a mistake or timed something else.
         if row.measured < copy_at_once:
             raise SkippedRow(
                 f"faster than the links: {job.received_bytes / 1e9:.3g} GB to a GPU take {copy_at_once:.2g} s of NVLink"
@@ -194,7 +197,7 @@ def _around_s(cells: Row, job: TransferJob, terms: TransferTerms) -> float:
     return seconds + HostCopies(terms.values, job.links, pinned=True).in_s(job.wire_bytes / engine.get("tp", 1), 0)
 
 
-def _described(name: str, cells: Row) -> list[MeasuredRow]:
+def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
     framework = framework_of(cells)
     try:
         about: str = method_of(cells)
@@ -205,7 +208,7 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
     return [MeasuredRow(name, group, "s", measured_value(cells, *MEASURED), cells, details)]
 
 
-TRANSFERS = Comparison(_described, _predictor)
+TRANSFERS = Comparison(_measured_rows, _predictor)
 """Measured weight transfers beside those of the cost model."""
 
 
@@ -223,7 +226,7 @@ def _names_megatron(cells: Row) -> bool:
 
 
 def method_of(cells: Row) -> Method:
-    """How the weights of a row travel; SkippedRow where its method is not given or unheard of."""
+    """Transfer method of a row; SkippedRow where its method is not given or unheard of."""
     placement = cells.get("placement", "").lower()
     where = "host memory" if "host memory" in placement else "colocated" if placement.startswith("colocated") else ""
     given = f"{where} {cells.get('method', '').lower()}"
@@ -244,17 +247,19 @@ def _sizes(cells: Row, side: str) -> dict[str, int]:
     found = parallel_sizes(cells.get(f"{side}_parallelism", "") or cells.get(f"{side}_layout", ""))
     for name in ("tp", "pp", "cp", "ep"):
         if cells.get(f"{side}_{name}", ""):
+            # A column is more exact than the text of the layout and wins over it.
             found[name] = whole_number(cells, f"{side}_{name}")
     return found
 
 
 def transfer_job(cells: Row) -> tuple[TransferJob, Weights]:
-    """What a row moves, and its weights. Raises SkippedRow where it leaves something essential open."""
+    """The transfer of a row, and its weights. Raises SkippedRow where it leaves something essential open."""
     method = method_of(cells)
     weights, links = weights_of(cells), links_of_row(cells.get("gpu", "") or ASSUMED_GPU)
     text = " ".join(cells.get(name, "") for name in ("method", "placement", "train_parallelism", "notes")).lower()
     engine = _sizes(cells, "gen")
     train_gpus, gen_gpus = _pools(cells, method)
+    # Where no size is stated, a replica fills a node of eight.
     replica = engine.get("tp", 8 if gen_gpus % 8 == 0 else gen_gpus) * engine.get("pp", 1)
     dtype = cells.get("weight_dtype", "").lower()
     narrowed, prequantised = " to " in dtype and "fp8" in dtype, "prequantised" in text
@@ -332,6 +337,6 @@ def each_once(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
 
 
 def _measurement(row: ComparedRow) -> tuple[object, ...]:
-    """What rows of one measurement agree in: framework and method, model, engine GPUs, seconds within about 1 %."""
+    """Key that rows of a measurement share: framework and method, model, engine GPUs, seconds within about 1 %."""
     model = str(row.details.get("model", "")).split("/")[-1].lower()
     return row.group, model, row.details.get("gen_gpus"), f"{math.log(row.measured or 1.0):.2f}"

@@ -1,4 +1,4 @@
-"""A scenario kept warm: each move is answered at once from what it leaves as it was, and exactly right after; and its
+"""A prepared scenario: each move is answered at once from what it leaves as it was, and exactly right after; and its
 sliders in a notebook."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rlsim.schema.workload import LognormalLength
 
 QUICK_REPLICATIONS = {"sync": 2, "async": 1}
 """Drawn batches behind the first answer to a move; the exact one has the scenario's own number."""
-KEPT = 64
-"""Exact answers that are kept."""
+MOST_ANSWERS = 64
+"""Exact answers that are cached."""
 MOST_DRAFTED, MOST_LAG = 8, 4
 SIZES = 3
 """Doublings and halvings of the cluster that the slider reaches."""
@@ -78,6 +78,7 @@ class Live:
     def __init__(self, scenario: Scenario, name: str = "") -> None:
         self.scenario, self.name = scenario, name or scenario.name
         self._exact: OrderedDict[tuple[tuple[str, float], ...], Projection] = OrderedDict()
+        # Priced before the sliders are made: a scenario that cannot run fails here, with its own message.
         self._last = self._project({})
         self.sliders = sliders_of(scenario)
 
@@ -92,11 +93,12 @@ class Live:
             slider = known[key]
             if not slider.values[0] <= value <= slider.values[-1]:
                 raise OffSliderError(f"{key}: must lie between {slider.values[0]:g} and {slider.values[-1]:g}")
-            whole = float(value).is_integer()
-            if not whole and all(one.is_integer() for one in slider.values) and key != MEAN_TOKENS:
+            integral = float(value).is_integer()
+            if not integral and all(one.is_integer() for one in slider.values) and key != MEAN_TOKENS:
                 raise OffSliderError(f"{key}: must be a whole number")
             if value != slider.values[slider.start]:
-                out[key] = int(value) if whole and key not in (MEAN_TOKENS, ACCEPTANCE) else value
+                # Lengths and acceptance are real numbers that may happen to be whole.
+                out[key] = int(value) if integral and key not in (MEAN_TOKENS, ACCEPTANCE) else value
         return out
 
     def move(self, given: Mapping[str, float]) -> Moved:
@@ -104,7 +106,7 @@ class Live:
         changes = self.changes(given)
         known = self._exact.get(_key(changes))
         if known is not None:
-            return self._told(changes, known)
+            return self._exact_answer(changes, known)
         few = min(self.scenario.simulation.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
         scenario = vary(self.scenario, {**changes, "simulation.replications": few})
         run = simulate_variant(scenario)
@@ -112,6 +114,7 @@ class Live:
         mean = mean_value(run, lambda step: step.seconds)
         names = ASYNC_PHASES if scenario.loop.mode == "async" else SYNC_PHASES
         phases = {name: run.phases_s[name] for name in names if run.phases_s[name] > 0}
+        # Few batches have no interval of their own; the relative width hardly changes from one move to the next.
         candidate = Side(step_s=(mean, mean * (last.low / last.mean), mean * (last.high / last.mean)), phases=phases)
         before = self._baseline(changes)
         verdict = f"about {mean:.3g} s a step"
@@ -122,7 +125,7 @@ class Live:
     def settle(self, given: Mapping[str, float]) -> Moved:
         """The exact answer, as ``rlsim project`` gives it."""
         changes = self.changes(given)
-        return self._told(changes, self._project(changes))
+        return self._exact_answer(changes, self._project(changes))
 
     def command(self, changes: Mapping[str, Any]) -> str:
         """The command line that gives the same answer."""
@@ -132,7 +135,8 @@ class Live:
         key = _key(changes)
         if key not in self._exact:
             self._exact[key] = project(vary(self.scenario, dict(changes)))
-            while len(self._exact) > KEPT:
+            while len(self._exact) > MOST_ANSWERS:
+                # The least recently used: hits move to the end below.
                 self._exact.popitem(last=False)
         self._exact.move_to_end(key)
         self._last = self._exact[key]
@@ -141,12 +145,13 @@ class Live:
     def _baseline(self, changes: Mapping[str, Any]) -> Side | None:
         """The exact baseline of a move, where another move that differs in drafting alone has it."""
         wanted = _key({key: value for key, value in changes.items() if key not in DRAFTING})
+        # Latest first: it is the likeliest to differ in one slider only.
         for key, found in reversed(self._exact.items()):
             if tuple(one for one in key if one[0] not in DRAFTING) == wanted:
                 return self._side(found, found.baseline)
         return None
 
-    def _told(self, changes: Mapping[str, Any], found: Projection) -> Moved:
+    def _exact_answer(self, changes: Mapping[str, Any], found: Projection) -> Moved:
         return Moved(
             exact=True,
             verdict=headline(found),
@@ -166,7 +171,7 @@ def _key(changes: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
 
 
 def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
-    """What can be moved in a scenario: drafts where it has a drafter, the split where it is split, lengths where they
+    """Sliders of a scenario: drafts where it has a drafter, the split where it is split, lengths where they
     have a mean."""
     cluster, out = scenario.cluster, []
     if scenario.speculation.active:
@@ -180,6 +185,7 @@ def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
     out.append(Slider("cluster.num_gpus", "GPUs", tuple(sizes), sizes.index(cluster.num_gpus)))
     if not cluster.colocated:
         share = cluster.generation / (cluster.num_gpus - cluster.reference_gpus)
+        # The scenario's share is added unrounded, so that the slider can stand exactly there.
         values = sorted({round(i / SHARES, 4) for i in range(1, SHARES)} | {share})
         out.append(Slider("generation_share", "share that generates", tuple(values), values.index(share)))
         lags = tuple(map(float, range(1, max(MOST_LAG, scenario.loop.lag) + 1)))
@@ -225,6 +231,7 @@ def live(scenario: Scenario | str) -> Any:
     def follow(change: object) -> None:
         given = {key: control.value for key, control in controls.items()}
         try:
+            # At once a rough answer, then the exact one in its place.
             answer.value = shown(warm.move(given))
             answer.value = shown(warm.settle(given))
         except RlsimError as error:

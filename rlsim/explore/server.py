@@ -56,6 +56,7 @@ class Explorer(ThreadingHTTPServer):
 
     def serve(self) -> None:
         """Answer until nobody has asked for ``idle_s``."""
+        # A thread: shutdown() waits for serve_forever() to end and must not be called from it.
         watch = threading.Thread(target=self._end_when_idle, daemon=True)
         watch.start()
         self.serve_forever(poll_interval=0.2)
@@ -67,7 +68,7 @@ class Explorer(ThreadingHTTPServer):
         self.shutdown()
 
     def answer(self, what: str, query: str) -> Any:
-        """What a path below the token gives. Raises Refused."""
+        """JSON content of a path below the token. Raises Refused."""
         if what == "about":
             # A page that was closed or loaded anew begins to count again.
             self.newest = -1
@@ -88,6 +89,7 @@ class Explorer(ThreadingHTTPServer):
         with self._count:
             self.newest = max(self.newest, number)
         with self._work:
+            # Checked after waiting for the lock: meanwhile a newer move may have come.
             if number < self.newest:
                 raise Refused(409, "a newer move came")
             try:
@@ -104,6 +106,7 @@ def _numbers(query: str) -> tuple[int, dict[str, float]]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=32)
         values = {key: float(text) for key, text in pairs}
         number = values.pop("n")
+        # A key given twice would silently win over the first; NaN and infinity fail the comparison.
         if len(pairs) != len(values) + 1 or not all(abs(value) < 1e12 for value in (number, *values.values())):
             raise ValueError
         return int(number), values
@@ -115,6 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Explorer
     server_version, sys_version = "rlsim", ""
     protocol_version = "HTTP/1.1"
+    # A connection that sends nothing must not hold its thread for ever.
     timeout = 60
 
     def do_GET(self) -> None:
@@ -143,6 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _content(self) -> tuple[str, str]:
         port = self.server.server_port
+        # Against DNS rebinding: a foreign page whose name resolves to this machine sends its own host.
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             raise Refused(403, "another host's name")
         if len(self.path) > MOST_QUERY:
@@ -152,6 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             _, token, *rest = parts.path.split("/")
         except ValueError:
             raise Refused(400, "no path") from None
+        # Constant time, so that the token cannot be guessed character by character.
         if not secrets.compare_digest(token.encode(), self.server.token.encode()) or len(rest) != 1:
             raise Refused(404, "there is nothing here")
         if not rest[0]:

@@ -57,7 +57,7 @@ MOST_LINES = 100_000
 
 
 class _Asked(BaseModel):
-    """What a scenario says that its answer does not repeat."""
+    """Keys of a scenario that its answer does not repeat."""
 
     question: str | None = None
     mode: str | None = Field(None, validation_alias=AliasPath("loop", "mode"))
@@ -87,6 +87,7 @@ def file_in(folder: Path, name: str) -> Path:
     Raises InputError where it is a link that leads out of the folder: its content may be nobody's to publish.
     """
     path = folder / name
+    # Both resolved: the folder itself may be reached by a link.
     if not path.resolve().is_relative_to(folder.resolve()):
         raise InputError(f"{shown_path(path)}: is a link that leads out of the folder")
     return path
@@ -112,7 +113,7 @@ def read_answer(kind: str, folder: Path, left_out: list[str]) -> Any:
 
 
 def _beside(folder: Path, name: str, read: Callable[[Path], dict[str, Any]], left_out: list[str]) -> dict[str, Any]:
-    """What ``read`` gives of a file beside an answer, nothing without it; ``left_out`` takes what is wrong with it."""
+    """What ``read`` finds in a file beside an answer, empty without it; ``left_out`` takes the error of a wrong one."""
     try:
         path = file_in(folder, name)
         return read(path) if path.exists() else {}
@@ -129,6 +130,7 @@ def _with_timeline(answer: Projection, folder: Path, left_out: list[str]) -> Pro
     if not answer.mode:
         arm = answer.candidate
         rest_s = sum(arm.phases[name].mean for name in SYNC_PHASES) - arm.step_s.mean
+        # Twice what counts as rounding: phases and step are rounded each.
         beside = abs(rest_s) > 2 * NOTABLE_SHARE * arm.step_s.mean
         answer = answer.model_copy(update={"mode": "async" if beside else "sync"})
     sides = _beside(folder, "timeline.json", read_timeline, left_out)
@@ -138,7 +140,7 @@ def _with_timeline(answer: Projection, folder: Path, left_out: list[str]) -> Pro
 
 
 def _asked_in(path: Path) -> dict[str, Any]:
-    """What a scenario.yaml says that its answer does not repeat. Raises InputError."""
+    """Keys of a scenario.yaml that its answer does not repeat. Raises InputError."""
     if path.stat().st_size > SCENARIO_BYTES:
         raise InputError(f"{path.name}: is larger than {SCENARIO_BYTES // 2**10} KiB")
     try:
@@ -149,7 +151,7 @@ def _asked_in(path: Path) -> dict[str, Any]:
 
 def _sweep(path: Path) -> SweepResult:
     """The sweep in a CSV file. Axes are the columns before the status; those that always agree are one axis."""
-    heads, *lines = _lines(path)
+    heads, *lines = _csv_lines(path)
     if "status" not in heads or not {"step_s", "step_low_s", "step_high_s"} <= set(heads) or not heads.index("status"):
         raise InputError(f"{path.name}: is no sweep of rlsim: it needs columns of axes, then status, and step_s")
     columns = {name: _typed([line[i] for line in lines]) for i, name in enumerate(heads)}
@@ -164,6 +166,7 @@ def _sweep(path: Path) -> SweepResult:
     axes: dict[tuple[Any, ...], list[str]] = {}
     for name in names:
         axes.setdefault(tuple(columns[name]), []).append(name)
+    # Keys that a sweep joined take the same value in every row.
     written = {",".join(keys): tuple(dict.fromkeys(map(str, values))) for values, keys in axes.items()}
     name = scenario_in(path.with_name("results.parquet"))
     result = SweepResult(scenario=name, axes=written, replications=1, rows=rows)
@@ -172,9 +175,10 @@ def _sweep(path: Path) -> SweepResult:
     return result
 
 
-def _lines(path: Path) -> list[list[str]]:
+def _csv_lines(path: Path) -> list[list[str]]:
     """Lines of a CSV file, the heads first. Raises InputError naming file and line."""
     text, name = read_text(path, TABLE_BYTES), shown_path(path)
+    # The limit is global to the process: it is put back.
     before = csv.field_size_limit(FIELD_CHARACTERS)
     try:
         lines = list(csv.reader(io.StringIO(text, newline="")))
@@ -193,11 +197,13 @@ def _lines(path: Path) -> list[list[str]]:
 def _typed(fields: Sequence[str]) -> list[Any]:
     """Values of a column: whole numbers, numbers or text; None where a field is empty."""
     given = [text for text in fields if text]
+    # Whole numbers first: 4 GPUs must not come back as 4.0.
     for kind in (int, float):
         try:
             numbers = {text: kind(text) for text in given if len(text) < NUMBER_CHARACTERS}
         except ValueError:
             continue
+        # All or none: a column of which some fields are no numbers is text.
         if len(numbers) == len(set(given)) and all(math.isfinite(v) and abs(v) <= LARGEST for v in numbers.values()):
             return [numbers.get(text) for text in fields]
     return [shortened(text, TEXT_CHARACTERS) or None for text in fields]
@@ -222,6 +228,7 @@ def write_files(contents: Mapping[str, Content], out: Path) -> None:
             else:
                 from rlsim.report.figures.style import save_picture
 
+                # Here alone, since texts and bytes need no matplotlib.
                 save_picture(content, stage / name)
 
 

@@ -55,6 +55,7 @@ def number(value: float) -> str:
     if value == 0:
         return "0"
     magnitude = abs(value)
+    # Beyond these the zeros are harder to read than an exponent.
     if magnitude >= 1e9 or magnitude < 1e-4:
         return f"{value:.3g}"
     if magnitude >= 1000 or float(value).is_integer():
@@ -102,6 +103,6 @@ def times(quantity: Interval) -> str:
 
 
 def price_remark(usd_per_gpu_hour: Iterable[float], source: str = "") -> str:
-    """The price behind all that is said of money, and where it comes from."""
+    """The price behind all amounts of money, and where it comes from."""
     shown = " or ".join(sorted({f"{price:.2f}" for price in usd_per_gpu_hour}))
     return f"USD at {shown} per GPU and hour (hardware.price_per_gpu_hour_usd{source and f', {source}'})"

@@ -24,23 +24,24 @@ class Style:
 
     @classmethod
     def of(cls, stream: TextIO) -> Style:
-        """What ``stream`` can show: its encoding; on a terminal its width, and colour unless NO_COLOR forbids it."""
+        """The style of ``stream``: its encoding; on a terminal its width, and colour unless NO_COLOR forbids it."""
         terminal = stream.isatty()
         color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         known = terminal or "COLUMNS" in os.environ
         width = cls.width
         if known:
+            # Inside: pipes need no size, and the module takes part of a cold start.
             import shutil
 
             width = shutil.get_terminal_size((cls.width, 24)).columns
         return cls(min(WIDEST, max(NARROWEST, width)), color, stream.encoding or cls.encoding)
 
     def bold(self, text: str) -> str:
-        """What to read first. Emphasis comes after padding, so that it never shifts a column."""
+        """``text`` in bold where colour is on. Emphasis comes after padding, so that it never shifts a column."""
         return f"\x1b[1m{text}\x1b[0m" if self.color and text.strip() else text
 
     def dim(self, text: str) -> str:
-        """What to read last."""
+        """``text`` dimmed where colour is on."""
         return f"\x1b[2m{text}\x1b[0m" if self.color and text.strip() else text
 
     def readable(self, text: str) -> str:
@@ -56,6 +57,7 @@ class Style:
 
         The first begins with ``label``, the others with ``indent`` blanks (default: as many as the label has).
         """
+        # NUL stands for the blanks of "mean [low, high]": textwrap breaks at blanks only.
         glued = re.sub(r"\S+ \[[^\]]*\]", lambda found: found.group().replace(" ", "\0"), text)
         lines = textwrap.wrap(
             self.readable(glued),

@@ -12,7 +12,7 @@ from rlsim.results import Interval
 
 INDENT = "  "
 LEAST_TEXT = 8
-"""Characters that a column of text keeps however narrow the terminal is."""
+"""Least width of a column of text, however narrow the terminal is."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,17 @@ def table(heads: Sequence[str], rows: Sequence[Cells], style: Style, align: str 
     top = [Cell(style.readable(head)) for head in heads]
     for gap, intervals in ((3, True), (2, True), (2, False), (1, False)):
         if not intervals:
+            # The last column keeps its intervals: tables put their most important number there.
             body = [[*(Cell(one.text) for one in row[:-1]), *row[-1:]] for row in body]
         columns = [_Column(sides[i], [row[i] for row in body if row], top[i]) for i in range(len(heads))]
         if _width(columns, gap) <= style.width:
             break
     _narrow(columns, gap, style.width)
     rule = [style.dim(INDENT + style.readable("─") * (_width(columns, gap) - len(INDENT)))]
-    printed = [style.dim(line) for line in _lines(top, False, columns, gap, DEFAULT_STYLE)] if any(heads) else []
+    # Plain style inside: codes of bold within dim would end it early.
+    printed = [style.dim(line) for line in _row_lines(top, False, columns, gap, DEFAULT_STYLE)] if any(heads) else []
     for row, filled in zip(lines, body, strict=True):
-        printed += _lines(filled, row.strong, columns, gap, style) if filled else rule
+        printed += _row_lines(filled, row.strong, columns, gap, style) if filled else rule
     return printed
 
 
@@ -150,10 +152,11 @@ def _narrow(columns: Sequence[_Column], gap: int, width: int) -> None:
             widest = max((i for i in room if room[i] > 0), key=lambda i: columns[i].total, default=None)
             if widest is None:
                 break
+            # Four at a time and then the widest again, so that columns shrink evenly.
             columns[widest].total -= min(excess, room[widest], 4)
 
 
-def _lines(cells: Sequence[Cell], strong: bool, columns: Sequence[_Column], gap: int, style: Style) -> list[str]:
+def _row_lines(cells: Sequence[Cell], strong: bool, columns: Sequence[_Column], gap: int, style: Style) -> list[str]:
     """A row, as many lines as its tallest cell has."""
     every = [column.parts(cell) for column, cell in zip(columns, cells, strict=True)]
     emphasise = style.bold if strong else str
@@ -164,5 +167,6 @@ def _lines(cells: Sequence[Cell], strong: bool, columns: Sequence[_Column], gap:
             for parts, column in zip(every, columns, strict=True)
         ]
         shown = [emphasise(mean) + style.dim(interval) for mean, interval in texts]
+        # Blanks at the end would wrap in a terminal that is exactly as wide.
         out.append((INDENT + (" " * gap).join(shown)).rstrip())
     return out

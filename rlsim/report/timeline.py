@@ -43,6 +43,7 @@ def timeline_json(projection: Projection) -> str:
         },
         "traceEvents": [event for events in processes for event in events],
     }
+    # JSON has no NaN: viewers would refuse the file.
     return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
 
@@ -52,6 +53,7 @@ def _process(pid: int, name: str, arm: Variant) -> list[Event]:
         events.append(_metadata("thread_name", pid, tid, name=lane.name))
         events.append(_metadata("thread_sort_index", pid, tid, sort_index=tid))
         for span in lane.spans:
+            # Whole nanoseconds: spans that follow each other must meet exactly, or viewers nest them.
             start, end = _nanoseconds(span.start_s), _nanoseconds(span.end_s)
             kind = {"name": PHASE_LABELS[span.phase], "cat": span.phase.removesuffix("_s"), "ph": "X"}
             when = {"ts": start / 1000, "dur": max(0, end - start) / 1000, "pid": pid, "tid": tid}
@@ -94,17 +96,19 @@ def lanes(spans: Iterable[Span]) -> list[Lane]:
     return [
         Lane(actor, actor if number == 1 else f"{actor} ({number})", tuple(row))
         for actor, members in by_actor.items()
-        for number, row in enumerate(_rows(sorted(members, key=lambda s: (s.start_s, -s.end_s))), start=1)
+        for number, row in enumerate(_non_overlapping(sorted(members, key=lambda s: (s.start_s, -s.end_s))), start=1)
     ]
 
 
-def _rows(ordered: list[Span]) -> list[list[Span]]:
+def _non_overlapping(ordered: list[Span]) -> list[list[Span]]:
     rows: list[tuple[list[Span], list[Span]]] = []  # the spans of a row, and those open at its end
     for span in ordered:
         for row, stack in rows:
             while stack and stack[-1].end_s <= span.start_s:
                 stack.pop()
             outer = stack[-1] if stack else None
+            # Nested spans need the same step and another phase: batches of an actor that overlap are no parts of each
+            # other.
             if outer is None or (span.end_s <= outer.end_s and span.step == outer.step and span.phase != outer.phase):
                 row.append(span)
                 stack.append(span)
@@ -114,6 +118,7 @@ def _rows(ordered: list[Span]) -> list[list[Span]]:
     return [row for row, _ in rows]
 
 
+# Loose: other programs write further keys into traces.
 class _Args(Loose):
     name: str = ""
     step: int = 0
@@ -144,12 +149,12 @@ def read_timeline(path: Path) -> dict[str, dict[str, Any]]:
     events = _Document.read(path, TABLE_BYTES).traceEvents
     found: dict[str, dict[str, Any]] = {}
     for pid in dict.fromkeys(event.pid for event in events):
-        own = [event for event in events if event.pid == pid]
-        named = {(event.name, event.tid): shortened(event.args.name) for event in own if event.ph == "M"}
+        process = [event for event in events if event.pid == pid]
+        named = {(event.name, event.tid): shortened(event.args.name) for event in process if event.ph == "M"}
         for (kind, _), name in named.items():
             if kind == "process_name" and (side := name.partition(":")[0]) in SIDES:
                 actors = {tid: text.partition(" (")[0] for (what, tid), text in named.items() if what == "thread_name"}
-                found[side] = {"spans": _last_spans(own, actors, path), "curves": _curves_of(own)}
+                found[side] = {"spans": _last_spans(process, actors, path), "curves": _curves_of(process)}
     return found
 
 
@@ -171,6 +176,7 @@ def _last_spans(events: Iterable[_Event], actors: dict[int, str], path: Path) ->
         raise InputError(f"{path.name}: holds no step of a trainer")
     start, end = window_of(trainer)
     shown: dict[str, list[int]] = {}
+    # Longest first, so that the limit drops the shortest.
     for i in sorted(range(len(spans)), key=lambda i: spans[i].start_s - spans[i].end_s):
         places = shown.setdefault(spans[i].actor, [])
         if spans[i].end_s > start and spans[i].start_s < end and len(places) < MOST_SPANS:
@@ -192,6 +198,7 @@ def _curves_of(events: Iterable[_Event]) -> tuple[Curve, ...]:
         if event.ph == "C":
             points.setdefault(shortened(event.name), []).append((event.ts / 1e6, event.args.value))
     return tuple(
+        # By time alone and stable: of two values at one moment the later stays last.
         Curve(name, *map(tuple, zip(*sorted(found, key=lambda one: one[0]), strict=True)))
         for name, found in points.items()
     )

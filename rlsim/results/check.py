@@ -50,7 +50,7 @@ class Explanation(Record):
 
 
 class Measurement(Record):
-    """What tells two explanations apart: a figure or a part of a phase, how to read it, and what each expects of it."""
+    """What separates two explanations: a figure or a part of a phase, how to read it, and what each expects of it."""
 
     between: tuple[str, str]
     figure: str
@@ -80,7 +80,7 @@ class Check(Answer):
     """A run beside what is expected of it. noise: deviation of each measured time's logarithm.
 
     healthy, unlisted: probability that nothing is wrong, and that the cause is in no list. groups: explanations, most
-    probable first. tests: what tells the first ones apart, cheapest first. stated: what the scenario itself states.
+    probable first. tests: what separates the first ones, cheapest first. stated: what the scenario itself states.
     tried: faults simulated; without_effect: those that would not change the scenario's step.
     """
 

@@ -41,7 +41,7 @@ class LoopRow(Record):
 
     interval: 90 % of the step. undisturbed_s: the journal replayed by the simulation with CPU time in place of seconds:
     the step without what others took. idle: of generator and trainer on cores of their own. others_cpu_s: CPU time of
-    other processes in a step, steal_s: what a hypervisor kept from it. pace: how many times slower the machine was
+    other processes in a step, steal_s: what a hypervisor took from it. pace: how many times slower the machine was
     before it ran than when the parts were measured. why: what a large miss comes from.
     """
 
@@ -73,7 +73,7 @@ class LoopRow(Record):
 
 
 class LoopScores(Record):
-    """Errors over all configurations, as shares of the measured; null where nothing tells of it.
+    """Errors over all configurations, as shares of the measured; null where there is nothing to score.
 
     undisturbed: of the steps without what other processes took. best: by drafter the draft length of the fastest
     generation as measured, as planned, and how much slower the planned one was measured than the best.
@@ -131,7 +131,10 @@ def speedups_of(rows: Iterable[LoopRow], drafter: str) -> dict[int, Speedup]:
 def _best(rows: list[LoopRow]) -> dict[str, tuple[int, int, float]]:
     out: dict[str, tuple[int, int, float]] = {}
     for drafter in dict.fromkeys(row.settings["drafter"] for row in rows if row.speedup):
-        own = speedups_of(rows, drafter)
-        measured, predicted = (max(own, key=lambda k: getattr(own[k], side)) for side in ("measured", "planned"))
-        out[drafter] = (measured, predicted, own[measured].measured / own[predicted].measured - 1.0)
+        speedups = speedups_of(rows, drafter)
+        # The prediction for one pace: a choice is made before anything runs, at no particular moment.
+        measured, predicted = (
+            max(speedups, key=lambda k: getattr(speedups[k], side)) for side in ("measured", "planned")
+        )
+        out[drafter] = (measured, predicted, speedups[measured].measured / speedups[predicted].measured - 1.0)
     return out

@@ -40,6 +40,7 @@ class StepPhases(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         """The phase of a contract name, for loops over PHASES."""
+        # getattr has no type of its own.
         value: T = getattr(self, name)
         return value
 
@@ -108,7 +109,7 @@ else:  # never read from a file: what checks them costs more to build than a pro
 
 
 class Difference(Record):
-    """What a measured run differs in: what was asked and what was measured."""
+    """A feature in which a measured run differs, as asked and as measured."""
 
     feature: str
     asked: str
@@ -125,7 +126,7 @@ class MeasuredRun(Record):
 class NearestRuns(Record):
     """Measured runs of one kind (iteration, training, transfer or step), nearest first; none where none was measured.
 
-    share: of the step that such runs tell of.
+    share: of the step that such runs measure.
     """
 
     kind: str
@@ -216,7 +217,8 @@ class EngineStatistics:
     timed_out: Number | None = None
 
     def known(self) -> dict[str, float]:
-        """What has a meaning, with its digits in a file."""
+        """Statistics that have a meaning, rounded to 9 digits, by name."""
+        # Rounded here, since a serializer of the fields would write those without a meaning as null.
         return {name: rounded(value) for name, value in self.items()}
 
     def items(self) -> Iterator[tuple[str, float]]:
@@ -242,6 +244,7 @@ class MemoryParts:
 
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, bytes) of every part that the pool has; names as in projection.json."""
+        # The name in files has a blank, which a field cannot have.
         names = ((f.name, "KV cache" if f.name == "kv_cache" else f.name) for f in fields(self))
         return ((shown, size) for name, shown in names if (size := getattr(self, name)) is not None)
 
@@ -334,7 +337,7 @@ class About(Answer):
 
     @property
     def resolved_scenario(self) -> str:
-        """The scenario that was asked, whole, as YAML; empty for an answer that was read from a file."""
+        """The complete scenario that was asked, as YAML; empty for an answer that was read from a file."""
         return "" if self.asked is None else dump_yaml(self.asked)
 
     @property
@@ -348,7 +351,7 @@ class Projection(About):
 
     measured_efficiency: what measured runs of the model on its devices reached. price_per_gpu_hour_usd: of the
     hardware profile; price_source: where it comes from, mostly assumed. caveats: what
-    the verdict is said with, such as a guessed length.
+    what the verdict assumes and says so, such as a guessed length.
     """
 
     schema_: Literal["rlsim.projection/2"] = Field(default=SCHEMA, alias="schema")
@@ -366,6 +369,7 @@ class Projection(About):
     @property
     def variants(self) -> dict[str, Variant]:
         """The sides to show: baseline and candidate, or the one that there is where nothing is drafted."""
+        # Both sides are the same run then; one of them is shown.
         if not self.candidate.speculates:
             return {"autoregressive": self.candidate}
         return {"baseline": self.baseline, "candidate": self.candidate}

@@ -24,6 +24,7 @@ SHOWN_CHARACTERS = 120
 CONFIDENCE = 0.90
 P90_DEVIATIONS = 1.6448536269514722
 """Standard deviations within which 90 % of the absolute values of a normal distribution lie."""
+# Below three degrees of freedom the expansion is off by more than 0.3 %.
 _EXACT = {1: 6.313751514675043, 2: 2.919985580353726}
 
 
@@ -65,9 +66,11 @@ class Record(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
+        # Validators are built at first use: a command needs those of few records.
         defer_build=True,
         protected_namespaces=(),
         allow_inf_nan=False,
+        # Python uses the names, files the aliases, which are the keys of the contract.
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
@@ -86,6 +89,7 @@ class Record(BaseModel):
         """The record in a JSON file, whoever wrote it. Raises InputError naming the file and the first wrong key."""
         text, name = read_text(path, most_bytes), shown_path(path)
         try:
+            # Strict: a number in quotes is a wrong file and no number.
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
             raise InputError(f"{name}: {what_is_wrong(error)}") from None
@@ -98,8 +102,9 @@ class Loose(Record):
 
 
 def what_is_wrong(error: ValidationError) -> str:
-    """What is wrong first: another schema, or a key with its place and what it holds."""
+    """Text of the first mistake: another schema, or a key with its place and its content."""
     found = error.errors(include_url=False)
+    # Another schema first: all other keys may be wrong only for that.
     wrong = next((one for one in found if one["loc"] == ("schema",)), found[0])
     if wrong["type"] == "json_invalid":
         return f"is no JSON ({shortened(wrong['msg'], SHOWN_CHARACTERS)})"
@@ -109,6 +114,7 @@ def what_is_wrong(error: ValidationError) -> str:
     given = wrong["input"]
     if place == "schema" and isinstance(given, str):
         return f"schema is '{shortened(given)}'; this version of rlsim reads {wrong['ctx']['expected']}"
+    # Of lists and objects, which may be large, the kind is enough.
     shown = shortened(json.dumps(given)) if isinstance(given, str | float | bool | None) else type(given).__name__
     return f"'{place or 'the document'}': {wrong['msg'][:1].lower()}{wrong['msg'][1:]}, got {shown}"
 
@@ -143,11 +149,14 @@ remarks of ``rlsim log`` have the same.
 def interval(values: Sequence[float], floor: float = 0.0) -> Interval:
     """Mean of ``values`` and the 90 % interval for one more such value (normal prediction interval)."""
     count = len(values)
+    # fsum: the same mean whatever the order of the replications.
     mean = math.fsum(values) / count
     if count == 1:
         return Interval(mean, mean, mean)
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
+    # 1 + 1 / n: the variance of one more value and that of the mean.
     half = student_t95(count - 1) * deviation * math.sqrt(1 + 1 / count)
+    # The floor may lie above the mean, which the interval must hold.
     return Interval(mean, min(mean, max(floor, mean - half)), mean + half)
 
 
@@ -159,6 +168,7 @@ def widened(quantity: Interval, deviation: float) -> Interval:
     if quantity.mean <= 0 or deviation <= 0:
         return quantity
     model = P90_DEVIATIONS * deviation
+    # A lower end of 0 is infinitely far away in logarithms and stays 0.
     below = math.log(quantity.mean / quantity.low) if quantity.low > 0 else math.inf
     above = math.log(quantity.high / quantity.mean)
     low = quantity.mean * math.exp(-math.hypot(below, model)) if math.isfinite(below) else 0.0

@@ -1,4 +1,4 @@
-"""A whole run as data: what ``run`` returns, what its report reads and what run.json and steps.csv hold."""
+"""A run as data: what ``run`` returns, what its report reads and what run.json and steps.csv hold."""
 
 from __future__ import annotations
 
@@ -93,6 +93,7 @@ class RunSide(Side):
     def _equal_columns(self) -> Self:
         lengths = {len(values) for values in self.steps.values()}
         if len(lengths) != 1 or lengths == {0} or not {"step", "step_s"} <= self.steps.keys():
+            # Reports and steps.csv walk the columns side by side.
             raise ValueError("the columns of 'steps' must be equally long, and not empty")
         return self
 
@@ -124,6 +125,7 @@ class Run(About):
         lines = [",".join(("side", *COLUMNS))]
         for name, side in self.sides.items():
             columns = (side.steps[column] for column in COLUMNS)
+            # Nine digits, as everywhere: the same bytes on machines that add in another order.
             lines += (",".join((name, *(f"{value:.9g}" for value in row))) for row in zip(*columns, strict=True))
         return "\n".join(lines) + "\n"
 

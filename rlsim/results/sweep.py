@@ -129,7 +129,7 @@ class SweepResult(Answer):
 
     def samples(self, row: Row) -> int:
         """Samples that a step of the cell consumes."""
-        prompts, generations = (row.get(key, own) for key, own in zip(BATCH_KEYS, self.batch, strict=True))
+        prompts, generations = (row.get(key, stated) for key, stated in zip(BATCH_KEYS, self.batch, strict=True))
         return int(prompts * generations)
 
     def to_frame(self) -> DataFrame:
@@ -153,6 +153,7 @@ def break_even_lengths(rows: Sequence[Row], draft: str, column: str = "rollout_s
     for k in sorted({row[draft] for row in rows}):
         points = sorted((row[ACCEPTANCE_KEY], row[column]) for row in rows if row[draft] == k)
         for (low, before), (high, after) in itertools.pairwise(points):
+            # Two cells at exactly 1 have no crossing between them to divide by.
             if before <= 1.0 <= after and after > before:
                 out[k] = low + (1.0 - before) / (after - before) * (high - low)
                 break
@@ -165,13 +166,14 @@ def write_csv(frame: DataFrame, path: Path) -> None:
 
 
 def write_parquet(frame: DataFrame, path: Path, identity: str, scenario: str) -> None:
-    """The same rows with types, and in the file's metadata what they are the results of."""
+    """Write the rows of :func:`write_csv` with types, and in the file's metadata what they are the results of."""
+    # pandas writes attrs into the footer, which can be read without the rows.
     frame.attrs |= {"identity": identity, "scenario": scenario}
     frame.to_parquet(path, index=False)
 
 
 def identity_in(path: Path) -> str | None:
-    """What :func:`write_parquet` was given, None where the file is missing or none of its own."""
+    """The identity that :func:`write_parquet` was given, None where the file is missing or another's."""
     return _attribute(path, "identity")
 
 
@@ -187,6 +189,7 @@ def _attribute(path: Path, name: str) -> str | None:
     try:
         known = json.loads(read_schema(path).metadata[b"pandas"])
         return str(known["attributes"][name])
+    # Whatever else lies there is no sweep of rlsim; nothing is wrong with that.
     except (OSError, ArrowInvalid, KeyError, TypeError, ValueError):
         return None
 
@@ -211,11 +214,11 @@ class PlanRow:
 
     @property
     def step_s(self) -> float:
-        """Its mean step time, the one number shown of it."""
+        """Mean seconds of a step of the plan."""
         return self.numbers.step_s.mean
 
     def row(self) -> Row:
-        """Its columns in ranked.csv and plan.json."""
+        """The plan as columns of ranked.csv and plan.json."""
         found = {"bound_s": self.bound_s, "replications": self.replications}
         drawn = {} if self.step_p90_s is None else {"step_p90_s": self.step_p90_s, "beats_current": self.beats_current}
         return {"plan": self.name, **self.overrides, **found, **self.numbers.row(), **drawn}
@@ -227,6 +230,7 @@ def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
     for item in fields(StepNumbers):
         mean, low, high = (row.get(name) for name in interval_columns(item.name))
         ends = {} if low is None else {"low": low, "high": high}
+        # step_s is a record even without ends (Mean), all others then are plain numbers.
         values[item.name] = {"mean": mean, **ends} if ends or item.name == "step_s" else mean
     return values
 
@@ -239,6 +243,7 @@ def _read_row(value: Any) -> Any:
     """The plan of a flat row, as plan.json holds it."""
     if not isinstance(value, dict):
         return value
+    # The row is flat: keys of a scenario have a dot, but for the two short ones.
     overrides = {key: each for key, each in value.items() if "." in key or key in ("lag", "k")}
     given = ("bound_s", "replications", "step_p90_s", "beats_current")
     content = {"name": value.get("plan"), "overrides": overrides, "numbers": _nested(value)}

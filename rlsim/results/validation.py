@@ -36,9 +36,11 @@ class _Compared(Loose):
     @model_validator(mode="before")
     @classmethod
     def _error(cls, given: Any) -> Any:
+        # The value of a file stays: computed from rounded numbers it would differ in the last digits.
         if not isinstance(given, dict) or given.get("error_pct") is not None:
             return given
         predicted, measured = given.get("predicted"), given.get("measured")
+        # A published figure has an interval, a row a number.
         mean = getattr(predicted, "mean", predicted)
         return {**given, "error_pct": 100 * (mean / measured - 1) if mean and measured else None}
 
@@ -122,6 +124,7 @@ class Score(Errors):
     @classmethod
     def of(cls, rows: Iterable[ComparedRow]) -> Score:
         """Score of all ``rows`` that were predicted."""
+        # Skipped rows have no error; a measured 0 has none either.
         known = [row for row in rows if row.error is not None]
         widths = [row.half_width for row in known if row.half_width is not None]
         covered = sum(bool(row.covered) for row in known) / len(known) if known else None
@@ -188,6 +191,7 @@ class Validation(Answer, Loose):
                 groups[row.group].append(row)
                 for name in row.cuts:
                     cuts[name].append(row)
+        # The name decides ties: the order of the file must not depend on that of the rows.
         largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
         scores = {
             "score": Score.of(rows),
@@ -231,7 +235,7 @@ class PublishedFigure(_Compared):
 
 
 class CrossScore(Loose):
-    """How the left-out rows of one kind lie in their predictive distributions.
+    """Scores of the left-out rows of one kind against their predictive distributions.
 
     median_error: of |predicted / measured - 1|, a share. coverage: shares inside the 50, 80 and 90 % intervals.
     width: median of half the 90 % interval over the prediction. crps, interval_score: means over the rows in
@@ -307,6 +311,7 @@ class Published(Answer, Loose):
     @model_validator(mode="before")
     @classmethod
     def _steps_of_file(cls, given: Any) -> Any:
+        # published.json holds the keys of the steps beside its own, as earlier releases wrote it.
         return given if "steps" in given else {**given, "steps": given}
 
     @model_serializer(mode="wrap")

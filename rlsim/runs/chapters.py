@@ -1,5 +1,5 @@
 """Chapters of a run: consecutive steps that are simulated together, so that memory stays bounded and what is finished
-can be kept.
+can be stored.
 
 What a step meets depends on seed, replication and step alone. A chapter of an asynchronous run that does not begin it
 begins some steps earlier, with an empty pool on the same work, and forgets them. The pool is full again after two or
@@ -79,7 +79,7 @@ class BlockRecord(_Steps, frozen=True):
 
     @property
     def step_response(self) -> StepResponse:
-        """How a step answers to its phases."""
+        """Seconds of a step as a function of its phases."""
         return StepResponse(**self.response)
 
 
@@ -102,7 +102,7 @@ def block_of(variant: SimulatedVariant, first: int, stop: int) -> BlockRecord:
 def redo_s(variant: SimulatedVariant) -> float:
     """Seconds of a replica for what is lost when one fails: the requests that it decodes, with the tokens they have.
 
-    Their context is prefilled again at the rate of the simulated prefills; tokens that nobody kept are decoded again
+    Their context is prefilled again at the rate of the simulated prefills; tokens that nobody stored are decoded again
     at the rate of the simulated decoding.
     """
     counters, run = variant.counters, variant.scenario.run
@@ -113,6 +113,7 @@ def redo_s(variant: SimulatedVariant) -> float:
     steps = [step for each in variant.steps for step in each]
     generated = sum(step.generated_tokens for step in steps)
     prompts = [one.batch.prompt_tokens for one in variant.first_step.rollouts]
+    # The mean context is over iterations and may be shorter than the mean prompt where short prompts decode long.
     prompt = min(context, float(sum(each.sum() for each in prompts) / sum(each.size for each in prompts)))
     decode_s = sum(step.phases.generation_s for step in steps) * variant.prices.replicas / max(1.0, generated)
     return running * (prompt * prefill_s + (context - prompt) * decode_s)
@@ -139,7 +140,7 @@ class Chapter(_Steps, frozen=True):
 
 
 class ChapterRecord(Struct, frozen=True):
-    """What a chapter says. values: step_s, phases, SIMULATED and validation_s of each replication and step.
+    """Results of a chapter. values: step_s, phases, SIMULATED and validation_s of each replication and step.
 
     tokens: entries of the ledger of its steps, whole cycles, mean over replications; None for agents. ages: samples
     trained on by age, all replications.
@@ -164,12 +165,13 @@ def chapters_of(scenario: Scenario, steps: int, chapter_steps: int | None = None
     fitting, most = CHAPTER_SAMPLES // scenario.workload.samples_per_step, BLOCK_STEPS
     if scenario.loop.mode == "async":
         # Whole cycles, so that a chapter's batches start in the rhythm of the run's.
-        forgotten, most = _whole(FORGOTTEN_STEPS, cycle), CHAPTER_STEPS
-    size = _whole(chapter_steps or max(1, min(most, fitting)), cycle)
+        forgotten, most = _whole_cycles(FORGOTTEN_STEPS, cycle), CHAPTER_STEPS
+    size = _whole_cycles(chapter_steps or max(1, min(most, fitting)), cycle)
+    # The first chapter has nothing before it to forget, an early one less than the rest.
     return tuple(Chapter(first, min(first + size, steps), min(first, forgotten)) for first in range(0, steps, size))
 
 
-def _whole(steps: int, cycle: int) -> int:
+def _whole_cycles(steps: int, cycle: int) -> int:
     """``steps`` rounded up to whole cycles."""
     return -(-steps // cycle) * cycle
 
@@ -181,17 +183,18 @@ def simulate_chapter(scenario: Scenario, chapter: Chapter) -> ChapterRecord:
     """
     growth = scenario.run.response_growth if scenario.run is not None else ()
     stretch = Stretch(chapter.first - chapter.forgotten, growth)
-    kept = slice(chapter.forgotten, chapter.forgotten + chapter.steps)
+    counted = slice(chapter.forgotten, chapter.forgotten + chapter.steps)
     lengths: list[list[tuple[float, float]]] = []
 
     def see(done: int, work: DrawnWorkload) -> None:
-        lengths.append([_lengths(scenario, step) for step in work.steps[kept]])
+        # Taken on the way: the work of a replication is not held once it is simulated.
+        lengths.append([_lengths(scenario, step) for step in work.steps[counted]])
 
     part = _counting(scenario, chapter.steps, chapter.forgotten)
     variant = simulate_variant(part, stretch=stretch, see=see)
     factor = tokens_factor(variant.prices.engine, variant.counters)
     rows = [
-        [_values(step, length, factor) for step, length in zip(trace.steps[kept], lengths[number], strict=True)]
+        [_values(step, length, factor) for step, length in zip(trace.steps[counted], lengths[number], strict=True)]
         for number, trace in enumerate(variant.traces)
     ]
     values = {name: [[row[name] for row in each] for each in rows] for name in ("step_s", *PHASES, *SIMULATED)}
@@ -199,7 +202,7 @@ def simulate_chapter(scenario: Scenario, chapter: Chapter) -> ChapterRecord:
     blocks, probe = _blocks(scenario, chapter, variant)
     ages: Counter[str] = Counter()
     for trace in variant.traces:
-        for step in trace.steps[kept]:
+        for step in trace.steps[counted]:
             ages.update({str(age): count for age, count in step.staleness.items()})
     return ChapterRecord(values, _tokens(variant), dict(ages), blocks, assumptions_of(probe), warnings_of(probe))
 
@@ -221,17 +224,18 @@ def _blocks(
 ) -> tuple[list[BlockRecord], SimulatedVariant]:
     """The blocks of a chapter, and the simulation behind the last one.
 
-    A synchronous chapter is its own. Of an asynchronous one a few steps in the middle of each block are simulated
+    A synchronous chapter is one block. Of an asynchronous one a few steps in the middle of each block are simulated
     apart, as a projection would: the draws of its error cost a second, slower simulation of the same steps.
     """
     if scenario.loop.mode == "sync":
         return [block_of(variant, chapter.first, chapter.stop)], variant
     cycle = steps_per_lag_cycle(scenario)
     blocks, probe = [], variant
-    forgotten = max(_whole(math.ceil(scenario.loop.asynchrony.pace), cycle), PROBE_CYCLES * cycle)
+    forgotten = max(_whole_cycles(math.ceil(scenario.loop.asynchrony.pace), cycle), PROBE_CYCLES * cycle)
     part = _counting(scenario, PROBE_STEPS, forgotten)
     for first in range(chapter.first, chapter.stop, BLOCK_STEPS):
         stop = min(first + BLOCK_STEPS, chapter.stop)
+        # In the middle: lengths and acceptance may drift over a run, and the block takes the mean of its steps.
         begin = max(0, (first + stop - PROBE_STEPS) // 2 - forgotten)
         probe = simulate_variant(part, stretch=Stretch(begin, variant.stretch.growth))
         blocks.append(block_of(probe, first, stop))
@@ -290,6 +294,7 @@ def _generated(
     # A step of its own: so many prompts of one sample each, on the same engine.
     counts = {"prompts_per_step": samples, "generations_per_prompt": 1, "generated_batch_factor": 1.0}
     workload = changed(scenario.workload, **counts, usable_group_share=1.0, tail_batching=None)
+    # The number of validated samples need not be a multiple of what the trainer asks for.
     trainer = changed(scenario.trainer, global_batch_samples=None)
     engine, seed = scenario.engine, scenario.simulation.seed
     replicas = scenario.cluster.generation // engine.gpus_per_replica

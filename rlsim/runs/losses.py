@@ -26,7 +26,7 @@ from rlsim.units import SECONDS_PER_HOUR, FloatArray
 HISTORIES = 256
 """Histories behind the interval of what chance brings, where anything is left to chance."""
 _STREAM = 7_919
-"""Tells the streams of this module from those of the drawn work."""
+"""Separates the random streams of this module from those of the drawn work."""
 LOST = tuple(cause for cause in CAUSES if cause != "steps")
 
 
@@ -79,7 +79,7 @@ class Course(Struct, frozen=True, eq=False):
 
     @property
     def refill_s(self) -> float:
-        """What the first batch takes beyond a later one: an asynchronous pool starts empty, at first and again."""
+        """Seconds of the first batch beyond a later one: an asynchronous pool is empty at first and after a restart."""
         if self.blocks[0].step_response.generation_ratio is None:
             return 0.0
         exposed_s = self.values["exposed_generation_s"]
@@ -100,14 +100,15 @@ def losses_of(scenario: Scenario, course: Course) -> Losses:
     conditions = scenario.run or RunConditions()
     random = any(given is not None for given in (conditions.faults, conditions.stalls, conditions.slow_nodes))
     histories = max(course.replications, HISTORIES if random else 1)
-    own = np.arange(histories) % course.replications
+    replication = np.arange(histories) % course.replications
     totals = {cause: np.zeros(histories) for cause in LOST}
     by_step = {cause: np.zeros(course.steps) for cause in LOST}
     events = dict.fromkeys(LOST, 0.0)
     history = _History(scenario, conditions, course, histories)
     for step, block in enumerate(course.by_step()):
+        # A stream for each step: a cause switched off in one step leaves the draws of later ones as they are.
         rng = np.random.default_rng([scenario.simulation.seed, step, _STREAM])
-        found = history.pass_step(step, rng, own, block)
+        found = history.pass_step(step, rng, replication, block)
         for cause, (seconds, count) in found.items():
             totals[cause] += seconds
             by_step[cause][step] = seconds.mean()
@@ -129,14 +130,16 @@ class _History:
         cluster, faults = scenario.cluster, conditions.faults
         rate = 1.0 / (faults.gpu_hours_between * SECONDS_PER_HOUR) if faults is not None else 0.0
         self._trainer_rate = rate * (cluster.training + cluster.reference_gpus)
+        # On shared GPUs a failure stops the trainer, which counts above: not twice.
         self._replica_rate = 0.0 if cluster.colocated else rate * cluster.generation
-        self._kept = _Kept.of(scenario, conditions.checkpoint, histories)
+        self._checkpoints = _Checkpoints.of(scenario, conditions.checkpoint, histories)
         if faults is not None and conditions.checkpoint is not None:
             self._check(faults, conditions.checkpoint)
 
     def _check(self, faults: Faults, checkpoint: Checkpoint) -> None:
         """Whether a run gets anywhere: a failure must not cost as much time as lies between two of them."""
         between_s = checkpoint.every_steps * float(self._course.plain_s.mean())
+        # Half of what lies between two checkpoints is lost in the mean, plus the restart.
         lost_s = faults.restart_s + self._course.refill_s + between_s / 2
         if lost_s * self._trainer_rate >= 1:
             raise Infeasible(
@@ -147,11 +150,13 @@ class _History:
                 "seconds between failures",
             )
 
-    def pass_step(self, step: int, rng: np.random.Generator, own: NDArray[np.int64], block: BlockRecord) -> Found:
-        """What a step loses. own: of each history, its replication."""
-        plain_s, response = self._course.plain_s[own, step], block.step_response
+    def pass_step(
+        self, step: int, rng: np.random.Generator, replication: NDArray[np.int64], block: BlockRecord
+    ) -> Found:
+        """Seconds and events that a step loses, by cause. replication: of each history."""
+        plain_s, response = self._course.plain_s[replication, step], block.step_response
         found: Found = {}
-        slow, lost = self._slow(rng, response), self._replicas(rng, step, own, block)
+        slow, lost = self._slow(rng, response), self._replicas(rng, step, replication, block)
         if slow is not None:
             longer = plain_s * (slow - 1.0)
             found["slow_nodes"] = (longer, (longer > 0).astype(np.float64))
@@ -163,9 +168,12 @@ class _History:
             found["stalls"] = (hit * stalls.seconds, hit)
         validation = self._conditions.validation
         if validation is not None and due(validation.every_steps, step):
-            found["validation"] = (self._course.values["validation_s"][own, step], np.ones_like(plain_s))
+            found["validation"] = (self._course.values["validation_s"][replication, step], np.ones_like(plain_s))
+        # A failure can come in any second of these, wherever the step lost them.
         exposed_s = plain_s + sum((seconds for seconds, _ in found.values()), self._none)
-        before_s, waited_s = self._kept.undone_s, self._kept.pass_step(step, exposed_s)
+        # Read before the step is passed, which may write a checkpoint: a failure within the step falls back to the
+        # older one.
+        before_s, waited_s = self._checkpoints.undone_s, self._checkpoints.pass_step(step, exposed_s)
         if waited_s is not None:
             found["checkpoints"] = (waited_s, np.ones_like(plain_s))
             exposed_s = exposed_s + waited_s
@@ -180,8 +188,9 @@ class _History:
         if slow is None:
             return None
         scenario = self._scenario
-        node, own_node = (int(one.gpus_per_node) for one in (scenario.hardware, scenario.training_device))
-        training = 1.0 - (1.0 - slow.share) ** -(-cluster.training // own_node)
+        node, trainer_node = (int(one.gpus_per_node) for one in (scenario.hardware, scenario.training_device))
+        # Chance that at least one of the nodes is slow.
+        training = 1.0 - (1.0 - slow.share) ** -(-cluster.training // trainer_node)
         trainer = np.where(rng.random(self._none.size) < training, slow.factor, 1.0)
         # What is slow together: a node with all of its replicas, or a replica with all of its nodes.
         together = max(node, scenario.engine.gpus_per_replica)
@@ -192,11 +201,12 @@ class _History:
             # On shared GPUs the node that slows the rollout is one of the trainer's.
             generation = trainer if cluster.colocated else generation
         else:
+            # A slow part of the pool still makes 1 / factor of its rate.
             generation = 1.0 / (1.0 - count / parts * (1.0 - 1.0 / slow.factor))
         return _factor(response, generation, trainer)
 
     def _replicas(
-        self, rng: np.random.Generator, step: int, own: NDArray[np.int64], block: BlockRecord
+        self, rng: np.random.Generator, step: int, replication: NDArray[np.int64], block: BlockRecord
     ) -> tuple[FloatArray, FloatArray] | None:
         """Factor on the step for failures of generating GPUs, and their number.
 
@@ -207,10 +217,11 @@ class _History:
         if faults is None or not self._replica_rate:
             return None
         asynchronous = block.step_response.generation_ratio is not None
-        pace_s = self._course.values["step_s" if asynchronous else "generation_s"][own, step]
+        pace_s = self._course.values["step_s" if asynchronous else "generation_s"][replication, step]
         count = rng.poisson(self._replica_rate * pace_s).astype(np.float64)
         away_s = count * (faults.replica_restart_s + block.redo_s) / self._replicas_in_all
         ones = np.ones_like(pace_s)
+        # 1e-9 guards steps whose generation takes no time.
         return _factor(block.step_response, 1.0 + away_s / np.maximum(pace_s, 1e-9), ones), count
 
     def _restarts(self, rng: np.random.Generator, before_s: FloatArray, exposed_s: FloatArray) -> Found:
@@ -229,12 +240,14 @@ class _History:
             restarts += failed * restart_s
             again_s += failed * reached_s
             pending_s = failed * (restart_s + reached_s)
+            # A failure while work is done again comes somewhere within it; the loop ends since what is pending shrinks
+            # (_check).
             reached_s = reached_s * rng.random(exposed_s.size)
         return {"restarts": (restarts, count), "steps_again": (again_s, count)}
 
 
-class _Kept(Struct, eq=False):
-    """What checkpoints hold of each history; arrays of shape (histories,).
+class _Checkpoints(Struct, eq=False):
+    """State of the checkpoints of each history; arrays of shape (histories,).
 
     undone_s: work since the last complete one, which a failure undoes. fresh_s: since the last one was begun.
     writing_s: what is left of writing it.
@@ -248,14 +261,14 @@ class _Kept(Struct, eq=False):
     writing_s: FloatArray
 
     @classmethod
-    def of(cls, scenario: Scenario, checkpoint: Checkpoint | None, histories: int) -> _Kept:
-        """At the beginning of a run, which counts as kept."""
+    def of(cls, scenario: Scenario, checkpoint: Checkpoint | None, histories: int) -> _Checkpoints:
+        """State at the beginning of a run, which counts as stored."""
         zeros = [np.zeros(histories) for _ in range(3)]
         if checkpoint is None:
             return cls(0, 0.0, 0.0, *zeros)
-        whole_s = checkpoint_seconds(scenario, checkpoint)
-        blocking_s = whole_s * checkpoint.blocking_share
-        return cls(checkpoint.every_steps, blocking_s, whole_s - blocking_s, *zeros)
+        write_s = checkpoint_seconds(scenario, checkpoint)
+        blocking_s = write_s * checkpoint.blocking_share
+        return cls(checkpoint.every_steps, blocking_s, write_s - blocking_s, *zeros)
 
     def pass_step(self, step: int, exposed_s: FloatArray) -> FloatArray | None:
         """Work on for a step; seconds for which training stops for a checkpoint after it, None without one.
@@ -263,6 +276,7 @@ class _Kept(Struct, eq=False):
         A checkpoint that is written beside the steps counts from the end of the step in which it is complete.
         """
         undone_s, self.fresh_s = self.undone_s + exposed_s, self.fresh_s + exposed_s
+        # A checkpoint begins only when the one before is written: what is left of that is waited for.
         left_s, waited_s = np.maximum(0.0, self.writing_s - exposed_s), None
         if self.every_steps and due(self.every_steps, step):
             waited_s = left_s + self.blocking_s

@@ -1,4 +1,4 @@
-"""run(): a run of a number of steps, chapter by chapter, and the same without speculation on the same drawn work; from
+"""run(): a run of a number of steps, chapter by chapter, with and without speculation on the same drawn work; from
 its chapters and what it loses to one side of the answer; what it assumes, each sentence with the key that changes it.
 """
 
@@ -75,6 +75,7 @@ def run(
     given = changed(scenario, simulation=changed(scenario.simulation, **amounts))
     sides = [given]
     if baseline and given.speculation.active:
+        # First, as in a projection; the candidate is always the last side.
         sides.insert(0, baseline_of(given))
     chapters = chapters_of(given, count, chapter_steps)
     folder = Path(out) if out is not None else None
@@ -130,6 +131,7 @@ def _answer(given: Scenario, count: int, sides: list[Scenario], records: list[li
     if len(found) > 1:
         base, base_draws = found[0]
         ratio = base.seconds.mean / candidate.seconds.mean
+        # Draw by draw: what both sides share moves both and leaves the ratio alone.
         speedup = around(ratio, base_draws / draws / ratio)
     of_model, warnings = records[-1][0].assumptions, records[-1][-1].warnings
     return Run(
@@ -151,7 +153,7 @@ SHOWN = ("exposed_generation_s", "acceptance_length", "response_tokens", "trunca
 PARTS = 4
 """Parts of a run that its table shows: quarters, or single steps of a very short one."""
 ENGINES = ("mean_batch", "mean_context_tokens")
-"""Columns that blocks tell."""
+"""Columns that are known of blocks alone, not of single steps."""
 SCALING = ("slow_nodes", "replica_faults", "steps_again")
 """Losses that are steps, or parts of them: the model's error moves them as it moves the steps."""
 
@@ -165,24 +167,28 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> tuple[RunSi
     losses = losses_of(scenario, course)
     columns = _columns(course, losses)
     ledger = _ledger(scenario, course, losses)
+    # fsum: the total must not depend on the order of the causes.
     seconds = math.fsum(loss.seconds.mean for loss in ledger.values())
     draws = _draws(scenario, course, losses)
-    whole = around(seconds, draws / seconds)
-    own = range(course.replications)
-    totals = [float(course.plain_s[r].sum() + sum(found[r] for found in losses.totals.values())) for r in own]
+    total = around(seconds, draws / seconds)
+    totals = [
+        float(course.plain_s[r].sum() + sum(found[r] for found in losses.totals.values()))
+        for r in range(course.replications)
+    ]
     edges = np.unique(np.linspace(0, course.steps, PARTS + 1).round().astype(int)).tolist()
     ledgers = [TokenLedger(*one.tokens) for one in chapters if one.tokens is not None]
     counted: Counter[int] = Counter()
     for one in chapters:
         counted.update({int(age): count for age, count in one.ages.items()})
+    # What a run loses besides its steps counts as idle.
     worked_s = sum(float(s) * block.work_share for s, block in zip(course.mean_s, course.by_step(), strict=True))
     speculation = scenario.speculation
     side = RunSide(
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
-        seconds=whole,
-        cost_usd=whole.times(cost_usd(scenario, 1.0)),
-        energy_at_most_j=whole.times(energy_j(scenario, 1.0)),
+        seconds=total,
+        cost_usd=total.times(cost_usd(scenario, 1.0)),
+        energy_at_most_j=total.times(energy_j(scenario, 1.0)),
         busy_share=worked_s / seconds,
         samples=round(float(columns["samples"].sum())),
         generated_tokens=float(columns["generated_tokens"].sum()),
@@ -219,6 +225,7 @@ def _columns(course: Course, losses: Losses) -> dict[str, FloatArray]:
 def _draws(scenario: Scenario, course: Course, losses: Losses) -> FloatArray:
     """Draws of the run's seconds: the model's error, common to all chapters, and one history of what it loses."""
     steps = _modelled(course, course.mean_s, "step_factors")
+    # Histories are fewer than draws and are used in turn.
     number = np.arange(DRAWS) % losses.histories
     scale = steps / float(course.mean_s.sum())
     out = steps + _validation(scenario, course)
@@ -244,7 +251,7 @@ def _modelled(course: Course, seconds: FloatArray, factors: str) -> FloatArray:
 
 
 def _ledger(scenario: Scenario, course: Course, losses: Losses) -> dict[str, Loss]:
-    """What the seconds go to; causes that took none are left out but for the steps."""
+    """Seconds by cause; causes that took none are left out but for the steps."""
     plain_s = float(course.mean_s.sum())
     steps = around(plain_s, _modelled(course, course.mean_s, "step_factors") / plain_s)
     out = {"steps": Loss(seconds=steps, events=float(course.steps))}
@@ -253,6 +260,7 @@ def _ledger(scenario: Scenario, course: Course, losses: Losses) -> dict[str, Los
         if cause == "validation":
             found = _validation(scenario, course)
         low, high = between(found)
+        # Quantiles of equal numbers differ in the last bits; a stated cost has no interval.
         if np.ptp(found) <= ROUNDING * seconds:
             low = high = seconds
         if found.max() > 0:
@@ -262,9 +270,9 @@ def _ledger(scenario: Scenario, course: Course, losses: Losses) -> dict[str, Los
 
 
 def _part(scenario: Scenario, course: Course, columns: dict[str, FloatArray], first: int, stop: int) -> Part:
-    kept = np.zeros(course.steps)
-    kept[first:stop] = course.mean_s[first:stop]
-    factors = _modelled(course, kept, "step_factors") / float(kept.sum())
+    part_s = np.zeros(course.steps)
+    part_s[first:stop] = course.mean_s[first:stop]
+    factors = _modelled(course, part_s, "step_factors") / float(part_s.sum())
     mean = {name: float(values[first:stop].mean()) for name, values in columns.items()}
     tokens, seconds = mean["trained_tokens"], mean["step_s"]
     return Part(
@@ -287,7 +295,7 @@ OPTIONAL = {
 
 
 def run_assumptions(scenario: Scenario) -> tuple[str, ...]:
-    """What the run assumes besides its steps, and what it leaves out."""
+    """Sentences with assumptions of the run besides those of its steps, and with what it leaves out."""
     given, power = scenario.run or RunConditions(), scenario.hardware.power_w
     out = []
     if given.response_growth:

@@ -6,7 +6,7 @@ import pytest
 from measured_tables import PHASES, ROW, TRAINING, write
 
 from rlsim.evidence.compare import validate_table
-from rlsim.evidence.training import _cuts, _described
+from rlsim.evidence.training import _cuts, _measured_rows
 from rlsim.results.validation import Validation
 from rlsim.workload.acceptance import two_parameter_rates
 
@@ -149,7 +149,7 @@ def cells(**changes: str) -> dict[str, str]:
     ({"framework": "", "release": "", "precision": ""}, "dense, H100"),
 ])  # fmt: skip
 def test_a_group_tells_release_family_device_and_precision(changes: dict[str, str], group: str) -> None:
-    assert _described("a", cells(**changes))[0].group == group
+    assert _measured_rows("a", cells(**changes))[0].group == group
 
 
 def test_cuts_are_the_parts_of_the_group_and_release_by_family_and_rack() -> None:
@@ -159,5 +159,5 @@ def test_cuts_are_the_parts_of_the_group_and_release_by_family_and_rack() -> Non
     )  # fmt: skip
     assert _cuts(cells())[-1] == "dense on 8-GPU nodes, Megatron-Bridge 26.02"
     assert _cuts({"model": "none", "gpu": "", "precision": ""}) == ()
-    details = _described("a", cells())[0].details
+    details = _measured_rows("a", cells())[0].details
     assert (details["framework"], details["series"], details["family"]) == ("Megatron-Bridge", "26.02", "dense")

@@ -43,24 +43,24 @@ Say = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was said of a configuration before it ran, at the pace at which the parts were measured. lengths are in its
-    settings."""
+    """What was predicted of a configuration (whose settings hold the lengths) before it ran, at the pace at which the
+    parts were measured."""
 
     settings: LoopSettings
     over: str
     side: Variant
 
     def at(self, stacks: loop_stack.LoopStacks, pace: float) -> Prediction:
-        """What is said of it on a machine that is so many times slower now."""
+        """The prediction for a machine that is ``pace`` times slower now."""
         return predict(stacks.at(pace), self.settings, self.over)
 
 
 def configurations() -> list[tuple[LoopSettings, str]]:
     """Configurations of check.yaml, with the name of that without drafts that each is compared with."""
-    told = lists_beside(__file__, "check.yaml")
-    stated = [{**told["common"], **one} for one in told["configurations"]]
-    over = [one.pop("speedup_over", "") for one in stated]
-    return [(loop_stack.settings_of(one), name) for one, name in zip(stated, over, strict=True)]
+    content = lists_beside(__file__, "check.yaml")
+    stated = [{**content["common"], **entry} for entry in content["configurations"]]
+    over = [entry.pop("speedup_over", "") for entry in stated]
+    return [(loop_stack.settings_of(entry), name) for entry, name in zip(stated, over, strict=True)]
 
 
 def check_loop(folder: Path, say: Say, measured: bool = False) -> LoopCheck:
@@ -72,8 +72,8 @@ def check_loop(folder: Path, say: Say, measured: bool = False) -> LoopCheck:
     stacks = loop_stack.measure_stacks(
         folder, lambda line: say(0, len(asked), f"measuring: {line}"), again=not measured
     )
-    said = [predict(stacks, settings, over) for settings, over in asked]
-    return run_predicted(stacks, said, folder, say)
+    predictions = [predict(stacks, settings, over) for settings, over in asked]
+    return run_predicted(stacks, predictions, folder, say)
 
 
 def predict(stacks: loop_stack.LoopStacks, settings: LoopSettings, over: str = "") -> Prediction:
@@ -82,31 +82,32 @@ def predict(stacks: loop_stack.LoopStacks, settings: LoopSettings, over: str = "
     return Prediction(loop_stack.with_drawn_lengths(stacks, scenario, settings), over, project(scenario).candidate)
 
 
-def run_predicted(stacks: loop_stack.LoopStacks, said: list[Prediction], folder: Path, say: Say) -> LoopCheck:
+def run_predicted(stacks: loop_stack.LoopStacks, predictions: list[Prediction], folder: Path, say: Say) -> LoopCheck:
     """Run what was predicted, one after the other and then backwards: a machine that grows slower meets all alike."""
     pace, done = loop_stack.pace_of(stacks), dict[str, list[LoopRow]]()
-    order = [*said, *reversed(said)]
+    order = [*predictions, *reversed(predictions)]
     for number, one in enumerate(order):
         say(number, len(order), one.settings.name)
+        # Measured before each run, since a shared machine changes its pace between them.
         now = pace()
-        journals = folder / "journals" / f"round_{1 + number // len(said)}"
+        journals = folder / "journals" / f"round_{1 + number // len(predictions)}"
         tell = partial(say, number, len(order))
         found, journal = loop_stack.run_settings(one.settings, tell, journals)
         settings, events = read_journal(journal)
         alone = replay(stacks, settings, undisturbed(events))
-        row = _row(one.at(stacks, now), found, fmean(alone.simulated_s), now)
+        row = _loop_row(one.at(stacks, now), found, fmean(alone.simulated_s), now)
         done.setdefault(one.settings.name, []).append(row)
     say(len(order), len(order), "done")
     rows = {name: _merged(many) for name, many in done.items()}
-    told = [_told(rows[one.settings.name], rows.get(one.over)) for one in said]
-    return LoopCheck(device=str(stacks.measured["about"]["device"]), rows=tuple(told), scores=scores_of(told))
+    compared = [_with_speedup(rows[one.settings.name], rows.get(one.over)) for one in predictions]
+    return LoopCheck(device=str(stacks.measured["about"]["device"]), rows=tuple(compared), scores=scores_of(compared))
 
 
-def _row(said: Prediction, found: Mapping[str, Any], undisturbed_s: float, pace: float) -> LoopRow:
-    side, phases = said.side, {}
+def _loop_row(prediction: Prediction, found: Mapping[str, Any], undisturbed_s: float, pace: float) -> LoopRow:
+    side, phases = prediction.side, {}
     for name in PHASES:
         phases[name] = Pair(measured_s=found["phases"][name]["measured_s"], predicted_s=side.phases[name].mean)
-    split = said.settings.placement == "split"
+    split = prediction.settings.placement == "split"
     idle_s = {"generator": side.step_s.mean - side.phases.generation_s.mean if split else 0.0,
               "trainer": side.phases.exposed_generation_s.mean if split else 0.0}  # fmt: skip
     return LoopRow(
@@ -137,14 +138,16 @@ def _mean(values: Sequence[Any]) -> Any:
     return fmean(values)
 
 
-def _told(row: LoopRow, over: LoopRow | None) -> LoopRow:
+def _with_speedup(row: LoopRow, over: LoopRow | None) -> LoopRow:
     """The row with its speed-up over one without drafts, and with why it misses."""
     speedup, generation = None, row.phases["generation_s"]
     if over is not None:
         plain = over.phases["generation_s"]
-        told = plain.predicted_s / generation.predicted_s
+        predicted = plain.predicted_s / generation.predicted_s
         speedup = Speedup(
-            measured=plain.measured_s / generation.measured_s, predicted=told, planned=told * row.pace / over.pace
+            measured=plain.measured_s / generation.measured_s,
+            predicted=predicted,
+            planned=predicted * row.pace / over.pace,
         )
     return LoopRow(**{**dict(row), "speedup": speedup, "why": _why(row)})
 
@@ -155,11 +158,11 @@ def _why(row: LoopRow) -> str:
         return ""
     name, pair = max(row.phases.items(), key=lambda item: abs(item[1].measured_s - item[1].predicted_s))
     more = pair.measured_s - pair.predicted_s
-    told = f"{name} took {abs(more):.2f} s {'more' if more > 0 else 'less'} than predicted"
+    text = f"{name} took {abs(more):.2f} s {'more' if more > 0 else 'less'} than predicted"
     others = (row.others_cpu_s + row.steal_s) / row.measured_s
     if others > LARGE:
-        told += f"; other processes and the hypervisor took {others:.1f} cores"
-    return told
+        text += f"; other processes and the hypervisor took {others:.1f} cores"
+    return text
 
 
 Events = Sequence[Mapping[str, Any]]
@@ -196,31 +199,31 @@ def undisturbed(events: Events) -> list[dict[str, Any]]:
     """
     out = []
     for one in events:
-        told = "cpu_s" in one and one.get("phase") != "refit_s"
-        out.append({**one, "seconds": min(one["seconds"], one["cpu_s"])} if told else dict(one))
+        alone = "cpu_s" in one and one.get("phase") != "refit_s"
+        out.append({**one, "seconds": min(one["seconds"], one["cpu_s"])} if alone else dict(one))
     return out
 
 
 def replay(stacks: loop_stack.LoopStacks, settings: LoopSettings, events: Events) -> Replay:
-    """Simulate what a journal tells. stacks: of the loop's model, for its rules alone.
+    """Measured steps of a journal beside their simulation. stacks: of the loop's model, for its rules alone.
 
     A synchronous loop is simulated step by step, each on its own iterations, a lagged one as a whole.
     """
     scenario, steps = loop_stack.scenario_of(stacks, settings), [one for one in events if one["event"] == "step"]
     measured = range(settings.warmup_steps, settings.trained_steps)
-    told = tuple(float(one["seconds"]) for one in steps if one["step"] in measured)
+    measured_s = tuple(float(one["seconds"]) for one in steps if one["step"] in measured)
     if settings.placement == "split":
         found = _simulated(scenario, settings, events, range(settings.generated_steps), settings.trained_steps)
-        return Replay(told, found[0][settings.warmup_steps :], _counted(events), found[1])
-    seconds, counts, own = list[float](), Counter[int](), Counter[int]()
+        return Replay(measured_s, found[0][settings.warmup_steps :], _counted(events), found[1])
+    seconds, counts, measured_counts = list[float](), Counter[int](), Counter[int]()
     for one in (step for step in steps if step["step"] in measured):
         begin, end = one["at_s"], one["at_s"] + one["seconds"]
         inside = [e for e in events if e.get("step") == one["step"] or begin <= e["at_s"] <= end]
         took, by_batch = _simulated(scenario, settings, inside, range(one["step"], one["step"] + 1), 1)
         seconds += took
         counts.update(by_batch)
-        own.update(_counted(inside))
-    return Replay(told, tuple(seconds), own, counts)
+        measured_counts.update(_counted(inside))
+    return Replay(measured_s, tuple(seconds), measured_counts, counts)
 
 
 def _simulated(
@@ -229,6 +232,7 @@ def _simulated(
     drawn = tuple(_drawn(settings, events, step) for step in numbers)
     costs = tuple(_costs(events, step) for step in numbers[:trained])
     hand_over = _phase(events, "refit_s" if settings.placement == "split" else "prepare_s", None)
+    # The journal holds its own warm-up steps, which are cut from the result.
     asked = changed(scenario, simulation=changed(scenario.simulation, warmup_steps=0, steps=trained))
 
     def batch(total_tokens: FloatArray, generated: int) -> StepCost:
@@ -246,6 +250,7 @@ def _drawn(settings: LoopSettings, events: Events, step: int) -> DrawnStep:
     lengths = settings.response_lengths()[step]
     took = {one["sample"]: one["iterations"] for one in events if one["event"] == "sample"}
     first = step * settings.batch
+    # The first token of a response comes with its prefill.
     iterations = np.array([took.get(first + row, length - 1) for row, length in enumerate(lengths.tolist())])
     group = np.repeat(np.arange(settings.prompts), settings.samples)
     batch = Batch(np.full(settings.batch, settings.prompt_tokens), lengths, group)
@@ -256,9 +261,9 @@ def _measured(settings: LoopSettings, events: Events) -> Events:
     """Iterations in the measured steps alone, where these hold every size: a machine changes its pace."""
     steps = [one for one in events if one["event"] == "step" and one["step"] >= settings.warmup_steps]
     begin, end = steps[0]["at_s"], steps[-1]["at_s"] + steps[-1]["seconds"]
-    own = [one for one in events if one["event"] in ("iteration", "idle", "publish") and begin <= one["at_s"] <= end]
-    kinds = [any(one.get("decoding") for one in own), any(one.get("prefill_tokens") for one in own)]
-    return own if all(kinds) else events
+    inside = [one for one in events if one["event"] in ("iteration", "idle", "publish") and begin <= one["at_s"] <= end]
+    kinds = [any(one.get("decoding") for one in inside), any(one.get("prefill_tokens") for one in inside)]
+    return inside if all(kinds) else events
 
 
 def _table(settings: LoopSettings, events: Events) -> IterationTable:
@@ -268,9 +273,11 @@ def _table(settings: LoopSettings, events: Events) -> IterationTable:
     fill = _means([(one["prefill_tokens"], one["seconds"]) for one in done if one["prefill_tokens"]])
     n = np.arange(settings.running + 1, dtype=np.float64)
     step_s = np.interp(n, list(step), list(step.values()))
+    # Without sequences there is no iteration; interp would give it the time of the smallest.
     step_s[0] = 0.0
     grid, added = np.array([0.0, *fill]), np.array([0.0, *fill.values()])
     return IterationTable(
+        # Attention is in the measured iterations: a grid of zeros, its step beyond any context; the cache never fills.
         step_s, 1e6, np.zeros((settings.running + 1, 2)), grid, np.zeros(1), added[None, :],
         tokens_per_sequence=settings.queries, max_batched_tokens=max(settings.budget_tokens, 1),
         max_running_sequences=settings.running, kv_capacity_tokens=1e9, chunked_prefill=False,
@@ -281,6 +288,7 @@ def _until_next(events: Events) -> list[Mapping[str, Any]]:
     """Iterations that last until the engine's next act: what passes between two of them belongs to the first."""
     acts = [one for one in events if one["event"] in ("iteration", "idle", "publish")]
     ends = [one["at_s"] for one in acts[1:]]
+    # Acts have times of their own that may end before the next begins: the gap is host work of the first.
     timed = [{**one, "seconds": max(one["seconds"], end - one["at_s"])} for one, end in zip(acts, ends, strict=False)]
     return [one for one in (*timed, *acts[-1:]) if one["event"] == "iteration"]
 
@@ -300,12 +308,12 @@ def _costs(events: Events, step: int) -> StepCost:
 
 def _phase(events: Events, name: str, step: int | None) -> PhaseCost:
     """Seconds of a phase in a step, or its mean over all."""
-    own = [
+    seconds = [
         one["seconds"]
         for one in events
         if one["event"] == "phase" and one["phase"] == name and step in (None, one["step"])
     ]
-    return PhaseCost.of([Part(name, float(np.mean(own)), "host")]) if own else PhaseCost(0.0)
+    return PhaseCost.of([Part(name, float(np.mean(seconds)), "host")]) if seconds else PhaseCost(0.0)
 
 
 def _counted(events: Events) -> Counter[int]:

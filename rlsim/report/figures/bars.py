@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WIDTH_IN, BAR_IN, ROW_GAP_IN = 9.0, 0.2, 0.13
 TIP = "tip:"
-"""Beginning of the name of a drawn thing that tells its value where a page is hovered over."""
+"""Beginning of the id of a drawn thing whose rest a page shows where it is hovered over."""
 LABEL_CHARACTERS, TEXT_CHARACTERS = 44, 90
 KEY_COLUMNS = 4
 LEAST_REMOVAL = 0.005
@@ -76,15 +76,18 @@ def bars_figure(
     for i, row in enumerate(rows):
         middle = sum(heights[:i]) + (heights[i] - ROW_GAP_IN) / 2
         places.append(middle)
+        # Texts come from files and would else squeeze the axes.
         text = row.text[:TEXT_CHARACTERS]
         axes.annotate(text, (1.01, middle), xycoords=("axes fraction", "data"), va="center", fontsize=9, color=INK)
         for number, bar in enumerate(row.bars):
             before = set(axes.get_children())
             ends += _draw(axes, bar, middle + BAR_IN * (number - (len(row.bars) - 1) / 2))
+            # barh and plot return several artists each; whatever is new belongs to this bar.
             for artist in set(axes.get_children()) - before:
-                artist.set_gid(f"{TIP}{_told(row, bar, unit)}")
+                artist.set_gid(f"{TIP}{_tooltip(row, bar, unit)}")
     axes.set_yticks(places, ["\n".join(label) for label in labels], fontsize=9)
     if rule is None:
+        # "or 1.0": bars of no length need an axis all the same.
         axes.set_xlim(min(ends), 1.01 * max(ends) or 1.0)
     else:
         axes.axvline(rule, color=INK, lw=0.9, ls="--")
@@ -96,8 +99,8 @@ def bars_figure(
     return figure
 
 
-def _told(row: BarRow, bar: Bar, unit: str) -> str:
-    """What hovering over a bar tells: its label, its value with the interval, and the text behind it."""
+def _tooltip(row: BarRow, bar: Bar, unit: str) -> str:
+    """Text shown where a bar is hovered over: its label, its value with the interval, and the text behind it."""
     value = bar.interval
     if value is None:
         return f"{row.label}: {row.text}"
@@ -107,6 +110,7 @@ def _told(row: BarRow, bar: Bar, unit: str) -> str:
 
 def _axes(figure: Figure, unit: str, height: float) -> Axes:
     axes = figure.add_subplot()
+    # Reversed: the first row stands on top.
     axes.set_ylim(height, 0)
     axes.grid(axis="x", color=BACKGROUND, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -149,6 +153,7 @@ def waterfall_figure(blame: Blame) -> Figure:
     rows = [BarRow("step as it is", f"{blame.step_s:.1f} s", [Bar.of(blame.step_s, INK)])]
     at_s = blame.step_s
     for one in blame.removals:
+        # Small ones are named together in the last row.
         if abs(one.chain_s) >= LEAST_REMOVAL * blame.step_s:
             bar = Bar(areas=[(at_s, at_s - one.chain_s, LINE_COLORS[0 if one.chain_s >= 0 else 1])])
             rows.append(BarRow(f"without {one.cause}", f"{-one.chain_s:+.1f} s", [bar]))
@@ -196,8 +201,8 @@ def beside_figure(title: str, phases: Mapping[str, Sequence[Interval | None]], s
     """Seconds of each phase by its label on each of the ``sides``, in the order of MARKS; None is left out."""
     rows = []
     for label, values in phases.items():
-        told = [(value, mark) for value, mark in zip(values, MARKS, strict=False) if value is not None]
-        rows.append(BarRow(label, "", [Bar(value, color=color, mark=mark) for value, (color, mark) in told]))
+        marked = [(value, mark) for value, mark in zip(values, MARKS, strict=False) if value is not None]
+        rows.append(BarRow(label, "", [Bar(value, color=color, mark=mark) for value, (color, mark) in marked]))
     key = {color: words for (color, _), words in zip(MARKS, sides, strict=False)}
     return bars_figure(rows, "seconds of a step", key, title=title)
 
@@ -238,6 +243,7 @@ def lengths_figure(title: str, shown: Sequence[Lengths], cap: float | None) -> F
 
 def _lengths(axes: Axes, one: Lengths) -> None:
     fine = np.linspace(0.0, 1.0, POINTS)
+    # At least 1 token: the axis is logarithmic.
     measured = np.maximum(np.quantile(one.tokens, fine, method="hazen"), 1.0)
     grid = np.geomspace(measured[0], max(measured[-1], measured[0] * 1.01), POINTS)
     axes.plot(measured, fine, color=INK, linewidth=2.2, label="measured", drawstyle="steps-post")

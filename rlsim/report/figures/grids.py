@@ -37,7 +37,7 @@ Rows = Sequence[Row]
 
 @picture_style()
 def sweep_figures(result: sweep.SweepResult) -> dict[str, Figure]:
-    """What the axes allow, by name: heatmap, scaling, else lines over the first numeric axis.
+    """Pictures of a sweep by name, as its axes allow: heatmap, scaling, else lines over the first numeric axis.
 
     Further axes are fixed at the first cell that can run; the heading says at which values.
     """
@@ -48,15 +48,15 @@ def sweep_figures(result: sweep.SweepResult) -> dict[str, Figure]:
         rows, title = _slice(result, (draft, sweep.ACCEPTANCE_KEY))
         out["heatmap"] = _heatmap(rows, draft, title)
     if result.done and SIZE_KEY in axes:
-        out["scaling"] = _lines(result, SIZE_KEY)
+        out["scaling"] = _scaling(result, SIZE_KEY)
     numeric = [name for name in axes if all(isinstance(row[name], int | float) for row in result.done)]
     if result.done and not out and numeric:
         longest = max(numeric, key=lambda name: len(axes[name]) > 1)
-        out["lines"] = _lines(result, longest)
+        out["lines"] = _scaling(result, longest)
     return out
 
 
-def _lines(result: sweep.SweepResult, x: str) -> Figure:
+def _scaling(result: sweep.SweepResult, x: str) -> Figure:
     """Step time with its interval, and the end-to-end speed-up by speculation, over the axis ``x``.
 
     One line for each value of the lag, or else of the first further axis with several.
@@ -83,17 +83,18 @@ def _ticks(axes: Axes, places: Sequence[float], doubling: bool) -> None:
         axes.minorticks_off()
 
 
-def _line(axes: Axes, color: str, label: str | None, points: Sequence[tuple[float, Interval, str]]) -> None:
-    """Means over their places within the band of their intervals; each point tells its text on a page."""
+def _draw_line(axes: Axes, color: str, label: str | None, points: Sequence[tuple[float, Interval, str]]) -> None:
+    """Means over their places within the band of their intervals; each point has its text as a tooltip on a page."""
     places, values = [place for place, _, _ in points], [value for _, value, _ in points]
     ends = [value.low for value in values], [value.high for value in values]
     if len(points) > 1:
         axes.fill_between(places, *ends, color=color, alpha=0.08, linewidth=0)
     else:
+        # A band over a single point has no width.
         axes.vlines(places, *ends, color=color)
     axes.plot(places, [value.mean for value in values], color=color, label=label)
-    for place, value, told in points:
-        axes.plot([place], [value.mean], color=color, marker="o", markersize=3, gid=f"{TIP}{told}")
+    for place, value, text in points:
+        axes.plot([place], [value.mean], color=color, marker="o", markersize=3, gid=f"{TIP}{text}")
 
 
 def _slice(result: sweep.SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
@@ -106,7 +107,7 @@ def _slice(result: sweep.SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
 
 
 def _titled(size: tuple[float, float], text: str) -> Figure:
-    """A picture so many inches wide and high, and what the whole of it is of."""
+    """An empty picture of ``size`` inches with ``text`` as its title."""
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(text, fontsize=10, x=0.01, ha="left", color=INK, wrap=True)
     return figure
@@ -140,6 +141,7 @@ def _heatmap(rows: Rows, draft: str, title: str) -> Figure:
 
 
 def _cells(figure: Figure, axes: Axes, table: FloatArray) -> None:
+    # Symmetric about 1, so that white means no change; 1.05 keeps noise from filling the colours.
     most = max(1.05, float(np.nanmax(table)), 1.0 / float(np.nanmin(table)))
     axes.set_facecolor(BACKGROUND)
     image = axes.imshow(table, origin="lower", aspect="auto", cmap="RdBu", norm=LogNorm(1 / most, most))
@@ -148,6 +150,7 @@ def _cells(figure: Figure, axes: Axes, table: FloatArray) -> None:
     bar.set_ticks(ticks, labels=[f"{v:g}" for v in ticks])
     bar.ax.minorticks_off()
     bar.ax.tick_params(labelsize=8)
+    # More numbers than that overlap.
     if table.size > 140:
         return
     for (y, x), value in np.ndenumerate(table):
@@ -159,14 +162,14 @@ def _cells(figure: Figure, axes: Axes, table: FloatArray) -> None:
 def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> None:
     groups = list(dict.fromkeys(row[series] if series else "" for row in rows))
     for number, group in enumerate(groups):
-        own = sorted((row for row in rows if not series or row[series] == group), key=lambda row: row[x])
+        members = sorted((row for row in rows if not series or row[series] == group), key=lambda row: row[x])
         label = f"{series.rpartition('.')[2]} {group}" if series else ""
         points = []
-        for row in own:
+        for row in members:
             value, place = sweep.interval_in(row, column), f"{x.rpartition('.')[2]} {row[x]}:"
-            told = f"{label} {place} {value.mean:.4g} [{value.low:.4g}, {value.high:.4g}]".lstrip()
-            points.append((row[x], value, told))
-        _line(axes, LINE_COLORS[number % len(LINE_COLORS)], label or None, points)
+            text = f"{label} {place} {value.mean:.4g} [{value.low:.4g}, {value.high:.4g}]".lstrip()
+            points.append((row[x], value, text))
+        _draw_line(axes, LINE_COLORS[number % len(LINE_COLORS)], label or None, points)
     if series and len(groups) > 1:
         axes.legend(fontsize=8, frameon=False)
 
@@ -178,8 +181,8 @@ def plan_figure(plan: sweep.Plan) -> Figure:
     axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
     lags = sorted({row.overrides["lag"] for row in plan.finalists})
     for color, lag in zip(itertools.cycle(LINE_COLORS), lags, strict=False):
-        own = [row for row in plan.finalists if row.overrides["lag"] == lag]
-        axes.scatter(*_places(own), s=12, color=color, label=f"lag {lag}" if lag else "synchronous")
+        members = [row for row in plan.finalists if row.overrides["lag"] == lag]
+        axes.scatter(*_places(members), s=12, color=color, label=f"lag {lag}" if lag else "synchronous")
     axes.plot(*_places(plan.pareto), color=GREY, linewidth=1.0, zorder=0)
     axes.scatter(*_places([plan.best]), s=90, facecolors="none", edgecolors=INK, label="best")
     axes.legend(fontsize=8, frameon=False)
@@ -200,13 +203,13 @@ def size_figure(sizing: Sizing) -> Figure:
         for color, one in zip(itertools.cycle(LINE_COLORS), (one for one in sizing.devices if one.sizes), strict=False):
             points = []
             for size in one.sizes:
-                told = f"{size.step_s.mean:.1f} s, {size.usd_per_step:.2f} USD; {size.layout}"
+                text = f"{size.step_s.mean:.1f} s, {size.usd_per_step:.2f} USD; {size.layout}"
                 value = size.step_s if place == 1 else Interval(*[size.usd_per_step] * 3)
-                points.append((size.gpus, value, f"{size.gpus:,} {one.device}: {told}"))
+                points.append((size.gpus, value, f"{size.gpus:,} {one.device}: {text}"))
                 if size.gpus in (one.knee, one.chosen):
                     filled = color if size.gpus == one.chosen else "white"
                     axes.scatter([size.gpus], [value.mean], s=60, facecolors=filled, edgecolors=color, zorder=3)
-            _line(axes, color, one.device, points)
+            _draw_line(axes, color, one.device, points)
         _ticks(axes, sorted({size.gpus for one in sizing.devices for size in one.sizes}), doubling=True)
         axes.set_ylim(bottom=0)
         if limit is not None:
@@ -248,7 +251,7 @@ def _panels(run: Run) -> list[tuple[str, str]]:
     """Panels that differ from a constant, and the step always."""
     sides = run.sides.values()
 
-    says = {
+    shown = {
         "step_s": True,
         "lost": any(cause != "steps" for side in sides for cause in side.ledger),
         "acceptance_length": any(side.speculates for side in sides),
@@ -257,7 +260,7 @@ def _panels(run: Run) -> list[tuple[str, str]]:
     return [
         (column, label)
         for column, label in PANELS
-        if says.get(column, column not in says and any(np.ptp(side.steps[column]) > 0 for side in sides))
+        if shown.get(column, column not in shown and any(np.ptp(side.steps[column]) > 0 for side in sides))
     ]
 
 
@@ -276,7 +279,9 @@ def _panel(axis: Axes, run: Run, column: str, label: str) -> None:
             continue
         values = np.asarray(side.steps[column])
         line = _smoothed(side.steps["steps_s"] if column == "step_s" else values)
+        # Single extreme steps would flatten all others.
         tops.append(max(float(np.quantile(values, 0.995)), float(line.max())))
+        # Rasterised: a run has up to 100,000 steps.
         axis.plot(steps, values, ".", ms=1.6, color=color, alpha=0.35, rasterized=True)
         axis.plot(steps, line, color=color, lw=1.8, label=name)
     if tops and column != "acceptance_length":
@@ -296,6 +301,7 @@ def _smoothed(values: FloatArray | Sequence[float]) -> FloatArray:
     half, number = max(1, round(SMOOTHED_SHARE * len(out) / 2)), np.arange(len(out))
     low, high = np.maximum(number - half, 0), np.minimum(number + half + 1, len(out))
     for _ in range(2):
+        # Differences of running sums: a window of any width costs the same.
         sums = np.concatenate([[0.0], np.cumsum(out)])
         out = np.asarray((sums[high] - sums[low]) / (high - low), dtype=np.float64)
     return out

@@ -39,7 +39,7 @@ LANE_IN, HEAD_ROWS = 0.27, 0.85
 WIDTH_IN = 11.0
 BAR_HEIGHT = 0.56
 LEFT_IN, PLOT_IN, RESULT_IN = 1.3, 9.4, 1.8
-"""Room left of the panels, their width, and what of it is kept free right of the bars."""
+"""Room left of the panels, their width, and what of it stays free right of the bars."""
 ABOVE_IN, BELOW_IN = 0.36, 0.62
 """Room over a panel for its title and under it for its axis."""
 TITLE_CHARACTERS = 100
@@ -83,12 +83,13 @@ def _page(projection: Projection, title: Sequence[str], panels: Sequence[Panel])
     heights_in: dict[Panel, float] = {_bars: 0.34 + 0.8 * len(arms), _curves: CURVES_IN}
     if _lanes in panels:
         heights_in[_lanes] = LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for arm in arms)
-    whole_in = down_in + sum(heights_in[panel] + ABOVE_IN + BELOW_IN for panel in panels)
-    figure = Figure(figsize=(WIDTH_IN, whole_in), dpi=DPI, facecolor="white")
+    height_in = down_in + sum(heights_in[panel] + ABOVE_IN + BELOW_IN for panel in panels)
+    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, facecolor="white")
+    # Texts can only be measured with a canvas; without pyplot a figure has none.
     FigureCanvasAgg(figure)
 
     def text(x_in: float, y_in: float, words: str, **style: Any) -> Text:
-        return figure.text(x_in / WIDTH_IN, 1 - y_in / whole_in, words, **style)
+        return figure.text(x_in / WIDTH_IN, 1 - y_in / height_in, words, **style)
 
     if title:
         text(0.25, 0.22, "\n".join(title), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
@@ -96,11 +97,11 @@ def _page(projection: Projection, title: Sequence[str], panels: Sequence[Panel])
         about = f"{projection.model}, {mode}, seed {projection.seed}; brackets: 90 % interval"
         text(0.25, head_in - 0.36, about, fontsize=9.5, color=GREY, va="top")
     if _bars in panels:
-        _key(figure, phases, projection.asynchronous, 1 - (head_in - 0.12) / whole_in)
+        _key(figure, phases, projection.asynchronous, 1 - (head_in - 0.12) / height_in)
     for panel in panels:
         down_in += ABOVE_IN + heights_in[panel]
-        place = (LEFT_IN, whole_in - down_in, PLOT_IN, heights_in[panel])
-        axes = figure.add_axes(tuple(np.divide(place, [WIDTH_IN, whole_in] * 2)))
+        place = (LEFT_IN, height_in - down_in, PLOT_IN, heights_in[panel])
+        axes = figure.add_axes(tuple(np.divide(place, [WIDTH_IN, height_in] * 2)))
         name, note = panel(axes, projection)
         named = text(LEFT_IN, down_in - heights_in[panel] - 0.12, name, fontweight="bold", va="bottom", fontsize=10.5)
         behind: dict[str, Any] = {"xycoords": named, "textcoords": "offset points", "annotation_clip": False}
@@ -120,7 +121,7 @@ def _lanes(axes: Axes, projection: Projection) -> tuple[str, str]:
         y -= HEAD_ROWS
         axes.text(0, y + 0.05, name, va="bottom", fontsize=9, color=VARIANT_COLORS[name], fontweight="bold")
         for lane in _shown(arm):
-            _row(axes, lane, y - 0.5, _window(arm))
+            _draw_lane(axes, lane, y - 0.5, _window(arm))
             ticks[y - 0.5] = lane.name
             y -= 1
     axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
@@ -143,10 +144,11 @@ def _window(arm: Variant) -> tuple[float, float]:
 def _shown(arm: Variant) -> list[Lane]:
     start, end = _window(arm)
     rows = lanes(s for s in arm.spans if s.end_s > start and s.start_s < end)
+    # sorted is stable: the trainer first, all others in the order in which they appear.
     return sorted(rows, key=lambda lane: lane.actor != TRAINER)[:MOST_LANES]
 
 
-def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
+def _draw_lane(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
     for span in lane.spans:
         left, right = max(span.start_s, window[0]) - window[0], min(span.end_s, window[1]) - window[0]
         if right <= left:
@@ -158,7 +160,7 @@ def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
 
 
 def _bars(axes: Axes, projection: Projection) -> tuple[str, str]:
-    """The bars of a step; the note tells the time that generation takes beside an asynchronous one."""
+    """The bars of a step; the note gives the time that generation takes beside an asynchronous one."""
     arms, note = projection.variants, "mean of the simulated steps; whisker: 90 % interval"
     if projection.asynchronous:
         busy = " → ".join(fmt.seconds(arm.phases.generation_s.mean) for arm in arms.values())
@@ -180,6 +182,7 @@ def _bars(axes: Axes, projection: Projection) -> tuple[str, str]:
         _result(axes, projection if name == "candidate" else None, step_s, sum(row.values()), y)
     labels = [name if len(arms) == 1 else f"{name}\n{fmt.variant_label(arm)}" for name, arm in arms.items()]
     axes.set_yticks(rows, labels)
+    # The axis ends with the longest bar; right of it stand results, not seconds.
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= longest * 1.001])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -234,7 +237,7 @@ def _key_phases(projection: Projection) -> dict[str, list[float]]:
 
 
 def _key(figure: Figure, phases: Mapping[str, Sequence[float]], asynchronous: bool, top: float) -> None:
-    """Every phase with its seconds in both arms, so that segments too small for a label are told too."""
+    """Every phase with its seconds in both arms, so that segments too small for a label are there too."""
     handles = [matplotlib.patches.Patch(color=PHASE_COLORS[phase]) for phase in phases]
     labels = [
         f"{fmt.phase_label(phase, asynchronous)}\n" + " → ".join(dict.fromkeys(map(fmt.seconds, values)))
@@ -289,6 +292,6 @@ def _in_view(curve: Curve, window: tuple[float, float] | None) -> tuple[FloatArr
     inside = np.flatnonzero((times >= first) & (times <= last))
     # The last change of each moment that a picture can tell apart: any other thinning may leave a burst half done.
     moments = np.floor((times[inside] - first) / max(last - first, 1e-9) * MOST_POINTS)
-    kept = inside[np.append(np.diff(moments) > 0, True)] if inside.size else inside
-    at = np.concatenate(([first], times[kept], [last]))
+    last_changes = inside[np.append(np.diff(moments) > 0, True)] if inside.size else inside
+    at = np.concatenate(([first], times[last_changes], [last]))
     return at - first, values[np.maximum(0, np.searchsorted(times, at, side="right") - 1)]

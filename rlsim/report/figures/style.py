@@ -42,6 +42,7 @@ def text_that_fits(
     left, right, y = room
     for label in labels:
         text = axes.text((left + right) / 2, y, label, ha="center", va="center", **style)
+        # Only the renderer knows how wide a text is, so that it is drawn and taken away again.
         if text.get_window_extent().transformed(axes.transData.inverted()).width < share * (right - left):
             return
         text.remove()
@@ -62,6 +63,7 @@ def picture_style() -> Iterator[None]:
                 "ytick.color": INK,
                 "axes.spines.top": False,
                 "axes.spines.right": False,
+                # Names from files may hold a dollar sign, which would begin a formula.
                 "text.parse_math": False,
             }
         )
@@ -72,6 +74,7 @@ def save_picture(figure: Figure, path: Path) -> Path:
     """The ``path`` of a PNG of ``figure`` without a date: the same bytes for the same content."""
     with picture_style():
         FigureCanvasAgg(figure)
+        # Without a date and a version of matplotlib among the metadata.
         figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "rlsim"})
     return path
 

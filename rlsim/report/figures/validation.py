@@ -22,9 +22,9 @@ from rlsim.results.validation import ComparedRow, CrossValidation, Validation
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 MOST_KEYS = 21
-"""Groups with a colour and a mark of their own in a scatter; smaller ones share grey."""
+"""Groups with a colour and a mark each in a scatter; smaller ones share grey."""
 MOST_GROUPS = 40
-"""Groups with a line of their own in a picture of ratios, the largest first."""
+"""Groups with a line each in a picture of ratios, the largest first."""
 LEAST_RATIO, MOST_RATIO, BAND = 0.2, 5.0, 0.2
 """Range of predicted over measured that is shown (what lies beyond stands at its end), half the shaded band."""
 _RATIO_TICKS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
@@ -69,6 +69,7 @@ def _scattered(axes: Axes, found: Validation) -> None:
         x, y, low, high = (_values(members, name) for name in ("measured", "predicted", "low", "high"))
         axes.plot(x, y, marker, color=color, markersize=4, alpha=0.65, markeredgewidth=0, label=label, zorder=3)
         if few and any(high):
+            # A lower end near 0 would leave a logarithmic axis.
             axes.vlines(x, np.maximum(low, np.array(y) / 100), high, color=color, alpha=0.4, linewidth=1.2, zorder=2)
     values = _values(rows, "measured") + _values(rows, "predicted")
     ends = np.array([min(values) / 1.35, max(values) * 1.35])
@@ -80,6 +81,7 @@ def _scattered(axes: Axes, found: Validation) -> None:
     axes.set_aspect("equal")
     for axis in (axes.xaxis, axes.yaxis):
         coarse, fine = ([tick for tick in ticks if ends[0] <= tick <= ends[1]] for ticks in (_TICKS, _FINE_TICKS))
+        # Within less than a decade 1, 2, 5 leave too few ticks.
         _plain_ticks(axis, coarse if len(coarse) > 2 else fine)
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=8, labelspacing=0.35)
 
@@ -88,7 +90,7 @@ def _scattered(axes: Axes, found: Validation) -> None:
 def ratios(found: Validation, by: str = "") -> Figure:
     """Predicted over measured of every scored row: a line for each group with its median as a bar.
 
-    by: detail of the rows that colours tell; none without.
+    by: detail of the rows that colours stand for; none without.
     """
     groups = list(reversed(list(found.groups)[:MOST_GROUPS]))
     names = sorted({_label(row, by) for row in found.scored if row.group in groups}) or [""]
@@ -110,6 +112,7 @@ def ratios(found: Validation, by: str = "") -> Figure:
     _plain_ticks(axes.xaxis, _RATIO_TICKS)
     axes.plot([], [], color=INK, linewidth=1.4, label=f"median; shade: ± {percent(BAND)}")
     handles, texts = axes.get_legend_handles_labels()
+    # Every group adds the names again; the legend shows each once.
     unique = dict(zip(texts, handles, strict=True))
     figure.legend(unique.values(), unique.keys(), loc="lower center", ncols=3, frameon=False, fontsize=8.5)
     return figure
@@ -119,6 +122,7 @@ def _ratio_line(axes: Axes, rows: Sequence[ComparedRow], place: int, names: Sequ
     """Ratios of one group spread around ``place`` by name, and their median."""
     ratio = np.array([1 + (row.error or 0.0) for row in rows])
     for index, name in enumerate(names):
+        # A little inside the ends, where a mark would be cut in half.
         values = np.clip(ratio[[_label(row, by) == name for row in rows]], LEAST_RATIO * 1.03, MOST_RATIO / 1.03)
         if values.size:
             across = place + min(0.2, 0.62 / len(names)) * (index - (len(names) - 1) / 2)
@@ -208,10 +212,17 @@ def _bars(axes: Axes, row: LoopRow, place: int) -> None:
 def _speedups(axes: Axes, found: LoopCheck) -> None:
     drafters = dict.fromkeys(row.settings["drafter"] for row in found.rows if row.speedup)
     for color, drafter in zip(LINE_COLORS, drafters, strict=False):
-        own = speedups_of(found.rows, drafter)
-        k = sorted(own)
-        axes.plot(k, [own[one].measured for one in k], "o-", color=color, label=f"{drafter}, measured")
-        axes.plot(k, [own[one].predicted for one in k], "s--", color=color, alpha=0.7, label=f"{drafter}, predicted")
+        speedups = speedups_of(found.rows, drafter)
+        k = sorted(speedups)
+        axes.plot(k, [speedups[length].measured for length in k], "o-", color=color, label=f"{drafter}, measured")
+        axes.plot(
+            k,
+            [speedups[length].predicted for length in k],
+            "s--",
+            color=color,
+            alpha=0.7,
+            label=f"{drafter}, predicted",
+        )
     axes.axhline(1.0, color=GREY, lw=0.8)
     axes.set(xlabel="drafted tokens k", ylabel="speed-up of generation")
     axes.legend(fontsize=8, loc="lower center", ncols=2, frameon=False)

@@ -29,7 +29,7 @@ from rlsim.report.page.parts import (
 )
 from rlsim.report.table import Table
 from rlsim.report.text import attribution as wording
-from rlsim.report.text import run as told
+from rlsim.report.text import run as run_text
 from rlsim.report.text.planning import (
     candidates_table,
     objective_text,
@@ -53,7 +53,7 @@ POOLS = {"generation": LINE_COLORS[0], "training": LINE_COLORS[2]}
 
 def run_part(run: Run) -> Part:
     """The run."""
-    unit_s, unit = told.unit_of(run)
+    unit_s, unit = run_text.unit_of(run)
     side = run.candidate
     figures = [_rounded("The run takes", side.seconds.over(unit_s), unit)]
     if run.speedup is not None:
@@ -66,15 +66,15 @@ def run_part(run: Run) -> Part:
     taken = {name: side.seconds.over(unit_s) for name, side in run.sides.items()}
     bars = [BarRow(name, fmt.number(value.mean), [Bar(value)]) for name, value in taken.items()]
     sections: Sections = {
-        "run-totals": [picture("run-duration", bars, told.totals_table(run), unit=unit)],
-        "run-course": [picture("run-steps", run_figure(run), told.course_table(run), course=told.COURSE_NOTE)],
+        "run-totals": [picture("run-duration", bars, run_text.totals_table(run), unit=unit)],
+        "run-course": [picture("run-steps", run_figure(run), run_text.course_table(run), course=run_text.COURSE_NOTE)],
         "run-time": [_ledger(run)],
         "run-assumptions": assumed(run.assumptions, run.warnings),
     }
     where = f"{run.num_gpus:,} {run.hardware}" if run.num_gpus and run.hardware else ""
     given = (run.model, where, f"seed {run.seed}", f"replications {run.replications}", f"digest {run.digest}")
     about = [run.question, ", ".join(filter(None, given))]
-    return Part("run", run.scenario, told.headline(run), figures, sections, about)
+    return Part("run", run.scenario, run_text.headline(run), figures, sections, about)
 
 
 def _rounded(name: str, value: Interval, unit: str) -> KeyFigure:
@@ -82,15 +82,17 @@ def _rounded(name: str, value: Interval, unit: str) -> KeyFigure:
 
 
 def _ledger(run: Run) -> Block:
-    (unit_s, unit), sides = told.unit_of(run), run.sides
+    (unit_s, unit), sides = run_text.unit_of(run), run.sides
     bars = []
-    for cause in told.causes_of(run):
-        losses = {name: side.ledger.get(cause, told.NO_LOSS).seconds for name, side in sides.items()}
+    for cause in run_text.causes_of(run):
+        losses = {name: side.ledger.get(cause, run_text.NO_LOSS).seconds for name, side in sides.items()}
         shares = " → ".join(fmt.percent(losses[name].mean / side.seconds.mean, 1) for name, side in sides.items())
-        own = [Bar.of(loss.mean / unit_s, VARIANT_COLORS[name], loss.over(unit_s)) for name, loss in losses.items()]
-        bars.append(BarRow(told.LABELS[cause], shares, own))
+        bars_of_cause = [
+            Bar.of(loss.mean / unit_s, VARIANT_COLORS[name], loss.over(unit_s)) for name, loss in losses.items()
+        ]
+        bars.append(BarRow(run_text.LABELS[cause], shares, bars_of_cause))
     colors = {VARIANT_COLORS[name]: name for name in sides} if len(sides) > 1 else None
-    return picture("run-ledger", bars, told.ledger_table(run), colors, unit=unit)
+    return picture("run-ledger", bars, run_text.ledger_table(run), colors, unit=unit)
 
 
 def validation_part(found: Validation) -> Part:
@@ -109,7 +111,7 @@ def validation_part(found: Validation) -> Part:
             *figures,
         ]
         words = f"{count}, with a median error of {median}; {inside} lie in the interval."
-    rows = rows_table("Rows, the largest errors first; rows.csv has all", largest_errors(found), whole=True)
+    rows = rows_table("Rows, the largest errors first; rows.csv has all", largest_errors(found), full_names=True)
     scores = scores_table("Scores of the groups", found.groups)
     sections: Sections = {
         "validation-rows": [picture("validation-scatter", scatter(found), rows)],
@@ -213,6 +215,7 @@ def _plans(plan: Plan) -> list[Block]:
 
 def sweep_part(sweep: SweepResult) -> Part:
     """The sweep."""
+    # Fastest first: the pictures show the head of this list.
     done = sorted(sweep.done, key=lambda row: float(row["step_s"]))
     axes = [name for keys in sweep.axes for name in keys.split(",")]
     best, count = done[0], len(sweep.rows)
@@ -307,15 +310,15 @@ def size_part(found: Sizing) -> Part:
     sections: Sections = {
         "size-steps": [picture("size-curve", size_figure(found))] if able else [],
         "size-clusters": [block for one in found.devices for block in _device(one)],
-        "size-assumptions": assumed(told.assumed_words(found), ()),
+        "size-assumptions": assumed(run_text.assumed_words(found), ()),
     }
-    return Part("size", found.model, told.recommendation(found), figures, sections, [told.task_words(found)])
+    return Part("size", found.model, run_text.recommendation(found), figures, sections, [run_text.task_words(found)])
 
 
 def _device(one: DeviceSize) -> list[Block]:
-    clusters: list[Block] = [told.clusters_table(one)] if one.sizes else []
-    said = [one.reason if one.sizes else f"{one.device}: {one.reason}", told.share_words(one)]
-    return [*clusters, *(Text(words) for words in said if words)]
+    clusters: list[Block] = [run_text.clusters_table(one)] if one.sizes else []
+    notes = [one.reason if one.sizes else f"{one.device}: {one.reason}", run_text.share_words(one)]
+    return [*clusters, *(Text(words) for words in notes if words)]
 
 
 def headroom_part(found: Headroom) -> Part:
@@ -334,7 +337,7 @@ def headroom_part(found: Headroom) -> Part:
 
 
 def techniques_part(found: Techniques) -> Part:
-    """What published techniques would bring."""
+    """The ranking of published techniques."""
     figures = [ranged("A step takes", found.step_s, fmt.seconds)]
     figures += [ranged("With the best", one.step_s, fmt.seconds) for one in wording.faster(found)[:1]]
     ranking = wording.techniques_table(found)

@@ -43,16 +43,21 @@ def inline_svg(figure: Figure, key: str, description: str) -> Markup:
         if isinstance(line, Line2D) and line.get_linestyle() == "None" and len(line.get_xdata()) > MOST_MARKS:  # type: ignore[arg-type]
             line.set_rasterized(True)
     out = io.StringIO()
+    # Text stays text, to be searched and copied; a fixed salt gives the same ids, and so the same bytes, each time.
     with picture_style(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rlsim"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, dpi=110)
+    # Names come from files of anybody; control characters would make the XML invalid.
     drawn = CONTROLS.sub("\ufffd", out.getvalue())
     root = ElementTree.fromstring(drawn)
+    # Ids must be unique in the page, which holds several pictures.
     _clean(root, {name: f"{key}-{i}" for i, name in enumerate(dict.fromkeys(REFERENCE.findall(drawn)))})
+    # Without a size of its own the picture takes the width of the page.
     for name in ("width", "height", "version", "id"):
         root.attrib.pop(name, None)
     root.attrib |= {"class": "chart", "role": "img", "aria-label": readable(description)}
     ElementTree.register_namespace("", NAMESPACE.strip("{}"))
     text = ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
+    # White space between elements has no meaning, and a good part of the size.
     return Markup(re.sub(r">\s+<", "><", text))
 
 
@@ -65,6 +70,7 @@ def _clean(element: ElementTree.Element, ids: dict[str, str]) -> None:
             _clean(child, ids)
     _restyle(element, ids)
     if "d" in element.attrib:
+        # Two decimals are less than a pixel; matplotlib writes six.
         element.set("d", re.sub(r"(\.\d\d)\d+", r"\1", element.attrib["d"]).strip())
     link = element.attrib.pop(LINK, None)
     if link is not None:
@@ -73,9 +79,10 @@ def _clean(element: ElementTree.Element, ids: dict[str, str]) -> None:
         element.set("clip-path", _referring(element.attrib["clip-path"], ids))
     found = element.attrib.pop("id", "")
     if found.startswith(TIP):
-        told = ElementTree.Element(f"{NAMESPACE}title")
-        told.text = readable(found.removeprefix(TIP))
-        element.insert(0, told)
+        tooltip = ElementTree.Element(f"{NAMESPACE}title")
+        tooltip.text = readable(found.removeprefix(TIP))
+        # SVG wants a title to be the first child.
+        element.insert(0, tooltip)
     elif found in ids:
         element.set("id", ids[found])
 
@@ -87,6 +94,7 @@ def _restyle(element: ElementTree.Element, ids: dict[str, str]) -> None:
         name, _, value = (part.strip() for part in rule.partition(":"))
         themed = THEMED.get(value.lower())
         if themed:
+            # Classes f-* and s-* of the style sheet: fill and stroke by theme.
             classes.append(f"{name[0]}-{themed}")
         elif name == "font":
             element.set("font-size", re.sub(r"^.*?([\d.]+)px.*$", r"\1", value))
@@ -95,6 +103,7 @@ def _restyle(element: ElementTree.Element, ids: dict[str, str]) -> None:
         elif name != "font-family":
             element.set(name, _referring(value, ids))
     coloured = "fill" in element.attrib or any(name.startswith("f-") for name in classes)
+    # Matplotlib leaves out black, the default of SVG, which a dark theme would hide.
     if element.tag == f"{NAMESPACE}text" and not coloured:
         classes.append("f-ink")
     if element.tag == f"{NAMESPACE}path" and element.get("fill") == "#ffffff":
@@ -153,7 +162,7 @@ KeyFigure = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Part:
-    """What the page says of one kind of results. kind: as people call it; about: what was asked, in a line each."""
+    """Content of the page for one kind of results. kind: as people call it; about: what was asked, in a line each."""
 
     kind: str
     name: str
@@ -178,16 +187,16 @@ def picture(
     drawn: Figure | Sequence[BarRow],
     numbers: Table | None = None,
     colors: Mapping[str, str] | None = None,
-    **said: str,
+    **phrases: str,
 ) -> Picture:
     """The picture ``key`` inside the page, a figure or rows of bars; colors: what they mean.
 
-    said: what its words leave open, and the unit where they name none.
+    phrases: what its words leave open, and the unit where they name none.
     """
     words = WORDS[key.rstrip("-0123456789")]
-    title, note = (words[name].format_map(said) for name in ("title", "note"))
+    title, note = (words[name].format_map(phrases) for name in ("title", "note"))
     if not isinstance(drawn, Figure):
-        drawn = bars_figure(drawn, words.get("unit") or said["unit"], colors, words.get("rule"))
+        drawn = bars_figure(drawn, words.get("unit") or phrases["unit"], colors, words.get("rule"))
     return Picture(key, title, note, inline_svg(drawn, key, readable(f"{title}. {note}")), numbers)
 
 
@@ -208,11 +217,11 @@ def listed(entries: Iterable[str], title: str = "") -> list[Block]:
 
 
 def assumed(assumptions: Sequence[str], warnings: Sequence[str]) -> list[Block]:
-    """What the answer takes for granted, warnings first."""
+    """Warnings and assumptions of an answer, as lists; nothing for those that are empty."""
     return [*listed(warnings, "Warnings"), *listed(assumptions)]
 
 
 def counted(reasons: Iterable[str], what: str) -> list[Block]:
-    """How many rows or cells there are for each reason."""
+    """A list of the reasons, each with its number of rows or cells, the most frequent first."""
     found = Counter(reasons).most_common()
     return listed(f"{n:,} {what}{'' if n == 1 else 's'}: {reason}" for reason, n in found)

@@ -98,6 +98,7 @@ def _bounds(data: Projection) -> list[Block]:
     cells, bars = [], []
     for part in parts:
         label = fmt.phase_label(part.phase, data.asynchronous) if part.phase in PHASES else part.phase
+        # Where nothing is drafted only the candidate is shown.
         sides = [before.get((part.phase, part.name), 0.0), part.seconds][-len(data.variants) :]
         cells.append((label, part.name, part.bound, part.label, *map(fmt.seconds, sides)))
         text = f"{fmt.seconds(part.seconds)}, bound by {part.bound}, {part.label}"
@@ -129,6 +130,7 @@ def _pool(data: Projection, pool: str) -> Block:
         bars.append(BarRow(side, text, [replace(held, limit=use.available_bytes / GIB)]))
     key: dict[str, str] = {}
     for name, color in colors.items():
+        # Parts beyond the colours are all grey and share its entry of the key.
         key[color] = f"{key[color]}, {name}" if color in key else name
     sizes = {name: [use.parts_bytes.get(name, 0.0) for use in uses.values()] for name in order}
     sizes |= {name: [getattr(use, f"{name}_bytes") for use in uses.values()] for name in ("total", "available")}
@@ -144,7 +146,7 @@ def _ages(data: Projection, of: str = "staleness") -> list[Block]:
     ages = sorted({age for shares in found.values() for age in shares})
     if not ages:
         return []
-    shares = {age: {side: own.get(age, 0.0) for side, own in found.items()} for age in ages}
+    shares = {age: {side: ages_of.get(age, 0.0) for side, ages_of in found.items()} for age in ages}
     bars = [
         BarRow(
             f"{age} version{'' if age == 1 else 's'} old",

@@ -49,9 +49,11 @@ def report(folder: Path) -> str:
             parts.append(PARTS[kind](read_answer(kind, folder, left_out)))
     here = Path(__file__).parent
     style = (here / "style.css").read_text(encoding="utf-8")
+    # The page allows its own style by hash, so that no other style or script can run.
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(here), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined,
+        # Every value passes here: readable() takes control characters out of texts of files.
         finalize=lambda value: readable(value) if type(value) is str else value,
     )  # fmt: skip
     content = {"parts": parts, "titles": WORDS["sections"], "notes": list(dict.fromkeys(left_out)), "digest": digest}

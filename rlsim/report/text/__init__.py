@@ -19,7 +19,7 @@ RENDERERS = {
 
 
 def render(answer: Answer, style: Any = None) -> str:
-    """The text of any whole answer; style: of a terminal (``rlsim.report.style``), plain text without one."""
+    """The text of any answer; style: of a terminal (``rlsim.report.style``), plain text without one."""
     module, _, function = RENDERERS[type(answer).__name__].partition(":")
     show = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     return str(show(answer) if style is None else show(answer, style))

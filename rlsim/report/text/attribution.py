@@ -22,7 +22,7 @@ def render_blame(blame: Blame, style: Style = DEFAULT_STYLE) -> str:
 
 
 def idle_words(blame: Blame) -> str:
-    """How many GPUs are idle for how much of a step."""
+    """Sentence with the number of GPUs and the share of the step in which they are idle."""
     return f"its {blame.num_gpus:,} GPUs are idle {fmt.percent(1.0 - blame.work_share)} of it."
 
 
@@ -35,7 +35,7 @@ def idle_table(blame: Blame, least_share: float = 0.0) -> Table:
 
 
 def removals_table(blame: Blame) -> Table:
-    """What each removal gains alone and in turn, and what is left without all of them."""
+    """Table of seconds that each removal saves alone and in turn, and of the step without all of them."""
     rows = []
     for one in blame.removals:
         how = "; ".join(filter(None, (one.how, one.why)))
@@ -68,7 +68,8 @@ def render_headroom(found: Headroom, style: Style = DEFAULT_STYLE) -> str:
 
 
 def headroom_words(found: Headroom) -> str:
-    """How far the step is from the last rung, and the rung that saves most."""
+    """Sentence with the step over the last rung, and the rung that saves most."""
+    # The first rung saves nothing, so that it is never the longest.
     last, most = found.rungs[-1], max(found.rungs, key=lambda one: one.saved_s)
     return (
         f"A step of {found.step_s:.1f} s stands {found.ratio(last):.1f}x above the roofline ({last.step_s:.1f} s); "
@@ -88,7 +89,7 @@ def ladder_table(found: Headroom) -> Table:
 
 
 def rung_words(one: Rung) -> str:
-    """How a rung is climbed, and by which keys."""
+    """Text of how a rung is climbed, and by which keys."""
     keys = f"; in the scenario: {', '.join(one.changes)}" if one.changes else ""
     return f"{one.name}: {one.how}{keys}{f' ({one.why})' if one.why else ''}"
 
@@ -125,16 +126,16 @@ def verdict_words(check: Check) -> str:
     if check.likely_healthy and not slow and step.verdict != "slow":
         shorter = f", shorter in {', '.join(LABELS[one.phase] for one in fast)}" if fast else ""
         return f"{head}: as it should be{shorter} (healthy with {fmt.percent(check.healthy)})."
-    told = (
+    verdict = (
         f"slow in {where}" if where else {"slow": "slow", "fast": "faster than expected"}.get(step.verdict, "unclear")
     )
     ratio = "" if step.ratio is None else f", {step.ratio:.2f}x"
     lost = "" if step.lost_s is None or step.lost_s <= 0 else f"; {step.lost_s:.1f} s are lost"
-    return f"{head}{ratio}: {told}{lost} (healthy with {fmt.percent(check.healthy)})."
+    return f"{head}{ratio}: {verdict}{lost} (healthy with {fmt.percent(check.healthy)})."
 
 
 def phases_table(check: Check) -> Table:
-    """What was measured with its MFU, beside the MFU and the time expected."""
+    """Table of measured seconds and MFU by phase, beside those expected."""
     rows = []
     for one in check.phases:
         measured = "-" if one.measured_s is None else fmt.fixed(one.measured_s, 1)
@@ -155,6 +156,7 @@ def _explanations(check: Check, style: Style) -> list[str]:
     lines = [style.bold(title) + style.dim(f"  of {check.tried} known faults, each simulated on this scenario")]
     for number, group in enumerate(check.groups[:MOST_GROUPS], start=1):
         lines += _group(number, group, style, cures=number == 1 and not check.likely_healthy)
+    # Said last, so that the list does not read as complete.
     if check.unlisted > max(group.probability for group in check.groups):
         text = f"likelier than any of these: a cause that is not on the list ({fmt.percent(check.unlisted)})"
         lines += style.wrapped(text, "  ")
@@ -178,13 +180,13 @@ def _group(number: int, group: ExplanationGroup, style: Style, cures: bool) -> l
 
 
 def explanation_words(one: Explanation) -> str:
-    """What is wrong, as which keys, and what it costs."""
+    """Text of a fault: its title, the keys that state it, and the seconds that it costs."""
     gain = f"; {one.gain_s:.0f} s of the step" if one.gain_s >= 0.5 else ""
     return f"{one.title}{f' ({one.changes[0]})' if one.changes else ''}{gain}"
 
 
 def cure_words(one: Explanation) -> str:
-    """What to do about it."""
+    """Text of the cure of a fault."""
     return f"put right {one.cure}" if one.misstated else one.cure
 
 
@@ -193,14 +195,14 @@ def _listed(title: str, entries: Sequence[str], style: Style) -> list[str]:
 
 
 def test_words(one: Measurement) -> str:
-    """What to measure, and what each explanation expects of it."""
+    """Text of a measurement, and the value that each explanation expects of it."""
     first, second = (name.replace("_", " ") for name in one.between)
     values = f"{fmt.number(one.values[0])} if {first}, {fmt.number(one.values[1])} if {second}"
     return f"{one.title} ({one.how}): {values}"
 
 
 def stated_words(one: StatedFault) -> str:
-    """What the scenario itself states, and what curing it saves."""
+    """Text of a fault that the scenario states, and the seconds that its cure saves."""
     return f"{one.title}: {', '.join(one.changes)} saves {one.saved_s:.1f} s of the expected step"
 
 
@@ -232,12 +234,12 @@ def techniques_table(found: Techniques) -> Table:
 
 
 def faster(found: Techniques) -> list[Technique]:
-    """Those that shorten the step."""
+    """Techniques that shorten the step, fastest first."""
     return [one for one in found.ranked if one.speedup.mean > 1]
 
 
 def technique_words(one: Technique) -> str:
-    """What a technique is, asks and comes from."""
+    """Text of a technique: its title, what it asks for, and its source."""
     return f"{one.name}: {one.title}. Asks for {one.asks}. Source: {one.source}."
 
 

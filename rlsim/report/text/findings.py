@@ -57,6 +57,7 @@ def leading_phase(projection: Projection) -> tuple[str, list[PhasePart]]:
     groups = parts_by_phase(arm)
     if projection.asynchronous:
         hidden = trainer_sets_pace(arm)
+        # What runs beside the side that sets the pace costs the step nothing.
         groups = {name: parts for name, parts in groups.items() if (name == "generation_s") is not hidden}
     return next(iter(groups.items()))
 
@@ -75,6 +76,7 @@ def look_here_first(projection: Projection) -> str:
 
 def verdict(speedup: Interval) -> str:
     """``shortens``, ``lengthens``, ``unclear`` where the interval holds 1, ``unchanged`` within NOTABLE_SHARE of 1."""
+    # An interval that holds 1 is unclear, however near its mean is.
     if abs(speedup.mean - 1) < NOTABLE_SHARE and not speedup.low < 1 < speedup.high:
         return "unchanged"
     return "shortens" if speedup.low > 1 else "lengthens" if speedup.high < 1 else "unclear"

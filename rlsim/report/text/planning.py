@@ -23,6 +23,7 @@ NOTABLE_EAGER_SHARE = 0.02
 
 def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
     """Counts, the fastest cells, break-even acceptance lengths, and why cells cannot run."""
+    # Cells of different batches compare only by the time of a sample.
     done = sorted(result.done, key=lambda row: row["step_s"] / (result.samples(row) if result.batch_varies else 1))
     counts = f"{len(result.rows)} cells, {len(done)} can run, {result.replications} replications each"
     if result.replications < result.own_replications:
@@ -70,7 +71,7 @@ def _fastest(result: SweepResult, shown: Sequence[dict[str, Any]]) -> Table:
 
 
 def splits_of(result: SweepResult) -> list[str]:
-    """The column that tells the split of each cell, where shares of the GPUs are asked for: they are rounded to whole
+    """Name of the column with the split of each cell, where shares of the GPUs are asked for: they are rounded to whole
     replicas and training shards, so that two may come to the same."""
     return ["generate+train"] if SHARE_KEY in result.columns else []
 
@@ -78,12 +79,13 @@ def splits_of(result: SweepResult) -> list[str]:
 def split_of(row: Mapping[str, Any]) -> str:
     """Generating and training GPUs of a cell that can run."""
     generating, training = row["generation_gpus"], row["training_gpus"]
+    # Pools that together exceed the cluster are the same GPUs.
     apart = generating + training + row["reference_gpus"] <= row["num_gpus"]
     return f"{generating}+{training}" if apart else f"{training} shared"
 
 
 def eager_remark(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """What hangs on an engine's captured graphs, where some of the named cells go beyond them."""
+    """A warning where some of the named cells go beyond the largest captured CUDA graph; empty without any."""
     beyond = [(row["eager_share"], name) for name, row in cells if row.get("eager_share", 0.0) > NOTABLE_EAGER_SHARE]
     if not beyond:
         return []
@@ -100,6 +102,7 @@ def eager_remark(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
 def _break_even(result: SweepResult, style: Style) -> list[str]:
     names = list(result.columns)
     draft = next((name for name in DRAFT_KEYS if name in names), None)
+    # With a third axis there would be several lengths for one k.
     if draft is None or sorted(names) != sorted([draft, ACCEPTANCE_KEY]):
         return []
     lengths = break_even_lengths(result.done, draft)
@@ -225,7 +228,7 @@ def _sources(sensitivity: Sensitivity, style: Style) -> list[str]:
 
 
 def _ways(sensitivity: Sensitivity) -> list[tuple[str, str]]:
-    """What to do and the command that takes it in, each once, in the order of what it saves."""
+    """Measurements to make, each with the command that takes it in, in the order of what they save."""
     return list(dict.fromkeys((one.settle, one.command) for one in sensitivity.sources))
 
 
@@ -253,8 +256,8 @@ def _inputs(sensitivity: Sensitivity) -> Table:
 
 def _saved(seconds: float, sensitivity: Sensitivity) -> str:
     """A saved regret as a share of that of choosing now; ``-`` where there is next to none."""
-    whole = sensitivity.regret_s
-    return fmt.percent(seconds / whole) if whole > 1e-4 * sensitivity.step_s.mean else "-"
+    regret_s = sensitivity.regret_s
+    return fmt.percent(seconds / regret_s) if regret_s > 1e-4 * sensitivity.step_s.mean else "-"
 
 
 def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
@@ -275,7 +278,7 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
 
 
 def sure_words(plan: Plan) -> str:
-    """What the objective is of its measure."""
+    """Name of the statistic of the objective: mean, or 90 % sure."""
     return "mean" if plan.statistic == "mean" else "90 % sure"
 
 
@@ -293,10 +296,10 @@ def recommendation(plan: Plan) -> str:
     if plan.current is not None:
         takes += f" in place of {fmt.seconds(plan.current.step_s.mean)}"
         costs += f" in place of {plan.current.cost_per_step_usd:.2f}"
-    said = f"Take {best.name}: a step takes {takes} and costs {costs} USD"
+    text = f"Take {best.name}: a step takes {takes} and costs {costs} USD"
     if best.beats_current is None:
-        return f"{said}."
-    return f"{said}; the risk that it gains nothing is {_chance(1 - best.beats_current)}."
+        return f"{text}."
+    return f"{text}; the risk that it gains nothing is {_chance(1 - best.beats_current)}."
 
 
 def _front(plan: Plan) -> list[str]:
@@ -328,10 +331,11 @@ def _best_lines(plan: Plan) -> list[str]:
 
 
 def _from_here(plan: Plan) -> list[str]:
-    """What the plan gains on the scenario as it is, and which change brings how much of it."""
+    """A line with the speed-up over the scenario as it is, and the part of each change in it."""
     if not plan.waterfall:
         return []
     gains = [(after.what, before.step_s / after.step_s) for before, after in itertools.pairwise(plan.waterfall)]
+    # As printed: a change of 1.00x would only lengthen the list.
     changes = ", ".join(f"{what} {gain:.2f}x" for what, gain in gains if f"{gain:.2f}" != "1.00")
     now, best = plan.waterfall[0].step_s, plan.best.step_s
     return [f"the scenario as it is takes {now:.1f} s per step: {now / best:.2f}x{changes and f' ({changes})'}"]

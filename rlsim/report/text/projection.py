@@ -18,7 +18,7 @@ _PLAIN_REMARK = "Baseline and candidate are the same: set speculation.method and
 
 
 def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
-    """The whole answer as text: verdict, times, memory, bottlenecks, provenance, support, statistics,
+    """The answer in full as text: verdict, times, memory, bottlenecks, provenance, support, statistics,
     assumptions, warnings."""
     mode = "asynchronous" if projection.asynchronous else "synchronous"
     about = f"{projection.scenario}: {projection.model}, {mode}, seed {projection.seed}, digest {projection.digest}"
@@ -49,13 +49,13 @@ def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
 
 
 def times_lines(projection: Projection, style: Style) -> list[str]:
-    """What differs between baseline and candidate, the step, throughput and cost: phases of both sides and their
+    """Lines of the table of phases, step, throughput and cost, and remarks below it: phases of both sides and their
     speedups, equal ones in one row; one side's shares where nothing is drafted."""
     arms = projection.variants
     rows: list[Row] = []
     if projection.asynchronous:
         busy = [arm.phases.generation_s for arm in arms.values()]
-        rows.append(_row(projection, "generation_s", busy, _decimals(projection)))
+        rows.append(_phase_row(projection, "generation_s", busy, _decimals(projection)))
     rates = {
         "tokens/s/GPU": [arm.tokens_per_s_per_gpu for arm in arms.values()],
         "USD/step": [cost_usd(projection, arm.step_s) for arm in arms.values()],
@@ -70,22 +70,24 @@ def _decimals(projection: Projection) -> int:
 
 
 def times_table(projection: Projection, style: Style, below: Sequence[Row] = ()) -> list[str]:
-    """What differs between the sides and the step that it adds up to, ``below`` it further rows, and what is the same
-    in both."""
+    """Lines of the table of phases that differ between the sides and of the step, ``below`` it further rows, and phases
+    that are the same in both."""
     arms = projection.variants
     decimals = _decimals(projection)
     phases = _phases(projection)
     same = {
         phase: values
         for phase, values in phases.items()
+        # Equal as printed: digits that nobody sees make no difference.
         if len({fmt.fixed(value.mean, decimals) for value in values}) < len(arms)
     }
-    rows = [_row(projection, phase, values, decimals) for phase, values in phases.items() if phase not in same]
+    rows = [_phase_row(projection, phase, values, decimals) for phase, values in phases.items() if phase not in same]
     if same:
+        # A refit inside the preparation is in its sum already.
         added = [values for phase, values in same.items() if not _inside(projection, phase)]
         sums = [sum(values[i].mean for values in added) for i in range(len(arms))]
         rows.append(Row(("same in both", *(fmt.fixed(total, decimals) for total in sums), "")))
-    rows += [RULE, _row(projection, "step", [arm.step_s for arm in arms.values()], decimals), *below]
+    rows += [RULE, _phase_row(projection, "step", [arm.step_s for arm in arms.values()], decimals), *below]
     heads = ("", *arms, "speedup") if len(arms) == 2 else ("", "mean", "of step")
     times = Table("Time per step", "seconds, mean [90 % interval]", heads, rows)
     return [*times.lines(style), *style.paragraphs([_same(projection, same, decimals)] if same else [])]
@@ -112,11 +114,11 @@ def _phases(projection: Projection) -> dict[str, list[Interval]]:
 
 
 def _inside(projection: Projection, phase: str) -> str:
-    """What stands before a phase that is part of the one before it."""
+    """Prefix of a phase that is part of the phase above it; empty for others."""
     return "of which " if phase == "refit_s" and not projection.asynchronous else ""
 
 
-def _row(projection: Projection, phase: str, values: Sequence[Interval], decimals: int) -> Row:
+def _phase_row(projection: Projection, phase: str, values: Sequence[Interval], decimals: int) -> Row:
     label = "step" if phase == "step" else fmt.phase_label(phase, projection.asynchronous)
     inside = _inside(projection, phase)
     shown: list[Cell | str] = [f"{inside and '  '}{inside}{label}", *(cell(value, decimals) for value in values)]
@@ -124,6 +126,7 @@ def _row(projection: Projection, phase: str, values: Sequence[Interval], decimal
     if len(values) == 1:
         return Row((*shown, fmt.percent(after / projection.candidate.step_s.mean)))
     speedups = {"step": projection.end_to_end_speedup, "generation_s": projection.rollout_speedup}
+    # Of these two the draws are paired, so that their speed-ups have intervals.
     if phase in speedups:
         return Row((*shown, cell(speedups[phase], 2, "x")), strong=True)
     if phase == "exposed_generation_s":
@@ -143,7 +146,7 @@ def _same(projection: Projection, phases: Mapping[str, Sequence[Interval]], deci
 
 
 def _remarks(projection: Projection) -> list[str]:
-    """Who sets the pace of an asynchronous step and how old its samples are; how to get a comparison."""
+    """Remarks: which side sets the pace of an asynchronous step, ages of its samples, how to get a comparison."""
     arms = projection.variants
     remarks = [] if len(arms) == 2 else [_PLAIN_REMARK]
     if projection.asynchronous:
@@ -152,10 +155,10 @@ def _remarks(projection: Projection) -> list[str]:
     return remarks + _of_sides("generated tokens", {name: _tokens(arm) for name, arm in arms.items()})
 
 
-def _of_sides(what: str, said: Mapping[str, str]) -> list[str]:
-    """What is said of each side, once where it is the same, and nothing where there is nothing to say."""
-    same = len(set(said.values())) == 1
-    texts = [f"{what}{'' if same else f' ({name})'}: {text}" for name, text in said.items() if text]
+def _of_sides(what: str, texts_by_side: Mapping[str, str]) -> list[str]:
+    """A remark for each side that has a text; a single one where the sides have the same."""
+    same = len(set(texts_by_side.values())) == 1
+    texts = [f"{what}{'' if same else f' ({name})'}: {text}" for name, text in texts_by_side.items() if text]
     return texts[:1] if same else texts
 
 
@@ -167,7 +170,7 @@ def _pace(arm: Variant) -> str:
 
 
 def _tokens(arm: Variant) -> str:
-    """Where response tokens went, where not all of them were trained on."""
+    """Shares of the response tokens that were not trained on, by reason; empty where all were."""
     ledger = arm.ledger
     if ledger is None or not ledger.generated:
         return ""
@@ -197,6 +200,7 @@ def _pool(label: str, use: MemoryUse, before: MemoryUse, style: Style) -> list[s
     filled = min(BAR_CELLS, round(BAR_CELLS * share))
     bar = style.readable("█" * filled + "░" * (BAR_CELLS - filled))
     total = f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB ({fmt.percent(share)})"
+    # Below that both print alike.
     if abs(before.total_bytes - use.total_bytes) > GIB / 20:
         total += f", baseline {fmt.gibibytes(before.total_bytes)} GiB"
     ranked = sorted(use.parts_bytes.items(), key=lambda part: -part[1])
@@ -214,7 +218,7 @@ def statistics_cells(projection: Projection) -> list[tuple[str, str, list[str]]]
 
 
 def _statistics(projection: Projection, style: Style) -> list[str]:
-    """What the engines did: what differs side by side, what is the same in one sentence."""
+    """Lines of the engines' statistics: those that differ as a table, equal ones in a sentence."""
     arms = projection.variants
     rows, same = [], []
     for text, unit, values in statistics_cells(projection):
@@ -245,7 +249,7 @@ def render_answer(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     sure = [f"Its seconds are {_rests(projection)}; {len(projection.assumptions)} assumptions."]
     if projection.support is not None:
         sure.insert(0, support.nearest_step(projection.support))
-    said = [
+    body = [
         style.opening(findings.headline(projection), about),
         [*times_table(projection, style), *style.paragraphs(_beside(projection))],
         [style.bold("What bounds it"), *_bounds(projection, style), *_try_first(projection, style)],
@@ -253,8 +257,9 @@ def render_answer(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
         [style.bold("How sure"), *style.paragraphs(sure)],
     ]
     more = [*map(style.dim, style.wrapped(_MORE))]
-    left = MOST_LINES - sections(*said, more).count("\n") - 1
-    return sections(*said, _warnings(projection, style, left), more)
+    # Warnings get what is left of the screen; how many lines the rest takes is known only once it is wrapped.
+    left = MOST_LINES - sections(*body, more).count("\n") - 1
+    return sections(*body, _warnings(projection, style, left), more)
 
 
 def _beside(projection: Projection) -> list[str]:
@@ -290,8 +295,9 @@ def _named(parts: Sequence[PhasePart]) -> str:
 
 
 def _try_first(projection: Projection, style: Style) -> list[str]:
-    """What could shorten the phase that sets the pace, and the commands that price it."""
+    """A sentence with ideas for the phase that sets the pace, and the commands that price them."""
     phase, parts = findings.leading_phase(projection)
+    # Log-probs run on the trainer: what speeds up training speeds up them.
     known = TRIES.get("train_s" if phase == "logprob_s" else phase, {})
     ideas = known.get(parts[0].bound, known.get("any", []))
     idea = ideas if isinstance(ideas, str) else ", or ".join(one for one in ideas if _differs(one, projection.asked))
@@ -316,20 +322,21 @@ def _held(projection: Projection) -> str:
 
 
 def _costs(projection: Projection) -> str:
-    """What a step costs on each side, and at which price."""
+    """Text of the cost of a step in USD on each side, and the price behind it."""
     costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in projection.variants.values())
     each = f"{projection.price_per_gpu_hour_usd:.2f} per GPU and hour ({projection.price_source})"
     return f"costs {costs} USD at {each}"
 
 
 def _rests(projection: Projection) -> str:
-    """What the seconds rest on."""
+    """Shares of the seconds that are measured, modelled and assumed, as text."""
     return ", ".join(f"{fmt.percent(getattr(projection.provenance, kind))} {kind}" for kind in support.ROOTS)
 
 
 def _warnings(projection: Projection, style: Style, most_lines: int) -> list[str]:
     """As many as fit; the others are counted."""
     found = projection.warnings
+    # Tried from all of them down, since a warning may take several lines.
     for shown in range(len(found), -1, -1):
         rest = [f"{len(found) - shown} more (--full)"] if shown < len(found) else []
         lines = style.numbered("Warnings", [*found[:shown], *rest])

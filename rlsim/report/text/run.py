@@ -1,4 +1,4 @@
-"""A whole run in a terminal, and clusters for a model."""
+"""A run in a terminal, and clusters for a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COURSE_NOTE = (
 
 
 def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
-    """The whole answer as text: headline, totals, how the steps evolve, what was lost, assumptions, warnings."""
+    """The answer in full as text: headline, totals, how the steps evolve, what was lost, assumptions, warnings."""
     mode = "asynchronous" if run.asynchronous else "synchronous"
     about = (
         f"{run.scenario}: {run.model}, {run.num_gpus:,} GPUs, {mode}, seed {run.seed}, replications "
@@ -41,7 +41,7 @@ def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
 
 
 def headline(run: Run) -> str:
-    """What a run takes, in a sentence."""
+    """Sentence with the duration of a run, and its speed-up over the run without speculation."""
     unit_s, unit = unit_of(run)
     took = f"{run.num_steps:,} {'step takes' if run.num_steps == 1 else 'steps take'} "
     took += f"{_scaled(run.candidate.seconds, unit_s)} {unit}"
@@ -53,6 +53,7 @@ def headline(run: Run) -> str:
 def unit_of(run: Run) -> tuple[float, str]:
     """The unit in seconds that the durations of a run read best in, and its name."""
     longest_s = max(side.seconds.mean for side in run.sides.values())
+    # Of the longer side, so that both stand in one unit.
     if longest_s >= 3 * DAY_S:
         return DAY_S, "days"
     return (SECONDS_PER_HOUR, "hours") if longest_s >= 2 * SECONDS_PER_HOUR else (1.0, "s")
@@ -81,7 +82,7 @@ def totals_table(run: Run) -> Table:
 
 
 def _sampling(name: str, side: RunSide) -> str:
-    """What the drawn work leaves open, apart from the model's error."""
+    """Text of the spread that comes from the drawn work, apart from the model's error."""
     steps = f"{name}: undisturbed steps differ by {fmt.seconds(side.sampling.step_deviation_s)} (standard deviation)"
     if side.sampling.run_error_s is None:
         return f"{steps}; one run was simulated (--replications tells how much runs differ)"
@@ -90,7 +91,7 @@ def _sampling(name: str, side: RunSide) -> str:
 
 
 def course_table(run: Run) -> Table:
-    """How the steps evolve, part by part."""
+    """Table of means over consecutive parts of the run, with a row for each part."""
     heads = ("steps", "step (s)", "exposed (s)", "acceptance", "response", "cut", "batch", "age", "tokens/s/GPU")
     rows: list[Row] = []
     for name, side in run.sides.items():
@@ -107,25 +108,25 @@ def course_table(run: Run) -> Table:
 
 
 def causes_of(run: Run) -> list[str]:
-    """What the seconds of the run go to."""
+    """Causes that take seconds of the run on any side, in the order of the table."""
     return [cause for cause in LABELS if any(cause in side.ledger for side in run.sides.values())]
 
 
 def ledger_table(run: Run) -> Table:
-    """What the seconds of the run go to, cause by cause."""
+    """Table of the duration of the run by cause, with shares and counts."""
     (unit_s, unit), sides = unit_of(run), run.sides.values()
     decimals = 2 if unit_s > 1 else 0
     rows = []
     for cause in causes_of(run):
-        told: list[Cell | str] = [LABELS[cause]]
+        row: list[Cell | str] = [LABELS[cause]]
         for side in sides:
             loss = side.ledger.get(cause, NO_LOSS)
             count = f"{loss.events:,.0f}" if cause in side.ledger and cause in COUNTED else ""
             share = fmt.percent(loss.seconds.mean / side.seconds.mean, 1)
-            told += [cell(loss.seconds.over(unit_s), decimals), share, count]
-        rows.append(Row(told))
-    whole = [text for side in sides for text in (fmt.fixed(side.seconds.mean / unit_s, decimals), "", "")]
-    rows += [RULE, Row(("run", *whole), strong=True)]
+            row += [cell(loss.seconds.over(unit_s), decimals), share, count]
+        rows.append(Row(row))
+    total = [text for side in sides for text in (fmt.fixed(side.seconds.mean / unit_s, decimals), "", "")]
+    rows += [RULE, Row(("run", *total), strong=True)]
     names = list(run.sides) if len(sides) > 1 else [unit]
     heads = ("", *(head for name in names for head in (name, "share", "times")))
     return Table("Where the time goes", f"{unit}, mean [90 % interval of such runs]", heads, rows)
@@ -135,13 +136,14 @@ def render_size(sizing: Sizing, style: Style = DEFAULT_STYLE) -> str:
     """The recommendation, and for each device its clusters."""
     return sections(
         style.opening(recommendation(sizing), task_words(sizing)),
+        # False sorts before True: the recommended device comes first.
         *(_device(one, style) for one in sorted(sizing.devices, key=lambda one: one.device != sizing.best)),
         style.paragraphs(assumed_words(sizing), "- "),
     )
 
 
 def task_words(sizing: Sizing) -> str:
-    """What the clusters are for."""
+    """Text of the task that the clusters are sized for: model, batch, lengths."""
     trained = "all weights" if sizing.lora_rank is None else f"LoRA of rank {sizing.lora_rank}"
     prompts, samples = sizing.batch
     return (
@@ -151,7 +153,7 @@ def task_words(sizing: Sizing) -> str:
 
 
 def assumed_words(sizing: Sizing) -> tuple[str, ...]:
-    """What is taken for granted, prices too."""
+    """Assumptions of a sizing, prices included."""
     return *sizing.assumptions, fmt.price_remark([one.usd_per_gpu_hour for one in sizing.devices])
 
 
@@ -187,7 +189,7 @@ def _device(one: DeviceSize, style: Style) -> list[str]:
 
 def clusters_table(one: DeviceSize) -> Table:
     """The clusters of a device, the fewest GPUs first."""
-    told = "" if one.least is None else f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
+    note = "" if one.least is None else f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
     marks, rows = ((one.least, "least"), (one.knee, "knee"), (one.chosen, "take this")), []
     for size in one.sizes:
         named = ", ".join(word for gpus, word in marks if gpus == size.gpus)
@@ -197,11 +199,11 @@ def clusters_table(one: DeviceSize) -> Table:
         shown = f"{size.gpus:,}", named, size.layout, used, cost, gain, cell(size.step_s, 1)
         rows.append(Row(shown, strong=size.gpus == one.chosen))
     heads = ("GPUs", "", "layout", "memory", "USD/step", "over half", "step (s)")
-    return Table(one.device, told, heads, rows, "><<>>>>")
+    return Table(one.device, note, heads, rows, "><<>>>>")
 
 
 def share_words(one: DeviceSize) -> str:
-    """How much of a GPU the engine may take; empty where nothing fits."""
+    """Text of the memory shares that the engine may and must take; empty where nothing fits."""
     share = one.memory_share
     if share is None:
         return ""

@@ -27,7 +27,7 @@ ROOTS = {"measured": "█", "modelled": "▓", "assumed": "░"}
 BAR_CELLS = 40
 LABELS: dict[str, str] = fmt.NAMES["nearest"]
 LEAST_RUNS_SHARE = 0.05
-"""Kinds of runs that tell of less than this share of the step are left out."""
+"""Kinds of runs that measure less than this share of the step are left out."""
 MOST_SOURCES, LEAST_SOURCE, LEAST_ASSUMED = 3, 0.10, 0.05
 """Sources shown: the largest, none below the first share; those that nothing was measured of down to the second."""
 NAMED_DIFFERENCES, MOST_DIFFERENCES = 3, 2
@@ -57,6 +57,7 @@ def _phase(label: str, columns: Sequence[Sequence[PhasePart]], decimals: int) ->
     parts = columns[-1]
     total = _seconds(parts)
     count = sum(part.seconds >= LEAST_PART_SHARE * total for part in parts[:MOST_PARTS])
+    # "1 smaller parts" would take the line that the part itself takes.
     count = len(parts) if len(parts) == count + 1 else max(1, count)
 
     def numbers(names: Container[str]) -> list[str]:
@@ -92,10 +93,12 @@ def provenance_lines(provenance: Provenance, style: Style) -> list[str]:
 
 def _apportion(shares: Sequence[float], cells: int) -> list[int]:
     """Whole cells by share, adding up to at most ``cells``; whatever is above zero is seen."""
+    # Rounded sums, not rounded parts: these would not add up to the bar.
     edges = [0, *(round(cells * sum(shares[: i + 1])) for i in range(len(shares)))]
     counts = [after - before for before, after in itertools.pairwise(edges)]
     for i, share in enumerate(shares):
         if share > 0 and counts[i] == 0:
+            # Taken from the longest, where a cell less shows least.
             counts[counts.index(max(counts))] -= 1
             counts[i] += 1
     return counts
@@ -106,7 +109,7 @@ def support_lines(support: Support | None, style: Style) -> list[str]:
     if support is None:
         return []
     shown = [runs for runs in support.nearest if runs.kind == "step" or runs.share >= LEAST_RUNS_SHARE]
-    rows = [_row(runs) for runs in sorted(shown, key=lambda runs: -runs.share)]
+    rows = [_nearest_row(runs) for runs in sorted(shown, key=lambda runs: -runs.share)]
     nearest = table(("", "share", "nearest measured", "which has"), rows, style, "<><<")
     title = style.bold("Nearest measurements")
     return [title, *style.wrapped(nearest_step(support), "  "), *nearest, *_sources(support, style)]
@@ -131,13 +134,13 @@ def _some(entries: Sequence[str], most: int) -> str:
 
 
 def shown_sources(support: Support) -> list[VarianceSource]:
-    """The sources worth telling."""
+    """Sources of the variance that are shown: the largest, and assumed ones from a smaller share on."""
     largest = [one for one in support.sources if one.share >= LEAST_SOURCE][:MOST_SOURCES]
     assumed = [one for one in support.sources if one.assumed and one.share >= LEAST_ASSUMED]
     return [*largest, *(one for one in assumed if one not in largest)]
 
 
-def _row(nearest: NearestRuns) -> tuple[str, ...]:
+def _nearest_row(nearest: NearestRuns) -> tuple[str, ...]:
     """The nearest run of a kind: what it has where it differs."""
     share = "" if nearest.kind == "step" else fmt.percent(nearest.share)
     label = LABELS.get(nearest.kind, nearest.kind)
@@ -150,7 +153,7 @@ def _row(nearest: NearestRuns) -> tuple[str, ...]:
 
 
 def _sources(support: Support, style: Style) -> list[str]:
-    """What the interval comes from, and what settles most of it."""
+    """Lines with the largest sources of the variance, and the measurements that settle them."""
     sources = shown_sources(support)
     if not sources:
         return []
@@ -220,7 +223,7 @@ def _listed(answer: Coverage, label: str) -> str:
 
 
 TERA = 1e12
-MOST_TOLD = 2
+MOST_MEASURED = 2
 EFFICIENCY_HEADS = ("", "tokens/s/GPU", "MFU", "HFU", "HBM")
 
 
@@ -238,6 +241,7 @@ def efficiency_table(projection: Projection) -> Table:
     rows = []
     for name, arm in projection.variants.items():
         for one in arm.efficiency:
+            # Speculation changes only how efficient generation is.
             if one.phase != "generation_s" and arm is not projection.candidate:
                 continue
             side = f", {name}" if one.phase == "generation_s" and len(projection.variants) > 1 else ""
@@ -253,19 +257,19 @@ def efficiency_row(label: str, one: PhaseEfficiency) -> tuple[str, ...]:
 
 
 def peak_words(phases: Iterable[PhaseEfficiency]) -> str:
-    """What the shares are of."""
+    """Text of the peak rates that the shares refer to."""
     peaks = dict.fromkeys(f"{one.peak_flops / TERA:,.0f} TFLOP/s in {one.precision}" for one in phases)
     return f"of {' and '.join(peaks)}, dense; HBM: of the memory bandwidth"
 
 
 def measured_words(found: Sequence[MeasuredEfficiency]) -> list[str]:
-    """What measured runs reached, of each phase the MOST_TOLD with most runs."""
-    told = []
+    """A line with shares of the peak that measured runs reached, of each phase the MOST_MEASURED with most runs."""
+    texts = []
     for phase, what in (("train", "train MFU"), ("decode", "HBM in decoding")):
-        mine = sorted((one for one in found if one.phase == phase), key=lambda one: -one.runs)[:MOST_TOLD]
-        told += [
+        mine = sorted((one for one in found if one.phase == phase), key=lambda one: -one.runs)[:MOST_MEASURED]
+        texts += [
             f"{what} {fmt.percent(one.median)}, at best {fmt.percent(one.best)} "
             f"({'other models' if one.model == 'any' else one.model}, {one.precision}, {one.runs})"
             for one in mine
         ]
-    return [f"measured on {found[0].device}, medians (model, precision, runs): {'; '.join(told)}"] if told else []
+    return [f"measured on {found[0].device}, medians (model, precision, runs): {'; '.join(texts)}"] if texts else []

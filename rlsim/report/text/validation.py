@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rlsim.evidence.compare import Learned
     from rlsim.evidence.joint import JointFit
 
-WORST_ROWS, WHOLE_ROWS = 12, 80
-"""Rows with the largest errors that are printed of a table with more than WHOLE_ROWS; files and JSON hold all."""
+WORST_ROWS, MOST_ROWS = 12, 80
+"""Rows with the largest errors that are printed of a table with more than MOST_ROWS; files and JSON hold all."""
 MOST_GROUPS, MOST_REASONS = 80, 40
 _NAME_CHARACTERS = 44
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -47,7 +47,8 @@ SHOWN_PHASES = {name: PHASE_LABELS[name] for name in PHASES[1:-1]} | {PHASES[-1]
 
 def validation_text(found: Validation, style: Style = DEFAULT_STYLE) -> str:
     """Rows (of long tables those with the largest errors), errors by group and set of rows, reasons, a summary last."""
-    few = len(found.scored) <= WHOLE_ROWS
+    # By those that were predicted: skipped rows are counted by reason.
+    few = len(found.scored) <= MOST_ROWS
     shown = found.scored if few else largest_errors(found)[:WORST_ROWS]
     title = "Predicted beside measured" if few else "Largest errors"
     parts = [rows_table(title, shown).lines(style), _phases(found.scored).lines(style)]
@@ -80,7 +81,7 @@ def summary(found: Validation, style: Style = DEFAULT_STYLE) -> list[str]:
 
 
 def notes(found: Validation) -> list[str]:
-    """What engine iterations are compared in besides their time: speed-ups of speculation, time to the first token."""
+    """Notes on engine iterations: errors of the speed-ups of speculation and of the time to the first token."""
     out, pairs, ttft = [], found.speculation_pairs, found.ttft
     if pairs is not None and pairs.n:
         share = pairs.right_sign_share
@@ -120,6 +121,7 @@ def published_phases(row: ComparedRow) -> dict[str, tuple[float, float, float | 
         if phase.measured is not None
     }
     if str(row.details.get("mode", "")).startswith("sync"):
+        # In a synchronous step it is generation itself, which has its own line.
         found.pop("exposed_generation_s", None)
     return found
 
@@ -130,15 +132,16 @@ def _share(value: float | None) -> str:
 
 def largest_errors(found: Validation) -> list[ComparedRow]:
     """Rows that were predicted, the largest errors first."""
+    # The id decides ties: the same table gives the same text.
     return sorted(found.scored, key=lambda row: (-abs(row.error or 0.0), row.id))
 
 
-def rows_table(title: str, rows: Sequence[ComparedRow], whole: bool = False) -> Table:
-    """Each row with its group, what was measured, and its prediction; with its ``whole`` names."""
+def rows_table(title: str, rows: Sequence[ComparedRow], full_names: bool = False) -> Table:
+    """Each row with its group, what was measured, and its prediction; ``full_names``: uncut."""
     cells = [
         (
-            row.id if whole else _name(row.id),
-            row.group if whole else shortened(row.group, 40),
+            row.id if full_names else _name(row.id),
+            row.group if full_names else shortened(row.group, 40),
             f"{number(row.measured or 0.0)} {row.unit}",
             _share(row.error),
             Cell(*(number(value or 0.0) for value in (row.predicted, row.low, row.high))),
@@ -159,9 +162,9 @@ def _phases(rows: Sequence[ComparedRow]) -> Table:
 
 
 def _name(name: str) -> str:
-    """Its id, where it is long without its middle: rows of a table often differ at the end."""
-    whole, half = shortened(name, 200), _NAME_CHARACTERS // 2
-    return whole if len(whole) <= _NAME_CHARACTERS else f"{whole[: half - 2]}..{whole[-half:]}"
+    """An id, a long one without its middle: rows of a table often differ at the end."""
+    text, half = shortened(name, 200), _NAME_CHARACTERS // 2
+    return text if len(text) <= _NAME_CHARACTERS else f"{text[: half - 2]}..{text[-half:]}"
 
 
 def _reasons(title: str, reasons: Counter[str], style: Style) -> list[str]:
@@ -198,6 +201,7 @@ def _csv_cell(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
+        # Spreadsheets skip leading blanks, but a tab or return is a start of its own.
         formula = value.lstrip().startswith(_FORMULA_STARTS) or value.startswith(_FORMULA_STARTS)
         return "'" + value if formula else value
     return f"{value:.9g}"
@@ -309,14 +313,14 @@ def loop_check_text(found: LoopCheck, style: Style = DEFAULT_STYLE) -> str:
     lines += table(HEADS, [_cells(row) for row in found.rows], style, "<>>>>>>>>>")
     lines += [f"  {row.name}: {row.why}" for row in found.rows if row.why]
     scores = found.scores
-    told = [f"median error {percent(scores.median_abs_error, 1)}, p90 {percent(scores.p90_abs_error, 1)}"]
-    told.append(f"{percent(scores.undisturbed_median_abs_error, 1)} without what other processes took")
-    told.append(f"{percent(scores.coverage)} of {scores.n} inside their intervals")
+    texts = [f"median error {percent(scores.median_abs_error, 1)}, p90 {percent(scores.p90_abs_error, 1)}"]
+    texts.append(f"{percent(scores.undisturbed_median_abs_error, 1)} without what other processes took")
+    texts.append(f"{percent(scores.coverage)} of {scores.n} inside their intervals")
     if scores.speedup_median_abs_error is not None:
-        told.append(f"speed-up by k within {percent(scores.speedup_median_abs_error, 1)} in the median")
+        texts.append(f"speed-up by k within {percent(scores.speedup_median_abs_error, 1)} in the median")
     if scores.exposed_median_abs_error is not None:
-        told.append(f"exposed generation within {percent(scores.exposed_median_abs_error, 1)}")
-    lines.append("; ".join(told))
+        texts.append(f"exposed generation within {percent(scores.exposed_median_abs_error, 1)}")
+    lines.append("; ".join(texts))
     for drafter, (measured, predicted, loss) in scores.best.items():
         lines.append(f"best k of {drafter}: {measured}, predicted {predicted} ({percent(loss, 1)} slower)")
     return "\n".join(lines)
