@@ -90,6 +90,7 @@ class Objective(Struct, frozen=True):
             "steps_per_day": SECONDS_PER_DAY / step_s,
             "time_to_n_steps": step_s * (self.steps or 1),
             "cost_per_step": step_s * gpus * price,
+            # At the power limit, busy or not: an upper bound, as in projection.summary.energy_j.
             "energy_per_step": step_s * gpus * scenario.hardware.power_w.value,
             "gpus": float(gpus),
         }[self.measure]
@@ -144,6 +145,7 @@ def p90(draws: FloatArray) -> float:
 
 def quantile(draws: FloatArray, share: float) -> float:
     """The least draw that ``share`` of all draws do not exceed, in their unit."""
+    # A draw itself, not a value between two: then what `share` of the draws keep to is exactly this (probability()).
     return float(np.quantile(draws, share, method="inverted_cdf"))
 
 
@@ -158,4 +160,5 @@ def wins(first: FloatArray, rival: FloatArray) -> float:
     >>> wins(np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 2.0]))
     0.5
     """
+    # Half for equals, so that the wins of two plans over each other add up to 1.
     return float(np.mean((first < rival) + 0.5 * (first == rival)))
