@@ -67,6 +67,7 @@ def apply_settings(
     name_parameters(document)
     _drop_other_kinds(document, given)
     opened: dict[str, dict[str, Any]] = {}
+    # Settings copy the sections that they change, so that this stays the section as it was.
     before = document.get("speculation")
     for setting in given:
         _apply_setting(document, setting, opened, places, folder)
@@ -98,6 +99,7 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Se
 
     if isinstance(given, list) and "assumptions" not in changed:
         document["assumptions"] = [entry for entry in given if not stale(entry)]
+    # How much is simulated changes no question.
     telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
     if telling and "question" not in changed and isinstance(document.get("name"), str | None):
         shown = list(dict.fromkeys(setting.text for setting in told if setting.key in telling))
@@ -132,6 +134,7 @@ def _in_section(held: object, value: Any) -> Any:
     if not isinstance(held, dict | BaseModel) or isinstance(value, bool):
         return value
     section = dict(held)
+    # The order matters: a length of quantiles has mean_tokens and tokens, of which the first is the number.
     numbers = ("value", "mean_tokens", "tokens") if isinstance(value, int | float) else ()
     name = next((one for one in numbers if one in section and not isinstance(section[one], list | tuple)), None)
     if value == "none" and "method" in section:
@@ -160,6 +163,7 @@ def _carry_acceptance(document: dict[str, Any], before: object, changed: Sequenc
     length = old.get("draft_length")
     if "draft_length" in given and ACCEPTANCE_AT not in given and stated != "first_acceptance" and length:
         at = old.get(ACCEPTANCE_AT) or length
+        # None where both agree, or a later change of the draft length would be taken for one of the acceptance.
         section[ACCEPTANCE_AT] = None if at == section.get("draft_length") else at
     return _anothers(section, old, stated, given, places)
 
@@ -169,6 +173,7 @@ def _anothers(section: Mapping[str, Any], old: Mapping[str, Any], stated: str, g
     method, former = section.get("method"), old.get("method", "none")
     other = {"method": method != former and former != "none", "draft": old.get("draft") is not None}
     key = next((key for key, differs in other.items() if key in given and differs), None)
+    # Whoever switches drafts off states no acceptance for anything.
     if key is None or method in (None, "none") or not section.get("draft_length"):
         return ""
     value = old[stated]
@@ -198,6 +203,7 @@ def referred(path: str, reference: str, places: Places, folder: Path | None) -> 
 def _load_draft(reference: str, folder: Path | None) -> BaseModel | dict[str, Any]:
     """A drafter card file (it has ``kind``), or any dense model card as an external draft model."""
     path = as_path(reference, YAML_SUFFIXES, folder)
+    # Drafter cards have a kind and model cards have none: one key takes both.
     if path is not None and path.suffix in YAML_SUFFIXES:
         card = read_yaml(path)
         if "kind" in card:
@@ -263,6 +269,7 @@ def anchor_files(document: dict[str, Any], folder: Path | None, places: Places) 
     """Traces and tables beside the scenario get their whole path, so that the scenario means the same from anywhere."""
     for length in traces(document):
         found = length_file(length["path"], folder)
+        # Delivered tables keep their bare names, so that the scenario means the same in another installation.
         if found is not None and found.parent != delivered_lengths():
             length["path"] = str(found.resolve())
     for key in ("hardware", "training_hardware"):

@@ -99,7 +99,7 @@ def _source(key: Key) -> str:
 
 def _current(key: str, name: str, overrides: Sequence[str]) -> Current:
     scenario, places = load_scenario(name, overrides), places_of(name, overrides)
-    value = value_at(scenario, key)
+    value = value_at(scenario, key)  # as checked: names and words are resolved
     resolved = _RESOLVED[key](scenario) if value is None and key in _RESOLVED else None
     return Current(scenario.name, _shown(value), _origin(key, places), "" if resolved is None else as_yaml(resolved))
 
@@ -118,6 +118,7 @@ def _origin(key: str, places: Places) -> str:
     set_by = [setting.text for setting in places.given if f"{key}.".startswith(f"{setting.key}.")]
     if set_by:
         return f"the override {shortened(set_by[-1])}"
+    # The nearest section first: what a reference names counts only where nothing nearer sets the key.
     for prefix in reversed(prefixes(key)):
         place = places.exact(prefix)
         if place is not None and (prefix == key or prefix in REFERENCES):

@@ -38,6 +38,7 @@ def card_of_same_layers(name: str) -> str | None:
     """
     base = name.split("/")[-1].lower()
     known = {card.lower(): card for card in list_cards()}
+    # As it stands first: there are cards whose own name ends like a variant.
     for wanted in (base, _VARIANTS.sub("", base)):
         for spelled in (wanted, re.sub(r"[\s_]+", "-", wanted)):
             card = lists_beside(__file__, "same_layers.yaml").get(spelled, spelled)
@@ -78,11 +79,13 @@ def card_by_shape(name: str) -> tuple[str, str] | None:
     base = re.sub(r"[\s_]+", "-", name.strip().rstrip("/").split("/")[-1].lower())
     known = {card.lower(): card for card in list_cards()}
     for pattern, card in lists_beside(__file__, "name_patterns.yaml").items():
+        # Dots in the list are those of release numbers; `.*` alone stays a pattern.
         found = re.fullmatch(pattern.replace(".", r"\.").replace(r"\.*", ".*"), base)
         if found:
             groups = ["", *(group or "" for group in found.groups())]
             target = card.format(*groups)
             return (known[target], f"layers of {known[target]}") if target in known else None
+    # Longest first: the name of one card may begin with that of another (qwen3-30b-a3b).
     for card in sorted(known, key=len, reverse=True):
         if base.startswith(f"{card}-") and _OTHER_WEIGHTS.fullmatch(base[len(card) + 1 :]):
             return known[card], f"layers of {known[card]}"

@@ -34,6 +34,7 @@ class Setting:
 def told(given: Sequence[Setting]) -> str:
     """The first of ``given`` as messages repeat them; a search gives thousands of settings that none needs."""
     shown = ""
+    # A word becomes several settings with the same text: it is repeated once.
     for text in dict.fromkeys(setting.text for setting in given):
         shown += f", {text}" if shown else text
         if len(shown) > OVERRIDES_CHARACTERS:
@@ -70,6 +71,7 @@ def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[
         yield Setting(dotted.strip(), value, override)
         return
     for key, value in override.items():
+        # An empty mapping is a value, which takes its section back to the defaults (vary).
         if isinstance(value, Mapping) and value:
             yield from _settings(value, f"{section}{key}.")
         else:
@@ -108,6 +110,7 @@ class Places:
         if not above:
             return self._of_file(key, False)
         found = self._of_file(key, True) or self._of_file(above[-1], True)
+        # Whoever reads this looks into the file, where another value stands than the one complained of.
         return None if found is None else f"in place of {found}"
 
     def exact(self, key: str) -> str | None:

@@ -106,6 +106,7 @@ def stack_of_release(framework: str, release: str | None) -> Stack | None:
     known = [load_stack(name) for name in catalogue("calibration", "stacks")]
     own = [one for one in known if one.framework == framework]
     newest = max(own, key=lambda one: version_order(one.release or ""), default=None)
+    # A release older than all stacks takes the oldest of them, as standing_for does everywhere.
     return newest if release is None or newest is None else standing_for(release, own, lambda one: one.release or "")
 
 

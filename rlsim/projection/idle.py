@@ -40,6 +40,7 @@ def idle_of(run: SimulatedVariant) -> tuple[Idle, ...]:
         )
         for (name, gpus), causes in zip(pools.items(), (*_causes(run, step_s), apart), strict=True)
         for cause, seconds in causes.items()
+        # Differences of sums leave rests of this size where nothing waits.
         if gpus and seconds > 1e-9 * step_s
     ]
     return tuple(sorted(found, key=lambda one: -one.gpu_s))
@@ -68,6 +69,7 @@ def _generation(run: SimulatedVariant) -> Seconds:
         environment_s = (run.agents.environment_idle_s + run.agents.judge_idle_s) * per_step
     else:
         environment_s = run.rewards_s if run.scenario.loop.mode == "sync" else 0.0
+    # Busy replicas wait for nobody: environments can hold only what is left of the phase.
     environment_s = min(environment_s, max(0.0, phase_s - busy_s))
     return {"environment": environment_s, "straggler tail": max(0.0, phase_s - busy_s - environment_s)}
 

@@ -127,6 +127,7 @@ def simulate_variant(
     for _ in range(LONGER_WARMUPS if scenario.simulation.warmup_steps is None else 0):
         found = _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, asked)
         warmup = 2 * scenario.measured_steps.start
+        # A longer warm-up than the schema lets a file ask for is not taken: the answer then warns that it is unsettled.
         steps = warmup + len(scenario.measured_steps)
         if not found.unsettled or steps * scenario.simulation.replications > MAX_SIMULATED_STEPS:
             return found
@@ -145,6 +146,7 @@ def _simulated(
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication, inputs.draft_plan, stretch)
         prices.append(priced(inputs, workload))
+        # Pictures show one replication: spans of the others would only fill the memory.
         trace = Trace(detailed and replication == 0, asked.tokens, asked.within_s)
         traces.append(simulate(scenario, workload, prices[-1], trace))
         first_steps.append(workload.steps[scenario.measured_steps.start])

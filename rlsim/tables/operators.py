@@ -158,6 +158,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
         """What was measured at the first of ``keys`` that was; of another than the very first not measured."""
         key = next((key for key in keys if key in self.table(layout).rows), keys[0])
         found = self.at(layout, key, *sizes)
+        # By 1: it only marks the time as not measured.
         return found if found is None or key == keys[0] else found.scaled(1.0)
 
     def _nearest(self, layout: TableLayout, like: Likeness) -> Key | None:
@@ -201,7 +202,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
         one GPU. A precision, a width or a number of GPUs that was not measured takes the nearest and counts as not
         measured.
         """
-        wider = WIDER[precision]
+        wider = WIDER[precision]  # fewer bytes on the wire would be a wish
         keys = [key for key in self.table(files.EXPERT_EXCHANGE).rows if key[:2] == step and key[2] in wider]
         near = min(keys, key=lambda k: (wider.index(str(k[2])), _far(k[6], num_gpus)), default=None)
         found = None if near is None else self.at(files.EXPERT_EXCHANGE, near, tokens)
@@ -354,6 +355,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
 def _blocks(gemm_precision: str, kv_precision: str) -> list[Key]:
     """Precisions of latent blocks, first as wanted; per-token FP8 is taken as block FP8."""
     near = "fp8_block" if gemm_precision == "fp8" else gemm_precision
+    # Both scale activations as they run; collections of latent blocks hold block FP8 alone.
     return [(gemm_precision, kv_precision), (near, kv_precision)]
 
 
@@ -365,6 +367,7 @@ def _sparse_blocks(shape: SparseShape) -> list[Key]:
 
 def _far(here: str | int, there: str | int) -> float:
     """Distance of sizes in their logarithm."""
+    # Logarithms, since times go with ratios of sizes: 4 heads are as far from 8 as 8 from 16.
     return abs(math.log(float(here) / float(there)))
 
 

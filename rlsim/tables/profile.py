@@ -26,8 +26,10 @@ def profile_called(gpu: str) -> str | None:
     their own. None where no profile begins so, or several chips do.
     """
     words = [word for word in re.split(r"[\s_-]+", gpu.lower()) if word]
+    # The most words first: h100 pcie is the board, h100 alone the chip.
     for count in range(len(words), 0, -1):
         head = "_".join(words[:count])
+        # Whole words: b20 must not find b200.
         found = [name for name in list_profiles() if f"{name}_".startswith(f"{head}_")]
         if found:
             plain = [name for name in found if name.endswith(UNNAMED_BOARDS)] or found
@@ -50,6 +52,7 @@ def load_profile(name_or_path: str | Path, base: Path | None = None) -> Hardware
     path = as_path(name, YAML_SUFFIXES, base) or find_entry(name, known, "hardware profile", otherwise)
     state = path.stat() if path.is_file() else None
     profile = _read(path, *((state.st_mtime_ns, state.st_size) if state else (0, 0)))
+    # After the cached reading: a relative folder counts from the file's, a name from nowhere.
     own = anchored_tables(profile.operator_tables, path.parent)
     return profile if own == profile.operator_tables else changed(profile, operator_tables=own)
 

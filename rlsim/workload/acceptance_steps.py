@@ -50,6 +50,7 @@ def drift_move(speculation: Speculation, step: int, start: Acceptance) -> float:
         wanted = float(np.clip(start.mean + drift.entropy_slope * nats, 1.0, 1.0 + start.draft_length))
         move += move_to(start, wanted)
     move += drift.initial_deficit - mismatch_at(speculation, drift, step)
+    # Further out acceptance is 0 or 1 to five digits, and exp() of an extrapolated drift could overflow.
     return float(np.clip(move, -MAX_LOGIT, MAX_LOGIT))
 
 
@@ -65,6 +66,7 @@ def mismatch_at(speculation: Speculation, drift: Drift, step: int) -> float:
     interval, kept = speculation.online_interval_steps, 1.0 - drift.online_recovery
     updates, since = divmod(step, interval)
     left = kept**updates
+    # Without recovery the sum is the number of its terms, which the formula would divide by 0.
     summed = kept * (1.0 - left) / (1.0 - kept) if kept < 1.0 else float(updates)
     return drift.initial_deficit * left + grown * interval * summed + grown * since
 
@@ -76,6 +78,7 @@ def _interpolated(steps: tuple[float, ...], values: tuple[float, ...], step: int
 def move_to(acceptance: Acceptance, acceptance_length: float) -> float:
     """Move of the logit, at most MAX_LOGIT either way, that gives ``acceptance`` that acceptance length."""
     low, high = -MAX_LOGIT, MAX_LOGIT
+    # 60 halvings of 20 logits leave 2e-17, less than the last bit.
     for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if acceptance.moved(middle).mean < acceptance_length else (low, middle)
@@ -104,6 +107,7 @@ def draft_outlook(speculation: Speculation, workload: Workload, step: int) -> tu
         rates = process.moved_rates(acceptance, moves.start + middle + process.spread_of(variation) * scores[kept])
         weights = weights[kept] / weights[kept].sum()
     tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
+    # A harmonic mean: the same number of tokens of each kind takes 1 / tokens verifications.
     lengths: FloatArray = 1.0 / (weights @ (1.0 / tokens))
     shares = weights / tokens[:, -1] * lengths[-1]
     kinds = tuple((float(share), tuple(rate.tolist())) for share, rate in zip(shares, rates, strict=True))
@@ -118,6 +122,7 @@ def draft_plan(
     sequences: that a replica is given at once. draining: whether they start together, so that at token x those with
     longer responses are left; else that many run at any time. Sequences that queue count as running.
     """
+    # In steady state the live batch is the same at every place of a response: one stretch stands for all.
     if not draining:
         live = min(round(sequences), len(drafted_at) - 1)
         return DraftPlan((0.0,), (int(drafted_at[live]),), lengths)

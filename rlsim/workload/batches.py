@@ -96,12 +96,13 @@ def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0)
     rng = place.generator(_USABLE)
     for number in range(workload.max_rollouts_per_step):
         batch, turns = _draw(workload, place._replace(number=number), response_scale)
+        # Without dynamic sampling nothing is drawn: a stream is used only where its key has a meaning.
         usable = np.ones(int(batch.group[-1]) + 1, dtype=np.bool_)
         if workload.usable_group_share < 1:
             usable = rng.random(usable.size) < workload.usable_group_share
         # Those beyond the wanted ones are generated and thrown away, as dynamic sampling does with a last round.
         usable &= np.cumsum(usable) <= wanted
-        wanted -= int(usable.sum())
+        wanted -= int(usable.sum())  # those that are still to be found
         found.append(Generated(batch, usable[batch.group], turns))
         if wanted == 0:
             return tuple(found)
@@ -119,6 +120,7 @@ def first_done(batch: Batch, finish: IntArray | FloatArray, prompts: int, size: 
     batch: groups of equal sizes.
     """
     by_group = finish.reshape(int(batch.group[-1]) + 1, -1)
+    # The order of the order is each sample's rank in its group.
     rank = np.argsort(np.argsort(by_group, axis=1, kind="stable"), axis=1, kind="stable")
     # A group counts when so many of its samples are done; the race ends with the last of the first such groups.
     complete = np.sort(by_group, axis=1)[:, size - 1]
@@ -246,6 +248,7 @@ def likely_lengths(workload: Workload) -> FloatArray:
     """Lengths of equally likely responses, cut where a prompt of mean length leaves no more room."""
     _, responses = _distributions(workload)
     room = max(1, round(workload.max_sequence_tokens - expected_prompt_tokens(workload)))
+    # The mean of the cap and not a cap for each prompt: these lengths stand for a share of the samples each.
     cap = min(room, workload.longest_response_tokens)
     return whole_tokens(responses.at(_normal_quantiles(_LENGTH_POINTS)), cap).astype(np.float64)
 

@@ -58,6 +58,7 @@ class EvidenceTable(Struct, frozen=True, eq=False):
 
     def to_bytes(self) -> bytes:
         """The file: equal tables give equal bytes."""
+        # Sorted: the order of a set changes from process to process, and equal tables must give equal bytes.
         names = sorted({name for row in self.rows for name in (*row.slopes, *row.groups)})
         place = {name: number for number, name in enumerate(names)}
         slopes = [sorted((place[name], value) for name, value in row.slopes.items()) for row in self.rows]

@@ -47,6 +47,7 @@ class Feature(Struct, frozen=True):
         """What a run has of it, so that equal values are equal: names without case, sizes as logarithms to base 2."""
         given = about.get(self.name, "")
         if self.sized:
+            # Sizes that may be 0 are all moved by one, so that their logarithm exists.
             size = float(given or 0.0) + self.zero
             return float(np.log2(size)) if size > 0 else float("nan")
         text = str(given).lower()
@@ -97,6 +98,7 @@ class Coded(Struct, frozen=True, eq=False):
     def place(self, about: About) -> FloatArray:
         """Coordinates of one more run, shape (features,)."""
         found = (feature.value(about) for feature in FEATURES[self.kind])
+        # -1: a name that no measured run has differs from all of them.
         codes = [self.vocabulary.get(value, -1) if isinstance(value, str) else value for value in found]
         return np.array(codes, dtype=np.float32)
 
@@ -150,6 +152,7 @@ def _response(scenario: Scenario) -> float:
     elif isinstance(turns, LognormalTurns):
         count = turns.mean_turns
     else:
+        # A mean is the integral of the inverse distribution function.
         count = float(np.trapezoid(turns.turns, turns.quantiles))
     return count * response + (count - 1) * _tokens(agent.observation_tokens)
 

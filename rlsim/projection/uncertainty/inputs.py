@@ -80,8 +80,10 @@ def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
         number, value = _length(scenario, key)
         if value:
             less = max(1.0, value * math.exp(-spread))
+            # Means close to the cap have no distribution (workload.lengths): the draws stop short of it.
             most = max(0.0, math.log(0.9 * scenario.workload.longest_response_tokens / value)) / spread
     elif scenario.speculation.active and (value := scenario.speculation.first_acceptance or 0.0):
+        # The spread is of the odds, so that no draw passes 1; an acceptance of 1 has infinite ones.
         odds = value / max(1.0 - value, 1e-9) * math.exp(-spread)
         less = odds / (1.0 + odds)
     if not less:
@@ -90,6 +92,7 @@ def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
     one = simulate_variant(vary(scenario, changes), stretch=run.stretch, tokens=False)
     before, after = _phase_s(run), _phase_s(one)
     slopes = {phase: math.log(before[phase] / after[phase]) for phase in before if before[phase] and after[phase]}
+    # Taken as linear in the logarithm, which spares a second simulation with more of it.
     return OpenInput(name, key, slopes, {phase: -slope for phase, slope in slopes.items()}, most)
 
 
@@ -119,6 +122,7 @@ def _captured(run: SimulatedVariant) -> OpenInput:
     base_s = seconds(now)
     for factor in (OTHER_LIMIT, 1 / OTHER_LIMIT):
         change = math.log(seconds(now * factor) / base_s)
+        # Below that the sums differ by their rounding alone: nothing runs beyond either limit.
         sides[factor] = {"generation": change} if abs(change) > 1e-6 else {}
     key = "engine.max_captured_tokens"
     return OpenInput(CAPTURED, key, sides[OTHER_LIMIT], sides[1 / OTHER_LIMIT], stepped=True)

@@ -68,7 +68,9 @@ def nearest(scenario: Scenario, kind: RunKind, count: int = 3) -> tuple[Measured
     apart = differences(kind, runs.coded.values, runs.coded.place(asked))
     out: dict[tuple[Difference, ...], MeasuredRun] = {}
     weighed = apart * weights  # added up by NumPy: BLAS's order of it depends on the machine
+    # Stable: equally distant runs stay in the order of the file on every machine.
     for run in np.argsort(weighed.sum(axis=1), kind="stable").tolist():
+        # Rows are parsed as they are reached: reading all of them takes longer than finding the nearest.
         if len(out) == count:
             break
         name, measured = runs.row(run)

@@ -85,6 +85,7 @@ class Prediction(Struct, frozen=True, eq=False):
             return self._generated_factor(exposed_s)
         waited = self.step_s - self.response.trainer_s(self.factors)
         centre = self.central_s - float(self.response.trainer_s(unmoved())[0])
+        # By its seconds and not by a factor of its own: a trainer that slows down hides more of the generation.
         return np.maximum(0.0, exposed_s + waited - centre) / exposed_s if exposed_s > 0 else np.ones(DRAWS)
 
 
@@ -137,6 +138,7 @@ def prediction_of(run: SimulatedVariant) -> Prediction:
 
 def posterior_of(scenario: Scenario) -> Posterior:
     """The posterior whose spreads the scenario's intervals have; the shipped one where it names none."""
+    # Without a posterior nothing is shifted, and still something must say how far the values are known.
     found = load_posterior(scenario.simulation.posterior or DEFAULT) or load_posterior(DEFAULT)
     assert found is not None
     return found
@@ -193,12 +195,14 @@ def _quantile(ordered: FloatArray, share: float) -> float:
     place = share * (len(ordered) - 1)
     below = int(place)
     rest, low, high = place - below, float(ordered[below]), float(ordered[min(below + 1, len(ordered) - 1)])
+    # NumPy's quantile interpolates from the nearer end, and so must this to agree to the bit.
     return low + (high - low) * rest if rest < 0.5 else high - (high - low) * (1 - rest)
 
 
 def around(mean: float, factors: FloatArray) -> Interval:
     """A simulated quantity with the 90 % interval of its draws; ``factors`` of it."""
     low, high = between(factors)
+    # An interval holds its mean even where all draws lie to one side of it.
     return Interval(mean, min(mean, mean * low), max(mean, mean * high))
 
 

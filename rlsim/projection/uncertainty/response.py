@@ -76,6 +76,7 @@ class StepResponse(Struct, frozen=True):
             return np.asarray(chain + self.generation_s * factors.generation - hidden_s, dtype=np.float64)
         base = self.fixed_s + self.logprob_s + self.train_s + self.transfer_s
         generation = self.waiting_ratio * chain + self.generation_ratio * base * factors.generation
+        # The larger one in front of the root: its eighth power alone overflows or loses digits where steps are long.
         longer, shorter = np.maximum(chain, generation), np.minimum(chain, generation)
         return np.asarray(longer * (1 + (shorter / longer) ** EXPONENT) ** (1 / EXPONENT), dtype=np.float64)
 
@@ -127,6 +128,7 @@ def _generation_ratios(run: SimulatedVariant, step_ratio: float) -> tuple[float,
     """
     slowed = _generation_alone(max(LEAST_WAITING, _step_ratio(run, SLOWED)))
     now = _generation_alone(step_ratio) if step_ratio >= LEAST_WAITING else 0.0
+    # Two points of a line; the second bound keeps what is waited for besides from being negative.
     iterations = min((slowed - now) / (SLOWED - 1), slowed / SLOWED)
     return iterations, slowed - SLOWED * iterations
 
@@ -140,6 +142,7 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     """Step over the trainer's chain with generation slowed by ``factor``, on the work of the first replication."""
     scenario, prices = run.scenario, run.prices
     names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+    # Iterations alone: what generation waits for besides does not slow down with its engines.
     scaled = {name: getattr(prices.iteration, name) * factor for name in names}
     slowed = replace(prices, iteration=replace(prices.iteration, **scaled))
     work = draw(scenario, 0, run.draft_plan, run.stretch)

@@ -179,6 +179,7 @@ def point_changes_s(
     now, moves = inputs.host, dict[str, tuple[HostOverheads, float]]()
     for name in HostOverheads.__struct_fields__:
         if any(getattr(host, name) != getattr(now, name) for host in hosts.values()):
+            # A term of 0 needs a step as well: a tenth of a microsecond.
             step = max(0.05 * getattr(now, name), 1e-7)
             moves[name] = replace(now, **{name: getattr(now, name) + step}), step
     found_s = decode_points_of_hosts_s(inputs, [now, *(host for host, _ in moves.values())], sequences, contexts)
@@ -200,14 +201,17 @@ def point_changes_s(
 def points_of(counters: EngineCounters) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Batches, contexts and numbers of iterations that stand for those that were counted."""
     counts, contexts = np.asarray(counters.iterations_at), np.asarray(counters.context_at)
+    # From 1 on: at place 0 no sequence decodes.
     used = np.flatnonzero(counts[1:] > 0) + 1
     if not len(used):
         return np.zeros(0), np.zeros(0), np.zeros(0)
+    # Parts of equally many iterations: long tails of small batches get as many points as they take iterations.
     place = np.minimum((np.cumsum(counts[used]) / counts[used].sum() * POINTS).astype(int), POINTS - 1)
     weights = np.bincount(place, counts[used], POINTS)
     kept = weights > 0
     batches = np.bincount(place, counts[used] * used, POINTS)[kept] / weights[kept]
     means = np.bincount(place, contexts[used], POINTS)[kept] / weights[kept]
+    # Whole sequences and at least one token of context, which logarithms of the tables need.
     return np.round(batches), np.maximum(means, 1.0), np.asarray(weights[kept], dtype=np.float64)
 
 

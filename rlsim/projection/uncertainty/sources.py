@@ -55,6 +55,7 @@ class Origin(Struct, frozen=True):
 
 def origin_of(name: str, scenario: Scenario, posterior: Posterior) -> Origin:
     """The source that a term or a group of ``scenario`` belongs to."""
+    # Terms are paths (engines/vllm/iteration_s), groups are "family: member".
     if "/" in name and ":" not in name:
         source = _source_of_term(name)
     else:
@@ -140,6 +141,7 @@ def sources_of(run: SimulatedVariant) -> tuple[Source, ...]:
         )
         for one, moves in open_draws(run)
     }
+    # The reshape is for a scenario without any part: np.array of nothing has one axis.
     draws = np.array([*parted_draws(posterior, list(parts.values())), *opened.values()]).reshape(-1, DRAWS)
     shares = covariance_shares(draws)
     found = [
