@@ -134,7 +134,7 @@ def _in_section(held: object, value: Any) -> Any:
     if not isinstance(held, dict | BaseModel) or isinstance(value, bool):
         return value
     section = dict(held)
-    # The order matters: a length of quantiles has mean_tokens and tokens, of which the first is the number.
+    # Quantiles have a list of tokens, which no number replaces: their mean_tokens is meant.
     numbers = ("value", "mean_tokens", "tokens") if isinstance(value, int | float) else ()
     name = next((one for one in numbers if one in section and not isinstance(section[one], list | tuple)), None)
     if value == "none" and "method" in section:
@@ -163,7 +163,7 @@ def _carry_acceptance(document: dict[str, Any], before: object, changed: Sequenc
     length = old.get("draft_length")
     if "draft_length" in given and ACCEPTANCE_AT not in given and stated != "first_acceptance" and length:
         at = old.get(ACCEPTANCE_AT) or length
-        # None where both agree, or a later change of the draft length would be taken for one of the acceptance.
+        # None where both agree: the scenario then equals one in which the length never changed.
         section[ACCEPTANCE_AT] = None if at == section.get("draft_length") else at
     return _anothers(section, old, stated, given, places)
 

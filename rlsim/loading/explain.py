@@ -99,7 +99,7 @@ def _source(key: Key) -> str:
 
 def _current(key: str, name: str, overrides: Sequence[str]) -> Current:
     scenario, places = load_scenario(name, overrides), places_of(name, overrides)
-    value = value_at(scenario, key)  # as checked: names and words are resolved
+    value = value_at(scenario, key)
     resolved = _RESOLVED[key](scenario) if value is None and key in _RESOLVED else None
     return Current(scenario.name, _shown(value), _origin(key, places), "" if resolved is None else as_yaml(resolved))
 

@@ -38,7 +38,6 @@ def card_of_same_layers(name: str) -> str | None:
     """
     base = name.split("/")[-1].lower()
     known = {card.lower(): card for card in list_cards()}
-    # As it stands first: there are cards whose own name ends like a variant.
     for wanted in (base, _VARIANTS.sub("", base)):
         for spelled in (wanted, re.sub(r"[\s_]+", "-", wanted)):
             card = lists_beside(__file__, "same_layers.yaml").get(spelled, spelled)
@@ -85,7 +84,7 @@ def card_by_shape(name: str) -> tuple[str, str] | None:
             groups = ["", *(group or "" for group in found.groups())]
             target = card.format(*groups)
             return (known[target], f"layers of {known[target]}") if target in known else None
-    # Longest first: the name of one card may begin with that of another (qwen3-30b-a3b).
+    # Longest first: glm-4.5-air begins with the name of another card, glm-4.5.
     for card in sorted(known, key=len, reverse=True):
         if base.startswith(f"{card}-") and _OTHER_WEIGHTS.fullmatch(base[len(card) + 1 :]):
             return known[card], f"layers of {known[card]}"

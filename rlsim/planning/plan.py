@@ -249,7 +249,7 @@ def _waterfall(contest: Contest, best: Simulated, run: Runner) -> tuple[Change, 
 
 
 def extending(scenario: Scenario, base: str | Path, folder: Path, beside: Path | None = None) -> str:
-    """YAML of ``scenario`` as a file in ``folder``: ``extends: base`` and what differs, or all keys where that means another.
+    """YAML of ``scenario`` as a file in ``folder``: ``extends: base`` and what differs, else all keys.
 
     base: name of a bundled scenario, which stays a name, or a file, as a path from ``folder``. beside: a folder that
     exists at the same depth, from which paths are tried where ``folder`` is not there yet.

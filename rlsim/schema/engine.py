@@ -92,6 +92,7 @@ class Engine(Strict):
     @property
     def mixes_prefill(self) -> bool:
         """Whether prefill and decoding share iterations."""
+        # SGLang stops decoding for prefills unless it is told to mix (its enable_mixed_chunk is off by default).
         return self.name != "sglang" if self.chunked_prefill is None else self.chunked_prefill
 
     @property

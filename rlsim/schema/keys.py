@@ -21,6 +21,7 @@ from rlsim.schema.scenario import Scenario
 _WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 _BOUNDS = {"gt": "above {}", "ge": "at least {}", "lt": "below {}", "le": "at most {}"}
 _LENGTHS = {"min_length": "at least {} {of}", "max_length": "at most {} {of}"}
+# A sentence or a clause that begins with "Default", up to its end; a point within a number ends none.
 _DEFAULT_TOLD = re.compile(r"(?:^|(?<=[.;] )|(?<=; ))[Dd]efault\b(?P<told>[^.]*(?:\.(?! |$)[^.]*)*)")
 
 
@@ -59,12 +60,14 @@ def described(model: type[BaseModel]) -> type[BaseModel]:
 
     Not done on import: it reads sources, and only the two commands that show descriptions need them.
     """
+    # Inherited keys are described in the class that declares them.
     for base in model.__mro__:
         if issubclass(base, Strict):
             _describe(model, base)
     for field in model.model_fields.values():
         for inner in models_in(field.annotation):
             described(inner)
+    # Descriptions came after the class was built: its JSON Schema must be made anew.
     model.model_rebuild(force=True)
     return model
 

@@ -37,7 +37,7 @@ def _walk(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, list
     """Dotted key of ``loc`` and the models that hold its last part; parts that name a union branch are left out."""
     models, holders, dotted = [model], [model], ""
     for position, part in enumerate(loc):
-        if isinstance(part, int):
+        if isinstance(part, int):  # an entry of a list
             dotted += f"[{part}]"
             continue
         fields = [holder.model_fields[part] for holder in models if part in holder.model_fields]
@@ -110,6 +110,7 @@ def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
 def _unknown_key(dotted: str, holders: list[type[BaseModel]], model: type[BaseModel]) -> str:
     shown = shortened(dotted)
     here = {name for holder in holders for name in holder.model_fields}
+    # A key of another kind of the same section: the nearest name would be itself.
     branch = dotted in _keys(model) and dotted.rpartition(".")[2] not in here
     near = None if branch else nearest_key(dotted, model)
     if near is not None:
@@ -128,6 +129,7 @@ def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     if kind == "value_error":
         return key + shortened(error["msg"].removeprefix("Value error, "), FAULT_CHARACTERS)
     told = lists_beside(__file__, "messages.yaml")
+    # Input may be of any length, our own lists of choices may not be cut.
     values = {name: value if name in _LISTED else shortened(str(value)) for name, value in context.items()}
     if kind in told["without_value"]:
         return key + str(told["without_value"][kind]).format(**values)
@@ -147,6 +149,7 @@ def as_input_error(
     Unknown keys come first, since a misspelt key also leaves a required one missing; at most three problems are told,
     fewer where they are long, the rest counted.
     """
+    # False before true, and sorted() keeps the order of the schema within both.
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
     missing = [_walk(model, detail["loc"])[0] for detail in details if detail["type"] == "missing"]
     if len(missing) > 1:  # told together, so that none of them is only counted

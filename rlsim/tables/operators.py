@@ -202,7 +202,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
         one GPU. A precision, a width or a number of GPUs that was not measured takes the nearest and counts as not
         measured.
         """
-        wider = WIDER[precision]  # fewer bytes on the wire would be a wish
+        wider = WIDER[precision]
         keys = [key for key in self.table(files.EXPERT_EXCHANGE).rows if key[:2] == step and key[2] in wider]
         near = min(keys, key=lambda k: (wider.index(str(k[2])), _far(k[6], num_gpus)), default=None)
         found = None if near is None else self.at(files.EXPERT_EXCHANGE, near, tokens)
@@ -355,7 +355,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
 def _blocks(gemm_precision: str, kv_precision: str) -> list[Key]:
     """Precisions of latent blocks, first as wanted; per-token FP8 is taken as block FP8."""
     near = "fp8_block" if gemm_precision == "fp8" else gemm_precision
-    # Both scale activations as they run; collections of latent blocks hold block FP8 alone.
+    # Latent blocks were measured in BF16, block FP8 and NVFP4 alone.
     return [(gemm_precision, kv_precision), (near, kv_precision)]
 
 

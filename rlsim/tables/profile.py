@@ -52,7 +52,6 @@ def load_profile(name_or_path: str | Path, base: Path | None = None) -> Hardware
     path = as_path(name, YAML_SUFFIXES, base) or find_entry(name, known, "hardware profile", otherwise)
     state = path.stat() if path.is_file() else None
     profile = _read(path, *((state.st_mtime_ns, state.st_size) if state else (0, 0)))
-    # After the cached reading: a relative folder counts from the file's, a name from nowhere.
     own = anchored_tables(profile.operator_tables, path.parent)
     return profile if own == profile.operator_tables else changed(profile, operator_tables=own)
 

@@ -50,7 +50,8 @@ def drift_move(speculation: Speculation, step: int, start: Acceptance) -> float:
         wanted = float(np.clip(start.mean + drift.entropy_slope * nats, 1.0, 1.0 + start.draft_length))
         move += move_to(start, wanted)
     move += drift.initial_deficit - mismatch_at(speculation, drift, step)
-    # Further out acceptance is 0 or 1 to five digits, and exp() of an extrapolated drift could overflow.
+    # Moved by 10, an acceptance of 0.5 is 0.99995: further out nothing changes, and exp() of an extrapolated drift may
+    # overflow.
     return float(np.clip(move, -MAX_LOGIT, MAX_LOGIT))
 
 

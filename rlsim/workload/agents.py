@@ -149,12 +149,11 @@ def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, 
     pace = pace + math.sqrt(agent.environment_trajectory_correlation) * own_pace
     rest_s = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
     context, alive, turns = draw.prompt.copy(), open_.copy(), list[_Turn]()
-    # Scores are drawn for all trajectories at every turn, for the same reason as failures.
+    # Scores are drawn for all trajectories at every turn: one that ends moves no draw of another.
     for turn in range(int(wanted[open_].max())):
         own = first if turn == 0 and first is not None else next(length)
         scores = math.sqrt(rho) * draw.shared + math.sqrt(1 - rho) * own
         response = whole_tokens(draw.turn_lengths.at(scores), response_caps(draw.workload, context))
-        # An environment that answers nothing would leave the next turn without a prompt of its own.
         answer = np.maximum(np.rint(observations.at(next(seen))), 1).astype(np.int64)
         seconds = times.at(pace + rest_s * next(slow))
         if agent.turn_timeout_s is not None:

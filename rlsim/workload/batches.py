@@ -96,13 +96,12 @@ def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0)
     rng = place.generator(_USABLE)
     for number in range(workload.max_rollouts_per_step):
         batch, turns = _draw(workload, place._replace(number=number), response_scale)
-        # Without dynamic sampling nothing is drawn: a stream is used only where its key has a meaning.
         usable = np.ones(int(batch.group[-1]) + 1, dtype=np.bool_)
         if workload.usable_group_share < 1:
             usable = rng.random(usable.size) < workload.usable_group_share
         # Those beyond the wanted ones are generated and thrown away, as dynamic sampling does with a last round.
         usable &= np.cumsum(usable) <= wanted
-        wanted -= int(usable.sum())  # those that are still to be found
+        wanted -= int(usable.sum())
         found.append(Generated(batch, usable[batch.group], turns))
         if wanted == 0:
             return tuple(found)
@@ -248,7 +247,6 @@ def likely_lengths(workload: Workload) -> FloatArray:
     """Lengths of equally likely responses, cut where a prompt of mean length leaves no more room."""
     _, responses = _distributions(workload)
     room = max(1, round(workload.max_sequence_tokens - expected_prompt_tokens(workload)))
-    # The mean of the cap and not a cap for each prompt: these lengths stand for a share of the samples each.
     cap = min(room, workload.longest_response_tokens)
     return whole_tokens(responses.at(_normal_quantiles(_LENGTH_POINTS)), cap).astype(np.float64)
 

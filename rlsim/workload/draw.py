@@ -135,7 +135,7 @@ def steps_ahead(scenario: Scenario, trained: int) -> int:
         return 0
     rules = scenario.loop.asynchrony
     # The pace counts the batch in training too; a queue that counts at the take has one more started by then.
-    # 1e-9: a pace such as 10 x 1.1 lies just above a whole number.
+    # 1e-9: a whole number may come out a hair above itself, as 25 x (1 + 1.2) = 55.00000000000001.
     ahead = math.ceil(rules.pace - 1e-9) - 1 + rules.at_take
     return ahead if rules.stale == "train" else ahead + STALE_BATCHES * trained
 
