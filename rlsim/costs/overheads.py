@@ -86,6 +86,7 @@ def schedules_ahead(engine: Engine, card: ModelCard, drafting: Speculation) -> b
     if engine.name != "sglang" or engine.overlap_scheduling is not None:
         return engine.overlap_scheduling is not False
     if drafting.active:
+        # Without a version the newest release counts, as for what is captured.
         second = engine.version is None or version_order(engine.version) >= SECOND_SPECULATION
         return second and drafting.method != "ngram"
     return not (engine.prefix_caching and card.num_recurrent_layers)
@@ -158,6 +159,7 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
 
     def read_otherwise(self, other: TrainingOverheads, card: ModelCard, trainer: Trainer) -> bool:
         """Whether a trainer reads any term that is another in ``other``: most that move are of what it does not do."""
+        # Asked for every fitted term: what a trainer cannot read is not priced again.
         unread = (
             *(EXPERT_TERMS if card.moe is None else ()),
             *(("quantise_bytes",) if trainer.precision == "bf16" else ()),

@@ -78,6 +78,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         if self.moved is not None:
             return self.moved
         measured = stack_of(self.scenario)
+        # The larger of both kinds of GPU: one number widens all phases that tables price.
         tables = max(tables_error(one.operators.sources) for one in (self.device, self.training_device))
         error = tables if measured is None else measured.error
         return overheads_of(self.scenario, self.fitted, error)
@@ -123,6 +124,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         if choice is None or engine.policy is None:
             return None
         workload, replicas = scenario.workload, scenario.cluster.generation / scenario.engine.gpus_per_replica
+        # The batch in training is no longer with the engines.
         ahead = max(1.0, scenario.loop.asynchrony.pace - 1.0) if scenario.loop.mode == "async" else 1.0
         given = workload.samples_per_step * workload.generated_batch_factor * workload.launch_factor * ahead
         drafted = np.rint(choice.drafted).astype(np.int64)
@@ -166,6 +168,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
     def _kv_token_s(self) -> float:
         """Each GPU of a replica sends its share to its like in another, over NVLink where that joins all of them."""
         fabric, scenario = self.device.fabric, self.scenario
+        # Requests may move between any two replicas: one pair across the network sets the rate.
         across = scenario.cluster.generation > fabric.domain
         return float(fabric.broadcast(kv_bytes_per_gpu_token(scenario), across).seconds)
 
@@ -206,6 +209,7 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
 
 def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the scenario cannot run."""
+    # Other batches are priced when the trainer takes them (Prices.batch): nobody knows them before.
     known = workload.steps[: workload.trained] if inputs.scenario.known_batches else ()
     steps = tuple(step_cost(inputs.trainer, trained_batch(step)) for step in known)
     return replace(inputs.before_work, steps=steps)

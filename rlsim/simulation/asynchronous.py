@@ -245,4 +245,5 @@ def _seen_at(start_s: float, time_s: float, poll_s: float) -> float:
     """When a trainer that looks every ``poll_s`` seconds from ``start_s`` on sees what happens at ``time_s``."""
     if not poll_s:
         return time_s
+    # 1e-9: what is done exactly when the trainer looks is seen then, whatever the division rounds to.
     return max(time_s, start_s + math.ceil((time_s - start_s) / poll_s - 1e-9) * poll_s)

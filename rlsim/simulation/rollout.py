@@ -118,6 +118,7 @@ def samples_of(
 
 
 def _check_fit(batch: Batch, timing: IterationTimes) -> None:
+    # A verification holds its drafted tokens in the cache before any of them is accepted.
     longest = float(batch.total_tokens.max(initial=0)) + timing.tokens_per_sequence - 1
     if longest > timing.kv_capacity_tokens:
         raise Infeasible(

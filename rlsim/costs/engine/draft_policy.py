@@ -162,6 +162,7 @@ def _mixed(by_length: Sequence[Components], choice: PolicyChoice) -> Components:
             _chosen(values, choice, name in DRAFT_PARTS)
             for values in ([one.seconds for one in each], [one.seconds * one.measured for one in each])
         )
+        # 1e-300: parts without any time have a share of 0 and not 0 / 0.
         out[name] = OperatorTime(seconds, known / np.maximum(seconds, 1e-300), each[-1].bound)
     return out
 

@@ -99,6 +99,7 @@ class LatentBlock(Struct, frozen=True):
         """Sum of the logarithms of the seconds of a variant at the points of comparison."""
         batch, context = (grid.ravel() for grid in np.meshgrid(REFERENCE_BATCH, REFERENCE_CONTEXT))
         whole = self._projections(variant, batch).seconds + self._attention(variant, batch, context).seconds
+        # Logarithms, so that large batches do not decide alone which variant is the faster.
         return float(np.sum(np.log(whole)))
 
     def _projections(self, variant: Variant, tokens: FloatArray) -> OperatorTime:
@@ -122,6 +123,7 @@ class LatentBlock(Struct, frozen=True):
         longer, start = (self._module(tables, batch, c) for c in (context, np.full_like(context, BASE_CONTEXT)))
         if longer is None or start is None:
             return None
+        # Noise of two measurements may leave a little less than nothing.
         return TableTime(np.maximum(longer.seconds - start.seconds, 0.0), longer.measured)
 
     def _matrices(self) -> list[Matrix]:

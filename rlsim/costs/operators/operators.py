@@ -71,6 +71,7 @@ class Operators:
         self._attention: dict[Key, OperatorTime] = {}
         self._shares: dict[tuple[str, Operation], tuple[float, float]] = {}
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
+        # Tables of the engine before those of rlsim calibrate, which only fill gaps.
         own = None if tables is None else TableSource(tables, self.reference)
         self.sources = tuple(source for source in (own, lent) if source is not None)
 
@@ -93,6 +94,7 @@ class Operators:
             return DEFAULT_COMPUTE, DEFAULT_MEMORY
         candidates = ((operation, precision), (operation, "bf16"), ("gemm", precision), ("gemm", "bf16"))
         fits = [fit for fit in (self.tables.fitted_efficiency(*key) for key in candidates) if fit is not None]
+        # The first fit that has the number: an operation's own may lack one of both.
         compute = next((fit.compute_median for fit in fits if fit.compute_median), DEFAULT_COMPUTE)
         memory = next((fit.memory_median for fit in fits if fit.memory_median), DEFAULT_MEMORY)
         return compute, memory
@@ -334,6 +336,7 @@ class Operators:
 
     def _moe_lookup(self, tokens: FloatArray, shape: ExpertShape, balance: str, own: bool) -> TableTime | None:
         def look(tables: OperatorTables) -> TableTime | None:
+            # Routing skew was not collected for every layout; even routing was.
             return tables.moe_s(shape, balance, tokens) or tables.moe_s(shape, "balanced", tokens)
 
         mine = look(self.tables) if own and self.tables is not None else None
@@ -357,4 +360,5 @@ def _total(values: FloatArray) -> float:
 
 
 def _rate(precision: str) -> str:
+    # Scales do not change the rate of the tensor cores.
     return "fp8" if precision == "fp8_block" else precision

@@ -86,6 +86,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         """Adapters leave the head frozen."""
         operators, own = self.device.operators, self.overheads
         tokens = batch.tokens / self.trainer.context_parallel
+        # Rounded up: a vocabulary is padded until it divides.
         shard = -(-self.card.vocab_size // self.trainer.tensor_parallel)
         found = passes(self.device, [Matrix("lm_head", shard, self.card.hidden_size)], tokens, "bf16")
         product = found.forward
@@ -182,6 +183,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         middle = self._stage(batch, backward)
         if sum(part.seconds for part in last) >= middle.seconds:
             return last
+        # At no time: the LM head is 0 where a middle stage is busier (docs/model.md, section 4).
         return (*middle.parts, *times(0.0, own))
 
     def _sends_s(self, batch: MicroBatches, backward: bool) -> float:
@@ -191,6 +193,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
             return 0.0
         tokens = batch.tokens / trainer.context_parallel / trainer.tensor_parallel
         sent_bytes = (2.0 if backward else 1.0) * tokens * self.card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+        # Neighbouring stages lie a stage's GPUs apart, in another domain where one stage fills it.
         across = self.gpus / trainer.pipeline_parallel >= self.device.fabric.domain
         return float(self.device.fabric.broadcast(sent_bytes, across).seconds)
 
@@ -211,6 +214,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
             return measured_update(self.measured, batch)
         passes = self._passes(batch, backward=True)
         forward_s = self._stage(batch, backward=False).seconds / self.overheads.update_speed
+        # The update's stage holds its forward pass too, at the update's own speed.
         backward_s = self._stage(batch, backward=True).seconds - forward_s
         parts = (
             *passes.parts,
@@ -365,6 +369,7 @@ def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
         parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
     if inputs.reference_gpus and not inputs.streaming:
         own_s = sum(part.seconds for part in parts if part.name != PADDED_BATCH)
+        # Only what the pool takes beyond the policy's own passes is waited for.
         parts.append(Part(REFERENCE_POOL, max(0.0, _reference_s(inputs, batch) - own_s), "schedule"))
     return PhaseCost.of(parts)
 
