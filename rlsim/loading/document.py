@@ -57,9 +57,9 @@ def name_parameters(document: dict[str, Any]) -> None:
 
 
 def apply_settings(
-    document: dict[str, Any], given: Sequence[Setting], places: Places, folder: Path | None, told: Sequence[Setting]
+    document: dict[str, Any], given: Sequence[Setting], places: Places, folder: Path | None, shown: Sequence[Setting]
 ) -> str:
-    """Put settings into a document; folder: what relative paths count from; told: settings that the question names.
+    """Put settings into a document; folder: what relative paths count from; shown: settings that the question names.
 
     Returns what is wrong where a drafter would have the acceptance of another, else nothing.
     """
@@ -72,7 +72,7 @@ def apply_settings(
     for setting in given:
         _apply_setting(document, setting, opened, places, folder)
     anothers = _carry_acceptance(document, before, changed, places)
-    _drop_stale_words(document, changed, told)
+    _drop_stale_words(document, changed, shown)
     return anothers
 
 
@@ -85,8 +85,8 @@ def _drop_other_kinds(document: dict[str, Any], given: Sequence[Setting]) -> Non
             owner[key] = {}
 
 
-def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[Setting]) -> None:
-    """Assumptions about keys that an override changes fall, and the question gives way to the overrides in ``told``."""
+def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], shown: Sequence[Setting]) -> None:
+    """Assumptions about keys that an override changes fall; the question gives way to the overrides in ``shown``."""
     given = document.get("assumptions")
     above = {prefix for key in changed for prefix in prefixes(key)}
     below = set(changed)
@@ -102,8 +102,8 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Se
     # How much is simulated changes no question.
     telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
     if telling and "question" not in changed and isinstance(document.get("name"), str | None):
-        shown = list(dict.fromkeys(setting.text for setting in told if setting.key in telling))
-        document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
+        texts = list(dict.fromkeys(setting.text for setting in shown if setting.key in telling))
+        document["question"] = shortened(f"{document.get('name')} with {', '.join(texts)}", 200) if texts else ""
 
 
 def _apply_setting(
@@ -283,7 +283,7 @@ def anchor_files(document: dict[str, Any], folder: Path | None, places: Places) 
 
 
 def _anchor_posterior(document: dict[str, Any], folder: Path | None, places: Places) -> None:
-    """A posterior given by its file gets the whole path; one that cannot be read is told before anything runs."""
+    """A posterior given by its file gets the whole path; one that cannot be read is refused before anything runs."""
     simulation = document.get("simulation")
     given = simulation.get("posterior") if isinstance(simulation, dict) else None
     if not isinstance(simulation, dict) or not isinstance(given, str):

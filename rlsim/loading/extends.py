@@ -67,8 +67,8 @@ def _chain(first: _File, path: Path | None) -> list[_File]:
             where = shown_path(parent)
             # Before the length of the chain, or every circle would be called too long a chain.
             if parent.resolve() in seen:
-                told = " -> ".join(shortened(one) for one in (*(file.where for file in chain[-MAX_PARENTS:]), where))
-                raise InputError(f"the files extend each other in a circle ({told})")
+                circle = " -> ".join(shortened(one) for one in (*(file.where for file in chain[-MAX_PARENTS:]), where))
+                raise InputError(f"the files extend each other in a circle ({circle})")
             if len(chain) > MAX_PARENTS:
                 raise InputError(f"more than {MAX_PARENTS} files extend each other")
             # Resolved: links and relative parts may name one file in several ways.
@@ -88,9 +88,9 @@ def _merged(parent: dict[str, Any], file: _File, places: Places) -> dict[str, An
     anothers = apply_settings(document, given, places, file.folder, given)
     if anothers:
         raise InputError(anothers)
-    kept = document.get("assumptions") or []
-    if isinstance(kept, list) and isinstance(assumptions, list | tuple):
-        document["assumptions"] = [*kept, *assumptions]
+    inherited = document.get("assumptions") or []
+    if isinstance(inherited, list) and isinstance(assumptions, list | tuple):
+        document["assumptions"] = [*inherited, *assumptions]
     else:  # validation says what is wrong with it
-        document["assumptions"] = assumptions if not isinstance(assumptions, tuple) else kept
+        document["assumptions"] = assumptions if not isinstance(assumptions, tuple) else inherited
     return document

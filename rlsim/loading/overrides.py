@@ -31,7 +31,7 @@ class Setting:
         return self.written or f"{self.key}={json.dumps(self.value, default=str)}"
 
 
-def told(given: Sequence[Setting]) -> str:
+def shown_settings(given: Sequence[Setting]) -> str:
     """The first of ``given`` as messages repeat them; a search gives thousands of settings that none needs."""
     shown = ""
     # A word becomes several settings with the same text: it is repeated once.
@@ -93,7 +93,7 @@ class Places:
     @property
     def origin(self) -> str:
         """What messages begin with."""
-        return f"{self.where} with {told(self.given)}" if self.given else self.where
+        return f"{self.where} with {shown_settings(self.given)}" if self.given else self.where
 
     @property
     def before(self) -> str:

@@ -22,7 +22,7 @@ Overrides = dict[str, Setting]
 """Values by dotted scenario key, as ``--set`` gives them, or by one of the words."""
 
 _TABLE: Mapping[str, Mapping[str, Any]] = lists_beside(__file__, "words.yaml")
-WORDS: Mapping[str, str] = {word: told["means"] for word, told in _TABLE.items()}
+WORDS: Mapping[str, str] = {word: entry["means"] for word, entry in _TABLE.items()}
 """What each word means."""
 SIZE = "cluster.num_gpus"
 DEFAULT_GENERATION_SHARE = 0.5
@@ -78,14 +78,14 @@ def _derived(scenario: Scenario, values: Overrides) -> list[tuple[str, Overrides
     if "k" in values:
         out.append(("k", _drafting(scenario, values)))
     if "lag" in values:
-        out.append(("lag", _lagging(scenario, _whole(values, "lag"))))
+        out.append(("lag", _lagging(scenario, _whole_number(values, "lag"))))
     split = _splitting(scenario, values)
     if split:
         out.append((next(word for word in ("generation_share", "lag", SIZE) if word in values), split))
     return out
 
 
-def _whole(overrides: Overrides, key: str) -> int:
+def _whole_number(overrides: Overrides, key: str) -> int:
     value = overrides[key]
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{key}={value}: must be a whole number")
@@ -95,7 +95,7 @@ def _whole(overrides: Overrides, key: str) -> int:
 
 
 def _drafting(scenario: Scenario, values: Overrides) -> Overrides:
-    k = _whole(values, "k")
+    k = _whole_number(values, "k")
     if k == 0:
         return {"speculation.method": "none", "speculation.draft_length": 0}
     if not scenario.speculation.active and "speculation.method" not in values:

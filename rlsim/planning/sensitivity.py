@@ -158,7 +158,7 @@ def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[Uncerta
     whole = own.timed.prediction.step_factor * np.exp(sum(_drawn(effects[item.key], item) for item in inputs))
     sources = [
         SourceValue(
-            **one.told, narrowed=narrowed(np.log(own.timed.drawn_s), one.draws), saved_s=saved(steps, one.draws)
+            **one.fields, narrowed=narrowed(np.log(own.timed.drawn_s), one.draws), saved_s=saved(steps, one.draws)
         )
         for one in sources_of(run)
     ]

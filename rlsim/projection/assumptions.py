@@ -109,7 +109,7 @@ def _host_source(scenario: Scenario) -> str:
         return "stated"
     added = steps.release(engine.name, engine.version)
     adding = f"{steps.name}'s of {added.engine}"
-    told = said(
+    text = said(
         "host fitted",
         engines=engines.name,
         which=f"{engine.name} over its releases",
@@ -118,8 +118,8 @@ def _host_source(scenario: Scenario) -> str:
     )
     waited_s = engines.family(engine.name).unhidden_s
     if waited_s and not schedules_ahead(engine, scenario.model, scenario.speculation):
-        told += said("unhidden", unhidden_ms=waited_s * 1e3)
-    return told
+        text += said("unhidden", unhidden_ms=waited_s * 1e3)
+    return text
 
 
 def _tail_batching(workload: Workload) -> list[str]:

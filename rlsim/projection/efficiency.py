@@ -103,6 +103,6 @@ def measured_beside(scenario: Scenario) -> tuple[MeasuredEfficiency, ...]:
     every, devices = _measured(), {scenario.hardware.name, scenario.training_device.name}
     on_device = [one for one in every if one.device in devices]
     same = [one for one in on_device if one.model == scenario.model.name]
-    told = {one.phase for one in same}
+    measured = {one.phase for one in same}
     # Rows of "any" model stand in for a phase that nobody measured of this one.
-    return (*same, *(one for one in on_device if one.model == "any" and one.phase not in told))
+    return (*same, *(one for one in on_device if one.model == "any" and one.phase not in measured))

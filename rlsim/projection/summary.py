@@ -80,7 +80,7 @@ def speedups(before: Timed, after: Timed) -> tuple[Interval, Interval]:
 
 
 def contract_name(phase: str, mode: str) -> str:
-    """The phase that logs call so, or step; a synchronous weight update is told with all that stands around it."""
+    """The phase that logs call so, or step; a synchronous weight update is printed with all that stands around it."""
     return "step" if phase == "step" else "prepare_s" if phase == "refit" and mode == "sync" else f"{phase}_s"
 
 

@@ -116,11 +116,13 @@ UNLIMITED_BATCHES_AHEAD = 16.0
 memory of their queue."""
 
 
-def _rules(told: Mapping[str, Any]) -> StyleRules:
+def _rules(given: Mapping[str, Any]) -> StyleRules:
     # YAML has lists, and a frozen record must be hashable.
-    in_flight = told.get("in_flight")
-    return StyleRules(**{**told, "in_flight": None if in_flight is None else tuple(in_flight)})
+    in_flight = given.get("in_flight")
+    return StyleRules(**{**given, "in_flight": None if in_flight is None else tuple(in_flight)})
 
 
-STYLES: Mapping[str, StyleRules] = {name: _rules(told) for name, told in lists_beside(__file__, "styles.yaml").items()}
+STYLES: Mapping[str, StyleRules] = {
+    name: _rules(given) for name, given in lists_beside(__file__, "styles.yaml").items()
+}
 """The rules of every framework (styles.yaml)."""

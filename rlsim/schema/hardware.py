@@ -13,7 +13,7 @@ Provenance = Literal["datasheet", "measured", "assumed"]
 
 
 BOUNDS: Mapping[str, tuple[float, float, str]] = {
-    key: tuple(told) for key, told in lists_beside(__file__, "hardware.yaml")["bounds"].items()
+    key: tuple(limits) for key, limits in lists_beside(__file__, "hardware.yaml")["bounds"].items()
 }
 """Least and greatest values of a key and their unit."""
 _SLIPS = {

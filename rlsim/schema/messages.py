@@ -16,7 +16,7 @@ from rlsim.files.yaml_rules import place_finder
 MAX_LISTED = 8
 """Valid keys listed where none is near."""
 MAX_SHOWN = 3
-"""Problems told in one message; the rest are counted."""
+"""Problems in one message; the rest are counted."""
 FAULT_CHARACTERS = 240
 """Longest text of one problem."""
 _LISTED = ("expected", "expected_tags")
@@ -128,12 +128,12 @@ def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     key = f"{shortened(dotted, 100)}: " if dotted else ""
     if kind == "value_error":
         return key + shortened(error["msg"].removeprefix("Value error, "), FAULT_CHARACTERS)
-    told = lists_beside(__file__, "messages.yaml")
+    texts = lists_beside(__file__, "messages.yaml")
     # Input may be of any length, our own lists of choices may not be cut.
     values = {name: value if name in _LISTED else shortened(str(value)) for name, value in context.items()}
-    if kind in told["without_value"]:
-        return key + str(told["without_value"][kind]).format(**values)
-    text = str(told["with_value"][kind]).format(**values) if kind in told["with_value"] else error["msg"]
+    if kind in texts["without_value"]:
+        return key + str(texts["without_value"][kind]).format(**values)
+    text = str(texts["with_value"][kind]).format(**values) if kind in texts["with_value"] else error["msg"]
     return f"{key}{text}, got {shortened(repr(error['input']))}"
 
 
@@ -146,13 +146,13 @@ def as_input_error(
     """One InputError line for ``error`` of ``model``: origin, place and dotted key, violated bound, nearest valid key.
 
     where: file or option that the values came from. place_of: place of a dotted key there, None where it is not known.
-    Unknown keys come first, since a misspelt key also leaves a required one missing; at most three problems are told,
-    fewer where they are long, the rest counted.
+    Unknown keys come first, since a misspelt key also leaves a required one missing; at most three problems are
+    printed, fewer where they are long, the rest counted.
     """
     # False before true, and sorted() keeps the order of the schema within both.
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
     missing = [_walk(model, detail["loc"])[0] for detail in details if detail["type"] == "missing"]
-    if len(missing) > 1:  # told together, so that none of them is only counted
+    if len(missing) > 1:  # named together, so that none of them is only counted
         details = [detail for detail in details if detail["type"] != "missing"]
     problems = list(dict.fromkeys(_at_place(place_of, detail, model) + _problem(detail, model) for detail in details))
     if len(missing) > 1:

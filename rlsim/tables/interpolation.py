@@ -85,11 +85,11 @@ class Grid(Struct, frozen=True, dict=True):
         most = max(one.size for one in rest)
         # One size on one axis is found faster than a key for it is made.
         if most > SIZES_KEPT or most == len(rest) == 1 or any(one.ndim > 1 for one in rest):
-            return grid._found(*rest)
+            return grid._looked_up(*rest)
         key = tuple((one.tobytes(), one.shape) for one in rest)
-        return remembered(grid._kept, LOOKUPS_KEPT, key, lambda: grid._found(*rest))
+        return remembered(grid._lookups, LOOKUPS_KEPT, key, lambda: grid._looked_up(*rest))
 
-    def _found(self, *sizes: FloatArray) -> TableTime:
+    def _looked_up(self, *sizes: FloatArray) -> TableTime:
         return self._along(*sizes) if len(sizes) == 1 else self._over(*sizes)
 
     def _at(self, size: float) -> Grid:
@@ -164,7 +164,7 @@ class Grid(Struct, frozen=True, dict=True):
         return {}
 
     @cached_property
-    def _kept(self) -> dict[tuple[tuple[bytes, tuple[int, ...]], ...], TableTime]:
+    def _lookups(self) -> dict[tuple[tuple[bytes, tuple[int, ...]], ...], TableTime]:
         return {}
 
     @cached_property

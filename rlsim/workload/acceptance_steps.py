@@ -64,11 +64,11 @@ def mismatch_at(speculation: Speculation, drift: Drift, step: int) -> float:
     grown = drift.mismatch_per_100_steps / 100.0
     if not speculation.trained_online:
         return drift.initial_deficit + grown * step
-    interval, kept = speculation.online_interval_steps, 1.0 - drift.online_recovery
+    interval, remaining = speculation.online_interval_steps, 1.0 - drift.online_recovery
     updates, since = divmod(step, interval)
-    left = kept**updates
+    left = remaining**updates
     # Without recovery the sum is the number of its terms, which the formula would divide by 0.
-    summed = kept * (1.0 - left) / (1.0 - kept) if kept < 1.0 else float(updates)
+    summed = remaining * (1.0 - left) / (1.0 - remaining) if remaining < 1.0 else float(updates)
     return drift.initial_deficit * left + grown * interval * summed + grown * since
 
 
@@ -101,12 +101,12 @@ def draft_outlook(speculation: Speculation, workload: Workload, step: int) -> tu
     rates, weights = acceptance.position_rates[None, :], np.ones(1)
     if variation is not None:
         scores, weights = standing_scores()
-        kept = weights / weights.sum() > LEAST_WEIGHT
+        likely = weights / weights.sum() > LEAST_WEIGHT
         nothing = np.zeros(1)
         moves = process.moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
         middle = moves.per_token * 0.5 * expected_response_tokens(workload)
-        rates = process.moved_rates(acceptance, moves.start + middle + process.spread_of(variation) * scores[kept])
-        weights = weights[kept] / weights[kept].sum()
+        rates = process.moved_rates(acceptance, moves.start + middle + process.spread_of(variation) * scores[likely])
+        weights = weights[likely] / weights[likely].sum()
     tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
     # A harmonic mean: the same number of tokens of each kind takes 1 / tokens verifications.
     lengths: FloatArray = 1.0 / (weights @ (1.0 / tokens))

@@ -175,9 +175,9 @@ def _cut(draw: _Draw, turns: list[_Turn], fails_at: FloatArray, context: IntArra
         done[index] += 1
     last = np.where(fails_at >= 0, np.floor(fails_at * done), done - 1).astype(np.int64)
     for number, (index, history, response, seconds) in enumerate(turns):
-        kept = last[index] >= number
+        reached = last[index] >= number
         ends = (last[index] == number) & (fails_at[index] < 0)
-        draw.out.append((index[kept], history[kept], response[kept], np.where(ends, 0.0, seconds)[kept]))
+        draw.out.append((index[reached], history[reached], response[reached], np.where(ends, 0.0, seconds)[reached]))
     return context - draw.prompt
 
 

@@ -85,7 +85,7 @@ def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0)
     """The rollouts of a step: one, or under dynamic sampling as many as give prompts_per_step usable groups.
 
     Each group is usable with probability usable_group_share, whatever its lengths; the first usable ones are trained
-    on. response_scale: factor on the lengths of responses, before they are cut at the cap. The last few are kept:
+    on. response_scale: factor on the lengths of responses, before they are cut at the cap. The last few are cached:
     variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step rollouts hold too few.
     """
     if workload.racing:

@@ -354,22 +354,22 @@ def cached_with_files(maxsize: int) -> Callable[[Callable[Given, Found]], Callab
 
     def decorate(function: Callable[Given, Found]) -> Callable[Given, Found]:
         @lru_cache(maxsize=maxsize)
-        def kept(states: object, *args: Any, **kwargs: Any) -> Found:
+        def cached(states: object, *args: Any, **kwargs: Any) -> Found:
             return function(*args, **kwargs)
 
         @wraps(function)
         def asked(*args: Given.args, **kwargs: Given.kwargs) -> Found:
             # What a section and numbers are made of is hashable; ParamSpec cannot say so.
-            return kept(_states(cast(Strict, args[0])), *args, **kwargs)  # type: ignore[arg-type]
+            return cached(_states(cast(Strict, args[0])), *args, **kwargs)  # type: ignore[arg-type]
 
-        asked.__dict__["cache_clear"] = kept.cache_clear
+        asked.__dict__["cache_clear"] = cached.cache_clear
         return asked
 
     return decorate
 
 
 def _states(part: Strict) -> tuple[tuple[int, int], ...]:
-    """Time of change and size of every file that the section names; what is not there is told where it is read."""
+    """Time of change and size of every file that the section names; what is not there is refused where it is read."""
     files = [length_file(path) for path in _paths(part)]
     states = [file.stat() for file in files if file is not None]
     return tuple((state.st_mtime_ns, state.st_size) for state in states)

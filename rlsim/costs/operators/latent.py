@@ -67,18 +67,18 @@ class LatentBlock(Struct, frozen=True):
 
     def projections(self, tokens: FloatArray) -> OperatorTime:
         """Projections of ``tokens`` tokens of one layer at decode."""
-        return self._told(self._projections(self._variant, tokens))
+        return self._unless_borrowed(self._projections(self._variant, tokens))
 
     def attention(self, batch: FloatArray, context: FloatArray) -> OperatorTime:
         """Attention of one query of each of ``batch`` sequences over ``context`` cached tokens of one layer."""
-        return self._told(self._attention(self._variant, batch, context))
+        return self._unless_borrowed(self._attention(self._variant, batch, context))
 
     @property
     def _variant(self) -> Variant:
         """The fastest measured variant; the engine's own kernel, with a roofline in its place, where none was."""
         return _fastest_variant(self) or (self.operators.tables, False)
 
-    def _told(self, timed: OperatorTime) -> OperatorTime:
+    def _unless_borrowed(self, timed: OperatorTime) -> OperatorTime:
         """Not measured where the variant is another engine's."""
         return timed if self._variant[0] is self.operators.tables else timed.unmeasured()
 

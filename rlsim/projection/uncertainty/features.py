@@ -65,11 +65,11 @@ class Feature(Struct, frozen=True):
 
 
 def _features(kind: RunKind) -> tuple[Feature, ...]:
-    told = lists_beside(__file__)[kind]
-    names, software = told["names"], next(iter(told["names"]))
+    features = lists_beside(__file__)[kind]
+    names, software = features["names"], next(iter(features["names"]))
     return (
         *(Feature(name, text, of, within=software if name == "release" else "") for name, (text, of) in names.items()),
-        *(Feature(name, text, of, sized=True, zero=name in ZERO) for name, (text, of) in told["sizes"].items()),
+        *(Feature(name, text, of, sized=True, zero=name in ZERO) for name, (text, of) in features["sizes"].items()),
     )
 
 
@@ -122,8 +122,8 @@ def differences(kind: RunKind, first: FloatArray, second: FloatArray) -> FloatAr
 def about(scenario: Scenario, kind: RunKind) -> dict[str, str | float]:
     """What ``scenario`` runs, as rows of a kind say it: of iterations, a replica in the midst of a rollout, full and
     with half of a response done."""
-    told = {one.name: (_stated(scenario, one.of), one.sized) for one in FEATURES[kind]}
-    found = {name: float(value) if sized else value or "" for name, (value, sized) in told.items()}
+    stated = {one.name: (_stated(scenario, one.of), one.sized) for one in FEATURES[kind]}
+    found = {name: float(value) if sized else value or "" for name, (value, sized) in stated.items()}
     return {name: found[name] for name in lists_beside(__file__)[kind].get("order", found)}
 
 

@@ -63,10 +63,10 @@ def _length(scenario: Scenario, key: str) -> tuple[str, float]:
 
 def guesses_of(scenario: Scenario) -> tuple[str, ...]:
     """What was guessed, in words such as ``4,042 response tokens``."""
-    return tuple(_told(scenario, one.keys[0]) for one in scenario.assumptions if one.log_spread is not None)
+    return tuple(_guess_text(scenario, one.keys[0]) for one in scenario.assumptions if one.log_spread is not None)
 
 
-def _told(scenario: Scenario, key: str) -> str:
+def _guess_text(scenario: Scenario, key: str) -> str:
     if key == ACCEPTANCE:
         return f"a first acceptance of {scenario.speculation.first_acceptance or 0.0:.3g}"
     return f"{_length(scenario, key)[1]:,.0f} {'response' if key == RESPONSE else 'prompt'} tokens"
@@ -75,7 +75,7 @@ def _told(scenario: Scenario, key: str) -> str:
 def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
     """The response of the phases to a guess, from one replication with less of it."""
     scenario, key, spread = run.scenario, assumption.keys[0], assumption.log_spread or 0.0
-    name, number, less, most = f"{_told(scenario, key)}: guessed", key, 0.0, math.inf
+    name, number, less, most = f"{_guess_text(scenario, key)}: guessed", key, 0.0, math.inf
     if key != ACCEPTANCE:
         number, value = _length(scenario, key)
         if value:

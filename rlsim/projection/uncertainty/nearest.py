@@ -31,7 +31,7 @@ from rlsim.projection.uncertainty.features import (
     differences,
     run_of,
 )
-from rlsim.projection.uncertainty.predictive import between, kept_with_run, prediction_of
+from rlsim.projection.uncertainty.predictive import between, cached_with_run, prediction_of
 from rlsim.projection.uncertainty.sources import mean_shares, shares_by_kind, sources_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results.projection import Difference, MeasuredRun, NearestRuns, Support, VarianceSource
@@ -113,12 +113,12 @@ NEIGHBOURS = 3
 """Measured runs that are named of each kind."""
 
 
-@kept_with_run
+@cached_with_run
 def support_of(run: SimulatedVariant) -> Support:
     """What supports the step of a simulated scenario."""
     predicted = prediction_of(run)
     low, high = between(predicted.step_factor)
     shares = {**shares_by_kind(mean_shares(predicted)), "step": 1.0}
     found = (NearestRuns(kind=k, share=shares[k], runs=nearest(run.scenario, k, NEIGHBOURS)) for k in RUN_KINDS)
-    sources = (VarianceSource(**one.told) for one in sources_of(run))
+    sources = (VarianceSource(**one.fields) for one in sources_of(run))
     return Support(half_width=math.sqrt(high / low) - 1, nearest=tuple(found), sources=tuple(sources))

@@ -95,8 +95,8 @@ def unmoved() -> Factors:
     return Factors(one, one, one, one)
 
 
-def kept_with_run(function: Callable[[SimulatedVariant], Found]) -> Callable[[SimulatedVariant], Found]:
-    """``function``, called once for each run and remembered as long as that lives."""
+def cached_with_run(function: Callable[[SimulatedVariant], Found]) -> Callable[[SimulatedVariant], Found]:
+    """``function``, called once for each run and cached as long as that lives."""
     found: WeakKeyDictionary[SimulatedVariant, Found] = WeakKeyDictionary()
 
     @wraps(function)
@@ -108,14 +108,14 @@ def kept_with_run(function: Callable[[SimulatedVariant], Found]) -> Callable[[Si
     return of
 
 
-@kept_with_run
+@cached_with_run
 def open_draws(run: SimulatedVariant) -> tuple[tuple[OpenInput, dict[str, FloatArray]], ...]:
     """Inputs that a scenario leaves open, each with what its draws add to the logarithms of the phases' times."""
     drawn = [(one, _heavy(f"input: {one.key}", NORMAL)) for one in open_inputs(run)]
     return tuple((one, {phase: one.moves(phase, normals) for phase in PHASES}) for one, normals in drawn)
 
 
-@kept_with_run
+@cached_with_run
 def prediction_of(run: SimulatedVariant) -> Prediction:
     """Draws of a simulated scenario."""
     response = step_response(run)

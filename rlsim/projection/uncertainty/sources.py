@@ -24,7 +24,7 @@ from rlsim.projection.uncertainty.predictive import (
     DRAWS,
     PHASES,
     Prediction,
-    kept_with_run,
+    cached_with_run,
     open_draws,
     parted_draws,
     posterior_of,
@@ -123,13 +123,13 @@ class Source(Struct, frozen=True, eq=False):
     draws: FloatArray
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What answers tell of it."""
+    def fields(self) -> dict[str, Any]:
+        """Its fields in an answer, by name."""
         names = ("kind", "share", "assumed", "settle", "command")
         return {"source": self.name, **{name: getattr(self, name) for name in names}}
 
 
-@kept_with_run
+@cached_with_run
 def sources_of(run: SimulatedVariant) -> tuple[Source, ...]:
     """Sources of the variance of a step, largest share first."""
     scenario, posterior = run.scenario, posterior_of(run.scenario)
