@@ -72,7 +72,7 @@ class Part(Struct):
     measured: float = 0.0
 
     def lasting(self, seconds: float, measured: float) -> Part:
-        """The same part with other seconds and another measured share; plans ask for it a million times."""
+        """This part with other seconds and another measured share; plans ask for it a million times."""
         return Part(self.name, seconds, self.bound, self.source, measured)
 
 
@@ -107,7 +107,7 @@ class PhaseCost(Struct):
         return cls(sum(part.seconds for part in kept), kept)
 
     def repeated(self, times: float) -> PhaseCost:
-        """The same ``times`` times over."""
+        """These costs ``times`` times over."""
         if times == 1:
             return self
         return PhaseCost.of(part.lasting(times * part.seconds, part.measured) for part in self.parts)
@@ -191,7 +191,7 @@ class EngineCounters:
         self.context_at[decoding] += iterations * mean_context
 
     def copy(self) -> EngineCounters:
-        """What was counted so far, on its own."""
+        """A copy of the counters, which later counts do not change."""
         out = EngineCounters()
         out.add(self)
         return out

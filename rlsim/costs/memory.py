@@ -241,7 +241,7 @@ def _attention_elements(card: ModelCard) -> int:
 
 
 def _inner_elements(matrices: list[Matrix]) -> int:
-    """What the first product of a feed-forward block gives and what its second takes; none without a block."""
+    """Elements a token that a block's first product gives and its second takes; 0 without a block."""
     return matrices[0].n + matrices[-1].k if matrices else 0
 
 

@@ -36,7 +36,7 @@ from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 
 class ScenarioPrices(Prices, frozen=True):
-    """Prices with what a summary tells of them: parts of an iteration, memory per GPU in bytes, and overheads.
+    """Prices with what a summary shows of them: parts of an iteration, memory per GPU in bytes, and overheads.
 
     stand_in: engine whose operator tables stand in for those of the scenario's; None where it has its own.
     """
@@ -89,7 +89,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         return fitted_of(self.scenario)
 
     def of_trainer(self, trainer: Trainer) -> PriceInputs:
-        """The same with other parallel sizes of the trainer, on which of overheads the deviations of groups depend."""
+        """Inputs with another layout of the trainer; of the overheads only the deviations of its groups change."""
         scenario, now = replaced(self.scenario, {"trainer": trainer}), self.overheads
         groups = phase_groups(scenario)
         train, transfer = self.fitted.factor(groups["train"]), self.fitted.factor(groups["transfer"])
@@ -110,7 +110,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def engine(self) -> EngineInputs:
-        """What an iteration table depends on. Raises Infeasible where the engine does not fit."""
+        """Inputs of the iteration table. Raises Infeasible where the engine does not fit."""
         scenario, memory = self.scenario, self.engine_memory
         prompt, room = expected_prompt_tokens(scenario.workload), memory.kv_capacity_tokens
         inputs = engine_inputs(scenario, self.device, self.overheads.engine, prompt, room)
@@ -118,7 +118,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def draft_plan(self) -> DraftPlan | None:
-        """What responses meet whose draft lengths follow the live batch; None where samples accept alike anyway."""
+        """Draft lengths along a response where they follow the live batch; None where samples accept alike anyway."""
         scenario, engine = self.scenario, self.engine
         choice = None if scenario.speculation.variation is None else engine_prices(engine).choice
         if choice is None or engine.policy is None:
@@ -133,7 +133,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def trainer(self) -> TrainerInputs:
-        """What log-prob passes and updates depend on. Raises Infeasible where micro-batches hold no mean sample."""
+        """Inputs of log-prob passes and updates. Raises Infeasible where micro-batches hold no mean sample."""
         _check_micro_batch(self.scenario)
         return trainer_inputs(self.scenario, self.training_device, self.overheads.training, self.transfers)
 
@@ -186,7 +186,7 @@ def _check_micro_batch(scenario: Scenario) -> None:
 
 
 def _policy(scenario: Scenario) -> DraftPolicy | None:
-    """What draft lengths that follow the live batch go by; None where the length is fixed.
+    """The policy by which draft lengths follow the live batch; None where the length is fixed.
 
     The acceptance is that of the middle one of the measured steps: a run has one iteration table.
     """
@@ -216,5 +216,5 @@ def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
 
 
 def trained_batch(step: DrawnStep) -> TrainedBatch:
-    """What a drawn step trains on; its lengths are told apart once, however many trainers are priced on it."""
+    """The batch that a drawn step trains on; its digest is taken once, however many trainers are priced on it."""
     return TrainedBatch(step.trained_tokens, step.generated_samples, step.trained_digest)

@@ -47,7 +47,7 @@ def order_of(profiles: Iterable[HardwareProfile]) -> DeviceOrder:
 
 
 KERNEL_RATES = 3
-"""Of the rates those that every kernel is bound by: memory bandwidth, BF16 and FP8."""
+"""The first rates, which kernels are bound by: memory bandwidth, BF16 and FP8."""
 
 
 def _rates(profile: HardwareProfile) -> list[float]:
@@ -108,7 +108,7 @@ class Posterior(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def shifts(self) -> dict[str, float]:
-        """What each term is moved by."""
+        """Mean deviation of each term, by its name."""
         return dict(zip(self.columns[: self.terms], self.mean[: self.terms].tolist(), strict=True))
 
     @cached_property

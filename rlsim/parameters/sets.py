@@ -77,7 +77,7 @@ _KINDS: Mapping[type[Strict], tuple[str, str, str]] = {
     Stack: ("stacks", "stack", DEFAULT_STACK),
     MeasuredStack: ("measured", "measured stack", ""),
 }
-"""Of each kind its folder of calibration/, what messages call it, and the one that stands where none is named."""
+"""By kind, its folder of calibration/, its name in messages, and the default."""
 Kind = TypeVar("Kind", bound=Strict)
 
 

@@ -54,7 +54,7 @@ class RolloutWork(Struct, frozen=True):
 
 
 def draft_plan_of(inputs: PriceInputs) -> DraftPlan | None:
-    """What the drawn verifications of a scenario know of its engine, which is nothing unless samples accept apart."""
+    """The draft lengths that drawn verifications depend on; None unless acceptance varies between samples."""
     return inputs.draft_plan if inputs.scenario.speculation.variation is not None else None
 
 
@@ -178,7 +178,7 @@ def lagged_bound_s(
 
 TRAINERS_PER_TASK = 12
 ROUNDED = 1.0 - 1e-9
-"""What is left of a bound for sums that are rounded another way."""
+"""Factor on bounds, as sums in another order round otherwise."""
 SEARCH_REPLICATIONS = 1
 """The search compares plans on one drawn workload, the same for all."""
 
@@ -203,7 +203,7 @@ class TrainerTask(Struct, frozen=True):
     least_s: float = math.inf
 
     def inputs(self) -> Iterator[PriceInputs]:
-        """What prices of each trainer layout depend on, without speculation."""
+        """Price inputs of each trainer layout, without speculation."""
         plain = on_split(self.scenario, self.split, TrainerLayout())
         first = PriceInputs(Engine(self.engine.layout, 0).applied(plain))
         return (first.of_trainer(trainer.of(plain.trainer)) for trainer in self.trainers)

@@ -122,7 +122,7 @@ def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
 
 
 def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
-    """What a search needs of :func:`evaluate_means`, in half of its time. within_s: longest step of interest."""
+    """GPUs, mean step and memory, in half the time of :func:`evaluate_means`. within_s: longest step of interest."""
     try:
         scenario = varied(base, overrides)
         run = simulate_variant(scenario, tokens=False, within_s=within_s)

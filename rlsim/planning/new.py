@@ -39,7 +39,7 @@ _BATCH = re.compile(r"(\d{1,8}) *[x*,] *(\d{1,6})")
 
 
 class Answers(Struct, frozen=True):
-    """What was answered, checked. batch: prompts, samples of each."""
+    """Checked answers to the questions. batch: prompts, samples of each."""
 
     model: str
     hardware: str

@@ -78,11 +78,11 @@ class Objective(Struct, frozen=True):
         return out
 
     def effort(self, gpus: int, step_s: Seconds) -> Seconds:
-        """What plans are compared by, smaller being better: seconds of a step, times the GPUs that are paid for."""
+        """Seconds of a step, times the GPUs that are paid for: plans are compared by it, smaller being better."""
         return step_s * gpus if self.measure in PER_GPU else step_s
 
     def value(self, scenario: Scenario, gpus: int, step_s: float, tokens_per_step: float) -> float:
-        """What is made best, in its own unit."""
+        """The measure that is made best, in its own unit (seconds, tokens/s, steps, USD, joules or GPUs)."""
         price = price_usd(scenario) / SECONDS_PER_HOUR
         return {
             "step_time": step_s,
@@ -139,7 +139,7 @@ def _one_of(name: str, known: tuple[str, ...], what: str) -> None:
 
 
 def p90(draws: FloatArray) -> float:
-    """What 90 % of the draws do not exceed, in their unit."""
+    """90th percentile of the draws, in their unit."""
     return quantile(draws, P90)
 
 

@@ -234,7 +234,7 @@ def _beside_baseline(scenario: Scenario, best: Simulated) -> Simulated:
 
 
 def _waterfall(contest: Contest, best: Simulated, run: Runner) -> tuple[Change, ...]:
-    """What each stage takes from the scenario as it is towards the best plan; one that cannot run is left out."""
+    """Mean step after each stage from the scenario as it is to the best plan; a stage that cannot run is left out."""
     if contest.current is None:
         return ()
     engine = best.layout.engine

@@ -122,7 +122,7 @@ class Contest(Struct, frozen=True, eq=False):
         return all(share >= self.objective.confidence for share in sure)
 
     def miss(self, plan: Simulated) -> float:
-        """What the plan takes with the probability asked for, over the longest step allowed; above 1 it misses."""
+        """Step time kept with the probability asked for, over the longest one allowed; above 1 the plan misses."""
         return self.breach(plan, quantile(plan.drawn_s, self.objective.confidence))
 
     def ranked(self, plans: Iterable[Simulated]) -> list[Simulated]:
@@ -219,7 +219,7 @@ def simulate_once(task: Look) -> Cell:
 
 
 def see_once(task: Look) -> Cell:
-    """What a search needs of :func:`simulate_once`."""
+    """GPUs, mean step and memory of one plan on one drawn workload, given up once it is too slow to matter."""
     scenario, overrides, within_s = task
     return see(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS}, within_s)
 
@@ -240,7 +240,7 @@ class Finals(Struct, frozen=True):
     simulated: int = 0
 
     def __add__(self, larger: Finals) -> Finals:
-        """Those of some sizes, none of whose plans keeps to the constraints, and of larger ones."""
+        """Results of some cluster sizes, none of whose plans keeps the constraints, with those of larger ones."""
         added = ("missed", "rejected", "considered", "configurations", "simulated")
         return replace(larger, **{name: getattr(self, name) + getattr(larger, name) for name in added})
 

@@ -40,7 +40,7 @@ from rlsim.units import FloatArray
 
 AS_IT_IS = "as it is"
 DEGREE = 3
-"""Of the polynomial; steps are close to exponential in normal variables of some 10 %."""
+"""Degree of the polynomial; steps are close to exponential in normal variables of some 10 %."""
 GRID = (np.arange(200) + 0.5) / 200
 """Quantiles at which the value of a stated input is averaged."""
 
@@ -111,7 +111,7 @@ Place = tuple[str, str, float]
 
 
 def _points(wanted: Sequence[Alternative], inputs: Sequence[UncertainInput]) -> dict[Place, tuple[Scenario, Overrides]]:
-    """What to simulate of the inputs; those that change nothing of an alternative are left out."""
+    """Scenario and overrides of each simulation; inputs that change nothing of an alternative are left out."""
     out = {}
     for one, item in itertools.product(wanted, inputs):
         for quantile in item.simulated:
@@ -215,7 +215,7 @@ def _inputs(
 
 
 def _effect(arm: Arm, item: UncertainInput, points: Steps) -> FloatArray:
-    """What an input does to the logarithm of an alternative's step at the three places of its range."""
+    """Change of the logarithm of an alternative's step at the three places of an input's range."""
     # Points that change nothing of an alternative were not simulated (_points): there its own step stands.
     steps = [points.get((arm.alternative.name, item.key, place), arm.first_s) for place in item.places.tolist()]
     out = np.log(np.array(steps) / arm.first_s)

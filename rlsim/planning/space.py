@@ -123,7 +123,7 @@ class Engine(Struct, frozen=True):
         return {**self.layout.overrides(), "k": self.draft_length}
 
     def applied(self, scenario: Scenario) -> Scenario:
-        """As of a trainer's layout; where one engine after the other drafts alike, that is checked once."""
+        """``scenario`` with this engine; a draft length that engines share is checked once. Raises InputError."""
         try:
             drafting = _drafting(scenario, self.draft_length)
             return changed(drafting, engine=changed(drafting.engine, **self.layout.sizes))

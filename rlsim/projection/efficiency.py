@@ -69,7 +69,7 @@ def _phase(
 
 
 def engines_of(run: SimulatedVariant) -> tuple[EngineCounters, FloatArray]:
-    """What the engines of a run did, and the tokens that a sequence drafted in an iteration, by batch size."""
+    """Counters of the engines of a run, and the tokens that a sequence drafted in an iteration, by batch size."""
     engine, speculation = run.prices.engine, run.scenario.speculation
     counters = counted(engine, run.counters)
     sizes = len(counters.iterations_at)
@@ -99,7 +99,7 @@ def _measured() -> tuple[MeasuredEfficiency, ...]:
 
 
 def measured_beside(scenario: Scenario) -> tuple[MeasuredEfficiency, ...]:
-    """What measured runs of the scenario's model on its devices reached; of other models there where none was run."""
+    """Measured efficiencies of the scenario's model on its devices; of other models there where none was run."""
     every, devices = _measured(), {scenario.hardware.name, scenario.training_device.name}
     on_device = [one for one in every if one.device in devices]
     same = [one for one in on_device if one.model == scenario.model.name]

@@ -62,7 +62,7 @@ def _causes(run: SimulatedVariant, step_s: float) -> tuple[Seconds, Seconds]:
 
 
 def _generation(run: SimulatedVariant) -> Seconds:
-    """Of a generation phase: what a replica waits for, mean over replicas."""
+    """Seconds of a generation phase in which a replica waits, by cause, mean over replicas."""
     phase_s, per_step = run.phases_s["generation_s"], 1.0 / len(run.every_step) / run.prices.replicas
     busy_s = sum(part.seconds for part in run.prices.engine.parts(run.counters)) * per_step
     if run.scenario.workload.agent is not None:
@@ -75,7 +75,7 @@ def _generation(run: SimulatedVariant) -> Seconds:
 
 
 def _waits(steps: list[StepRecord]) -> Seconds:
-    """Of log-probs and updates: what the mean GPU waits for others, by part."""
+    """Seconds of log-probs and updates in which the mean GPU waits for others, by part."""
     costs = [cost for step in steps for cost in (step.cost.logprob, step.cost.train)]
     return {
         name: sum(part.seconds for cost in costs for part in cost.parts if part.name == name) / len(steps)

@@ -53,7 +53,7 @@ def model_assumptions(scenario: Scenario, running_sequences: int | None) -> list
 
 
 def _window(card: ModelCard, tokens: int) -> list[str]:
-    """What sequences beyond the native window rely on."""
+    """A sentence where sequences exceed the native window."""
     native, longer = card.max_position_embeddings, card.extended_position_embeddings
     if tokens <= native:
         return []
@@ -117,7 +117,7 @@ def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[
 
 
 def _host_optimizer(scenario: Scenario) -> list[str]:
-    """What an optimizer whose state lies in host memory takes its time from."""
+    """A sentence on where the time of an optimizer comes from whose state lies in host memory."""
     trainer, device = scenario.trainer, scenario.training_device
     if not trainer.optimizer_on_host:
         return []
@@ -128,7 +128,7 @@ def _host_optimizer(scenario: Scenario) -> list[str]:
 
 
 def _uneven_ranks(scenario: Scenario) -> list[str]:
-    """What is said where the samples of an update do not divide over the ranks; the stacks of these trainers refuse."""
+    """A sentence where the samples of an update do not divide over the ranks; the stacks of these trainers refuse."""
     trainer = scenario.trainer
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
     samples = trainer.global_batch_samples or scenario.workload.samples_per_step

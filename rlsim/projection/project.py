@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 
 def baseline_of(scenario: Scenario) -> Scenario:
-    """The same scenario without speculation."""
+    """``scenario`` without speculation."""
     return Scenario.model_validate({**dict(scenario), "speculation": Speculation()})
 
 

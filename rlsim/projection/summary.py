@@ -290,7 +290,7 @@ def _phase_part(phase: str, part: Part, bound: str = "") -> PhasePart:
 
 
 def provenance_of(parts: Sequence[PhasePart]) -> Provenance:
-    """What the seconds of ``parts`` rest on: measured ones by their share, the rest by its source."""
+    """Shares of the seconds of ``parts`` that are measured, modelled and assumed."""
     total = sum(part.seconds for part in parts)
     measured = sum(part.seconds * part.measured for part in parts)
     assumed = sum(part.seconds * (1.0 - part.measured) for part in parts if part.source == "assumed")

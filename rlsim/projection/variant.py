@@ -46,12 +46,12 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def scenario(self) -> Scenario:
-        """What was simulated."""
+        """The scenario as simulated, warm-up included."""
         return self.inputs.scenario
 
     @property
     def prices(self) -> ScenarioPrices:
-        """Those of the first replication; all replications agree but in the trainer's work by step."""
+        """Prices of the first replication; all replications agree but in the trainer's work by step."""
         return self.by_replication[0]
 
     @cached_property

@@ -79,7 +79,7 @@ def is_key(dotted: str, model: type[BaseModel]) -> bool:
 
 
 def unknown_key(dotted: str, model: type[BaseModel]) -> str:
-    """What is wrong with ``dotted``, and the nearest valid key of ``model``."""
+    """A message on the unknown key ``dotted``, with the nearest valid key of ``model``."""
     near = nearest_key(dotted, model)
     return f"unknown key '{shortened(dotted)}'" + (f"; did you mean '{near}'?" if near else "")
 

@@ -226,7 +226,7 @@ class ModelCard(Strict):
 
     @property
     def prompt_kinds(self) -> tuple[tuple[int, int | None], ...]:
-        """The same over whole prompts, where sparse attention makes as many pairs as a window of what it attends to."""
+        """Layers by kind over whole prompts, where sparse attention makes as many pairs as a window of top_k_tokens."""
         if self.sparse_attention is None:
             return self.attention_kinds
         return ((self.num_layers, self.sparse_attention.top_k_tokens),)

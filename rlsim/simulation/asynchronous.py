@@ -37,11 +37,11 @@ class TokenAccount:
         self._opened = self.balance()
 
     def close(self) -> TokenLedger:
-        """What has happened since."""
+        """The ledger since :meth:`open`."""
         return self.balance() - self._opened
 
     def balance(self) -> TokenLedger:
-        """Everything so far. ``generated`` is what engines counted; the rest is reckoned from samples and groups."""
+        """Everything so far. ``generated`` is what engines counted; the rest is counted from samples and groups."""
         engines, intake = self._generation.engines, self._generation.intake
         emitted, (_, in_progress_tokens) = engines.emitted(), self._generation.in_progress()
         done_tokens = self.response_tokens * (engines.finish_s > 0.0)

@@ -155,7 +155,7 @@ def _rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[Roll
 
 
 def _agent_rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[AgentRollout]:
-    """The same for trajectories of several turns; empty where there are no agents."""
+    """Rollouts of trajectories of several turns, one after the other; empty where there are no agents."""
     agent, fleet = scenario.workload.agent, fleet_of(scenario, prices)
     if agent is None:
         return []

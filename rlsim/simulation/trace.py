@@ -1,4 +1,4 @@
-"""What happened when: spans and step records written by the loops; every statistic is reckoned from them afterwards."""
+"""What happened when: spans and step records written by the loops; every statistic is computed from them afterwards."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
         return grid.lookup(*sizes) if grid else None
 
     def _first(self, layout: TableLayout, keys: Sequence[Key], *sizes: ArrayLike) -> TableTime | None:
-        """What was measured at the first of ``keys`` that was; of another than the very first not measured."""
+        """Time at the first of ``keys`` that was measured; not measured where that is not the very first."""
         key = next((key for key in keys if key in self.table(layout).rows), keys[0])
         found = self.at(layout, key, *sizes)
         # By 1: it only marks the time as not measured.
@@ -170,7 +170,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
         return min(alike, key=like.far, default=None)
 
     def _near(self, layout: TableLayout, like: Likeness, *sizes: ArrayLike) -> TableTime | None:
-        """What was measured at the nearest key, scaled and not measured where that is not the wanted one."""
+        """Time at the nearest measured key, scaled and not measured where that is not the wanted one."""
         near = self._nearest(layout, like)
         found = None if near is None else self.at(layout, near, *sizes)
         return found if found is None or near is None or near == like.wanted else found.scaled(like.factor(near))
@@ -269,7 +269,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
         return self._first(files.SPARSE_DECODE, _sparse_blocks(shape), shape.heads, batch, context_tokens)
 
     def sparse_prefill_s(self, shape: SparseShape, batch: ArrayLike, prompt_tokens: ArrayLike) -> TableTime | None:
-        """The same block on ``batch`` prompts of ``prompt_tokens`` each, nothing cached before."""
+        """Seconds of the whole sparse block on ``batch`` prompts of ``prompt_tokens`` each, nothing cached before."""
         return self._first(files.SPARSE_PREFILL, _sparse_blocks(shape), shape.heads, batch, prompt_tokens)
 
     def sparse_reach_tokens(self, shape: SparseShape) -> int:

@@ -88,7 +88,7 @@ def move_to(acceptance: Acceptance, acceptance_length: float) -> float:
 
 Kinds = tuple[tuple[float, tuple[float, ...]], ...]
 LEAST_WEIGHT = 1e-6
-"""Of a kind of requests; rarer ones are left out."""
+"""Least share of a kind of requests; rarer ones are left out."""
 
 
 def draft_outlook(speculation: Speculation, workload: Workload, step: int) -> tuple[tuple[float, ...], Kinds]:

@@ -93,7 +93,7 @@ class _Draw(Struct):
 
 @cached_with_files(64)
 def _distributions(agent: Agent) -> tuple[LengthDistribution, ...]:
-    """Of turns, observations, environment times and the judge's times; of files those that they hold now."""
+    """Distributions of turns, observations, environment times and the judge's times; of files as they are now."""
     judge = () if agent.judge is None else (solve_time(agent.judge.trajectory_s),)
     observations = solve_distribution(agent.observation_tokens, np.array([float(_NO_CAP)]), "observation")
     return solve_turns(agent.turns, agent.max_turns), observations, solve_time(agent.environment_s), *judge

@@ -167,7 +167,7 @@ def at_cap(workload: Workload, batch: Batch) -> BoolArray:
 
 
 def _own_scores(workload: Workload, place: Place) -> FloatArray:
-    """What each sample has for itself, a score each; further samples of a prompt leave the first ones as they are."""
+    """A normal score of each sample's own; further samples of a prompt leave the first ones as they are."""
     groups, size = workload.launched_prompts, workload.generations_per_prompt
     scores = place.normals(groups * size, _SAMPLES)
     if not (more := workload.launched_generations - size):

@@ -28,7 +28,7 @@ TransformerEngine PR 2053). Assumption."""
 SAMPLER_LAUNCHES = 8
 """Kernels of LM head and sampling, outside the captured graph. Structural count."""
 EAGER_PART = "eager launches"
-"""What launches beyond the captured graphs add to the device's work."""
+"""Name of the part that launches beyond the captured graphs add to the device's work."""
 DRAFT_PASSES, DRAFT_ATTENTION = "draft passes", "draft attention"
 DRAFT_PARTS = (DRAFT_PASSES, DRAFT_ATTENTION)
 """Parts of an iteration that run once for each drafted token."""

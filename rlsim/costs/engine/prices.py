@@ -68,7 +68,7 @@ class EngineInputs(Struct, frozen=True):
 def engine_inputs(
     scenario: Scenario, device: Device, host: HostOverheads, prompt_tokens: float, kv_capacity_tokens: float
 ) -> EngineInputs:
-    """What an iteration of the engine of ``scenario`` depends on, where every sequence that it is told to run fits."""
+    """What an iteration of the engine of ``scenario`` depends on, where every sequence that it may run fits."""
     drafting = Speculation()
     if scenario.speculation.active:
         # Without the keys that no iteration depends on variants share prices by equality.
@@ -80,7 +80,7 @@ def engine_inputs(
 
 
 def running_at_most(inputs: EngineInputs, sequences: int | None) -> EngineInputs:
-    """The same engine where its memory lets no more ``sequences`` run at once (recurrent states); None: any number."""
+    """Inputs of the engine where its memory lets ``sequences`` run at once (recurrent states); None: any number."""
     if sequences is None or sequences >= inputs.max_sequences:
         return inputs
     return replace(inputs, engine=changed(inputs.engine, max_running_sequences=sequences), max_sequences=sequences)
@@ -156,12 +156,12 @@ def _prepared(inputs: EngineInputs, device: DeviceTimes, prefill: PrefillTimes) 
 
 
 def _kernels(inputs: EngineInputs) -> EngineInputs:
-    """The same with nothing of the host but what kernels know of it: many hosts share a device's work."""
+    """Inputs without the host, but for its terms of kernels: many hosts share a device's work."""
     return replace(inputs, engine=changed(inputs.engine, **dict.fromkeys(HOST_KEYS)), host=inputs.host.of_kernels)
 
 
 def drafting_fixed(inputs: EngineInputs, draft_length: int) -> EngineInputs:
-    """The same engine when it drafts ``draft_length`` tokens at once for every sequence.
+    """Inputs of the engine when it drafts ``draft_length`` tokens at once for every sequence.
 
     vLLM's largest graph in tokens comes from the longest draft that it is started with and holds for shorter ones;
     SGLang and TensorRT-LLM capture sequences.

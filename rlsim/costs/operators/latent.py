@@ -231,7 +231,7 @@ class SparseBlock(LatentBlock, frozen=True):
         return Work(attended.flops + scores.flops, attended.bytes + scores.bytes)
 
     def _above_base(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
-        """As of any latent block, up to the longest context that was measured at such a batch.
+        """Time of a module beyond its least context, measured up to the longest context of such a batch.
 
         Beyond it the efficiency of the attention stays, not that of the whole block, whose products do not grow.
         """

@@ -33,7 +33,7 @@ from rlsim.schema.trainer import Trainer
 from rlsim.units import BYTES_PER_ELEMENT
 
 MIXER_LAUNCHES = 11
-"""Of UNCOMPILED_LAUNCHES those of the mixer."""
+"""Launches of the mixer, of UNCOMPILED_LAUNCHES in all."""
 ALONE = LayerShape("none", True)
 """A feed-forward block that is a layer."""
 ELEMENTWISE_BACKWARD = 2.0

@@ -63,7 +63,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
 
     @cached_property
     def _update_layers(self) -> TrainingLayers:
-        """The same in updates."""
+        """Times of single layers in updates."""
         return replace(self.layers, overheads=self.overheads.of_update)
 
     @cached_property
@@ -271,14 +271,14 @@ class TrainerInputs(Struct, frozen=True, dict=True):
 
     @cached_property
     def value_costs(self) -> TrainingCosts:
-        """The same of a value model in the policy's layout."""
+        """The compute of a value model in the policy's layout."""
         return replace(self.costs, value=True)
 
 
 def trainer_inputs(
     scenario: Scenario, device: Device, overheads: TrainingOverheads, transfers: WeightTransfer
 ) -> TrainerInputs:
-    """What the trainer of ``scenario`` depends on."""
+    """Inputs of the prices of the trainer of ``scenario``."""
     trainer, apart = scenario.trainer, scenario.cluster.reference_gpus
     if trainer.sequence_packing and not scenario.sequence_packing:
         trainer = changed(trainer, sequence_packing=False)

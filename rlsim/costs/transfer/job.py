@@ -76,7 +76,7 @@ def links_of(profile: HardwareProfile) -> Links:
 
 
 def slower_link(scenario: Scenario) -> HardwareProfile:
-    """Of the two kinds of GPU between which weights travel the one with the slower network."""
+    """The kind of GPU with the slower network, of the two between which weights travel."""
     # A transfer is no faster than its slower end.
     return min((scenario.hardware, scenario.training_device), key=lambda one: one.network_bandwidth_bytes_per_s.value)
 
@@ -143,7 +143,7 @@ class WeightTransfer(Struct, frozen=True, dict=True):
         return self.counted or job_of(self.scenario)
 
     def under(self, overheads: Overheads) -> WeightTransfer:
-        """The same transfers with other overheads."""
+        """These transfers with other overheads."""
         return replace(self, overheads=overheads, counted=self._job)
 
     @cached_property

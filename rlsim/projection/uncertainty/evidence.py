@@ -112,7 +112,7 @@ Built = TypeVar("Built")
 def read_archive(
     path: Path, build: Callable[[Mapping[str, Any], Arrays], Built], wanted: Callable[[str], bool]
 ) -> Built:
-    """What ``build`` makes of the header and the wanted arrays of evidence. Raises InputError where it is none."""
+    """``build`` of the header and the wanted arrays of a file of evidence. Raises InputError where it is none."""
     try:
         arrays = read_arrays(path, TABLE_BYTES, wanted)
         header = json.loads(arrays["header"].tobytes().decode())

@@ -44,7 +44,7 @@ class Feature(Struct, frozen=True):
     zero: bool = False
 
     def value(self, about: About) -> str | float:
-        """What a run has of it, so that equal values are equal: names without case, sizes as logarithms to base 2."""
+        """The value of a run for comparison: a name without case, or the logarithm of a size to base 2."""
         given = about.get(self.name, "")
         if self.sized:
             # Sizes that may be 0 are all moved by one, so that their logarithm exists.
@@ -59,7 +59,7 @@ class Feature(Struct, frozen=True):
         return text
 
     def shown(self, about: About) -> str:
-        """What a run has of it, as readers see it."""
+        """The value of a run as it is printed."""
         value = about.get(self.name, "")
         return number(float(value or 0.0)) if self.sized else str(value) or "not told"
 
@@ -174,7 +174,7 @@ VALUES: Mapping[str, Callable[[Scenario], str | float]] = {
     "refit_method": refit_method,
     "both_pools": lambda scenario: scenario.cluster.training + scenario.cluster.generation,
 }
-"""What no key of a scenario says by itself."""
+"""Values that no single key of a scenario holds, by name."""
 
 
 def run_of(kind: RunKind, row_kind: str, given: About) -> About | None:

@@ -41,7 +41,7 @@ class OpenInput(Struct, frozen=True):
     stepped: bool = False
 
     def moves(self, phase: str, normals: FloatArray) -> FloatArray:
-        """What draws of the input add to the logarithm of the time of ``phase``."""
+        """Change of the logarithm of the time of ``phase`` in each draw of the input."""
         above, below = self.above.get(phase, 0.0), self.below.get(phase, 0.0)
         if self.stepped:
             return np.select([normals > 1.0, normals < -1.0], [above, below], 0.0)
@@ -62,7 +62,7 @@ def _length(scenario: Scenario, key: str) -> tuple[str, float]:
 
 
 def guesses_of(scenario: Scenario) -> tuple[str, ...]:
-    """What was guessed, in words such as ``4,042 response tokens``."""
+    """The guessed inputs in words, such as ``4,042 response tokens``."""
     return tuple(_guess_text(scenario, one.keys[0]) for one in scenario.assumptions if one.log_spread is not None)
 
 
@@ -106,7 +106,7 @@ def _phase_s(run: SimulatedVariant) -> dict[str, float]:
 
 
 def _captured(run: SimulatedVariant) -> OpenInput:
-    """What a larger or smaller largest graph would change, where nobody states it."""
+    """Response of generation to a larger or smaller largest graph; none where the scenario states it."""
     engine, sides = run.scenario.engine, dict[float, dict[str, float]]()
     sequences, contexts, counts = points_of(run.counters)
     if engine.max_captured_tokens is not None or not engine.cuda_graphs or not len(counts):

@@ -115,7 +115,7 @@ NEIGHBOURS = 3
 
 @cached_with_run
 def support_of(run: SimulatedVariant) -> Support:
-    """What supports the step of a simulated scenario."""
+    """Half-width of the step's interval, its sources, and the measured runs nearest to a simulated scenario."""
     predicted = prediction_of(run)
     low, high = between(predicted.step_factor)
     shares = {**shares_by_kind(mean_shares(predicted)), "step": 1.0}

@@ -81,7 +81,7 @@ class StepResponse(Struct, frozen=True):
         return np.asarray(longer * (1 + (shorter / longer) ** EXPONENT) ** (1 / EXPONENT), dtype=np.float64)
 
     def _overlapped_s(self, factors: Factors) -> FloatArray:
-        """What the trainer does beside generation, as if the sample that it waits for last stayed the same."""
+        """Seconds of the trainer's work beside generation, as if the sample that it waits for last stayed the same."""
         moved = self.logprob_s * factors.logprob + self.train_s * factors.train
         return np.asarray(self.overlapped_s * moved / (self.logprob_s + self.train_s), dtype=np.float64)
 

@@ -81,7 +81,7 @@ def _source_of_term(name: str) -> str:
 
 
 def _words(scenario: Scenario) -> dict[str, object]:
-    """What texts of sources name of a scenario."""
+    """Values of a scenario by the names that the texts of sources use."""
     engine, stack, trained = scenario.engine, scenario.stack, scenario.training_stack
     return {
         "engine": engine.name,
@@ -98,7 +98,7 @@ def _words(scenario: Scenario) -> dict[str, object]:
 
 
 def settle(origin: Origin, scenario: Scenario) -> tuple[str, str]:
-    """What would settle a source of ``scenario``, in a clause, and the command that takes it in."""
+    """The measurement that would settle a source of ``scenario``, in a clause, and the command that takes it in."""
     clause, command = _LISTS["settled"][origin.kind]
     return clause.format(**_words(scenario)), command
 
@@ -163,7 +163,7 @@ def covariance_shares(draws: FloatArray) -> FloatArray:
 def step_parts(
     scenario: Scenario, posterior: Posterior, prediction: Prediction
 ) -> dict[Origin, tuple[dict[str, float], dict[str, float]]]:
-    """What moves the step's logarithm by origin: derivatives by terms, and coefficients of groups."""
+    """By origin, derivatives of the step's logarithm by terms, and its coefficients of groups."""
     shares, groups = mean_shares(prediction), phase_groups(scenario)
     out: dict[Origin, tuple[dict[str, float], dict[str, float]]] = {}
     for phase in PHASES:

@@ -76,7 +76,7 @@ class KernelAgents:
 
     @property
     def counters(self) -> AgentCounters:
-        """What trajectories did so far besides generating."""
+        """Counters of trajectories so far, besides generation."""
         return AgentCounters(*self._read_counters()[0])
 
     @property

@@ -108,7 +108,7 @@ class KernelEngines(Engines):
 
     @property
     def counters(self) -> EngineCounters:
-        """What the engines did so far."""
+        """Counters of the engines so far."""
         self._pool.book()
         return self._counters
 
