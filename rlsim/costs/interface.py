@@ -103,8 +103,8 @@ class PhaseCost(Struct):
     @classmethod
     def of(cls, parts: Iterable[Part]) -> PhaseCost:
         """The parts that take any time, one after the other; parts of equal names as one."""
-        kept = add_up(parts)
-        return cls(sum(part.seconds for part in kept), kept)
+        added = add_up(parts)
+        return cls(sum(part.seconds for part in added), added)
 
     def repeated(self, times: float) -> PhaseCost:
         """These costs ``times`` times over."""
@@ -119,11 +119,11 @@ class PhaseCost(Struct):
         """
         if factor == 1.0 and at_line_rate is None:
             return self
-        kept = min(1.0, 1.0 / factor)
+        measured_share = min(1.0, 1.0 / factor)
         parts = () if at_line_rate is None else at_line_rate.parts
         least = {part.name: part.seconds for part in parts if part.bound in ("network", "host link")}
         return PhaseCost.of(
-            part.lasting(max(factor * part.seconds, least.get(part.name, 0.0)), kept * part.measured)
+            part.lasting(max(factor * part.seconds, least.get(part.name, 0.0)), measured_share * part.measured)
             for part in self.parts
         )
 

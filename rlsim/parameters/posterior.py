@@ -177,7 +177,7 @@ def _shipped() -> dict[str, Path]:
 
 
 def evidence_path() -> Path:
-    """Where the shipped evidence lies: the measured times beside the posterior; an answer tells the nearest of them."""
+    """Where the shipped evidence lies: the measured times beside the posterior; an answer names the nearest of them."""
     return data_folder("calibration") / "posterior" / EVIDENCE
 
 

@@ -109,7 +109,7 @@ class TrainerLayout(_Sizes, frozen=True, order=True):
         try:
             return replaced(scenario, {"trainer": self.of(scenario.trainer)}).fits_together()
         except ValueError:
-            return vary(scenario, self.overrides())  # which tells what is wrong
+            return vary(scenario, self.overrides())  # whose message names what is wrong
 
 
 class Engine(Struct, frozen=True):

@@ -116,7 +116,7 @@ def simulate_variant(
     it, with twice the warm-up, and twice again.
 
     tables: in place of those that the hardware profile names. see: called with the number of replications done and the
-    work of the last one, which is not kept. detailed: with spans and curves of the first replication. stretch: the part
+    work of the last one, which is dropped. detailed: with spans and curves of the first replication. stretch: the part
     of a run to draw. tokens: with what became of tokens and how old they were; without, only where whether a loop is
     settled depends on it. within_s: for times alone, and given up where the mean step of a lagged loop is known to take
     longer. Raises Infeasible where it cannot run and InputError where it makes no sense.

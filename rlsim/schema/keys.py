@@ -22,7 +22,7 @@ _WORDS = {int: "whole number", float: "number", bool: "true or false", str: "tex
 _BOUNDS = {"gt": "above {}", "ge": "at least {}", "lt": "below {}", "le": "at most {}"}
 _LENGTHS = {"min_length": "at least {} {of}", "max_length": "at most {} {of}"}
 # A sentence or a clause that begins with "Default", up to its end; a point within a number ends none.
-_DEFAULT_TOLD = re.compile(r"(?:^|(?<=[.;] )|(?<=; ))[Dd]efault\b(?P<told>[^.]*(?:\.(?! |$)[^.]*)*)")
+_DEFAULT_TEXT = re.compile(r"(?:^|(?<=[.;] )|(?<=; ))[Dd]efault\b(?P<text>[^.]*(?:\.(?! |$)[^.]*)*)")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _keys(model: type[BaseModel], above: str) -> Iterator[Key]:
 
 def _key(dotted: str, model: type[BaseModel], field: FieldInfo, inner: list[type[BaseModel]]) -> Key:
     description = field.description or (_first_sentence(inner[0]) if inner else "")
-    found = _DEFAULT_TOLD.search(description)
+    found = _DEFAULT_TEXT.search(description)
     return Key(
         dotted,
         model.__name__,
@@ -100,7 +100,7 @@ def _key(dotted: str, model: type[BaseModel], field: FieldInfo, inner: list[type
         _kind(field.annotation),
         ", ".join(dict.fromkeys(_bounds(field.metadata, field.annotation))),
         _default(field),
-        found["told"].strip(" :,;") if found else "",
+        found["text"].strip(" :,;") if found else "",
         bool(inner),
     )
 

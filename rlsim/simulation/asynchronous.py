@@ -20,7 +20,7 @@ from rlsim.units import FloatArray, IntArray, distinct
 from rlsim.workload.draw import DrawnWorkload
 
 MOST_VERSIONS = 64
-"""Publications of weights that are kept; what was generated before counts as so old."""
+"""Publications of weights that are remembered; what was generated before counts as so old."""
 
 
 class TokenAccount:

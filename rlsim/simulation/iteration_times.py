@@ -184,7 +184,7 @@ _prepared: dict[int, IterationTimes] = {}
 
 
 def prepare(table: IterationTable) -> IterationTimes:
-    """IterationTimes of a table, prepared once and kept for the last few tables."""
+    """IterationTimes of a table, prepared once and cached for the last few tables."""
     timing = _prepared.get(id(table))
     if timing is None or timing.table is not table:
         while len(_prepared) >= _KEPT:

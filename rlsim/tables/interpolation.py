@@ -24,10 +24,10 @@ from rlsim.units import BoolArray, FloatArray, distinct
 NODE_TOLERANCE = 1e-9
 """Distance in log size below which a point counts as on a node (floating-point noise of the logarithm)."""
 MOST_FIXED = 256
-"""Parts of a grid, each at one value of its first size, that are kept."""
+"""Parts of a grid, each at one value of its first size, that are cached."""
 LOOKUPS_KEPT, SIZES_KEPT = 16, 1025
-"""Look-ups of a grid that are kept, of at most so many sizes each: draft lengths, layouts and variants ask for much the
-same ones. All get the same arrays, into which nobody writes."""
+"""Cached look-ups of a grid, of at most so many sizes each: draft lengths, layouts and variants ask for much the same
+ones. All get the same arrays, into which nobody writes."""
 
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
@@ -74,7 +74,7 @@ class Grid(Struct, frozen=True, dict=True):
     def lookup(self, *sizes: ArrayLike) -> TableTime:
         """Seconds at ``sizes`` (one array per axis, broadcast against each other; all must be positive).
 
-        Leading sizes that are single numbers fix a part of the grid, which is kept: a matrix asks for its n and k at
+        Leading sizes that are single numbers fix a part of the grid, which is cached: a matrix asks for its n and k at
         every number of rows.
         """
         free, last = 0, len(sizes) - 1
@@ -247,7 +247,7 @@ def build_grid(
 
 
 def _fill_from(grid: Grid, values: list[NDArray[np.int64]], log_s: FloatArray, measured: BoolArray) -> None:
-    """Fill the holes of ``log_s`` from another grid, kept between the measured sizes around them on the last axis."""
+    """Fill the holes of ``log_s`` from another grid, clipped between the measured sizes beside them on the last axis."""
     mesh = np.meshgrid(*(value.astype(np.float64) for value in values), indexing="ij")
     other = np.log(grid.lookup(*mesh).seconds)
     # More work takes no less time: a filled hole stays between the measured nodes beside it.

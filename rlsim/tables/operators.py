@@ -116,7 +116,7 @@ class Efficiency(Struct, frozen=True):
 class OperatorTables(Struct, frozen=True, eq=False):
     """Tables of one folder; each file is read at its first look-up.
 
-    metadata: content of metadata.yaml (device, engine and version, source package, rows kept and rejected).
+    metadata: content of metadata.yaml (device, engine and version, source package, rows taken and rejected).
     """
 
     folder: Path

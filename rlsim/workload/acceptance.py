@@ -23,7 +23,7 @@ EXACT_BELOW_ITERATIONS = 128
 """Expected verifications up to which :func:`iterations_needed` samples each one; above, the renewal limit is used."""
 
 PROCESSES_KEPT = 256
-"""Acceptance processes kept per process; all steps and replications of a scenario ask for the same."""
+"""Acceptance processes cached per process; all steps and replications of a scenario ask for the same."""
 
 
 class Acceptance(Struct, frozen=True, eq=False):

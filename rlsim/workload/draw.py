@@ -24,8 +24,8 @@ from rlsim.workload.batches import Generated, draw_iterations, draw_moves, draw_
 from rlsim.workload.lengths import Place, cached_with_files
 
 STEPS_KEPT = 128
-"""Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same. A
-plan comes back to the ten steps of a lagged loop at every draft length; one of 8,192 samples takes 0.3 MB."""
+"""Drawn steps cached per process: variants of a scenario that differ in neither workload nor acceptance meet the same.
+A plan comes back to the ten steps of a lagged loop at every draft length; one of 8,192 samples takes 0.3 MB."""
 STALE_BATCHES = 3
 """Batches drawn to take the place of stale ones, for each that is trained on."""
 

@@ -71,7 +71,7 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
         raise InputError(f"{where}: no rows; at least one length is needed")
     name = column or guessed_column(first, where, subject)
     inverse = QUANTILE in first and name != QUANTILE
-    # Numbers alone are kept: rows of served requests hold hundreds of hashes each.
+    # Numbers alone are stored: rows of served requests hold hundreds of hashes each.
     found = array("d")
     for number, row in chain([(line, first)], rows):
         found.append(number_in(row, name, where, number))

@@ -260,8 +260,8 @@ class SparseBlock(LatentBlock, frozen=True):
 
     def _mean_keys(self, prompt_tokens: FloatArray) -> FloatArray:
         """All before it until there are more than the ranking keeps."""
-        kept = self._attended(prompt_tokens)
-        return kept - kept * kept / (2.0 * prompt_tokens)
+        attended = self._attended(prompt_tokens)
+        return attended - attended * attended / (2.0 * prompt_tokens)
 
     def prefill(self, tokens: FloatArray, prompt_tokens: Number) -> OperatorTime | None:
         """As of any latent block; the indexer scores all that earlier parts of a prompt cached, a roofline in FP8."""

@@ -29,10 +29,10 @@ from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 KERNEL_FLOOR_S = 2.5 * MICROSECOND
 """Least device time of a kernel inside a replayed graph. Assumption; the smallest table entries are 4 to 10 us."""
 PRODUCTS_KEPT, ROWS_KEPT = 65_536, 64
-"""Matrix products that are kept, of at most so many rows each: the same one is asked for under each host, by each pass
-and by most layouts of a plan."""
+"""Cached matrix products, of at most so many rows each: the same one is asked for under each host, by each pass and by
+most layouts of a plan."""
 ATTENTION_KEPT = 16
-"""Times of attention over a cache that are kept: draft lengths of one engine ask for the same batches and contexts."""
+"""Cached times of attention over a KV cache: draft lengths of one engine ask for the same batches and contexts."""
 DEFAULT_COMPUTE, DEFAULT_MEMORY = 0.7, 0.8
 """Shares of datasheet FLOP/s and bandwidth where a device has no tables at all. Assumption."""
 Key = tuple[object, ...]

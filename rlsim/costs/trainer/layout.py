@@ -164,7 +164,7 @@ for a 7B model (``utils/seqlen_balancing.py``), from memory. Assumption; it deci
 
 
 PACKED_KEPT = 1024
-"""Packings kept per process, each with the lengths of its batch."""
+"""Packings cached per process, each with the lengths of its batch."""
 
 
 def micro_batch_of(trainer: Trainer, longest: int, update: bool, packed: bool) -> int:

@@ -231,10 +231,10 @@ bytes as engines return them (verl b25bb7d4f, vllm_rollout_spmd.py:387-401); the
 which return log-probs and entropies of 4; these with log-probs, scores, rewards, advantages and returns of 4 to the
 update (ray_trainer.py:1030-1150). Counted there; the rate beside them is fitted."""
 STEPS_KEPT = 1024
-"""Prices of steps kept per process, each with the lengths of its batch."""
+"""Prices of steps cached per process, each with the lengths of its batch."""
 
 UPDATES_KEPT = 16
-"""Updates kept: a search asks for them before the rest of a step."""
+"""Updates cached: a search asks for them before the rest of a step."""
 
 
 class TrainerInputs(Struct, frozen=True, dict=True):
@@ -305,7 +305,7 @@ def trainer_inputs(
 @lru_cache(maxsize=STEPS_KEPT)
 @np.errstate(invalid="raise", divide="raise")
 def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
-    """Driver work, log-prob passes and all optimizer steps for one batch; the last few are kept."""
+    """Driver work, log-prob passes and all optimizer steps for one batch; the last few are cached."""
     driver_s = batch.generated_samples * inputs.driver_sample_s
     reward = Part("reward", inputs.batch_reward_s, "host", "assumed")
     collected = _handed_over(inputs, batch, COLLECTED_BYTES)

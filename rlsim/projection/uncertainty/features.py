@@ -178,7 +178,7 @@ VALUES: Mapping[str, Callable[[Scenario], str | float]] = {
 
 
 def run_of(kind: RunKind, row_kind: str, given: About) -> About | None:
-    """The run of a measured row as runs of ``kind`` say it; None where it tells nothing of them.
+    """The run of a measured row as runs of ``kind`` say it; None where it has none.
 
     Updates of RL steps tell of training; their cluster's GPUs stand for the trainer's.
     """

@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 DRAWS = 2048
 """Draws behind an interval; a bound of the 90 % interval is then off by some 3 % of its distance from the middle."""
 PARTS_KEPT = 64
-"""Draws of parts kept per process, 16 kB each."""
+"""Draws of parts cached per process, 16 kB each."""
 LOW, HIGH = 0.05, 0.95
 PHASES = ("generation", "logprob", "train", "transfer")
 PRICED_BY_TABLES = ("generation", "logprob", "train")

@@ -25,9 +25,9 @@ EXPONENT = 8.0
 """m of the p-norm. Stragglers make a step wait for generation now and then before it is the longer one; simulated steps
 of the shipped asynchronous scenarios lie within some 10 % of this (tests/uncertainty/test_response.py)."""
 LEAST_WAITING = 1.02
-"""Least step over the trainer's chain that tells of generation; below it stragglers are all that is waited for."""
+"""Least step over the trainer's chain that shows generation; below it stragglers are all that is waited for."""
 SLOWED = 2.0
-"""Factor on generation in the further replication that tells its own time where the trainer hides it."""
+"""Factor on generation in the further replication that shows its own time where the trainer hides it."""
 CHAIN = ("data_s", "logprob_s", "train_s", "refit_s")
 """Phases of an asynchronous trainer, one after the other."""
 
@@ -124,7 +124,7 @@ def _generation_ratios(run: SimulatedVariant, step_ratio: float) -> tuple[float,
     """Generation's own time over the trainer's chain, of its iterations and of what it waits for besides.
 
     step_ratio: simulated step over that chain. Where the trainer sets the pace, the pool is as busy as its lag allows
-    and hides how long generation would take: then the slower one alone tells it, as if nothing were waited for.
+    and hides how long generation would take: then the slower one alone shows it, as if nothing were waited for.
     """
     slowed = _generation_alone(max(LEAST_WAITING, _step_ratio(run, SLOWED)))
     now = _generation_alone(step_ratio) if step_ratio >= LEAST_WAITING else 0.0

@@ -186,7 +186,7 @@ def mean_shares(prediction: Prediction) -> dict[str, float]:
 
 
 def shares_by_kind(shares: Mapping[str, float]) -> dict[str, float]:
-    """Shares of a step by the kind of measurement that tells of them."""
+    """Shares of a step by the kind of measurement that concerns them."""
     return {
         "iteration": shares["generation"],
         "training": shares["logprob"] + shares["train"],

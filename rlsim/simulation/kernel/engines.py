@@ -30,7 +30,7 @@ from rlsim.workload.draw import DrawnWorkload
 _ACTIONS: tuple[Action, ...] = ("keep", "recompute", "restart", "cancel")
 """In the order of ``Action`` in pool.h."""
 SAMPLES_KEPT = 2**17
-"""Most samples whose columns are kept for the next simulation."""
+"""Most samples whose columns are cached for the next simulation."""
 PAUSES_PER_STEP = 3
 """A trainer pauses the engines at most for its transfer, its cancellations and what it recomputes; groups that
 race are cancelled besides, each at most once."""
