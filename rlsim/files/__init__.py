@@ -1,1 +1,1 @@
-"""Files and names: bounded reading, whole writing, archives, YAML, stored values, the kernel, journals, progress."""
+"""Files and names: bounded reading, whole writing, archives, YAML, kept values, the kernel, journals, progress."""

@@ -247,7 +247,7 @@ def build_grid(
 
 
 def _fill_from(grid: Grid, values: list[NDArray[np.int64]], log_s: FloatArray, measured: BoolArray) -> None:
-    """Fill the holes of ``log_s`` from another grid, clipped between the measured sizes beside them on the last axis."""
+    """Fill the holes of ``log_s`` from another grid, clipped to the measured sizes beside them on the last axis."""
     mesh = np.meshgrid(*(value.astype(np.float64) for value in values), indexing="ij")
     other = np.log(grid.lookup(*mesh).seconds)
     # More work takes no less time: a filled hole stays between the measured nodes beside it.
