@@ -244,5 +244,4 @@ class WeightTransfer(Struct, frozen=True, dict=True):
         if not critic_swapped(self.scenario):
             return 0.0
         weights, optimizer = self._trainer_bytes()
-        # In and out.
         return float(self.fabric.host_copy(2 * (weights + optimizer * update)).seconds)
