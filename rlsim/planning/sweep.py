@@ -70,12 +70,10 @@ def sweep(
     if not axes:
         raise InputError("a sweep needs at least one --vary KEY=VALUES")
     cells = grid(axes)
-    # Never more than the scenario itself asks for: whoever set 1 wants a quick look.
     count = replications or min(SWEEP_REPLICATIONS, scenario.simulation.replications)
     fixed = any(key == "simulation.replications" for axis in axes for key in axis.keys)
     base = _Chunk(scenario, {} if fixed else {"simulation.replications": count}, tuple(enumerate(cells)), run_steps)
-    # What must agree for an interrupted sweep to be continued.
-    written = [[axis.keys, axis.values] for axis in axes]
+    written = [[axis.keys, axis.values] for axis in axes]  # what must agree for a sweep to be continued
     content = [JOURNAL_FORMAT, installed_version(), scenario_digest(scenario), written, base.settings, run_steps]
     identity = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     # Results with a journal beside them are of a sweep that was interrupted while it replaced them: it may go on.
