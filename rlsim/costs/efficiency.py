@@ -54,7 +54,7 @@ class PassFlops(Struct, frozen=True):
 
 
 def update_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
-    """Of the updates of a step on samples of ``tokens`` each."""
+    """FLOP of the updates of a step on samples of ``tokens`` each."""
     card, trainer = scenario.model, scenario.trainer
     # Backward takes two products for each of the forward pass: by inputs, and by weights where these are trained.
     passes, models = 3.0 if trainer.lora_rank is None else 2.0, 2 if trainer.critic else 1
@@ -67,7 +67,7 @@ def update_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
 
 
 def logprob_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
-    """Of the log-prob passes of a step on the trainer's own GPUs, and of a value model's."""
+    """FLOP of the log-prob passes of a step on the trainer's own GPUs, and of a value model's."""
     own = scenario.trainer.reference_logprobs and not scenario.cluster.reference_gpus
     passes, card = int(scenario.policy_logprobs) + int(own), scenario.model
     model, hardware = (
@@ -97,7 +97,7 @@ def _executed(scenario: Scenario, tokens: FloatArray) -> FloatArray:
 def generation_flops(
     scenario: Scenario, counters: EngineCounters, decoded_tokens: float, drafted: FloatArray
 ) -> PassFlops:
-    """Of engine iterations: model FLOP of the ``decoded_tokens`` and prompts, and of all positions verified.
+    """FLOP of engine iterations: model FLOP of the ``decoded_tokens`` and prompts, and of all positions verified.
 
     decoded_tokens: without the first of each response, which its prefill emits. drafted: tokens that a sequence drafts,
     by batch size.

@@ -72,7 +72,7 @@ class Part(Struct):
     measured: float = 0.0
 
     def lasting(self, seconds: float, measured: float) -> Part:
-        """The same part with other seconds and another measured share; plans ask for it a million times."""
+        """This part with other seconds and another measured share; plans ask for it a million times."""
         return Part(self.name, seconds, self.bound, self.source, measured)
 
 
@@ -103,11 +103,11 @@ class PhaseCost(Struct):
     @classmethod
     def of(cls, parts: Iterable[Part]) -> PhaseCost:
         """The parts that take any time, one after the other; parts of equal names as one."""
-        kept = add_up(parts)
-        return cls(sum(part.seconds for part in kept), kept)
+        added = add_up(parts)
+        return cls(sum(part.seconds for part in added), added)
 
     def repeated(self, times: float) -> PhaseCost:
-        """The same ``times`` times over."""
+        """These costs ``times`` times over."""
         if times == 1:
             return self
         return PhaseCost.of(part.lasting(times * part.seconds, part.measured) for part in self.parts)
@@ -119,11 +119,11 @@ class PhaseCost(Struct):
         """
         if factor == 1.0 and at_line_rate is None:
             return self
-        kept = min(1.0, 1.0 / factor)
+        measured_share = min(1.0, 1.0 / factor)
         parts = () if at_line_rate is None else at_line_rate.parts
         least = {part.name: part.seconds for part in parts if part.bound in ("network", "host link")}
         return PhaseCost.of(
-            part.lasting(max(factor * part.seconds, least.get(part.name, 0.0)), kept * part.measured)
+            part.lasting(max(factor * part.seconds, least.get(part.name, 0.0)), measured_share * part.measured)
             for part in self.parts
         )
 
@@ -191,7 +191,7 @@ class EngineCounters:
         self.context_at[decoding] += iterations * mean_context
 
     def copy(self) -> EngineCounters:
-        """What was counted so far, on its own."""
+        """A copy of the counters, which later counts do not change."""
         out = EngineCounters()
         out.add(self)
         return out

@@ -159,9 +159,9 @@ def state_bytes_per_gpu_sequence(scenario: Scenario) -> float:
     that a rejection needs no recomputation.
     """
     engine, speculation = scenario.engine, scenario.speculation
-    kept = speculation.queries
+    states = speculation.queries
     sharing = engine.tensor_parallel // engine.attention_data_parallel * engine.pipeline_parallel
-    return kept * state_bytes_per_sequence(scenario.model) / sharing
+    return states * state_bytes_per_sequence(scenario.model) / sharing
 
 
 def sequences_with_state(scenario: Scenario, room_bytes: float) -> int:
@@ -233,15 +233,15 @@ def activation_bytes_per_token(card: ModelCard) -> float:
 def _attention_elements(card: ModelCard) -> int:
     """Queries, keys and values, before their own norms or as latents too, what heads give, and a gate's product."""
     matrices = work.attention_matrices(card, 1)
-    kept = 2 * card.hidden_size + sum(one.n for one in matrices[:-1]) + matrices[-1].k
+    elements = 2 * card.hidden_size + sum(one.n for one in matrices[:-1]) + matrices[-1].k
     if card.mla is not None:
-        return kept + (card.mla.q_lora_rank or 0) + card.mla.kv_lora_rank
+        return elements + (card.mla.q_lora_rank or 0) + card.mla.kv_lora_rank
     normed = (card.num_heads + card.num_kv_heads) * card.head_dim if card.qk_norm or card.qk_norm_over_heads else 0
-    return kept + normed + (matrices[-1].k if card.attention_output_gate else 0)
+    return elements + normed + (matrices[-1].k if card.attention_output_gate else 0)
 
 
 def _inner_elements(matrices: list[Matrix]) -> int:
-    """What the first product of a feed-forward block gives and what its second takes; none without a block."""
+    """Elements a token that a block's first product gives and its second takes; 0 without a block."""
     return matrices[0].n + matrices[-1].k if matrices else 0
 
 
@@ -263,7 +263,7 @@ def _trained_draft_bytes(scenario: Scenario, tokens: float) -> float | None:
     """Bytes of a drafter that one training GPU trains beside the policy; None where it trains none.
 
     Weights, gradients and optimizer state; a whole copy over the tensor-parallel group (FSDP: over all GPUs), its
-    optimizer spread over the copies. The states of the target that an EAGLE-3 head reads are kept for its pass, and so
+    optimizer spread over the copies. The states of the target that an EAGLE-3 head reads are held for its pass, and so
     are its own activations and FP32 logits.
     """
     draft, trainer, card = trained_draft(scenario), scenario.trainer, scenario.model

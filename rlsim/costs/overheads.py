@@ -59,7 +59,7 @@ class HostOverheads(Struct, frozen=True):
 
     @property
     def of_kernels(self) -> HostOverheads:
-        """What kernels know of a host, three values alone."""
+        """The three host terms that kernels depend on."""
         return HostOverheads(0.0, 0.0, self.overlap_s, self.network_hop_s, layers_s=self.layers_s)
 
 
@@ -86,6 +86,7 @@ def schedules_ahead(engine: Engine, card: ModelCard, drafting: Speculation) -> b
     if engine.name != "sglang" or engine.overlap_scheduling is not None:
         return engine.overlap_scheduling is not False
     if drafting.active:
+        # Without a version the newest release counts, as for what is captured.
         second = engine.version is None or version_order(engine.version) >= SECOND_SPECULATION
         return second and drafting.method != "ngram"
     return not (engine.prefix_caching and card.num_recurrent_layers)
@@ -116,7 +117,7 @@ EXPERT_TERMS = (
 
 
 class TrainingOverheads(Struct, frozen=True, dict=True):
-    """What a trainer makes of the times of tables and links; terms as TrainingParameters tells them.
+    """What a trainer makes of the times of tables and links; terms as TrainingParameters describes them.
 
     dense_speed, moe_speed: of the stack's kernels in layers without and with experts over those of tuned pretraining.
     wide_efficiency, wide_grouped_efficiency: of what stays in BF16 beside products of four bits.
@@ -152,12 +153,13 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
 
     @cached_property
     def of_update(self) -> TrainingOverheads:
-        """The same in the passes of an update."""
+        """Overheads of the passes of an update."""
         dense, moe = self.dense_speed * self.update_speed, self.moe_speed * self.update_speed
         return replace(self, dense_speed=dense, moe_speed=moe, update_speed=1.0)
 
     def read_otherwise(self, other: TrainingOverheads, card: ModelCard, trainer: Trainer) -> bool:
         """Whether a trainer reads any term that is another in ``other``: most that move are of what it does not do."""
+        # Asked for every fitted term: what a trainer cannot read is not priced again.
         unread = (
             *(EXPERT_TERMS if card.moe is None else ()),
             *(("quantise_bytes",) if trainer.precision == "bf16" else ()),
@@ -264,7 +266,7 @@ def _refit_terms(scenario: Scenario, fitted: Fitted, factor: float) -> TransferT
 
 
 def _handover_tensor_s(scenario: Scenario, steps: GlobalParameters) -> float:
-    """What the releases with measured steps add; nothing where the user states the time of a tensor."""
+    """Seconds a tensor that releases with measured steps add; 0 where the user states the time of a tensor."""
     mine = scenario.cluster.colocated and scenario.loop.refit_method in ("auto", "cuda_ipc")
     return steps.colocated_tensor_s if mine and scenario.loop.refit_tensor_s is None else 0.0
 

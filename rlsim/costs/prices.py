@@ -36,7 +36,7 @@ from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 
 class ScenarioPrices(Prices, frozen=True):
-    """Prices with what a summary tells of them: parts of an iteration, memory per GPU in bytes, and overheads.
+    """Prices with what a summary shows of them: parts of an iteration, memory per GPU in bytes, and overheads.
 
     stand_in: engine whose operator tables stand in for those of the scenario's; None where it has its own.
     """
@@ -78,6 +78,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         if self.moved is not None:
             return self.moved
         measured = stack_of(self.scenario)
+        # The larger of both kinds of GPU: one number widens all phases that tables price.
         tables = max(tables_error(one.operators.sources) for one in (self.device, self.training_device))
         error = tables if measured is None else measured.error
         return overheads_of(self.scenario, self.fitted, error)
@@ -88,7 +89,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         return fitted_of(self.scenario)
 
     def of_trainer(self, trainer: Trainer) -> PriceInputs:
-        """The same with other parallel sizes of the trainer, on which of overheads the deviations of groups depend."""
+        """Inputs with another layout of the trainer; of the overheads only the deviations of its groups change."""
         scenario, now = replaced(self.scenario, {"trainer": trainer}), self.overheads
         groups = phase_groups(scenario)
         train, transfer = self.fitted.factor(groups["train"]), self.fitted.factor(groups["transfer"])
@@ -109,7 +110,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def engine(self) -> EngineInputs:
-        """What an iteration table depends on. Raises Infeasible where the engine does not fit."""
+        """Inputs of the iteration table. Raises Infeasible where the engine does not fit."""
         scenario, memory = self.scenario, self.engine_memory
         prompt, room = expected_prompt_tokens(scenario.workload), memory.kv_capacity_tokens
         inputs = engine_inputs(scenario, self.device, self.overheads.engine, prompt, room)
@@ -117,12 +118,13 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def draft_plan(self) -> DraftPlan | None:
-        """What responses meet whose draft lengths follow the live batch; None where samples accept alike anyway."""
+        """Draft lengths along a response where they follow the live batch; None where samples accept alike anyway."""
         scenario, engine = self.scenario, self.engine
         choice = None if scenario.speculation.variation is None else engine_prices(engine).choice
         if choice is None or engine.policy is None:
             return None
         workload, replicas = scenario.workload, scenario.cluster.generation / scenario.engine.gpus_per_replica
+        # The batch in training is no longer with the engines.
         ahead = max(1.0, scenario.loop.asynchrony.pace - 1.0) if scenario.loop.mode == "async" else 1.0
         given = workload.samples_per_step * workload.generated_batch_factor * workload.launch_factor * ahead
         drafted = np.rint(choice.drafted).astype(np.int64)
@@ -131,7 +133,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def trainer(self) -> TrainerInputs:
-        """What log-prob passes and updates depend on. Raises Infeasible where micro-batches hold no mean sample."""
+        """Inputs of log-prob passes and updates. Raises Infeasible where micro-batches hold no mean sample."""
         _check_micro_batch(self.scenario)
         return trainer_inputs(self.scenario, self.training_device, self.overheads.training, self.transfers)
 
@@ -166,6 +168,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
     def _kv_token_s(self) -> float:
         """Each GPU of a replica sends its share to its like in another, over NVLink where that joins all of them."""
         fabric, scenario = self.device.fabric, self.scenario
+        # Requests may move between any two replicas: one pair across the network sets the rate.
         across = scenario.cluster.generation > fabric.domain
         return float(fabric.broadcast(kv_bytes_per_gpu_token(scenario), across).seconds)
 
@@ -183,7 +186,7 @@ def _check_micro_batch(scenario: Scenario) -> None:
 
 
 def _policy(scenario: Scenario) -> DraftPolicy | None:
-    """What draft lengths that follow the live batch go by; None where the length is fixed.
+    """The policy by which draft lengths follow the live batch; None where the length is fixed.
 
     The acceptance is that of the middle one of the measured steps: a run has one iteration table.
     """
@@ -206,11 +209,12 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
 
 def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the scenario cannot run."""
+    # Other batches are priced when the trainer takes them (Prices.batch): nobody knows them before.
     known = workload.steps[: workload.trained] if inputs.scenario.known_batches else ()
     steps = tuple(step_cost(inputs.trainer, trained_batch(step)) for step in known)
     return replace(inputs.before_work, steps=steps)
 
 
 def trained_batch(step: DrawnStep) -> TrainedBatch:
-    """What a drawn step trains on; its lengths are told apart once, however many trainers are priced on it."""
+    """The batch that a drawn step trains on; its digest is taken once, however many trainers are priced on it."""
     return TrainedBatch(step.trained_tokens, step.generated_samples, step.trained_digest)

@@ -93,6 +93,6 @@ def _load() -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        if path.exists():  # one that was never compiled was told of when rlsim was installed
+        if path.exists():  # one that was never compiled was reported when rlsim was installed
             print(f"rlsim: {path} does not load, events are simulated in Python: {error}", file=sys.stderr)
         return None

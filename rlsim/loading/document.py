@@ -57,9 +57,9 @@ def name_parameters(document: dict[str, Any]) -> None:
 
 
 def apply_settings(
-    document: dict[str, Any], given: Sequence[Setting], places: Places, folder: Path | None, told: Sequence[Setting]
+    document: dict[str, Any], given: Sequence[Setting], places: Places, folder: Path | None, shown: Sequence[Setting]
 ) -> str:
-    """Put settings into a document; folder: what relative paths count from; told: settings that the question names.
+    """Put settings into a document; folder: what relative paths count from; shown: settings that the question names.
 
     Returns what is wrong where a drafter would have the acceptance of another, else nothing.
     """
@@ -67,11 +67,12 @@ def apply_settings(
     name_parameters(document)
     _drop_other_kinds(document, given)
     opened: dict[str, dict[str, Any]] = {}
+    # Settings copy the sections that they change, so that this stays the section as it was.
     before = document.get("speculation")
     for setting in given:
         _apply_setting(document, setting, opened, places, folder)
     anothers = _carry_acceptance(document, before, changed, places)
-    _drop_stale_words(document, changed, told)
+    _drop_stale_words(document, changed, shown)
     return anothers
 
 
@@ -84,8 +85,8 @@ def _drop_other_kinds(document: dict[str, Any], given: Sequence[Setting]) -> Non
             owner[key] = {}
 
 
-def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[Setting]) -> None:
-    """Assumptions about keys that an override changes fall, and the question gives way to the overrides in ``told``."""
+def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], shown: Sequence[Setting]) -> None:
+    """Assumptions about keys that an override changes fall; the question gives way to the overrides in ``shown``."""
     given = document.get("assumptions")
     above = {prefix for key in changed for prefix in prefixes(key)}
     below = set(changed)
@@ -98,10 +99,11 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Se
 
     if isinstance(given, list) and "assumptions" not in changed:
         document["assumptions"] = [entry for entry in given if not stale(entry)]
+    # How much is simulated changes no question.
     telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
     if telling and "question" not in changed and isinstance(document.get("name"), str | None):
-        shown = list(dict.fromkeys(setting.text for setting in told if setting.key in telling))
-        document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
+        texts = list(dict.fromkeys(setting.text for setting in shown if setting.key in telling))
+        document["question"] = shortened(f"{document.get('name')} with {', '.join(texts)}", 200) if texts else ""
 
 
 def _apply_setting(
@@ -132,6 +134,7 @@ def _in_section(held: object, value: Any) -> Any:
     if not isinstance(held, dict | BaseModel) or isinstance(value, bool):
         return value
     section = dict(held)
+    # Quantiles have a list of tokens, which no number replaces: their mean_tokens is meant.
     numbers = ("value", "mean_tokens", "tokens") if isinstance(value, int | float) else ()
     name = next((one for one in numbers if one in section and not isinstance(section[one], list | tuple)), None)
     if value == "none" and "method" in section:
@@ -160,6 +163,7 @@ def _carry_acceptance(document: dict[str, Any], before: object, changed: Sequenc
     length = old.get("draft_length")
     if "draft_length" in given and ACCEPTANCE_AT not in given and stated != "first_acceptance" and length:
         at = old.get(ACCEPTANCE_AT) or length
+        # None where both agree: the scenario then equals one in which the length never changed.
         section[ACCEPTANCE_AT] = None if at == section.get("draft_length") else at
     return _anothers(section, old, stated, given, places)
 
@@ -169,6 +173,7 @@ def _anothers(section: Mapping[str, Any], old: Mapping[str, Any], stated: str, g
     method, former = section.get("method"), old.get("method", "none")
     other = {"method": method != former and former != "none", "draft": old.get("draft") is not None}
     key = next((key for key, differs in other.items() if key in given and differs), None)
+    # Whoever switches drafts off states no acceptance for anything.
     if key is None or method in (None, "none") or not section.get("draft_length"):
         return ""
     value = old[stated]
@@ -198,6 +203,7 @@ def referred(path: str, reference: str, places: Places, folder: Path | None) -> 
 def _load_draft(reference: str, folder: Path | None) -> BaseModel | dict[str, Any]:
     """A drafter card file (it has ``kind``), or any dense model card as an external draft model."""
     path = as_path(reference, YAML_SUFFIXES, folder)
+    # Drafter cards have a kind and model cards have none: one key takes both.
     if path is not None and path.suffix in YAML_SUFFIXES:
         card = read_yaml(path)
         if "kind" in card:
@@ -263,6 +269,7 @@ def anchor_files(document: dict[str, Any], folder: Path | None, places: Places) 
     """Traces and tables beside the scenario get their whole path, so that the scenario means the same from anywhere."""
     for length in traces(document):
         found = length_file(length["path"], folder)
+        # Delivered tables keep their bare names, so that the scenario means the same in another installation.
         if found is not None and found.parent != delivered_lengths():
             length["path"] = str(found.resolve())
     for key in ("hardware", "training_hardware"):
@@ -276,7 +283,7 @@ def anchor_files(document: dict[str, Any], folder: Path | None, places: Places) 
 
 
 def _anchor_posterior(document: dict[str, Any], folder: Path | None, places: Places) -> None:
-    """A posterior given by its file gets the whole path; one that cannot be read is told before anything runs."""
+    """A posterior given by its file gets the whole path; one that cannot be read is refused before anything runs."""
     simulation = document.get("simulation")
     given = simulation.get("posterior") if isinstance(simulation, dict) else None
     if not isinstance(simulation, dict) or not isinstance(given, str):

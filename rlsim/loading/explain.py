@@ -19,7 +19,7 @@ from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
 from rlsim.schema.messages import unknown_key
 from rlsim.schema.scenario import Scenario
 
-_ONLY_TOLD = ("name", "question", "assumptions")
+_ONLY_PRINTED = ("name", "question", "assumptions")
 _LISTS = lists_beside(__file__, "explain.yaml")
 ONE_STEP: tuple[str, ...] = tuple(_LISTS["one_step"])
 """Commands that simulate steps of a scenario."""
@@ -67,7 +67,7 @@ class Explanation:
 
 
 def explain(key: str, scenario: str | None = None, overrides: Sequence[str] = ()) -> Explanation:
-    """Explain the dotted key; scenario: file or name whose value is told, under ``overrides``.
+    """Explain the dotted key; scenario: file or name whose value is printed, under ``overrides``.
 
     Raises InputError with the nearest key where there is none of that name.
     """
@@ -79,7 +79,7 @@ def explain(key: str, scenario: str | None = None, overrides: Sequence[str] = ()
     below = tuple(dict.fromkeys(one.dotted for one in all_keys() if one.dotted.rpartition(".")[0] == key))
     current = None if scenario is None else _current(key, scenario, overrides)
     section = key.partition(".")[0]
-    commands = () if section in _ONLY_TOLD else ("run",) if section == "run" else ONE_STEP
+    commands = () if section in _ONLY_PRINTED else ("run",) if section == "run" else ONE_STEP
     return Explanation(key, kinds, _source(kinds[0]), commands, key in _SEARCHED, below, current)
 
 
@@ -118,6 +118,7 @@ def _origin(key: str, places: Places) -> str:
     set_by = [setting.text for setting in places.given if f"{key}.".startswith(f"{setting.key}.")]
     if set_by:
         return f"the override {shortened(set_by[-1])}"
+    # The nearest section first: what a reference names counts only where nothing nearer sets the key.
     for prefix in reversed(prefixes(key)):
         place = places.exact(prefix)
         if place is not None and (prefix == key or prefix in REFERENCES):

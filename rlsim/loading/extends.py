@@ -65,11 +65,13 @@ def _chain(first: _File, path: Path | None) -> list[_File]:
             known, folder = catalogue("scenarios"), file.folder
             parent = as_path(reference, YAML_SUFFIXES, folder) or find_entry(reference, known, "scenario")
             where = shown_path(parent)
+            # Before the length of the chain, or every circle would be called too long a chain.
             if parent.resolve() in seen:
-                told = " -> ".join(shortened(one) for one in (*(file.where for file in chain[-MAX_PARENTS:]), where))
-                raise InputError(f"the files extend each other in a circle ({told})")
+                circle = " -> ".join(shortened(one) for one in (*(file.where for file in chain[-MAX_PARENTS:]), where))
+                raise InputError(f"the files extend each other in a circle ({circle})")
             if len(chain) > MAX_PARENTS:
                 raise InputError(f"more than {MAX_PARENTS} files extend each other")
+            # Resolved: links and relative parts may name one file in several ways.
             seen.append(parent.resolve())
             text = read_text(parent, DOCUMENT_BYTES)
         chain.append(_File(where, text, parse_yaml(text, where), parent.parent))
@@ -80,14 +82,15 @@ def _merged(parent: dict[str, Any], file: _File, places: Places) -> dict[str, An
     """The parent's document with what the file says."""
     own = dict(file.document)
     assumptions = own.pop("assumptions", ())
+    # {} is left out, which as an override would take a section back to its defaults.
     given = [setting for setting in settings_of([own]) if setting.value != {}]
     document = dict(parent)
     anothers = apply_settings(document, given, places, file.folder, given)
     if anothers:
         raise InputError(anothers)
-    kept = document.get("assumptions") or []
-    if isinstance(kept, list) and isinstance(assumptions, list | tuple):
-        document["assumptions"] = [*kept, *assumptions]
+    inherited = document.get("assumptions") or []
+    if isinstance(inherited, list) and isinstance(assumptions, list | tuple):
+        document["assumptions"] = [*inherited, *assumptions]
     else:  # validation says what is wrong with it
-        document["assumptions"] = assumptions if not isinstance(assumptions, tuple) else kept
+        document["assumptions"] = assumptions if not isinstance(assumptions, tuple) else inherited
     return document

@@ -78,11 +78,13 @@ def card_by_shape(name: str) -> tuple[str, str] | None:
     base = re.sub(r"[\s_]+", "-", name.strip().rstrip("/").split("/")[-1].lower())
     known = {card.lower(): card for card in list_cards()}
     for pattern, card in lists_beside(__file__, "name_patterns.yaml").items():
+        # Dots in the list are those of release numbers; `.*` alone stays a pattern.
         found = re.fullmatch(pattern.replace(".", r"\.").replace(r"\.*", ".*"), base)
         if found:
             groups = ["", *(group or "" for group in found.groups())]
             target = card.format(*groups)
             return (known[target], f"layers of {known[target]}") if target in known else None
+    # Longest first: glm-4.5-air begins with the name of another card, glm-4.5.
     for card in sorted(known, key=len, reverse=True):
         if base.startswith(f"{card}-") and _OTHER_WEIGHTS.fullmatch(base[len(card) + 1 :]):
             return known[card], f"layers of {known[card]}"

@@ -31,9 +31,10 @@ class Setting:
         return self.written or f"{self.key}={json.dumps(self.value, default=str)}"
 
 
-def told(given: Sequence[Setting]) -> str:
+def shown_settings(given: Sequence[Setting]) -> str:
     """The first of ``given`` as messages repeat them; a search gives thousands of settings that none needs."""
     shown = ""
+    # A word becomes several settings with the same text: it is repeated once.
     for text in dict.fromkeys(setting.text for setting in given):
         shown += f", {text}" if shown else text
         if len(shown) > OVERRIDES_CHARACTERS:
@@ -70,6 +71,7 @@ def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[
         yield Setting(dotted.strip(), value, override)
         return
     for key, value in override.items():
+        # An empty mapping is a value, which takes its section back to the defaults (vary).
         if isinstance(value, Mapping) and value:
             yield from _settings(value, f"{section}{key}.")
         else:
@@ -91,7 +93,7 @@ class Places:
     @property
     def origin(self) -> str:
         """What messages begin with."""
-        return f"{self.where} with {told(self.given)}" if self.given else self.where
+        return f"{self.where} with {shown_settings(self.given)}" if self.given else self.where
 
     @property
     def before(self) -> str:
@@ -108,6 +110,7 @@ class Places:
         if not above:
             return self._of_file(key, False)
         found = self._of_file(key, True) or self._of_file(above[-1], True)
+        # Whoever reads this looks into the file, where another value stands than the one complained of.
         return None if found is None else f"in place of {found}"
 
     def exact(self, key: str) -> str | None:

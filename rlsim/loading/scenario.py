@@ -109,6 +109,7 @@ def _worded(
 ) -> Sequence[Setting]:
     """``given`` without words, which mean something on the scenario that the document is without overrides."""
     try:
+        # A copy, since assembling fills references in place, and the document is assembled again with its settings.
         base = _assemble(deepcopy(document), places, folder)
     except InputError:
         if any(setting.key in WORDS for setting in given):
@@ -147,6 +148,7 @@ def find_scenario(path_or_name: str | Path) -> Path:
     given = Path(path_or_name)
     if given.exists() or given.is_absolute() or given.suffix not in ("", *YAML_SUFFIXES):
         return given
+    # Any other folder is a path that is not there, and no name in disguise.
     if given.parent not in (Path(), Path("scenarios")):
         return given
     try:
@@ -166,6 +168,7 @@ def scenario_digest(scenario: Scenario) -> str:
     if simulation.measured_stack is None:
         del own["measured_stack"]  # scenarios of before have no such key
     own["posterior"] = posterior_digest(simulation.posterior or DEFAULT_POSTERIOR)
+    # Answers name their nearest measured runs, which are read from there.
     own["evidence"] = file_digest(evidence_path())
     sets = {SETS[name]: _canonical_of(one) for name, one in fitted.sets.items()}
     content = {
@@ -179,6 +182,7 @@ def scenario_digest(scenario: Scenario) -> str:
         del content["training_hardware"]  # scenarios of before have no such key
     else:
         content["training_hardware"] = _of_device(scenario.training_hardware)
+    # Asked of the text: a search takes the digest of thousands of scenarios, of which few have traces.
     if '"kind":"trace"' in content["workload"]:
         workload = scenario.workload.model_dump(mode="json")
         for length in traces({"workload": workload}):
@@ -186,6 +190,7 @@ def scenario_digest(scenario: Scenario) -> str:
             if trace is not None:
                 length["path"] = file_digest(trace)
         content["workload"] = _canonical(workload)
+    # Another version may answer the same scenario otherwise.
     content["rlsim"] = _canonical(installed_version())
     return hashlib.sha256(_joined(content).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
@@ -270,6 +275,7 @@ def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
     """
     document = {**vars(scenario), "assumptions": list(scenario.assumptions)}
     keys = [setting.key for setting in given]
+    # Distributions become mappings too, since a change of their kind empties them (_drop_other_kinds).
     if any(key.partition(".")[0] == "workload" for key in keys):
         keys += [f"workload.{name}" for name in DRAWN_KEYS]
     for path in dict.fromkeys(prefix for key in keys for prefix in prefixes(key)):

@@ -22,7 +22,7 @@ Overrides = dict[str, Setting]
 """Values by dotted scenario key, as ``--set`` gives them, or by one of the words."""
 
 _TABLE: Mapping[str, Mapping[str, Any]] = lists_beside(__file__, "words.yaml")
-WORDS: Mapping[str, str] = {word: told["means"] for word, told in _TABLE.items()}
+WORDS: Mapping[str, str] = {word: entry["means"] for word, entry in _TABLE.items()}
 """What each word means."""
 SIZE = "cluster.num_gpus"
 DEFAULT_GENERATION_SHARE = 0.5
@@ -66,6 +66,7 @@ def without_words(scenario: Scenario, given: Sequence[Given], before: str = "") 
 
 def _agree(key: str, value: Setting, found: Overrides) -> bool:
     """Whether a stated value says what a word derives; one that switches drafts off leaves their method open."""
+    # k=5 says that something drafts, not what.
     if key == "speculation.method":
         return (value == "none") == (found.get(key) == "none")
     return key not in found or found[key] == value
@@ -77,14 +78,14 @@ def _derived(scenario: Scenario, values: Overrides) -> list[tuple[str, Overrides
     if "k" in values:
         out.append(("k", _drafting(scenario, values)))
     if "lag" in values:
-        out.append(("lag", _lagging(scenario, _whole(values, "lag"))))
+        out.append(("lag", _lagging(scenario, _whole_number(values, "lag"))))
     split = _splitting(scenario, values)
     if split:
         out.append((next(word for word in ("generation_share", "lag", SIZE) if word in values), split))
     return out
 
 
-def _whole(overrides: Overrides, key: str) -> int:
+def _whole_number(overrides: Overrides, key: str) -> int:
     value = overrides[key]
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{key}={value}: must be a whole number")
@@ -94,7 +95,7 @@ def _whole(overrides: Overrides, key: str) -> int:
 
 
 def _drafting(scenario: Scenario, values: Overrides) -> Overrides:
-    k = _whole(values, "k")
+    k = _whole_number(values, "k")
     if k == 0:
         return {"speculation.method": "none", "speculation.draft_length": 0}
     if not scenario.speculation.active and "speculation.method" not in values:
@@ -108,12 +109,15 @@ def _lagging(scenario: Scenario, lag: int) -> Overrides:
         fields = type(scenario.loop).model_fields
         stated = (key for key in ASYNCHRONOUS_KEYS if getattr(scenario.loop, key) != fields[key].default)
         back = {f"loop.{key}": fields[key].default for key in stated}
+        # Back on shared GPUs, where a method between pools is refused (schema/scenario.py).
         shared = {"cluster.generation_gpus": None, "cluster.training_gpus": None}
         refit = {} if scenario.loop.refit_method == "auto" else {"loop.refit_method": "auto"}
         return {"loop.mode": "sync", "loop.policy_lag": 0, **back, **shared, **refit}
+    # cuda_ipc hands weights over on shared GPUs, which a lagged loop has split.
     refit = {"loop.refit_method": "auto"} if scenario.loop.refit_method == "cuda_ipc" else {}
     same = scenario.loop.mode == "async" and scenario.loop.lag == lag
     return {
+        # Steps that were stated for another lag fit neither the start-up nor the cycle of this one.
         **({} if same else {"simulation.warmup_steps": None, "simulation.steps": None}),
         "loop.mode": "async",
         "loop.policy_lag": lag,
@@ -171,4 +175,5 @@ def split_gpus(num_gpus: int, share: float, replica_gpus: int, shard_gpus: int) 
     candidates = [n for n in range(replica_gpus, num_gpus, replica_gpus) if (num_gpus - n) % shard_gpus == 0]
     if not candidates:
         return min(max(1, round(wanted / replica_gpus)) * replica_gpus, max(1, num_gpus - 1))
+    # Of two equally near the smaller, so that the answer does not hang on the order of the candidates.
     return min(candidates, key=lambda n: (abs(n - wanted), n))

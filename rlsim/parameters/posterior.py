@@ -40,18 +40,20 @@ def order_of(profiles: Iterable[HardwareProfile]) -> DeviceOrder:
     for better, host, mine in known:
         for worse, other_host, rates in known:
             if host == other_host and mine != rates and all(a >= b for a, b in zip(mine, rates, strict=True)):
+                # The least of the ratios: whatever binds a kernel, the better device is faster by this much.
                 gain = min(a / b for a, b in zip(mine[:KERNEL_RATES], rates, strict=False))
                 order.setdefault(better, {})[worse] = math.log(gain)
     return order
 
 
 KERNEL_RATES = 3
-"""Of the rates those that every kernel is bound by: memory bandwidth, BF16 and FP8."""
+"""The first rates, which kernels are bound by: memory bandwidth, BF16 and FP8."""
 
 
 def _rates(profile: HardwareProfile) -> list[float]:
     links = profile.nvlink_bandwidth_bytes_per_s, profile.network_bandwidth_bytes_per_s
     kernels = profile.memory_bandwidth_bytes_per_s, profile.bf16_flops, profile.fp8_flops
+    # A rate that a device lacks (NVFP4) is 0: any device that has it is at least as good there.
     return [float(rate or 0.0) for rate in (*kernels, profile.nvfp4_flops, *links)]
 
 
@@ -66,6 +68,7 @@ def ordered_mean(device: str, measured: Mapping[str, float], order: DeviceOrder)
     high = min((measured[name] + gain for name, gain in worse.items() if name in measured), default=math.inf)
     better = {name: gains[device] for name, gains in order.items() if device in gains and name in measured}
     low = max((measured[name] - gain for name, gain in better.items()), default=-math.inf)
+    # Where measured devices contradict the datasheets' order, half way between them.
     return (low + high) / 2 if low > high else min(max(0.0, low), high)
 
 
@@ -105,7 +108,7 @@ class Posterior(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def shifts(self) -> dict[str, float]:
-        """What each term is moved by."""
+        """Mean deviation of each term, by its name."""
         return dict(zip(self.columns[: self.terms], self.mean[: self.terms].tolist(), strict=True))
 
     @cached_property
@@ -146,6 +149,7 @@ class Posterior(Struct, frozen=True, eq=False, dict=True):
         """The file: equal posteriors give equal bytes."""
         names = [name for name in self.__struct_fields__ if name not in ("mean", "factor")]
         header = {"schema": SCHEMA, **{name: getattr(self, name) for name in names}}
+        # The lower triangle alone: the upper one is zero.
         lower = self.factor[np.tril_indices(len(self.columns))].astype("<f4")
         text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
         return archive({"header": text, "mean": self.mean.astype("<f4"), "factor": lower})
@@ -173,7 +177,7 @@ def _shipped() -> dict[str, Path]:
 
 
 def evidence_path() -> Path:
-    """Where the shipped evidence lies: the measured times beside the posterior; an answer tells the nearest of them."""
+    """Where the shipped evidence lies: the measured times beside the posterior; an answer names the nearest of them."""
     return data_folder("calibration") / "posterior" / EVIDENCE
 
 
@@ -207,6 +211,7 @@ def _read(path: Path, modified_ns: int, size: int) -> Posterior:
         count = len(header["columns"])
         factor = np.zeros((count, count))
         factor[np.tri(count, dtype=bool)] = lower
+        # A NaN would pass through every factor into all answers without a word.
         if mean.shape != (count,) or not (np.isfinite(mean).all() and np.isfinite(factor).all()):
             raise ValueError("its arrays do not fit its header")
         del header["schema"]

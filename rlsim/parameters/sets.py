@@ -77,7 +77,7 @@ _KINDS: Mapping[type[Strict], tuple[str, str, str]] = {
     Stack: ("stacks", "stack", DEFAULT_STACK),
     MeasuredStack: ("measured", "measured stack", ""),
 }
-"""Of each kind its folder of calibration/, what messages call it, and the one that stands where none is named."""
+"""By kind, its folder of calibration/, its name in messages, and the default."""
 Kind = TypeVar("Kind", bound=Strict)
 
 
@@ -106,6 +106,7 @@ def stack_of_release(framework: str, release: str | None) -> Stack | None:
     known = [load_stack(name) for name in catalogue("calibration", "stacks")]
     own = [one for one in known if one.framework == framework]
     newest = max(own, key=lambda one: version_order(one.release or ""), default=None)
+    # A release older than all stacks takes the oldest of them, as standing_for does everywhere.
     return newest if release is None or newest is None else standing_for(release, own, lambda one: one.release or "")
 
 

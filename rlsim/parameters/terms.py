@@ -90,6 +90,7 @@ def _engine_terms(fitted: Fitted) -> list[Term]:
     out = _scaling("engines", {"network_hop_s": ENGINE_VALUE_SPREAD}, now, vars(start))
     out += _scaling("engines", layers, now.layers, vars(start.layers))
     for family in now.families:
+        # An engine that the assumed set lacks is centred at its fitted values.
         before = start.family(family.engine) if family.engine in start.names else family
         spreads = dict.fromkeys(ENGINE_VALUES, ENGINE_VALUE_SPREAD)
         out += _scaling(f"engines/{family.engine}", spreads, family, vars(before))
@@ -119,6 +120,7 @@ def _step_terms(fitted: Fitted) -> list[Term]:
     now, start, out = fitted.steps, load_parameters(START), list[Term]()
     for host in now.engine_hosts:
         before = start.release(host.engine, host.version).iteration_s
+        # Added and not multiplied: some of these times are 0, and a factor would hold them there.
         centre = (before - host.iteration_s) / ENGINE_HOST_SCALE
         out.append(Term(f"steps/host/{host.engine}/{host.version}", STEP_SPREAD, centre))
     for path, scale in STEP_SCALES.items():
@@ -182,6 +184,7 @@ def _scaled(record: Record, path: Sequence[str], z: float) -> Record:
     if not rest:
         held = getattr(record, field)
         value = (held[key] if key else held) * exp(z)
+        # exp(z) may carry a share above 1.
         value = min(1.0, value) if name in SHARES else value
         return replaced(record, {field: {**held, key: value} if key else value})
     field, key, _ = _MEMBERS[type(record)]
@@ -195,6 +198,7 @@ def _scaled(record: Record, path: Sequence[str], z: float) -> Record:
 
 def _transfers(transfers: TransferParameters, path: list[str], z: float) -> TransferParameters:
     out = _scaled(transfers, path, z)
+    # Fixed times of frameworks are seconds and not factors: a move of the shared value must reach each of them.
     for family in transfers.families if path == ["fixed_s"] else ():
         out = _scaled(out, [family.framework, "fixed_s"], z)
     return out
@@ -215,6 +219,7 @@ def limits_of(fitted: Fitted, name: str) -> tuple[float, float]:
         host = next(one for one in fitted.steps.engine_hosts if (one.engine, one.version) == tuple(path[1:]))
         return -host.iteration_s / ENGINE_HOST_SCALE, inf
     value, scale = value_of(fitted.steps, path[0]), STEP_SCALES[path[0]]
+    # Efficiencies are speeds relative to tuned pretraining, which nothing exceeds (schema/parameters.py).
     most = (1.0 - value) / scale if path[0].endswith("_efficiency") else inf
     return (STEP_LEAST.get(path[0], 0.0) - value) / scale, most
 

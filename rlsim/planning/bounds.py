@@ -54,7 +54,7 @@ class RolloutWork(Struct, frozen=True):
 
 
 def draft_plan_of(inputs: PriceInputs) -> DraftPlan | None:
-    """What the drawn verifications of a scenario know of its engine, which is nothing unless samples accept apart."""
+    """The draft lengths that drawn verifications depend on; None unless acceptance varies between samples."""
     return inputs.draft_plan if inputs.scenario.speculation.variation is not None else None
 
 
@@ -70,6 +70,7 @@ def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[
     for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True):
         batch = one.batch
         if scenario.workload.racing:
+            # Of a race only the winners are certain to be generated to their ends.
             won = one.trained
             batch = Batch(batch.prompt_tokens[won], batch.response_tokens[won], batch.group[won])
             counts = counts[won]
@@ -81,6 +82,7 @@ def _work(batch: Batch, turns: Turns | None, iterations: FloatArray, first_alone
     """The work of responses, or of trajectories, whose turns follow each other; first_alone: only the first of these
     are certain."""
     tokens = batch.response_tokens if turns is None else turns.response_tokens
+    # Contexts rise from 0 by tokens / iterations and end one such step below all tokens; this is their mean.
     half = 0.5 * np.maximum(tokens - tokens / np.maximum(iterations, 1), 0)
     if turns is None:
         return _summed(iterations, batch.prompt_tokens + half)
@@ -121,6 +123,7 @@ def engine_rates(table: IterationTable) -> EngineRates:
     n = np.arange(1, max(1, most) + 1, dtype=np.float64)
     step_s = table.step_s[1 : len(n) + 1]
     contexts = np.arange(1, table.attention_s.shape[1]) * table.context_step_tokens
+    # The least slope of the whole table: a bound may not count more attention than any iteration has.
     alpha = np.min(table.attention_s[1 : len(n) + 1, 1:] / (n[:, None] * contexts[None, :])) if contexts.size else 0.0
     batch, rate = _majorant(np.concatenate([[0.0], n]), np.concatenate([[0.0], n / step_s]))
     return EngineRates(float(np.min(step_s / n)), float(np.min(step_s)), float(alpha), batch, rate)
@@ -146,6 +149,7 @@ def spread_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> floa
 
 def rollout_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> float:
     """Least seconds from submission of a batch to its last token: spread evenly, or the longest sequence alone."""
+    # Alone and at the fastest iteration of any batch size: nothing can be quicker.
     straggler_s = work.longest_iterations * (rates.iteration_s + rates.attention_s * work.longest_context)
     return max(spread_bound_s(rates, work, replicas), straggler_s)
 
@@ -174,7 +178,7 @@ def lagged_bound_s(
 
 TRAINERS_PER_TASK = 12
 ROUNDED = 1.0 - 1e-9
-"""What is left of a bound for sums that are rounded another way."""
+"""Factor on bounds, as sums in another order round otherwise."""
 SEARCH_REPLICATIONS = 1
 """The search compares plans on one drawn workload, the same for all."""
 
@@ -199,7 +203,7 @@ class TrainerTask(Struct, frozen=True):
     least_s: float = math.inf
 
     def inputs(self) -> Iterator[PriceInputs]:
-        """What prices of each trainer layout depend on, without speculation."""
+        """Price inputs of each trainer layout, without speculation."""
         plain = on_split(self.scenario, self.split, TrainerLayout())
         first = PriceInputs(Engine(self.engine.layout, 0).applied(plain))
         return (first.of_trainer(trainer.of(plain.trainer)) for trainer in self.trainers)
@@ -232,6 +236,7 @@ def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Ca
         trainer_s = trainers[number][1] + moved_s[way] / candidate.loop.update_every
         bound_s = _bound_s(candidate, rates[layout.engine], works[key], trainer_s)
         found.append(Candidate(layout, len(space.trainers[number]), bound_s))
+    # The search takes them in this order, in which its first results exclude most of the others.
     return sorted(found, key=lambda one: one.bound_s)
 
 
@@ -263,6 +268,7 @@ def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int,
         for index, seconds in run(trainer_step_s, tasks):
             number, start = places[index]
             priced = zip(seconds, space.trainers[number][start : start + TRAINERS_PER_TASK], strict=False)
+            # Layouts have an order, so that equal times give one answer however the tasks come back.
             fastest[number] = min([*priced, *([fastest[number]] if number in fastest else [])])
             progress.advance(1)
     chosen = [(number, trainer) for number, (_, trainer) in fastest.items()]

@@ -30,6 +30,7 @@ class _Side(Struct, frozen=True):
 def compare(first: Scenario, second: Scenario) -> Comparison:
     """Simulate both as they are (no baselines). Raises Infeasible where one cannot run."""
     before = _simulated(first)
+    # Same scenario and seed, same answer: the second simulation is spared where only names differ.
     runs = (before, _simulated(second) if differences(first, second) else before)
     phases = _phases((first, second), runs)
     largest = max(phases, key=lambda change: abs(change.after_s - change.before_s))
@@ -45,6 +46,7 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
         differences=differences(first, second),
         step_s=(runs[0].arm.step_s, runs[1].arm.step_s),
         speedup=speedups(runs[0].timed, runs[1].timed)[1],
+        # Draws depend on workload, seed and replication alone; with these equal both sides meet the same work.
         paired=first.workload == second.workload and (a.seed, a.replications) == (b.seed, b.replications),
         phases=phases,
         explained_by=largest.phase if largest.after_s != largest.before_s else None,
@@ -93,6 +95,7 @@ def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[_Side, _Side]) -> 
         }
         for scenario, run in zip(scenarios, runs, strict=True)
     ]
+    # Shares of the signed difference: they add up to 1, and a phase that works against it has a negative one.
     total = runs[1].arm.step_s.mean - runs[0].arm.step_s.mean
     out = []
     for phase in dict.fromkeys([*sides[0], *sides[1]]):

@@ -92,6 +92,7 @@ def _simulated(scenario: Scenario) -> Cell:
     return Cell(_numbers(scenario, run, found.interval), found)
 
 
+# Baselines alone: the cells of a grid share few of them, while each cell itself comes once.
 _simulated_once = lru_cache(maxsize=BASELINES_CACHED)(_simulated)
 
 
@@ -121,7 +122,7 @@ def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
 
 
 def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
-    """What a search needs of :func:`evaluate_means`, in half of its time. within_s: longest step of interest."""
+    """GPUs, mean step and memory, in half the time of :func:`evaluate_means`. within_s: longest step of interest."""
     try:
         scenario = varied(base, overrides)
         run = simulate_variant(scenario, tokens=False, within_s=within_s)
@@ -129,6 +130,7 @@ def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
         return Cell(error=error)
     used = {pool: use.total_bytes for pool, use in memory_of(run).items()}
     given_up = any(len(steps) < len(run.scenario.measured_steps) for steps in run.steps)
+    # A simulation is given up once its steps take longer than within_s: that bound is all that is known of it.
     step_s = within_s if given_up else mean_value(run, lambda step: step.seconds)
     return Cell(seen=Seen(scenario.cluster.num_gpus, Mean(step_s), used["generation"], used["training"], given_up))
 
@@ -203,6 +205,7 @@ def _numbers(scenario: Scenario, run: SimulatedVariant, step_s: Interval | Mean)
 def limit_of(scenario: Scenario, phases: Mapping[str, float], parts: Iterable[PhasePart]) -> str:
     """The longest phase of the step and its largest part, such as ``generation: experts (memory)``."""
     phase = max(step_phases(scenario), key=lambda name: phases[name])
+    # Exposed generation has no parts of its own: they are those of the whole phase.
     shown = "generation_s" if phase == "exposed_generation_s" else phase
     inside = [share for share in parts if share.phase == shown]
     if not inside:

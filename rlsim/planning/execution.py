@@ -33,6 +33,7 @@ ORPHAN_CHECK_S = 1.0
 def local_jobs(jobs: int | str | None) -> int:
     """Processes to use; all cores that this process may run on where ``jobs`` does not say. InputError below 1."""
     if jobs is None or isinstance(jobs, str):
+        # Under taskset or a batch scheduler fewer cores may be allowed than there are; macOS has no such call.
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if jobs < 1:
         raise InputError(f"--jobs must be at least 1, got {jobs}")
@@ -65,6 +66,7 @@ def executor(jobs: int | str | None = 1, most: int | None = None) -> Iterator[Ru
     """
     if isinstance(jobs, str):
         with _dask_client(jobs) as client:
+            # A scheduler whose workers are still to come counts 0 threads.
             yield partial(_on_pool, client.get_executor(), max(1, sum(client.nthreads().values())))
         return
     count = local_jobs(jobs) if most is None else min(local_jobs(jobs), most)
@@ -111,13 +113,14 @@ def _on_pool(
     pool: Executor, width: int, function: Callable[[Any], Any], tasks: Iterable[Any]
 ) -> Iterator[tuple[int, Any]]:
     """On any executor of concurrent.futures; ``width`` tasks run at once, and as many wait for them."""
-    queue, open_ones = enumerate(tasks), set[Future[tuple[int, Any]]]()
+    queue, running = enumerate(tasks), set[Future[tuple[int, Any]]]()
     while True:
-        room = width * IN_FLIGHT_PER_JOB - len(open_ones)
-        open_ones |= {pool.submit(_numbered, function, *one) for one in itertools.islice(queue, room)}
-        if not open_ones:
+        # No more tasks than there is room for: later ones of a search depend on the results of these (Runner).
+        room = width * IN_FLIGHT_PER_JOB - len(running)
+        running |= {pool.submit(_numbered, function, *one) for one in itertools.islice(queue, room)}
+        if not running:
             return
-        finished, open_ones = wait(open_ones, return_when=FIRST_COMPLETED)
+        finished, running = wait(running, return_when=FIRST_COMPLETED)
         yield from (one.result() for one in finished)
 
 
@@ -128,6 +131,7 @@ def _numbered(function: Callable[[Any], Any], index: int, task: Any) -> tuple[in
 
 def _left_to_parent(parent: int) -> None:
     """Let this worker ignore what interrupts a terminal, and end when its parent does, however that ends."""
+    # Ctrl-C reaches the whole group of processes: the parent ends its workers, which would each print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
@@ -144,6 +148,7 @@ def _dask_client(address: str) -> Any:
     except ImportError as error:
         raise InputError("--dask needs the extra 'dask': pip install 'rlsim[dask]'") from error
     try:
+        # Not as default, or later calls of Dask in the caller's own program would go to this cluster.
         return Client(address, timeout="10s", set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise InputError(f"--dask {address}: no scheduler answers there ({error})") from error

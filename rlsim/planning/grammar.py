@@ -63,6 +63,7 @@ def parse_axis(text: str) -> Axis:
     for key in keys:
         check_key(key, whole)
     values = _values(right.strip(), whole)
+    # Quadratic, so for lists that somebody may have typed alone; a range repeats no value.
     repeated = next((value for value in values if values.count(value) > 1), None) if len(values) < 1000 else None
     if repeated is not None:
         raise InputError(f"{whole}: the value {shortened(repeated)} stands there twice")
@@ -86,14 +87,17 @@ def axis_of(keys: str, values: Any) -> Axis:
 
 def _written(value: Any) -> str:
     """A value as YAML reads it again: texts as they are where nothing in them means something else."""
+    # Texts such as null or true look plain and are read as something else: JSON's quotes save them.
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z_./][\w./-]*", value) and parse_value(value, value) == value:
         return value
+    # NumPy's scalars, which json cannot write.
     plain = value.item() if hasattr(value, "item") else value
     return json.dumps(dict(plain) if isinstance(plain, Mapping) else plain)
 
 
 def _values(text: str, whole: str) -> tuple[str, ...]:
     if (match := _RANGE.fullmatch(text)) is not None:
+        # Decimals, since people write them: in floats 0:0.5:0.1 has a value 0.30000000000000004 and may miss its end.
         low, high, step = (Decimal(part or 1) for part in match.groups())
         if step <= 0:
             raise InputError(f"{whole}: the step must be above 0, got {step}")
@@ -103,6 +107,7 @@ def _values(text: str, whole: str) -> tuple[str, ...]:
         if factor <= 1 or low <= 0:
             raise InputError(f"{whole}: a geometric range needs a start above 0 and a factor above 1")
         return _up_to(low, high, lambda value: value * factor, whole)
+    # Neither form, but YAML would take it for a text and the sweep for one odd value.
     if (match := _DOTS.fullmatch(text)) is not None:
         hint = "did you mean {0}:{1}, or {0}..{1}x2?".format(*match.groups())
         raise InputError(f"{whole}: '{shortened(text)}' is no value; {hint}")
@@ -136,8 +141,10 @@ def _up_to(low: Decimal, high: Decimal, following: Callable[[Decimal], Decimal],
     out = [low]
     while (value := following(out[-1])) <= high:
         out.append(value)
+        # Asked within the loop: 0:1e12:0.001 must be refused before it fills the memory.
         if len(out) > MAX_CELLS:
             raise InputError(f"{whole}: more than {MAX_CELLS:,} values")
+    # Whole numbers without a point, since keys that are integers take no 8.0; normalize() alone writes 100 as 1E+2.
     return tuple(str(int(v)) if v == v.to_integral_value() else f"{v.normalize():f}" for v in out)
 
 
@@ -147,6 +154,7 @@ def grid(axes: Sequence[Axis]) -> list[Overrides]:
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
         raise InputError(f"--vary: the key {shortened(twice)} stands on two axes")
+    # Counted before a cell is made: a million of them fit into memory, the slips of the pen beyond them may not.
     count = math.prod(len(axis.values) for axis in axes)
     if count > MAX_CELLS:
         raise InputError(f"--vary: the grid has {count:,} cells, more than {MAX_CELLS:,}")

@@ -34,11 +34,12 @@ PROMPT_TOKENS = 256
 """Room for a prompt under the cap."""
 QUESTIONS: Mapping[str, Mapping[str, str]] = lists_beside(__file__)["questions"]
 """What is asked by the option that answers it: text, and an example that is shown as the default."""
+# As many digits as the largest prompts_per_step and generations_per_prompt of the schema have.
 _BATCH = re.compile(r"(\d{1,8}) *[x*,] *(\d{1,6})")
 
 
 class Answers(Struct, frozen=True):
-    """What was answered, checked. batch: prompts, samples of each."""
+    """Checked answers to the questions. batch: prompts, samples of each."""
 
     model: str
     hardware: str
@@ -52,8 +53,9 @@ class Answers(Struct, frozen=True):
         return cls(**{name.replace("-", "_"): CHECKS[name](given[name]) for name in QUESTIONS})  # type: ignore[arg-type]
 
 
-def _whole(option: str, text: str) -> int:
+def _whole_number(option: str, text: str) -> int:
     digits = text.strip().replace(",", "").replace("_", "")
+    # isdigit() alone takes superscripts too, which int() refuses.
     if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) < 10**7:
         raise InputError(f"--{option} {shortened(text)}: must be a whole number above 0 and below 10,000,000")
     return int(digits)
@@ -85,9 +87,9 @@ def _hardware(text: str) -> str:
 CHECKS: Mapping[str, Callable[[str], object]] = {
     "model": _model,
     "hardware": _hardware,
-    "gpus": partial(_whole, "gpus"),
+    "gpus": partial(_whole_number, "gpus"),
     "batch": _batch,
-    "response-tokens": partial(_whole, "response-tokens"),
+    "response-tokens": partial(_whole_number, "response-tokens"),
 }
 """What each answer must be; InputError otherwise."""
 
@@ -123,6 +125,7 @@ def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenar
     if target.exists() and not overwrite:
         raise InputError(f"{shown_path(target)}: exists already; --overwrite replaces it")
     text = with_layout(answers, target.stem, target.parent)
+    # Loaded before it is written, so that no file stays behind that does not load.
     scenario = scenario_of_text(text, shown_path(target), target.parent)
     with staged_folder(target.parent) as folder:
         (folder / target.name).write_text(text, encoding="utf-8", newline="\n")
@@ -147,6 +150,7 @@ def scenario_text(
     model, hardware = answers.model, answers.hardware
     return Template(lists_beside(__file__)["scenario"]).substitute(
         asdict(answers),
+        # A text of JSON is one of YAML too, whatever quotes or colons a path holds.
         name=json.dumps(name),
         model=json.dumps(model),
         hardware=json.dumps(hardware),

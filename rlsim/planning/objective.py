@@ -78,11 +78,11 @@ class Objective(Struct, frozen=True):
         return out
 
     def effort(self, gpus: int, step_s: Seconds) -> Seconds:
-        """What plans are compared by, smaller being better: seconds of a step, times the GPUs that are paid for."""
+        """Seconds of a step, times the GPUs that are paid for: plans are compared by it, smaller being better."""
         return step_s * gpus if self.measure in PER_GPU else step_s
 
     def value(self, scenario: Scenario, gpus: int, step_s: float, tokens_per_step: float) -> float:
-        """What is made best, in its own unit."""
+        """The measure that is made best, in its own unit (seconds, tokens/s, steps, USD, joules or GPUs)."""
         price = price_usd(scenario) / SECONDS_PER_HOUR
         return {
             "step_time": step_s,
@@ -90,6 +90,7 @@ class Objective(Struct, frozen=True):
             "steps_per_day": SECONDS_PER_DAY / step_s,
             "time_to_n_steps": step_s * (self.steps or 1),
             "cost_per_step": step_s * gpus * price,
+            # At the power limit, busy or not: an upper bound, as in projection.summary.energy_j.
             "energy_per_step": step_s * gpus * scenario.hardware.power_w.value,
             "gpus": float(gpus),
         }[self.measure]
@@ -138,12 +139,13 @@ def _one_of(name: str, known: tuple[str, ...], what: str) -> None:
 
 
 def p90(draws: FloatArray) -> float:
-    """What 90 % of the draws do not exceed, in their unit."""
+    """90th percentile of the draws, in their unit."""
     return quantile(draws, P90)
 
 
 def quantile(draws: FloatArray, share: float) -> float:
     """The least draw that ``share`` of all draws do not exceed, in their unit."""
+    # A draw itself, not a value between two: then what `share` of the draws keep to is exactly this (probability()).
     return float(np.quantile(draws, share, method="inverted_cdf"))
 
 
@@ -158,4 +160,5 @@ def wins(first: FloatArray, rival: FloatArray) -> float:
     >>> wins(np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 2.0]))
     0.5
     """
+    # Half for equals, so that the wins of two plans over each other add up to 1.
     return float(np.mean((first < rival) + 0.5 * (first == rival)))

@@ -101,6 +101,7 @@ def _check_synchronous_rules(scenario: Scenario, limits: SearchLimits) -> None:
             "workload.usable_group_share below 1 repeats rollouts within a step, which asynchronous loops do not do: "
             "look at lag 0 only (--max-staleness 0) or give workload.generated_batch_factor instead"
         )
+    # Too few usable groups are too few in every layout: better refused before any is priced.
     for replication in range(scenario.simulation.replications):
         draw(scenario, replication)
 
@@ -114,6 +115,7 @@ def default_limits(scenario: Scenario, objective: Objective | None = None) -> Se
     gpus = scenario.cluster.num_gpus
     sizes = (gpus,)
     if objective is not None and objective.measure == "gpus":
+        # From a sixteenth of the scenario's size to eight times as many.
         sizes = tuple(sorted({max(1, gpus * 2**i // 16) for i in range(8)}))
     workload = scenario.workload
     lagging = workload.usable_group_share == 1 and workload.tail_batching is None
@@ -128,6 +130,7 @@ def _search_sizes(contest: Contest, run: Runner) -> Finals:
     total = Finals()
     for gpus in sorted(contest.limits.sizes):
         total = total + _searched(contest, replace(contest.limits, sizes=(gpus,)), run)
+        # Sizes rise: the first that reaches the target is the smallest.
         if total.feasible:
             break
     return total
@@ -145,6 +148,7 @@ def _searched(contest: Contest, limits: SearchLimits, run: Runner) -> Finals:
 
 def _nothing(contest: Contest, found: Finals) -> Infeasible | InputError:
     """The nearest miss and what binds it."""
+    # Plans that run and are too slow say more than those that do not fit.
     if found.missed:
         return _missed(contest, min(found.missed, key=contest.miss))
     nearest = nearest_miss(found.rejected)
@@ -195,6 +199,7 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
         simulated=found.simulated,
         rest=tuple(map(contest.row, found.rest if contest.rest else ())),
         steps=objective.steps,
+        # Names end at 200 characters (schema/scenario.py), the added word included.
         best_scenario=dump_scenario(vary(chosen, {"question": question, "name": f"{scenario.name[:190]}-best"})),
         changes=changes(scenario, chosen),
         model=scenario.model.name,
@@ -229,7 +234,7 @@ def _beside_baseline(scenario: Scenario, best: Simulated) -> Simulated:
 
 
 def _waterfall(contest: Contest, best: Simulated, run: Runner) -> tuple[Change, ...]:
-    """What each stage takes from the scenario as it is towards the best plan; one that cannot run is left out."""
+    """Mean step after each stage from the scenario as it is to the best plan; a stage that cannot run is left out."""
     if contest.current is None:
         return ()
     engine = best.layout.engine
@@ -244,12 +249,12 @@ def _waterfall(contest: Contest, best: Simulated, run: Runner) -> tuple[Change, 
 
 
 def extending(scenario: Scenario, base: str | Path, folder: Path, beside: Path | None = None) -> str:
-    """YAML of ``scenario`` as a file in ``folder``: ``extends: base`` and what differs; whole where that is not it.
+    """YAML of ``scenario`` as a file in ``folder``: ``extends: base`` and what differs, else all keys.
 
-    base: name of a bundled scenario, which stays a name, or a file, told relative to ``folder``. beside: a folder that
+    base: name of a bundled scenario, which stays a name, or a file, as a path from ``folder``. beside: a folder that
     exists at the same depth, from which paths are tried where ``folder`` is not there yet.
     """
-    whole = dump_scenario(scenario)
+    in_full = dump_scenario(scenario)
     try:
         found = find_scenario(base)
         bundled = catalogue("scenarios").get(found.stem)
@@ -257,10 +262,11 @@ def extending(scenario: Scenario, base: str | Path, folder: Path, beside: Path |
         reference = found.stem if here else os.path.relpath(found.resolve(), folder.resolve())
         document = _short(scenario, load_scenario(found), reference)
         text = dump_document(document)
+        # Read back before it is written: a reference may mean something else in that folder.
         again = scenario_of_text(text, "best.yaml", folder if folder.is_dir() else beside)
     except (InputError, OSError, ValueError):
-        return whole
-    return text if _answers_alike(again, scenario) else whole
+        return in_full
+    return text if _answers_alike(again, scenario) else in_full
 
 
 def _answers_alike(first: Scenario, second: Scenario) -> bool:
@@ -280,6 +286,7 @@ def _short(scenario: Scenario, base: Scenario, reference: str) -> dict[str, Any]
         if record is not None and any(key.startswith(f"{section}.") for key in changed) and _same(record, load):
             changed = {key: value for key, value in changed.items() if not key.startswith(f"{section}.")}
             changed[section] = record.name
+    # Model and hardware first, as files are written by hand; sorted() leaves the rest in the schema's order.
     changed = dict(sorted(changed.items(), key=lambda pair: pair[0] not in CATALOGUED))
     document: dict[str, Any] = {EXTENDS: reference, "name": scenario.name, "question": scenario.question}
     for key, value in changed.items():
@@ -305,6 +312,7 @@ def write_plan(answer: Plan, folder: Path, base: str | Path | None = None, out: 
     best.yaml is a scenario that ``rlsim project`` takes: that of the plan, as what changes in ``base`` (a name or a
     file) where one is given. out: where the folder's files will lie, if not there.
     """
+    # Imported here: the picture needs matplotlib, which the search does not.
     from rlsim.report.figures.grids import plan_figure
     from rlsim.report.figures.style import save_picture
     from rlsim.results.sweep import write_csv
@@ -314,6 +322,7 @@ def write_plan(answer: Plan, folder: Path, base: str | Path | None = None, out: 
         scenario = scenario_of_text(best, "best.yaml", folder)
         best = extending(scenario, base, out or folder, folder)
     write_csv(answer.to_frame(), folder / "ranked.csv")
+    # Equal bytes on every system, line ends included.
     (folder / "best.yaml").write_text(best, encoding="utf-8", newline="\n")
     (folder / "plan.json").write_text(answer.to_json(), encoding="utf-8", newline="\n")
     save_picture(plan_figure(answer), folder / "pareto.png")

@@ -122,15 +122,17 @@ class Contest(Struct, frozen=True, eq=False):
         return all(share >= self.objective.confidence for share in sure)
 
     def miss(self, plan: Simulated) -> float:
-        """What the plan takes with the probability asked for, over the longest step allowed; above 1 it misses."""
+        """Step time kept with the probability asked for, over the longest one allowed; above 1 the plan misses."""
         return self.breach(plan, quantile(plan.drawn_s, self.objective.confidence))
 
     def ranked(self, plans: Iterable[Simulated]) -> list[Simulated]:
         """Best first."""
+        # Names decide between equals, so that the order does not depend on which process was first.
         return sorted(plans, key=lambda plan: (self.score(plan), plan.name))
 
     def near(self, ranked: Sequence[Simulated]) -> list[Simulated]:
         """Plans within NEAR of the best; for the smallest cluster those of the same size."""
+        # The smallest cluster is scored by its size first; plans of that size are compared by their step.
         place = 1 if self.objective.measure == "gpus" else 0
         best = self.score(ranked[0])
         most = best[place] * (1 + NEAR)
@@ -184,9 +186,11 @@ def search(
 
     def may_win(index: int) -> bool:
         """Whether the candidate's bound lies within NEAR of the best step of its group."""
+        # A group without a result has an infinite best: its first candidate always runs.
         return candidates[index].bound_s / group_best_s(index) <= 1 + NEAR
 
     def promising() -> Iterator[Look]:
+        # Asked anew before each start: results that came in since may exclude a candidate.
         for index, candidate in enumerate(candidates):
             if may_win(index):
                 taken.append(index)
@@ -217,7 +221,7 @@ def simulate_once(task: Look) -> Cell:
 
 
 def see_once(task: Look) -> Cell:
-    """What a search needs of :func:`simulate_once`."""
+    """GPUs, mean step and memory of one plan on one drawn workload, given up once it is too slow to matter."""
     scenario, overrides, within_s = task
     return see(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS}, within_s)
 
@@ -238,7 +242,7 @@ class Finals(Struct, frozen=True):
     simulated: int = 0
 
     def __add__(self, larger: Finals) -> Finals:
-        """Those of some sizes, none of whose plans keeps to the constraints, and of larger ones."""
+        """Results of some cluster sizes, none of whose plans keeps the constraints, with those of larger ones."""
         added = ("missed", "rejected", "considered", "configurations", "simulated")
         return replace(larger, **{name: getattr(self, name) + getattr(larger, name) for name in added})
 
@@ -254,6 +258,7 @@ def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:
     if not cut or (rounds == 1 and _none_counts(contest, plans, found.feasible)):
         return found
     cells = dict(run(see_once, [(contest.scenario, plan.layout.overrides(), math.inf) for plan in cut]))
+    # To their end now, though without their other numbers: _final gives those to the ones that are chosen.
     again = {plan.layout: checked(contest, plan.found, cells[place]) for place, plan in enumerate(cut)}
     every = [again.get(plan.layout, plan) for plan in plans]
     found, _ = _rounds(contest, [plan for plan in every if isinstance(plan, Simulated)], run)
@@ -278,7 +283,9 @@ def _none_counts(contest: Contest, plans: Sequence[Simulated], feasible: Sequenc
 
 def _rounds(contest: Contest, plans: Sequence[Simulated], run: Runner) -> tuple[Finals, int]:
     """:func:`finals` of plans that were all simulated to their end, and the rounds that it took."""
+    # Asked for less than an even chance, a plan may miss the limit in the mean and still keep it often enough.
     slack = 1 + NEAR if contest.objective.confidence >= 0.5 else math.inf
+    # Where none keeps to it the nearest is drawn all the same: the message says how far it is off.
     left = [plan for plan in plans if contest.breach(plan) <= slack] or sorted(plans, key=contest.breach)[:1]
     feasible, missed, rejected, rounds = list[Simulated](), list[Simulated](), list[InfeasiblePart](), 0
     searched, hopeful = {plan.layout: plan for plan in plans}, left
@@ -348,6 +355,7 @@ def pareto_front(plans: Sequence[Simulated]) -> list[Simulated]:
     """Plans that no other one beats in mean step time and cost at once, cheapest first."""
     front: list[Simulated] = []
     for plan in sorted(plans, key=lambda one: (one.full.cost_per_step_usd, one.mean_s)):
+        # In order of cost, a plan is on the front only if it is faster than the last cheaper one.
         if not front or plan.mean_s < front[-1].mean_s:
             front.append(plan)
     return front

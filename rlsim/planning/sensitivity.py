@@ -40,7 +40,7 @@ from rlsim.units import FloatArray
 
 AS_IT_IS = "as it is"
 DEGREE = 3
-"""Of the polynomial; steps are close to exponential in normal variables of some 10 %."""
+"""Degree of the polynomial; steps are close to exponential in normal variables of some 10 %."""
 GRID = (np.arange(200) + 0.5) / 200
 """Quantiles at which the value of a stated input is averaged."""
 
@@ -111,7 +111,7 @@ Place = tuple[str, str, float]
 
 
 def _points(wanted: Sequence[Alternative], inputs: Sequence[UncertainInput]) -> dict[Place, tuple[Scenario, Overrides]]:
-    """What to simulate of the inputs; those that change nothing of an alternative are left out."""
+    """Scenario and overrides of each simulation; inputs that change nothing of an alternative are left out."""
     out = {}
     for one, item in itertools.product(wanted, inputs):
         for quantile in item.simulated:
@@ -141,6 +141,7 @@ def first_step_s(point: tuple[Scenario, Overrides]) -> float:
     """Mean step of a varied scenario on the work of the first replication, in seconds; NaN where it cannot run."""
     scenario, overrides = point
     try:
+        # The draws of the first replication are the same as of the arm it is compared with: one is enough.
         one = vary(scenario, {**overrides, "simulation.replications": 1})
         return _first_s(simulate_variant(one, tokens=False))
     except (Infeasible, InputError):
@@ -157,7 +158,7 @@ def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[Uncerta
     whole = own.timed.prediction.step_factor * np.exp(sum(_drawn(effects[item.key], item) for item in inputs))
     sources = [
         SourceValue(
-            **one.told, narrowed=narrowed(np.log(own.timed.drawn_s), one.draws), saved_s=saved(steps, one.draws)
+            **one.fields, narrowed=narrowed(np.log(own.timed.drawn_s), one.draws), saved_s=saved(steps, one.draws)
         )
         for one in sources_of(run)
     ]
@@ -195,6 +196,7 @@ def _inputs(
     for item in inputs:
         effects = np.array([_effect(arm, item, points) for arm in arms])
         low, _, high = effects[0].tolist()
+        # An alternative that cannot run at an end of the range is no choice while the input may lie there.
         finite = np.isfinite(effects).all(axis=1)
         means = steps.mean(axis=1)[finite]
         curves = np.array([through(item.places, effect, GRID) for effect in effects[finite]])
@@ -213,7 +215,8 @@ def _inputs(
 
 
 def _effect(arm: Arm, item: UncertainInput, points: Steps) -> FloatArray:
-    """What an input does to the logarithm of an alternative's step at the three places of its range."""
+    """Change of the logarithm of an alternative's step at the three places of an input's range."""
+    # Points that change nothing of an alternative were not simulated (_points): there its own step stands.
     steps = [points.get((arm.alternative.name, item.key, place), arm.first_s) for place in item.places.tolist()]
     out = np.log(np.array(steps) / arm.first_s)
     if not arm.alternative.changes and not np.isfinite(out).all():
@@ -227,6 +230,7 @@ def _effect(arm: Arm, item: UncertainInput, points: Steps) -> FloatArray:
 def _drawn(effect: FloatArray, item: UncertainInput) -> FloatArray:
     """Draws of an input's effect on the logarithm of the step, shape (DRAWS,), the same for equal keys."""
     seed = int.from_bytes(hashlib.blake2b(item.key.encode(), digest_size=8).digest(), "little")
+    # Seeded by the key, so that an input moves alternatives alike; fixed quantiles have no sampling error of their own.
     quantiles = np.random.default_rng(seed).permutation((np.arange(DRAWS) + 0.5) / DRAWS)
     return through(item.places, effect, quantiles)
 
@@ -249,6 +253,7 @@ def fitted(known: FloatArray, values: FloatArray) -> FloatArray:
     spread = float(np.std(known))
     if spread == 0:
         return np.broadcast_to(values.mean(axis=-1, keepdims=True), values.shape)
+    # Standardised first: cubes of raw values would leave the matrix badly conditioned.
     design = np.vander((known - known.mean()) / spread, DEGREE + 1)
     found, *_ = np.linalg.lstsq(design, np.atleast_2d(values).T, rcond=None)
     return np.asarray((design @ found).T.reshape(values.shape))

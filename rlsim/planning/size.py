@@ -77,6 +77,7 @@ def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] =
     found = tuple(_device(wanted, device, told) for device in dict.fromkeys(devices))
     able = [(one, chosen) for one in found if (chosen := one.at(one.chosen)) is not None]
     by_step = wanted.budget_usd is not None
+    # Each has kept to its budget already: then time decides, else money.
     best = min(able, key=lambda pair: pair[1].step_s.mean if by_step else pair[1].usd_per_step, default=None)
     example = wanted.scenario(devices[0], 8)
     return Sizing(
@@ -96,9 +97,9 @@ def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] =
     )
 
 
-def _device(wanted: Wanted, device: str, told: Callable[[int], object]) -> DeviceSize:
+def _device(wanted: Wanted, device: str, advance: Callable[[int], object]) -> DeviceSize:
     least, why = _least(wanted, device)
-    sizes, chosen = [] if least is None else _curve(wanted, device, least, told), None
+    sizes, chosen = [] if least is None else _curve(wanted, device, least, advance), None
     if sizes:
         chosen, why = _chosen(wanted, sizes)
     at = next((one for one in sizes if one.gpus == chosen), sizes[0] if sizes else None)
@@ -137,17 +138,18 @@ def _least(wanted: Wanted, device: str) -> tuple[int | None, str]:
     return None, f"{tried}; nearest is {layout or 'one GPU'}: {nearest.reason}"
 
 
-def _curve(wanted: Wanted, device: str, least: int, told: Callable[[int], object]) -> list[ClusterSize]:
+def _curve(wanted: Wanted, device: str, least: int, advance: Callable[[int], object]) -> list[ClusterSize]:
     """The least cluster and doublings of it, until they hardly pay any more."""
     out: list[ClusterSize] = []
     gpus = least
     while gpus <= MOST_GPUS:
         found = _planned(wanted, device, gpus, out[-1] if out else None)
-        told(1)
+        advance(1)
         if found is not None:
             out.append(found)
         if out and (found is None or (found.speedup is not None and found.speedup < LEAST_GAIN)):
             break
+        # Doublings, so that the gains can be compared with KNEE_GAIN and layouts go on dividing the cluster.
         gpus *= 2
     return out
 
@@ -201,6 +203,7 @@ def knee_of(sizes: Sequence[ClusterSize]) -> int:
 def _chosen(wanted: Wanted, sizes: Sequence[ClusterSize]) -> tuple[int | None, str]:
     """The cheapest within the deadline, the fastest within the budget, or the knee; and why there is none."""
     if wanted.deadline_s is not None:
+        # By the 90th percentile: a deadline that holds in the mean is missed half of the time.
         if within := [one for one in sizes if one.step_p90_s <= wanted.deadline_s]:
             return min(within, key=lambda one: one.usd_per_step).gpus, ""
         fastest = min(one.step_p90_s for one in sizes)
@@ -220,13 +223,16 @@ def memory_share(scenario: Scenario, headroom: float = HEADROOM) -> MemoryShare:
     """
     available, held = scenario.hardware.memory_bytes.value, trainer_memory(scenario)
     stays = RUNTIME_BYTES + resident_bytes(scenario)
+    # At the hand-over offloaded weights are back beside the engine.
     handover = stays if not scenario.trainer.offload else stays + held.weights
+    # All of the GPU, or the share that is looked for here might be refused.
     engine = engine_memory(vary(scenario, {"engine.gpu_memory_utilization": 1.0}))
     sequence = scenario.workload.max_sequence_tokens * kv_bytes_per_gpu_token(scenario)
     least = (engine.parts.total + sequence) / available
     return MemoryShare(
         safe=_floored(1.0 - headroom - handover / available),
         after_offload=_floored(1.0 - headroom - stays / available),
+        # Up, where the shares that must leave room are rounded down.
         least=math.ceil(100 * least) / 100,
         headroom=headroom,
     )
@@ -234,4 +240,5 @@ def memory_share(scenario: Scenario, headroom: float = HEADROOM) -> MemoryShare:
 
 def _floored(share: float) -> float:
     """A share in whole hundredths, none below 0."""
+    # 0.29 x 100 is 28.999... in floats, and must not become 28.
     return max(0.0, math.floor(100 * share + 1e-9) / 100)

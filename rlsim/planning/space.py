@@ -109,7 +109,7 @@ class TrainerLayout(_Sizes, frozen=True, order=True):
         try:
             return replaced(scenario, {"trainer": self.of(scenario.trainer)}).fits_together()
         except ValueError:
-            return vary(scenario, self.overrides())  # which tells what is wrong
+            return vary(scenario, self.overrides())  # whose message names what is wrong
 
 
 class Engine(Struct, frozen=True):
@@ -123,7 +123,7 @@ class Engine(Struct, frozen=True):
         return {**self.layout.overrides(), "k": self.draft_length}
 
     def applied(self, scenario: Scenario) -> Scenario:
-        """As of a trainer's layout; where one engine after the other drafts alike, that is checked once."""
+        """``scenario`` with this engine; a draft length that engines share is checked once. Raises InputError."""
         try:
             drafting = _drafting(scenario, self.draft_length)
             return changed(drafting, engine=changed(drafting.engine, **self.layout.sizes))
@@ -176,6 +176,7 @@ class InfeasiblePart(Struct, frozen=True):
     @property
     def excess(self) -> float:
         """Needed over available; infinite where it is no amount."""
+        # Infinite, so that nearest_miss prefers what misses by an amount.
         return self.needed / self.available if self.available > 0 else float("inf")
 
 
@@ -252,8 +253,10 @@ def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
         if lag == 0:
             yield GpuSplit(gpus, 0, max(1, free), max(1, free))
             continue
+        # A split that was stated for another number of GPUs says nothing of this one.
         own = [] if cluster.colocated or gpus != cluster.num_gpus else [cluster.generation / free]
         shares = sorted({*limits.shares, *own}) if free > 1 else []
+        # On few GPUs several shares come to the same split.
         for generation in dict.fromkeys(split_gpus(free, share, 1, 1) for share in shares):
             if 0 < generation < free:
                 yield GpuSplit(gpus, lag, generation, free - generation)
@@ -264,11 +267,13 @@ def _engine_layouts(scenario: Scenario, gpus: int) -> list[EngineLayout]:
     engine, moe = scenario.engine, scenario.model.moe
     domain = int(scenario.hardware.nvlink_domain_gpus)
     own = (engine.tensor_parallel, engine.pipeline_parallel, engine.expert_parallel)
+    # The scenario's own layout is looked at too, however unusual its sizes.
     found = {own} if engine.tensor_parallel <= domain else set()
     for tp in ENGINE_TENSOR:
         if tp <= min(gpus, domain):
             found |= {(tp, engine.pipeline_parallel, ep) for ep in ({1, tp} if moe is not None else {1})}
     data = engine.attention_data_parallel
+    # Attention copies must divide the tensor-parallel group (schema/engine.py).
     return [EngineLayout(tp, pp, ep, data if tp % data == 0 else 1) for tp, pp, ep in sorted(found)]
 
 
@@ -279,6 +284,7 @@ def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
     )
     domain = int(scenario.hardware.nvlink_domain_gpus)
     found = {own} if max(own.tensor, own.expert) <= domain else set()
+    # FSDP2 splits weights over the data-parallel ranks: no stages and no experts apart.
     pipelines = TRAINER_PIPELINE if trainer.backend == "megatron" else (1,)
     experts = TRAINER_EXPERT if moe is not None and trainer.backend == "megatron" else (1,)
     for tp, pp, cp, ep in itertools.product(TRAINER_TENSOR, pipelines, TRAINER_CONTEXT, experts):

@@ -28,7 +28,7 @@ MEAN_LENGTH_FACTOR = 1.15
 LOG_SIGMA_SPREAD = 0.25
 """Relative range of the spread of log lengths; published runs give means, seldom shapes."""
 CORRELATION_SPREAD = 0.3
-"""Range of the correlation of lengths inside a prompt group, which no published run tells."""
+"""Range of the correlation of lengths inside a prompt group, which no published run states."""
 
 
 class UncertainInput(Struct, frozen=True):
@@ -66,7 +66,7 @@ class UncertainInput(Struct, frozen=True):
 
     @property
     def simulated(self) -> tuple[float, ...]:
-        """Quantiles that the scenario as it is does not tell."""
+        """Quantiles to simulate: those at which the scenario as it is does not stand."""
         return (0.0, 1.0) if self.centred else (0.0, 0.5, 1.0)
 
 
@@ -84,15 +84,18 @@ def _assumed(scenario: Scenario) -> list[UncertainInput]:
     mean = getattr(length, "mean_tokens", None)
     if mean is not None:
         low = mean / MEAN_LENGTH_FACTOR
+        # No distribution that is cut at a cap has a mean close to it: solve_distribution refuses one that reaches it.
         high = min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.longest_response_tokens)
         reason = "mean length drifts over a run"
         out += [UncertainInput("workload.response_tokens.mean_tokens", low, high, True, reason, mean)]
     sigma = getattr(length, "log_sigma", 0.0)
+    # 3 is the schema's bound on log_sigma.
     low, high = sigma * (1 - LOG_SIGMA_SPREAD), min(3.0, sigma * (1 + LOG_SIGMA_SPREAD))
     out.append(UncertainInput("workload.response_tokens.log_sigma", low, high, False, "shape of the lengths", sigma))
     if scenario.speculation.active:
         reason, low, high = "accepted drafts, relative to the scenario", 1 - ACCEPTANCE_SPREAD, 1 + ACCEPTANCE_SPREAD
         out.append(UncertainInput(ACCEPTED, low, high, False, reason, 1.0))
+    # A constant length has no spread to vary, and a mean near its cap no room above it.
     return [item for item in out if item.low < item.high]
 
 
@@ -109,11 +112,12 @@ def _parse(text: str, scenario: Scenario) -> UncertainInput:
         raise InputError(f"--uncertain {text}: LOW and HIGH must be numbers") from error
     if not bounds[0] < bounds[1]:
         raise InputError(f"--uncertain {text}: LOW must be below HIGH")
-    return UncertainInput(key, *bounds, reason="given", own=_own(scenario, key))
+    return UncertainInput(key, *bounds, reason="given", own=_stated_value(scenario, key))
 
 
-def _own(scenario: Scenario, key: str) -> float | None:
+def _stated_value(scenario: Scenario, key: str) -> float | None:
     """The value that ``scenario`` states for a key; None without one."""
+    # A bool is an int to Python, and no range of numbers holds it.
     value = 1.0 if key == ACCEPTED else value_at(scenario, key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -135,8 +139,10 @@ def _scaled_acceptance(scenario: Scenario, factor: float) -> Overrides:
     if not speculation.active:
         return {}
     match = speculation.match_probability if speculation.method in ("ngram", "suffix") else 1.0
+    # position_acceptance is of iterations with a proposal: the share of these is taken out again.
     rates = acceptance_of(speculation).position_rates / (match or 1.0)
     return {
+        # Only one of the three ways to state an acceptance may be given.
         "speculation.acceptance_length": None,
         "speculation.first_acceptance": None,
         "speculation.position_acceptance": [float(p) for p in np.minimum(rates * factor, 1.0)],

@@ -24,7 +24,7 @@ from rlsim.tables.profile import load_profile
 
 ENGINES: tuple[str, ...] = get_args(Engine.model_fields["name"].annotation)
 BATCH, RESPONSE_TOKENS = (64, 16), 2000
-"""Batch and mean response of the scenario that is projected. Assumption, told with the answer."""
+"""Batch and mean response of the scenario that is projected. Assumption, printed with the answer."""
 SHAPE = f"{BATCH[0]} x {BATCH[1]} responses of {RESPONSE_TOKENS:,} tokens, BF16; another batch leans on other rows"
 MOST_GPUS = 4096
 
@@ -63,6 +63,7 @@ def _releases(engine: str) -> dict[str, int]:
     posterior, begin = current().posterior, f"engine release: {engine} "
     rows = {} if posterior is None else posterior.rows
     found = {group.removeprefix(begin): count for group, count in rows.items() if group.startswith(begin)}
+    # By numbers: as texts 0.10 comes before 0.9.
     return dict(sorted(found.items(), key=lambda one: version_order(one[0])))
 
 
@@ -82,7 +83,7 @@ def _plain(model: str, device: str, engine: str, gpus: int | None) -> str:
 def _tables(profile: HardwareProfile, engine: str) -> TableSet | None:
     """The tables that a projection opens for the device: the engine's, else those measured without one."""
     system = profile.operator_tables
-    found = next((one for one in ((system, engine), (system, MEASURED)) if one in available()), None)
+    found = next((tables for tables in ((system, engine), (system, MEASURED)) if tables in available()), None)
     if system is None or found is None:
         return None
     folder = tables_folder() / system / found[1]
@@ -114,6 +115,7 @@ def _tried(scenario: Scenario) -> Iterator[Tried]:
         try:
             answer = project(vary(scenario, changed, "simulation.replications=1"))
         except RlsimError as error:
+            # Without what precedes the first colon: the made-up scenario and its overrides, which say nothing here.
             yield Tried(name=name, reason=str(error).partition(": ")[2] or str(error), measured=None)
         else:
             yield Tried(name=name, reason="", measured=answer.provenance.measured)

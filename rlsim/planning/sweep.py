@@ -31,6 +31,7 @@ SWEEP_REPLICATIONS = 3
 CHUNK, LARGEST_CHUNK = 8, 128
 """Most neighbouring cells handed to one process, and to each of several: they share most of their costs, which another
 one would find anew."""
+# Part of what a journal is recognised by: raise it when rows change, and older journals are not continued.
 JOURNAL_FORMAT = 1
 COMMAND = "sweep"
 JOURNAL = journal_name(COMMAND)
@@ -72,10 +73,10 @@ def sweep(
     count = replications or min(SWEEP_REPLICATIONS, scenario.simulation.replications)
     fixed = any(key == "simulation.replications" for axis in axes for key in axis.keys)
     base = _Chunk(scenario, {} if fixed else {"simulation.replications": count}, tuple(enumerate(cells)), run_steps)
-    # What must agree for an interrupted sweep to be continued.
-    written = [[axis.keys, axis.values] for axis in axes]
+    written = [[axis.keys, axis.values] for axis in axes]  # what must agree for a sweep to be continued
     content = [JOURNAL_FORMAT, installed_version(), scenario_digest(scenario), written, base.settings, run_steps]
     identity = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    # Results with a journal beside them are of a sweep that was interrupted while it replaced them: it may go on.
     finished = out is not None and not overwrite and (out / CSV).exists() and not (out / JOURNAL).exists()
     if out is not None and finished and identity_in(out / PARQUET) != identity:
         raise InputError(f"{out}: holds the results of another sweep; choose another --out or give --overwrite")
@@ -91,13 +92,14 @@ def sweep(
             caveats=caveats_of(scenario),
         )
         if not result.done:
-            raise InputError(f"none of the {len(rows)} cells can run; the first, {_told(cells[0], rows[0])}")
+            raise InputError(f"none of the {len(rows)} cells can run; the first, {_failure_text(cells[0], rows[0])}")
         if out is not None:
             _write(result, out, identity)
     return result
 
 
-def _told(cell: Overrides, row: Row) -> str:
+def _failure_text(cell: Overrides, row: Row) -> str:
+    """``key=value, ...: reason`` of a cell that cannot run."""
     words = (f"{key}={shortened(str(value))}" for key, value in cell.items())
     return f"{', '.join(words)}: {row['reason']}"
 
@@ -129,11 +131,13 @@ def _dealt(whole: _Chunk, cells: Sequence[_Cell], jobs: int) -> Iterator[tuple[_
 
 
 def _evaluate_chunk(chunk: _Chunk) -> list[tuple[int, Row]]:
-    return [(index, _row(chunk, cell)) for index, cell in chunk.cells]
+    return [(index, _cell_row(chunk, cell)) for index, cell in chunk.cells]
 
 
-def _row(chunk: _Chunk, cell: Overrides) -> Row:
+def _cell_row(chunk: _Chunk, cell: Overrides) -> Row:
+    """The row of results.csv of a cell: its keys, its status, and its numbers where it has any."""
     result = evaluate_overrides(chunk.base, {**chunk.settings, **cell})
+    # type() and not isinstance(), for which true is an integer: it is written as JSON writes it.
     row: Row = {key: value if type(value) in (int, float, str) else json.dumps(value) for key, value in cell.items()}
     row |= {"status": result.status, "reason": result.reason}
     numbers = result.numbers
@@ -147,6 +151,7 @@ def _row(chunk: _Chunk, cell: Overrides) -> Row:
 
 
 def _write(result: SweepResult, out: Path, identity: str) -> None:
+    # Imported here: pictures need matplotlib, which no cell does.
     from rlsim.report.figures.grids import sweep_figures
     from rlsim.report.figures.style import save_picture
 

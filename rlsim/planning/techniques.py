@@ -73,6 +73,7 @@ def _pooled(scenario: Scenario, share: float) -> Overrides:
     """GPUs of the trainer for the reference policy, whole shards of it."""
     cluster, trainer = scenario.cluster, scenario.trainer
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
+    # The reference policy has the trainer's layout, so that its pool holds whole shards (schema/scenario.py).
     gpus = max(1, round(share * cluster.training / shard)) * shard
     left = {} if cluster.training_gpus is None else {"cluster.training_gpus": cluster.training - gpus}
     return {"cluster.reference_gpus": gpus, **left}
@@ -103,8 +104,7 @@ def techniques(scenario: Scenario) -> Techniques:
     """Every technique that ``scenario`` can take, fastest first, and the best pair of them, on equal drawn work.
 
     The interval of a ratio is that of two answers whose common uncertainty cancels, widened by what is unknown of the
-    technique (EFFECT_ERROR). Raises Infeasible where the
-    scenario itself cannot run.
+    technique (EFFECT_ERROR). Raises Infeasible where the scenario itself cannot run.
     """
     base, known = timed(simulate_variant(scenario)), known_techniques()
     found: list[_Tried] = []
@@ -131,8 +131,8 @@ def techniques(scenario: Scenario) -> Techniques:
         scenario=scenario.name,
         digest=scenario_digest(scenario),
         step_s=base.interval,
-        techniques=tuple(_row(scenario, base, one) for one in found),
-        best_pair=None if best_pair is None else _row(scenario, base, best_pair),
+        techniques=tuple(_technique(scenario, base, one) for one in found),
+        best_pair=None if best_pair is None else _technique(scenario, base, best_pair),
         left_out=tuple(left_out),
     )
 
@@ -165,6 +165,7 @@ def _promising(faster: Sequence[_Tried]) -> list[tuple[_Tried, _Tried]]:
         return all(first.overrides[key] == second.overrides[key] for key in shared)
 
     pairs = [pair for pair in combinations(faster, 2) if agree(*pair)]
+    # As if both gains multiplied, which they seldom do: it only picks the few pairs that are simulated.
     return sorted(pairs, key=lambda pair: pair[0].step_s * pair[1].step_s)
 
 
@@ -182,11 +183,12 @@ def _combined(scenario: Scenario, first: _Tried, second: _Tried) -> _Tried | Non
 def with_effect_error(ratio: Interval) -> Interval:
     """The speed-up of a technique whose interval holds EFFECT_ERROR beside the model's error."""
     added = NORMAL_90 * EFFECT_ERROR * math.log(ratio.mean)
+    # Independent errors add up in squares, here of logarithms.
     low, high = (math.hypot(math.log(ratio.mean / end), added) for end in (ratio.low, ratio.high))
     return Interval(ratio.mean, ratio.mean * math.exp(-low), ratio.mean * math.exp(high))
 
 
-def _row(scenario: Scenario, base: Timed, one: _Tried) -> Technique:
+def _technique(scenario: Scenario, base: Timed, one: _Tried) -> Technique:
     return Technique(
         name=one.known.name,
         title=one.known.title,

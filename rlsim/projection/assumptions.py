@@ -109,7 +109,7 @@ def _host_source(scenario: Scenario) -> str:
         return "stated"
     added = steps.release(engine.name, engine.version)
     adding = f"{steps.name}'s of {added.engine}"
-    told = said(
+    text = said(
         "host fitted",
         engines=engines.name,
         which=f"{engine.name} over its releases",
@@ -118,12 +118,12 @@ def _host_source(scenario: Scenario) -> str:
     )
     waited_s = engines.family(engine.name).unhidden_s
     if waited_s and not schedules_ahead(engine, scenario.model, scenario.speculation):
-        told += said("unhidden", unhidden_ms=waited_s * 1e3)
-    return told
+        text += said("unhidden", unhidden_ms=waited_s * 1e3)
+    return text
 
 
 def _tail_batching(workload: Workload) -> list[str]:
-    """What races for a step's batch assume."""
+    """A sentence on races for a step's batch; [] without."""
     if not workload.racing:
         return []
     prompts, samples = workload.launched_prompts, workload.launched_generations
@@ -131,7 +131,7 @@ def _tail_batching(workload: Workload) -> list[str]:
 
 
 def _agents(scenario: Scenario) -> list[str]:
-    """What trajectories of several turns assume."""
+    """Sentences on trajectories of several turns; [] without."""
     agent = scenario.workload.agent
     if agent is None:
         return []
@@ -193,7 +193,7 @@ def _length_warnings(run: SimulatedVariant) -> list[str]:
 
 
 def caveats_of(scenario: Scenario) -> tuple[str, ...]:
-    """What a verdict on ``scenario`` cannot be said without: guessed inputs, and a start-up within the answer."""
+    """Clauses that a verdict on ``scenario`` needs: guessed inputs, and a start-up within the answer."""
     *most, last = guesses_of(scenario) or ("",)
     guessed = [f"{', '.join(most)}{' and ' if most else ''}{last} assumed"] if last else []
     started = ["the start-up of the loop in it (simulation.warmup_steps)"] if _starts(scenario) else []
@@ -206,7 +206,7 @@ def _starts(scenario: Scenario) -> bool:
 
 
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
-    """What a reader of the answer must know about this run."""
+    """Warnings of a run, in sentences."""
     scenario, steps, out = run.scenario, len(run.every_step), _length_warnings(run)
     if run.counters.preemptions > 0:
         out.append(said("overflow", preemptions=run.counters.preemptions / steps))

@@ -38,6 +38,7 @@ def efficiency_of(run: SimulatedVariant) -> tuple[PhaseEfficiency, ...]:
     generated = float(np.mean([step.generated_tokens for step in run.every_step]))
     responses = sum(one.generated.response_tokens.size for one in run.first_step.rollouts)
     counters, drafted = engines_of(run)
+    # Less one token a response: the first comes from its prefill.
     whole = generation_flops(scenario, counters, (generated - responses) * steps, drafted)
     decoded = PassFlops(whole.model / steps, whole.hardware / steps)
     found = [
@@ -68,7 +69,7 @@ def _phase(
 
 
 def engines_of(run: SimulatedVariant) -> tuple[EngineCounters, FloatArray]:
-    """What the engines of a run did, and the tokens that a sequence drafted in an iteration, by batch size."""
+    """Counters of the engines of a run, and the tokens that a sequence drafted in an iteration, by batch size."""
     engine, speculation = run.prices.engine, run.scenario.speculation
     counters = counted(engine, run.counters)
     sizes = len(counters.iterations_at)
@@ -85,6 +86,7 @@ def _bandwidth_use(run: SimulatedVariant) -> float | None:
     if seconds <= 0:
         return None
     sizes = np.arange(len(times), dtype=np.float64)
+    # Batch sizes that never ran: 0 / 1 and not 0 / 0.
     context = np.array(counters.context_at) / np.maximum(times, 1.0)
     read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, context, drafted)).sum())
     return read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value
@@ -97,9 +99,10 @@ def _measured() -> tuple[MeasuredEfficiency, ...]:
 
 
 def measured_beside(scenario: Scenario) -> tuple[MeasuredEfficiency, ...]:
-    """What measured runs of the scenario's model on its devices reached; of other models there where none was run."""
+    """Measured efficiencies of the scenario's model on its devices; of other models there where none was run."""
     every, devices = _measured(), {scenario.hardware.name, scenario.training_device.name}
     on_device = [one for one in every if one.device in devices]
     same = [one for one in on_device if one.model == scenario.model.name]
-    told = {one.phase for one in same}
-    return (*same, *(one for one in on_device if one.model == "any" and one.phase not in told))
+    measured = {one.phase for one in same}
+    # Rows of "any" model stand in for a phase that nobody measured of this one.
+    return (*same, *(one for one in on_device if one.model == "any" and one.phase not in measured))

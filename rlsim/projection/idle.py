@@ -40,6 +40,7 @@ def idle_of(run: SimulatedVariant) -> tuple[Idle, ...]:
         )
         for (name, gpus), causes in zip(pools.items(), (*_causes(run, step_s), apart), strict=True)
         for cause, seconds in causes.items()
+        # Differences of sums leave rests of this size where nothing waits.
         if gpus and seconds > 1e-9 * step_s
     ]
     return tuple(sorted(found, key=lambda one: -one.gpu_s))
@@ -61,19 +62,20 @@ def _causes(run: SimulatedVariant, step_s: float) -> tuple[Seconds, Seconds]:
 
 
 def _generation(run: SimulatedVariant) -> Seconds:
-    """Of a generation phase: what a replica waits for, mean over replicas."""
+    """Seconds of a generation phase in which a replica waits, by cause, mean over replicas."""
     phase_s, per_step = run.phases_s["generation_s"], 1.0 / len(run.every_step) / run.prices.replicas
     busy_s = sum(part.seconds for part in run.prices.engine.parts(run.counters)) * per_step
     if run.scenario.workload.agent is not None:
         environment_s = (run.agents.environment_idle_s + run.agents.judge_idle_s) * per_step
     else:
         environment_s = run.rewards_s if run.scenario.loop.mode == "sync" else 0.0
+    # Busy replicas wait for nobody: environments can hold only what is left of the phase.
     environment_s = min(environment_s, max(0.0, phase_s - busy_s))
     return {"environment": environment_s, "straggler tail": max(0.0, phase_s - busy_s - environment_s)}
 
 
 def _waits(steps: list[StepRecord]) -> Seconds:
-    """Of log-probs and updates: what the mean GPU waits for others, by part."""
+    """Seconds of log-probs and updates in which the mean GPU waits for others, by part."""
     costs = [cost for step in steps for cost in (step.cost.logprob, step.cost.train)]
     return {
         name: sum(part.seconds for cost in costs for part in cost.parts if part.name == name) / len(steps)

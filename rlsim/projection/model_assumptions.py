@@ -20,7 +20,7 @@ from rlsim.units import GIGA
 from rlsim.workload.acceptance_steps import acceptance_at, sampling_move
 
 SHOWN_STRETCHES = 6
-"""Batches told of a policy; further ones are left out."""
+"""Batches of a policy that are printed; further ones are left out."""
 
 
 def said(sentence: str, **values: object) -> str:
@@ -53,7 +53,7 @@ def model_assumptions(scenario: Scenario, running_sequences: int | None) -> list
 
 
 def _window(card: ModelCard, tokens: int) -> list[str]:
-    """What sequences beyond the native window rely on."""
+    """A sentence where sequences exceed the native window."""
     native, longer = card.max_position_embeddings, card.extended_position_embeddings
     if tokens <= native:
         return []
@@ -76,8 +76,10 @@ def drafting_assumptions(scenario: Scenario, choice: PolicyChoice | None) -> lis
     if speculation.drift is not None:
         steps = scenario.measured_steps
         ends = sorted({steps.start, steps.stop - 1})
-        told = " and ".join(f"{acceptance_at(speculation, step).mean:.3g} in step {step:,}" for step in ends)
-        own.append(said("drift", told=told, kind="trained online" if speculation.trained_online else "that is frozen"))
+        acceptance = " and ".join(f"{acceptance_at(speculation, step).mean:.3g} in step {step:,}" for step in ends)
+        own.append(
+            said("drift", told=acceptance, kind="trained online" if speculation.trained_online else "that is frozen")
+        )
     if choice is not None:
         own.append(said("policy", stretches=_stretches(choice)))
     if scenario.trainer.sequence_packing and not scenario.sequence_packing:
@@ -89,9 +91,9 @@ def _stretches(choice: PolicyChoice) -> str:
     """Drafted tokens by live sequences, such as ``5 up to 12 sequences, 3 up to 64, 0 above``."""
     drafted = np.round(choice.drafted[1:], 1)
     ends = np.append(np.flatnonzero(np.diff(drafted)), len(drafted) - 1)
-    told = [f"{drafted[end]:g} up to {end + 1:,}" for end in ends[:SHOWN_STRETCHES].tolist()]
+    stretches = [f"{drafted[end]:g} up to {end + 1:,}" for end in ends[:SHOWN_STRETCHES].tolist()]
     rest = " and so on" if len(ends) > SHOWN_STRETCHES else ""
-    return f"{', '.join(told)} sequences{rest}"
+    return f"{', '.join(stretches)} sequences{rest}"
 
 
 def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[str, ...]:
@@ -110,12 +112,12 @@ def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[
         floor=said("speed floor", layer_ms=layer_ms, origin=origin, busiest=busiest) if card else "",
         terms=_terms(scenario),
     )
-    stack = [] if scenario.stack is None else [_stack_told(scenario, scenario.stack)]
+    stack = [] if scenario.stack is None else [_stack_sentence(scenario, scenario.stack)]
     return (*stack, speed, *_host_optimizer(scenario), *_uneven_ranks(scenario))
 
 
 def _host_optimizer(scenario: Scenario) -> list[str]:
-    """What an optimizer whose state lies in host memory takes its time from."""
+    """A sentence on where the time of an optimizer comes from whose state lies in host memory."""
     trainer, device = scenario.trainer, scenario.training_device
     if not trainer.optimizer_on_host:
         return []
@@ -126,7 +128,7 @@ def _host_optimizer(scenario: Scenario) -> list[str]:
 
 
 def _uneven_ranks(scenario: Scenario) -> list[str]:
-    """What is said where the samples of an update do not divide over the ranks; the stacks of these trainers refuse."""
+    """A sentence where the samples of an update do not divide over the ranks; the stacks of these trainers refuse."""
     trainer = scenario.trainer
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
     samples = trainer.global_batch_samples or scenario.workload.samples_per_step
@@ -134,7 +136,7 @@ def _uneven_ranks(scenario: Scenario) -> list[str]:
     return [] if samples % ranks == 0 else [said("uneven", samples=samples, ranks=ranks)]
 
 
-def _stack_told(scenario: Scenario, stack: Stack) -> str:
+def _stack_sentence(scenario: Scenario, stack: Stack) -> str:
     trainer, features = scenario.training_stack or stack, scenario.training_features
     where = "aligned with" if scenario.rack_aligned else "scattered over"
     return said(

@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 
 def baseline_of(scenario: Scenario) -> Scenario:
-    """The same scenario without speculation."""
+    """``scenario`` without speculation."""
     return Scenario.model_validate({**dict(scenario), "speculation": Speculation()})
 
 
@@ -39,6 +39,7 @@ def project(
     timeline: with the spans and curves that its files and pictures show.
     Raises Infeasible where a configuration cannot run and InputError where it makes no sense.
     """
+    # Without speculation a scenario is its own baseline, simulated once: all ratios are then 1 to the bit.
     variants = [baseline_of(scenario), scenario] if scenario.speculation.active else [baseline_of(scenario)]
     each = scenario.simulation.replications
 
@@ -90,6 +91,7 @@ def _price_source(scenario: Scenario) -> str:
         given = device.price_per_gpu_hour_usd
         if device.name in list_profiles():
             known = load_profile(device.name).price_per_gpu_hour_usd
+            # An override changes the value and leaves the profile's source beside it, which would then be wrong.
             if given.source == known.source and given.value != known.value:
                 return "stated by the scenario"
     return scenario.hardware.price_per_gpu_hour_usd.source

@@ -118,7 +118,7 @@ def sampled_ratio(before: FloatArray, after: FloatArray) -> FloatArray:
 
 
 def contract_name(phase: str, mode: str) -> str:
-    """The phase that logs call so, or step; a synchronous weight update is told with all that stands around it."""
+    """The phase that logs call so, or step; a synchronous weight update is printed with all that stands around it."""
     return "step" if phase == "step" else "prepare_s" if phase == "refit" and mode == "sync" else f"{phase}_s"
 
 
@@ -203,6 +203,7 @@ def _statistics(run: SimulatedVariant) -> EngineStatistics:
     steps, engine, replicas = run.every_step, run.prices.engine, run.prices.replicas
     count, counters = len(steps), counted(engine, run.counters)
     rewards_s = run.rewards_s if run.scenario.loop.mode == "sync" else 0.0
+    # Rewards come after the last token: the rate is of the time in which tokens come.
     seconds = sum(step.phases.generation_s for step in steps) - rewards_s * count
     generated = sum(step.generated_tokens for step in steps) - run.agents.skipped_tokens
     imbalances = [value for trace in run.traces for value in trace.imbalances]
@@ -257,6 +258,7 @@ def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
         out += [("prepare_s", prepare)]
     else:
         out = [("generation_s", _generation(run, mean["generation_s"], len(steps)))]
+        # A price is of one publication, of which a step has less than one under loop.update_every.
         updates = mean["refit_s"] / prices.refit.seconds if prices.refit.seconds else 1.0
         out += [("refit_s", prices.refit.repeated(updates).parts)]
     out += [("data_s", _mean(step.cost.data for step in steps))]
@@ -303,6 +305,7 @@ def _shown(phase: str, parts: Iterable[Part]) -> list[PhasePart]:
     ordered = sorted((part for part in parts if part.seconds > 0), key=lambda part: -part.seconds)
     if len(ordered) <= SHOWN_PARTS:
         return [_phase_part(phase, part) for part in ordered]
+    # One place of SHOWN_PARTS is for the sum of the others.
     rest = [replace(part, name="other") for part in ordered[SHOWN_PARTS - 1 :]]
     sources = {part.source for part in rest if part.measured < 1.0}
     (other,) = add_up(rest)
@@ -317,6 +320,7 @@ def _phase_part(phase: str, part: Part, bound: str = "") -> PhasePart:
         name=part.name,
         seconds=part.seconds,
         bound=bound or part.bound,
+        # A part goes by the larger share of its seconds; the exact share stands beside it.
         label="measured" if part.measured >= 0.5 else part.source,
         measured=part.measured,
         source=part.source,
@@ -324,10 +328,11 @@ def _phase_part(phase: str, part: Part, bound: str = "") -> PhasePart:
 
 
 def provenance_of(parts: Sequence[PhasePart]) -> Provenance:
-    """What the seconds of ``parts`` rest on: measured ones by their share, the rest by its source."""
+    """Shares of the seconds of ``parts`` that are measured, modelled and assumed."""
     total = sum(part.seconds for part in parts)
     measured = sum(part.seconds * part.measured for part in parts)
     assumed = sum(part.seconds * (1.0 - part.measured) for part in parts if part.source == "assumed")
+    # The rest and not a third sum, so that the shares add up to 1; rounding may leave it just below 0.
     return Provenance(measured / total, max(0.0, 1.0 - (measured + assumed) / total), assumed / total)
 
 

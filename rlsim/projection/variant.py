@@ -46,12 +46,12 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def scenario(self) -> Scenario:
-        """What was simulated."""
+        """The scenario as simulated, warm-up included."""
         return self.inputs.scenario
 
     @property
     def prices(self) -> ScenarioPrices:
-        """Those of the first replication; all replications agree but in the trainer's work by step."""
+        """Prices of the first replication; all replications agree but in the trainer's work by step."""
         return self.by_replication[0]
 
     @cached_property
@@ -116,7 +116,7 @@ def simulate_variant(
     it, with twice the warm-up, and twice again.
 
     tables: in place of those that the hardware profile names. see: called with the number of replications done and the
-    work of the last one, which is not kept. detailed: with spans and curves of the first replication. stretch: the part
+    work of the last one, which is dropped. detailed: with spans and curves of the first replication. stretch: the part
     of a run to draw. tokens: with what became of tokens and how old they were; without, only where whether a loop is
     settled depends on it. within_s: for times alone, and given up where the mean step of a lagged loop is known to take
     longer. Raises Infeasible where it cannot run and InputError where it makes no sense.
@@ -127,6 +127,7 @@ def simulate_variant(
     for _ in range(LONGER_WARMUPS if scenario.simulation.warmup_steps is None else 0):
         found = _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, asked)
         warmup = 2 * scenario.measured_steps.start
+        # A longer warm-up than the schema lets a file ask for is not taken: the answer then warns that it is unsettled.
         steps = warmup + len(scenario.measured_steps)
         if not found.unsettled or steps * scenario.simulation.replications > MAX_SIMULATED_STEPS:
             return found
@@ -145,6 +146,7 @@ def _simulated(
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication, inputs.draft_plan, stretch)
         prices.append(priced(inputs, workload))
+        # Pictures show one replication: spans of the others would only fill the memory.
         trace = Trace(detailed and replication == 0, asked.tokens, asked.within_s)
         traces.append(simulate(scenario, workload, prices[-1], trace))
         first_steps.append(workload.steps[scenario.measured_steps.start])

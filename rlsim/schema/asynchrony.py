@@ -73,11 +73,12 @@ class Asynchrony:
     @property
     def settling_steps(self) -> int:
         """First steps that still hold the start-up: until all batches under way at once were replaced, and again."""
-        return SETTLING_ROUNDS * math.ceil(self.pace - 1e-9)
+        return SETTLING_ROUNDS * math.ceil(self.pace - 1e-9)  # 1e-9: see workload.draw.steps_ahead
 
     @property
     def cycle_steps(self) -> int:
         """Steps after which what happens repeats: the batches between two updates, of as many versions as overlap."""
+        # At least 1: a fraction ahead (verl's staleness_threshold) has no whole version to alternate over.
         return self.update_every * max(1, int(self.batches_ahead + 1e-9))
 
 
@@ -115,10 +116,13 @@ UNLIMITED_BATCHES_AHEAD = 16.0
 memory of their queue."""
 
 
-def _rules(told: Mapping[str, Any]) -> StyleRules:
-    in_flight = told.get("in_flight")
-    return StyleRules(**{**told, "in_flight": None if in_flight is None else tuple(in_flight)})
+def _rules(given: Mapping[str, Any]) -> StyleRules:
+    # YAML has lists, and a frozen record must be hashable.
+    in_flight = given.get("in_flight")
+    return StyleRules(**{**given, "in_flight": None if in_flight is None else tuple(in_flight)})
 
 
-STYLES: Mapping[str, StyleRules] = {name: _rules(told) for name, told in lists_beside(__file__, "styles.yaml").items()}
+STYLES: Mapping[str, StyleRules] = {
+    name: _rules(given) for name, given in lists_beside(__file__, "styles.yaml").items()
+}
 """The rules of every framework (styles.yaml)."""

@@ -47,7 +47,7 @@ class Strict(BaseModel):
         return {key: _lists_to_tuples(value) for key, value in data.items()}
 
     def model_post_init(self, context: Any, /) -> None:
-        """Raises ValueError where keys do not fit each other, which pydantic tells like any other of its errors.
+        """Raises ValueError where keys do not fit each other, which pydantic reports like any other of its errors.
 
         An after-validator would do the same, with a signature to inspect and a schema around that of each class.
         """
@@ -55,7 +55,7 @@ class Strict(BaseModel):
             raise ValueError(problem)
 
     def _problems(self) -> Iterable[str]:
-        """What is wrong with keys that are each right by themselves, the first to be told first."""
+        """Messages on keys that are right by themselves and not together; the first is raised."""
         return ()
 
 

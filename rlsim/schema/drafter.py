@@ -67,6 +67,7 @@ def _derived_shape(card: ModelCard) -> tuple[int, ...]:
     if card.mla is None:
         return card.hidden_size, card.num_heads, card.num_kv_heads, card.head_dim, width
     kv_heads = LATENT_DRAFT_KV_HEADS
+    # A multiple of the KV heads that fills the hidden size as far as it goes.
     heads = max(kv_heads, card.hidden_size // LATENT_DRAFT_HEAD_DIM // kv_heads * kv_heads)
     return card.hidden_size, heads, kv_heads, LATENT_DRAFT_HEAD_DIM, width
 
@@ -87,7 +88,7 @@ def default_eagle3_draft(card: ModelCard) -> DraftCard:
     if shape is None:
         shape = _derived_shape(card)
         source = f"assumed from the shape of {card.name} as the published EAGLE-3 heads suggest"
-    vocabulary = min(EAGLE3_DRAFT_VOCABULARY, card.vocab_size)
+    vocabulary = min(EAGLE3_DRAFT_VOCABULARY, card.vocab_size)  # small models have fewer tokens than a head drafts from
     return _draft("eagle3", card, source=source, **dict(zip(_SHAPE, (*shape, vocabulary), strict=True)))
 
 
@@ -131,6 +132,7 @@ def draft_parameters(card: DraftCard, target: ModelCard) -> float:
             raise InputError(f"model '{target.name}' has no MTP layer (mtp_layers is 0); choose another drafter")
         return card.num_layers * parameter_counts(target).mtp / target.mtp_layers
     if card.kind == "eagle3":
+        # One state goes in as it is: there is nothing to fuse.
         fusion = card.fused_hidden_states * target.hidden_size * hidden if card.fused_hidden_states > 1 else 0
         first = _layer_parameters(card, 2 * hidden) + hidden
         rest = (card.num_layers - 1) * _layer_parameters(card, hidden)
@@ -146,6 +148,7 @@ def met_draft_parameters(card: DraftCard, target: ModelCard) -> float:
     if card.kind != "mtp":
         return whole
     counts, moe = parameter_counts(target), target.moe
+    # Training works on the experts that a token goes to, whatever the layer holds.
     idle = 0.0 if moe is None else (moe.num_experts - moe.top_k) * counts.expert
     return whole + card.num_layers * (target.vocab_size * target.hidden_size - idle)
 

@@ -92,6 +92,7 @@ class Engine(Strict):
     @property
     def mixes_prefill(self) -> bool:
         """Whether prefill and decoding share iterations."""
+        # SGLang stops decoding for prefills unless it is set to mix (its enable_mixed_chunk is off by default).
         return self.name != "sglang" if self.chunked_prefill is None else self.chunked_prefill
 
     @property
@@ -106,8 +107,8 @@ class Engine(Strict):
         Kimi-K2.5-NVFP4, hf_quant_config.json: self_attn is excluded), and so do those with linear attention
         (nvidia/Qwen3.5-397B-A17B-NVFP4: linear_attn and self_attn are).
         """
-        kept = card.mla is not None or card.linear_attention is not None
-        return "bf16" if self.weight_precision == "nvfp4" and kept else self.dense_precision
+        excluded = card.mla is not None or card.linear_attention is not None
+        return "bf16" if self.weight_precision == "nvfp4" and excluded else self.dense_precision
 
     @property
     def gpus_per_replica(self) -> int:

@@ -21,6 +21,7 @@ def version_order(version: str) -> tuple[int, ...]:
     >>> version_order("0.5.10.post1") > version_order("0.5.9")
     True
     """
+    # Numbers and not texts, of which 0.10 comes before 0.9; a post-release counts as one more number.
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
@@ -34,6 +35,7 @@ def standing_for(version: str, known: Iterable[Record], release: Callable[[Recor
     """
     ordered = sorted(known, key=lambda one: version_order(release(one)))
     older = [one for one in ordered if version_order(release(one)) <= version_order(version)]
+    # The oldest stands for all that came before anything was measured.
     return older[-1] if older else ordered[0]
 
 
@@ -88,6 +90,7 @@ class PrefillHost(Strict):
         """Seconds of a prefill through all layers of ``card`` with weights in ``precision``."""
         counts = card.layer_counts
         mixers = counts.attention * self.attention_s + card.num_recurrent_layers * self.recurrent_s
+        # Experts in MXFP4 are one call (docs/model.md, section 1).
         ffns = counts.dense * self.dense_s + counts.moe * (self.dense_s if precision == "mxfp4" else self.moe_s)
         return mixers + card.num_index_layers * self.indexer_s + ffns
 
@@ -335,4 +338,5 @@ class TransferParameters(ParameterSet):
 
     def error_of(self, framework: str) -> float:
         """Standard deviation of the logarithm of a transfer of ``framework``."""
+        # An unmeasured framework is never surer than the measured ones.
         return self.error if framework in self.names else max(self.error, self.fit.held_out_error)

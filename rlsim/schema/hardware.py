@@ -13,7 +13,7 @@ Provenance = Literal["datasheet", "measured", "assumed"]
 
 
 BOUNDS: Mapping[str, tuple[float, float, str]] = {
-    key: tuple(told) for key, told in lists_beside(__file__, "hardware.yaml")["bounds"].items()
+    key: tuple(limits) for key, limits in lists_beside(__file__, "hardware.yaml")["bounds"].items()
 }
 """Least and greatest values of a key and their unit."""
 _SLIPS = {
@@ -33,6 +33,7 @@ def _slip(value: float, least: float, most: float, unit: str) -> str:
     >>> _slip(-1, *BOUNDS["memory_bandwidth_bytes_per_s"])
     ''
     """
+    # Only units that bring it within the bounds: any other value is no slip of a unit.
     meant = {name: value * factor for name, factor in _SLIPS[unit].items() if least <= value * factor <= most}
     if not meant:
         return ""
@@ -119,6 +120,7 @@ class HardwareProfile(Strict):
             value = float(getattr(self, key))
             if value != int(value):
                 yield f"{key} must be a whole number, got {value:g}"
+        # Groups fill a node, then the domain: neither may end in the midst of the other.
         domain, node = int(self.nvlink_domain_gpus), int(self.gpus_per_node)
         if domain % node and node % domain:
             yield f"gpus_per_node {node} and nvlink_domain_gpus {domain} do not divide each other"
@@ -135,6 +137,7 @@ class HardwareProfile(Strict):
         """
         rates = {"bf16": self.bf16_flops, "fp8": self.fp8_flops, "nvfp4": self.nvfp4_flops}
         if precision == "mxfp4":
+            # Without units for four bits weights are unpacked to BF16 before they are multiplied.
             precision = "bf16" if self.nvfp4_flops is None else "fp8"
         rate = rates.get(precision)
         if rate is None:

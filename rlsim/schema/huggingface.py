@@ -36,6 +36,7 @@ def card_from_huggingface(path: Path) -> ModelCard:
         path = path / "config.json"
     where = shown_path(path)
     try:
+        # RecursionError: nested brackets without end are no document, and no reason for a traceback.
         whole = json.loads(read_text(path, DOCUMENT_BYTES))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: is not valid JSON ({error})") from error
@@ -67,6 +68,7 @@ class _Config:
         self.names = lists_beside(__file__, "huggingface.yaml")
         self.where = where
         self.values = next((whole[key] for key in self.names["nested"] if isinstance(whole.get(key), dict)), whole)
+        # Nested configs leave it in the outer document or in the inner one.
         self.tied = bool(self.values.get("tie_word_embeddings", whole.get("tie_word_embeddings", False)))
         self.family = str(self.values.get("model_type") or "")
         self.delta_rule = self.family in self.names["delta_rule"]
@@ -205,6 +207,7 @@ class _Config:
     @property
     def moe(self) -> dict[str, Any] | None:
         experts = self.first("num_experts")
+        # Dense models of a family of mixtures may state 0 or 1.
         if experts is None or experts in (0, 1):
             return None
         width = self.get("moe_intermediate_size") or self.get("intermediate_size")
@@ -240,7 +243,9 @@ class _Config:
         """Window that rotary scaling reaches beyond ``max_position_embeddings``, and its kind; {} where none does."""
         scaling = self.get("rope_scaling") or self.get("rope_parameters") or {}
         kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
+        # Without the length that was trained on nobody can say what the factor multiplies.
         native = scaling.get("original_max_position_embeddings")
+        # Other kinds (llama3, longrope) count their stretch into max_position_embeddings already.
         if kind not in ("yarn", "linear", "dynamic") or not factor or not native:
             return {}
         reached = round(factor * native)
@@ -258,12 +263,14 @@ class _Config:
             raise InputError(
                 f"{self.where}: head_dim is missing and num_attention_heads {heads} does not divide {hidden}"
             )
+        # What transformers does where head_dim is not given (Llama, Qwen2).
         return hidden // heads
 
     def card(self, name: str) -> dict[str, Any]:
         """Values of the model card."""
         self.refuse_unsupported()
         heads, latent = self.required("num_attention_heads"), bool(self.get("kv_lora_rank"))
+        # Qwen2's code has biases on Q, K and V, and its config.json no key for them.
         biased = bool(self.get("attention_bias", self.family.startswith("qwen2")))
         pattern, (window, windowed) = self.pattern, self.window
         # A model whose FFNs are all experts may name no other width than theirs.
@@ -278,6 +285,7 @@ class _Config:
             "intermediate_size": self.required("moe_intermediate_size" if only_experts else "intermediate_size"),
             "vocab_size": self.required("vocab_size"),
             "tied_embeddings": self.tied,
+            # Qwen3 normalises always, without a key.
             "qk_norm": bool(self.get("use_qk_norm", self.family.startswith("qwen3"))),
             "attention_bias": biased,
             "attention_output_bias": biased and self.family in self.names["biased_output"],
@@ -291,6 +299,7 @@ class _Config:
             "linear_attention": self.section("linear_attention") if _LINEAR in (pattern or ()) else None,
             "mamba": self.section("mamba") if "mamba" in (pattern or ()) else None,
             "sparse_attention": self.sparse_attention,
+            # Qwen3-Next gates always, without a key.
             "attention_output_gate": bool(self.get("attn_output_gate", self.delta_rule)),
             "gated_ffn": self.gated,
             "max_position_embeddings": self.required("max_position_embeddings"),

@@ -21,7 +21,8 @@ from rlsim.schema.scenario import Scenario
 _WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 _BOUNDS = {"gt": "above {}", "ge": "at least {}", "lt": "below {}", "le": "at most {}"}
 _LENGTHS = {"min_length": "at least {} {of}", "max_length": "at most {} {of}"}
-_DEFAULT_TOLD = re.compile(r"(?:^|(?<=[.;] )|(?<=; ))[Dd]efault\b(?P<told>[^.]*(?:\.(?! |$)[^.]*)*)")
+# A sentence or a clause that begins with "Default", up to its end; a point within a number ends none.
+_DEFAULT_TEXT = re.compile(r"(?:^|(?<=[.;] )|(?<=; ))[Dd]efault\b(?P<text>[^.]*(?:\.(?! |$)[^.]*)*)")
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,14 @@ def described(model: type[BaseModel]) -> type[BaseModel]:
 
     Not done on import: it reads sources, and only the two commands that show descriptions need them.
     """
+    # Inherited keys are described in the class that declares them.
     for base in model.__mro__:
         if issubclass(base, Strict):
             _describe(model, base)
     for field in model.model_fields.values():
         for inner in models_in(field.annotation):
             described(inner)
+    # Descriptions came after the class was built: its JSON Schema must be made anew.
     model.model_rebuild(force=True)
     return model
 
@@ -89,7 +92,7 @@ def _keys(model: type[BaseModel], above: str) -> Iterator[Key]:
 
 def _key(dotted: str, model: type[BaseModel], field: FieldInfo, inner: list[type[BaseModel]]) -> Key:
     description = field.description or (_first_sentence(inner[0]) if inner else "")
-    found = _DEFAULT_TOLD.search(description)
+    found = _DEFAULT_TEXT.search(description)
     return Key(
         dotted,
         model.__name__,
@@ -97,7 +100,7 @@ def _key(dotted: str, model: type[BaseModel], field: FieldInfo, inner: list[type
         _kind(field.annotation),
         ", ".join(dict.fromkeys(_bounds(field.metadata, field.annotation))),
         _default(field),
-        found["told"].strip(" :,;") if found else "",
+        found["text"].strip(" :,;") if found else "",
         bool(inner),
     )
 

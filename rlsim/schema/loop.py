@@ -227,6 +227,8 @@ class Loop(Strict):
             warmup = 0 if rules is None else rules.settling_steps
         if steps is None:
             steps = 1 if rules is None else OBSERVED_STEPS
+        # Whole cycles: part of one holds more of its long or of its short steps, and its mean is off
+        # (workload/draw.py).
         return range(warmup, warmup + -(-steps // size) * size)
 
     def _at_update(self, default: AtUpdate) -> AtUpdate:
@@ -235,6 +237,7 @@ class Loop(Strict):
         for stated, action in ((self.restart_requests, "restart"), (self.recompute_kv, "recompute")):
             if stated:
                 return cast(AtUpdate, action)
+            # Stated false, a key takes the style's own action back to the plain one and no other.
             if stated is False and default == action:
                 default = "keep"
         return "keep" if self.in_flight_updates and default == "drain" else default
@@ -303,6 +306,7 @@ def _asynchrony(loop: Loop) -> Asynchrony:
     """Rules of a lagged loop: the style's, and what is stated beside it."""
     style, ahead = loop.rules_of_style, loop._ahead()
     in_flight, max_in_flight = style.in_flight, None
+    # 0 batches stand for as many as may be ahead (StyleRules), at least the one that is trained on next.
     if in_flight is not None and in_flight[1] == "batches":
         max_in_flight, in_flight = float(in_flight[0] or max(1.0, ahead)), None
     max_age = math.ceil(ahead) if style.max_age == "ahead" else style.max_age

@@ -16,7 +16,7 @@ from rlsim.files.yaml_rules import place_finder
 MAX_LISTED = 8
 """Valid keys listed where none is near."""
 MAX_SHOWN = 3
-"""Problems told in one message; the rest are counted."""
+"""Problems in one message; the rest are counted."""
 FAULT_CHARACTERS = 240
 """Longest text of one problem."""
 _LISTED = ("expected", "expected_tags")
@@ -37,7 +37,7 @@ def _walk(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, list
     """Dotted key of ``loc`` and the models that hold its last part; parts that name a union branch are left out."""
     models, holders, dotted = [model], [model], ""
     for position, part in enumerate(loc):
-        if isinstance(part, int):
+        if isinstance(part, int):  # an entry of a list
             dotted += f"[{part}]"
             continue
         fields = [holder.model_fields[part] for holder in models if part in holder.model_fields]
@@ -79,7 +79,7 @@ def is_key(dotted: str, model: type[BaseModel]) -> bool:
 
 
 def unknown_key(dotted: str, model: type[BaseModel]) -> str:
-    """What is wrong with ``dotted``, and the nearest valid key of ``model``."""
+    """A message on the unknown key ``dotted``, with the nearest valid key of ``model``."""
     near = nearest_key(dotted, model)
     return f"unknown key '{shortened(dotted)}'" + (f"; did you mean '{near}'?" if near else "")
 
@@ -110,6 +110,7 @@ def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
 def _unknown_key(dotted: str, holders: list[type[BaseModel]], model: type[BaseModel]) -> str:
     shown = shortened(dotted)
     here = {name for holder in holders for name in holder.model_fields}
+    # A key of another kind of the same section: the nearest name would be itself.
     branch = dotted in _keys(model) and dotted.rpartition(".")[2] not in here
     near = None if branch else nearest_key(dotted, model)
     if near is not None:
@@ -127,11 +128,12 @@ def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     key = f"{shortened(dotted, 100)}: " if dotted else ""
     if kind == "value_error":
         return key + shortened(error["msg"].removeprefix("Value error, "), FAULT_CHARACTERS)
-    told = lists_beside(__file__, "messages.yaml")
+    texts = lists_beside(__file__, "messages.yaml")
+    # Input may be of any length, our own lists of choices may not be cut.
     values = {name: value if name in _LISTED else shortened(str(value)) for name, value in context.items()}
-    if kind in told["without_value"]:
-        return key + str(told["without_value"][kind]).format(**values)
-    text = str(told["with_value"][kind]).format(**values) if kind in told["with_value"] else error["msg"]
+    if kind in texts["without_value"]:
+        return key + str(texts["without_value"][kind]).format(**values)
+    text = str(texts["with_value"][kind]).format(**values) if kind in texts["with_value"] else error["msg"]
     return f"{key}{text}, got {shortened(repr(error['input']))}"
 
 
@@ -144,12 +146,13 @@ def as_input_error(
     """One InputError line for ``error`` of ``model``: origin, place and dotted key, violated bound, nearest valid key.
 
     where: file or option that the values came from. place_of: place of a dotted key there, None where it is not known.
-    Unknown keys come first, since a misspelt key also leaves a required one missing; at most three problems are told,
-    fewer where they are long, the rest counted.
+    Unknown keys come first, since a misspelt key also leaves a required one missing; at most three problems are
+    printed, fewer where they are long, the rest counted.
     """
+    # False before true, and sorted() keeps the order of the schema within both.
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
     missing = [_walk(model, detail["loc"])[0] for detail in details if detail["type"] == "missing"]
-    if len(missing) > 1:  # told together, so that none of them is only counted
+    if len(missing) > 1:  # named together, so that none of them is only counted
         details = [detail for detail in details if detail["type"] != "missing"]
     problems = list(dict.fromkeys(_at_place(place_of, detail, model) + _problem(detail, model) for detail in details))
     if len(missing) > 1:

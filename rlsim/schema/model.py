@@ -226,7 +226,7 @@ class ModelCard(Strict):
 
     @property
     def prompt_kinds(self) -> tuple[tuple[int, int | None], ...]:
-        """The same over whole prompts, where sparse attention makes as many pairs as a window of what it attends to."""
+        """Layers by kind over whole prompts, where sparse attention makes as many pairs as a window of top_k_tokens."""
         if self.sparse_attention is None:
             return self.attention_kinds
         return ((self.num_layers, self.sparse_attention.top_k_tokens),)
@@ -280,7 +280,7 @@ def _latent_attention_parameters(card: ModelCard, mla: MLACard) -> int:
     if mla.q_lora_rank is None:
         query = card.hidden_size * query_width
     else:
-        query = mla.q_lora_rank * (card.hidden_size + 1 + query_width)
+        query = mla.q_lora_rank * (card.hidden_size + 1 + query_width)  # 1: the norm between both
     key_value_down = card.hidden_size * (mla.kv_lora_rank + mla.qk_rope_head_dim) + mla.kv_lora_rank
     key_value_up = mla.kv_lora_rank * card.num_heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     return query + key_value_down + key_value_up + card.num_heads * mla.v_head_dim * card.hidden_size
@@ -295,7 +295,7 @@ def attention_parameters(card: ModelCard) -> int:
     bias = qkv_width if card.attention_bias else 0
     bias += card.hidden_size if card.attention_output_bias else 0
     bias += card.num_heads if card.attention_sinks else 0
-    norms = 2 * card.head_dim if card.qk_norm else 0
+    norms = 2 * card.head_dim if card.qk_norm else 0  # one vector for all heads of a kind
     gate = query_width if card.attention_output_gate else 0
     return card.hidden_size * (qkv_width + gate + query_width) + bias + norms
 
@@ -319,7 +319,7 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
     embedding = card.vocab_size * hidden
     lm_head = 0 if card.tied_embeddings else embedding
     attention = attention_parameters(card)
-    norms = hidden if card.single_blocks else 2 * hidden
+    norms = hidden if card.single_blocks else 2 * hidden  # one before each block
     dense_ffn = (MLP_MATRICES if card.gated_ffn else UNGATED_MATRICES) * hidden * card.intermediate_size
     router = expert = shared = latent = active_experts = all_experts = 0
     if card.moe is not None:
@@ -329,7 +329,7 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
         latent = 2 * hidden * moe.latent_size if moe.latent_size is not None else 0
         if moe.expert_bias:
             router += moe.num_experts
-            expert += 2 * moe.expert_intermediate_size + hidden
+            expert += 2 * moe.expert_intermediate_size + hidden  # of gate, up and down
         shared = moe.matrices * hidden * moe.shared_expert_intermediate_size * moe.num_shared_experts
         active_experts = router + shared + latent + moe.top_k * expert
         all_experts = router + shared + latent + moe.num_experts * expert

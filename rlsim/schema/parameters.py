@@ -89,6 +89,7 @@ class GlobalParameters(ParameterSet):
 
         release: what :meth:`release` finds for the engine's.
         """
+        # An executor hands every iteration to processes on other GPUs; one GPU needs none.
         spread = (self.executor_s if gpus > 1 else 0.0) + (self.node_executor_s if nodes > 1 else 0.0)
         iteration = release.iteration_s + spread + (self.in_process_iteration_s if in_process else 0.0)
         sequence = self.sequence_s + (self.in_process_sequence_s if in_process else 0.0)

@@ -190,12 +190,13 @@ class Speculation(Strict):
         """Draft lengths for which an engine captures graphs: 1, or as many as its policy may choose."""
         if not self.active or self.policy == "fixed":
             return 1
-        return 2 if self.policy == "off_above" else self.draft_length + 1
+        return 2 if self.policy == "off_above" else self.draft_length + 1  # drafting, and not
 
     def _problems(self) -> Iterator[str]:
         given = [name for name in ACCEPTANCE_KEYS if getattr(self, name) is not None]
         if len(given) > 1:
             yield (f"give one of acceptance_length, position_acceptance, first_acceptance; got {' and '.join(given)}")
+        # Overrides such as k=0 switch drafts off and leave the acceptance that was stated beside them.
         if not self.active:
             return
         self._check_tree()
@@ -219,6 +220,7 @@ class Speculation(Strict):
             )
         if self.tree_width > 1 and self.verified_positions is None:
             raise ValueError("tree_width above 1 needs verified_positions, how many of the tree are verified")
+        # A stated acceptance of a tree is of that tree alone: nothing says what a shallower one has.
         if self.verified_positions is not None and self.policy in ("by_batch", "per_request"):
             raise ValueError(f"policy {self.policy} varies the length of a chain: leave verified_positions out")
 

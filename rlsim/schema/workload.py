@@ -31,7 +31,7 @@ class _Quantiles(Strict):
 
     @model_validator(mode="after")
     def _shape(self) -> Self:
-        name = list(type(self).model_fields)[2]
+        name = list(type(self).model_fields)[2]  # after kind and quantiles
         check_inverse(self.quantiles, getattr(self, name), name)
         return self
 
@@ -240,7 +240,7 @@ class TailBatching(Strict):
 
 def rounded_up(count: int, factor: float) -> int:
     """``factor`` times as many, rounded up; what rounding of the factor adds does not count."""
-    return math.ceil(count * factor - 1e-9)
+    return math.ceil(count * factor - 1e-9)  # 1.1 x 10 is 11.000000000000002 in floats
 
 
 def rounds_per_cycle(prompts: int, put_off: int) -> int:
@@ -256,8 +256,10 @@ def rounds_per_cycle(prompts: int, put_off: int) -> int:
         short = -(-(prompts - waiting) // put_off)
         long, waiting = divmod(waiting + short * put_off, prompts)
         rounds += short + long
+        # Only once there is an answer: a first long round may itself lie beyond the limit.
         if best[1] and rounds > CYCLE_ROUNDS:
             break
+        # Fewest waiting first, then fewest rounds.
         best = min(best, (waiting, rounds))
     return best[1]
 
@@ -361,6 +363,7 @@ class Workload(Strict):
     def _bounds(self) -> Iterator[str]:
         if self.samples_per_step * self.generated_batch_factor > 20_000_000:
             yield "prompts_per_step x generations_per_prompt must not exceed 20,000,000 samples"
+        # In the mean: a run that is unluckier than this is refused when its groups are drawn.
         most = self.usable_group_share * self.generated_batch_factor * self.max_rollouts_per_step
         if most < 1:
             yield (

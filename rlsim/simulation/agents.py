@@ -78,12 +78,12 @@ class AgentPool:
 
     @property
     def counters(self) -> EngineCounters:
-        """What the engines did so far."""
+        """Counters of the engines so far."""
         return self._pool.counters
 
     @property
     def agent_counters(self) -> AgentCounters:
-        """What trajectories did so far besides generating."""
+        """Counters of trajectories so far, besides generation."""
         counters, replicas = self._counters, self._pool.replicas
         counters.environment_idle_s = sum(replica.absence.environment_s for replica in replicas)
         counters.judge_idle_s = sum(replica.absence.judge_s for replica in replicas)

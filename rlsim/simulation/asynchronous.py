@@ -20,7 +20,7 @@ from rlsim.units import FloatArray, IntArray, distinct
 from rlsim.workload.draw import DrawnWorkload
 
 MOST_VERSIONS = 64
-"""Publications of weights that are kept; what was generated before counts as so old."""
+"""Publications of weights that are remembered; what was generated before counts as so old."""
 
 
 class TokenAccount:
@@ -37,11 +37,11 @@ class TokenAccount:
         self._opened = self.balance()
 
     def close(self) -> TokenLedger:
-        """What has happened since."""
+        """The ledger since :meth:`open`."""
         return self.balance() - self._opened
 
     def balance(self) -> TokenLedger:
-        """Everything so far. ``generated`` is what engines counted; the rest is reckoned from samples and groups."""
+        """Everything so far. ``generated`` is what engines counted; the rest is counted from samples and groups."""
         engines, intake = self._generation.engines, self._generation.intake
         emitted, (_, in_progress_tokens) = engines.emitted(), self._generation.in_progress()
         done_tokens = self.response_tokens * (engines.finish_s > 0.0)
@@ -245,4 +245,5 @@ def _seen_at(start_s: float, time_s: float, poll_s: float) -> float:
     """When a trainer that looks every ``poll_s`` seconds from ``start_s`` on sees what happens at ``time_s``."""
     if not poll_s:
         return time_s
+    # 1e-9: what is done exactly when the trainer looks is seen then, whatever the division rounds to.
     return max(time_s, start_s + math.ceil((time_s - start_s) / poll_s - 1e-9) * poll_s)

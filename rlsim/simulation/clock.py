@@ -18,7 +18,7 @@ class Clock(simpy.Environment):
     """SimPy's environment whose events may have a given time in seconds.
 
     SimPy adds a delay to the time of now, and the sum is rounded: events that belong to one time would come apart by
-    the last bit, and their order with them. So the queue is kept here, behind the public methods of the environment.
+    the last bit, and their order with them. So the queue lies here, behind the public methods of the environment.
     """
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ class _Server(Replica):
         return bool(self.outstanding or self._unseen)
 
     def submit(self, time_s: float, samples: Iterable[Request]) -> None:
-        """As of any replica, once it looks."""
+        """Queue samples as :meth:`Replica.submit` does, once the engine looks for them."""
         self._unseen += samples
         if self._receive_interval == 1:
             self._look()

@@ -196,7 +196,7 @@ class PythonEngines(Engines):
 
     @property
     def counters(self) -> EngineCounters:
-        """What the engines did so far."""
+        """Counters of the engines so far."""
         return self._engines.counters
 
     @property

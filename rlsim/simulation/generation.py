@@ -66,6 +66,7 @@ class Generation:
             elif math.isinf(until_s):
                 raise self.intake.in_vain(engines.groups.started == self.intake.started_version.size)
             else:
+                # Last at that time: what the trainer does then changes what engines begin.
                 yield clock.at(until_s, LAST)
             until_s = clock.peek()
 
@@ -74,6 +75,7 @@ class Generation:
         self._note_started()
         self._done += groups
         if self.intake.by_target:
+            # Not by plain indexing, which would count several groups of one batch once.
             np.subtract.at(self._open, np.array(groups) // self.intake.batch, 1)
         elif self.intake.rules.membership in ("oldest_done", "by_version"):  # by the weights that they started with
             self._done[self._looked_at :] = sorted(self._done[self._looked_at :], key=self.intake.started_version.item)
@@ -222,6 +224,7 @@ class Generation:
                 if not self._open[step]:
                     self._show_batch(step)
         changes = self._changes()
+        # Ends before aborts before starts: the curve never shows more than ran at once.
         changes = changes[np.lexsort((changes[:, 1], changes[:, 0]))]
         self._trace.curve("running sequences", changes[:, 0].tolist(), np.cumsum(changes[:, 2]).tolist())
         self.engines.show(self._trace)

@@ -76,7 +76,7 @@ class IterationTimes:
 
     def decode(self, n: int, mean_context: float) -> float:
         """Seconds of one iteration with ``n`` > 0 decoding sequences at a mean context in tokens."""
-        attention, _ = self._rows.get(n) or self._row(n)
+        attention, _ = self._rows.get(n) or self._attention_row(n)
         x = mean_context * self.inverse_knot
         # Beyond the last knot the last piece goes on, so that contexts longer than the table cost more.
         i = min(int(x), len(attention) - 2)
@@ -86,7 +86,7 @@ class IterationTimes:
         """Seconds of ``iterations`` iterations with ``n`` sequences whose mean context grows by ``growth`` in each."""
         # The antiderivative is written out at both ends: this runs once or more for each event of a replica, and takes
         # half the time of two calls of a helper, a fortieth of NumPy's on single numbers.
-        attention, integral = self._rows.get(n) or self._row(n)
+        attention, integral = self._rows.get(n) or self._attention_row(n)
         last = len(attention) - 2
         inverse = self.inverse_knot
         x = (mean_context - 0.5 * growth) * inverse
@@ -159,7 +159,7 @@ class IterationTimes:
             return min(need, budget - taken)
         return need if not taken or taken + need <= budget else 0
 
-    def _row(self, n: int) -> Row:
+    def _attention_row(self, n: int) -> Row:
         row = (self.attention[n].tolist(), self.integral[n].tolist())
         self._rows[n] = row
         return row
@@ -184,7 +184,7 @@ _prepared: dict[int, IterationTimes] = {}
 
 
 def prepare(table: IterationTable) -> IterationTimes:
-    """IterationTimes of a table, prepared once and kept for the last few tables."""
+    """IterationTimes of a table, prepared once and cached for the last few tables."""
     timing = _prepared.get(id(table))
     if timing is None or timing.table is not table:
         while len(_prepared) >= _KEPT:

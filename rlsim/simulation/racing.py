@@ -108,7 +108,7 @@ class _Race:
         batch = drawn.rollouts[0].batch
         workload, self._group = scenario.workload, batch.group
         prompts = int(batch.group[-1]) + 1
-        # Every sample is a group of its own to the engines, so that each tells of its end.
+        # Every sample is a group of its own to the engines, so that each has an end of its own.
         work, every = DrawnWorkload((drawn,), 1), Groups(1, released=batch.samples, max_in_flight=batch.samples)
         self._engines = engines_of(scenario, work, prices, every)
         self._left = [workload.generations_per_prompt] * prompts
@@ -145,7 +145,7 @@ class _Race:
         self.finish_s, self._end_s = np.array(finish_s), np.array(end_s)
 
     def _result(self, replicas: int) -> RolloutResult:
-        """The round as a rollout that holds every replica to its end; which one had a sample is not told."""
+        """The round as a rollout that holds every replica to its end; which one had a sample is not known."""
         end_s: FloatArray = np.full(replicas, self._end_s.max())
         peaks = np.full(replicas, self._engines.peak_kv_tokens)
         nowhere = np.full(self._end_s.size, -1)

@@ -255,6 +255,7 @@ class Replica(RunningBatch):
         end_s = self._end_s
         if not self._segment_iterations or end_s is None or time_s >= end_s:
             return
+        # Nothing has begun yet: the segment is settled again, with whoever came meanwhile.
         if time_s <= self.now_s:
             self._end_s = None
             return
@@ -275,6 +276,7 @@ class Replica(RunningBatch):
         count = self._segment_iterations
         if count:
             growth, decoding = self._tokens_per_iteration, len(self._running)
+            # The cache is fullest at the last iteration of a segment; the mean context lies half of the growth before.
             last = self._context_at_zero + (self._iteration + count - 1) * growth
             kv = last + self._held + decoding * self._timing.tokens_per_sequence
             if kv > self.peak_kv_tokens:
@@ -331,7 +333,7 @@ class Replica(RunningBatch):
         if not self._running:
             if not self._waiting:
                 return False
-            due_s = max(due_s, self._waiting[0].arrival_s)
+            due_s = max(due_s, self._waiting[0].arrival_s)  # an idle replica begins with it
         if time_s > due_s:
             return False
         self._interrupts.popleft()
@@ -340,6 +342,7 @@ class Replica(RunningBatch):
         elif action == "give":
             self.on_give(due_s)
         elif action != "keep":
+            # New weights: what is cached was computed with the old ones.
             self.cache.clear()
             if action == "restart":
                 self._forget()

@@ -26,22 +26,22 @@ class PrefixCache:
 
     def __init__(self) -> None:
         self.tokens = self.reused = 0
-        self._kept: dict[int, int] = {}
+        self._cached: dict[int, int] = {}
 
     def keep(self, sample: int, tokens: int) -> None:
         """Put ``tokens`` of a context behind the others."""
-        self._kept[sample] = tokens
+        self._cached[sample] = tokens
         self.tokens += tokens
 
     def found(self, sequence: RunningRequest, prompt_resident: bool) -> int:
         """Tokens of its context that ``sequence`` finds, beyond its prompt where that is resident anyway."""
-        kept = self._kept.get(sequence.id, 0)
-        return max(0, kept - sequence.prompt) if prompt_resident else kept
+        cached = self._cached.get(sequence.id, 0)
+        return max(0, cached - sequence.prompt) if prompt_resident else cached
 
     def take(self, sequence: RunningRequest, prompt_resident: bool) -> None:
         """``sequence`` runs again on what it found."""
         self.reused += self.found(sequence, prompt_resident)
-        self.tokens -= self._kept.pop(sequence.id, 0)
+        self.tokens -= self._cached.pop(sequence.id, 0)
 
     def reclaim(self, room: float) -> None:
         """Give up the oldest blocks until at most ``room`` tokens are left."""
@@ -49,19 +49,19 @@ class PrefixCache:
             return
         # Whole tokens, so that the sum of what is left stays a whole number in C and Python.
         excess = math.ceil(self.tokens - room)
-        while excess > 0 and self._kept:
-            sample, kept = next(iter(self._kept.items()))
-            given = min(excess, kept)
+        while excess > 0 and self._cached:
+            sample, cached = next(iter(self._cached.items()))
+            given = min(excess, cached)
             excess -= given
             self.tokens -= given
-            if given == kept:
-                del self._kept[sample]
+            if given == cached:
+                del self._cached[sample]
             else:
-                self._kept[sample] = kept - given
+                self._cached[sample] = cached - given
 
     def clear(self) -> None:
         """Forget all contexts."""
-        self._kept.clear()
+        self._cached.clear()
         self.tokens = 0
 
 

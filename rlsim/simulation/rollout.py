@@ -118,6 +118,7 @@ def samples_of(
 
 
 def _check_fit(batch: Batch, timing: IterationTimes) -> None:
+    # A verification holds its drafted tokens in the cache before any of them is accepted.
     longest = float(batch.total_tokens.max(initial=0)) + timing.tokens_per_sequence - 1
     if longest > timing.kv_capacity_tokens:
         raise Infeasible(
@@ -161,10 +162,10 @@ def agent_rollout(one: Generated, iterations: IntArray, fleet: Fleet, agent: Age
 
     agents.submit(0.0, [trajectories.first_request(number) for number in range(samples)])
     agents.run(math.inf, finished)
-    told = agents.agent_counters
-    generated_tokens = trajectories.response_tokens.sum() - told.skipped_tokens
+    counted = agents.agent_counters
+    generated_tokens = trajectories.response_tokens.sum() - counted.skipped_tokens
     result = RolloutResult.of(finish_s, replica, pool.peaks_kv_tokens, pool.counters, generated_tokens)
-    return AgentRollout(result, told, agents.timeline)
+    return AgentRollout(result, counted, agents.timeline)
 
 
 def _in_kernel(kernel: ctypes.CDLL, trajectories: Trajectories, fleet: Fleet, agent: Agent) -> AgentRollout:
@@ -172,7 +173,7 @@ def _in_kernel(kernel: ctypes.CDLL, trajectories: Trajectories, fleet: Fleet, ag
     with KernelPool(kernel, first_turns(trajectories), fleet, counters, completions=responses.size) as pool:
         agents = KernelAgents(kernel, pool, agent, trajectories, fleet.prefix_caching, detailed=True)
         agents.run_all()
-        told, timeline = agents.counters, agents.timeline
-    generated_tokens = responses.sum() - told.skipped_tokens
+        counted, timeline = agents.counters, agents.timeline
+    generated_tokens = responses.sum() - counted.skipped_tokens
     result = RolloutResult.of(pool.finish_s, pool.replica, pool.peak_kv_tokens, counters, generated_tokens)
-    return AgentRollout(result, told, timeline)
+    return AgentRollout(result, counted, timeline)

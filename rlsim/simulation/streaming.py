@@ -51,12 +51,14 @@ def streamed(finish_s: FloatArray, total_tokens: FloatArray, cost: StepCost, tra
     passed = np.cumsum(cost.reference_s * tokens / tokens.sum())
     ready_s = finish_s[order]
     if cost.reference_s:
+        # The formula above in one pass: w is taken off each time and its sum added again.
         ready_s = passed + np.maximum.accumulate(ready_s - np.concatenate(([0.0], passed[:-1])))
     once = _seconds(cost, PER_UPDATE) / trainer.epochs
     shared = cost.train.seconds - _seconds(cost, PER_UPDATE)
     first_epoch_s = cost.logprob.seconds + shared / trainer.epochs - _seconds(cost, PER_STEP)
     work = max(0.0, first_epoch_s) * tokens / tokens.sum()
     updates = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
+    # Rounded up as batches are, so that the last update has what is left.
     last = np.minimum(np.arange(1, updates + 1) * -(-samples // updates), samples) - 1
     np.add.at(work, last, once / updates)
     left = np.cumsum(work[::-1])[::-1]

@@ -88,7 +88,7 @@ def _generated(
         _count(trace, drawn, results, agents, tokens)
     generation_s = sum(result.seconds + scenario.workload.environment_s for result in results)
     trace.passed("generator", "generation_s", step, begin_s, generation_s)
-    if step == 0:
+    if step == 0:  # one step shows the pattern of all
         _show_rollout(trace, results, begin_s, step)
         for number, one in enumerate(agents):
             before_s = sum(result.seconds + scenario.workload.environment_s for result in results[:number])
@@ -121,6 +121,7 @@ def _finish_s(drawn: DrawnStep, results: Sequence[RolloutResult], environment_s:
     """When each sample that is trained on had its reward, from the beginning of the first rollout."""
     found, before_s = [], 0.0
     for one, result in zip(drawn.rollouts, results, strict=True):
+        # Rollouts of one step follow each other, each after the rewards of the one before.
         found.append(before_s + result.finish_s[one.trained] + environment_s)
         before_s += result.seconds + environment_s
     return np.concatenate(found)
@@ -154,7 +155,7 @@ def _rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[Roll
 
 
 def _agent_rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[AgentRollout]:
-    """The same for trajectories of several turns; empty where there are no agents."""
+    """Rollouts of trajectories of several turns, one after the other; empty where there are no agents."""
     agent, fleet = scenario.workload.agent, fleet_of(scenario, prices)
     if agent is None:
         return []

@@ -1,4 +1,4 @@
-"""What happened when: spans and step records written by the loops; every statistic is reckoned from them afterwards."""
+"""What happened when: spans and step records written by the loops; every statistic is computed from them afterwards."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class StepRecord(Struct, frozen=True):
 
 
 class Trace(Struct):
-    """Everything one replication recorded. Spans and curves are kept only where ``detailed``.
+    """Everything one replication recorded. Spans and curves are recorded only where ``detailed``.
 
     counters: what the engines did in the measured steps. peak_kv_tokens: most KV cache of a replica. imbalances: the
     slowest replica's time over the mean, for each measured synchronous rollout. agents: what trajectories of several
@@ -119,12 +119,12 @@ class Trace(Struct):
         Every n-th point instead may leave a burst half done until the next one, long after.
         """
         if self.detailed and times_s:
-            kept: Sequence[int] = range(len(times_s))
+            shown: Sequence[int] = range(len(times_s))
             if len(times_s) > CURVE_POINTS:
                 at_s = np.asarray(times_s)
                 moments = np.floor((at_s - at_s[0]) / max(at_s[-1] - at_s[0], 1e-9) * (CURVE_POINTS - 2))
-                kept = distinct(np.array([0, *np.flatnonzero(np.diff(moments, append=np.inf))])).tolist()
-            self.curves.append(Curve(name, tuple(times_s[i] for i in kept), tuple(values[i] for i in kept)))
+                shown = distinct(np.array([0, *np.flatnonzero(np.diff(moments, append=np.inf))])).tolist()
+            self.curves.append(Curve(name, tuple(times_s[i] for i in shown), tuple(values[i] for i in shown)))
 
     def book(self, ledger: TokenLedger) -> None:
         """Add where tokens went."""

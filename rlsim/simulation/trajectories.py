@@ -33,7 +33,7 @@ class Trajectories(Struct, frozen=True, eq=False, dict=True):
 
     @classmethod
     def of(cls, rollouts: Iterable[tuple[Generated, IntArray]], groups: int) -> Trajectories:
-        """Those of several rollouts one after the other. groups: prompts of each."""
+        """Trajectories of several rollouts one after the other. groups: prompts of each."""
         drawn = [(one.batch, one.turns, iterations) for one, iterations in rollouts if one.turns is not None]
         offsets = np.cumsum([0, *(turns.count for _, turns, _ in drawn)])
         firsts = [turns.first[:-1] + offset for (_, turns, _), offset in zip(drawn, offsets, strict=False)]

@@ -150,6 +150,7 @@ def read_table(folder: Path, layout: TableLayout) -> Table:
     ends = np.cumsum(counts).tolist()
     names = zip(*(keys[name] for name in layout.keys), strict=True)
     rows = {key: slice(start, end) for key, start, end in zip(names, [0, *ends[:-1]], ends, strict=True)}
+    # Widened: products of sizes (batch x context) overflow the narrow types of the file.
     return Table(layout, rows, tuple(columns[name].astype(np.int64) for name in layout.sizes), columns[LATENCY])
 
 
@@ -180,6 +181,7 @@ def write_columns(folder: Path, layout: TableLayout, columns: Mapping[str, NDArr
         else:
             words, codes = np.unique(column.astype(str), return_inverse=True)
             arrays[name], arrays[f"{name}{WORDS}"] = _narrow(codes), words
+    # Single precision holds seven digits of times that are measured to some percent.
     arrays[LATENCY] = columns[LATENCY].astype("<f4")
     path = table_path(folder, layout)
     path.write_bytes(archive(arrays))
@@ -188,6 +190,7 @@ def write_columns(folder: Path, layout: TableLayout, columns: Mapping[str, NDArr
 
 def _narrow(values: NDArray[Any]) -> NDArray[Any]:
     """The same whole numbers in the smallest type that holds them all."""
+    # Little-endian wherever it is written: equal rows give equal bytes.
     return np.asarray(values).astype(np.min_scalar_type(int(np.max(values, initial=0))).newbyteorder("<"))
 
 
@@ -197,6 +200,7 @@ def _read(
     """Key columns by key, rows of each key, and the wanted columns by row."""
     path = table_path(folder, layout)
     wanted = {ROWS, *layout.keys, *names}
+    # Whichever of the columns are text; names that the file lacks are passed over.
     wanted |= {f"{name}{WORDS}" for name in wanted}
     try:
         arrays = read_arrays(path, TABLE_BYTES, lambda name: name in wanted)
@@ -211,6 +215,7 @@ def _read(
         listed = ", ".join([*layout.keys, *names])
         raise InputError(f"{path.name} of {folder.name}: not a table with columns {listed} ({error})") from error
     latency = columns[LATENCY]
+    # Logarithms are interpolated, and one NaN would spread to all its neighbours.
     if not (np.isfinite(latency) & (latency > 0)).all():
         raise InputError(f"{path.name} of {folder.name}: {LATENCY} must be positive and finite in every row")
     return keys, counts, columns

@@ -28,6 +28,7 @@ def tables_held() -> Iterator[None]:
     """
     global _held
     before = _held
+    # Nested calls share what the outermost has found.
     _held = {} if before is None else before
     try:
         yield
@@ -93,8 +94,9 @@ def tables_digest(profile: HardwareProfile) -> str:
 
 @_once
 def tables_state(profile: HardwareProfile) -> int:
-    """A number that is another when one of these tables was written since; what is kept of tables is kept under it."""
+    """A number that changes when one of these tables is written; whatever is cached of tables is cached under it."""
     root = tables_folder()
+    # A path of one's own replaces the root: pathlib joins an absolute right side so.
     own = [str(root / profile.operator_tables)] if profile.operator_tables is not None else []
     measured = [f"{root}/{system}/{MEASURED}" for system in os.listdir(root)]  # noqa: PTH208
     return hash(frozenset(one for folder in (*own, *measured, _exchange_folder()) for one in _written(folder)))

@@ -24,10 +24,10 @@ from rlsim.units import BoolArray, FloatArray, distinct
 NODE_TOLERANCE = 1e-9
 """Distance in log size below which a point counts as on a node (floating-point noise of the logarithm)."""
 MOST_FIXED = 256
-"""Parts of a grid, each at one value of its first size, that are kept."""
+"""Parts of a grid, each at one value of its first size, that are cached."""
 LOOKUPS_KEPT, SIZES_KEPT = 16, 1025
-"""Look-ups of a grid that are kept, of at most so many sizes each: draft lengths, layouts and variants ask for much the
-same ones. All get the same arrays, into which nobody writes."""
+"""Cached look-ups of a grid, of at most so many sizes each: draft lengths, layouts and variants ask for much the same
+ones. All get the same arrays, into which nobody writes."""
 
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
@@ -74,7 +74,7 @@ class Grid(Struct, frozen=True, dict=True):
     def lookup(self, *sizes: ArrayLike) -> TableTime:
         """Seconds at ``sizes`` (one array per axis, broadcast against each other; all must be positive).
 
-        Leading sizes that are single numbers fix a part of the grid, which is kept: a matrix asks for its n and k at
+        Leading sizes that are single numbers fix a part of the grid, which is cached: a matrix asks for its n and k at
         every number of rows.
         """
         free, last = 0, len(sizes) - 1
@@ -83,12 +83,13 @@ class Grid(Struct, frozen=True, dict=True):
         grid = reduce(Grid._at, map(float, sizes[:free]), self)  # type: ignore[arg-type]
         rest = [np.asarray(size, dtype=np.float64) for size in sizes[free:]]
         most = max(one.size for one in rest)
+        # One size on one axis is found faster than a key for it is made.
         if most > SIZES_KEPT or most == len(rest) == 1 or any(one.ndim > 1 for one in rest):
-            return grid._found(*rest)
+            return grid._looked_up(*rest)
         key = tuple((one.tobytes(), one.shape) for one in rest)
-        return remembered(grid._kept, LOOKUPS_KEPT, key, lambda: grid._found(*rest))
+        return remembered(grid._lookups, LOOKUPS_KEPT, key, lambda: grid._looked_up(*rest))
 
-    def _found(self, *sizes: FloatArray) -> TableTime:
+    def _looked_up(self, *sizes: FloatArray) -> TableTime:
         return self._along(*sizes) if len(sizes) == 1 else self._over(*sizes)
 
     def _at(self, size: float) -> Grid:
@@ -114,6 +115,7 @@ class Grid(Struct, frozen=True, dict=True):
         """Seconds at one log size, and whether it is measured; the arithmetic of :meth:`_along`."""
         low, high, share, beyond, inside = _placed(self._first_axis, x)
         log_s, measured = self._nodes
+        # Term by term as _between adds, so that both agree to the last bit.
         value = (1.0 - share) * log_s[low] + share * log_s[high] + self.growth[0] * beyond
         known_low = measured[low] or 1.0 - share < NODE_TOLERANCE
         known_high = measured[high] or share < NODE_TOLERANCE
@@ -162,7 +164,7 @@ class Grid(Struct, frozen=True, dict=True):
         return {}
 
     @cached_property
-    def _kept(self) -> dict[tuple[tuple[bytes, tuple[int, ...]], ...], TableTime]:
+    def _lookups(self) -> dict[tuple[tuple[bytes, tuple[int, ...]], ...], TableTime]:
         return {}
 
     @cached_property
@@ -192,6 +194,7 @@ def _placed(axis: list[float], x: float) -> tuple[int, int, float, float, bool]:
 def _place(axis: FloatArray, x: FloatArray) -> Placed:
     clipped = np.minimum(np.maximum(x, axis[0]), axis[-1])
     further, inside = np.maximum(x - axis[-1], 0.0), np.abs(x - clipped) < NODE_TOLERANCE
+    # A size with one node has no interval; only what lies beyond it changes the time.
     if len(axis) == 1:
         low = np.zeros(clipped.shape, dtype=np.intp)
         return low, low, clipped - axis[0], further, inside
@@ -225,6 +228,7 @@ def build_grid(
     values = [distinct(column) for column in sizes]
     if substitute is not None:
         nodes = [np.rint(np.exp(axis)).astype(np.int64) for axis in substitute.axes]
+        # Nodes of both, so that the substitute's rows count beyond the largest measured size too.
         values = [distinct(np.concatenate([mine, other])) for mine, other in zip(values, nodes, strict=True)]
     axes = tuple(np.log(value.astype(np.float64)) for value in values)
     log_s = np.full([len(axis) for axis in axes], np.nan)
@@ -234,6 +238,7 @@ def build_grid(
     measured = ~np.isnan(log_s)
     if substitute is not None and not measured.all():
         _fill_from(substitute, values, log_s, measured)
+    # The last size first, in which the latency is best known (TableLayout).
     for axis, exponent in reversed(list(enumerate(growth))):
         lines = np.moveaxis(log_s, axis, -1)
         if np.isnan(lines).any():
@@ -242,9 +247,10 @@ def build_grid(
 
 
 def _fill_from(grid: Grid, values: list[NDArray[np.int64]], log_s: FloatArray, measured: BoolArray) -> None:
-    """Fill the holes of ``log_s`` from another grid, kept between the measured sizes around them on the last axis."""
+    """Fill the holes of ``log_s`` from another grid, clipped to the measured sizes beside them on the last axis."""
     mesh = np.meshgrid(*(value.astype(np.float64) for value in values), indexing="ij")
     other = np.log(grid.lookup(*mesh).seconds)
+    # More work takes no less time: a filled hole stays between the measured nodes beside it.
     ceiling = np.where(measured, log_s, np.inf)
     ceiling = np.minimum.accumulate(ceiling[..., ::-1], axis=-1)[..., ::-1]
     floor = np.maximum.accumulate(np.where(measured, log_s, -np.inf), axis=-1)

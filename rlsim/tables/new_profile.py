@@ -61,6 +61,7 @@ def write_profile(name: str, sheet: Datasheet, out: Path | None = None) -> Path:
     numbers = {word: f"{number * UNITS.get(word, 1):.6g}" for word, number in asdict(sheet).items()}
     text = re.sub(r"<(\w+)>", lambda found: name if found[1] == "name" else numbers[found[1]], template)
     try:
+        # Checked as a text before it is written: numbers in wrong units are out of the schema's bounds.
         HardwareProfile.model_validate(parse_yaml(text, shown_path(path), True))
     except ValidationError as error:
         raise as_input_error(error, f"the numbers of '{name}'", HardwareProfile, place_finder("")) from error

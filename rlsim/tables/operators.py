@@ -116,7 +116,7 @@ class Efficiency(Struct, frozen=True):
 class OperatorTables(Struct, frozen=True, eq=False):
     """Tables of one folder; each file is read at its first look-up.
 
-    metadata: content of metadata.yaml (device, engine and version, source package, rows kept and rejected).
+    metadata: content of metadata.yaml (device, engine and version, source package, rows taken and rejected).
     """
 
     folder: Path
@@ -155,9 +155,10 @@ class OperatorTables(Struct, frozen=True, eq=False):
         return grid.lookup(*sizes) if grid else None
 
     def _first(self, layout: TableLayout, keys: Sequence[Key], *sizes: ArrayLike) -> TableTime | None:
-        """What was measured at the first of ``keys`` that was; of another than the very first not measured."""
+        """Time at the first of ``keys`` that was measured; not measured where that is not the very first."""
         key = next((key for key in keys if key in self.table(layout).rows), keys[0])
         found = self.at(layout, key, *sizes)
+        # By 1: it only marks the time as not measured.
         return found if found is None or key == keys[0] else found.scaled(1.0)
 
     def _nearest(self, layout: TableLayout, like: Likeness) -> Key | None:
@@ -169,7 +170,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
         return min(alike, key=like.far, default=None)
 
     def _near(self, layout: TableLayout, like: Likeness, *sizes: ArrayLike) -> TableTime | None:
-        """What was measured at the nearest key, scaled and not measured where that is not the wanted one."""
+        """Time at the nearest measured key, scaled and not measured where that is not the wanted one."""
         near = self._nearest(layout, like)
         found = None if near is None else self.at(layout, near, *sizes)
         return found if found is None or near is None or near == like.wanted else found.scaled(like.factor(near))
@@ -268,7 +269,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
         return self._first(files.SPARSE_DECODE, _sparse_blocks(shape), shape.heads, batch, context_tokens)
 
     def sparse_prefill_s(self, shape: SparseShape, batch: ArrayLike, prompt_tokens: ArrayLike) -> TableTime | None:
-        """The same block on ``batch`` prompts of ``prompt_tokens`` each, nothing cached before."""
+        """Seconds of the whole sparse block on ``batch`` prompts of ``prompt_tokens`` each, nothing cached before."""
         return self._first(files.SPARSE_PREFILL, _sparse_blocks(shape), shape.heads, batch, prompt_tokens)
 
     def sparse_reach_tokens(self, shape: SparseShape) -> int:
@@ -354,6 +355,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
 def _blocks(gemm_precision: str, kv_precision: str) -> list[Key]:
     """Precisions of latent blocks, first as wanted; per-token FP8 is taken as block FP8."""
     near = "fp8_block" if gemm_precision == "fp8" else gemm_precision
+    # Latent blocks were measured in BF16, block FP8 and NVFP4 alone.
     return [(gemm_precision, kv_precision), (near, kv_precision)]
 
 
@@ -365,6 +367,7 @@ def _sparse_blocks(shape: SparseShape) -> list[Key]:
 
 def _far(here: str | int, there: str | int) -> float:
     """Distance of sizes in their logarithm."""
+    # Logarithms, since times go with ratios of sizes: 4 heads are as far from 8 as 8 from 16.
     return abs(math.log(float(here) / float(there)))
 
 

@@ -26,8 +26,10 @@ def profile_called(gpu: str) -> str | None:
     their own. None where no profile begins so, or several chips do.
     """
     words = [word for word in re.split(r"[\s_-]+", gpu.lower()) if word]
+    # The most words first: h100 pcie is the board, h100 alone the chip.
     for count in range(len(words), 0, -1):
         head = "_".join(words[:count])
+        # Whole words: b20 must not find b200.
         found = [name for name in list_profiles() if f"{name}_".startswith(f"{head}_")]
         if found:
             plain = [name for name in found if name.endswith(UNNAMED_BOARDS)] or found

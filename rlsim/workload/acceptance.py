@@ -23,7 +23,7 @@ EXACT_BELOW_ITERATIONS = 128
 """Expected verifications up to which :func:`iterations_needed` samples each one; above, the renewal limit is used."""
 
 PROCESSES_KEPT = 256
-"""Acceptance processes kept per process; all steps and replications of a scenario ask for the same."""
+"""Acceptance processes cached per process; all steps and replications of a scenario ask for the same."""
 
 
 class Acceptance(Struct, frozen=True, eq=False):
@@ -211,7 +211,7 @@ def iterations_needed(
         return lengths.copy()
     normals = rng.standard_normal(lengths.size)
     if acceptance.variance < 1e-12:
-        return -(-lengths // round(acceptance.mean))
+        return -(-lengths // round(acceptance.mean))  # every verification gives as many; the last may be cut
     if moves is None:
         first, second = 1.0 + (acceptance.mean - 1.0), 1.0 + (acceptance.second_moment - 1.0)
         along = _Renewal(first, second, acceptance.third_moment)
@@ -308,7 +308,7 @@ def _renewal_limit(lengths: IntArray, renewal: _Renewal, draft_length: int, norm
         own = (second - mean**2) * overshoot / mean + overshoot_square - overshoot**2
         variance = lengths * renewal.variance_per_token + own / mean**2
     counts = np.rint(expected + np.sqrt(np.maximum(variance, 0.0)) * normals)
-    fewest = -(-lengths // (draft_length + 1))
+    fewest = -(-lengths // (draft_length + 1))  # the normal tail must not promise more than k + 1 tokens each
     return np.clip(counts, fewest, lengths).astype(np.int64)
 
 
@@ -319,7 +319,7 @@ def _sampled(lengths: IntArray, rates: FloatArray, rng: np.random.Generator) -> 
     active = np.flatnonzero(remaining > 0)
     mean = 1.0 + float(rates.sum(axis=-1).mean()) if lengths.size else 1.0
     while active.size:
-        chunk = max(4, int(np.max(remaining[active]) / mean) + 1)
+        chunk = max(4, int(np.max(remaining[active]) / mean) + 1)  # 4: few rounds for few stragglers
         uniform = rng.random((active.size, chunk))
         emitted = np.ones(uniform.shape, dtype=np.int16)
         own = rates if rates.ndim == 1 else rates[active].T[:, :, None]

@@ -50,6 +50,8 @@ def drift_move(speculation: Speculation, step: int, start: Acceptance) -> float:
         wanted = float(np.clip(start.mean + drift.entropy_slope * nats, 1.0, 1.0 + start.draft_length))
         move += move_to(start, wanted)
     move += drift.initial_deficit - mismatch_at(speculation, drift, step)
+    # Moved by 10, an acceptance of 0.5 is 0.99995: further out nothing changes, and exp() of an extrapolated drift may
+    # overflow.
     return float(np.clip(move, -MAX_LOGIT, MAX_LOGIT))
 
 
@@ -62,10 +64,11 @@ def mismatch_at(speculation: Speculation, drift: Drift, step: int) -> float:
     grown = drift.mismatch_per_100_steps / 100.0
     if not speculation.trained_online:
         return drift.initial_deficit + grown * step
-    interval, kept = speculation.online_interval_steps, 1.0 - drift.online_recovery
+    interval, remaining = speculation.online_interval_steps, 1.0 - drift.online_recovery
     updates, since = divmod(step, interval)
-    left = kept**updates
-    summed = kept * (1.0 - left) / (1.0 - kept) if kept < 1.0 else float(updates)
+    left = remaining**updates
+    # Without recovery the sum is the number of its terms, which the formula would divide by 0.
+    summed = remaining * (1.0 - left) / (1.0 - remaining) if remaining < 1.0 else float(updates)
     return drift.initial_deficit * left + grown * interval * summed + grown * since
 
 
@@ -76,6 +79,7 @@ def _interpolated(steps: tuple[float, ...], values: tuple[float, ...], step: int
 def move_to(acceptance: Acceptance, acceptance_length: float) -> float:
     """Move of the logit, at most MAX_LOGIT either way, that gives ``acceptance`` that acceptance length."""
     low, high = -MAX_LOGIT, MAX_LOGIT
+    # 60 halvings of 20 logits leave 2e-17, less than the last bit.
     for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if acceptance.moved(middle).mean < acceptance_length else (low, middle)
@@ -84,7 +88,7 @@ def move_to(acceptance: Acceptance, acceptance_length: float) -> float:
 
 Kinds = tuple[tuple[float, tuple[float, ...]], ...]
 LEAST_WEIGHT = 1e-6
-"""Of a kind of requests; rarer ones are left out."""
+"""Least share of a kind of requests; rarer ones are left out."""
 
 
 def draft_outlook(speculation: Speculation, workload: Workload, step: int) -> tuple[tuple[float, ...], Kinds]:
@@ -97,13 +101,14 @@ def draft_outlook(speculation: Speculation, workload: Workload, step: int) -> tu
     rates, weights = acceptance.position_rates[None, :], np.ones(1)
     if variation is not None:
         scores, weights = standing_scores()
-        kept = weights / weights.sum() > LEAST_WEIGHT
+        likely = weights / weights.sum() > LEAST_WEIGHT
         nothing = np.zeros(1)
         moves = process.moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
         middle = moves.per_token * 0.5 * expected_response_tokens(workload)
-        rates = process.moved_rates(acceptance, moves.start + middle + process.spread_of(variation) * scores[kept])
-        weights = weights[kept] / weights[kept].sum()
+        rates = process.moved_rates(acceptance, moves.start + middle + process.spread_of(variation) * scores[likely])
+        weights = weights[likely] / weights[likely].sum()
     tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
+    # A harmonic mean: the same number of tokens of each kind takes 1 / tokens verifications.
     lengths: FloatArray = 1.0 / (weights @ (1.0 / tokens))
     shares = weights / tokens[:, -1] * lengths[-1]
     kinds = tuple((float(share), tuple(rate.tolist())) for share, rate in zip(shares, rates, strict=True))
@@ -118,6 +123,7 @@ def draft_plan(
     sequences: that a replica is given at once. draining: whether they start together, so that at token x those with
     longer responses are left; else that many run at any time. Sequences that queue count as running.
     """
+    # In steady state the live batch is the same at every place of a response: one stretch stands for all.
     if not draining:
         live = min(round(sequences), len(drafted_at) - 1)
         return DraftPlan((0.0,), (int(drafted_at[live]),), lengths)

@@ -26,6 +26,7 @@ from rlsim.workload.lengths import (
     whole_tokens,
 )
 
+# Purposes below are those of batches.py.
 _FIRST_PURPOSE = 16
 _COUNTS, _GROUP_COUNTS, _TURNS, _OBSERVATIONS, _TIMES, _OWN_TIMES, _GROUP_TIMES, _FAILURES, _JUDGE = range(
     _FIRST_PURPOSE, _FIRST_PURPOSE + 9
@@ -92,7 +93,7 @@ class _Draw(Struct):
 
 @cached_with_files(64)
 def _distributions(agent: Agent) -> tuple[LengthDistribution, ...]:
-    """Of turns, observations, environment times and the judge's times; of files those that they hold now."""
+    """Distributions of turns, observations, environment times and the judge's times; of files as they are now."""
     judge = () if agent.judge is None else (solve_time(agent.judge.trajectory_s),)
     observations = solve_distribution(agent.observation_tokens, np.array([float(_NO_CAP)]), "observation")
     return solve_turns(agent.turns, agent.max_turns), observations, solve_time(agent.environment_s), *judge
@@ -118,7 +119,9 @@ def draw_turns(
     open_ = np.ones(prompt.size, dtype=np.bool_)
     failing = draw.stream(_FAILURES)
     for attempt in range(agent.max_attempts if agent.failure_share else 1):
+        # For all trajectories, whether they are still open or not: one that ends moves no draw of another.
         chance, at = failing.random(prompt.size), failing.random(prompt.size)
+        # The last attempt never fails (schema/workload.py).
         fails = open_ & (chance < agent.failure_share) & (attempt + 1 < agent.max_attempts)
         tokens = _attempt(draw, attempt, open_, np.where(fails, at, -1.0), scores[1] if attempt == 0 else None)
         trained = np.where(open_, tokens, trained)
@@ -146,6 +149,7 @@ def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, 
     pace = pace + math.sqrt(agent.environment_trajectory_correlation) * own_pace
     rest_s = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
     context, alive, turns = draw.prompt.copy(), open_.copy(), list[_Turn]()
+    # Scores are drawn for all trajectories at every turn: one that ends moves no draw of another.
     for turn in range(int(wanted[open_].max())):
         own = first if turn == 0 and first is not None else next(length)
         scores = math.sqrt(rho) * draw.shared + math.sqrt(1 - rho) * own
@@ -171,15 +175,16 @@ def _cut(draw: _Draw, turns: list[_Turn], fails_at: FloatArray, context: IntArra
         done[index] += 1
     last = np.where(fails_at >= 0, np.floor(fails_at * done), done - 1).astype(np.int64)
     for number, (index, history, response, seconds) in enumerate(turns):
-        kept = last[index] >= number
+        reached = last[index] >= number
         ends = (last[index] == number) & (fails_at[index] < 0)
-        draw.out.append((index[kept], history[kept], response[kept], np.where(ends, 0.0, seconds)[kept]))
+        draw.out.append((index[reached], history[reached], response[reached], np.where(ends, 0.0, seconds)[reached]))
     return context - draw.prompt
 
 
 def _laid_out(draw: _Draw) -> Turns:
     """All turns, trajectory by trajectory; those of one trajectory were drawn in their order."""
     index, history, response, seconds = (np.concatenate(column) for column in zip(*draw.out, strict=True))
+    # Stable: turns of a trajectory stay in the order in which they were drawn.
     order = np.argsort(index, kind="stable")
     first = np.concatenate(([0], np.cumsum(np.bincount(index, minlength=draw.group.size))))
     judged = draw.agent.judge is not None

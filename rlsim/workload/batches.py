@@ -85,7 +85,7 @@ def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0)
     """The rollouts of a step: one, or under dynamic sampling as many as give prompts_per_step usable groups.
 
     Each group is usable with probability usable_group_share, whatever its lengths; the first usable ones are trained
-    on. response_scale: factor on the lengths of responses, before they are cut at the cap. The last few are kept:
+    on. response_scale: factor on the lengths of responses, before they are cut at the cap. The last few are cached:
     variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step rollouts hold too few.
     """
     if workload.racing:
@@ -119,6 +119,7 @@ def first_done(batch: Batch, finish: IntArray | FloatArray, prompts: int, size: 
     batch: groups of equal sizes.
     """
     by_group = finish.reshape(int(batch.group[-1]) + 1, -1)
+    # The order of the order is each sample's rank in its group.
     rank = np.argsort(np.argsort(by_group, axis=1, kind="stable"), axis=1, kind="stable")
     # A group counts when so many of its samples are done; the race ends with the last of the first such groups.
     complete = np.sort(by_group, axis=1)[:, size - 1]
@@ -166,7 +167,7 @@ def at_cap(workload: Workload, batch: Batch) -> BoolArray:
 
 
 def _own_scores(workload: Workload, place: Place) -> FloatArray:
-    """What each sample has for itself, a score each; further samples of a prompt leave the first ones as they are."""
+    """A normal score of each sample's own; further samples of a prompt leave the first ones as they are."""
     groups, size = workload.launched_prompts, workload.generations_per_prompt
     scores = place.normals(groups * size, _SAMPLES)
     if not (more := workload.launched_generations - size):

@@ -24,8 +24,8 @@ from rlsim.workload.batches import Generated, draw_iterations, draw_moves, draw_
 from rlsim.workload.lengths import Place, cached_with_files
 
 STEPS_KEPT = 128
-"""Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same. A
-plan comes back to the ten steps of a lagged loop at every draft length; one of 8,192 samples takes 0.3 MB."""
+"""Drawn steps cached per process: variants of a scenario that differ in neither workload nor acceptance meet the same.
+A plan comes back to the ten steps of a lagged loop at every draft length; one of 8,192 samples takes 0.3 MB."""
 STALE_BATCHES = 3
 """Batches drawn to take the place of stale ones, for each that is trained on."""
 
@@ -135,6 +135,7 @@ def steps_ahead(scenario: Scenario, trained: int) -> int:
         return 0
     rules = scenario.loop.asynchrony
     # The pace counts the batch in training too; a queue that counts at the take has one more started by then.
+    # 1e-9: a whole number may come out a hair above itself, as 25 x (1 + 1.2) = 55.00000000000001.
     ahead = math.ceil(rules.pace - 1e-9) - 1 + rules.at_take
     return ahead if rules.stale == "train" else ahead + STALE_BATCHES * trained
 

@@ -71,12 +71,12 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
         raise InputError(f"{where}: no rows; at least one length is needed")
     name = column or guessed_column(first, where, subject)
     inverse = QUANTILE in first and name != QUANTILE
-    # Numbers alone are kept: rows of served requests hold hundreds of hashes each.
+    # Numbers alone are stored: rows of served requests hold hundreds of hashes each.
     found = array("d")
     for number, row in chain([(line, first)], rows):
         found.append(number_in(row, name, where, number))
         if inverse:
-            found.append(number_in(row, QUANTILE, where, number))
+            found.append(number_in(row, QUANTILE, where, number))  # in turn with the values: one array, no second pass
     tokens = np.array(found)
     if inverse:
         return _check_inverse(tokens[1::2], tokens[::2], where)
@@ -180,7 +180,7 @@ def number_in(row: Mapping[str, Any], name: str, where: str, line: int) -> float
 def _number(value: Any) -> float:
     """The number that a cell holds; NaN where it holds none."""
     try:
-        return math.nan if isinstance(value, bool) else float(value)
+        return math.nan if isinstance(value, bool) else float(value)  # float(True) is 1.0
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
@@ -256,6 +256,7 @@ def solve_turns(turns: section.Turns, most: int) -> LengthDistribution:
     if isinstance(turns, section.ConstantTurns):
         return LengthDistribution(location=math.log(turns.turns))
     if isinstance(turns, section.LognormalTurns):
+        # A mean of 1 is all that fits, and no location reaches it: trajectories have one turn.
         if most == 1:
             return LengthDistribution()
         return _lognormal(turns.mean_turns, turns.log_sigma, np.array([float(most)]))
@@ -267,6 +268,7 @@ def solve_time(time: section.Time) -> LengthDistribution:
     if isinstance(time, section.ConstantTime):
         return LengthDistribution(quantiles=np.array([0.0, 1.0]), tokens=np.full(2, time.seconds))
     if isinstance(time, section.LognormalTime):
+        # The mean of a log-normal is exp(location + sigma^2 / 2); times have no cap to solve for.
         return LengthDistribution(location=math.log(time.mean_s) - time.log_sigma**2 / 2, sigma=time.log_sigma)
     if isinstance(time, section.QuantileTime):
         return LengthDistribution(quantiles=np.asarray(time.quantiles), tokens=np.asarray(time.seconds))
@@ -283,7 +285,7 @@ def limited_lognormal_mean(location: float, sigma: float, cap: float) -> float:
     True
     """
     if sigma == 0:
-        return min(math.exp(min(location, 700.0)), cap)
+        return min(math.exp(min(location, 700.0)), cap)  # exp overflows beyond 709
     # Both tails by erfc: 1 - Phi would lose all digits where the cap lies far out.
     z = (math.log(cap) - location) / sigma
     below = math.erfc((sigma - z) / math.sqrt(2)) / 2
@@ -327,7 +329,7 @@ def _increasing_root(function: Callable[[float], float]) -> float:
     low, high = -30.0, 60.0
     while high - low > 1e-12 * max(1.0, abs(low)):
         middle = 0.5 * (low + high)
-        if middle in (low, high):
+        if middle in (low, high):  # no double lies between them
             break
         low, high = (middle, high) if function(middle) < 0 else (low, middle)
     return high
@@ -352,22 +354,22 @@ def cached_with_files(maxsize: int) -> Callable[[Callable[Given, Found]], Callab
 
     def decorate(function: Callable[Given, Found]) -> Callable[Given, Found]:
         @lru_cache(maxsize=maxsize)
-        def kept(states: object, *args: Any, **kwargs: Any) -> Found:
+        def cached(states: object, *args: Any, **kwargs: Any) -> Found:
             return function(*args, **kwargs)
 
         @wraps(function)
         def asked(*args: Given.args, **kwargs: Given.kwargs) -> Found:
             # What a section and numbers are made of is hashable; ParamSpec cannot say so.
-            return kept(_states(cast(Strict, args[0])), *args, **kwargs)  # type: ignore[arg-type]
+            return cached(_states(cast(Strict, args[0])), *args, **kwargs)  # type: ignore[arg-type]
 
-        asked.__dict__["cache_clear"] = kept.cache_clear
+        asked.__dict__["cache_clear"] = cached.cache_clear
         return asked
 
     return decorate
 
 
 def _states(part: Strict) -> tuple[tuple[int, int], ...]:
-    """Time of change and size of every file that the section names; what is not there is told where it is read."""
+    """Time of change and size of every file that the section names; what is not there is refused where it is read."""
     files = [length_file(path) for path in _paths(part)]
     states = [file.stat() for file in files if file is not None]
     return tuple((state.st_mtime_ns, state.st_size) for state in states)

@@ -28,7 +28,7 @@ TransformerEngine PR 2053). Assumption."""
 SAMPLER_LAUNCHES = 8
 """Kernels of LM head and sampling, outside the captured graph. Structural count."""
 EAGER_PART = "eager launches"
-"""What launches beyond the captured graphs add to the device's work."""
+"""Name of the part that launches beyond the captured graphs add to the device's work."""
 DRAFT_PASSES, DRAFT_ATTENTION = "draft passes", "draft attention"
 DRAFT_PARTS = (DRAFT_PASSES, DRAFT_ATTENTION)
 """Parts of an iteration that run once for each drafted token."""
@@ -112,7 +112,7 @@ class DeviceTimes(Struct, frozen=True, eq=False):
         return self._each(lambda t: OperatorTime(t.seconds, np.broadcast_to(0.0, t.seconds.shape), t.bound))
 
     def up_to(self, max_sequences: int) -> DeviceTimes:
-        """The first rows. What bounds a part is told of all of them."""
+        """The first rows. What bounds a part is found over all of them."""
         rows = slice(max_sequences + 1)
         first = self._each(lambda t: OperatorTime(t.seconds[rows], t.measured[rows], t.bound))
         return replace(first, eager=self.eager[rows], compute_bound=self.compute_bound[rows])
@@ -260,7 +260,7 @@ def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Com
         known = np.where(eager, other.measured[inverse], timed.measured[inverse])
         out[name] = OperatorTime(seconds, known, timed.bound)
     uncompiled_s = layers.operators.profile.eager_launch_s.value
-    # An engine told to capture nothing compiles nothing either (vLLM's enforce_eager).
+    # An engine set to capture nothing compiles nothing either (vLLM's enforce_eager).
     share = COMPILED_LAUNCH if engine.cuda_graphs else 1.0
     launch_s = (layers.launches() * share + SAMPLER_LAUNCHES) * uncompiled_s
     waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)

@@ -74,6 +74,7 @@ class Drafting(Struct, frozen=True):
     def _tensor_parallel(self, draft: DraftCard) -> int:
         """The drafter is sharded like the target as far as its heads allow."""
         tp = self.layers.engine.tensor_parallel
+        # Halved until it divides, since most sizes of tensor parallelism are powers of two.
         while draft.num_heads % tp:
             tp //= 2
         return max(1, tp)
@@ -105,6 +106,7 @@ class Drafting(Struct, frozen=True):
         model = as_model(draft)
         matrices = work.attention_matrices(model, tp) + work.ffn_matrices(hidden, draft.intermediate_size, tp)
         if draft.kind == "eagle3":
+            # EAGLE-3's layer reads the embedding beside the hidden state (arXiv 2503.01840).
             matrices[0] = Matrix("qkv", matrices[0].n, 2 * hidden)
         reduced = target.fabric.all_reduce(tp, tokens * (hidden * BYTES_PER_ELEMENT["bf16"]))
         small = elementwise(operators, model, tokens, tp, draft.intermediate_size / tp)
@@ -124,6 +126,7 @@ class Drafting(Struct, frozen=True):
         draft, k = self.draft, self.speculation.draft_length
         if draft is None:
             return modelled(np.zeros_like(sequences), "none")
+        # k + 1 rows: the drafter must read all positions of which the target may have accepted some.
         first = self._pass(sequences * (k + 1), sequences, draft, True)
         branches = sequences * self.speculation.tree_width
         other = self._pass(branches, branches, draft, False)

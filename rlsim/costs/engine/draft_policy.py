@@ -63,8 +63,8 @@ def policy_costs(by_length: Sequence[IterationCosts], policy: DraftPolicy) -> It
     rows = np.arange(eager.shape[1])
     table = replace(
         reference.table,
-        step_s=_whole(choice, [one.table.step_s for one in by_length], components),
-        attention_s=_whole(choice, [one.table.attention_s for one in by_length], attention),
+        step_s=_table_s(choice, [one.table.step_s for one in by_length], components),
+        attention_s=_table_s(choice, [one.table.attention_s for one in by_length], attention),
     )
     # Where lengths are mixed, one that exceeds the graphs takes the whole batch out of them.
     beyond = eager[choice.low, rows] | (eager[choice.high, rows] & (choice.share > 0))
@@ -162,6 +162,7 @@ def _mixed(by_length: Sequence[Components], choice: PolicyChoice) -> Components:
             _chosen(values, choice, name in DRAFT_PARTS)
             for values in ([one.seconds for one in each], [one.seconds * one.measured for one in each])
         )
+        # 1e-300: parts without any time have a share of 0 and not 0 / 0.
         out[name] = OperatorTime(seconds, known / np.maximum(seconds, 1e-300), each[-1].bound)
     return out
 
@@ -172,7 +173,7 @@ def _every(by_length: Sequence[Mapping[str, OperatorTime]], name: str) -> list[O
     return [one.get(name) or zero(like.seconds) for one in by_length]
 
 
-def _whole(choice: PolicyChoice, seconds: Sequence[FloatArray], parts: Sequence[Components]) -> FloatArray:
+def _table_s(choice: PolicyChoice, seconds: Sequence[FloatArray], parts: Sequence[Components]) -> FloatArray:
     """Seconds of a table."""
     # Passes run for the longest draft of the batch, the verification holds the mean one: the difference is added.
     out = _chosen(seconds, choice, drafting=False)

@@ -29,11 +29,11 @@ from rlsim.schema.speculation import Speculation
 from rlsim.units import FloatArray, distinct
 
 ENGINES_KEPT = 48
-"""Iteration tables kept per process; one of 8,192 sequences takes some 50 MB with its parts."""
+"""Iteration tables cached per process; one of 8,192 sequences takes some 50 MB with its parts."""
 TIMES_KEPT = 96
-"""Device times kept per process, of a search's engines."""
+"""Device times cached per process, of a search's engines."""
 POINTS_KEPT = 256
-"""Sets of single iterations kept per process."""
+"""Sets of single iterations cached per process."""
 HOST_KEYS = ("host_iteration_s", "host_sequence_s")
 """Keys of the engine that :class:`HostOverheads` holds."""
 ACCEPTANCE_KEYS = (
@@ -68,7 +68,7 @@ class EngineInputs(Struct, frozen=True):
 def engine_inputs(
     scenario: Scenario, device: Device, host: HostOverheads, prompt_tokens: float, kv_capacity_tokens: float
 ) -> EngineInputs:
-    """What an iteration of the engine of ``scenario`` depends on, where every sequence that it is told to run fits."""
+    """What an iteration of the engine of ``scenario`` depends on, where every sequence that it may run fits."""
     drafting = Speculation()
     if scenario.speculation.active:
         # Without the keys that no iteration depends on variants share prices by equality.
@@ -80,7 +80,7 @@ def engine_inputs(
 
 
 def running_at_most(inputs: EngineInputs, sequences: int | None) -> EngineInputs:
-    """The same engine where its memory lets no more ``sequences`` run at once (recurrent states); None: any number."""
+    """Inputs of the engine where its memory lets ``sequences`` run at once (recurrent states); None: any number."""
     if sequences is None or sequences >= inputs.max_sequences:
         return inputs
     return replace(inputs, engine=changed(inputs.engine, max_running_sequences=sequences), max_sequences=sequences)
@@ -101,7 +101,7 @@ def most_sequences(scenario: Scenario) -> int:
 @lru_cache(maxsize=ENGINES_KEPT)
 @np.errstate(invalid="raise", divide="raise")
 def engine_prices(inputs: EngineInputs) -> IterationCosts:
-    """Seconds of the engine's iterations, by part; the last few engines are kept."""
+    """Seconds of the engine's iterations, by part; the last few engines are cached."""
     if inputs.policy is not None:
         lengths = range(inputs.drafting.draft_length + 1)
         return policy_costs([engine_prices(drafting_fixed(inputs, k)) for k in lengths], inputs.policy)
@@ -116,7 +116,7 @@ def engine_times(inputs: EngineInputs) -> IterationCosts:
     """:func:`engine_prices` for who looks at no part of an iteration, such as a search: the same table.
 
     What the device does is cut from the table of as many sequences as ever were asked for, since splits of a cluster
-    mostly differ in how many a replica may run. What bounds a part is then told of all of them.
+    mostly differ in how many a replica may run. What bounds a part is then found over all of them.
     """
     if inputs.policy is not None or inputs.measured is not None:
         return engine_prices(inputs)
@@ -156,12 +156,12 @@ def _prepared(inputs: EngineInputs, device: DeviceTimes, prefill: PrefillTimes) 
 
 
 def _kernels(inputs: EngineInputs) -> EngineInputs:
-    """The same with nothing of the host but what kernels know of it: many hosts share a device's work."""
+    """Inputs without the host, but for its terms of kernels: many hosts share a device's work."""
     return replace(inputs, engine=changed(inputs.engine, **dict.fromkeys(HOST_KEYS)), host=inputs.host.of_kernels)
 
 
 def drafting_fixed(inputs: EngineInputs, draft_length: int) -> EngineInputs:
-    """The same engine when it drafts ``draft_length`` tokens at once for every sequence.
+    """Inputs of the engine when it drafts ``draft_length`` tokens at once for every sequence.
 
     vLLM's largest graph in tokens comes from the longest draft that it is started with and holds for shorter ones;
     SGLang and TensorRT-LLM capture sequences.

@@ -67,18 +67,18 @@ class LatentBlock(Struct, frozen=True):
 
     def projections(self, tokens: FloatArray) -> OperatorTime:
         """Projections of ``tokens`` tokens of one layer at decode."""
-        return self._told(self._projections(self._variant, tokens))
+        return self._unless_borrowed(self._projections(self._variant, tokens))
 
     def attention(self, batch: FloatArray, context: FloatArray) -> OperatorTime:
         """Attention of one query of each of ``batch`` sequences over ``context`` cached tokens of one layer."""
-        return self._told(self._attention(self._variant, batch, context))
+        return self._unless_borrowed(self._attention(self._variant, batch, context))
 
     @property
     def _variant(self) -> Variant:
         """The fastest measured variant; the engine's own kernel, with a roofline in its place, where none was."""
         return _fastest_variant(self) or (self.operators.tables, False)
 
-    def _told(self, timed: OperatorTime) -> OperatorTime:
+    def _unless_borrowed(self, timed: OperatorTime) -> OperatorTime:
         """Not measured where the variant is another engine's."""
         return timed if self._variant[0] is self.operators.tables else timed.unmeasured()
 
@@ -99,6 +99,7 @@ class LatentBlock(Struct, frozen=True):
         """Sum of the logarithms of the seconds of a variant at the points of comparison."""
         batch, context = (grid.ravel() for grid in np.meshgrid(REFERENCE_BATCH, REFERENCE_CONTEXT))
         whole = self._projections(variant, batch).seconds + self._attention(variant, batch, context).seconds
+        # Logarithms, so that large batches do not decide alone which variant is the faster.
         return float(np.sum(np.log(whole)))
 
     def _projections(self, variant: Variant, tokens: FloatArray) -> OperatorTime:
@@ -122,6 +123,7 @@ class LatentBlock(Struct, frozen=True):
         longer, start = (self._module(tables, batch, c) for c in (context, np.full_like(context, BASE_CONTEXT)))
         if longer is None or start is None:
             return None
+        # Noise of two measurements may leave a little less than nothing.
         return TableTime(np.maximum(longer.seconds - start.seconds, 0.0), longer.measured)
 
     def _matrices(self) -> list[Matrix]:
@@ -229,7 +231,7 @@ class SparseBlock(LatentBlock, frozen=True):
         return Work(attended.flops + scores.flops, attended.bytes + scores.bytes)
 
     def _above_base(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
-        """As of any latent block, up to the longest context that was measured at such a batch.
+        """Time of a module beyond its least context, measured up to the longest context of such a batch.
 
         Beyond it the efficiency of the attention stays, not that of the whole block, whose products do not grow.
         """
@@ -258,8 +260,8 @@ class SparseBlock(LatentBlock, frozen=True):
 
     def _mean_keys(self, prompt_tokens: FloatArray) -> FloatArray:
         """All before it until there are more than the ranking keeps."""
-        kept = self._attended(prompt_tokens)
-        return kept - kept * kept / (2.0 * prompt_tokens)
+        attended = self._attended(prompt_tokens)
+        return attended - attended * attended / (2.0 * prompt_tokens)
 
     def prefill(self, tokens: FloatArray, prompt_tokens: Number) -> OperatorTime | None:
         """As of any latent block; the indexer scores all that earlier parts of a prompt cached, a roofline in FP8."""

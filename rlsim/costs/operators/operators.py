@@ -29,10 +29,10 @@ from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 KERNEL_FLOOR_S = 2.5 * MICROSECOND
 """Least device time of a kernel inside a replayed graph. Assumption; the smallest table entries are 4 to 10 us."""
 PRODUCTS_KEPT, ROWS_KEPT = 65_536, 64
-"""Matrix products that are kept, of at most so many rows each: the same one is asked for under each host, by each pass
-and by most layouts of a plan."""
+"""Cached matrix products, of at most so many rows each: the same one is asked for under each host, by each pass and by
+most layouts of a plan."""
 ATTENTION_KEPT = 16
-"""Times of attention over a cache that are kept: draft lengths of one engine ask for the same batches and contexts."""
+"""Cached times of attention over a KV cache: draft lengths of one engine ask for the same batches and contexts."""
 DEFAULT_COMPUTE, DEFAULT_MEMORY = 0.7, 0.8
 """Shares of datasheet FLOP/s and bandwidth where a device has no tables at all. Assumption."""
 Key = tuple[object, ...]
@@ -71,6 +71,7 @@ class Operators:
         self._attention: dict[Key, OperatorTime] = {}
         self._shares: dict[tuple[str, Operation], tuple[float, float]] = {}
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
+        # Tables of the engine before those of rlsim calibrate, which only fill gaps.
         own = None if tables is None else TableSource(tables, self.reference)
         self.sources = tuple(source for source in (own, lent) if source is not None)
 
@@ -93,6 +94,7 @@ class Operators:
             return DEFAULT_COMPUTE, DEFAULT_MEMORY
         candidates = ((operation, precision), (operation, "bf16"), ("gemm", precision), ("gemm", "bf16"))
         fits = [fit for fit in (self.tables.fitted_efficiency(*key) for key in candidates) if fit is not None]
+        # The first fit that has the number: an operation's own may lack one of both.
         compute = next((fit.compute_median for fit in fits if fit.compute_median), DEFAULT_COMPUTE)
         memory = next((fit.memory_median for fit in fits if fit.memory_median), DEFAULT_MEMORY)
         return compute, memory
@@ -334,6 +336,7 @@ class Operators:
 
     def _moe_lookup(self, tokens: FloatArray, shape: ExpertShape, balance: str, own: bool) -> TableTime | None:
         def look(tables: OperatorTables) -> TableTime | None:
+            # Routing skew was not collected for every layout; even routing was.
             return tables.moe_s(shape, balance, tokens) or tables.moe_s(shape, "balanced", tokens)
 
         mine = look(self.tables) if own and self.tables is not None else None
@@ -357,4 +360,5 @@ def _total(values: FloatArray) -> float:
 
 
 def _rate(precision: str) -> str:
+    # Scales do not change the rate of the tensor cores.
     return "fp8" if precision == "fp8_block" else precision

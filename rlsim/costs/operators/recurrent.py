@@ -107,7 +107,7 @@ class RecurrentBlock(Struct, frozen=True):
         return own or min(others, key=lambda timed: float(np.sum(timed.seconds)), default=None)
 
     def _timed(self, find: Callable[[OperatorTables], TableTime | None], amount: Work) -> OperatorTime:
-        """What the engine's own tables hold, else those of another engine of the device (not measured then)."""
+        """Time of the engine's own tables, else of another engine of the device (not measured then)."""
         found = next(self.operators.on_this_device(find), None)
         return self.operators.timed(found, amount, "bf16", "decode_attention")
 

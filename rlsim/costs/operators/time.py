@@ -42,7 +42,7 @@ class OperatorTime(Struct):
         return OperatorTime(shorter, self.measured, self.bound) if seconds > 0 else self
 
     def unmeasured(self) -> OperatorTime:
-        """The same seconds, measured on something else."""
+        """This time as not measured: its seconds were measured on something else."""
         return OperatorTime(self.seconds, np.zeros_like(self.measured), self.bound)
 
     def scaled_by(self, ratio: FloatArray) -> OperatorTime:

@@ -115,6 +115,7 @@ def prefill_attention(batch: FloatArray, prompt_tokens: FloatArray, card: ModelC
     ([1024000000.0], [2560000.0])
     """
     heads, kv_heads, head_dim, _ = heads_of(card, tensor_parallel)
+    # Scores have the keys' width, sums over values the values': the mean of both gives the FLOP of a pair.
     head_dim = head_dim if card.mla is None else (head_dim + card.mla.v_head_dim) // 2
     flops = causal_attention_flops(batch * prompt_tokens * prompt_tokens, heads, head_dim)
     moved = batch * prompt_tokens * (2 * heads + 2 * kv_heads) * head_dim * BYTES_PER_ELEMENT["bf16"]
@@ -150,6 +151,8 @@ def experts_touched(tokens: ArrayLike, experts: int, top_k: int) -> FloatArray:
     [0.0, 5.0, 7.5, 10.0]
     """
     t = np.asarray(tokens, dtype=np.float64)
+    # With few tokens and hundreds of experts 1 - (1 - p)^t loses its digits; 1e-12 keeps off log(0) where a token goes
+    # to all.
     return np.asarray(experts * -np.expm1(t * np.log1p(-min(top_k / experts, 1 - 1e-12))), dtype=np.float64)
 
 
@@ -190,7 +193,7 @@ def attention_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
         return [down, query, latent, Matrix("output", h, heads * mla.v_head_dim)]
     kv_heads = max(1, card.num_kv_heads // t)
     heads = card.num_heads // t
-    queries = 2 * heads if card.attention_output_gate else heads
+    queries = 2 * heads if card.attention_output_gate else heads  # the gate is as wide as the queries
     return [Matrix("qkv", (queries + 2 * kv_heads) * card.head_dim, h), Matrix("output", h, heads * card.head_dim)]
 
 

@@ -33,7 +33,7 @@ from rlsim.schema.trainer import Trainer
 from rlsim.units import BYTES_PER_ELEMENT
 
 MIXER_LAUNCHES = 11
-"""Of UNCOMPILED_LAUNCHES those of the mixer."""
+"""Launches of the mixer, of UNCOMPILED_LAUNCHES in all."""
 ALONE = LayerShape("none", True)
 """A feed-forward block that is a layer."""
 ELEMENTWISE_BACKWARD = 2.0
@@ -173,7 +173,7 @@ class TrainingLayers(Struct, frozen=True, dict=True):
     def _communication_s(self, raw: LayerWork, device: tuple[Part, ...], backward: bool) -> float:
         """What of the tensor and context exchange of a pass is not hidden.
 
-        Backward, a product waits for the gathered gradients of its outputs. Its inputs, which only a shard of was kept,
+        Backward, a product waits for the gathered gradients of its outputs. Its inputs, of which only a shard is held,
         are gathered again beside the product with the weights, the gradients of the inputs scattered beside that of the
         weights, overlap or not (Megatron-Core's LinearWithGradAccumulationAndAsyncCommunication, TransformerEngine's
         linear layers).

@@ -75,7 +75,9 @@ def train_layout(trainer: Trainer, card: ModelCard, gpus: int) -> TrainLayout:
     data_parallel = gpus // (tp * pp * cp)
     return TrainLayout(
         data_parallel=data_parallel,
+        # Context-parallel ranks hold the same weights, so that the optimizer is spread over them too.
         dense_shards=data_parallel * cp,
+        # Experts are not divided by TP or CP: whatever EP leaves of a stage's GPUs repeats them.
         expert_shards=max(1, gpus // (pp * ep)),
         dense_parameters=dense / (tp * pp),
         expert_parameters=experts / (ep * pp),
@@ -162,7 +164,7 @@ for a 7B model (``utils/seqlen_balancing.py``), from memory. Assumption; it deci
 
 
 PACKED_KEPT = 1024
-"""Packings kept per process, each with the lengths of its batch."""
+"""Packings cached per process, each with the lengths of its batch."""
 
 
 def micro_batch_of(trainer: Trainer, longest: int, update: bool, packed: bool) -> int:

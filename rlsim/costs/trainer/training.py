@@ -63,7 +63,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
 
     @cached_property
     def _update_layers(self) -> TrainingLayers:
-        """The same in updates."""
+        """Times of single layers in updates."""
         return replace(self.layers, overheads=self.overheads.of_update)
 
     @cached_property
@@ -86,6 +86,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         """Adapters leave the head frozen."""
         operators, own = self.device.operators, self.overheads
         tokens = batch.tokens / self.trainer.context_parallel
+        # Rounded up: a vocabulary is padded until it divides.
         shard = -(-self.card.vocab_size // self.trainer.tensor_parallel)
         found = passes(self.device, [Matrix("lm_head", shard, self.card.hidden_size)], tokens, "bf16")
         product = found.forward
@@ -182,6 +183,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         middle = self._stage(batch, backward)
         if sum(part.seconds for part in last) >= middle.seconds:
             return last
+        # At no time: the LM head is 0 where a middle stage is busier (docs/model.md, section 4).
         return (*middle.parts, *times(0.0, own))
 
     def _sends_s(self, batch: MicroBatches, backward: bool) -> float:
@@ -191,6 +193,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
             return 0.0
         tokens = batch.tokens / trainer.context_parallel / trainer.tensor_parallel
         sent_bytes = (2.0 if backward else 1.0) * tokens * self.card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+        # Neighbouring stages lie a stage's GPUs apart, in another domain where one stage fills it.
         across = self.gpus / trainer.pipeline_parallel >= self.device.fabric.domain
         return float(self.device.fabric.broadcast(sent_bytes, across).seconds)
 
@@ -211,6 +214,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
             return measured_update(self.measured, batch)
         passes = self._passes(batch, backward=True)
         forward_s = self._stage(batch, backward=False).seconds / self.overheads.update_speed
+        # The update's stage holds its forward pass too, at the update's own speed.
         backward_s = self._stage(batch, backward=True).seconds - forward_s
         parts = (
             *passes.parts,
@@ -227,10 +231,10 @@ bytes as engines return them (verl b25bb7d4f, vllm_rollout_spmd.py:387-401); the
 which return log-probs and entropies of 4; these with log-probs, scores, rewards, advantages and returns of 4 to the
 update (ray_trainer.py:1030-1150). Counted there; the rate beside them is fitted."""
 STEPS_KEPT = 1024
-"""Prices of steps kept per process, each with the lengths of its batch."""
+"""Prices of steps cached per process, each with the lengths of its batch."""
 
 UPDATES_KEPT = 16
-"""Updates kept: a search asks for them before the rest of a step."""
+"""Updates cached: a search asks for them before the rest of a step."""
 
 
 class TrainerInputs(Struct, frozen=True, dict=True):
@@ -267,14 +271,14 @@ class TrainerInputs(Struct, frozen=True, dict=True):
 
     @cached_property
     def value_costs(self) -> TrainingCosts:
-        """The same of a value model in the policy's layout."""
+        """The compute of a value model in the policy's layout."""
         return replace(self.costs, value=True)
 
 
 def trainer_inputs(
     scenario: Scenario, device: Device, overheads: TrainingOverheads, transfers: WeightTransfer
 ) -> TrainerInputs:
-    """What the trainer of ``scenario`` depends on."""
+    """Inputs of the prices of the trainer of ``scenario``."""
     trainer, apart = scenario.trainer, scenario.cluster.reference_gpus
     if trainer.sequence_packing and not scenario.sequence_packing:
         trainer = changed(trainer, sequence_packing=False)
@@ -301,7 +305,7 @@ def trainer_inputs(
 @lru_cache(maxsize=STEPS_KEPT)
 @np.errstate(invalid="raise", divide="raise")
 def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
-    """Driver work, log-prob passes and all optimizer steps for one batch; the last few are kept."""
+    """Driver work, log-prob passes and all optimizer steps for one batch; the last few are cached."""
     driver_s = batch.generated_samples * inputs.driver_sample_s
     reward = Part("reward", inputs.batch_reward_s, "host", "assumed")
     collected = _handed_over(inputs, batch, COLLECTED_BYTES)
@@ -365,6 +369,7 @@ def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
         parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
     if inputs.reference_gpus and not inputs.streaming:
         own_s = sum(part.seconds for part in parts if part.name != PADDED_BATCH)
+        # Only what the pool takes beyond the policy's own passes is waited for.
         parts.append(Part(REFERENCE_POOL, max(0.0, _reference_s(inputs, batch) - own_s), "schedule"))
     return PhaseCost.of(parts)
 

@@ -37,7 +37,7 @@ RECURRENT_BACKWARD = 3.0
 """Time of the recurrence backward over forward: states of chunks once more, then two products for each one (backward
 kernels of mamba_ssm and flash-linear-attention recompute what they do not keep). Assumption."""
 LAYERS_KEPT = 16_384
-"""Layers kept per process: a search prices thousands of layouts on one batch."""
+"""Layers cached per process: a search prices thousands of layouts on one batch."""
 
 
 # not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
@@ -122,13 +122,13 @@ class LayerSplit(Struct, frozen=True):
         even = trainer.expert_parallel == 1 or features.token_drop
         imbalance = 1.0 if even else features.expert_imbalance
         routing = features.moe_dispatcher, imbalance, features.neighbouring_experts
-        kept = features.bf16_layer_share, features.bf16_projections
-        return cls(*sizes, trainer.precision, trainer.lora_rank, *routing, *kept)
+        in_bf16 = features.bf16_layer_share, features.bf16_projections
+        return cls(*sizes, trainer.precision, trainer.lora_rank, *routing, *in_bf16)
 
 
 @lru_cache(maxsize=LAYERS_KEPT)
 def layer_work(layer: TrainedLayer) -> LayerWork:
-    """One layer of a model under a trainer's layout; the last ones are kept."""
+    """One layer of a model under a trainer's layout; the last ones are cached."""
     return layer.count()
 
 
@@ -152,9 +152,9 @@ class TrainedLayer(Struct, frozen=True):
         """What the layer takes."""
         card, tp, tokens = self.card, self.split.tensor_parallel, self.tokens
         moe = card.moe if self.moe_layer else None
-        kept, matrices = self._dense_matrices()
-        inputs, outputs = (tokens * sum(getattr(one, side) for one in kept + matrices) for side in ("k", "n"))
-        read, written = tokens * sum(one.k for one in kept), tokens * sum(one.n for one in kept)
+        always_bf16, matrices = self._dense_matrices()
+        inputs, outputs = (tokens * sum(getattr(one, side) for one in always_bf16 + matrices) for side in ("k", "n"))
+        read, written = tokens * sum(one.k for one in always_bf16), tokens * sum(one.n for one in always_bf16)
         routed, inner, activated = 0.0, card.expert_hidden_size, 0.0
         if moe is not None:
             routed = tokens / tp * moe.top_k * self.split.expert_imbalance
@@ -166,7 +166,7 @@ class TrainedLayer(Struct, frozen=True):
         biased = BIASED_WIDTHS * moe.expert_intermediate_size + BIASED_ROWS * card.hidden_size if moe else 0
         low = 1.0 - self._bf16_share if self.split.precision != "bf16" else 0.0
         gather_s, scatter_s = self._tensor_exchange_s(low)
-        products, wide = self._products(kept, matrices, moe)
+        products, wide = self._products(always_bf16, matrices, moe)
         router_s = 0.0
         if moe is not None:
             router = Matrix("router", moe.num_experts, card.hidden_size)
@@ -206,10 +206,10 @@ class TrainedLayer(Struct, frozen=True):
         scatter = fabric.collective("reduce_scatter", tp, elements * BYTES_PER_ELEMENT["bf16"])
         return float(gather.seconds), float(scatter.seconds)
 
-    def _products(self, kept: list[Matrix], matrices: list[Matrix], moe: MoECard | None) -> tuple[Pass, Pass]:
-        """Dense products of the mean layer in the trainer's precision, and those that stay in BF16; kept: always."""
+    def _products(self, always_bf16: list[Matrix], matrices: list[Matrix], moe: MoECard | None) -> tuple[Pass, Pass]:
+        """Dense products of the mean layer in the trainer's precision, and those in BF16, with ``always_bf16``."""
         share = self._bf16_share
-        products, wide = self._passes(matrices, self.tokens), passes(self.device, kept, self.tokens, "bf16")
+        products, wide = self._passes(matrices, self.tokens), passes(self.device, always_bf16, self.tokens, "bf16")
         if moe is not None and moe.latent_size is not None:
             # Sequence parallelism divides the tokens here, not the matrices, which every rank holds whole.
             latent, own = work.latent_expert_matrices(self.card), self.tokens / self.split.tensor_parallel

@@ -76,7 +76,8 @@ def links_of(profile: HardwareProfile) -> Links:
 
 
 def slower_link(scenario: Scenario) -> HardwareProfile:
-    """Of the two kinds of GPU between which weights travel the one with the slower network."""
+    """The kind of GPU with the slower network, of the two between which weights travel."""
+    # A transfer is no faster than its slower end.
     return min((scenario.hardware, scenario.training_device), key=lambda one: one.network_bandwidth_bytes_per_s.value)
 
 
@@ -92,6 +93,7 @@ def stacked_tensors(card: ModelCard) -> float:
     """Weight tensors with all experts of a layer as one of each kind."""
     if card.moe is None:
         return float(weight_tensors(card))
+    # A card with one expert a layer has as many tensors as stacked experts.
     one = changed(card, moe=changed(card.moe, num_experts=1, top_k=1))
     return float(weight_tensors(one))
 
@@ -104,6 +106,7 @@ def job_of(scenario: Scenario) -> TransferJob:
     held = weight_bytes(card, scenario.engine.weight_precision) + drafted
     fsdp = trainer.backend == "fsdp"
     dense = trainer.tensor_parallel * trainer.pipeline_parallel
+    # One copy of the weights spans whichever group is larger, of dense layers or of experts.
     copy = max(dense, trainer.expert_parallel * trainer.pipeline_parallel)
     master = parameter_counts(card).total * BYTES_PER_ELEMENT["fp32"] / cluster.training
     onload = master if loop.refit_onload and not cluster.colocated else 0.0
@@ -140,7 +143,7 @@ class WeightTransfer(Struct, frozen=True, dict=True):
         return self.counted or job_of(self.scenario)
 
     def under(self, overheads: Overheads) -> WeightTransfer:
-        """The same transfers with other overheads."""
+        """These transfers with other overheads."""
         return replace(self, overheads=overheads, counted=self._job)
 
     @cached_property
@@ -231,6 +234,7 @@ class WeightTransfer(Struct, frozen=True, dict=True):
 
     def reference_swap_s(self) -> float:
         """Policy weights out and reference weights in, and back, around the reference pass."""
+        # Four ways: policy out, reference in, and back.
         return float(self.fabric.host_copy(4 * self._trainer_bytes()[0]).seconds)
 
     def critic_swap_s(self, update: bool) -> float:

@@ -181,6 +181,7 @@ class _Rates(Struct, frozen=True):
 
     def share(self, share: float, factor: float = 1.0) -> float:
         """Share of a link that is reached, of a fitted one and its factors; never more than all of it."""
+        # Fitted factors of a framework may carry a share above the link.
         return 1.0 if self.line else min(1.0, share * self.terms.family.link_factor * factor)
 
     def collective(self, factor: float = 1.0) -> tuple[float, float]:
@@ -294,10 +295,12 @@ def tensor_s(job: TransferJob, terms: TransferTerms) -> float:
     if sender.fsdp and job.receiver.loads and not sender.in_host_memory:
         export += gathered
     stacked = job.stacked_tensors / job.tensors
+    # Of experts only those that a GPU holds are loaded, as one stacked tensor of each kind.
     sharded_load = load * (1 if job.full_experts else stacked)
     per_method = {
         "cuda_ipc": export + load + v.ipc_tensor_s,
         "nccl_per_tensor": export + load + v.collective_tensor_s,
+        # Time is of a rank's own tensors; the caller multiplies by all of them.
         "nccl_reshard": v.shard_tensor_s * job.sent_tensors / job.tensors,
         "rdma": v.rdma_tensor_s + sharded_load,
         "delta_sharded": v.delta_tensor_s + (gathered if sender.full_state else 0.0),

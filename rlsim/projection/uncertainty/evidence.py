@@ -58,6 +58,7 @@ class EvidenceTable(Struct, frozen=True, eq=False):
 
     def to_bytes(self) -> bytes:
         """The file: equal tables give equal bytes."""
+        # Sorted: the order of a set changes from process to process, and equal tables must give equal bytes.
         names = sorted({name for row in self.rows for name in (*row.slopes, *row.groups)})
         place = {name: number for number, name in enumerate(names)}
         slopes = [sorted((place[name], value) for name, value in row.slopes.items()) for row in self.rows]
@@ -111,7 +112,7 @@ Built = TypeVar("Built")
 def read_archive(
     path: Path, build: Callable[[Mapping[str, Any], Arrays], Built], wanted: Callable[[str], bool]
 ) -> Built:
-    """What ``build`` makes of the header and the wanted arrays of evidence. Raises InputError where it is none."""
+    """``build`` of the header and the wanted arrays of a file of evidence. Raises InputError where it is none."""
     try:
         arrays = read_arrays(path, TABLE_BYTES, wanted)
         header = json.loads(arrays["header"].tobytes().decode())

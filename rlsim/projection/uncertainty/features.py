@@ -44,9 +44,10 @@ class Feature(Struct, frozen=True):
     zero: bool = False
 
     def value(self, about: About) -> str | float:
-        """What a run has of it, so that equal values are equal: names without case, sizes as logarithms to base 2."""
+        """The value of a run for comparison: a name without case, or the logarithm of a size to base 2."""
         given = about.get(self.name, "")
         if self.sized:
+            # Sizes that may be 0 are all moved by one, so that their logarithm exists.
             size = float(given or 0.0) + self.zero
             return float(np.log2(size)) if size > 0 else float("nan")
         text = str(given).lower()
@@ -58,17 +59,17 @@ class Feature(Struct, frozen=True):
         return text
 
     def shown(self, about: About) -> str:
-        """What a run has of it, as readers see it."""
+        """The value of a run as it is printed."""
         value = about.get(self.name, "")
         return number(float(value or 0.0)) if self.sized else str(value) or "not told"
 
 
 def _features(kind: RunKind) -> tuple[Feature, ...]:
-    told = lists_beside(__file__)[kind]
-    names, software = told["names"], next(iter(told["names"]))
+    features = lists_beside(__file__)[kind]
+    names, software = features["names"], next(iter(features["names"]))
     return (
         *(Feature(name, text, of, within=software if name == "release" else "") for name, (text, of) in names.items()),
-        *(Feature(name, text, of, sized=True, zero=name in ZERO) for name, (text, of) in told["sizes"].items()),
+        *(Feature(name, text, of, sized=True, zero=name in ZERO) for name, (text, of) in features["sizes"].items()),
     )
 
 
@@ -97,6 +98,7 @@ class Coded(Struct, frozen=True, eq=False):
     def place(self, about: About) -> FloatArray:
         """Coordinates of one more run, shape (features,)."""
         found = (feature.value(about) for feature in FEATURES[self.kind])
+        # -1: a name that no measured run has differs from all of them.
         codes = [self.vocabulary.get(value, -1) if isinstance(value, str) else value for value in found]
         return np.array(codes, dtype=np.float32)
 
@@ -120,8 +122,8 @@ def differences(kind: RunKind, first: FloatArray, second: FloatArray) -> FloatAr
 def about(scenario: Scenario, kind: RunKind) -> dict[str, str | float]:
     """What ``scenario`` runs, as rows of a kind say it: of iterations, a replica in the midst of a rollout, full and
     with half of a response done."""
-    told = {one.name: (_stated(scenario, one.of), one.sized) for one in FEATURES[kind]}
-    found = {name: float(value) if sized else value or "" for name, (value, sized) in told.items()}
+    stated = {one.name: (_stated(scenario, one.of), one.sized) for one in FEATURES[kind]}
+    found = {name: float(value) if sized else value or "" for name, (value, sized) in stated.items()}
     return {name: found[name] for name in lists_beside(__file__)[kind].get("order", found)}
 
 
@@ -150,6 +152,7 @@ def _response(scenario: Scenario) -> float:
     elif isinstance(turns, LognormalTurns):
         count = turns.mean_turns
     else:
+        # A mean is the integral of the inverse distribution function.
         count = float(np.trapezoid(turns.turns, turns.quantiles))
     return count * response + (count - 1) * _tokens(agent.observation_tokens)
 
@@ -171,11 +174,11 @@ VALUES: Mapping[str, Callable[[Scenario], str | float]] = {
     "refit_method": refit_method,
     "both_pools": lambda scenario: scenario.cluster.training + scenario.cluster.generation,
 }
-"""What no key of a scenario says by itself."""
+"""Values that no single key of a scenario holds, by name."""
 
 
 def run_of(kind: RunKind, row_kind: str, given: About) -> About | None:
-    """The run of a measured row as runs of ``kind`` say it; None where it tells nothing of them.
+    """The run of a measured row as runs of ``kind`` say it; None where it has none.
 
     Updates of RL steps tell of training; their cluster's GPUs stand for the trainer's.
     """

@@ -41,7 +41,7 @@ class OpenInput(Struct, frozen=True):
     stepped: bool = False
 
     def moves(self, phase: str, normals: FloatArray) -> FloatArray:
-        """What draws of the input add to the logarithm of the time of ``phase``."""
+        """Change of the logarithm of the time of ``phase`` in each draw of the input."""
         above, below = self.above.get(phase, 0.0), self.below.get(phase, 0.0)
         if self.stepped:
             return np.select([normals > 1.0, normals < -1.0], [above, below], 0.0)
@@ -62,11 +62,11 @@ def _length(scenario: Scenario, key: str) -> tuple[str, float]:
 
 
 def guesses_of(scenario: Scenario) -> tuple[str, ...]:
-    """What was guessed, in words such as ``4,042 response tokens``."""
-    return tuple(_told(scenario, one.keys[0]) for one in scenario.assumptions if one.log_spread is not None)
+    """The guessed inputs in words, such as ``4,042 response tokens``."""
+    return tuple(_guess_text(scenario, one.keys[0]) for one in scenario.assumptions if one.log_spread is not None)
 
 
-def _told(scenario: Scenario, key: str) -> str:
+def _guess_text(scenario: Scenario, key: str) -> str:
     if key == ACCEPTANCE:
         return f"a first acceptance of {scenario.speculation.first_acceptance or 0.0:.3g}"
     return f"{_length(scenario, key)[1]:,.0f} {'response' if key == RESPONSE else 'prompt'} tokens"
@@ -75,13 +75,15 @@ def _told(scenario: Scenario, key: str) -> str:
 def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
     """The response of the phases to a guess, from one replication with less of it."""
     scenario, key, spread = run.scenario, assumption.keys[0], assumption.log_spread or 0.0
-    name, number, less, most = f"{_told(scenario, key)}: guessed", key, 0.0, math.inf
+    name, number, less, most = f"{_guess_text(scenario, key)}: guessed", key, 0.0, math.inf
     if key != ACCEPTANCE:
         number, value = _length(scenario, key)
         if value:
             less = max(1.0, value * math.exp(-spread))
+            # Means close to the cap have no distribution (workload.lengths): the draws stop short of it.
             most = max(0.0, math.log(0.9 * scenario.workload.longest_response_tokens / value)) / spread
     elif scenario.speculation.active and (value := scenario.speculation.first_acceptance or 0.0):
+        # The spread is of the odds, so that no draw passes 1; an acceptance of 1 has infinite ones.
         odds = value / max(1.0 - value, 1e-9) * math.exp(-spread)
         less = odds / (1.0 + odds)
     if not less:
@@ -90,6 +92,7 @@ def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
     one = simulate_variant(vary(scenario, changes), stretch=run.stretch, tokens=False)
     before, after = _phase_s(run), _phase_s(one)
     slopes = {phase: math.log(before[phase] / after[phase]) for phase in before if before[phase] and after[phase]}
+    # Taken as linear in the logarithm, which spares a second simulation with more of it.
     return OpenInput(name, key, slopes, {phase: -slope for phase, slope in slopes.items()}, most)
 
 
@@ -103,7 +106,7 @@ def _phase_s(run: SimulatedVariant) -> dict[str, float]:
 
 
 def _captured(run: SimulatedVariant) -> OpenInput:
-    """What a larger or smaller largest graph would change, where nobody states it."""
+    """Response of generation to a larger or smaller largest graph; none where the scenario states it."""
     engine, sides = run.scenario.engine, dict[float, dict[str, float]]()
     sequences, contexts, counts = points_of(run.counters)
     if engine.max_captured_tokens is not None or not engine.cuda_graphs or not len(counts):
@@ -119,6 +122,7 @@ def _captured(run: SimulatedVariant) -> OpenInput:
     base_s = seconds(now)
     for factor in (OTHER_LIMIT, 1 / OTHER_LIMIT):
         change = math.log(seconds(now * factor) / base_s)
+        # Below that the sums differ by their rounding alone: nothing runs beyond either limit.
         sides[factor] = {"generation": change} if abs(change) > 1e-6 else {}
     key = "engine.max_captured_tokens"
     return OpenInput(CAPTURED, key, sides[OTHER_LIMIT], sides[1 / OTHER_LIMIT], stepped=True)

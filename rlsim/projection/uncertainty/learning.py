@@ -61,16 +61,21 @@ def conditioned(
     start = np.concatenate([prior.mean, prior.new_mean])
     mean, covariance = start, np.zeros((len(start), len(start)))
     for _ in range(ROUNDS):
+        # Known columns keep their covariance; new ones are independent of them and of each other.
         whole = np.zeros((len(start), len(start)))
         whole[:known, :known] = prior.covariance
         whole[range(known, len(start)), range(known, len(start))] = prior.new**2 / news
         crossed = whole @ matrix.T
+        # A system of as many unknowns as rows, of which a user has few; the covariance of all columns is not inverted.
         factor = cho_factor(matrix @ crossed + np.diag(scales**2 / rows + JITTER), lower=True)
         mean = start + crossed @ cho_solve(factor, log_error - matrix @ start)
         after = whole - crossed @ cho_solve(factor, crossed.T)
+        # Rounding leaves it a little asymmetric.
         covariance = (after + after.T) / 2
         misses = (log_error - matrix @ mean) ** 2 + np.einsum("ij,ij->i", matrix @ covariance, matrix)
         squares = (mean - start)[known:] ** 2 + np.diag(covariance)[known:]
+        # Student's t as a normal of random precision: outlying rows, and new groups far out, count less in the next
+        # round.
         rows = (prior.degrees[0] + 1) / (prior.degrees[0] + misses / scales**2)
         news = (prior.degrees[1] + 1) / (prior.degrees[1] + squares / prior.new**2)
     return mean, covariance
@@ -111,6 +116,7 @@ def updated(
         posterior,
         name=name,
         columns=columns,
+        # Back from deviations around the moved terms to deviations around the sets.
         mean=mean + shifts,
         factor=cholesky(covariance + JITTER * np.eye(len(columns)), lower=True),
         rows={column: posterior.rows.get(column, 0) + counts[column] for column in columns[posterior.terms :]},

@@ -31,7 +31,7 @@ from rlsim.projection.uncertainty.features import (
     differences,
     run_of,
 )
-from rlsim.projection.uncertainty.predictive import between, kept_with_run, prediction_of
+from rlsim.projection.uncertainty.predictive import between, cached_with_run, prediction_of
 from rlsim.projection.uncertainty.sources import mean_shares, shares_by_kind, sources_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results.projection import Difference, MeasuredRun, NearestRuns, Support, VarianceSource
@@ -68,7 +68,9 @@ def nearest(scenario: Scenario, kind: RunKind, count: int = 3) -> tuple[Measured
     apart = differences(kind, runs.coded.values, runs.coded.place(asked))
     out: dict[tuple[Difference, ...], MeasuredRun] = {}
     weighed = apart * weights  # added up by NumPy: BLAS's order of it depends on the machine
+    # Stable: equally distant runs stay in the order of the file on every machine.
     for run in np.argsort(weighed.sum(axis=1), kind="stable").tolist():
+        # Rows are parsed as they are reached: reading all of them takes longer than finding the nearest.
         if len(out) == count:
             break
         name, measured = runs.row(run)
@@ -111,12 +113,12 @@ NEIGHBOURS = 3
 """Measured runs that are named of each kind."""
 
 
-@kept_with_run
+@cached_with_run
 def support_of(run: SimulatedVariant) -> Support:
-    """What supports the step of a simulated scenario."""
+    """Half-width of the step's interval, its sources, and the measured runs nearest to a simulated scenario."""
     predicted = prediction_of(run)
     low, high = between(predicted.step_factor)
     shares = {**shares_by_kind(mean_shares(predicted)), "step": 1.0}
     found = (NearestRuns(kind=k, share=shares[k], runs=nearest(run.scenario, k, NEIGHBOURS)) for k in RUN_KINDS)
-    sources = (VarianceSource(**one.told) for one in sources_of(run))
+    sources = (VarianceSource(**one.fields) for one in sources_of(run))
     return Support(half_width=math.sqrt(high / low) - 1, nearest=tuple(found), sources=tuple(sources))

@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 DRAWS = 2048
 """Draws behind an interval; a bound of the 90 % interval is then off by some 3 % of its distance from the middle."""
 PARTS_KEPT = 64
-"""Draws of parts kept per process, 16 kB each."""
+"""Draws of parts cached per process, 16 kB each."""
 LOW, HIGH = 0.05, 0.95
 PHASES = ("generation", "logprob", "train", "transfer")
 PRICED_BY_TABLES = ("generation", "logprob", "train")
@@ -85,6 +85,7 @@ class Prediction(Struct, frozen=True, eq=False):
             return self._generated_factor(exposed_s)
         waited = self.step_s - self.response.trainer_s(self.factors)
         centre = self.central_s - float(self.response.trainer_s(unmoved())[0])
+        # By its seconds and not by a factor of its own: a trainer that slows down hides more of the generation.
         return np.maximum(0.0, exposed_s + waited - centre) / exposed_s if exposed_s > 0 else np.ones(DRAWS)
 
 
@@ -94,8 +95,8 @@ def unmoved() -> Factors:
     return Factors(one, one, one, one)
 
 
-def kept_with_run(function: Callable[[SimulatedVariant], Found]) -> Callable[[SimulatedVariant], Found]:
-    """``function``, called once for each run and remembered as long as that lives."""
+def cached_with_run(function: Callable[[SimulatedVariant], Found]) -> Callable[[SimulatedVariant], Found]:
+    """``function``, called once for each run and cached as long as that lives."""
     found: WeakKeyDictionary[SimulatedVariant, Found] = WeakKeyDictionary()
 
     @wraps(function)
@@ -107,14 +108,14 @@ def kept_with_run(function: Callable[[SimulatedVariant], Found]) -> Callable[[Si
     return of
 
 
-@kept_with_run
+@cached_with_run
 def open_draws(run: SimulatedVariant) -> tuple[tuple[OpenInput, dict[str, FloatArray]], ...]:
     """Inputs that a scenario leaves open, each with what its draws add to the logarithms of the phases' times."""
     drawn = [(one, _heavy(f"input: {one.key}", NORMAL)) for one in open_inputs(run)]
     return tuple((one, {phase: one.moves(phase, normals) for phase in PHASES}) for one, normals in drawn)
 
 
-@kept_with_run
+@cached_with_run
 def prediction_of(run: SimulatedVariant) -> Prediction:
     """Draws of a simulated scenario."""
     response = step_response(run)
@@ -137,6 +138,7 @@ def prediction_of(run: SimulatedVariant) -> Prediction:
 
 def posterior_of(scenario: Scenario) -> Posterior:
     """The posterior whose spreads the scenario's intervals have; the shipped one where it names none."""
+    # Without a posterior nothing is shifted, and still something must say how far the values are known.
     found = load_posterior(scenario.simulation.posterior or DEFAULT) or load_posterior(DEFAULT)
     assert found is not None
     return found
@@ -198,12 +200,14 @@ def _quantile(ordered: FloatArray, share: float) -> float:
     place = share * (len(ordered) - 1)
     below = int(place)
     rest, low, high = place - below, float(ordered[below]), float(ordered[min(below + 1, len(ordered) - 1)])
+    # NumPy's quantile interpolates from the nearer end, and so must this to agree to the bit.
     return low + (high - low) * rest if rest < 0.5 else high - (high - low) * (1 - rest)
 
 
 def around(mean: float, factors: FloatArray) -> Interval:
     """A simulated quantity with the 90 % interval of its draws; ``factors`` of it."""
     low, high = between(factors)
+    # An interval holds its mean even where all draws lie to one side of it.
     return Interval(mean, min(mean, mean * low), max(mean, mean * high))
 
 

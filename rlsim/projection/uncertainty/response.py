@@ -25,9 +25,9 @@ EXPONENT = 8.0
 """m of the p-norm. Stragglers make a step wait for generation now and then before it is the longer one; simulated steps
 of the shipped asynchronous scenarios lie within some 10 % of this (tests/uncertainty/test_response.py)."""
 LEAST_WAITING = 1.02
-"""Least step over the trainer's chain that tells of generation; below it stragglers are all that is waited for."""
+"""Least step over the trainer's chain that shows generation; below it stragglers are all that is waited for."""
 SLOWED = 2.0
-"""Factor on generation in the further replication that tells its own time where the trainer hides it."""
+"""Factor on generation in the further replication that shows its own time where the trainer hides it."""
 CHAIN = ("data_s", "logprob_s", "train_s", "refit_s")
 """Phases of an asynchronous trainer, one after the other."""
 
@@ -76,11 +76,12 @@ class StepResponse(Struct, frozen=True):
             return np.asarray(chain + self.generation_s * factors.generation - hidden_s, dtype=np.float64)
         base = self.fixed_s + self.logprob_s + self.train_s + self.transfer_s
         generation = self.waiting_ratio * chain + self.generation_ratio * base * factors.generation
+        # The larger one in front of the root: its eighth power alone overflows or loses digits where steps are long.
         longer, shorter = np.maximum(chain, generation), np.minimum(chain, generation)
         return np.asarray(longer * (1 + (shorter / longer) ** EXPONENT) ** (1 / EXPONENT), dtype=np.float64)
 
     def _overlapped_s(self, factors: Factors) -> FloatArray:
-        """What the trainer does beside generation, as if the sample that it waits for last stayed the same."""
+        """Seconds of the trainer's work beside generation, as if the sample that it waits for last stayed the same."""
         moved = self.logprob_s * factors.logprob + self.train_s * factors.train
         return np.asarray(self.overlapped_s * moved / (self.logprob_s + self.train_s), dtype=np.float64)
 
@@ -123,10 +124,11 @@ def _generation_ratios(run: SimulatedVariant, step_ratio: float) -> tuple[float,
     """Generation's own time over the trainer's chain, of its iterations and of what it waits for besides.
 
     step_ratio: simulated step over that chain. Where the trainer sets the pace, the pool is as busy as its lag allows
-    and hides how long generation would take: then the slower one alone tells it, as if nothing were waited for.
+    and hides how long generation would take: then the slower one alone shows it, as if nothing were waited for.
     """
     slowed = _generation_alone(max(LEAST_WAITING, _step_ratio(run, SLOWED)))
     now = _generation_alone(step_ratio) if step_ratio >= LEAST_WAITING else 0.0
+    # Two points of a line; the second bound keeps what is waited for besides from being negative.
     iterations = min((slowed - now) / (SLOWED - 1), slowed / SLOWED)
     return iterations, slowed - SLOWED * iterations
 
@@ -140,6 +142,7 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     """Step over the trainer's chain with generation slowed by ``factor``, on the work of the first replication."""
     scenario, prices = run.scenario, run.prices
     names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+    # Iterations alone: what generation waits for besides does not slow down with its engines.
     scaled = {name: getattr(prices.iteration, name) * factor for name in names}
     slowed = replace(prices, iteration=replace(prices.iteration, **scaled))
     work = draw(scenario, 0, run.draft_plan, run.stretch)

@@ -60,17 +60,17 @@ def all_terms(fitted: Fitted) -> tuple[Term, ...]:
 def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     """Slopes of the phases of a simulated scenario around the sets that it uses."""
     inputs = run.inputs
-    kept = _Kept.of(run, _moves(fitted_of(run.scenario)))
-    logprob, train = _trainer(inputs.trainer, trained_batch(run.first_step), kept)
+    shared = _Shared.of(run, _moves(fitted_of(run.scenario)))
+    logprob, train = _trainer(inputs.trainer, trained_batch(run.first_step), shared)
     drafting = run.scenario.speculation
-    hosts = _hosts(kept, drafting.active and drafting.method, inputs.overheads.engine.factor)
+    hosts = _hosts(shared, drafting.active and drafting.method, inputs.overheads.engine.factor)
     generation = engine_slopes(inputs.engine, run.counters, hosts)
     launched = run.prices.engine.launch_share(run.counters)
     return PhaseSlopes(
         generation={**generation, **({LAUNCH.name: launched} if launched > 0 else {})},
         logprob=logprob,
         train=train,
-        transfer=_transfer(kept) if run.scenario.simulation.measured_stack is None else {},
+        transfer=_transfer(shared) if run.scenario.simulation.measured_stack is None else {},
     )
 
 
@@ -90,7 +90,7 @@ def _moves(fitted: Fitted) -> _Moves:
     return _Moves(fitted, {name: moved(fitted, {name: STEP}) for name in terms})
 
 
-class _Kept(Struct, frozen=True, eq=False):
+class _Shared(Struct, frozen=True, eq=False):
     """What of a scenario the slopes of trainer and transfer depend on: cells of a sweep that differ in work alone, or
     in what they draft without training it, share them."""
 
@@ -100,7 +100,7 @@ class _Kept(Struct, frozen=True, eq=False):
     scenario: Scenario
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Kept) and self._key == other._key
+        return isinstance(other, _Shared) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -110,7 +110,7 @@ class _Kept(Struct, frozen=True, eq=False):
         return self.sections, self.moves, self.tables
 
     @classmethod
-    def of(cls, run: SimulatedVariant, moves: _Moves) -> _Kept:
+    def of(cls, run: SimulatedVariant, moves: _Moves) -> _Shared:
         scenario = run.scenario
         named = scenario.model, scenario.hardware, scenario.training_hardware, scenario.cluster, scenario.trainer
         trained = scenario.speculation if scenario.speculation.trained_online else None
@@ -119,24 +119,24 @@ class _Kept(Struct, frozen=True, eq=False):
 
 
 @lru_cache(maxsize=64)
-def _hosts(kept: _Kept, drafting: str | bool, factor: float) -> dict[str, HostOverheads]:
+def _hosts(shared: _Shared, drafting: str | bool, factor: float) -> dict[str, HostOverheads]:
     """Host terms of the engine with each term moved; drafting: all that they know of it. factor: of the groups, which
     stays."""
-    moves = _moved(kept, ("engines", "steps"))
-    return {name: rollout_host(kept.scenario, after.steps, after.engines, factor) for name, after in moves}
+    moves = _moved(shared, ("engines", "steps"))
+    return {name: rollout_host(shared.scenario, after.steps, after.engines, factor) for name, after in moves}
 
 
-def _changed(kept: _Kept, sets: Sequence[str]) -> dict[str, Overheads]:
+def _changed(shared: _Shared, sets: Sequence[str]) -> dict[str, Overheads]:
     """Overheads with each term of some sets moved, of the terms that may matter to the scenario."""
-    scenario = kept.scenario
-    now = overheads_of(scenario, kept.moves.fitted)
-    return {name: overheads_after(now, scenario, after, _set(name)) for name, after in _moved(kept, sets)}
+    scenario = shared.scenario
+    now = overheads_of(scenario, shared.moves.fitted)
+    return {name: overheads_after(now, scenario, after, _set(name)) for name, after in _moved(shared, sets)}
 
 
-def _moved(kept: _Kept, sets: Sequence[str]) -> Iterator[tuple[str, Fitted]]:
+def _moved(shared: _Shared, sets: Sequence[str]) -> Iterator[tuple[str, Fitted]]:
     """Terms of some sets that may matter to the scenario, and all sets with each of them moved."""
-    for name, after in kept.moves.after.items():
-        if _set(name) in sets and _concerns(name, kept.scenario):
+    for name, after in shared.moves.after.items():
+        if _set(name) in sets and _concerns(name, shared.scenario):
             yield name, after
 
 
@@ -146,7 +146,7 @@ def _set(term: str) -> str:
 
 
 def _concerns(name: str, scenario: Scenario) -> bool:
-    """Whether a term may matter to ``scenario``; most of those of other engines and frameworks are told by name."""
+    """Whether a term may matter to ``scenario``; most of those of other engines and frameworks go by their names."""
     head, *rest = name.split("/")
     trained = scenario.training_stack
     own = {
@@ -179,6 +179,7 @@ def point_changes_s(
     now, moves = inputs.host, dict[str, tuple[HostOverheads, float]]()
     for name in HostOverheads.__struct_fields__:
         if any(getattr(host, name) != getattr(now, name) for host in hosts.values()):
+            # A term of 0 needs a step as well: a tenth of a microsecond.
             step = max(0.05 * getattr(now, name), 1e-7)
             moves[name] = replace(now, **{name: getattr(now, name) + step}), step
     found_s = decode_points_of_hosts_s(inputs, [now, *(host for host, _ in moves.values())], sequences, contexts)
@@ -200,24 +201,27 @@ def point_changes_s(
 def points_of(counters: EngineCounters) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Batches, contexts and numbers of iterations that stand for those that were counted."""
     counts, contexts = np.asarray(counters.iterations_at), np.asarray(counters.context_at)
+    # From 1 on: at place 0 no sequence decodes.
     used = np.flatnonzero(counts[1:] > 0) + 1
     if not len(used):
         return np.zeros(0), np.zeros(0), np.zeros(0)
+    # Parts of equally many iterations: long tails of small batches get as many points as they take iterations.
     place = np.minimum((np.cumsum(counts[used]) / counts[used].sum() * POINTS).astype(int), POINTS - 1)
     weights = np.bincount(place, counts[used], POINTS)
-    kept = weights > 0
-    batches = np.bincount(place, counts[used] * used, POINTS)[kept] / weights[kept]
-    means = np.bincount(place, contexts[used], POINTS)[kept] / weights[kept]
-    return np.round(batches), np.maximum(means, 1.0), np.asarray(weights[kept], dtype=np.float64)
+    filled = weights > 0
+    batches = np.bincount(place, counts[used] * used, POINTS)[filled] / weights[filled]
+    means = np.bincount(place, contexts[used], POINTS)[filled] / weights[filled]
+    # Whole sequences and at least one token of context, which logarithms of the tables need.
+    return np.round(batches), np.maximum(means, 1.0), np.asarray(weights[filled], dtype=np.float64)
 
 
 @lru_cache(maxsize=64)
-def _trainer(inputs: TrainerInputs, batch: TrainedBatch, kept: _Kept) -> tuple[Slopes, Slopes]:
+def _trainer(inputs: TrainerInputs, batch: TrainedBatch, shared: _Shared) -> tuple[Slopes, Slopes]:
     """Slopes of log-prob passes and of the update."""
     base = step_cost(inputs, batch)
     logprob: dict[str, float] = {}
     train: dict[str, float] = {}
-    for name, changed in _changed(kept, ("training", "steps")).items():
+    for name, changed in _changed(shared, ("training", "steps")).items():
         if not changed.training.read_otherwise(inputs.overheads, inputs.model, inputs.trainer):
             continue
         after = step_cost(replace(inputs, overheads=changed.training), batch)
@@ -228,15 +232,15 @@ def _trainer(inputs: TrainerInputs, batch: TrainedBatch, kept: _Kept) -> tuple[S
 
 
 @lru_cache(maxsize=64)
-def _transfer(kept: _Kept) -> Slopes:
-    scenario, now = kept.scenario, PriceInputs(kept.scenario, kept.tables).transfers
+def _transfer(shared: _Shared) -> Slopes:
+    scenario, now = shared.scenario, PriceInputs(shared.scenario, shared.tables).transfers
 
     def seconds(transfer: WeightTransfer) -> float:
         prepared = scenario.loop.mode == "sync" or scenario.cluster.colocated  # what a step waits for
         return (transfer.prepare() if prepared else transfer.transfer()).seconds
 
     base, out = seconds(now), dict[str, float]()
-    for name, overheads in _changed(kept, ("transfers", "steps")).items():
+    for name, overheads in _changed(shared, ("transfers", "steps")).items():
         mine, others = now.overheads, overheads
         if (mine.refit, mine.handover_tensor_s) == (others.refit, others.handover_tensor_s):
             continue

@@ -24,7 +24,7 @@ from rlsim.projection.uncertainty.predictive import (
     DRAWS,
     PHASES,
     Prediction,
-    kept_with_run,
+    cached_with_run,
     open_draws,
     parted_draws,
     posterior_of,
@@ -55,6 +55,7 @@ class Origin(Struct, frozen=True):
 
 def origin_of(name: str, scenario: Scenario, posterior: Posterior) -> Origin:
     """The source that a term or a group of ``scenario`` belongs to."""
+    # Terms are paths (engines/vllm/iteration_s), groups are "family: member".
     if "/" in name and ":" not in name:
         source = _source_of_term(name)
     else:
@@ -80,7 +81,7 @@ def _source_of_term(name: str) -> str:
 
 
 def _words(scenario: Scenario) -> dict[str, object]:
-    """What texts of sources name of a scenario."""
+    """Values of a scenario by the names that the texts of sources use."""
     engine, stack, trained = scenario.engine, scenario.stack, scenario.training_stack
     return {
         "engine": engine.name,
@@ -97,7 +98,7 @@ def _words(scenario: Scenario) -> dict[str, object]:
 
 
 def settle(origin: Origin, scenario: Scenario) -> tuple[str, str]:
-    """What would settle a source of ``scenario``, in a clause, and the command that takes it in."""
+    """The measurement that would settle a source of ``scenario``, in a clause, and the command that takes it in."""
     clause, command = _LISTS["settled"][origin.kind]
     return clause.format(**_words(scenario)), command
 
@@ -122,13 +123,13 @@ class Source(Struct, frozen=True, eq=False):
     draws: FloatArray
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What answers tell of it."""
+    def fields(self) -> dict[str, Any]:
+        """Its fields in an answer, by name."""
         names = ("kind", "share", "assumed", "settle", "command")
         return {"source": self.name, **{name: getattr(self, name) for name in names}}
 
 
-@kept_with_run
+@cached_with_run
 def sources_of(run: SimulatedVariant) -> tuple[Source, ...]:
     """Sources of the variance of a step, largest share first."""
     scenario, posterior = run.scenario, posterior_of(run.scenario)
@@ -140,6 +141,7 @@ def sources_of(run: SimulatedVariant) -> tuple[Source, ...]:
         )
         for one, moves in open_draws(run)
     }
+    # The reshape is for a scenario without any part: np.array of nothing has one axis.
     draws = np.array([*parted_draws(posterior, list(parts.values())), *opened.values()]).reshape(-1, DRAWS)
     shares = covariance_shares(draws)
     found = [
@@ -161,7 +163,7 @@ def covariance_shares(draws: FloatArray) -> FloatArray:
 def step_parts(
     scenario: Scenario, posterior: Posterior, prediction: Prediction
 ) -> dict[Origin, tuple[dict[str, float], dict[str, float]]]:
-    """What moves the step's logarithm by origin: derivatives by terms, and coefficients of groups."""
+    """By origin, derivatives of the step's logarithm by terms, and its coefficients of groups."""
     shares, groups = mean_shares(prediction), phase_groups(scenario)
     out: dict[Origin, tuple[dict[str, float], dict[str, float]]] = {}
     for phase in PHASES:
@@ -184,7 +186,7 @@ def mean_shares(prediction: Prediction) -> dict[str, float]:
 
 
 def shares_by_kind(shares: Mapping[str, float]) -> dict[str, float]:
-    """Shares of a step by the kind of measurement that tells of them."""
+    """Shares of a step by the kind of measurement that concerns them."""
     return {
         "iteration": shares["generation"],
         "training": shares["logprob"] + shares["train"],

@@ -76,19 +76,19 @@ class KernelAgents:
 
     @property
     def counters(self) -> AgentCounters:
-        """What trajectories did so far besides generating."""
-        return AgentCounters(*self._told()[0])
+        """Counters of trajectories so far, besides generation."""
+        return AgentCounters(*self._read_counters()[0])
 
     @property
     def timeline(self) -> AgentTimeline:
         """Environments and judge so far, where ``detailed``."""
-        _, (away, judged) = self._told()
+        _, (away, judged) = self._read_counters()
         times_s, counts, judge_times_s, judge_counts = (array.tolist() for array in self._presence)
         return AgentTimeline(
             Presence(times_s[:away], counts[:away]), Presence(judge_times_s[:judged], judge_counts[:judged])
         )
 
-    def _told(self) -> tuple[list[float], list[int]]:
+    def _read_counters(self) -> tuple[list[float], list[int]]:
         counters, changes = np.zeros(len(AgentCounters.__struct_fields__)), np.zeros(2, dtype=np.int64)
         self._kernel.agents_told(self.handle, address(counters), address(changes))
         return counters.tolist(), changes.tolist()

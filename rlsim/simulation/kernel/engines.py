@@ -30,7 +30,7 @@ from rlsim.workload.draw import DrawnWorkload
 _ACTIONS: tuple[Action, ...] = ("keep", "recompute", "restart", "cancel")
 """In the order of ``Action`` in pool.h."""
 SAMPLES_KEPT = 2**17
-"""Most samples whose columns are kept for the next simulation."""
+"""Most samples whose columns are cached for the next simulation."""
 PAUSES_PER_STEP = 3
 """A trainer pauses the engines at most for its transfer, its cancellations and what it recomputes; groups that
 race are cancelled besides, each at most once."""
@@ -108,7 +108,7 @@ class KernelEngines(Engines):
 
     @property
     def counters(self) -> EngineCounters:
-        """What the engines did so far."""
+        """Counters of the engines so far."""
         self._pool.book()
         return self._counters
 

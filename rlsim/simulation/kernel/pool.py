@@ -94,9 +94,9 @@ class KernelPool:
 
     def emitted(self) -> EmittedTokens:
         """Response tokens emitted so far."""
-        told = np.zeros(3)
-        self.kernel.pool_emitted(self.handle, *(address(told[number:]) for number in range(3)))
-        return EmittedTokens(*told.tolist())
+        emitted = np.zeros(3)
+        self.kernel.pool_emitted(self.handle, *(address(emitted[number:]) for number in range(3)))
+        return EmittedTokens(*emitted.tolist())
 
     def in_progress(self, at_most: int) -> SampleTokens:
         """Unfinished samples and the response tokens that each has so far. at_most: how many can be."""
