@@ -73,7 +73,7 @@ def run(
     samples: Annotated[int | None, typer.Option(metavar="M", help="Or: as many steps as consume M samples.")] = None,
     overrides: Overrides = None,
     seed: Seed = None,
-    replications: Annotated[int, typer.Option(metavar="N", min=1, help="Independent runs whose mean is told.")] = 1,
+    replications: Annotated[int, typer.Option(metavar="N", min=1, help="Independent runs; their mean is printed.")] = 1,
     no_baseline: Annotated[bool, typer.Option("--no-baseline", help="Leave the run without speculation out.")] = False,
     as_json: AsJson = False,
     out: Out = None,

@@ -166,7 +166,7 @@ def log(
     overrides: Overrides = None,
     steps: LogSteps = None,
     as_stated: Annotated[
-        bool, typer.Option("--as-stated", help="Keep the scenario's lengths and acceptance whatever the log tells.")
+        bool, typer.Option("--as-stated", help="Keep the scenario's lengths and acceptance whatever the log says.")
     ] = False,
     what_if: Annotated[
         list[str] | None,

@@ -1,7 +1,8 @@
 """All random work of one replication, drawn at once and before anything is priced.
 
 Common random numbers: batches depend on seed, replication and step alone, so variants that are compared meet the same
-work and their ratios hold none of its spread.
+work and their ratios hold little of its spread (a loop that trains on what is done first still makes other batches of
+it: ``projection.summary.sampled_ratio``).
 """
 
 from __future__ import annotations

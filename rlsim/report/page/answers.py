@@ -136,7 +136,7 @@ def blame_part(blame: Blame) -> Part:
     sections: Sections = {
         "blame-idle": [_idle(blame)],
         "blame-removals": [picture("blame-waterfall", waterfall_figure(blame), wording.removals_table(blame))],
-        "blame-policies": [policies if policies.rows else Text("None was wording.")],
+        "blame-policies": [policies if policies.rows else Text("None was tried.")],
     }
     headline = f"A step takes {step_s}; {wording.idle_words(blame)}"
     return Part("blame", blame.scenario, headline, figures, sections, [f"digest {blame.digest}"])
