@@ -11,12 +11,11 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import asdict
 from scipy.optimize import brentq
 
 from rlsim.files.yaml import lists_beside
