@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+import typer.main
+from typer.core import TyperGroup
 
-from rlsim.cli import calibrate, catalogue, guidance, planning, project, readers, validate
 from rlsim.errors import BAD_INPUT, InputError, shortened
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__base__ or typer.BadParameter
@@ -30,29 +32,55 @@ Exit codes: 0 done, 2 bad input or a configuration that cannot run (one message 
 
 ASK, DECIDE, UNDERSTAND = "Ask about a run", "Decide", "Understand an answer"
 BRING, MEASURE, LOOK_UP = "Bring your own", "Measure", "Look up"
-COMMANDS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
-    ASK: (
-        ("project", project.project), ("run", project.run), ("check", guidance.check), ("new", guidance.new),
-    ),
-    DECIDE: (
-        ("plan", planning.plan), ("size", guidance.size), ("sweep", planning.sweep), ("compare", planning.compare),
-        ("techniques", planning.techniques),
-    ),
-    UNDERSTAND: (
-        ("blame", project.blame), ("headroom", guidance.headroom), ("sensitivity", planning.sensitivity),
-        ("explore", project.explore), ("report", project.report), ("plot", project.plot),
-    ),
-    BRING: (
-        ("import", readers.import_config), ("export", readers.export), ("log", readers.log),
-        ("traces", readers.traces),
-    ),
-    LOOK_UP: (("explain", guidance.explain), ("support", guidance.support), ("schema", project.schema)),
+COMMANDS = {
+    "project": ("project:project", ASK), "run": ("project:run", ASK), "check": ("guidance:check", ASK),
+    "new": ("guidance:new", ASK),
+    "plan": ("planning:plan", DECIDE), "size": ("guidance:size", DECIDE), "sweep": ("planning:sweep", DECIDE),
+    "compare": ("planning:compare", DECIDE), "techniques": ("planning:techniques", DECIDE),
+    "blame": ("project:blame", UNDERSTAND), "headroom": ("guidance:headroom", UNDERSTAND),
+    "sensitivity": ("planning:sensitivity", UNDERSTAND), "explore": ("project:explore", UNDERSTAND),
+    "report": ("project:report", UNDERSTAND), "plot": ("project:plot", UNDERSTAND),
+    "import": ("readers:import_config", BRING), "export": ("readers:export", BRING), "log": ("readers:log", BRING),
+    "traces": ("readers:traces", BRING),
+    "validate": ("validate:app", MEASURE), "calibrate": ("calibrate:app", MEASURE),
+    "explain": ("guidance:explain", LOOK_UP), "support": ("guidance:support", LOOK_UP),
+    "models": ("catalogue:models", LOOK_UP), "hardware": ("catalogue:hardware", LOOK_UP),
+    "schema": ("project:schema", LOOK_UP),
 }  # fmt: skip
-"""Commands by what a person wants, which is how ``--help`` shows them."""
-GROUPS = (
-    ("validate", validate.app, MEASURE), ("calibrate", calibrate.app, MEASURE), ("models", catalogue.models, LOOK_UP),
-    ("hardware", catalogue.hardware, LOOK_UP),
-)  # fmt: skip
+"""Module and function (or group) of each command, and what a person wants of it, which is how ``--help`` shows it."""
+
+
+def loaded(name: str) -> Any:
+    """The command ``name`` as click takes it."""
+    place, panel = COMMANDS[name]
+    module, _, attribute = place.partition(":")
+    found = getattr(importlib.import_module(f"rlsim.cli.{module}"), attribute)
+    holder = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+    if isinstance(found, typer.Typer):
+        holder.callback()(_root)  # a holder with a callback is a group, from which the group is taken
+        holder.add_typer(found, name=name, rich_help_panel=panel)
+        group: Any = typer.main.get_command(holder)
+        return group.commands[name]
+    holder.command(name, rich_help_panel=panel)(found)
+    return typer.main.get_command(holder)
+
+
+class Commands(TyperGroup):
+    """All commands, each imported when it is asked for (click's documentation, "Lazily Loading Subcommands").
+
+    Reading the signatures of all of them takes a tenth of ``rlsim project quickstart``.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name; None where there is none."""
+        if cmd_name in COMMANDS:
+            return loaded(cmd_name)
+        self.commands = {name: loaded(name) for name in COMMANDS}  # typer suggests names out of these
+        return None
 
 
 def _print_version(wanted: bool) -> None:
@@ -73,13 +101,8 @@ def _root(
 
 def app() -> typer.Typer:
     """The program with all its commands."""
-    made = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    made = typer.Typer(cls=Commands, help=HELP, no_args_is_help=True, rich_markup_mode="markdown")
     made.callback()(_root)
-    for panel, commands in COMMANDS.items():
-        for name, function in commands:
-            made.command(name, rich_help_panel=panel)(function)
-    for name, group, panel in GROUPS:
-        made.add_typer(group, name=name, rich_help_panel=panel)
     return made
 
 
