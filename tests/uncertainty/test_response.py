@@ -14,7 +14,7 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.posterior import DEFAULT, load_posterior
 from rlsim.parameters.terms import fitted_of, moved
 from rlsim.projection.project import project
-from rlsim.projection.summary import speedups, timed
+from rlsim.projection.summary import sampled_ratio, speedups, timed
 from rlsim.projection.uncertainty import slopes
 from rlsim.projection.uncertainty.learning import _combined
 from rlsim.projection.uncertainty.predictive import (
@@ -245,3 +245,11 @@ def test_intervals_of_ratios_hold_the_simulation_s_own_error() -> None:
     assert all(one.low <= 1.0 for one in found)
     same = timed(simulate_variant(load_scenario("verl_dapo_7b"), tokens=False))
     assert speedups(same, same)[1] == Interval(1.0, 1.0, 1.0)
+
+
+def test_the_error_of_a_ratio_pairs_what_is_equal_in_number() -> None:
+    before = np.array([10.0, 12.0, 8.0, 10.0])
+    assert (sampled_ratio(before, before / 2) == 1.0).all()  # work that both share leaves no error
+    apart = np.log(sampled_ratio(before, np.array([5.0, 6.0])))
+    assert np.std(apart) > 0
+    assert (sampled_ratio(before[:1], before) == 1.0).all()
