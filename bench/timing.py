@@ -81,19 +81,20 @@ def measure_host(calls: Sequence[Call], device: torch.device, rule: StopRule) ->
     return _repeat(pass_seconds, len(calls), rule)
 
 
-def capture(calls: Sequence[Call]) -> Call:
-    """Replay function of a CUDA graph of the calls in order; they must have run once before.
+def capture(calls: Sequence[Call], pool: Any = None) -> Call:
+    """Replay function of a CUDA graph of the calls in order; they must have run once before. Graphs that share a
+    ``pool`` of memory (``torch.cuda.graph_pool_handle()``) may hand nothing on to each other in it.
 
     torch.cuda.graph would collect garbage and empty the allocator's cache at each capture, which takes longer than most
     cases; here the collector only stands still while the stream is captured.
     """
     graph = torch.cuda.CUDAGraph()
-    capture_into(graph, calls)
+    capture_into(graph, calls, pool)
     replay: Call = graph.replay
     return replay
 
 
-def capture_into(graph: Any, calls: Sequence[Call]) -> None:
+def capture_into(graph: Any, calls: Sequence[Call], pool: Any = None) -> None:
     """Capture the calls in order into ``graph``, as :func:`capture` does."""
     stream = _side_stream(torch.cuda.current_device())
     torch.cuda.synchronize()
@@ -101,7 +102,7 @@ def capture_into(graph: Any, calls: Sequence[Call]) -> None:
     gc.disable()
     try:
         with torch.cuda.stream(stream):
-            graph.capture_begin()
+            graph.capture_begin(*([] if pool is None else [pool]))
             try:
                 for call in calls:
                     call()

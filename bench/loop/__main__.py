@@ -9,13 +9,13 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench import BenchError
-from bench.loop.settings import LoopSettings, settings_from
+from bench.loop.settings import DEVICES, LoopSettings, base_settings, settings_from
 
 SMOKE = (
     LoopSettings("smoke sync", "loop-tiny", prompts=2, samples=2, steps=2, running=3, response_tokens=(4, 10, 16, 24)),
@@ -33,16 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting; repeatable")
     parser.add_argument("--smoke", action="store_true", help="four tiny configurations")
     parser.add_argument("--measure", type=Path, metavar="FILE", help="measure the loop's parts instead")
-    parser.add_argument("--journal", type=Path, metavar="DIR", help="also write every event, one file a configuration")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="of --measure")
+    parser.add_argument("--journal", type=Path, metavar="DIR", help="also write every event: DIR/round_1/NAME.jsonl")
+    parser.add_argument("--rounds", type=int, default=1, help="times that all are run; every second one backwards")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="start no configuration after that")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     chosen = parser.parse_args(arguments)
     # Threads that spin at a barrier make a shared CPU tens of times slower; OpenMP reads this as torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         if chosen.measure is not None:
-            return _measure(chosen.measure)
+            return _measure(chosen.measure, chosen.device)
         wanted = SMOKE if chosen.smoke else _wanted(chosen.settings, chosen.set)
-        answer = _run(wanted, chosen.journal)
+        answer = _run(wanted, chosen.journal, chosen.rounds, chosen.budget)
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -82,24 +85,34 @@ def _wanted(path: Path | None, words: Sequence[str]) -> Sequence[LoopSettings]:
     return [settings_from({**one, **given}) for one in listed]
 
 
-def _run(wanted: Sequence[LoopSettings], journals: Path | None) -> dict[str, Any]:
+def _run(
+    wanted: Sequence[LoopSettings], journals: Path | None, rounds: int, budget_s: float | None
+) -> dict[str, Any]:
     from bench.loop.events import write_events
-    from bench.loop.results import SCHEMA, row_of, run_loop
+    from bench.loop.results import SCHEMA, require_device, row_of, run_loop
 
-    rows = []
+    rows: list[dict[str, Any]] = []
+    started_s = time.monotonic()
     for settings in wanted:
-        events = run_loop(replace(settings), _say).events
-        rows.append(row_of(settings, events))
-        if journals is not None:
-            write_events(settings, events, journals)
+        require_device(settings.device)
+    for number in range(rounds):
+        for settings in reversed(wanted) if number % 2 else wanted:
+            if budget_s is not None and time.monotonic() - started_s > budget_s:
+                return {"schema": SCHEMA, "rows": rows}
+            events = run_loop(settings, _say).events
+            rows.append(row_of(settings, events))
+            if journals is not None:
+                write_events(settings, events, journals / f"round_{number + 1}")
     return {"schema": SCHEMA, "rows": rows}
 
 
-def _measure(path: Path) -> int:
+def _measure(path: Path, device: str) -> int:
     from bench.cases import write_whole
-    from bench.loop.measure import Plan, measure_loop
+    from bench.loop.measure import GPU, Plan, measure_loop
+    from bench.loop.results import require_device
 
-    found = measure_loop(LoopSettings(), Plan(), _say)
+    require_device(device)
+    found = measure_loop(base_settings(device), GPU if device == "cuda" else Plan(), _say)
     write_whole(path, json.dumps(found, indent=1) + "\n", f"cannot write {path}")
     return 0
 

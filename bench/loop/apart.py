@@ -1,4 +1,5 @@
-"""The lagged loop: generator and trainer as two processes with a core each, under rules of NeMo-RL's single controller.
+"""The lagged loop: generator and trainer as two processes under rules of NeMo-RL's single controller, with a core each,
+or on one GPU, between which weights then pass by CUDA IPC handles.
 
 rlsim's style ``nemo_rl_in_order``: with weights of version v the groups of the steps up to v + lag may have started, in
 order and at most a batch of them in flight; a step trains on exactly the groups that started for it; running requests
@@ -11,7 +12,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,8 +23,8 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from bench import BenchError
-from bench.loop.engine import Engine, Iteration
-from bench.loop.events import Event, EventLog, machine_s
+from bench.loop.engine import Engine, Iteration, settle
+from bench.loop.events import Event, EventLog, MemoryPeaks, machine_s
 from bench.loop.policy import copied, hand_over, random_policy, tensors_of
 from bench.loop.settings import LoopSettings
 from bench.loop.together import Said, assembled, note_iteration, requests_of, train_on
@@ -48,13 +50,20 @@ def on_one_core(number: int) -> Iterator[None]:
             os.sched_setaffinity(0, set(allowed))
 
 
+def own_core(settings: LoopSettings, number: int) -> AbstractContextManager[None]:
+    """A core for a process of a split loop; on a GPU, where the host has many, none in particular."""
+    return on_one_core(number) if settings.device == "cpu" else nullcontext()
+
+
 class _Generator:
     """The generating process: starts groups as it may, iterates, and takes new weights between two iterations."""
 
     def __init__(self, settings: LoopSettings, weights: list[Tensor], tokens: Tensor, trainer: Connection) -> None:
         self.settings, self.shared, self.tokens, self.trainer = settings, weights, tokens, trainer
-        policy = random_policy(settings.dims, settings.seed)
+        policy = random_policy(settings.dims, settings.seed, settings.device)
         self.engine, self.held = Engine(policy, settings, settings.capacity), tensors_of(policy)
+        self.engine.capture(range(1, settings.running + 1))
+        self.memory = MemoryPeaks(self.engine.device)
         self.version = self.next_group = self.in_flight = 0
         self.left: dict[int, int] = {}
         self.log = EventLog(0.0)
@@ -104,10 +113,12 @@ class _Generator:
     def obey(self, word: str) -> bool:
         """Take the weights that the trainer has published, or stop."""
         if word == "stop":
+            self.log.add("memory", time.monotonic(), 0.0, **self.memory.taken("generation"))
             self.trainer.send(("events", self.log.events))
             return False
         start_s = time.monotonic()
         hand_over(self.shared, self.held)
+        settle(self.engine.device)
         self.version += 1
         self.log.add("publish", start_s, time.monotonic() - start_s, version=self.version)
         self.trainer.send(("published", self.version))
@@ -115,7 +126,7 @@ class _Generator:
 
 
 def _generate(settings: LoopSettings, weights: list[Tensor], tokens: Tensor, trainer: Connection) -> None:
-    with on_one_core(GENERATOR_CORE):
+    with own_core(settings, GENERATOR_CORE):
         _Generator(settings, weights, tokens, trainer).run()
 
 
@@ -145,7 +156,8 @@ class _Mailbox:
 
 def run_apart(settings: LoopSettings, say: Said) -> EventLog:
     """Run all steps; the events of both processes in the order of their times."""
-    policy = random_policy(settings.dims, settings.seed)
+    policy = random_policy(settings.dims, settings.seed, settings.device)
+    # On a GPU this is memory that the other process opens by its handle.
     shared = [tensor.clone().share_memory_() for tensor in tensors_of(policy)]
     rows = settings.generated_steps * settings.batch
     tokens = torch.zeros(rows, settings.capacity, dtype=torch.long).share_memory_()
@@ -155,13 +167,14 @@ def run_apart(settings: LoopSettings, say: Said) -> EventLog:
     process.start()
     theirs.close()
     try:
-        with on_one_core(TRAINER_CORE):
+        with own_core(settings, TRAINER_CORE):
             trainer, mailbox = Trainer(copied(policy), settings, settings.capacity), _Mailbox(ours)
+            del policy
             mailbox.until("ready")
-            log = EventLog(time.monotonic())
+            log, memory = EventLog(time.monotonic(), partial(settle, trainer.device)), MemoryPeaks(trainer.device)
             ours.send(log.clock)
             for step in range(settings.trained_steps):
-                _step(step, trainer, shared, tokens, mailbox, log, process.pid or 0)
+                _step(step, trainer, shared, tokens, mailbox, log, process.pid or 0, memory)
                 say(f"{settings.name}: step {step + 1}/{settings.trained_steps}")
             ours.send("stop")
             theirs_events: list[Event] = mailbox.until("events")  # type: ignore[assignment]
@@ -174,8 +187,9 @@ def run_apart(settings: LoopSettings, say: Said) -> EventLog:
 
 
 def _step(
-    step: int, trainer: Trainer, shared: list[Tensor], tokens: Tensor, mailbox: _Mailbox, log: EventLog, beside: int
-) -> None:
+    step: int, trainer: Trainer, shared: list[Tensor], tokens: Tensor, mailbox: _Mailbox, log: EventLog, beside: int,
+    memory: MemoryPeaks,
+) -> None:  # fmt: skip
     """Wait for the groups of a step, train on them, publish. beside: number of the generating process."""
     settings = trainer.settings
     start_s, before, own_s = time.monotonic(), machine_s(), time.process_time() + _cpu_s(beside)
@@ -191,12 +205,15 @@ def _step(
     train_on(trainer, samples, log, step)
     with log.phase("refit_s", step):
         hand_over(trainer.weights, shared)
+        # The other process reads what this one's device has written.
+        settle(trainer.device)
         mailbox.connection.send("publish")
         mailbox.until("published")
     end_s, after, spent_s = time.monotonic(), machine_s(), time.process_time() + _cpu_s(beside) - own_s
     log.add(
         "step", start_s, end_s - start_s, step=step, reward=round(float(samples.rewards.mean()), 6),
         others_cpu_s=round(max(0.0, after[0] - before[0] - spent_s), 3), steal_s=round(after[1] - before[1], 3),
+        **memory.taken("training"),
     )  # fmt: skip
 
 

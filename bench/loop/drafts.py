@@ -17,9 +17,12 @@ class DraftModel:
     def __init__(self, policy: Target, rows: int, capacity: int, temperature: float) -> None:
         self.cached, self.temperature = CachedModel(draft_model(policy), rows, capacity), temperature
 
-    def propose(self, history: Tensor, lengths: Tensor, k: int, generator: torch.Generator) -> Draft:
-        """k tokens behind each row: ``history`` [n, slots] holds its tokens, the last one at ``lengths`` [n]."""
-        rows, seen = slice(0, lengths.shape[0]), int(lengths.max()) + k
+    def propose(
+        self, history: Tensor, lengths: Tensor, k: int, seen: int, generator: torch.Generator | None
+    ) -> Draft:
+        """k tokens behind each row: ``history`` [n, slots] holds its tokens, the last one at ``lengths`` [n], and no
+        row has more than ``seen`` slots with the drafted ones."""
+        rows = slice(0, lengths.shape[0])
         fed, at = history.gather(1, torch.stack([lengths - 1, lengths], 1)), lengths - 1
         tokens, probabilities = [], []
         for step in range(k):
@@ -33,7 +36,7 @@ class DraftModel:
 
     def prefill(self, tokens: Tensor, rows: slice) -> None:
         """Prompts [m, P] of sequences that join."""
-        start = torch.zeros(tokens.shape[0], dtype=torch.long)
+        start = torch.zeros(tokens.shape[0], dtype=torch.long, device=tokens.device)
         self.cached.forward(tokens, start, rows, tokens.shape[1])
 
     def move(self, source: int, target: int, slots: int) -> None:
@@ -44,19 +47,21 @@ class DraftModel:
 class NGram:
     """What followed the latest earlier place where the last two tokens stood, else the last one; else repetition."""
 
-    def propose(self, history: Tensor, lengths: Tensor, k: int, generator: torch.Generator) -> Draft:
+    def propose(
+        self, history: Tensor, lengths: Tensor, k: int, seen: int, generator: torch.Generator | None
+    ) -> Draft:
         """k tokens behind each row, as of :meth:`DraftModel.propose`; no distribution, one-hot at each token."""
-        n, seen = lengths.shape[0], int(lengths.max()) + 1
-        known, place = history[:, :seen], torch.arange(seen)
+        n, device = lengths.shape[0], history.device
+        known, place = history[:, :seen], torch.arange(seen, device=device)
         last = history.gather(1, lengths[:, None])
         before = history.gather(1, lengths[:, None] - 1)
         same = (known == last) & (place < lengths[:, None])
-        shifted = torch.cat([torch.full((n, 1), -1), known[:, :-1]], 1)
+        shifted = torch.cat([torch.full((n, 1), -1, device=device), known[:, :-1]], 1)
         # A pair counts more than any single token, the latest place of each kind most.
         score = torch.where(same, place + seen * (shifted == before), -1)
         best, found = score.max(1).values, score.argmax(1)
         start = torch.where(best >= 0, found, lengths)
-        follows = torch.minimum(start[:, None] + 1 + torch.arange(k), lengths[:, None])
+        follows = torch.minimum(start[:, None] + 1 + torch.arange(k, device=device), lengths[:, None])
         return Draft(history.gather(1, follows))
 
     def prefill(self, tokens: Tensor, rows: slice) -> None:

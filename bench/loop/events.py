@@ -6,11 +6,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from bench.cases import write_whole
 from bench.loop.settings import LoopSettings
@@ -34,9 +36,11 @@ def machine_s() -> tuple[float, float]:
 
 @dataclass
 class EventLog:
-    """Events of one process in their order. ``clock`` is the time at which its times begin."""
+    """Events of one process in their order. ``clock`` is the time at which its times begin; ``settle`` waits for the
+    device."""
 
     clock: float
+    settle: Callable[[], None] = lambda: None
     events: list[Event] = field(default_factory=list)
 
     def add(self, kind: str, start_s: float, seconds: float, **facts: Any) -> None:
@@ -49,8 +53,25 @@ class EventLog:
         """Time a phase of a step, with the CPU time of this process in it."""
         start_s, cpu_s = time.monotonic(), time.process_time()
         yield
+        self.settle()
         seconds = time.monotonic() - start_s
         self.add("phase", start_s, seconds, phase=name, step=step, cpu_s=round(time.process_time() - cpu_s, 6))
+
+
+class MemoryPeaks:
+    """Most bytes of a GPU's memory that this process's tensors took, and that torch held for them, phase by phase."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_gpu = device.type == "cuda"
+        self.taken("")
+
+    def taken(self, phase: str) -> dict[str, int]:
+        """Peaks since they were asked for last, as facts of an event; none on a CPU."""
+        if not self.on_gpu:
+            return {}
+        found = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        return dict(zip((f"{phase}_peak_bytes", f"{phase}_reserved_bytes"), found, strict=True))
 
 
 def write_events(settings: LoopSettings, events: list[Event], folder: Path) -> Path:

@@ -3,7 +3,8 @@
 Every part runs the loop's own code. Three settings of the machine: ``shared`` (one process), ``alone`` (one core, the
 other one idle) and ``beside`` (one core, the other half of the loop at work on the other one). Rounds over all points
 take turns, so that a disturbance meets each of them once and its median drops it. Every part counts at one
-pace of the machine (``bench.loop.pace``).
+pace of the machine (``bench.loop.pace``). On a GPU, which both halves of a split loop share, alone is the same as
+shared, and a device of steady clocks needs no pace.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.multiprocessing as mp
+from torch import Tensor
 
 from bench import BenchError
-from bench.loop.apart import GENERATOR_CORE, TRAINER_CORE, on_one_core
-from bench.loop.engine import Engine, Request
+from bench.loop.apart import GENERATOR_CORE, TRAINER_CORE, own_core
+from bench.loop.engine import Engine, Request, settle
 from bench.loop.events import EventLog
 from bench.loop.pace import Pace, Seconds
-from bench.loop.policy import copied, hand_over, random_policy, tensors_of
+from bench.loop.policy import GENERATION_TYPE, copied, hand_over, random_policy, tensors_of
 from bench.loop.settings import MOST_DRAFTED, LoopSettings, Samples
 from bench.loop.together import note_iteration, requests_of
 from bench.loop.training import Trainer, rewards_of
@@ -35,6 +38,10 @@ SCHEMA = "rlsim.loop_measurements/1"
 SETTINGS = ("shared", "alone", "beside")
 Say = Callable[[str], None]
 _READY_S = 300.0
+_CPU = torch.device("cpu")
+_REPEATS = 20
+_COPIED, _PRODUCT_ROWS = {"cpu": 1 << 24, "cuda": 1 << 28}, {"cpu": (1, 16, 1024), "cuda": (1, 64, 16384)}
+"""FP32 values of a copy, and rows of products, by device."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,12 @@ class Plan:
     acceptance_steps: int = 3
 
 
+GPU = Plan(
+    (1, 2, 4, 8, 16, 24, 32), (160, 480),
+    (("none", 0), ("model", 1), ("model", 3), ("model", 5), ("model", 7), ("ngram", 3)), (("none", 0), ("model", 3)),
+    (1, 2, 4, 8, 16, 32), ((4, 160), (4, 384), (4, 576), (8, 160), (8, 384), (8, 576)), 16, 3, 2,
+)  # fmt: skip
+"""For settings.ON_GPU."""
 QUICK = Plan((1, 4), (16, 40), (("none", 0), ("model", 2), ("ngram", 2)), (("none", 0),), (1, 4), ((2, 24), (2, 48)),
              3, 1, 1)  # fmt: skip
 """For tests."""
@@ -61,11 +74,13 @@ QUICK = Plan((1, 4), (16, 40), (("none", 0), ("model", 2), ("ngram", 2)), (("non
 
 def measure_loop(base: LoopSettings, plan: Plan, say: Say) -> dict[str, Any]:
     """Measure all parts for loops with the model and the prompts of ``base``; a JSON object (docs/contracts.md)."""
-    about = describe(torch.device("cpu"), "loop")
-    threads, pace = _threads(base, plan, say), Pace(base)
+    about, on_gpu = describe(torch.device(base.device), "loop"), base.device == "cuda"
+    threads, pace = (1 if on_gpu else _threads(base, plan, say)), Pace(base)
     stacks = {"shared": _shared(base, plan, threads, pace, say)}
     for setting in SETTINGS[1:]:
-        stacks[setting] = _split(base, plan, setting == "beside", pace, say)
+        beside = setting == "beside"
+        # A process that has the GPU for itself is the shared loop's, whatever its weights pass through.
+        stacks[setting] = stacks["shared"] if on_gpu and not beside else _split(base, plan, beside, pace, say)
     return {
         "schema": SCHEMA, "model": base.model, "prompt_tokens": base.prompt_tokens, "threads": threads,
         "about": vars(about), "pace_s": pace.reference_s,
@@ -104,11 +119,11 @@ def _split(base: LoopSettings, plan: Plan, beside: bool, pace: Pace, say: Say) -
     """Each half on its core, with the other half at work on the other core or not."""
 
     def generated() -> tuple[Seconds, ...]:
-        with on_one_core(GENERATOR_CORE), _busy(base, plan, "trainer" if beside else ""):
+        with own_core(base, GENERATOR_CORE), _busy(base, plan, "trainer" if beside else ""):
             return _iterations(base, plan, plan.split, say)
 
     def trained() -> tuple[Seconds, ...]:
-        with on_one_core(TRAINER_CORE), _busy(base, plan, "generator" if beside else ""):
+        with own_core(base, TRAINER_CORE), _busy(base, plan, "generator" if beside else ""):
             return (_passes(base, plan, say),)
 
     return _stack(*pace.evened(generated), *pace.evened(trained))
@@ -137,6 +152,8 @@ def _iterations(base: LoopSettings, plan: Plan, drafts: Sequence[tuple[str, int]
     growth = (MOST_DRAFTED + 1) * (plan.iterations + 2)
     decoded, prefilled = Seconds(), Seconds()
     engines = [_engine(base, drafter, k, rows, longest + growth) for drafter, k in drafts]
+    for engine in engines:
+        engine.capture(plan.sequences)
     for number in range(plan.rounds):
         for (drafter, k), engine in zip(drafts, engines, strict=True):
             for n in plan.sequences:
@@ -152,27 +169,32 @@ def _iterations(base: LoopSettings, plan: Plan, drafts: Sequence[tuple[str, int]
 def _engine(base: LoopSettings, drafter: str, k: int, rows: int, capacity: int) -> Engine:
     changed: dict[str, Any] = {"drafter": drafter, "draft_length": k, "running": rows, "budget_tokens": 1 << 20}
     settings = replace(base, placement="shared", lag=0, lengths=(), **changed)
-    return Engine(random_policy(base.dims, base.seed), settings, capacity)
+    return Engine(random_policy(base.dims, base.seed, base.device), settings, capacity)
 
 
 def _decoded(engine: Engine, n: int, context: int, iterations: int) -> float:
     """Seconds of an iteration of ``n`` sequences whose lengths lie evenly around a mean context."""
     rng = np.random.default_rng(n * 1000 + context)
     spread = np.linspace(0.6, 1.4, n) if n > 1 else np.ones(1)
-    engine.lengths[:n] = torch.from_numpy(np.rint(context * spread).astype(np.int64))
+    lengths = np.rint(context * spread).astype(np.int64)
+    engine.lengths[:n] = torch.from_numpy(lengths).to(engine.device)
+    engine.ends.fill_(1 << 30)
     engine.history.copy_(torch.from_numpy(rng.integers(0, engine.cached.model.dims.vocabulary, engine.history.shape)))
-    engine.running = [Request(row, np.zeros(1, dtype=np.int64), 1 << 30) for row in range(n)]
+    one = np.zeros(1, dtype=np.int64)
+    engine.running = [Request(row, one, 1 << 30, emitted=int(length)) for row, length in enumerate(lengths)]
     engine.waiting.clear()
     log, found = EventLog(0.0), []
     for _ in range(iterations + 1):
-        start_s = _now_s()
+        start_s = _now_s(engine.device)
         done = engine.iterate()
         assert done is not None
         note_iteration(log, done)
-        found.append(_now_s() - start_s)
+        found.append(_now_s(engine.device) - start_s)
     engine.running = []
-    # The slowest of them, and the first, which finds its data cold, are left out.
-    return float(np.mean(sorted(found[1:])[: max(1, round(0.9 * iterations))]))
+    # The slowest of them, and the first, which finds its data cold, are left out; where two processes share a GPU, an
+    # iteration in which it turned to the other one is no disturbance.
+    counted = iterations if engine.on_gpu else max(1, round(0.9 * iterations))
+    return float(np.mean(sorted(found[1:])[:counted]))
 
 
 def _prefilled(engine: Engine, count: int) -> float:
@@ -181,38 +203,40 @@ def _prefilled(engine: Engine, count: int) -> float:
         engine.running = []
         engine.waiting.clear()
         engine.submit([Request(row, prompt, 1 << 30) for row in range(count)])
-        found.append(_timed(engine.iterate))
+        found.append(_timed(engine.iterate, engine.device))
     engine.running = []
     return statistics.median(found)
 
 
 def _trainer(base: LoopSettings, plan: Plan) -> Trainer:
     longest = max(length for _, length in plan.micro_batches)
-    return Trainer(copied(random_policy(base.dims, base.seed)), base, longest)
+    return Trainer(copied(random_policy(base.dims, base.seed, base.device)), base, longest)
 
 
 def _train(trainer: Trainer, samples: int, length: int) -> None:
-    tokens = torch.randint(trainer.policy.dims.vocabulary, (samples, length))
-    trainer.backward(tokens, None, torch.ones(samples), torch.ones(samples, length - 1))
+    device = trainer.device
+    tokens = torch.randint(trainer.policy.dims.vocabulary, (samples, length), device=device)
+    trainer.backward(tokens, None, torch.ones(samples, device=device), torch.ones(samples, length - 1, device=device))
 
 
 def _passes(base: LoopSettings, plan: Plan, say: Say) -> Seconds:
     """Seconds of micro-batches by (kind, samples, tokens of each), of an optimizer step, of a hand-over of weights and
     of the data of one sample."""
     trainer, found = _trainer(base, plan), Seconds()
-    target = [tensor.clone() for tensor in tensors_of(random_policy(base.dims, base.seed))]
+    device = trainer.device
+    target = tensors_of(random_policy(base.dims, base.seed, base.device))
     _train(trainer, *plan.micro_batches[0])
     for number in range(plan.rounds):
         for samples, length in plan.micro_batches:
-            tokens = torch.randint(base.dims.vocabulary, (samples, length))
+            tokens = torch.randint(base.dims.vocabulary, (samples, length), device=device)
             with torch.no_grad():
-                seconds = _repeated(lambda tokens=tokens: trainer.logprobs_of(tokens))  # type: ignore[misc]
+                seconds = _repeated(lambda tokens=tokens: trainer.logprobs_of(tokens), device)  # type: ignore[misc]
             found.setdefault(("logprob", samples, length), []).append(seconds)
-            seconds = _repeated(lambda point=(samples, length): _train(trainer, *point))  # type: ignore[misc]
+            seconds = _repeated(lambda point=(samples, length): _train(trainer, *point), device)  # type: ignore[misc]
             found.setdefault(("update", samples, length), []).append(seconds)
-        found.setdefault(("optimizer",), []).append(_timed(lambda: trainer.step(1.0)))
+        found.setdefault(("optimizer",), []).append(_timed(lambda: trainer.step(1.0), device))
         _train(trainer, *plan.micro_batches[0])
-        found.setdefault(("hand_over",), []).append(_timed(lambda: hand_over(trainer.weights, target)))
+        found.setdefault(("hand_over",), []).append(_timed(lambda: hand_over(trainer.weights, target), device))
         found.setdefault(("data",), []).append(_data_s(base))
         say(f"micro-batches, round {number + 1} of {plan.rounds}")
     return found
@@ -225,42 +249,51 @@ def _data_s(base: LoopSettings) -> float:
     def work() -> None:
         Samples(np.concatenate([row[None] for row in tokens]), 24, lengths, rewards_of(tokens, 24, lengths))
 
-    return _timed(work) / len(tokens)
+    return _timed(work, _CPU) / len(tokens)
 
 
-def _now_s() -> float:
-    """CPU time of this process where it has one thread, which is never idle then: what others take does not count."""
-    return time.process_time() if torch.get_num_threads() == 1 else time.monotonic()
+def _now_s(device: torch.device) -> float:
+    """Now, when the device is done; on a CPU the CPU time of this process where it has one thread, which is never idle
+    then: what others take does not count."""
+    settle(device)
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time() if alone else time.monotonic()
 
 
-def _timed(call: Callable[[], object]) -> float:
-    start_s = _now_s()
+def _timed(call: Callable[[], object], device: torch.device) -> float:
+    start_s = _now_s(device)
     call()
-    return _now_s() - start_s
+    return _now_s(device) - start_s
 
 
-def _repeated(call: Callable[[], object]) -> float:
+def _repeated(call: Callable[[], object], device: torch.device) -> float:
     """Seconds of a call after one of the same sizes, whose memory it finds there as in the loop."""
     call()
-    return _timed(call)
+    return _timed(call, device)
 
 
 def _host(base: LoopSettings) -> dict[str, float]:
     """Seconds of a smallest kernel, bytes per second of a copy in memory, FLOP per second of the best product."""
-    tiny, size = torch.zeros(1), 1 << 24
-    source, target = torch.zeros(size), torch.zeros(size)
-    launch = min(_timed(lambda: [tiny.add_(1.0) for _ in range(1000)]) for _ in range(5)) / 1000
-    copied_s = min(_timed(lambda: target.copy_(source)) for _ in range(5))
+    device, dtype, size = torch.device(base.device), GENERATION_TYPE[base.device], _COPIED[base.device]
+    tiny, source, target = (torch.zeros(elements, device=device) for elements in (1, size, size))
+    launch = min(_timed(lambda: [tiny.add_(1.0) for _ in range(1000)], device) for _ in range(5)) / 1000
+    copied_s = min(_timed(lambda: target.copy_(source), device) for _ in range(5))
     products = {}
-    for rows in (1, 16, 1024):
+    for rows in _PRODUCT_ROWS[base.device]:
         for n, k in ((base.dims.qkv_width, base.dims.hidden), (2 * base.dims.width, base.dims.hidden)):
-            left, right = torch.randn(rows, k), torch.randn(n, k)
-            seconds = min(_timed(lambda a=left, b=right: [a @ b.T for _ in range(20)]) for _ in range(5)) / 20  # type: ignore[misc]
+            left, right = (torch.randn(m, k, device=device, dtype=dtype) for m in (rows, n))
+            work = partial(_products, left, right)
+            seconds = min(_timed(work, device) for _ in range(5)) / _REPEATS
             products[f"{rows}x{n}x{k}"] = 2.0 * rows * n * k / seconds
     return {
         "launch_s": launch, "copy_bytes_per_s": 8.0 * size / copied_s, "best_flops": max(products.values()),
         **{f"product {name}": rate for name, rate in products.items()},
     }  # fmt: skip
+
+
+def _products(left: Tensor, right: Tensor) -> None:
+    for _ in range(_REPEATS):
+        torch.mm(left, right.T)
 
 
 def _acceptance(base: LoopSettings, plan: Plan, say: Say) -> dict[str, list[float]]:
@@ -270,8 +303,9 @@ def _acceptance(base: LoopSettings, plan: Plan, say: Say) -> dict[str, list[floa
         longest = max(k for name, k in plan.drafts if name == drafter)
         drafting: dict[str, Any] = {"drafter": drafter, "draft_length": longest, "steps": plan.acceptance_steps}
         settings = replace(base, warmup_steps=0, lag=0, placement="shared", lengths=(), **drafting)
-        engine = Engine(random_policy(base.dims, base.seed), settings, settings.capacity)
-        engine.generator.manual_seed(base.seed + 1000)
+        engine = Engine(random_policy(base.dims, base.seed, base.device), settings, settings.capacity)
+        engine.capture(range(1, settings.running + 1))
+        engine.seed(base.seed + 1000)
         for step in range(plan.acceptance_steps):
             engine.submit(requests_of(settings, step))
         counts: list[int] = []
@@ -304,7 +338,7 @@ def _busy(base: LoopSettings, plan: Plan, half: str) -> Iterator[None]:
 
 
 def _work(base: LoopSettings, plan: Plan, half: str, told: Any) -> None:
-    with on_one_core(TRAINER_CORE if half == "trainer" else GENERATOR_CORE):
+    with own_core(base, TRAINER_CORE if half == "trainer" else GENERATOR_CORE):
         trainer, rows = _trainer(base, plan), max(plan.sequences)
         longest = int(max(plan.contexts) * 1.5) + (MOST_DRAFTED + 1) * 40
         engine = _engine(base, "none", 0, rows, longest)

@@ -9,31 +9,34 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
-from bench.attention import plan_attention
+from bench.attention import plan_attention, usable_kernels
 from bench.cases import ModelDims
 from bench.loop.settings import DRAFT_LAYERS
 from bench.speculation import Target, random_target
 from bench.training import training_layer
-from bench.transformer import LayerCache, decoder_layer, empty_cache, rms_norm, rope_table
+from bench.transformer import LayerCache, decoder_layer, rms_norm, rope_table
 
-BRANCH, SHARPNESS, KINDS = 0.008, 6.0, 12
-"""Factors on what a layer adds to its input and on the logits, and kinds of tokens with embeddings alike. Random layers
-of full size would leave a draft of fewer layers nothing to agree with, flat logits nothing to agree on, and 512 kinds
-of tokens no place that a look-up could find again; with these drafts are accepted about as often as trained ones are. A
-choice, not a measurement: the acceptance itself is measured."""
-KERNEL = "sdpa_masked"
+BRANCH, SHARPNESS, KINDS = 0.32, 6.0, 12
+"""Factors on what all layers together add to an embedding and on the logits, and kinds of tokens with embeddings alike.
+Random layers of full size would leave a draft of fewer layers nothing to agree with, flat logits nothing to agree on,
+and 512 kinds of tokens no place that a look-up could find again; with these drafts are accepted about as often as
+trained ones are. A choice, not a measurement: the acceptance itself is measured."""
+GENERATION_TYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
+"""Type of the engine's weights by device."""
 
 
-def random_policy(dims: ModelDims, seed: int) -> Target:
-    """The policy of a seed: FP32 on the CPU."""
-    generator = torch.Generator().manual_seed(seed)
-    made = random_target(dims, torch.device("cpu"), torch.float32, generator)
+def random_policy(dims: ModelDims, seed: int, device: str = "cpu") -> Target:
+    """The policy of a seed, in the type of the engine on ``device``."""
+    generator = torch.Generator(device).manual_seed(seed)
+    made = random_target(dims, torch.device(device), GENERATION_TYPE[device], generator)
+    # An embedding has elements of 1/sqrt(hidden); what layers add sums like a random walk.
+    branch = BRANCH * (dims.layers * dims.hidden) ** -0.5
     for layer in made.layers:
-        layer.output.mul_(BRANCH)
+        layer.output.mul_(branch)
         if layer.down is not None:
-            layer.down.mul_(BRANCH)
+            layer.down.mul_(branch)
     made.head.mul_(SHARPNESS)
-    made.embedding.copy_(made.embedding[torch.arange(dims.vocabulary) % KINDS])
+    made.embedding.copy_(made.embedding[torch.arange(dims.vocabulary, device=device) % KINDS])
     return made
 
 
@@ -51,19 +54,23 @@ def tensors_of(policy: Target) -> list[Tensor]:
 
 
 def copied(policy: Target) -> Target:
-    """A policy with the same weights in memory of its own."""
+    """A policy with the same weights in FP32, in memory of its own: what a trainer holds."""
+
+    def own(tensor: Tensor) -> Tensor:
+        return tensor.to(torch.float32, copy=True)
+
     layers = tuple(
         replace(
-            layer, **{f.name: one.clone() for f in fields(layer) if isinstance(one := getattr(layer, f.name), Tensor)}
+            layer, **{f.name: own(one) for f in fields(layer) if isinstance(one := getattr(layer, f.name), Tensor)}
         )
         for layer in policy.layers
     )
-    heads = {name: getattr(policy, name).clone() for name in ("embedding", "norm", "head")}
+    heads = {name: own(getattr(policy, name)) for name in ("embedding", "norm", "head")}
     return replace(policy, layers=layers, **heads)
 
 
 def hand_over(source: Sequence[Tensor], target: Sequence[Tensor]) -> None:
-    """Copy weights, tensor by tensor."""
+    """Copy weights, tensor by tensor, into the type of the target."""
     with torch.no_grad():
         torch._foreach_copy_(list(target), list(source))
 
@@ -72,21 +79,28 @@ class CachedModel:
     """A model with a KV cache of so many rows and slots each; rows in use are the first ones."""
 
     def __init__(self, model: Target, rows: int, capacity: int) -> None:
-        self.model = model
+        self.model, dims = model, model.dims
         device, dtype = model.head.device, model.head.dtype
-        self.caches = [empty_cache(model.dims, rows, capacity, device, dtype) for _ in model.layers]
-        self.angles = rope_table(capacity, model.dims.head_dim, device)
+        self.fixed = device.type == "cuda"
+        # One tensor for all layers: a sequence that moves is one copy, not two for each layer.
+        shape = (dims.layers, 2, rows, capacity, dims.kv_heads, dims.head_dim)
+        self.cache = torch.zeros(shape, device=device, dtype=dtype)
+        self.angles = rope_table(capacity, dims.head_dim, device)
+        self.kernel = "sdpa_masked"
+        if self.fixed:
+            self.kernel = usable_kernels(device, dtype, dims.heads, dims.kv_heads, dims.head_dim)[0]
 
     def forward(self, tokens: Tensor, lengths: Tensor, rows: slice, seen: int) -> Tensor:
         """Normed hidden states [n, Q, H] at ``tokens`` [n, Q] behind ``lengths`` [n] of the sequences in ``rows``.
 
-        seen: slots that the longest of them has with the new tokens.
+        seen: slots that the longest of them has with the new tokens; on a GPU, where a captured graph serves all
+        lengths, kernels find the used slots by themselves.
         """
-        dims = self.model.dims
-        plan = plan_attention(KERNEL, lengths, tokens.shape[1], seen, dims.group)
+        dims, slots = self.model.dims, self.cache.shape[3] if self.fixed else seen
+        plan = plan_attention(self.kernel, lengths, tokens.shape[1], slots, dims.group)
         angles, hidden = self.angles[plan.slots], F.embedding(tokens, self.model.embedding)
-        for layer, cache in zip(self.model.layers, self.caches, strict=True):
-            held = LayerCache(cache.keys[rows, :seen], cache.values[rows, :seen])
+        for layer, (keys, values) in zip(self.model.layers, self.cache, strict=True):
+            held = LayerCache(keys[rows, :slots], values[rows, :slots])
             hidden = decoder_layer(hidden, layer, held, dims, plan, angles)
         return rms_norm(hidden, self.model.norm)
 
@@ -96,9 +110,7 @@ class CachedModel:
 
     def move(self, source: int, target: int, slots: int) -> None:
         """The sequence of one row to another one."""
-        for cache in self.caches:
-            cache.keys[target, :slots] = cache.keys[source, :slots]
-            cache.values[target, :slots] = cache.values[source, :slots]
+        self.cache[:, :, target, :slots] = self.cache[:, :, source, :slots]
 
 
 def sequence_logprobs(policy: Target, tokens: Tensor, angles: Tensor, temperature: float) -> Tensor:

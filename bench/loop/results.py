@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import torch
 
+from bench import BenchError
 from bench.loop.events import PHASES, Event, EventLog
 from bench.loop.settings import LoopSettings
 from bench.loop.together import run_together
@@ -24,6 +26,12 @@ def run_loop(settings: LoopSettings, say: Callable[[str], None] = lambda line: N
     from bench.loop.apart import run_apart
 
     return run_apart(settings, say)
+
+
+def require_device(device: str) -> None:
+    """BenchError where this machine lacks it."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BenchError("device 'cuda': torch finds no CUDA GPU here")
 
 
 def steps_of(settings: LoopSettings, events: list[Event]) -> list[dict[str, float]]:
@@ -63,8 +71,19 @@ def row_of(settings: LoopSettings, events: list[Event]) -> Row:
         "tokens_per_verification": tokens_per_verification(events),
         "others_cpu_s": mean["others_cpu_s"],
         "steal_s": mean["steal_s"],
+        "memory": memory_of(events),
         "settings": {name: value for name, value in asdict(settings).items() if name != "lengths"},
     }
+
+
+def memory_of(events: Iterable[Event]) -> dict[str, int]:
+    """Largest peaks of device memory of a run, bytes by ``generation_peak_bytes`` and the like; empty on a CPU."""
+    found: dict[str, int] = {}
+    for one in events:
+        for name in (f"{half}_{kind}_bytes" for half in ("generation", "training") for kind in ("peak", "reserved")):
+            if name in one:
+                found[name] = max(found.get(name, 0), one[name])
+    return found
 
 
 def tokens_per_verification(events: Iterable[Event]) -> float:

@@ -15,12 +15,14 @@ from bench.cases import ModelDims
 
 Drafter = Literal["none", "model", "ngram"]
 Placement = Literal["shared", "split"]
-PLACEMENTS, DRAFTERS = ("shared", "split"), ("none", "model", "ngram")
+PLACEMENTS, DRAFTERS, DEVICES = ("shared", "split"), ("none", "model", "ngram"), ("cpu", "cuda")
 MODELS: Mapping[str, ModelDims] = {
+    # Shapes of Qwen2.5-0.5B (config.json of its model card), with a head of its own and no bias.
+    "loop-0.5b": ModelDims(hidden=896, heads=14, kv_heads=2, head_dim=64, width=4864, vocabulary=151936, layers=24),
     "loop-5m": ModelDims(hidden=256, heads=4, kv_heads=2, head_dim=64, width=896, vocabulary=512, layers=6),
     "loop-tiny": ModelDims(hidden=32, heads=2, kv_heads=1, head_dim=16, width=64, vocabulary=64, layers=2),
 }
-"""Policies by name; the second one is for tests."""
+"""Policies by name: the first one is for a GPU, the last one for tests."""
 DRAFT_LAYERS = 1
 """Layers of the draft model: the first ones of the policy, as a model of their own."""
 MOST_DRAFTED = 7
@@ -37,7 +39,8 @@ class LoopSettings:
     all cores, or split, generator and trainer as processes with a core each. lag: of a split loop, as loop.policy_lag.
     micro_batch: samples. lengths: response tokens of every sample, by step; by default drawn from the inverse
     distribution at ``quantiles``. learning_rate: so small that drafts are accepted
-    as often in the last step as in the first. threads: of a shared loop; 0 takes all cores.
+    as often in the last step as in the first. threads: of a shared loop; 0 takes all cores. device: cpu, or cuda, on
+    which a split loop has two processes that share one GPU.
     """
 
     name: str = "loop"
@@ -62,6 +65,7 @@ class LoopSettings:
     learning_rate: float = 1e-7
     threads: int = 0
     seed: int = 0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         least = {"prompts": 1, "samples": 2, "steps": 1, "warmup_steps": 0, "running": 1, "micro_batch": 1,
@@ -69,7 +73,8 @@ class LoopSettings:
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise BenchError(f"{name} must be at least {bound}, got {getattr(self, name)}")
-        for name, known in (("model", MODELS), ("drafter", DRAFTERS), ("placement", PLACEMENTS)):
+        known_values = {"model": MODELS, "drafter": DRAFTERS, "placement": PLACEMENTS, "device": DEVICES}
+        for name, known in known_values.items():
             if getattr(self, name) not in known:
                 raise BenchError(f"{name} must be one of {', '.join(known)}; got '{str(getattr(self, name))[:40]}'")
         if self.draft_length > MOST_DRAFTED:
@@ -134,6 +139,18 @@ class LoopSettings:
     def capacity(self) -> int:
         """Cache slots that the longest sequence needs, drafted tokens included."""
         return self.prompt_tokens + int(self.response_lengths().max()) + self.queries
+
+
+ON_GPU = LoopSettings(
+    model="loop-0.5b", device="cuda", prompts=8, samples=8, running=32, budget_tokens=4096, micro_batch=8,
+    prompt_tokens=64, response_tokens=(32.0, 128.0, 320.0, 512.0),
+)  # fmt: skip
+"""A loop that keeps a GPU busy for seconds."""
+
+
+def base_settings(device: str) -> LoopSettings:
+    """What configurations on ``device`` have in common."""
+    return ON_GPU if device == "cuda" else LoopSettings()
 
 
 def settings_from(content: Mapping[str, Any]) -> LoopSettings:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
-from bench.loop.engine import Engine, Iteration, Request
-from bench.loop.events import EventLog, machine_s
+from bench.loop.engine import Engine, Iteration, Request, settle
+from bench.loop.events import EventLog, MemoryPeaks, machine_s
 from bench.loop.policy import copied, hand_over, random_policy, tensors_of
 from bench.loop.settings import LoopSettings, Samples
 from bench.loop.training import Trainer, rewards_of
@@ -63,10 +64,12 @@ def train_on(trainer: Trainer, samples: Samples, log: EventLog, step: int) -> No
 
 def run_together(settings: LoopSettings, say: Said) -> EventLog:
     """Run all steps; their events."""
-    policy = random_policy(settings.dims, settings.seed)
+    policy = random_policy(settings.dims, settings.seed, settings.device)
     engine = Engine(policy, settings, settings.capacity)
     trainer = Trainer(copied(policy), settings, settings.capacity)
-    held, log = tensors_of(policy), EventLog(time.monotonic())
+    engine.capture(range(1, settings.running + 1))
+    held, log = tensors_of(policy), EventLog(time.monotonic(), partial(settle, engine.device))
+    memory = MemoryPeaks(engine.device)
     all_threads = settings.threads or torch.get_num_threads()
     for step in range(settings.trained_steps):
         start_s, before = time.monotonic(), machine_s()
@@ -82,13 +85,16 @@ def run_together(settings: LoopSettings, say: Said) -> EventLog:
                 note_iteration(log, done)
                 tokens.update((one.sample, engine.tokens_of(one)) for one in done.finished)
         torch.set_num_threads(all_threads)
+        peaks = memory.taken("generation")
         with log.phase("data_s", step):
             samples = assembled(settings, step, tokens)
         train_on(trainer, samples, log, step)
+        peaks |= memory.taken("training")
         end_s, after, spent_s = time.monotonic(), machine_s(), time.process_time() - own_s
         log.add(
             "step", start_s, end_s - start_s, step=step, reward=round(float(samples.rewards.mean()), 6),
             others_cpu_s=round(max(0.0, after[0] - before[0] - spent_s), 3), steal_s=round(after[1] - before[1], 3),
+            **peaks,
         )  # fmt: skip
         say(f"{settings.name}: step {step + 1}/{settings.trained_steps}")
     return log

@@ -33,13 +33,16 @@ def advantages_of(rewards: NDArray[np.float64], group: int) -> NDArray[np.float6
 
 
 class Trainer:
-    """The policy that learns. Samples are padded to the longest of their step, so many to a micro-batch."""
+    """The policy that learns: weights and AdamW's moments in FP32, on a GPU with products in BF16 (autocast).
+
+    Samples are padded to the longest of their step, so many to a micro-batch.
+    """
 
     def __init__(self, policy: Target, settings: LoopSettings, capacity: int) -> None:
-        self.policy, self.settings = policy, settings
+        self.policy, self.settings, self.device = policy, settings, policy.head.device
         self.weights = [tensor.requires_grad_() for tensor in tensors_of(policy)]
         self.optimizer = torch.optim.AdamW(self.weights, lr=settings.learning_rate, fused=True)
-        self.angles = rope_table(capacity, policy.dims.head_dim, torch.device("cpu"))
+        self.angles = rope_table(capacity, policy.dims.head_dim, self.device)
 
     def logprobs(self, samples: Samples) -> list[Tensor]:
         """Log-probs of the policy as it is, by micro-batch."""
@@ -48,11 +51,13 @@ class Trainer:
 
     def logprobs_of(self, tokens: Tensor) -> Tensor:
         """Those of one micro-batch [m, T - 1]."""
-        return sequence_logprobs(self.policy, tokens, self.angles, self.settings.temperature)
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
+            return sequence_logprobs(self.policy, tokens, self.angles, self.settings.temperature)
 
     def update(self, samples: Samples, before: list[Tensor]) -> float:
         """One optimizer step over all micro-batches; the loss. before: log-probs that ratios are taken to."""
         advantages = torch.from_numpy(advantages_of(samples.rewards, self.settings.samples)).float()
+        advantages = advantages.to(self.device)
         total, loss = float(samples.responses.sum()), 0.0
         for number, (tokens, rows) in enumerate(self._micro_batches(samples)):
             old = before[number] if before else None
@@ -79,10 +84,10 @@ class Trainer:
         size = self.settings.micro_batch
         for first in range(0, len(samples.tokens), size):
             rows = slice(first, min(first + size, len(samples.tokens)))
-            yield torch.from_numpy(samples.tokens[rows]), rows
+            yield torch.from_numpy(samples.tokens[rows]).to(self.device), rows
 
     def _mask(self, samples: Samples, rows: slice) -> Tensor:
         """Which of the tokens 1.. of a micro-batch belong to a response."""
         place = torch.arange(1, samples.tokens.shape[1])[None, :]
         end = samples.prompt_tokens + torch.from_numpy(samples.responses[rows])[:, None]
-        return ((place >= samples.prompt_tokens) & (place < end)).float()
+        return ((place >= samples.prompt_tokens) & (place < end)).float().to(self.device)

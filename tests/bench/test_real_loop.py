@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import programs
@@ -16,6 +17,8 @@ import torch
 
 import bench
 from bench import BenchError
+from bench.loop import engine as engine_module
+from bench.loop.drafts import DraftModel
 from bench.loop.engine import Engine, Request
 from bench.loop.policy import copied, random_policy
 from bench.loop.results import row_of, run_loop
@@ -89,6 +92,28 @@ def test_greedy_tokens_depend_neither_on_drafts_nor_on_the_batch(drafter: str, r
     assert np.array_equal(generated(replace(settings, **DRAFTED[drafter]), 8, 12, rows=running), alone)
 
 
+@pytest.mark.parametrize("drafter", DRAFTED)
+def test_shapes_that_do_not_change_as_captured_graphs_want_them_change_no_token(
+    drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(TINY, temperature=0.0, **DRAFTED[drafter])
+    alone = generated(settings, 8, 12, rows=3)
+    monkeypatch.setattr(engine_module, "capture", lambda calls, pool: calls[0])
+    monkeypatch.setattr(engine_module, "warm_up", lambda calls: calls[0]())
+    made = Engine.__init__
+
+    def as_on_a_gpu(engine: Engine, *arguments: Any) -> None:
+        made(engine, *arguments)
+        models = [engine.cached] + ([engine.drafter.cached] if isinstance(engine.drafter, DraftModel) else [])
+        for model in models:
+            model.fixed = True
+        engine.on_gpu = True
+        engine.capture(range(1, 4))
+
+    monkeypatch.setattr(Engine, "__init__", as_on_a_gpu)
+    assert np.array_equal(generated(settings, 8, 12, rows=3), alone)
+
+
 def test_rewards_count_even_tokens_and_updates_raise_rewarded_samples_whatever_the_micro_batches() -> None:
     tokens = np.array([[1, 2, 4, 6, 0], [2, 1, 3, 2, 0]])
     assert rewards_of(tokens, 2, np.array([2, 3])).tolist() == pytest.approx([1.0, 2 / 3])
@@ -151,7 +176,7 @@ def test_the_loop_runs_where_there_is_no_rlsim(tmp_path: Path) -> None:
     assert row["predicted_s"] is None
     assert set(row["phases"]) == {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s",
                                   "exposed_generation_s"}  # fmt: skip
-    assert (tmp_path / "journals" / "loop.jsonl").is_file()
+    assert (tmp_path / "journals" / "round_1" / "loop.jsonl").is_file()
 
 
 def test_the_smoke_run_covers_every_mechanism() -> None:
@@ -167,7 +192,7 @@ def test_the_smoke_run_covers_every_mechanism() -> None:
     (("--set", "prompt=2"), "'prompt' is no setting of the loop"),
     (("--set", "steps=0"), "steps must be at least 1, got 0"),
     (("--set", "lag=1"), "lag 1 needs placement split"),
-    (("--set", "model=gpt"), "model must be one of loop-5m, loop-tiny; got 'gpt'"),
+    (("--set", "model=gpt"), "model must be one of loop-0.5b, loop-5m, loop-tiny; got 'gpt'"),
     (("--set", "steps"), "--set takes KEY=VALUE, got 'steps'"),
     (("--settings", "none.json"), "cannot read none.json"),
 ])  # fmt: skip
