@@ -24,7 +24,8 @@ from torch import Tensor
 
 from bench import BenchError
 from bench.loop.engine import Engine, Iteration, settle
-from bench.loop.events import Event, EventLog, MemoryPeaks, machine_s
+from bench.loop.events import Event, EventLog, machine_s
+from bench.loop.memory import MemoryPeaks
 from bench.loop.policy import copied, hand_over, random_policy, tensors_of
 from bench.loop.settings import LoopSettings
 from bench.loop.together import Said, assembled, note_iteration, requests_of, train_on

@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bench.cases import write_whole
 from bench.loop.settings import LoopSettings
 
@@ -58,26 +56,15 @@ class EventLog:
         self.add("phase", start_s, seconds, phase=name, step=step, cpu_s=round(time.process_time() - cpu_s, 6))
 
 
-class MemoryPeaks:
-    """Most bytes of a GPU's memory that this process's tensors took, and that torch held for them, phase by phase."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.on_gpu = device.type == "cuda"
-        self.taken("")
-
-    def taken(self, phase: str) -> dict[str, int]:
-        """Peaks since they were asked for last, as facts of an event; none on a CPU."""
-        if not self.on_gpu:
-            return {}
-        found = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-        torch.cuda.reset_peak_memory_stats()
-        return dict(zip((f"{phase}_peak_bytes", f"{phase}_reserved_bytes"), found, strict=True))
+def journal_path(settings: LoopSettings, folder: Path) -> Path:
+    """The file of a configuration's journal in ``folder``."""
+    return folder / ("_".join(re.findall(r"[A-Za-z0-9.-]+", settings.name)) + ".jsonl")
 
 
 def write_events(settings: LoopSettings, events: list[Event], folder: Path) -> Path:
     """Write a journal, settings first, one JSON object a line, whole or not at all; its file in ``folder``, called
     after the configuration. BenchError where that fails."""
-    path = folder / ("_".join(re.findall(r"[A-Za-z0-9.-]+", settings.name)) + ".jsonl")
+    path = journal_path(settings, folder)
     lines = [{"event": "settings", "settings": asdict(settings)}, *events]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     write_whole(path, text, f"cannot write {path}")

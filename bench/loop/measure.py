@@ -328,8 +328,12 @@ def _busy(base: LoopSettings, plan: Plan, half: str) -> Iterator[None]:
     process.start()
     theirs.close()
     try:
-        if not ours.poll(_READY_S):
-            raise BenchError("the process that keeps the other core busy did not start")
+        try:
+            ready = ours.poll(_READY_S) and ours.recv()
+        except EOFError:
+            ready = False
+        if not ready:
+            raise BenchError("the process of the loop's other half did not start")
         yield
     finally:
         process.kill()

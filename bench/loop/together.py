@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from bench.loop.engine import Engine, Iteration, Request, settle
-from bench.loop.events import EventLog, MemoryPeaks, machine_s
+from bench.loop.events import EventLog, machine_s
+from bench.loop.memory import MemoryPeaks
 from bench.loop.policy import copied, hand_over, random_policy, tensors_of
 from bench.loop.settings import LoopSettings, Samples
 from bench.loop.training import Trainer, rewards_of

@@ -68,12 +68,24 @@ def _measure(device: str, folder: Path, quick: bool, restart: bool, name: str | 
 def check_loop(
     as_json: AsJson = False,
     out: OutFolder = None,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu or cuda.")] = "cpu",
     measured: Annotated[bool, typer.Option("--measured", help="Take the measurements that lie in DIR.")] = False,
+    ran: Annotated[bool, typer.Option("--ran", help="Take measurements and journals that lie in DIR.")] = False,
+    settings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only write what `python -m bench.loop --settings` is to run.")
+    ] = None,
 ) -> None:
     """Predict a small real RL loop, run it (needs PyTorch), and compare: 17 configurations in under ten minutes.
 
     --out DIR (default: loop_check) takes measurements, profile, stacks, journals, check.json and check.png.
     """
+    from rlsim.evidence.loop.check import settings_to_run
+
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"--device {device}: the loop runs on cpu or cuda")
+    if settings is not None:
+        _write_or_print(settings, settings_to_run(device), f"written: {settings}", "")
+        return
     from rlsim.evidence.loop.check import check_loop as checked
     from rlsim.report.figures.validation import loop_check_figure
     from rlsim.report.folder import write_files
@@ -88,7 +100,7 @@ def check_loop(
             progress.remark = line
             progress.reach(done, total)
 
-        found = checked(folder, say, measured)
+        found = checked(folder, say, measured, device, ran)
     # The file gets plain text; below it is what the terminal can show.
     text = loop_check_text(found)
     write_files({"check.json": found.to_json(), "check.txt": text, "check.png": loop_check_figure(found)}, folder)

@@ -8,14 +8,31 @@ import pytest
 
 from bench.loop.measure import QUICK, measure_loop
 from bench.loop.settings import LoopSettings
-from rlsim.calibration.loop_stack import LoopStacks, measure_stacks, scenario_of, settings_of, with_drawn_lengths
+from rlsim.calibration.loop_stack import (
+    LoopStacks,
+    between,
+    drawn_lengths,
+    measure_stacks,
+    scenario_of,
+    settings_of,
+    with_drawn_lengths,
+)
 from rlsim.errors import InputError
-from rlsim.evidence.loop.check import configurations, predict, read_journal, replay, run_predicted, undisturbed
+from rlsim.evidence.loop.check import (
+    configurations,
+    predict,
+    read_journal,
+    replay,
+    run_predicted,
+    settings_to_run,
+    undisturbed,
+)
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.report.figures.validation import loop_check_figure
 from rlsim.report.text.validation import loop_check_text
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of
+from rlsim.schema.measured import MeasuredStack
 
 HERE = Path(__file__).parent / "loop"
 SMALL: dict[str, Any] = {"model": "loop-tiny", "prompts": 2, "samples": 2, "steps": 2, "running": 3, "prompt_tokens": 8,
@@ -103,6 +120,15 @@ def test_measure_predict_run_and_compare(tmp_path: Path) -> None:
         written
     ] * 2
     assert all(len(row.steps_s) == 2 * row.settings["steps"] and row.pace > 0 for row in found.rows)
+    # The machine's pace is not known of runs that were brought from elsewhere; everything else is the same.
+    brought = run_predicted(own, said, tmp_path, lambda *told: None, ran=True)
+    assert [row.measured_s for row in brought.rows] == [row.measured_s for row in found.rows]
+    (tmp_path / "journals" / "round_1" / "drafts.jsonl").unlink()
+    (tmp_path / "journals" / "round_2" / "drafts.jsonl").unlink()
+    left = run_predicted(own, said, tmp_path, lambda *told: None, ran=True)
+    assert [row.name for row in left.rows] == ["plain", "lagged"]
+    with pytest.raises(InputError, match="holds no journal"):
+        run_predicted(own, said, tmp_path / "nowhere", lambda *told: None, ran=True)
     text = loop_check_text(found)
     assert "plain" in text
     assert "median error" in text
@@ -111,6 +137,29 @@ def test_measure_predict_run_and_compare(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "loop_measurements.json").write_text(json.dumps(measured), encoding="utf-8")
     assert measure_stacks(folder, lambda line: None, again=False).stacks == own.stacks
+
+
+def test_lengths_are_drawn_without_any_measurement_and_are_those_of_the_prediction(stacks: LoopStacks) -> None:
+    for settings, _ in configurations():
+        asked = with_drawn_lengths(stacks, scenario_of(stacks, settings), settings)
+        assert drawn_lengths(settings) == asked.lengths
+    for one in json.loads(settings_to_run("cuda")):
+        assert settings_of(one).device == "cuda"
+
+
+def test_halves_that_share_a_device_are_between_alone_and_beside(stacks: LoopStacks) -> None:
+    alone, beside = stacks.stacks["alone"], stacks.stacks["beside"]
+
+    def seconds(stack: MeasuredStack) -> list[float]:
+        return [point[-1] for point in stack.iterations]
+
+    assert seconds(between(alone, beside, (1.0, 1.0))) == pytest.approx(seconds(beside))
+    idle = between(alone, beside, (0.0, 0.0))
+    assert seconds(idle) == pytest.approx(seconds(alone))
+    assert idle.optimizer_s == pytest.approx(alone.optimizer_s)
+    half = between(alone, beside, (0.5, 0.5))
+    for own, other, mixed in zip(alone.update, beside.update, half.update, strict=True):
+        assert min(own[-1], other[-1]) <= mixed[-1] <= max(own[-1], other[-1])
 
 
 def row(name: str, measured: float, predicted: float, k: int = 0, speedup: Speedup | None = None) -> LoopRow:

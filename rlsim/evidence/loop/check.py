@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.loop.events import journal_path
+from bench.loop.settings import base_settings
 from rlsim.calibration import loop_stack
+from rlsim.calibration.loop_stack import read_journal
 from rlsim.costs.interface import IterationTable, Part, PhaseCost, Prices, StepCost
 from rlsim.errors import InputError
-from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
+from rlsim.files.reading import shown_path
 from rlsim.files.yaml import lists_beside
 from rlsim.projection.project import project
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of
@@ -36,6 +39,8 @@ from rlsim.workload.draw import DrawnStep, DrawnWorkload
 if TYPE_CHECKING:
     from bench.loop.settings import LoopSettings
 
+SHARING_ROUNDS = 6
+"""Passes of the fixed point of two halves that share a device; the shares settle within a per cent after three."""
 LARGE = 0.1
 """Error of a step from which on its row says what took longer."""
 Say = Callable[[int, int, str], None]
@@ -55,51 +60,86 @@ class Prediction:
         return predict(stacks.at(pace), self.settings, self.over)
 
 
-def configurations() -> list[tuple[LoopSettings, str]]:
-    """Configurations of check.yaml, with the name of that without drafts that each is compared with."""
+def configurations(device: str = "cpu") -> list[tuple[LoopSettings, str]]:
+    """Configurations of check.yaml for a device, with the name of that without drafts that each is compared with."""
     content = lists_beside(__file__, "check.yaml")
-    stated = [{**content["common"], **entry} for entry in content["configurations"]]
+    common = asdict(base_settings(device)) | content["common"]
+    stated = [{**common, **entry} for entry in content[device]]
     over = [entry.pop("speedup_over", "") for entry in stated]
     return [(loop_stack.settings_of(entry), name) for entry, name in zip(stated, over, strict=True)]
 
 
-def check_loop(folder: Path, say: Say, measured: bool = False) -> LoopCheck:
+def check_loop(folder: Path, say: Say, measured: bool = False, device: str = "cpu", ran: bool = False) -> LoopCheck:
     """Measure the loop's parts into ``folder`` (or read them there where ``measured``), then predict and run all.
 
-    Journals of the runs go to ``folder``/journals. Raises InputError where torch is missing.
+    Journals of the runs go to ``folder``/journals, or are read there where they ``ran`` before. Raises InputError where
+    torch or the device is missing.
     """
-    asked = configurations()
+    asked = configurations(device)
     stacks = loop_stack.measure_stacks(
-        folder, lambda line: say(0, len(asked), f"measuring: {line}"), again=not measured
+        folder, lambda line: say(0, len(asked), f"measuring: {line}"), again=not (measured or ran), device=device
     )
     predictions = [predict(stacks, settings, over) for settings, over in asked]
-    return run_predicted(stacks, predictions, folder, say)
+    return run_predicted(stacks, predictions, folder, say, ran)
+
+
+def settings_to_run(device: str) -> str:
+    """JSON of all configurations with the lengths that predictions draw, for ``python -m bench.loop --settings``."""
+    shown = []
+    for settings, _ in configurations(device):
+        lengths = loop_stack.drawn_lengths(settings)
+        shown.append({**asdict(settings), "lengths": lengths})
+    return json.dumps(shown) + "\n"
 
 
 def predict(stacks: loop_stack.LoopStacks, settings: LoopSettings, over: str = "") -> Prediction:
     """Project the scenario of a configuration, whose lengths are then those that the scenario draws."""
     scenario = loop_stack.scenario_of(stacks, settings)
-    return Prediction(loop_stack.with_drawn_lengths(stacks, scenario, settings), over, project(scenario).candidate)
+    found = project(scenario).candidate
+    if settings.lag and settings.device == "cuda":
+        # How long one half is at work decides how often the other one has to share the device, and the other way round.
+        for _ in range(SHARING_ROUNDS):
+            scenario = loop_stack.scenario_of(stacks, settings, _busy(found))
+            found = project(scenario).candidate
+    return Prediction(loop_stack.with_drawn_lengths(stacks, scenario, settings), over, found)
 
 
-def run_predicted(stacks: loop_stack.LoopStacks, predictions: list[Prediction], folder: Path, say: Say) -> LoopCheck:
-    """Run what was predicted, one after the other and then backwards: a machine that grows slower meets all alike."""
+def _busy(found: Variant) -> tuple[float, float]:
+    """Shares of a step in which generator and trainer are at work."""
+    step_s, phases = found.step_s.mean, found.phases
+    return min(1.0, phases.generation_s.mean / step_s), min(1.0, 1.0 - phases.exposed_generation_s.mean / step_s)
+
+
+def run_predicted(
+    stacks: loop_stack.LoopStacks, predictions: list[Prediction], folder: Path, say: Say, ran: bool = False
+) -> LoopCheck:
+    """Run what was predicted, one after the other and then backwards: a machine that grows slower meets all alike.
+
+    ran: take the journals that lie in ``folder`` instead.
+    """
     pace, done = loop_stack.pace_of(stacks), dict[str, list[LoopRow]]()
     order = [*predictions, *reversed(predictions)]
     for number, one in enumerate(order):
         say(number, len(order), one.settings.name)
         # Measured before each run, since a shared machine changes its pace between them.
-        now = pace()
+        now = 1.0 if ran else pace()
         journals = folder / "journals" / f"round_{1 + number // len(predictions)}"
         tell = partial(say, number, len(order))
-        found, journal = loop_stack.run_settings(one.settings, tell, journals)
+        if ran and not journal_path(one.settings, journals).is_file():
+            continue
+        take = loop_stack.read_run if ran else partial(loop_stack.run_settings, say=tell)
+        found, journal = take(one.settings, journals=journals)
         settings, events = read_journal(journal)
-        alone = replay(stacks, settings, undisturbed(events))
+        # A process that waits for its GPU takes CPU time all the while.
+        alone = replay(stacks, settings, events if settings.device == "cuda" else undisturbed(events))
         row = _loop_row(one.at(stacks, now), found, fmean(alone.simulated_s), now)
         done.setdefault(one.settings.name, []).append(row)
     say(len(order), len(order), "done")
     rows = {name: _merged(many) for name, many in done.items()}
-    compared = [_with_speedup(rows[one.settings.name], rows.get(one.over)) for one in predictions]
+    if not rows:
+        raise InputError(f"{shown_path(folder / 'journals')}: holds no journal of a configuration of check-loop")
+    compared = [_with_speedup(rows[one.settings.name], rows.get(one.over)) for one in predictions
+                if one.settings.name in rows]  # fmt: skip
     return LoopCheck(device=str(stacks.measured["about"]["device"]), rows=tuple(compared), scores=scores_of(compared))
 
 
@@ -181,15 +221,6 @@ class Replay:
     def error(self) -> float:
         """Mean simulated step over the mean measured one, less 1."""
         return sum(self.simulated_s) / sum(self.measured_s) - 1.0
-
-
-def read_journal(path: Path) -> tuple[LoopSettings, list[dict[str, Any]]]:
-    """Settings and events of a journal that ``python -m bench.loop --journal`` or check-loop wrote."""
-    try:
-        first, *events = (json.loads(line) for line in read_text(path, TABLE_BYTES).splitlines())
-        return loop_stack.settings_of(first["settings"]), events
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{shown_path(path)}: is no journal of the loop ({str(error)[:60]})") from error
 
 
 def undisturbed(events: Events) -> list[dict[str, Any]]:
