@@ -1,7 +1,7 @@
 """``python -m bench run cases.json --out DIR``: measure a device with torch and numpy only.
 
-Exit code 0: complete, or as far as ``--budget`` went; the same command continues. 2: something the user can mend, in one message; what was measured is kept and the same command
-continues.
+Exit code 0: complete, or as far as ``--budget`` went. 2: something the user can mend, in one message; what was measured
+is kept. After either the same command continues.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("cases", type=Path, help="what to measure; rlsim calibrate cases writes it")
     run.add_argument("--out", required=True, type=Path, help="folder of the journal and measurements.json")
     run.add_argument("--device", default="cuda", help="cpu, cuda or cuda:N; default: cuda")
-    run.add_argument(
-        "--budget", type=_seconds, help="seconds that the call takes at most; what is left comes next time"
-    )
+    run.add_argument("--budget", type=_seconds, help="most seconds of this call; the next goes on")
     run.add_argument("--restart", action="store_true", help="forget what an interrupted run measured")
     return parser
 

@@ -18,9 +18,9 @@ from rlsim.calibration.cases import (
     gemm,
     moe,
     prefill_attention,
-    trained_layer,
 )
 from rlsim.calibration.selfcheck import card_of
+from rlsim.calibration.training_cases import trained_layer
 from rlsim.loading.models import load_card
 from rlsim.schema.drafter import default_eagle3_draft
 from rlsim.schema.engine import Engine
