@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.schema.base import changed
-from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.hardware import BOUNDS, HardwareProfile, SourcedValue
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.operators import OperatorTables
 from rlsim.units import GIGA, MILLISECOND
@@ -89,7 +89,7 @@ def memory_check(measured: Measurements, tables: Path, profile: HardwareProfile,
 
 
 def _checked(
-    record: Measurement, models: Any, tables: OperatorTables, profile: HardwareProfile
+    record: Measurement, models: Mapping[str, ModelDims], tables: OperatorTables, profile: HardwareProfile
 ) -> CheckedTraining | None:
     case, peak = record.case, record.facts.peak_bytes
     if peak is None:
@@ -100,7 +100,7 @@ def _checked(
         samples = case.number("samples") * case.number("micro_batches")
         lengths = np.full(samples, float(case.number("tokens")))
         seconds = PriceInputs(scenario, tables).batch_cost(lengths, samples).train.seconds
-    except (Infeasible, InputError):
+    except (Infeasible, InputError):  # tables of a run that ended early may lack what an update is made of
         return None
     return CheckedTraining(case, float(peak), parts.total - parts.runtime, record.seconds, float(seconds))
 
@@ -108,8 +108,10 @@ def _checked(
 def scenario_of(case: Case, dims: ModelDims, profile: HardwareProfile) -> Scenario:
     """The training step as a scenario of one GPU."""
     tokens, samples = case.number("tokens"), case.number("samples")
-    # The tables that the measurement makes are given to the prices; a name would be looked up where none are yet.
-    device = changed(profile, operator_tables=None)
+    # The tables that the measurement makes are given to the prices; a name would be looked up where none are yet. As
+    # much memory as a device can have: a prediction that would not fit is an error to be shown.
+    memory = SourcedValue(value=BOUNDS["memory_bytes"][1], source="assumed", ref="what was measured did fit")
+    device = changed(profile, operator_tables=None, memory_bytes=memory)
     return load_scenario({
         "name": "training step",
         "model": card_of(dims, longest=tokens).model_dump(mode="json"),
