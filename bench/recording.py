@@ -21,6 +21,10 @@ _FULL_MEMORY = 0.6
 """Share of device memory held by torch from which its caches are emptied between cases."""
 
 
+_DIFFERENCES = (RuntimeError, TypeError, AttributeError, ValueError, AssertionError, LookupError, ImportError, OSError)
+"""How one version of torch lacks what another has: the case is recorded with the reason, and the run goes on."""
+
+
 class DeviceFailureError(BenchError):
     """The device answers nothing any more."""
 
@@ -39,7 +43,7 @@ def record_of(case: Case, on: Workbench, watch: Watch, rule: StopRule) -> Measur
     except torch.OutOfMemoryError:
         free(on)
         return Measurement(case, unsupported="not enough device memory")
-    except (RuntimeError, TypeError, AttributeError, ValueError) as error:  # torch differs by version and device
+    except _DIFFERENCES as error:
         _require_alive(on.device, case, error)
         return Measurement(case, unsupported=(str(error) or type(error).__name__).splitlines()[0])
 
