@@ -1,6 +1,6 @@
 """Measure a device: torch and numpy only, so that this folder can be carried alone to the machine with the GPU.
 
-``python -m bench --cases cases.json --device cuda --out DIR`` reads what to measure and writes ``measurements.json``.
+``python -m bench run cases.json --out DIR`` reads what to measure and writes ``measurements.json``.
 """
 
 

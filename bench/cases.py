@@ -14,6 +14,8 @@ from bench import BenchError
 SCHEMA = "rlsim.cases/1"
 Value = int | str
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+TRAINING_STEP = "training_step"
+"""Operator of a whole optimizer step: the device's memory is to hold nothing else."""
 COMPILED = "compiled"
 """Mode of a case that torch.compile makes."""
 HANDED_OVER = "ipc_weight_copy"
@@ -120,8 +122,8 @@ def case_record(case: Case) -> dict[str, object]:
 
 
 def read_cases(path: Path) -> CaseList:
-    """What ``rlsim calibrate --cases`` wrote. BenchError where the file is missing or is none."""
-    content = read_json(path, SCHEMA, "list of cases; rlsim calibrate --cases writes one")
+    """What ``rlsim calibrate cases`` wrote. BenchError where the file is missing or is none."""
+    content = read_json(path, SCHEMA, "list of cases; rlsim calibrate cases writes one")
     try:
         return CaseList(
             str(content["name"]),

@@ -15,16 +15,20 @@ from bench.timing import StopRule, Watch
 from bench.workbench import Workbench
 
 LIMIT_S = 60.0
-"""Most seconds for all cases, compiling and the start of the process included; no part of a run's budget."""
+"""Most seconds for all cases, compiling and the start of the process included; fewer where a budget ends."""
 
 
 def measure_compiled(
-    cases: Sequence[Case], device: torch.device, models: Mapping[str, ModelDims], rule: StopRule
+    cases: Sequence[Case],
+    device: torch.device,
+    models: Mapping[str, ModelDims],
+    rule: StopRule,
+    limit_s: float = LIMIT_S,
 ) -> Iterator[Measurement]:
     """Records of ``cases``, as they come. Raises UnsupportedError where the process ends early or the time is used
     up.
     """
-    with isolated.serving(recorder, (str(device), dict(models), rule), LIMIT_S) as ask:
+    with isolated.serving(recorder, (str(device), dict(models), rule), limit_s) as ask:
         for case in cases:
             yield ask(case)
 

@@ -27,13 +27,15 @@ Handle = tuple[Any, tuple[Any, ...]]
 """How the other process makes the tensor again: a function and its arguments."""
 
 
-def measure_ipc(cases: Sequence[Case], device: torch.device, rule: StopRule) -> Iterator[Measurement]:
+def measure_ipc(
+    cases: Sequence[Case], device: torch.device, rule: StopRule, limit_s: float = LIMIT_S
+) -> Iterator[Measurement]:
     """Records of the hand-overs, as they come. Raises UnsupportedError where the device or its driver has no handles,
     where the other process fails, and where the time is used up.
     """
     if device.type != "cuda":
         raise UnsupportedError("a CPU has no CUDA IPC")
-    with isolated.serving(receiver, (str(device),), LIMIT_S) as ask:
+    with isolated.serving(receiver, (str(device),), limit_s) as ask:
         for case in cases:
             try:
                 ask(case)

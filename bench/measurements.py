@@ -38,7 +38,9 @@ class Facts:
     of the busiest over the mean).
 
     kernels: how many one call launches on a GPU, copies included. host_s: host seconds to launch them all, while the
-    device may still be at work.
+    device may still be at work. optimizer_s: seconds of a training step's update. peak_bytes: most device memory that
+    tensors took during the case beyond what was allocated before it; reserved_bytes: most that torch held of the
+    device; both of training on a GPU. prepare_s, measure_s: seconds that the run spent on the case.
     """
 
     kernel: str = ""
@@ -46,6 +48,11 @@ class Facts:
     imbalance: float | None = None
     kernels: int | None = None
     host_s: float | None = None
+    optimizer_s: float | None = None
+    peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    prepare_s: float | None = None
+    measure_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,11 +123,12 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Measurements:
-    """A complete run."""
+    """A run. missing: cases of its list that were not measured before its budget ended; 0 of a complete one."""
 
     metadata: Metadata
     models: Mapping[str, ModelDims]
     records: Sequence[Measurement]
+    missing: int = 0
 
     def of(self, *ops: str) -> list[Measurement]:
         """The measured records of operators ``ops``; of all where none is named."""
@@ -133,6 +141,7 @@ def write_measurements(path: Path, whole: Measurements) -> None:
         "schema": SCHEMA,
         "metadata": asdict(whole.metadata),
         "models": {name: asdict(dims) for name, dims in whole.models.items()},
+        "missing": whole.missing,
         "measurements": [record.as_json() for record in whole.records],
     }
     text = json.dumps(content, allow_nan=False, indent=1) + "\n"
@@ -144,6 +153,7 @@ def read_measurements(path: Path) -> Measurements:
     content = read_json(path, SCHEMA, "measurement; an interrupted run leaves none, run it again to the end")
     try:
         records = [measurement_from(record) for record in content["measurements"]]
-        return Measurements(known_fields(Metadata, content["metadata"]), models_from(content["models"]), records)
-    except (KeyError, TypeError, AttributeError) as error:
+        metadata, models = known_fields(Metadata, content["metadata"]), models_from(content["models"])
+        return Measurements(metadata, models, records, int(content.get("missing", 0)))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BenchError(f"{path} is damaged: {str(error)[:60]}") from error

@@ -19,6 +19,7 @@ from bench.rejection import Draft, draw, sampling_probabilities, verify
 from bench.steps import STEP_OPERATORS
 from bench.timing import Call
 from bench.training import TRAINING_OPERATORS
+from bench.training_steps import TRAINING_STEP_OPERATORS
 from bench.transformer import (
     LayerWeights,
     cache_capacity,
@@ -210,6 +211,7 @@ OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {
     "rejection": _rejection,
     **HOST_OPERATORS,
     **TRAINING_OPERATORS,
+    **TRAINING_STEP_OPERATORS,
     **STEP_OPERATORS,
     **LAUNCH_OPERATORS,
     **DRAFT_OPERATORS,

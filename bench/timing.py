@@ -81,6 +81,23 @@ def measure_host(calls: Sequence[Call], device: torch.device, rule: StopRule) ->
     return _repeat(pass_seconds, len(calls), rule)
 
 
+def measure_long(calls: Sequence[Call], device: torch.device, rule: StopRule) -> Sample:
+    """Seconds of one call that takes far longer than a look at the host's clock; it has run before."""
+    run = _run(list(calls))
+
+    def pass_seconds() -> float:
+        def waited() -> None:
+            run()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return _host_seconds(waited)
+
+    return _repeat(pass_seconds, len(calls), rule)
+
+
 def capture(calls: Sequence[Call], pool: Any = None) -> Call:
     """Replay function of a CUDA graph of the calls in order; they must have run once before. Graphs that share a
     ``pool`` of memory (``torch.cuda.graph_pool_handle()``) may hand nothing on to each other in it.

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
-from bench.cases import Case, ModelDims
+from bench.cases import TRAINING_STEP, Case, ModelDims
 from bench.launches import enqueue_seconds, kernel_count, require_graphs
 from bench.measurements import Facts
 from bench.timing import Call
@@ -35,14 +35,13 @@ def _layer(case: Case, on: Workbench, backward: bool) -> Prepared:
     require_graphs(case.text("mode") or "eager", on.device)
     name, tokens = case.text("model"), case.number("tokens")
     dims = on.models[name]
-    if dims.experts and on.device.type == "cuda" and not hasattr(torch, "_grouped_mm"):
-        raise UnsupportedError("this torch has no grouped matrix product")
+    require_grouped_products(dims, on.device)
     layer = random_layer(dims, on.device, on.dtype)
     angles = rope_table(tokens, dims.head_dim, on.device)
     x = on.random(1, tokens, dims.hidden)
     if not backward:
         return _timed_layer(lambda: training_layer(x, layer, dims, angles), case, on)
-    parameters = [tensor.requires_grad_() for tensor in _tensors(layer)]
+    parameters = [tensor.requires_grad_() for tensor in layer_tensors(layer)]
     x.requires_grad_()
     upstream = on.random(1, tokens, dims.hidden)
 
@@ -53,6 +52,12 @@ def _layer(case: Case, on: Workbench, backward: bool) -> Prepared:
     return _timed_layer(call, case, on)
 
 
+def require_grouped_products(dims: ModelDims, device: torch.device) -> None:
+    """UnsupportedError where routed experts would need a product that this torch lacks on a GPU."""
+    if dims.experts and device.type == "cuda" and not hasattr(torch, "_grouped_mm"):
+        raise UnsupportedError("this torch has no grouped matrix product")
+
+
 def _timed_layer(call: Call, case: Case, on: Workbench) -> Prepared:
     if case.text("mode") == "graph":
         return Prepared([call], facts=Facts(kernels=kernel_count(call, on.device)))
@@ -60,7 +65,8 @@ def _timed_layer(call: Call, case: Case, on: Workbench) -> Prepared:
     return Prepared([call], mode="eager", facts=Facts(host_s=enqueue_seconds(call, on.device) if short else None))
 
 
-def _tensors(layer: LayerWeights) -> list[Tensor]:
+def layer_tensors(layer: LayerWeights) -> list[Tensor]:
+    """All weights of a layer."""
     parts = [getattr(layer, field.name) for field in fields(layer) if field.name != "experts"]
     if layer.experts is not None:
         parts += [layer.experts.router, layer.experts.gate_up, layer.experts.down]
@@ -70,8 +76,12 @@ def _tensors(layer: LayerWeights) -> list[Tensor]:
 def _optimizer_step(case: Case, on: Workbench) -> Prepared:
     parameter = torch.randn(case.number("parameters"), device=on.device, requires_grad=True)
     parameter.grad = torch.randn_like(parameter)
-    optimizer = torch.optim.AdamW([parameter], lr=_LEARNING_RATE, fused=True)
-    return Prepared([optimizer.step], mode="eager")
+    return Prepared([adam([parameter]).step], mode="eager")
+
+
+def adam(parameters: list[Tensor]) -> torch.optim.AdamW:
+    """The optimizer that is measured: AdamW as one fused kernel."""
+    return torch.optim.AdamW(parameters, lr=_LEARNING_RATE, fused=True)
 
 
 TRAINING_OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {
@@ -79,4 +89,6 @@ TRAINING_OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {
     "layer_forward_backward": lambda case, on: _layer(case, on, backward=True),
     "optimizer_step": _optimizer_step,
 }
-NEEDS_GRADIENTS = frozenset({"layer_forward_backward", "optimizer_step"})
+NEEDS_GRADIENTS = frozenset({"layer_forward_backward", "optimizer_step", TRAINING_STEP})
+TAKES_MEMORY = frozenset({*TRAINING_OPERATORS, TRAINING_STEP})
+"""Operators whose peak of device memory is recorded."""

@@ -28,12 +28,16 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True)
 class Prepared:
-    """Calls to time (equal work on different buffers), how to time them, and facts measured on the way."""
+    """Calls to time (equal work on different buffers), how to time them, and facts measured on the way.
+
+    long: a call takes so long that each is timed alone, by the host's clock between two waits for the device.
+    """
 
     calls: Sequence[Call]
     mode: Mode = "graph"
     facts: Facts = field(default_factory=Facts)
     host_only: bool = False
+    long: bool = False
 
 
 @dataclass

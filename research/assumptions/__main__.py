@@ -1,6 +1,6 @@
 """``python -m research.assumptions MEASUREMENTS TABLES [NAME]``: what the cost model assumes beside what was measured.
 
-``python -m research.assumptions --cases FILE [--device cpu] [--quick]`` writes what ``python -m bench --cases FILE``
+``python -m research.assumptions --cases FILE [--device cpu] [--quick]`` writes what ``python -m bench run FILE``
 measures for it. MEASUREMENTS: folder or file that it wrote. TABLES: folder that ``rlsim calibrate`` wrote of it. NAME:
 of the profile there; default: the shipped one of the device.
 """

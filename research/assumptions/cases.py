@@ -11,7 +11,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from bench.cases import COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, Case, CaseList, ModelDims
-from rlsim.calibration.cases import ELEMENT_BYTES, CaseAxes, axes_for, cached_work, case_list, trained_layer
+from rlsim.calibration.cases import CaseAxes, axes_for, cached_work, case_list, ordered
+from rlsim.calibration.training_cases import ELEMENT_BYTES, trained_layer
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
 from rlsim.files.yaml import lists_beside
@@ -45,9 +46,9 @@ class AssumptionAxes:
 
 
 def with_assumptions(wanted: CaseList, axes: CaseAxes, own: AssumptionAxes, on_gpu: bool) -> CaseList:
-    """The cases of a run with all of these behind them."""
+    """The cases of a run and all of these, in the order of their value."""
     further = assumption_cases(axes, own, wanted.models, on_gpu)
-    return replace(wanted, cases=list({case.key: case for case in (*wanted.cases, *further)}.values()))
+    return replace(wanted, cases=ordered((*wanted.cases, *further), axes, wanted.models, on_gpu))
 
 
 def wider_list(device_type: str, quick: bool) -> CaseList:

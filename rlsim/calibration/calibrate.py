@@ -191,7 +191,8 @@ def write_case_list(device_type: str, quick: bool, path: Path) -> str:
     wanted = case_list(device_type, quick)
     with _as_input_errors():
         write_cases(path, wanted)
-    command = f"python -m bench --cases {path.name} --device {device_type} --out DIR"
+    chosen = "" if device_type == "cuda" else f" --device {device_type}"
+    command = f"python -m bench run {path.name} --out DIR{chosen}"
     return f"{len(wanted.cases)} cases: {path}; measure them with the folder bench/ beside it: {command}"
 
 

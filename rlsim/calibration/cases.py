@@ -4,13 +4,15 @@ work, and whole engine steps that hold the prediction made of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 
 from pydantic import TypeAdapter
 
 from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
+from rlsim.calibration.case_order import in_order, thinned, thinned_points
+from rlsim.calibration.training_cases import ELEMENT_BYTES, optimizer_step, trained_layer, training_step
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
 from rlsim.files.yaml import lists_beside
@@ -20,15 +22,10 @@ from rlsim.schema.model import ModelCard
 from rlsim.tables.operators import ExpertShape
 from rlsim.units import BYTES_PER_ELEMENT
 
-ELEMENT_BYTES = BYTES_PER_ELEMENT["bf16"]
-BACKWARD_WORK = 3.0
-"""FLOPs and bytes of forward and backward over those of forward: two products for each one."""
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
 """Routing of the measured experts: what ``engine.expert_balance`` can name."""
-_ADAM_BYTES_PER_PARAMETER = 28.0
-"""fp32 parameter, gradient and two moments read; parameter and two moments written."""
-_ADAM_FLOPS_PER_PARAMETER = 15.0
-"""Multiplications, additions, square root and division of one AdamW update, counted one each."""
+_MAIN_MODELS = 2
+"""Models of a list that are measured before the further ones: the first two, one dense, one of experts."""
 _WIDE = 64000
 """Columns from which a product counts as an LM head, whose rows ``max_head_rows`` bounds."""
 _TINY = {
@@ -44,8 +41,9 @@ class CaseAxes:
     product; ``peak_gemm`` is a product (m, n, k) that comes near the device's best rate.
 
     ``composites`` are (batch, draft length, context) of the self-check's engine steps; ``ranks`` numbers of GPUs that
-    collectives run over; budget_s is the time that the whole run aims
-    at, target_spread the one at which a case is done.
+    collectives run over; ``step_models`` (model, layers) of the whole training steps over ``step_tokens`` tokens, cut
+    so that they fit a GPU of 80 GB; budget_s is the time that the whole run aims at, target_spread the one at which a
+    case is done.
     """
 
     models: tuple[str, ...]
@@ -69,6 +67,8 @@ class CaseAxes:
     budget_s: float
     target_spread: float = 0.01
     ranks: tuple[int, ...] = (2, 4, 8)
+    step_models: tuple[tuple[str, int], ...] = ()
+    step_tokens: tuple[int, ...] = ()
 
 
 def _axes(name: str) -> CaseAxes:
@@ -117,10 +117,47 @@ def case_list(device_type: str, quick: bool) -> CaseList:
 
 
 def cases_of(axes: CaseAxes, on_gpu: bool, name: str = "custom") -> CaseList:
-    """All cases of a run without duplicates, cheap and fundamental ones first, engine steps last."""
-    models = {model: _TINY.get(model) or dims_of(load_card(model)) for model in (*axes.models, axes.checked_model)}
+    """All cases of a run without duplicates, in the order of their value."""
+    steps = (model for model, _ in axes.step_models)
+    named = dict.fromkeys((*axes.models, axes.checked_model, *steps))
+    models = {model: _TINY.get(model) or dims_of(load_card(model)) for model in named}
+    cases = ordered(_cases(axes, models, on_gpu), axes, models, on_gpu)
+    return CaseList(name, axes.budget_s, axes.target_spread, models, cases)
+
+
+def ordered(cases: Iterable[Case], axes: CaseAxes, models: Mapping[str, ModelDims], on_gpu: bool) -> list[Case]:
+    """``cases`` without duplicates in the order of their value: see :mod:`rlsim.calibration.case_order`."""
+    main = replace(axes, models=axes.models[:_MAIN_MODELS])
+    keys = [frozenset(case.key for case in _cases(along, models, on_gpu)) for along in (coarse_axes(main), main)]
+    basis = frozenset(gemm(*axes.peak_gemm, precision).key for precision in _precisions(on_gpu))
+    # Models share shapes; each is measured once.
+    return in_order({case.key: case for case in cases}.values(), basis, *keys)
+
+
+def coarse_axes(axes: CaseAxes) -> CaseAxes:
+    """A grid of few values of each axis, their ends among them, inside that of ``axes``."""
+    return replace(
+        axes,
+        tensor_parallel=axes.tensor_parallel[:1],
+        rows=thinned(axes.rows, 8),
+        batches=thinned(axes.batches, 5),
+        queries=thinned(axes.queries, 3),
+        contexts=thinned(axes.contexts, 4),
+        prompts=thinned_points(axes.prompts, (2, 3)),
+        moe_tokens=thinned(axes.moe_tokens, 8),
+        train_tokens=thinned(axes.train_tokens, 3),
+        composites=thinned_points(axes.composites, (4, 3, 3)),
+    )
+
+
+def _precisions(on_gpu: bool) -> tuple[str, ...]:
+    return ("bf16", "fp8") if on_gpu else ("bf16",)
+
+
+def _cases(axes: CaseAxes, models: Mapping[str, ModelDims], on_gpu: bool) -> list[Case]:
+    """All cases along ``axes``, group by group, duplicates among them."""
     modes = ("graph", "eager") if on_gpu else ("eager",)
-    precisions = ("bf16", "fp8") if on_gpu else ("bf16",)
+    precisions = _precisions(on_gpu)
     cases = [Case(op, {}, 1.0, 8.0) for op in ("launch_eager", "launch_in_graph", "graph_replay")]
     cases += _copies(axes.copy_bytes, on_gpu)
     cases += [gemm(*axes.peak_gemm, precision) for precision in precisions]
@@ -129,17 +166,18 @@ def cases_of(axes: CaseAxes, on_gpu: bool, name: str = "custom") -> CaseList:
     cases += _draft_cases(axes, models[axes.checked_model].draft_layer)
     enqueued: dict[str, int | str] = {"model": axes.checked_model, "layers": axes.checked_layers}
     cases += [Case("host_enqueue", {**enqueued, "part": part}) for part in ("layer", "draft_pass", "tail")]
+    cases += [optimizer_step(n) for n in axes.optimizer_parameters]
     cases += [
-        Case("optimizer_step", {"parameters": n}, _ADAM_FLOPS_PER_PARAMETER * n, _ADAM_BYTES_PER_PARAMETER * n)
-        for n in axes.optimizer_parameters
+        training_step(model, models[model].with_layers(layers), tokens, recompute)
+        for model, layers in axes.step_models
+        for tokens in axes.step_tokens
+        for recompute in ("none", "full")
     ]
     for mode in reversed(modes):
         cases += [case for ranks in axes.ranks for case in collectives(axes.message_bytes, ranks, mode)]
     for mode in modes:
         cases += [engine_step(axes.checked_model, axes.checked_layers, point, mode) for point in axes.composites]
-    # Models share shapes; each is measured once, at the place of its first mention.
-    unique = list({case.key: case for case in cases}.values())
-    return CaseList(name, axes.budget_s, axes.target_spread, models, unique)
+    return cases
 
 
 def _case(op: str, amount: Work, **params: int | str) -> Case:
@@ -167,16 +205,6 @@ def cached_work(dims: ModelDims, batch: int, queries: int, context: int) -> Work
     once = work.decode_attention(cached, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
     # The cache is read once for all queries of a sequence; arithmetic is for each.
     return Work(once.flops * queries, once.bytes)
-
-
-def trained_layer(op: str, tokens: int, model: str, dims: ModelDims, mode: str = "eager") -> Case:
-    """Forward (``layer_forward``), or that with the backward pass, of one layer over one sequence."""
-    weights = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width * (dims.top_k or 1))
-    forward = 2.0 * tokens * weights + float(work.causal_attention_flops(tokens**2, dims.heads, dims.head_dim))
-    moved = weights * ELEMENT_BYTES + 8.0 * tokens * dims.hidden * ELEMENT_BYTES
-    factor = BACKWARD_WORK if op == "layer_forward_backward" else 1.0
-    stated = {"mode": mode} if mode != "eager" else {}
-    return Case(op, {"tokens": tokens, "model": model, **stated}, factor * forward, factor * moved)
 
 
 def prefill_attention(batch: int, tokens: int, dims: ModelDims) -> Case:

@@ -16,6 +16,7 @@ from bench.cases import Case, Value
 from bench.measurements import Measurement, Measurements
 from rlsim.calibration.columns import Columns, efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates, profile_of, rates_of
+from rlsim.calibration.memory_check import MemoryCheck, memory_check, memory_text
 from rlsim.calibration.selfcheck import SelfCheck, check_picture, check_text, self_check
 from rlsim.calibration.table_writing import write_table
 from rlsim.files.lookup import catalogue
@@ -37,7 +38,9 @@ Row = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class MeasuredTables:
-    """What was written: profile file, folder of the tables, rows by table, the self-check, the device in numbers."""
+    """What was written: profile file, folder of the tables, rows by table, the self-check of engine steps and of
+    training steps, the device in numbers, and how many cases of the list are missing.
+    """
 
     name: str
     profile: Path
@@ -45,12 +48,18 @@ class MeasuredTables:
     rows: dict[str, int]
     check: SelfCheck
     rates: DeviceRates
+    memory: MemoryCheck
+    missing: int = 0
 
     def text(self, style: Style = DEFAULT_STYLE) -> str:
         """Summary for a terminal."""
         counts = ", ".join(f"{name} {count}" for name, count in self.rows.items())
         written = [f"profile {self.profile}", f"tables {self.tables}: {counts}"]
-        return "\n".join([*written, self.rates.text(), check_text(self.check, style)])
+        if self.missing:
+            stopped = f"{self.missing} cases are missing: the run stopped at its budget"
+            written.append(f"{stopped}; tables hold what was measured, the same bench command continues")
+        texts = [*written, self.rates.text(), check_text(self.check, style), memory_text(self.memory, style)]
+        return "\n".join(text for text in texts if text)
 
 
 def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool = False) -> MeasuredTables:
@@ -73,16 +82,20 @@ def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool =
             write_table(folder, layout, table)
         _write_cells(folder / CELLS, measured.of())
         check = self_check(measured, folder, profile, rates)
-        (folder / "selfcheck.txt").write_text(check_text(check) + "\n", encoding="utf-8")
+        memory = memory_check(measured, folder, profile, rates)
+        texts = [text for text in (check_text(check), memory_text(memory)) if text]
+        (folder / "selfcheck.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
         if check.points:
             # Matplotlib takes long to load, and most runs of the module draw nothing.
             from rlsim.report.figures.style import save_picture
 
             save_picture(check_picture(check), folder / "selfcheck.png")
-        _write_circumstances(folder / METADATA, system, measured, rates, check, tables)
+        checks = {**check.summary(), **({"memory": memory.summary()} if memory.points else {})}
+        _write_circumstances(folder / METADATA, system, measured, rates, checks, tables)
         _write_yaml(stage / f"{name}.yaml", profile.model_dump(mode="json"))
     rows = {layout.name: len(table[LATENCY]) for layout, table in tables.items()}
-    return MeasuredTables(name, out / f"{name}.yaml", out / system / ENGINE, rows, check, rates)
+    written = (name, out / f"{name}.yaml", out / system / ENGINE, rows)
+    return MeasuredTables(*written, check, rates, memory, measured.missing)
 
 
 def system_of(name: str) -> str:
@@ -154,7 +167,7 @@ def _write_circumstances(
     system: str,
     measured: Measurements,
     rates: DeviceRates,
-    check: SelfCheck,
+    checks: Mapping[str, object],
     tables: Mapping[TableLayout, Columns],
 ) -> None:
     metadata = measured.metadata
@@ -168,9 +181,10 @@ def _write_circumstances(
         "measured": asdict(metadata),
         "notes": _LISTS["notes"],
         "operations": {layout.name: {"rows_kept": len(table[LATENCY])} for layout, table in tables.items()},
+        "missing_cases": measured.missing,
         "unsupported": sorted({record.unsupported for record in measured.records if record.unsupported}),
         "host": dict(rates.host),
-        "self_check": check.summary(),
+        "self_check": dict(checks),
         "efficiency": efficiencies_as_yaml(rates.efficiency),
         "training": dict(rates.training),
     }

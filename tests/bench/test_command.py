@@ -28,12 +28,12 @@ def carried(tmp_path: Path, tiny: CaseList) -> Path:
 
 
 def test_the_folder_measures_alone_and_without_torch_says_so(carried: Path) -> None:
-    done = run(carried, ["torch"], "--cases", carried / "cases.json", "--device", "cpu", "--out", carried / "out")
+    done = run(carried, ["torch"], "run", carried / "cases.json", "--device", "cpu", "--out", carried / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("error: measuring needs torch")
     assert len(done.stderr.splitlines()) == 1
     assert not (carried / "out").exists()
-    options = ["--cases", carried / "cases.json", "--device", "cpu", "--out", carried / "out"]
+    options = ["run", carried / "cases.json", "--device", "cpu", "--out", carried / "out"]
     done = run(carried, programs.NOT_ON_THE_MEASURED_MACHINE, *options)
     assert (done.returncode, done.stderr) == (0, "")
     measured = read_measurements(carried / "out" / "measurements.json")
@@ -46,10 +46,33 @@ def test_the_folder_measures_alone_and_without_torch_says_so(carried: Path) -> N
     [("npu", ".", "error: unknown device 'npu'; use cpu, cuda or cuda:N\n"), ("cpu", "cases.json", "cannot write")],
 )
 def test_what_cannot_be_measured_is_one_line_and_exit_code_2(carried: Path, device: str, out: str, told: str) -> None:
-    done = run(carried, [], "--cases", carried / "cases.json", "--device", device, "--out", carried / out)
+    done = run(carried, [], "run", carried / "cases.json", "--device", device, "--out", carried / out)
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_former_spelling_names_the_new_one(carried: Path) -> None:
+    done = run(carried, ["torch"], "--cases", carried / "cases.json", "--device", "cuda", "--out", carried / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --cases is gone: python -m bench run cases.json --out DIR [--device DEVICE]\n"
+    done = run(carried, [], "run", carried / "cases.json", "--out", carried / "out", "--budget", "-1")
+    assert done.returncode == 2 and "must be a positive number of seconds" in done.stderr
+
+
+def test_a_budget_ends_a_call_with_exit_code_0_and_the_same_command_continues(carried: Path) -> None:
+    options = ["run", carried / "cases.json", "--device", "cpu", "--out", carried / "out"]
+    done = run(carried, [], *options, "--budget", "0.001")
+    assert (done.returncode, done.stderr) == (0, "")
+    few = read_measurements(carried / "out" / "measurements.json")
+    wanted = read_cases(carried / "cases.json").cases
+    assert (len(few.records), few.missing) == (1, len(wanted) - 1)
+    left = f"{few.missing} cases are left after the budget of 0.001 s; the same command continues with them"
+    assert left in done.stdout
+    done = run(carried, [], *options)
+    assert done.returncode == 0 and "are left" not in done.stdout
+    whole = read_measurements(carried / "out" / "measurements.json")
+    assert ([record.case for record in whole.records], whole.missing) == (wanted, 0)
 
 
 @pytest.mark.parametrize(("content", "message"), [

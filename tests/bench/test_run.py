@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import signal
 import subprocess
@@ -182,3 +183,61 @@ def test_a_full_disk_and_a_failed_replacement_lose_nothing(tmp_path: Path, monke
             write_whole(path, "new", "cannot write")
     assert path.read_text() == "old"
     assert {entry.name for entry in tmp_path.iterdir()} == {"result.json", "j"}
+
+
+def test_files_of_before_are_read_with_what_they_lack_left_out(tmp_path: Path) -> None:
+    path = run.run(FEW, "cpu", tmp_path, progress=False).path
+    content = json.loads(path.read_text())
+    del content["missing"]
+    for one in content["measurements"]:
+        for name in ("optimizer_s", "peak_bytes", "reserved_bytes", "prepare_s", "measure_s"):
+            del one["facts"][name]
+    path.write_text(json.dumps(content))
+    read = read_measurements(path)
+    assert read.missing == 0 and {one.facts.peak_bytes for one in read.records} == {None}
+
+
+class Clock:
+    """A clock that every case moves on by ten seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+def test_a_budget_leaves_out_what_does_not_fit_and_calls_go_on_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, cases = Clock(), [Case("rms_norm", {"rows": rows, "width": 8}, 1.0, 8.0) for rows in range(1, 8)]
+    wanted = replace(FEW, cases=cases)
+
+    def slow(case: Case, *_: object) -> Measurement:
+        clock.seconds += 10.0
+        return Measurement(case, Sample(1.0, 1.0, 1.0, 7, 0.01))
+
+    monkeypatch.setattr(run, "time", clock)
+    monkeypatch.setattr(run, "record_of", slow)
+    counts = []
+    for _ in range(3):
+        started = clock.seconds
+        outcome = run.run(wanted, "cpu", tmp_path, progress=False, budget_s=35.0)
+        assert clock.seconds - started <= 35.0
+        counts.append((outcome.measured_now, outcome.whole.missing, len(read_measurements(outcome.path).records)))
+    assert counts == [(3, 4, 3), (3, 1, 6), (1, 0, 7)]
+    late = run.run(wanted, "cpu", tmp_path, resume=False, progress=False, budget_s=35.0, started=clock.seconds - 30.0)
+    assert late.measured_now == 1, "what passed before counts too"
+
+
+def test_a_case_at_which_the_device_fails_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(case: Case, *_: object) -> Measurement:
+        raise recording.DeviceFailureError(f"the device failed at '{case.key}' (fault); run the same command again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "record_of", failing)
+        with pytest.raises(BenchError, match="the device failed"):
+            run.run(FEW, "cpu", tmp_path, progress=False)
+    outcome = run.run(FEW, "cpu", tmp_path, progress=False)
+    assert [bool(one.sample) for one in outcome.whole.records] == [False, True]
+    assert outcome.whole.records[0].unsupported == "the device failed at 'launch_eager {}' (fault)"

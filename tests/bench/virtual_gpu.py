@@ -121,6 +121,16 @@ class Memory:
     _live: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)
     _held_bytes: int = 0
 
+    def held(self) -> int:
+        """Bytes that are alive now."""
+        self._live = {key: held for key, held in self._live.items() if not held[0].expired()}
+        self._held_bytes = sum(held[1] for held in self._live.values())
+        return self._held_bytes
+
+    def forget_peak(self) -> None:
+        """The peak counts from now."""
+        self.peak_bytes = self.held()
+
     def add(self, tensor: Tensor) -> None:
         """Count the storage of ``tensor`` once."""
         storage = tensor.untyped_storage()
@@ -129,9 +139,7 @@ class Memory:
         self._live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         self._held_bytes += storage.nbytes()
         if self._held_bytes > self.peak_bytes:
-            self._live = {key: held for key, held in self._live.items() if not held[0].expired()}
-            self._held_bytes = sum(held[1] for held in self._live.values())
-            self.peak_bytes = max(self.peak_bytes, self._held_bytes)
+            self.peak_bytes = max(self.peak_bytes, self.held())
 
 
 @dataclass
@@ -252,6 +260,11 @@ def _no_backward(out: Tensor, inputs: list[Tensor], upstream: Tensor) -> None:
     assert out.shape == upstream.shape
 
 
+def _no_backward_of(loss: Tensor) -> None:
+    """The same for all weights at once: gradients stay as they are."""
+    assert loss.requires_grad and not loss.ndim
+
+
 def _same_tensor(tensor: Tensor) -> tuple[Any, tuple[Tensor]]:
     """A handle without another process: the tensor itself."""
     return (lambda whole: whole), (tensor,)
@@ -266,7 +279,7 @@ def _served_here(make: Any, arguments: tuple[Any, ...], limit_s: float) -> Itera
 @contextlib.contextmanager
 def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
     """Everything inside runs as on one GPU of ``capability``."""
-    from bench import isolated, launches, run, timing
+    from bench import isolated, launches, recording, run, timing
 
     clock, fake, host_generator = Clock(), FakeTensorMode(), torch.Generator
     gpu, memory = VirtualGpu(clock), {"total_memory": MEMORY_BYTES, "L2_cache_size": _CACHE_BYTES}
@@ -278,7 +291,11 @@ def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
             "Event": type("Event", (Event,), {"clock": clock}),
             "CUDAGraph": type("CUDAGraph", (Graph,), {"clock": clock}),
             "is_current_stream_capturing": lambda: clock.capturing is not None, "memory_reserved": lambda device: 0,
-            "empty_cache": lambda: None, "ipc_collect": lambda: None}  # fmt: skip
+            "empty_cache": lambda: None, "ipc_collect": lambda: None,
+            "memory_allocated": lambda device: gpu.memory.held(),
+            "max_memory_allocated": lambda device: gpu.memory.peak_bytes,
+            "max_memory_reserved": lambda device: gpu.memory.peak_bytes,
+            "reset_peak_memory_stats": lambda device: gpu.memory.forget_peak()}  # fmt: skip
     simulated = SimpleNamespace(perf_counter=clock.now, monotonic=clock.now, sleep=clock.sleep)
     timing._side_stream.cache_clear()
     with contextlib.ExitStack() as stack:
@@ -286,10 +303,12 @@ def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
         stack.enter_context(fake)
         stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", lambda *_: None))
         stack.enter_context(mock.patch.object(torch.autograd, "grad", _no_backward))
+        stack.enter_context(mock.patch.object(torch.Tensor, "backward", _no_backward_of))
         stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
         stack.enter_context(mock.patch.object(torch, "Generator", lambda device=None: host_generator()))
         stack.enter_context(mock.patch.object(timing, "time", simulated))
         stack.enter_context(mock.patch.object(run, "time", simulated))
+        stack.enter_context(mock.patch.object(recording, "time", simulated))
         stack.enter_context(mock.patch.object(timing, "_PASS_SECONDS", _PASS_S))
         stack.enter_context(mock.patch.object(launches, "graph_nodes", lambda graph: graph.kernels))
         stack.enter_context(mock.patch.object(isolated, "serving", _served_here))

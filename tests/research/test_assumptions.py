@@ -19,7 +19,8 @@ from research.assumptions.rows import Assumption, Basis
 from research.assumptions.training import training_assumptions
 from research.assumptions.transfers import transfer_assumptions
 from rlsim.calibration.calibrate import calibrate_measurements
-from rlsim.calibration.cases import dims_of, trained_layer
+from rlsim.calibration.cases import dims_of
+from rlsim.calibration.training_cases import trained_layer
 from rlsim.costs.engine.device_times import COMPILED_LAUNCH
 from rlsim.costs.engine.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, UNCOMPILED_LAUNCHES
 from rlsim.loading.models import load_card
