@@ -20,8 +20,8 @@ from bench.rejection import Draft
 KERNELS = ("triton", "torch")
 _PROGRAMS_PER_MULTIPROCESSOR = 4
 """Programs of eight warps that are to be there for each multiprocessor, by splitting rows where they are few."""
-_MOST_SPLITS = 64
-_STATISTICS_BLOCK, _RACE_BLOCK = 4096, 4096
+_MOST_SPLITS, MOST_DRAFTED = 64, 7
+_STATISTICS_BLOCK, _RACE_BLOCK = 4096, 2048
 """Tokens that a program takes at a time; splits begin at multiples of them."""
 _STATISTICS_WARPS, _RACE_WARPS = 8, 4
 _MULTIPROCESSORS_OF_INTERPRETER = 4
@@ -64,8 +64,8 @@ def fused_verify(
     """
     batch, rows_each, vocabulary = logits.shape
     k = rows_each - 1
-    if not logits.is_contiguous() or draft.tokens.shape != (batch, k):
-        raise ValueError("logits must be contiguous [B, k+1, V] with drafted tokens [B, k]")
+    if not logits.is_contiguous() or draft.tokens.shape != (batch, k) or k > MOST_DRAFTED:
+        raise ValueError(f"logits must be contiguous [B, k+1, V] with drafted tokens [B, k], k at most {MOST_DRAFTED}")
     if draft.probabilities is not None and not draft.probabilities.is_contiguous():
         raise ValueError("the draft's probabilities must be contiguous")
     drafted = draft.tokens.contiguous()
@@ -86,10 +86,10 @@ def _greedy(logits: Tensor, drafted: Tensor, tokens: Tensor, count: Tensor) -> N
     top = _scratch(logits, batch * rows_each * splits)
     place = torch.empty(batch * rows_each * splits, dtype=torch.int32, device=logits.device)
     _launch(kernels.row_maxima, (batch * rows_each, splits), _STATISTICS_WARPS)(
-        logits, top, place, vocabulary, span, SPLITS=splits
+        logits, top, place, vocabulary, span, splits
     )
     _launch(kernels.greedy_decision, (batch,), 1)(
-        top, place, drafted, tokens, count, K=rows_each - 1, POSITIONS=_power_of_two(rows_each), SPLITS=splits
+        top, place, drafted, tokens, count, rows_each - 1, splits
     )
 
 
@@ -122,14 +122,14 @@ def _sampled(
     draft, indices = (logits if one is None else one for one in (probabilities, to_draft))
     width = 1 if probabilities is None else probabilities.shape[-1]
     _launch(kernels.row_statistics, (batch * rows_each, splits), _STATISTICS_WARPS)(
-        logits, top, total, state, temperature, vocabulary, span, SPLITS=splits
+        logits, top, total, state, temperature, vocabulary, span, splits
     )
     _launch(kernels.decide_and_race, (batch, races), _RACE_WARPS)(
         logits, top, total, drafted, draft, indices, state, row_max, row_sum, best, winner, tokens, count, temperature,
-        vocabulary, width, race_span, K=k, POSITIONS=_power_of_two(rows_each), SPLITS=splits, RACES=races, DRAFT=kind,
+        vocabulary, width, race_span, k, splits, races, DRAFT=kind,
     )  # fmt: skip
     _launch(kernels.finish, (batch,), _RACE_WARPS)(
-        logits, state, row_max, row_sum, best, winner, tokens, count, temperature, vocabulary, K=k, RACES=races
+        logits, state, row_max, row_sum, best, winner, tokens, count, temperature, vocabulary, k, races
     )
 
 
@@ -143,18 +143,14 @@ def _launch(kernel: Any, grid: tuple[int, ...], warps: int) -> Callable[..., obj
 
 
 def _splits(rows: int, vocabulary: int, block: int, device: torch.device) -> tuple[int, int]:
-    """Programs to share a row (a power of two, as they are merged in a block), and the tokens of each."""
+    """Programs that share a row, and the tokens of each."""
     multiprocessors = _MULTIPROCESSORS_OF_INTERPRETER
     if device.type == "cuda":
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = -(-vocabulary // block)
     wanted = min(_MOST_SPLITS, blocks, -(-_PROGRAMS_PER_MULTIPROCESSOR * multiprocessors // rows))
-    splits = _power_of_two(wanted)
-    return splits, -(-blocks // splits) * block
-
-
-def _power_of_two(least: int) -> int:
-    return 1 << (least - 1).bit_length()
+    each = -(-blocks // wanted)
+    return -(-blocks // each), each * block
 
 
 def _scratch(like: Tensor, values: int) -> Tensor:

@@ -10,9 +10,13 @@ import triton.language as tl
 
 STATISTICS_BLOCK = tl.constexpr(4096)
 """Logits of a row that one program reads at once: 16 for each of 256 threads."""
-RACE_BLOCK = tl.constexpr(1024)
+RACE_BLOCK = tl.constexpr(512)
 """Values that race at once; each call of Philox gives words for four such blocks."""
-RACE_SPAN = tl.constexpr(4 * 1024)
+RACE_SPAN = tl.constexpr(4 * 512)
+POSITIONS, PARTS = tl.constexpr(8), tl.constexpr(64)
+"""Most rows of a sequence and most splits of a row; blocks have to be powers of two. True numbers of both are no
+constants of the compiler, so that one compiled kernel serves all batches and draft lengths.
+"""
 LOWEST = tl.constexpr(-3.0e38)
 """Below every logit and finite: the difference of two of them is a number."""
 FAR = tl.constexpr(2147483647)
@@ -24,8 +28,8 @@ ONE_HOT, SAME, MAPPED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 NO_DRAFT = tl.constexpr(3)
 
 
-@triton.jit
-def row_statistics(logits, partial_max, partial_sum, state, temperature, vocabulary, span, SPLITS: tl.constexpr):  # noqa: N803
+@triton.jit(do_not_specialize=["splits"])
+def row_statistics(logits, partial_max, partial_sum, state, temperature, vocabulary, span, splits):
     """Maximum, and sum of exponentials below it, of the scaled logits in one split of one row; counts the call.
 
     Every lane has a maximum and a sum of its own, which are merged once at the end: a reduction over the block at every
@@ -44,15 +48,15 @@ def row_statistics(logits, partial_max, partial_sum, state, temperature, vocabul
         total = tl.where(value > top, total * other + 1.0, total + other)
         top = tl.maximum(top, value)
     highest = tl.max(top, 0)
-    tl.store(partial_max + row * SPLITS + split, highest)
-    tl.store(partial_sum + row * SPLITS + split, tl.sum(total * tl.exp(top - highest), 0))
+    tl.store(partial_max + row * splits + split, highest)
+    tl.store(partial_sum + row * splits + split, tl.sum(total * tl.exp(top - highest), 0))
     if (row == 0) & (split == 0):
         # Nobody reads the number of the call before the next kernel.
         tl.store(state + 1, tl.load(state + 1) + 1)
 
 
-@triton.jit
-def row_maxima(logits, partial_max, partial_token, vocabulary, span, SPLITS: tl.constexpr):  # noqa: N803
+@triton.jit(do_not_specialize=["splits"])
+def row_maxima(logits, partial_max, partial_token, vocabulary, span, splits):
     """First maximum of the logits in one split of one row, and where it is."""
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     lane = tl.arange(0, STATISTICS_BLOCK)
@@ -64,37 +68,25 @@ def row_maxima(logits, partial_max, partial_token, vocabulary, span, SPLITS: tl.
         place = tl.where(value > top, at, place)
         top = tl.maximum(top, value)
     highest = tl.max(top, 0)
-    tl.store(partial_max + row * SPLITS + split, highest)
-    tl.store(partial_token + row * SPLITS + split, tl.min(tl.where(top == highest, place, FAR), 0))
+    tl.store(partial_max + row * splits + split, highest)
+    tl.store(partial_token + row * splits + split, tl.min(tl.where(top == highest, place, FAR), 0))
 
 
-@triton.jit
-def greedy_decision(
-    partial_max,
-    partial_token,
-    drafted,
-    tokens,
-    count,
-    K: tl.constexpr,  # noqa: N803
-    POSITIONS: tl.constexpr,  # noqa: N803
-    SPLITS: tl.constexpr,  # noqa: N803
-):
-    """Accept drafted tokens as long as they are the target's first maxima, then emit the next maximum.
-
-    POSITIONS: power of two of at least K + 1, as blocks have to be.
-    """
+@triton.jit(do_not_specialize=["k", "splits"])
+def greedy_decision(partial_max, partial_token, drafted, tokens, count, k, splits):
+    """Accept drafted tokens as long as they are the target's first maxima, then emit the next maximum."""
     sequence = tl.program_id(0).to(tl.int64)
-    position, split = tl.arange(0, POSITIONS), tl.arange(0, SPLITS)
-    at = (sequence * (K + 1) + position[:, None]) * SPLITS + split[None, :]
-    inside = (position < K + 1)[:, None] & (split < SPLITS)[None, :]
+    position, split = tl.arange(0, POSITIONS), tl.arange(0, PARTS)
+    at = (sequence * (k + 1) + position[:, None]) * splits + split[None, :]
+    inside = (position < k + 1)[:, None] & (split < splits)[None, :]
     highest = tl.load(partial_max + at, mask=inside, other=float("-inf"))
     place = tl.load(partial_token + at, mask=inside, other=FAR)
     best = tl.min(tl.where(highest == tl.max(highest, 1)[:, None], place, FAR), 1)
-    chosen = tl.load(drafted + sequence * K + position, mask=position < K, other=0)
-    stopped = (position >= K) | (best.to(tl.int64) != chosen)
-    accepted = tl.min(tl.where(stopped, position, K), 0)
+    chosen = tl.load(drafted + sequence * k + position, mask=position < k, other=0)
+    stopped = (position >= k) | (best.to(tl.int64) != chosen)
+    accepted = tl.min(tl.where(stopped, position, k), 0)
     emitted = tl.where(position == accepted, best.to(tl.int64), chosen)
-    tl.store(tokens + sequence * (K + 1) + position, emitted, mask=position < K + 1)
+    tl.store(tokens + sequence * (k + 1) + position, emitted, mask=position < k + 1)
     tl.store(count + sequence, accepted.to(tl.int64) + 1)
 
 
@@ -190,7 +182,7 @@ def _race(
     return first, tl.min(tl.where(best == first, winner, FAR), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["k", "splits", "races", "draft_vocabulary"])
 def decide_and_race(
     logits,
     partial_max,
@@ -209,34 +201,33 @@ def decide_and_race(
     vocabulary,
     draft_vocabulary,
     span,
-    K: tl.constexpr,  # noqa: N803
-    POSITIONS: tl.constexpr,  # noqa: N803
-    SPLITS: tl.constexpr,  # noqa: N803
-    RACES: tl.constexpr,  # noqa: N803
+    k,
+    splits,
+    races,
     DRAFT: tl.constexpr,  # noqa: N803
 ):
-    """Accepted prefix of one sequence, and the race of one of RACES splits of the row that follows it.
+    """Accepted prefix of one sequence, and the race of one of races splits of the row that follows it.
 
     Every split decides for itself, from the same numbers: a few loads cost less than another launch. The first writes
     the drafted tokens, the count and the statistics of the row, which the last kernel reads.
     """
     sequence, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    position, part = tl.arange(0, POSITIONS), tl.arange(0, SPLITS)
-    row = sequence * (K + 1) + position
-    present = position < K + 1
-    at = row[:, None] * SPLITS + part[None, :]
-    inside = present[:, None] & (part < SPLITS)[None, :]
+    position, part = tl.arange(0, POSITIONS), tl.arange(0, PARTS)
+    row = sequence * (k + 1) + position
+    present = position < k + 1
+    at = row[:, None] * splits + part[None, :]
+    inside = present[:, None] & (part < splits)[None, :]
     tops = tl.load(partial_max + at, mask=inside, other=LOWEST)
     top = tl.max(tops, 1)
     total = tl.sum(tl.load(partial_sum + at, mask=inside, other=0.0) * tl.exp(tops - top[:, None]), 1)
-    exists = position < K
-    chosen = tl.load(drafted + sequence * K + position, mask=exists, other=0)
-    stopped = position >= K
-    if K > 0:
+    exists = position < k
+    chosen = tl.load(drafted + sequence * k + position, mask=exists, other=0)
+    stopped = position >= k
+    if DRAFT != NO_DRAFT:
         value = tl.load(logits + row * vocabulary + chosen, mask=exists, other=0.0).to(tl.float32) / temperature
         target_at = tl.exp(value - top) / total
         draft_at = tl.where(exists, 1.0, 0.0)
-        draft_rows = (sequence * K + position) * draft_vocabulary
+        draft_rows = (sequence * k + position) * draft_vocabulary
         if DRAFT == SAME:
             draft_at = tl.load(draft + draft_rows + chosen, mask=exists, other=1.0)
         if DRAFT == MAPPED:
@@ -246,22 +237,22 @@ def decide_and_race(
         # 24 bits: a value in [0, 1), whatever the rounding, so that p = q is always accepted.
         uniform = (word >> 8).to(tl.float32) * 5.9604644775390625e-08
         stopped = stopped | (uniform * draft_at >= target_at)
-    accepted = tl.min(tl.where(stopped, position, K), 0)
+    accepted = tl.min(tl.where(stopped, position, k), 0)
     here = position == accepted
     highest, mass = tl.max(tl.where(here, top, LOWEST), 0), tl.sum(tl.where(here, total, 0.0), 0)
     rejected = tl.sum(tl.where(here, chosen, 0), 0)
-    logit_row = logits + (sequence * (K + 1) + accepted) * vocabulary
+    logit_row = logits + (sequence * (k + 1) + accepted) * vocabulary
     # After k acceptances there is no draft: nothing is subtracted, and no address behind the last row is read.
-    subtracted = tl.where(accepted < K, vocabulary, 0)
-    draft_row = draft + (sequence * K + tl.minimum(accepted, K - 1)) * draft_vocabulary
+    subtracted = tl.where(accepted < k, vocabulary, 0)
+    draft_row = draft + (sequence * k + tl.minimum(accepted, k - 1)) * draft_vocabulary
     start = split * span
     end = tl.minimum(start + span, vocabulary)
     first, token = _race(
         logit_row, draft_row, to_draft, state, sequence, start, end, vocabulary, temperature, highest, mass,
         subtracted, rejected, DRAFT,
     )  # fmt: skip
-    tl.store(best + sequence * RACES + split, first)
-    tl.store(winner + sequence * RACES + split, token)
+    tl.store(best + sequence * races + split, first)
+    tl.store(winner + sequence * races + split, token)
     if split == 0:
         tl.store(tokens + row, chosen, mask=present & (position != accepted))
         tl.store(count + sequence, accepted.to(tl.int64) + 1)
@@ -269,7 +260,7 @@ def decide_and_race(
         tl.store(row_sum + sequence, mass)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["k", "races"])
 def finish(
     logits,
     state,
@@ -281,8 +272,8 @@ def finish(
     count,
     temperature,
     vocabulary,
-    K: tl.constexpr,  # noqa: N803
-    RACES: tl.constexpr,  # noqa: N803
+    k,
+    races,
 ):
     """Write the winner of all splits of one sequence.
 
@@ -290,15 +281,16 @@ def finish(
     same random numbers: that there is no mass does not depend on them.
     """
     sequence = tl.program_id(0).to(tl.int64)
-    split = tl.arange(0, RACES)
-    value = tl.load(best + sequence * RACES + split)
+    split = tl.arange(0, PARTS)
+    value = tl.load(best + sequence * races + split, mask=split < races, other=-1.0)
+    place = tl.load(winner + sequence * races + split, mask=split < races, other=FAR)
     first = tl.max(value, 0)
-    token = tl.min(tl.where(value == first, tl.load(winner + sequence * RACES + split), FAR), 0)
+    token = tl.min(tl.where(value == first, place, FAR), 0)
     last = tl.load(count + sequence) - 1
     if first <= 0.0:
-        row = logits + (sequence * (K + 1) + last) * vocabulary
+        row = logits + (sequence * (k + 1) + last) * vocabulary
         _, token = _race(
             row, row, state, state, sequence, 0, vocabulary, vocabulary, temperature, tl.load(row_max + sequence),
             tl.load(row_sum + sequence), 0, 0, NO_DRAFT,
         )  # fmt: skip
-    tl.store(tokens + sequence * (K + 1) + last, token.to(tl.int64))
+    tl.store(tokens + sequence * (k + 1) + last, token.to(tl.int64))
