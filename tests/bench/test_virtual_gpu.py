@@ -62,7 +62,7 @@ def check_of(measured: Measurements, out: Path) -> SelfCheck:
 
 def test_every_operator_of_a_gpu_runs_and_steps_are_the_cost_models(records: Measurements, tmp_path: Path) -> None:
     refused = {record.case.op for record in records.records if record.unsupported}
-    assert refused == set(COLLECTIVES), "one GPU has nobody to talk to"
+    assert refused == {*COLLECTIVES, "fused_verification"}, "one GPU has nobody to talk to, and compiles no kernel"
     assert {record.case.op for record in records.of()} == {*OPERATORS, HANDED_OVER}
     assert {record.case.text("dtype") for record in records.of("gemm")} == {"bf16", "fp8"}
     # Without caches and noise only kernels that the cost model does not count and interpolation are left.
