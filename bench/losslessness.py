@@ -66,10 +66,10 @@ class Fit:
     samples: int
 
 
-def settings_for(device: torch.device) -> list[Setting]:
+def settings_for(device: torch.device, samples: int) -> list[Setting]:
     """Small vocabularies, of which every token is counted, and that of a model."""
-    on_gpu = device.type == "cuda"
-    rows, large_rows = (65536, 1024) if on_gpu else (4096, 16)
+    rows, large_rows = (65536, 1024) if device.type == "cuda" else (4096, 16)
+    rows, large_rows = min(rows, samples), min(large_rows, -(-samples // _LARGE_SHARE))
     drafts = {"reduced": 48, "same": 64, "one-hot": 0}
     small = [
         Setting(f"{name}, V=64", 64, width, 4, temperature, torch.float32, rows)
@@ -125,9 +125,7 @@ def kernel_of(name: str, problem: Problem, generator: torch.Generator, seed: int
     """Verification by the torch operators or by the Triton kernels."""
     device = problem.logits.device
     if name == "torch":
-        return lambda logits, temperature, draft: verify(
-            sampling_probabilities(logits, temperature), draft, generator
-        )
+        return lambda logits, temperature, draft: verify(sampling_probabilities(logits, temperature), draft, generator)
     state, to_draft = random_state(seed, device), None
     if not problem.deterministic and problem.to_target is not None:
         to_draft = draft_indices(problem.to_target, problem.setting.vocabulary)
@@ -260,8 +258,8 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 def run(device: torch.device, samples: int, seed: int, kernels: Sequence[str]) -> dict[str, Any]:
     """Every kernel in every setting, as the file holds it."""
     started, rows = time.perf_counter(), []
-    for setting in settings_for(device):
-        share = samples if setting.vocabulary <= 256 else max(1, samples // _LARGE_SHARE)
+    for setting in settings_for(device, samples):
+        share = samples if setting.vocabulary <= 256 else -(-samples // _LARGE_SHARE)
         for kernel in kernels:
             shown = {"kernel": kernel, "setting": setting.name, "temperature": setting.temperature}
             rows += [{**shown, **asdict(fit)} for fit in fits_with(kernel, setting, device, share, seed)]

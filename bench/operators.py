@@ -197,7 +197,8 @@ def _fused_verification(case: Case, on: Workbench) -> Prepared:
     if k:
         probabilities = torch.randn(batch, k, drafts, device=device).softmax(-1)
         indices, to_target = draw(probabilities), torch.randperm(vocabulary, device=device)[:drafts]
-        draft, to_draft = Draft(to_target[indices], probabilities, indices, to_target), draft_indices(to_target, vocabulary)
+        draft = Draft(to_target[indices], probabilities, indices, to_target)
+        to_draft = draft_indices(to_target, vocabulary)
     if kernel == "torch":
         return Prepared([lambda: verify(_softmax_of(logits), draft)], facts=Facts(kernel=kernel))
     state = random_state(0, device)

@@ -233,7 +233,7 @@ def fused_verification(
     sizes = {"vocabulary": vocabulary, "draft_vocabulary": draft_vocabulary}
     drawn = batch * (vocabulary + drafted * draft_vocabulary)
     moved = ELEMENT_BYTES * vocabulary * (rows + batch) + 4.0 * batch * drafted * draft_vocabulary
-    params = {"batch": batch, "draft_length": draft_length, **sizes, "kernel": kernel}
+    params: dict[str, int | str] = {"batch": batch, "draft_length": draft_length, **sizes, "kernel": kernel}
     return Case("fused_verification", params, 5.0 * rows * vocabulary + 2.0 * drawn, moved)
 
 

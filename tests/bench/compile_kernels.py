@@ -24,21 +24,21 @@ VARIANTS = {
 
 def compiled(kernel: triton.JITFunction, constants: dict[str, int], logits: str) -> str:
     """Summary of the compiled ``kernel``."""
-    signature, divisible = {}, {}
+    signature, attributes = {}, {}
     for place, name in enumerate(kernel.arg_names):
         given = "i32" if name in INTEGERS else TYPES.get(name, f"*{logits}" if name == "logits" else "*fp32")
         signature[name] = "constexpr" if name in constants else given
         if name in ALIGNED or signature[name].startswith("*"):
             # What the launcher finds for torch's tensors and for vocabularies that are multiples of 16.
-            divisible[(place,)] = [["tt.divisibility", 16]]
-    source = ASTSource(kernel, signature, {name: value for name, value in constants.items()}, divisible)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8 if "row" in kernel.__name__ else 4})
-    shared = made.metadata.shared
-    wide = max((word for word in ("v4", "v2") if f"ld.global.{word}" in made.asm["ptx"]), default="narrow")
-    return f"{kernel.__name__} {logits} {constants}: {len(made.asm['cubin'])} bytes, {shared} shared, loads {wide}"
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    warps = 8 if kernel.__name__.startswith("row") else 4
+    source = ASTSource(kernel, signature, constants, attributes)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    return f"{kernel.__name__} {logits} {constants}: {len(made.asm['cubin'])} bytes for sm_90"
 
 
 for kernel, variants in VARIANTS.items():
     for constants in variants:
-        for logits in ("bf16", "fp32"):
-            print(compiled(kernel, constants, logits))
+        print(compiled(kernel, constants, "bf16"))
+print(compiled(kernels.row_statistics, {}, "fp32"))
+print(compiled(kernels.decide_and_race, {"DRAFT": 2}, "fp32"))
