@@ -18,9 +18,9 @@ from torch import Tensor
 from bench.rejection import Draft
 
 KERNELS = ("triton", "torch")
-_PROGRAMS_PER_MULTIPROCESSOR = 4
-"""Programs of eight warps that are to be there for each multiprocessor, by splitting rows where they are few."""
-_MOST_SPLITS, MOST_DRAFTED = 64, 7
+_WARPS_PER_MULTIPROCESSOR = 32
+"""Warps that are to be there for each multiprocessor, by splitting rows where they are few: half of what fits."""
+_MOST_SPLITS, MOST_DRAFTED = 128, 7
 _STATISTICS_BLOCK, _RACE_BLOCK = 4096, 2048
 """Tokens that a program takes at a time; splits begin at multiples of them."""
 _STATISTICS_WARPS, _RACE_WARPS = 8, 4
@@ -62,7 +62,7 @@ def fused_verify(
     :func:`random_state`; each call advances it. Temperature 0 is greedy, for a deterministic draft and any other:
     a drafted token is accepted where it is the first maximum. Returns tokens [B, k+1] and count [B] as ``verify`` does.
     """
-    batch, rows_each, vocabulary = logits.shape
+    batch, rows_each = logits.shape[:2]
     k = rows_each - 1
     if not logits.is_contiguous() or draft.tokens.shape != (batch, k) or k > MOST_DRAFTED:
         raise ValueError(f"logits must be contiguous [B, k+1, V] with drafted tokens [B, k], k at most {MOST_DRAFTED}")
@@ -82,7 +82,7 @@ def _greedy(logits: Tensor, drafted: Tensor, tokens: Tensor, count: Tensor) -> N
     from bench import verification_kernels as kernels
 
     batch, rows_each, vocabulary = logits.shape
-    splits, span = _splits(batch * rows_each, vocabulary, _STATISTICS_BLOCK, logits.device)
+    splits, span = _splits(batch * rows_each, vocabulary, _STATISTICS_BLOCK, _STATISTICS_WARPS, logits.device)
     top = _scratch(logits, batch * rows_each * splits)
     place = torch.empty(batch * rows_each * splits, dtype=torch.int32, device=logits.device)
     _launch(kernels.row_maxima, (batch * rows_each, splits), _STATISTICS_WARPS)(
@@ -107,8 +107,8 @@ def _sampled(
 
     batch, rows_each, vocabulary = logits.shape
     k = rows_each - 1
-    splits, span = _splits(batch * rows_each, vocabulary, _STATISTICS_BLOCK, logits.device)
-    races, race_span = _splits(batch, vocabulary, _RACE_BLOCK, logits.device)
+    splits, span = _splits(batch * rows_each, vocabulary, _STATISTICS_BLOCK, _STATISTICS_WARPS, logits.device)
+    races, race_span = _splits(batch, vocabulary, _RACE_BLOCK, _RACE_WARPS, logits.device)
     top, total = (_scratch(logits, batch * rows_each * splits) for _ in range(2))
     row_max, row_sum, best = (_scratch(logits, batch * each) for each in (1, 1, races))
     winner = torch.empty(batch * races, dtype=torch.int32, device=logits.device)
@@ -126,7 +126,7 @@ def _sampled(
     )
     _launch(kernels.decide_and_race, (batch, races), _RACE_WARPS)(
         logits, top, total, drafted, draft, indices, state, row_max, row_sum, best, winner, tokens, count, temperature,
-        vocabulary, width, race_span, k, splits, races, DRAFT=kind,
+        vocabulary, width, race_span, k, splits, races, DRAFT=kind.value,
     )  # fmt: skip
     _launch(kernels.finish, (batch,), _RACE_WARPS)(
         logits, state, row_max, row_sum, best, winner, tokens, count, temperature, vocabulary, k, races
@@ -142,13 +142,13 @@ def _launch(kernel: Any, grid: tuple[int, ...], warps: int) -> Callable[..., obj
     return run
 
 
-def _splits(rows: int, vocabulary: int, block: int, device: torch.device) -> tuple[int, int]:
+def _splits(rows: int, vocabulary: int, block: int, warps: int, device: torch.device) -> tuple[int, int]:
     """Programs that share a row, and the tokens of each."""
     multiprocessors = _MULTIPROCESSORS_OF_INTERPRETER
     if device.type == "cuda":
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = -(-vocabulary // block)
-    wanted = min(_MOST_SPLITS, blocks, -(-_PROGRAMS_PER_MULTIPROCESSOR * multiprocessors // rows))
+    wanted = min(_MOST_SPLITS, blocks, -(-_WARPS_PER_MULTIPROCESSOR * multiprocessors // (warps * rows)))
     each = -(-blocks // wanted)
     return -(-blocks // each), each * block
 

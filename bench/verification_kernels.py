@@ -13,7 +13,7 @@ STATISTICS_BLOCK = tl.constexpr(4096)
 RACE_BLOCK = tl.constexpr(512)
 """Values that race at once; each call of Philox gives words for four such blocks."""
 RACE_SPAN = tl.constexpr(4 * 512)
-POSITIONS, PARTS = tl.constexpr(8), tl.constexpr(64)
+POSITIONS, PARTS = tl.constexpr(8), tl.constexpr(128)
 """Most rows of a sequence and most splits of a row; blocks have to be powers of two. True numbers of both are no
 constants of the compiler, so that one compiled kernel serves all batches and draft lengths.
 """
@@ -236,6 +236,7 @@ def decide_and_race(
         word, _, _, _ = _words(state, position, sequence, ACCEPTANCE)
         # 24 bits: a value in [0, 1), whatever the rounding, so that p = q is always accepted.
         uniform = (word >> 8).to(tl.float32) * 5.9604644775390625e-08
+        # Positions that do not exist hold no numbers; they have stopped already.
         stopped = stopped | (uniform * draft_at >= target_at)
     accepted = tl.min(tl.where(stopped, position, k), 0)
     here = position == accepted
