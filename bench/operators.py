@@ -11,6 +11,7 @@ from torch import Tensor
 from bench.attention import cached_attention, plan_attention
 from bench.cases import Case, ModelDims
 from bench.drafting import DRAFT_OPERATORS
+from bench.fused_verification import draft_indices, fused_verify, missing_for, random_state
 from bench.host import HOST_OPERATORS
 from bench.launches import LAUNCH_OPERATORS
 from bench.measurements import Facts
@@ -186,6 +187,33 @@ def _rejection(case: Case, on: Workbench) -> Prepared:
     return Prepared([lambda: verify(target, draft)])
 
 
+def _fused_verification(case: Case, on: Workbench) -> Prepared:
+    """Verification from logits: by the Triton kernels, or by softmax and ``verify`` in torch."""
+    batch, k, vocabulary, drafts = (case.number(n) for n in ("batch", "draft_length", "vocabulary", "draft_vocabulary"))
+    device, kernel = on.device, case.text("kernel")
+    if kernel == "triton" and (missing := missing_for(device)):
+        raise UnsupportedError(missing)
+    logits = on.random(batch, k + 1, vocabulary)
+    draft, to_draft = Draft(torch.empty(batch, 0, dtype=torch.long, device=device)), None
+    if k:
+        probabilities = torch.randn(batch, k, drafts, device=device).softmax(-1)
+        indices, to_target = draw(probabilities), torch.randperm(vocabulary, device=device)[:drafts]
+        draft = Draft(to_target[indices], probabilities, indices, to_target)
+        to_draft = draft_indices(to_target, vocabulary)
+    if kernel == "torch":
+        return Prepared([lambda: verify(_softmax_of(logits), draft)], facts=Facts(kernel=kernel))
+    state = random_state(0, device)
+
+    def call() -> object:
+        return fused_verify(logits, 1.0, draft, state, to_draft)
+
+    try:
+        call()
+    except Exception as error:  # a compiler that is missing or fails raises what it likes
+        raise UnsupportedError(f"triton cannot compile the kernels here: {str(error)[:200]}") from error
+    return Prepared([call], facts=Facts(kernel=kernel))
+
+
 def _softmax_of(logits: Tensor) -> Tensor:
     return sampling_probabilities(logits, 1.0)
 
@@ -209,6 +237,7 @@ OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {
     "sampling_softmax": _one_operand(_softmax_of, rows_by="vocabulary"),
     "sampling_draw": _sampling_draw,
     "rejection": _rejection,
+    "fused_verification": _fused_verification,
     **HOST_OPERATORS,
     **TRAINING_OPERATORS,
     **TRAINING_STEP_OPERATORS,

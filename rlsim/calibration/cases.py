@@ -28,6 +28,8 @@ _MAIN_MODELS = 2
 """Models of a list that are measured before the further ones: the first two, one dense, one of experts."""
 _WIDE = 64000
 """Columns from which a product counts as an LM head, whose rows ``max_head_rows`` bounds."""
+_MOST_FUSED_DRAFTED, _FUSED_BATCHES = 7, (1, 4, 16, 64, 256)
+"""Draft lengths and batches at which verification from logits is measured."""
 _TINY = {
     "tiny": ModelDims(256, 8, 2, 32, 768, 2048, layers=4, qk_norm=1, draft_width=768, draft_vocabulary=512),
     "tiny-moe": ModelDims(256, 8, 2, 32, 64, 2048, experts=16, top_k=2),
@@ -164,6 +166,8 @@ def _cases(axes: CaseAxes, models: Mapping[str, ModelDims], on_gpu: bool) -> lis
     for model in axes.models:
         cases += _model_cases(axes, model, models[model], precisions)
     cases += _draft_cases(axes, models[axes.checked_model].draft_layer)
+    if on_gpu:
+        cases += _fused_cases(axes, models[axes.checked_model])
     enqueued: dict[str, int | str] = {"model": axes.checked_model, "layers": axes.checked_layers}
     cases += [Case("host_enqueue", {**enqueued, "part": part}) for part in ("layer", "draft_pass", "tail")]
     cases += [optimizer_step(n) for n in axes.optimizer_parameters]
@@ -243,6 +247,22 @@ def rejection(batch: int, draft_length: int, vocabulary: int, draft_vocabulary: 
     sizes = {"vocabulary": vocabulary, "draft_vocabulary": draft_vocabulary}
     moved = 4.0 * batch * (3 * vocabulary + draft_vocabulary)
     return Case("rejection", {"batch": batch, "draft_length": draft_length, **sizes}, 4.0 * batch * vocabulary, moved)
+
+
+def fused_verification(
+    batch: int, draft_length: int, vocabulary: int, draft_vocabulary: int, kernel: str = "triton"
+) -> Case:
+    """Verification straight from logits in BF16, by ``kernel`` (triton, torch).
+
+    Every logit is read once and takes part in a softmax (5 FLOPs as in ``sampling_softmax``); of each sequence one row
+    is read again and drawn from, less the draft's row. The other rows of the draft are read at one token alone.
+    """
+    rows, drafted = batch * (draft_length + 1), min(draft_length, 1)
+    sizes = {"vocabulary": vocabulary, "draft_vocabulary": draft_vocabulary}
+    drawn = batch * (vocabulary + drafted * draft_vocabulary)
+    moved = ELEMENT_BYTES * vocabulary * (rows + batch) + 4.0 * batch * drafted * draft_vocabulary
+    params: dict[str, int | str] = {"batch": batch, "draft_length": draft_length, **sizes, "kernel": kernel}
+    return Case("fused_verification", params, 5.0 * rows * vocabulary + 2.0 * drawn, moved)
 
 
 def collectives(sizes: Iterable[int], ranks: int, mode: str) -> list[Case]:
@@ -333,6 +353,16 @@ def _sampling_cases(axes: CaseAxes, dims: ModelDims) -> list[Case]:
             cases.append(Case("sampling_draw", params, 2.0 * values, 4.0 * values))
     lengths = sorted({q - 1 for q in axes.queries})
     return cases + [rejection(b, k, dims.vocabulary, draft_vocabulary) for k in lengths for b in axes.batches]
+
+
+def _fused_cases(axes: CaseAxes, dims: ModelDims) -> list[Case]:
+    return [
+        fused_verification(batch, k, dims.vocabulary, dims.draft_layer.vocabulary, kernel)
+        for k in range(_MOST_FUSED_DRAFTED + 1)
+        for batch in axes.batches
+        if batch in _FUSED_BATCHES
+        for kernel in ("triton", "torch")
+    ]
 
 
 def _draft_cases(axes: CaseAxes, dims: ModelDims) -> list[Case]:

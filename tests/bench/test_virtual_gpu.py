@@ -62,7 +62,7 @@ def check_of(measured: Measurements, out: Path) -> SelfCheck:
 
 def test_every_operator_of_a_gpu_runs_and_steps_are_the_cost_models(records: Measurements, tmp_path: Path) -> None:
     refused = {record.case.op for record in records.records if record.unsupported}
-    assert refused == set(COLLECTIVES), "one GPU has nobody to talk to"
+    assert refused == {*COLLECTIVES, "fused_verification"}, "one GPU has nobody to talk to, and compiles no kernel"
     assert {record.case.op for record in records.of()} == {*OPERATORS, HANDED_OVER}
     assert {record.case.text("dtype") for record in records.of("gemm")} == {"bf16", "fp8"}
     # Without caches and noise only kernels that the cost model does not count and interpolation are left.
@@ -177,7 +177,9 @@ def test_the_full_list_fits_into_memory() -> None:
     Without training: under autograd torch tells a fused attention kernel from a naive one only on a real device.
     """
     wanted = wider_list("cuda", quick=False)
-    cases = [case for case in wanted.cases if case.op not in {*NEEDS_GRADIENTS, *COLLECTIVES} and not is_isolated(case)]
+    left_out = {*NEEDS_GRADIENTS, *COLLECTIVES}
+    cases = [case for case in wanted.cases if case.op not in left_out and not is_isolated(case)]
+    cases = [case for case in cases if case.text("kernel") != "triton"]
     largest = [max((case for case in cases if case.op == op), key=volume) for op in sorted({case.op for case in cases})]
     with virtual_gpu() as gpu, torch.inference_mode():
         on = Workbench(GPU, wanted.models)

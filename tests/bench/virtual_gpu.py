@@ -279,7 +279,7 @@ def _served_here(make: Any, arguments: tuple[Any, ...], limit_s: float) -> Itera
 @contextlib.contextmanager
 def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
     """Everything inside runs as on one GPU of ``capability``."""
-    from bench import isolated, launches, recording, run, timing
+    from bench import isolated, launches, operators, recording, run, timing
 
     clock, fake, host_generator = Clock(), FakeTensorMode(), torch.Generator
     gpu, memory = VirtualGpu(clock), {"total_memory": MEMORY_BYTES, "L2_cache_size": _CACHE_BYTES}
@@ -313,6 +313,7 @@ def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
         stack.enter_context(mock.patch.object(launches, "graph_nodes", lambda graph: graph.kernels))
         stack.enter_context(mock.patch.object(isolated, "serving", _served_here))
         stack.enter_context(mock.patch.object(reductions, "reduce_tensor", _same_tensor))
+        stack.enter_context(mock.patch.object(operators, "missing_for", lambda device: "a virtual GPU has no Triton"))
         stack.enter_context(mock.patch.object(torch.compiler, "reset", lambda: None))
         stack.enter_context(mock.patch.object(torch, "compile", lambda function, **_: function))
         stack.enter_context(gpu)

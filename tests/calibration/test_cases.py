@@ -15,6 +15,7 @@ from rlsim.calibration.cases import (
     case_list,
     cases_of,
     dims_of,
+    fused_verification,
     gemm,
     moe,
     prefill_attention,
@@ -35,7 +36,7 @@ def test_lists_are_complete_and_without_duplicates(axes: CaseAxes, on_gpu: bool)
     keys = {case.key for case in own}
     assert [case for case in cases if case.key in keys] == own
     assert len({case.key for case in cases}) == len(cases)
-    linked, apart = {"host_to_device", "device_to_host", "host_weight_copy"}, set(COLLECTIVES)
+    linked, apart = {"host_to_device", "device_to_host", "host_weight_copy", "fused_verification"}, set(COLLECTIVES)
     wanted = set(OPERATORS) | apart | {HANDED_OVER} if on_gpu else (set(OPERATORS) | apart) - linked
     assert {case.op for case in cases} == wanted
     cached = [case for case in cases if "attention" in case.op and "context" in case.params]
@@ -65,6 +66,9 @@ def test_declared_work_of_operators_and_of_what_stands_beside_assumptions() -> N
     weights = 3 * mixture.hidden * mixture.width
     assert moe(1, mixture, "balanced").flops == pytest.approx(2 * 8 * weights)
     assert moe(4096, mixture, "balanced").bytes > 128 * 2 * weights
+    verified, drawn = (fused_verification(2, k, 1000, 100) for k in (3, 0))
+    assert (verified.bytes, drawn.bytes) == (2 * 2 * 5 * 1000 + 4 * 2 * 100, 2 * 2 * 2 * 1000)
+    assert (verified.flops, drawn.flops) == (5 * 8 * 1000 + 2 * 2 * 1100, 5 * 2 * 1000 + 2 * 2 * 1000)
     # What a layer more, a pass more and a tensor more have to do.
     dims = dims_of(load_card("qwen3-8b"))
     layer = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width)
