@@ -64,7 +64,7 @@ class Plan:
 GPU = Plan(
     (1, 2, 4, 8, 16, 24, 32), (160, 480),
     (("none", 0), ("model", 1), ("model", 3), ("model", 5), ("model", 7), ("ngram", 3)), (("none", 0), ("model", 3)),
-    (1, 2, 4, 8, 16, 32), ((4, 160), (4, 384), (4, 576), (8, 160), (8, 384), (8, 576)), 16, 3, 2,
+    (1, 2, 4, 8, 16, 32), ((4, 160), (4, 384), (4, 576), (8, 160), (8, 384), (8, 576)), 12, 2, 2,
 )  # fmt: skip
 """For settings.ON_GPU."""
 QUICK = Plan((1, 4), (16, 40), (("none", 0), ("model", 2), ("ngram", 2)), (("none", 0),), (1, 4), ((2, 24), (2, 48)),
@@ -346,6 +346,7 @@ def _work(base: LoopSettings, plan: Plan, half: str, told: Any) -> None:
         trainer, rows = _trainer(base, plan), max(plan.sequences)
         longest = int(max(plan.contexts) * 1.5) + (MOST_DRAFTED + 1) * 40
         engine = _engine(base, "none", 0, rows, longest)
+        engine.capture([rows])
         told.send("ready")
         while os.getppid() != 1:
             if half == "trainer":

@@ -36,6 +36,9 @@ def calibrate(
     ] = None,
     quick: Quick = False,
     restart: Annotated[bool, typer.Option("--restart", help="Forget what was measured before.")] = False,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=1.0, help="Stop then; the same command continues.")
+    ] = None,
     name: ProfileName = None,
     out: OutFolder = None,
 ) -> None:
@@ -49,13 +52,15 @@ def calibrate(
     if device is None:
         raise InputError("calibrate: needs --device cpu, cuda or cuda:N, or a command (see rlsim calibrate --help)")
     # A colon is no part of a file name on Windows.
-    _measure(device, out or Path("calibration_" + device.replace(":", "_")), quick, restart, name)
+    _measure(device, out or Path("calibration_" + device.replace(":", "_")), quick, restart, name, budget)
 
 
-def _measure(device: str, folder: Path, quick: bool, restart: bool, name: str | None) -> None:
+def _measure(device: str, folder: Path, quick: bool, restart: bool, name: str | None, budget_s: float | None) -> None:
     from rlsim.calibration.calibrate import calibrate_device
 
-    found = calibrate_device(device, folder, quick, resume=not restart, name=name, style=terminal_style())
+    found = calibrate_device(
+        device, folder, quick, resume=not restart, name=name, style=terminal_style(), budget_s=budget_s
+    )
     print_answer(found.text)
     if device == "cpu" and not quick:
         from rlsim.calibration.loop_stack import measure_stacks
