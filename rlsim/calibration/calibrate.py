@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,12 +20,15 @@ from bench.cases import Case, write_cases
 from bench.measurements import Measurements, read_measurements
 from rlsim.calibration.cases import case_list
 from rlsim.calibration.columns import Columns, row_count, take
+from rlsim.calibration.device_profile import rates_of
 from rlsim.calibration.measured_tables import make_tables, rows_of, system_of
+from rlsim.calibration.selfcheck import self_check
 from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import catalogue
 from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import lists_beside
+from rlsim.report.format import signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, available, read_columns, read_metadata
@@ -162,7 +166,14 @@ def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_ST
     ratios = compare(measured, OperatorTables.load(system, REFERENCE_ENGINE))
     rows = [(r.op, str(r.cases), f"{r.p10:.2f}", f"{r.median:.2f}", f"{r.p90:.2f}") for r in ratios]
     title = f"measured over imported ({system}, {REFERENCE_ENGINE}) seconds"
-    return "\n".join([title, *table(("operator", "cases", "p10", "median", "p90"), rows, style)])
+    lines = [title, *table(("operator", "cases", "p10", "median", "p90"), rows, style)]
+    # Kernels of an engine are fused, those of the reference engine are torch's: the difference is what fusing saves.
+    folder = OperatorTables.load(system, REFERENCE_ENGINE).folder
+    check = self_check(measured, folder, load_profile(name), rates_of(measured)).as_engines_run
+    if check.points:
+        signed = signed_percent(statistics.median(point.error for point in check.points), 1)
+        lines.append(f"engine steps predicted from the imported tables: {signed} in the median")
+    return "\n".join(lines)
 
 
 MEASUREMENTS = "measurements.json"

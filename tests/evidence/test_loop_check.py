@@ -27,6 +27,7 @@ from rlsim.evidence.loop.check import (
     settings_to_run,
     undisturbed,
 )
+from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.report.figures.validation import loop_check_figure
@@ -182,3 +183,20 @@ def test_scores_count_errors_coverage_and_the_best_draft_length() -> None:
     assert scores.speedup_median_abs_error == pytest.approx(0.1)
     assert scores.exposed_median_abs_error == pytest.approx(0.05)
     assert scores.best == {"model": (1, 3, pytest.approx(1.5 / 1.4 - 1))}
+
+
+def test_predictions_of_the_loop_on_a_real_gpu_are_those_on_record() -> None:
+    folder = data_folder("calibration") / "own" / "h200_sxm" / "loop"
+    ran = LoopCheck.model_validate_json((folder / "check.json").read_text(encoding="utf-8"))
+    gpu = LoopStacks.of(json.loads((folder / "loop_measurements.json").read_text(encoding="utf-8")))
+    asked = {settings.name: (settings, over) for settings, over in configurations("cuda")}
+    assert [one.name for one in ran.rows] == list(asked)
+    for one in ran.rows:
+        found = predict(gpu, *asked[one.name]).side
+        assert found.step_s.mean == pytest.approx(one.predicted_s, rel=1e-4)
+        assert found.phases.generation_s.mean == pytest.approx(one.phases["generation_s"].predicted_s, rel=1e-4)
+    # What the whole chain promises (docs/howto/whole_chain.md).
+    assert ran.scores.median_abs_error < 0.12
+    assert ran.scores.speedup_median_abs_error is not None
+    assert ran.scores.speedup_median_abs_error < 0.12
+    assert all(measured == planned for measured, planned, _ in ran.scores.best.values())

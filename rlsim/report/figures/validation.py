@@ -191,7 +191,7 @@ def loop_check_figure(found: LoopCheck) -> Figure:
     names = dict.fromkeys(name for stack in STACKED.values() for name in stack)
     for name in names:
         above.barh(0, 0, color=PHASE_COLORS[name], label=name.removesuffix("_s").replace("_", " "))
-    above.legend(fontsize=8, loc="lower right", frameon=False)
+    above.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     above.set_xlabel("seconds of a step: measured above, predicted below (paler)")
     _speedups(below, found)
     figure.suptitle(found.device, x=0.01, ha="left", fontsize=10)
@@ -225,4 +225,4 @@ def _speedups(axes: Axes, found: LoopCheck) -> None:
         )
     axes.axhline(1.0, color=GREY, lw=0.8)
     axes.set(xlabel="drafted tokens k", ylabel="speed-up of generation")
-    axes.legend(fontsize=8, loc="lower center", ncols=2, frameon=False)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
