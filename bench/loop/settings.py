@@ -145,8 +145,8 @@ ON_GPU = LoopSettings(
     model="loop-0.5b", device="cuda", prompts=4, samples=8, running=32, budget_tokens=4096, micro_batch=8,
     prompt_tokens=64, response_tokens=(32.0, 128.0, 320.0, 512.0), learning_rate=1e-10,
 )  # fmt: skip
-"""A loop that keeps a GPU busy for seconds. Adam moves half a billion weights all one way: at a rate of 1e-7 three steps
-take a draft's acceptance from 0.56 to 0.01."""
+"""A loop that keeps a GPU busy for seconds. Adam moves half a billion weights all one way: at a rate of 1e-7 three
+steps take a draft's acceptance from 0.56 to 0.01."""
 
 
 def base_settings(device: str) -> LoopSettings:

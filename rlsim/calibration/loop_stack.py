@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import BenchError
 from bench.cases import CPU_CACHE_BYTES, read_json, write_whole
+from bench.loop.events import journal_path
 from bench.loop.settings import DRAFT_LAYERS, LoopSettings, base_settings, settings_from
 from rlsim.calibration.calibrate import _as_input_errors, profile_name
 from rlsim.calibration.selfcheck import card_of
@@ -119,10 +120,14 @@ def pace_of(stacks: LoopStacks) -> Callable[[], float]:
     return lambda: pace.seconds() / float(stacks.measured["pace_s"])
 
 
+def was_run(settings: LoopSettings, journals: Path) -> bool:
+    """Whether a configuration has a journal in a folder."""
+    return journal_path(settings, journals).is_file()
+
+
 def read_run(settings: LoopSettings, journals: Path) -> tuple[Row, Path]:
     """Row and journal of a configuration that was run before; BenchError's message where there is none."""
     with _as_input_errors(), _torch():
-        from bench.loop.events import journal_path
         from bench.loop.results import row_of
 
         path = journal_path(settings, journals)

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.loop.events import journal_path
-from bench.loop.settings import base_settings
 from rlsim.calibration import loop_stack
 from rlsim.calibration.loop_stack import read_journal
 from rlsim.costs.interface import IterationTable, Part, PhaseCost, Prices, StepCost
@@ -63,7 +61,7 @@ class Prediction:
 def configurations(device: str = "cpu") -> list[tuple[LoopSettings, str]]:
     """Configurations of check.yaml for a device, with the name of that without drafts that each is compared with."""
     content = lists_beside(__file__, "check.yaml")
-    common = asdict(base_settings(device)) | content["common"]
+    common = asdict(loop_stack.base_settings(device)) | content["common"]
     stated = [{**common, **entry} for entry in content[device]]
     over = [entry.pop("speedup_over", "") for entry in stated]
     return [(loop_stack.settings_of(entry), name) for entry, name in zip(stated, over, strict=True)]
@@ -125,7 +123,7 @@ def run_predicted(
         now = 1.0 if ran else pace()
         journals = folder / "journals" / f"round_{1 + number // len(predictions)}"
         tell = partial(say, number, len(order))
-        if ran and not journal_path(one.settings, journals).is_file():
+        if ran and not loop_stack.was_run(one.settings, journals):
             continue
         take = loop_stack.read_run if ran else partial(loop_stack.run_settings, say=tell)
         found, journal = take(one.settings, journals=journals)

@@ -309,7 +309,7 @@ HEADS = (
 
 def loop_check_text(found: LoopCheck, style: Style = DEFAULT_STYLE) -> str:
     """Steps, generation, exposed generation and speed-ups, measured / predicted; what missed and why; the scores."""
-    lines = [f"the real loop on {found.device}: every step beside its prediction from parts that were measured before it ran"]
+    lines = [f"the real loop on {found.device}: each step beside its prediction from parts measured before"]
     lines += table(HEADS, [_cells(row) for row in found.rows], style, "<>>>>>>>>>")
     lines += [f"  {row.name}: {row.why}" for row in found.rows if row.why]
     scores = found.scores
