@@ -120,6 +120,11 @@ def pace_of(stacks: LoopStacks) -> Callable[[], float]:
     return lambda: pace.seconds() / float(stacks.measured["pace_s"])
 
 
+def common_settings(device: str) -> LoopSettings:
+    """What configurations of the loop on a device have in common."""
+    return base_settings(device)
+
+
 def was_run(settings: LoopSettings, journals: Path) -> bool:
     """Whether a configuration has a journal in a folder."""
     return journal_path(settings, journals).is_file()

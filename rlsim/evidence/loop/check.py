@@ -61,7 +61,7 @@ class Prediction:
 def configurations(device: str = "cpu") -> list[tuple[LoopSettings, str]]:
     """Configurations of check.yaml for a device, with the name of that without drafts that each is compared with."""
     content = lists_beside(__file__, "check.yaml")
-    common = asdict(loop_stack.base_settings(device)) | content["common"]
+    common = asdict(loop_stack.common_settings(device)) | content["common"]
     stated = [{**common, **entry} for entry in content[device]]
     over = [entry.pop("speedup_over", "") for entry in stated]
     return [(loop_stack.settings_of(entry), name) for entry, name in zip(stated, over, strict=True)]
