@@ -182,30 +182,32 @@ def _race(
     return first, tl.min(tl.where(best == first, winner, FAR), 0)
 
 
+@triton.jit
+def _rejected(
+    logits, draft, to_draft, state, sequence, position, row, exists, chosen, top, total, temperature, vocabulary,
+    draft_vocabulary, k, DRAFT: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Positions of one sequence whose drafted token is rejected; those that do not exist hold no numbers."""
+    value = tl.load(logits + row * vocabulary + chosen, mask=exists, other=0.0).to(tl.float32) / temperature
+    target_at = tl.exp(value - top) / total
+    draft_at = tl.where(exists, 1.0, 0.0)
+    draft_rows = (sequence * k + position) * draft_vocabulary
+    if DRAFT == SAME:
+        draft_at = tl.load(draft + draft_rows + chosen, mask=exists, other=1.0)
+    if DRAFT == MAPPED:
+        index = tl.load(to_draft + chosen, mask=exists, other=-1)
+        draft_at = tl.load(draft + draft_rows + index, mask=exists & (index >= 0), other=0.0)
+    word, _, _, _ = _words(state, position, sequence, ACCEPTANCE)
+    # 24 bits: a value in [0, 1), whatever the rounding, so that p = q is always accepted.
+    uniform = (word >> 8).to(tl.float32) * 5.9604644775390625e-08
+    return uniform * draft_at >= target_at
+
+
 @triton.jit(do_not_specialize=["k", "splits", "races", "draft_vocabulary"])
 def decide_and_race(
-    logits,
-    partial_max,
-    partial_sum,
-    drafted,
-    draft,
-    to_draft,
-    state,
-    row_max,
-    row_sum,
-    best,
-    winner,
-    tokens,
-    count,
-    temperature,
-    vocabulary,
-    draft_vocabulary,
-    span,
-    k,
-    splits,
-    races,
-    DRAFT: tl.constexpr,  # noqa: N803
-):
+    logits, partial_max, partial_sum, drafted, draft, to_draft, state, row_max, row_sum, best, winner, tokens, count,
+    temperature, vocabulary, draft_vocabulary, span, k, splits, races, DRAFT: tl.constexpr,  # noqa: N803
+):  # fmt: skip
     """Accepted prefix of one sequence, and the race of one of races splits of the row that follows it.
 
     Every split decides for itself, from the same numbers: a few loads cost less than another launch. The first writes
@@ -224,20 +226,10 @@ def decide_and_race(
     chosen = tl.load(drafted + sequence * k + position, mask=exists, other=0)
     stopped = position >= k
     if DRAFT != NO_DRAFT:
-        value = tl.load(logits + row * vocabulary + chosen, mask=exists, other=0.0).to(tl.float32) / temperature
-        target_at = tl.exp(value - top) / total
-        draft_at = tl.where(exists, 1.0, 0.0)
-        draft_rows = (sequence * k + position) * draft_vocabulary
-        if DRAFT == SAME:
-            draft_at = tl.load(draft + draft_rows + chosen, mask=exists, other=1.0)
-        if DRAFT == MAPPED:
-            index = tl.load(to_draft + chosen, mask=exists, other=-1)
-            draft_at = tl.load(draft + draft_rows + index, mask=exists & (index >= 0), other=0.0)
-        word, _, _, _ = _words(state, position, sequence, ACCEPTANCE)
-        # 24 bits: a value in [0, 1), whatever the rounding, so that p = q is always accepted.
-        uniform = (word >> 8).to(tl.float32) * 5.9604644775390625e-08
-        # Positions that do not exist hold no numbers; they have stopped already.
-        stopped = stopped | (uniform * draft_at >= target_at)
+        stopped = stopped | _rejected(
+            logits, draft, to_draft, state, sequence, position, row, exists, chosen, top, total, temperature,
+            vocabulary, draft_vocabulary, k, DRAFT,
+        )  # fmt: skip
     accepted = tl.min(tl.where(stopped, position, k), 0)
     here = position == accepted
     highest, mass = tl.max(tl.where(here, top, LOWEST), 0), tl.sum(tl.where(here, total, 0.0), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,14 +12,18 @@ from msgspec import Struct
 from rlsim.planning.evaluate import step_phases
 from rlsim.projection.assumptions import warnings_of
 from rlsim.projection.summary import Timed, cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of
+from rlsim.projection.uncertainty.estimate import NEGLIGIBLE, SHARP, Estimate
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Variant
 from rlsim.results.planning import Comparison, PhaseChange
+from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 
 IGNORED = ("name", "question", "assumptions")
 """Keys that describe a scenario without changing its answer."""
+MOST = 8
+"""Times the replications asked for that a comparison simulates at most: some seconds on the shipped scenarios."""
 
 
 class _Side(Struct, frozen=True):
@@ -28,10 +33,14 @@ class _Side(Struct, frozen=True):
 
 
 def compare(first: Scenario, second: Scenario) -> Comparison:
-    """Simulate both as they are (no baselines). Raises Infeasible where one cannot run."""
-    before = _simulated(first)
-    # Same scenario and seed, same answer: the second simulation is spared where only names differ.
-    runs = (before, _simulated(second) if differences(first, second) else before)
+    """Simulate both as they are (no baselines), and on until their own error is small beside the model's or MOST times
+    the replications are done. Raises Infeasible where one cannot run."""
+    runs, asked = _both(first, second), max(one.simulation.replications for one in (first, second))
+    ratio = speedups(runs[0].timed, runs[1].timed)[1]
+    while not ratio.settled and 2 * first.simulation.replications <= MOST * asked:
+        first, second = (_replicated(one, 2 * one.simulation.replications) for one in (first, second))
+        runs = _both(first, second)
+        ratio = speedups(runs[0].timed, runs[1].timed)[1]
     phases = _phases((first, second), runs)
     largest = max(phases, key=lambda change: abs(change.after_s - change.before_s))
     # Each warning once, with the sides that it is true of.
@@ -45,7 +54,10 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
         modes=(first.loop.mode, second.loop.mode),
         differences=differences(first, second),
         step_s=(runs[0].arm.step_s, runs[1].arm.step_s),
-        speedup=speedups(runs[0].timed, runs[1].timed)[1],
+        speedup=ratio.interval,
+        b_faster=ratio.above(1.0),
+        replications=max(a.replications, b.replications),
+        more_replications=_more(ratio, max(a.replications, b.replications)),
         # Draws depend on workload, seed and replication alone; with these equal both sides meet the same work.
         paired=first.workload == second.workload and (a.seed, a.replications) == (b.seed, b.replications),
         phases=phases,
@@ -55,6 +67,25 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
         price_per_gpu_hour_usd=(price_usd(first), price_usd(second)),
         warnings=tuple(f"{' and '.join(side)}: {text}" for text, side in warned.items()),
     )
+
+
+def _both(first: Scenario, second: Scenario) -> tuple[_Side, _Side]:
+    before = _simulated(first)
+    # Same scenario and seed, same answer: the second simulation is spared where only names differ.
+    return before, _simulated(second) if differences(first, second) else before
+
+
+def _replicated(scenario: Scenario, replications: int) -> Scenario:
+    return changed(scenario, simulation=changed(scenario.simulation, replications=replications))
+
+
+def _more(ratio: Estimate, replications: int) -> int:
+    """Further replications after which the error of a ratio would be small beside the model's."""
+    if ratio.settled:
+        return 0
+    wanted = max(SHARP * ratio.model_error, NEGLIGIBLE)
+    # A standard error falls with the square root of what it is the mean of.
+    return math.ceil(replications * ((ratio.error / wanted) ** 2 - 1.0))
 
 
 def _simulated(scenario: Scenario) -> _Side:

@@ -157,8 +157,8 @@ def _beside(scenario: Scenario, cell: Cell, before: Cell) -> Cell:
         cell.numbers,
         baseline_step_s=before.timed.step_s,
         baseline_cost_per_step_usd=cost_usd(scenario, before.timed.step_s),
-        rollout_speedup=rollout,
-        end_to_end_speedup=end_to_end,
+        rollout_speedup=rollout.interval,
+        end_to_end_speedup=end_to_end.interval,
     )
     return replace(cell, numbers=numbers)
 

@@ -152,13 +152,3 @@ def quantile(draws: FloatArray, share: float) -> float:
 def probability(draws: FloatArray, longest: float) -> float:
     """Share of draws up to ``longest``."""
     return float(np.mean(draws <= longest))
-
-
-def wins(first: FloatArray, rival: FloatArray) -> float:
-    """Share of draws in which ``first`` is the smaller one; equal ones count half.
-
-    >>> wins(np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 2.0]))
-    0.5
-    """
-    # Half for equals, so that the wins of two plans over each other add up to 1.
-    return float(np.mean((first < rival) + 0.5 * (first == rival)))

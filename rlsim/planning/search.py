@@ -17,10 +17,9 @@ from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import SEARCH_REPLICATIONS, Candidate
 from rlsim.planning.evaluate import Cell, Seen, evaluate_means, evaluate_overrides, see
 from rlsim.planning.execution import Runner, in_order
-from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile, wins
+from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
-from rlsim.projection.summary import Timed, sampled_ratio
-from rlsim.projection.uncertainty.predictive import around
+from rlsim.projection.summary import Timed
 from rlsim.results.sweep import Against, PlanRow, StepNumbers
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -86,7 +85,7 @@ class Simulated(Struct, frozen=True, eq=False):
     def drawn_s(self) -> FloatArray:
         """Seconds of the step in every common draw."""
         assert self.timed is not None
-        return self.timed.drawn_s
+        return self.timed.step.draws
 
 
 class Contest(Struct, frozen=True, eq=False):
@@ -146,11 +145,9 @@ class Contest(Struct, frozen=True, eq=False):
 
     def against(self, plan: Simulated, rival: Simulated) -> Against:
         """A plan against another one, or against the scenario as it is."""
-        mean = self._effort(rival, rival.mean_s) / self._effort(plan, plan.mean_s)
-        draws, others = self._effort(plan, plan.drawn_s), self._effort(rival, rival.drawn_s)
-        if plan.timed is not None and rival.timed is not None:
-            others = others * sampled_ratio(rival.timed.step_means_s, plan.timed.step_means_s)
-        return Against(rival=rival.name, wins=wins(draws, others), ratio=around(mean, others / draws / mean))
+        assert plan.timed is not None and rival.timed is not None
+        ratio, scale = rival.timed.step.over(plan.timed.step), self._effort(rival, 1.0) / self._effort(plan, 1.0)
+        return Against(rival=rival.name, wins=ratio.above(1.0 / scale), ratio=ratio.interval.times(scale))
 
     def row(self, plan: Simulated) -> PlanRow:
         """A plan as it is shown."""

@@ -153,12 +153,14 @@ Steps = Mapping[Place, float]
 
 
 def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[UncertainInput], points: Steps) -> Sensitivity:
-    own, steps = arms[0], np.array([arm.timed.drawn_s for arm in arms])
+    own = arms[0]
+    # Beside the scenario's own step, so that work which both share moves no order.
+    steps = np.array([own.timed.step.draws / own.timed.step.over(arm.timed.step).draws for arm in arms])
     effects = {item.key: _effect(own, item, points) for item in inputs}
     whole = own.timed.prediction.step_factor * np.exp(sum(_drawn(effects[item.key], item) for item in inputs))
     sources = [
         SourceValue(
-            **one.fields, narrowed=narrowed(np.log(own.timed.drawn_s), one.draws), saved_s=saved(steps, one.draws)
+            **one.fields, narrowed=narrowed(np.log(own.timed.step.draws), one.draws), saved_s=saved(steps, one.draws)
         )
         for one in sources_of(run)
     ]
@@ -183,7 +185,7 @@ def _choices(arms: Sequence[Arm], steps: FloatArray) -> tuple[Choice, ...]:
             step_s=arm.timed.interval,
             best=float(np.mean(fastest == place)),
             regret_s=float(lost[place]),
-            saved_s=saved(steps, np.log(arm.timed.drawn_s)),
+            saved_s=saved(steps, np.log(steps[place])),
         )
         for place, arm in enumerate(arms)
     )

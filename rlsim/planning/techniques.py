@@ -194,7 +194,7 @@ def _technique(scenario: Scenario, base: Timed, one: _Tried) -> Technique:
         title=one.known.title,
         changes=changes(scenario, one.scenario),
         step_s=one.timed.interval,
-        speedup=with_effect_error(speedups(base, one.timed)[1]),
+        speedup=with_effect_error(speedups(base, one.timed)[1].interval),
         same_update=one.known.exact,
         asks=one.known.asks,
         source=one.known.source,

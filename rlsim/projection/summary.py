@@ -18,7 +18,8 @@ from rlsim.costs.engine.draft_policy import counted, tokens_factor
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import kv_bytes_per_gpu_token
 from rlsim.projection.efficiency import efficiency_of
-from rlsim.projection.uncertainty.predictive import DRAWS, Prediction, around, prediction_of, simulation_draws
+from rlsim.projection.uncertainty.estimate import Estimate
+from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results import (
     PHASES,
@@ -48,33 +49,33 @@ and the estimate itself are too wide to be of use (from 8 on the 90 % bounds are
 
 
 class Timed(Struct, frozen=True, eq=False):
-    """Mean seconds of a simulated scenario's generation and step, and the draws around them.
+    """Seconds of a simulated scenario's generation and step, and the draws of all its phases."""
 
-    generation_means_s, step_means_s: means of independent parts of the simulation, whose spread is its own error.
-    """
-
-    generation_s: float
-    step_s: float
+    generation: Estimate
+    step: Estimate
     prediction: Prediction
-    generation_means_s: FloatArray
-    step_means_s: FloatArray
 
     @property
-    def drawn_s(self) -> FloatArray:
-        """Draws of the step in seconds, shape (DRAWS,)."""
-        return self.step_s * self.prediction.step_factor
+    def step_s(self) -> float:
+        """Mean seconds of a step."""
+        return self.step.mean
 
     @property
     def interval(self) -> Interval:
         """The step with its 90 % interval, as ``project`` shows it."""
-        return around(self.step_s, self.prediction.step_factor)
+        return self.step.interval
 
 
 def timed(run: SimulatedVariant) -> Timed:
-    """Means over all measured steps of a run, with its draws."""
-    generation_s, step_s = (step_values(run, of) for of in (lambda s: s.phases.generation_s, lambda s: s.seconds))
-    means = float(np.mean(generation_s)), float(np.mean(step_s))
-    return Timed(*means, prediction_of(run), *(_independent_means(run, values) for values in (generation_s, step_s)))
+    """Generation and step of a run over all measured steps."""
+    return Timed(phase_estimate(run, "generation_s"), phase_estimate(run, "step"), prediction_of(run))
+
+
+def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:
+    """Seconds of a phase of the contract, or of ``step``."""
+    values = step_values(run, lambda step: step.seconds if name == "step" else step.phases[name])
+    mean = float(np.mean(values))
+    return Estimate.of(mean, prediction_of(run).factor(name, mean), _independent_means(run, values))
 
 
 def _independent_means(run: SimulatedVariant, values: Sequence[float]) -> FloatArray:
@@ -88,41 +89,13 @@ def _independent_means(run: SimulatedVariant, values: Sequence[float]) -> FloatA
     return np.array([batch.mean() for batch in batches if batch.size])
 
 
-def speedups(before: Timed, after: Timed) -> tuple[Interval, Interval]:
+def speedups(before: Timed, after: Timed) -> tuple[Estimate, Estimate]:
     """Rollout and end-to-end speed-up of ``after`` over ``before``, ratios of mean times on the same drawn work.
 
     Their intervals hold the model's draws, which move both alike where they are alike, and the simulation's own error:
     a loop that trains on what is done first makes other batches of the same work once anything takes another time.
     """
-    if min(before.generation_s, after.generation_s, before.step_s, after.step_s) <= 0:
-        return Interval(1.0, 1.0, 1.0), Interval(1.0, 1.0, 1.0)
-    drawn, other = before.prediction, after.prediction
-    generated, others = (one.prediction.factor("generation_s", one.generation_s) for one in (before, after))
-    rollout = generated / others * sampled_ratio(before.generation_means_s, after.generation_means_s)
-    end_to_end = drawn.step_factor / other.step_factor * sampled_ratio(before.step_means_s, after.step_means_s)
-    return around(before.generation_s / after.generation_s, rollout), around(before.step_s / after.step_s, end_to_end)
-
-
-def sampled_ratio(before: FloatArray, after: FloatArray) -> FloatArray:
-    """Draws of what a simulation of this length may miss a ratio of mean times by, as factors, shape (DRAWS,).
-
-    Entries of equal index belong together: the standard error of a ratio of paired means is that of the residuals
-    before - ratio * after (Cochran, Sampling Techniques, 3rd ed., eq. 6.13), Student's t by their number. Means of
-    different number do not pair: their errors add up in squares. A single one says nothing of its error.
-    """
-    count = min(len(before), len(after))
-    if count < 2:
-        return np.ones(DRAWS)
-    if len(before) == len(after):
-        error = _relative_error(before - before.mean() / after.mean() * after, before.mean())
-    else:
-        error = math.hypot(*(_relative_error(one, one.mean()) for one in (before, after)))
-    return np.exp(error * simulation_draws(count - 1))
-
-
-def _relative_error(values: FloatArray, mean: float) -> float:
-    """Standard error of the mean of ``values`` as a share of ``mean``."""
-    return float(np.std(values, ddof=1) / (math.sqrt(len(values)) * mean))
+    return before.generation.over(after.generation), before.step.over(after.step)
 
 
 def contract_name(phase: str, mode: str) -> str:
@@ -165,8 +138,7 @@ def iteration_tokens(run: SimulatedVariant) -> list[float]:
 
 def around_phase(run: SimulatedVariant, name: str) -> Interval:
     """A phase of the contract, or ``step``, with its 90 % interval, seconds."""
-    mean = mean_value(run, lambda step: step.seconds if name == "step" else step.phases[name])
-    return around(mean, prediction_of(run).factor(name, mean))
+    return phase_estimate(run, name).interval
 
 
 def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:

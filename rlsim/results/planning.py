@@ -28,7 +28,9 @@ class Comparison(Answer):
 
     modes: sync or async; of an asynchronous one ``phases`` holds the exposed generation, which the trainer waits for.
     paired: both drew the same work, so that ``speedup`` (step of A over step of B) is taken replication by replication.
-    explained_by: the phase with the largest difference; None where nothing differs.
+    b_faster: probability that B's step is the shorter one; replications: of each side, more than the scenarios ask for
+    where their own error was not small beside the model's; more_replications: how many more would make it so, 0 where
+    it is. explained_by: the phase with the largest difference; None where nothing differs.
     """
 
     rows_in = "phases"
@@ -38,6 +40,9 @@ class Comparison(Answer):
     differences: dict[str, tuple[Any, Any]]
     step_s: tuple[Interval, Interval]
     speedup: Interval
+    b_faster: Rounded6
+    replications: int
+    more_replications: int
     paired: bool
     phases: tuple[PhaseChange, ...]
     explained_by: str | None

@@ -2,7 +2,7 @@
 
 Common random numbers: batches depend on seed, replication and step alone, so variants that are compared meet the same
 work and their ratios hold little of its spread (a loop that trains on what is done first still makes other batches of
-it: ``projection.summary.sampled_ratio``).
+it: ``projection.uncertainty.estimate``).
 """
 
 from __future__ import annotations

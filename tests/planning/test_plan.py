@@ -24,6 +24,7 @@ from rlsim.planning.plan import default_limits, extending, write_plan
 from rlsim.planning.search import Contest, Simulated
 from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout
 from rlsim.projection.project import project
+from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.report.text.planning import render_plan
 from rlsim.results import Interval
 from rlsim.results.sweep import Mean, Plan
@@ -191,9 +192,8 @@ def simulated(tiny: Scenario, tensor: int, step_s: float, spread: float) -> Simu
     """A plan whose step is ``step_s`` in the mean and lies evenly within a factor of 1 +- spread around it."""
     cell = evaluate_overrides(tiny, {"engine.tensor_parallel": tensor}, with_baseline=False)
     assert cell.numbers is not None and cell.timed is not None
-    central = cell.timed.prediction.central_s
     factors = np.random.default_rng(tensor).permutation(np.linspace(1 - spread, 1 + spread, 2048))
-    timed = replace(cell.timed, step_s=step_s, prediction=replace(cell.timed.prediction, step_s=central * factors))
+    timed = replace(cell.timed, step=Estimate.of(step_s, factors, np.array([step_s])))
     numbers = dataclasses.replace(cell.numbers, step_s=Interval(step_s, step_s * (1 - spread), step_s * (1 + spread)))
     layout = Layout(GpuSplit(8, 0, 8, 8), Engine(EngineLayout(tensor), 3), TrainerLayout())
     return Simulated(numbers, timed, Candidate(layout, 1, 0.0))

@@ -14,8 +14,9 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.posterior import DEFAULT, load_posterior
 from rlsim.parameters.terms import fitted_of, moved
 from rlsim.projection.project import project
-from rlsim.projection.summary import sampled_ratio, speedups, timed
+from rlsim.projection.summary import speedups, timed
 from rlsim.projection.uncertainty import slopes
+from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.projection.uncertainty.learning import _combined
 from rlsim.projection.uncertainty.predictive import (
     DRAWS,
@@ -45,19 +46,21 @@ def scenario(*overrides: str) -> Scenario:
     return load_scenario("quickstart", [*SMALL, "simulation.replications=2", *overrides])
 
 
-def test_intervals_are_the_models_error_and_what_scenarios_share_moves_them_alike() -> None:
-    few, many = (project(scenario(f"simulation.replications={n}")).candidate for n in (1, 32))
-    width = [one.step_s.high / one.step_s.low for one in (few, many)]
-    assert np.log(width[0]) == pytest.approx(np.log(width[1]), rel=0.1)
-    # What more replications settle is told apart and shrinks.
+def test_intervals_hold_both_errors_and_what_scenarios_share_moves_them_alike() -> None:
+    few, some, many = (project(scenario(f"simulation.replications={n}")).candidate for n in (1, 4, 32))
+    width = [np.log(one.step_s.high / one.step_s.low) for one in (few, some, many)]
+    # One replication says nothing of its error; what more of them settle is told apart and shrinks.
+    assert width[0] == pytest.approx(width[2], rel=0.1)
+    assert width[1] > width[2]
     assert few.sampling.step_error_s is None and many.sampling.step_error_s is not None
     assert many.sampling.step_error_s < 0.1 * (many.step_s.high - many.step_s.low)
     run = timed(simulate_variant(scenario("simulation.replications=8")))
     for speedup in speedups(run, run):
-        assert speedup == Interval(1.0, 1.0, 1.0)
+        assert speedup.interval == Interval(1.0, 1.0, 1.0)
+        assert speedup.above(1.0) == 0.5
     longer = scenario("workload.response_tokens.mean_tokens=900", "simulation.replications=8")
     apart = timed(simulate_variant(longer))
-    _, end_to_end = speedups(run, apart)
+    end_to_end = speedups(run, apart)[1].interval
     step = run.prediction.step_factor
     alone = np.log(np.quantile(step, 0.95) / np.quantile(step, 0.05))
     assert np.log(end_to_end.high / end_to_end.low) < 0.3 * alone
@@ -193,10 +196,11 @@ def test_shares_are_derivatives_and_a_balanced_step_takes_a_twelfth_longer() -> 
 def test_no_draw_moves_what_an_environment_takes() -> None:
     run = timed(simulate_variant(scenario("workload.environment_s=3000", "simulation.replications=1")))
     plain = timed(simulate_variant(scenario("simulation.replications=1")))
-    low, high = (run.generation_s * value for value in between(run.prediction.factor("generation_s", run.generation_s)))
-    shorter, longer = (plain.generation_s * one for one in between(plain.prediction.factors.generation))
+    generation_s = run.generation.mean
+    low, high = (generation_s * value for value in between(run.prediction.factor("generation_s", generation_s)))
+    shorter, longer = (plain.generation.mean * one for one in between(plain.prediction.factors.generation))
     assert high - low == pytest.approx(longer - shorter, rel=0.02)
-    rollout, _ = speedups(run, plain)
+    rollout = speedups(run, plain)[0].interval
     assert rollout.high / rollout.low == pytest.approx(longer / shorter, rel=0.02)
 
 
@@ -240,16 +244,24 @@ def test_intervals_of_ratios_hold_the_simulation_s_own_error() -> None:
     for seed in range(6):
         base = load_scenario("verl_dapo_7b", [f"simulation.seed={seed}"])
         runs = (simulate_variant(vary(base, *changes), tokens=False) for changes in ((), SLOWER))
-        found.append(speedups(*map(timed, runs))[1])
+        found.append(speedups(*map(timed, runs))[1].interval)
     assert max(one.low for one in found) <= min(one.high for one in found)
     assert all(one.low <= 1.0 for one in found)
     same = timed(simulate_variant(load_scenario("verl_dapo_7b"), tokens=False))
-    assert speedups(same, same)[1] == Interval(1.0, 1.0, 1.0)
+    assert speedups(same, same)[1].interval == Interval(1.0, 1.0, 1.0)
 
 
 def test_the_error_of_a_ratio_pairs_what_is_equal_in_number() -> None:
-    before = np.array([10.0, 12.0, 8.0, 10.0])
-    assert (sampled_ratio(before, before / 2) == 1.0).all()  # work that both share leaves no error
-    apart = np.log(sampled_ratio(before, np.array([5.0, 6.0])))
-    assert np.std(apart) > 0
-    assert (sampled_ratio(before[:1], before) == 1.0).all()
+
+    def estimate(*parts: float) -> Estimate:
+        return Estimate.of(float(np.mean(parts)), np.ones(DRAWS), np.array(parts))
+
+    before = estimate(10.0, 12.0, 8.0, 10.0)
+    ratio = before.over(estimate(5.0, 6.0, 4.0, 5.0))
+    assert (ratio.error, ratio.mean, ratio.settled) == (0.0, 2.0, True)  # work that both share leaves no error
+    # By hand: residuals 1, -1, 1, -1 of mean 10, so sqrt(4/3) / sqrt(4) / 10.
+    assert before.over(estimate(9.0, 13.0, 7.0, 11.0)).error == pytest.approx((4 / 3) ** 0.5 / 20)
+    apart = before.over(estimate(5.0, 6.0))
+    assert apart.error == pytest.approx(np.hypot(before.error, 0.5 / 5.5))
+    assert (apart.degrees, apart.settled) == (1, False)
+    assert estimate(10.0).over(estimate(8.0)).error == 0.0

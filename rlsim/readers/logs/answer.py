@@ -238,7 +238,7 @@ def _what_if(
         {name: value for name in PHASES if (value := median_of(run, name)) is not None} for run in runs
     ]
     samples = after.workload.samples_per_step / now.scenario.workload.samples_per_step
-    return WhatIf(settings, found[1], found[0], speedups(timed(now), timed(runs[1]))[1], samples)
+    return WhatIf(settings, found[1], found[0], speedups(timed(now), timed(runs[1]))[1].interval, samples)
 
 
 def _remarks(log: RunLog, scenario: Scenario, lines: Sequence[PhaseLine]) -> list[str]:

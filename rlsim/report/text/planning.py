@@ -146,9 +146,10 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
     heads = ["", *names, "difference", "share"]
     times = Table("Time per step", "seconds, mean [90 % interval]", heads, [*phases, RULE, step, money])
     pairing = "on the same drawn work" if comparison.paired else "on different work"
-    verdict = [f"Speedup {fmt.times(comparison.speedup)}, {pairing}."]
+    sentences = [f"Speedup {fmt.times(comparison.speedup)}, {pairing}.", _told_apart(comparison)]
     if comparison.explained_by is not None:
-        verdict.append(f"Most of the difference is {_phase_name(comparison.explained_by, comparison)}.")
+        sentences.append(f"Most of the difference is {_phase_name(comparison.explained_by, comparison)}.")
+    verdict = [line for text in sentences if text for line in style.wrapped(text)]
     return sections(
         [f"{names[0]} against {names[1]}"],
         scenario or ["The scenarios do not differ."],
@@ -156,6 +157,21 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
         verdict,
         style.numbered("Warnings", comparison.warnings),
     )
+
+
+def _told_apart(comparison: Comparison) -> str:
+    """How sure the order of the two is, and what would make it surer; empty where nothing differs."""
+    if not comparison.differences or comparison.speedup.low == comparison.speedup.high:
+        return ""
+    side, share = ("B", comparison.b_faster) if comparison.b_faster >= 0.5 else ("A", 1.0 - comparison.b_faster)
+    more = comparison.more_replications
+    if comparison.speedup.low <= 1.0 <= comparison.speedup.high and more:
+        return (
+            f"They cannot be told apart: {side} is the faster one with {fmt.percent(share)}, and most of what is "
+            f"unsure is the simulation's own error; {more} replications beyond the {comparison.replications} done "
+            "would settle it (simulation.replications)."
+        )
+    return f"{side} is the faster one with {fmt.percent(share)}."
 
 
 def _phase_name(phase: str, comparison: Comparison) -> str:

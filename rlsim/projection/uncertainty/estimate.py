@@ -1,0 +1,89 @@
+"""Uncertain numbers of simulations: what the model does not know of them, and what their length misses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from msgspec import Struct
+
+from rlsim.projection.uncertainty.predictive import DRAWS, around, simulation_draws
+from rlsim.results import Interval
+from rlsim.units import FloatArray
+
+SHARP = 1.0 / 3.0
+"""Share of the model's error up to which the simulation's own widens an interval by less than 6 %."""
+NEGLIGIBLE = 0.001
+"""Relative error of a simulation that nobody decides by."""
+
+
+class Estimate(Struct, frozen=True, eq=False):
+    """A number of a simulated scenario, or a ratio of two.
+
+    factors: draws over the mean of all that the model does not know, shape (DRAWS,). parts: means of independent parts
+    of the simulation, whose spread is its own error; those of equal index of two estimates are of the same drawn work.
+    error: standard error of the mean by them, as a share of it, with so many degrees of freedom; 0 of a single part,
+    which says nothing of it.
+    """
+
+    mean: float
+    factors: FloatArray
+    parts: FloatArray
+    error: float
+    degrees: int
+
+    @classmethod
+    def of(cls, mean: float, factors: FloatArray, parts: FloatArray) -> Estimate:
+        """An estimate whose simulation error is that of the mean of ``parts``."""
+        return cls(mean, factors, parts, relative_error(parts, mean), max(1, len(parts) - 1))
+
+    @property
+    def draws(self) -> FloatArray:
+        """The number in every draw, both errors in it, shape (DRAWS,)."""
+        return self.mean * self.factors * self._missed()
+
+    @property
+    def interval(self) -> Interval:
+        """The number with the 90 % interval of both errors."""
+        return around(self.mean, self.factors * self._missed())
+
+    @property
+    def model_error(self) -> float:
+        """Standard deviation of the logarithm of what the model does not know."""
+        return float(np.std(np.log(np.maximum(self.factors, 1e-12))))
+
+    @property
+    def settled(self) -> bool:
+        """Whether more simulation would change nothing that matters."""
+        return self.error <= max(SHARP * self.model_error, NEGLIGIBLE)
+
+    def over(self, other: Estimate) -> Estimate:
+        """This over another one on the same drawn work: what moves both alike cancels.
+
+        The standard error of a ratio of paired means is that of the residuals before - ratio * after (Cochran, Sampling
+        Techniques, 3rd ed., eq. 6.13). Parts of different number do not pair: their errors add up in squares.
+        """
+        if min(self.mean, other.mean) <= 0:
+            return Estimate.of(1.0, np.ones(DRAWS), np.ones(1))
+        mean, factors = self.mean / other.mean, self.factors / other.factors
+        if len(self.parts) == len(other.parts):
+            residuals = self.parts - self.parts.mean() / other.parts.mean() * other.parts
+            return Estimate.of(mean, factors, mean * (1.0 + residuals / self.parts.mean()))
+        error = math.hypot(self.error, other.error)
+        # One part says nothing of its error: that of the other is all that is known.
+        known = [one.degrees for one in (self, other) if one.error]
+        return Estimate(mean, factors, np.array([mean]), error, min(known, default=1))
+
+    def above(self, bound: float) -> float:
+        """Probability that the number is larger than ``bound``; where all draws equal it, a half."""
+        draws = self.draws
+        return float(np.mean(draws > bound) + 0.5 * np.mean(draws == bound))
+
+    def _missed(self) -> FloatArray:
+        """Factors by which the simulation may miss: Student's t by its independent parts."""
+        return np.exp(self.error * simulation_draws(self.degrees)) if self.error else np.ones(DRAWS)
+
+
+def relative_error(parts: FloatArray, mean: float) -> float:
+    """Standard error of the mean of independent ``parts`` as a share of ``mean``; 0 where they say nothing of it."""
+    return float(np.std(parts, ddof=1) / (math.sqrt(len(parts)) * abs(mean))) if len(parts) > 1 and mean else 0.0
