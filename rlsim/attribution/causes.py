@@ -161,47 +161,6 @@ def iterations_with(factor: float) -> Priced:
     return priced
 
 
-CARRIED_SHARE = 0.25
-"""Groups started beyond a batch where unfinished ones wait for the next step. Assumption: a quarter."""
-
-Policy = tuple[str, str, Changes]
-
-
-def tail_policies(scenario: Scenario) -> list[Policy]:
-    """Name, meaning and changes of each policy that the scenario does not follow already."""
-    found: list[Policy] = []
-    if scenario.workload.agent is not None or scenario.workload.tail_batching is not None:
-        return found
-    lagged = scenario.loop.mode == "async"
-    # In a lagged loop groups start a few at a time, when every replica has room: then who is least loaded takes them.
-    dispatch = "least_loaded" if lagged else "shared_queue"
-    if scenario.engine.dispatch != dispatch:
-        how = "samples go to the replica with the fewest" if lagged else "replicas take samples from one queue"
-        found.append(("work stealing", how, {"engine.dispatch": dispatch}))
-    if scenario.loop.mode == "sync":
-        if scenario.workload.usable_group_share == 1:
-            loop = scenario.loop
-            found += [_carried(loop, "partial rollouts", "recompute_kv", "goes on in the next step")]
-            found += [_carried(loop, "tail batching", "restart_requests", "starts again in the next step")]
-    elif scenario.loop.asynchrony.membership == "target":
-        how = "a step trains on the groups that are done first"
-        found.append(("first done", how, {"loop.membership": "first_done"}))
-    return found
-
-
-def _carried(stated: Loop, name: str, key: str, what: str) -> Policy:
-    """A quarter more groups start than a step trains on; what is not among the first done ``what``."""
-    loop = {"mode": "async", "overlap": False, "membership": "first_done", "staleness_fraction": CARRIED_SHARE}
-    # Streaming needs mode sync, and the policy makes the loop asynchronous.
-    if stated.streaming:
-        loop["streaming"] = False
-    changes = {f"loop.{name}": value for name, value in {**loop, key: True}.items()}
-    # What is stated belongs to the synchronous step; None takes the defaults of a lagged loop.
-    amounts = {"simulation.warmup_steps": None, "simulation.steps": None}
-    how = f"a quarter more groups start than a step trains on; what is not done {what}"
-    return name, how, {**changes, **amounts}
-
-
 def with_changes(scenario: Scenario, causes: Sequence[Cause]) -> Scenario:
     """The scenario under the keys that ``causes`` change. Raises InputError where these contradict it."""
     for cause in causes:

@@ -10,13 +10,11 @@ import numpy as np
 
 from rlsim.attribution.causes import (
     Cause,
-    Policy,
     causes_of,
     iterations_with,
     no_refit,
     passes_with,
     simulate_changed,
-    tail_policies,
     without_parts,
 )
 from rlsim.costs.efficiency import iteration_bytes
@@ -25,9 +23,10 @@ from rlsim.costs.trainer.layer import IMBALANCE
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import value_at
-from rlsim.loading.scenario import scenario_digest, vary
+from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.idle import BUBBLE, idle_of
+from rlsim.projection.moves import ALREADY, Move, best_way, move_named
 from rlsim.projection.project import identity
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results.check import Headroom, Rung
@@ -202,10 +201,12 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
     """Why the GPUs of ``scenario`` are idle, and what removing each cause gains.
 
     Every cause is taken away alone and after those before it, on the same drawn work; one that would then cost time
-    stays, so that all together gain at least what one alone does. Tail policies are tried as they are. Raises
-    Infeasible where the scenario cannot run.
+    stays, so that all together gain at least what one alone does. Moves of loop and dispatch are tried beside them.
+    Raises Infeasible where the scenario cannot run.
     """
-    causes, policies = causes_of(scenario), tail_policies(scenario)
+    causes = causes_of(scenario)
+    policies = [move_named(name) for name in _LISTS["policies"]]
+    policies = [one for one in policies if not one.missing(scenario)]
     total, done = 2 * len(causes) + len(policies) + 1, itertools.count(1)
 
     def advance() -> None:
@@ -226,7 +227,8 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
         removals, left_s = _in_turn(scenario, ranked, alone, step_s, lambda: None)
     what_ifs = []
     for policy in policies:
-        what_ifs.append(_tried(scenario, policy))
+        found = _what_if(scenario, policy)
+        what_ifs += [] if found.reason == ALREADY else [found]
         advance()
     idle = idle_of(run)
     return Blame(
@@ -262,9 +264,8 @@ def _in_turn(
     return removals, before_s
 
 
-def _tried(scenario: Scenario, policy: Policy) -> WhatIf:
-    name, how, changes = policy
-    try:
-        return WhatIf(name=name, how=how, step_s=_step_s(simulate_variant(vary(scenario, changes))))
-    except (Infeasible, InputError) as error:
-        return WhatIf(name=name, how=how, step_s=None, reason=str(error))
+def _what_if(scenario: Scenario, move: Move) -> WhatIf:
+    found = best_way(scenario, move)
+    if isinstance(found, str):
+        return WhatIf(name=move.name, how=move.title, step_s=None, reason=found)
+    return WhatIf(name=move.name, how=move.title, step_s=found.step_s)

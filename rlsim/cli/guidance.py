@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -218,6 +219,48 @@ def check(
         answer = run(given, measured, noises if noise is None else noise, progress=progress.reach)
     answer = answer.model_copy(update={"source": source, "remarks": (*remarks, *answer.remarks)})
     print_result(answer, as_json, out=out)
+
+
+class Part(StrEnum):
+    """Parts of an improvement."""
+
+    TECHNIQUES = "techniques"
+    IDLE = "idle"
+    HEADROOM = "headroom"
+    INPUTS = "inputs"
+
+
+def improve(
+    scenario: ScenarioName,
+    words: Words = None,
+    overrides: Overrides = None,
+    only: Annotated[Part | None, typer.Option(help="One part alone.")] = None,
+    as_json: AsJson = False,
+    full: Full = False,
+) -> None:
+    """Say what would shorten a step: moves ranked with what they ask, idle time, the ideal, what is worth measuring.
+
+    Moves are techniques and settings, each simulated on the same drawn work; those of the loop in the split and layout
+    that suit them (as rlsim plan), the best pair of them. Techniques, blame, headroom and sensitivity show one part.
+    """
+    from rlsim.attribution.headroom import blame as idle
+    from rlsim.attribution.headroom import headroom as ladder
+    from rlsim.loading.scenario import scenario_digest
+    from rlsim.planning.sensitivity import sensitivity
+    from rlsim.planning.techniques import techniques
+    from rlsim.results.check import Improvement
+
+    given = given_scenario(scenario, words, overrides)
+    wanted = set(Part) if only is None else {only}
+    answer = Improvement(
+        scenario=given.name,
+        digest=scenario_digest(given),
+        moves=techniques(given, settings=True) if Part.TECHNIQUES in wanted else None,
+        idle=idle(given) if Part.IDLE in wanted else None,
+        headroom=ladder(given) if Part.HEADROOM in wanted else None,
+        inputs=sensitivity(given) if Part.INPUTS in wanted else None,
+    )
+    print_result(answer, as_json, full)
 
 
 def headroom(

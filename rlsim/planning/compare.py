@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
 
+from rlsim.loading.differences import differences
 from rlsim.planning.evaluate import step_phases
 from rlsim.projection.assumptions import warnings_of
 from rlsim.projection.summary import Timed, cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of
@@ -20,8 +18,6 @@ from rlsim.results.planning import Comparison, PhaseChange
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 
-IGNORED = ("name", "question", "assumptions")
-"""Keys that describe a scenario without changing its answer."""
 MOST = 8
 """Times the replications asked for that a comparison simulates at most: some seconds on the shipped scenarios."""
 
@@ -92,29 +88,6 @@ def _simulated(scenario: Scenario) -> _Side:
     run = simulate_variant(scenario)
     guesses = [f"{text} are a guess, which the interval holds." for text in guesses_of(scenario)]
     return _Side(variant_of(run, phase_parts(run)), timed(run), (*guesses, *warnings_of(run)))
-
-
-def differences(first: Scenario, second: Scenario) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys whose values differ, in the order of the schema; names, questions and assumptions do not count."""
-    before, after = (flattened(scenario.model_dump(mode="json")) for scenario in (first, second))
-    keys = [key for key in dict.fromkeys([*before, *after]) if key.split(".")[0] not in IGNORED]
-    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
-
-
-def changes(first: Scenario, second: Scenario) -> tuple[str, ...]:
-    """Overrides that turn ``first`` into ``second``, as ``--set`` takes them."""
-    return tuple(f"{key}={json.dumps(value)}" for key, (_, value) in differences(first, second).items())
-
-
-def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of nested mappings."""
-    out: dict[str, Any] = {}
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            out |= flattened(value, f"{prefix}{key}.")
-        else:
-            out[prefix + key] = value
-    return out
 
 
 def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[_Side, _Side]) -> tuple[PhaseChange, ...]:

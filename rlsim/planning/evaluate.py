@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import scenario_digest, vary
+from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
+from rlsim.projection.moves import varied as varied
 from rlsim.projection.project import baseline_of
 from rlsim.projection.summary import (
     Timed,
@@ -133,15 +134,6 @@ def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
     # A simulation is given up once its steps take longer than within_s: that bound is all that is known of it.
     step_s = within_s if given_up else mean_value(run, lambda step: step.seconds)
     return Cell(seen=Seen(scenario.cluster.num_gpus, Mean(step_s), used["generation"], used["training"], given_up))
-
-
-def varied(base: Scenario, overrides: Overrides) -> Scenario:
-    """The varied scenario; InputError without the list of overrides in front of its message."""
-    try:
-        return vary(base, overrides)
-    except InputError as error:
-        _, marker, rest = str(error).partition(": ")
-        raise InputError(rest if marker and str(error).startswith("scenario '") else str(error)) from None
 
 
 def beside_baseline(scenario: Scenario, cell: Cell) -> Cell:

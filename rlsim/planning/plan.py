@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.lookup import catalogue
 from rlsim.files.yaml import dump_document
+from rlsim.loading.differences import changes, differences
 from rlsim.loading.extends import EXTENDS
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import dump_scenario, find_scenario, load_scenario, scenario_of_text, vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import bounded_candidates
-from rlsim.planning.compare import changes, differences
 from rlsim.planning.evaluate import Cell, beside_baseline
 from rlsim.planning.execution import Runner, executor
 from rlsim.planning.objective import Objective, p90, probability, quantile

@@ -25,9 +25,9 @@ from msgspec import Struct
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
+from rlsim.loading.differences import changes
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning.compare import changes
 from rlsim.planning.execution import executor, in_order
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.projection.summary import Timed, timed

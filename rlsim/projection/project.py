@@ -9,6 +9,7 @@ from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
 from rlsim.projection.efficiency import measured_beside
 from rlsim.projection.summary import phase_parts, price_usd, provenance_of, speedups, timed, variant_of
+from rlsim.projection.try_first import try_first
 from rlsim.projection.uncertainty.nearest import support_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Projection
@@ -51,10 +52,11 @@ def project(
         return simulate_variant(variants[place], tables, advance, detailed=timeline)
 
     runs = [simulated(place) for place in range(len(variants))]
-    return _answer(scenario, runs[0], runs[-1])
+    # Other tables are a study of their own, which asks for no advice.
+    return _answer(scenario, runs[0], runs[-1], len(variants) if tables is None else 0)
 
 
-def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) -> Projection:
+def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant, variants: int) -> Projection:
     parts = phase_parts(cand)
     rollout_speedup, end_to_end_speedup = speedups(timed(base), timed(cand))
     return Projection(
@@ -68,6 +70,7 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
         warnings=warnings_of(cand),
         support=support_of(cand),
         measured_efficiency=measured_beside(scenario),
+        try_first=try_first(cand, parts, variants),
         caveats=caveats_of(scenario),
     )
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlsim.results.answer import Answer
+from rlsim.results.planning import Blame, Sensitivity, Techniques
 from rlsim.results.projection import Method
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6
 
@@ -155,3 +156,18 @@ class Headroom(Answer):
     def ratio(self, rung: Rung) -> float:
         """Times by which the step as it is exceeds that of a rung."""
         return self.step_s / rung.step_s if rung.step_s > 0 else float("inf")
+
+
+class Improvement(Answer):
+    """What would shorten a step: moves ranked, why GPUs are idle, how far the ideal is, and what is worth measuring.
+
+    Parts that were not asked for are null. layout: overrides of the best layout, from which the ladder begins.
+    """
+
+    schema_: Literal["rlsim.improvement/1"] = Field(default="rlsim.improvement/1", alias="schema")
+    scenario: str
+    digest: str
+    moves: Techniques | None = None
+    idle: Blame | None = None
+    headroom: Headroom | None = None
+    inputs: Sensitivity | None = None

@@ -11,6 +11,7 @@ from pydantic import Field, PlainSerializer
 from rlsim.files.yaml import dump_yaml
 from rlsim.results.answer import Answer
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
+from rlsim.results.moves import TryFirst
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6, rounded
 
 if TYPE_CHECKING:
@@ -350,7 +351,8 @@ class Projection(About):
     """The answer to a scenario: baseline and candidate on the same drawn work.
 
     measured_efficiency: what measured runs of the model on its devices reached. price_per_gpu_hour_usd: of the
-    hardware profile; price_source: where it comes from, mostly assumed. caveats: what
+    hardware profile; price_source: where it comes from, mostly assumed. try_first: the best of a few moves; null where
+    none gains or a scenario takes so long that none was tried. caveats: what
     what the verdict assumes and says so, such as a guessed length.
     """
 
@@ -364,6 +366,7 @@ class Projection(About):
     measured_efficiency: tuple[MeasuredEfficiency, ...] = ()
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
+    try_first: TryFirst | None = None
     caveats: tuple[str, ...] = Field(default=(), exclude=True)
 
     @property

@@ -13,6 +13,7 @@ from rlsim.attribution.headroom import blame, headroom
 from rlsim.cli.main import main
 from rlsim.costs.efficiency import peak_flops, update_flops
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.moves import best_way, move_named
 from rlsim.projection.project import project
 from rlsim.report.figures.bars import waterfall_figure
 from rlsim.report.figures.style import save_picture
@@ -79,10 +80,16 @@ def test_what_loops_wait_for_is_a_cause_clocks_limits_environments_and_policies(
     found = rlsim.blame(rlsim.load_scenario("mlperf_grpo", ["simulation.replications=1", "simulation.steps=4"]))
     environment = next(one for one in found.removals if one.cause == "environment")
     assert environment.saved_s > 0.5 * found.step_s
-    assert not found.what_ifs
-    found = blamed("trainer.global_batch_samples=64", "engine.dispatch=shared_queue")
-    assert [one.name for one in found.what_ifs] == ["partial rollouts", "tail batching"]
-    assert all(one.step_s is not None for one in found.what_ifs)
+    assert not {"partial_rollouts", "tail_batching"} & {one.name for one in found.what_ifs}
+    keys = ("trainer.global_batch_samples=64", "engine.dispatch=shared_queue")
+    found = blamed(*keys)
+    assert [one.name for one in found.what_ifs] == ["least_loaded", "partial_rollouts", "tail_batching"]
+    # One move, one number: whatever command shows it.
+    for one in found.what_ifs:
+        asked = rlsim.load_scenario("quickstart", [*FEW, "trainer.global_batch_samples=null", *keys])
+        tried = best_way(asked, move_named(one.name))
+        assert not isinstance(tried, str)
+        assert one.step_s == pytest.approx(tried.step_s)
 
 
 def test_text_files_and_picture(lagged: Blame, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

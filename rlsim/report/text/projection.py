@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import Any
 
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
@@ -236,7 +234,6 @@ MOST_PHASES, MOST_PARTS, LEAST_SHARE = 3, 3, 0.08
 """Phases and parts of each that are named; none below this share of the step, or of its phase."""
 MOST_LINES = 40
 """Of the whole answer, at 100 columns: warnings beyond it are counted."""
-TRIES: Mapping[str, Mapping[str, str | list[str]]] = fmt.NAMES["tries"]
 _MORE = "--full: assumptions, parts, what the interval leans on. --out DIR: picture, timeline and files."
 
 
@@ -295,22 +292,13 @@ def _named(parts: Sequence[PhasePart]) -> str:
 
 
 def _try_first(projection: Projection, style: Style) -> list[str]:
-    """A sentence with ideas for the phase that sets the pace, and the commands that price them."""
-    phase, parts = findings.leading_phase(projection)
-    # Log-probs run on the trainer: what speeds up training speeds up them.
-    known = TRIES.get("train_s" if phase == "logprob_s" else phase, {})
-    ideas = known.get(parts[0].bound, known.get("any", []))
-    idea = ideas if isinstance(ideas, str) else ", or ".join(one for one in ideas if _differs(one, projection.asked))
-    if phase == "generation_s" and not projection.candidate.speculates:
-        idea = f"drafting (speculation.method), {idea}"
-    text = f"Try first: {idea} (rlsim techniques prices ideas, rlsim plan layouts)."
-    return style.wrapped(text if idea else "Try rlsim techniques for ideas and rlsim plan for layouts.", "  ", 4)
-
-
-def _differs(idea: str, scenario: Any) -> bool:
-    """Whether an idea that begins with key=value says something else than the scenario."""
-    key, _, value = idea.partition(" ")[0].partition("=")
-    return not value or scenario is None or str(attrgetter(key)(scenario)) != value
+    """The move that was tried for the answer, and the command that ranks all of them."""
+    found = projection.try_first
+    if found is None:
+        return style.wrapped("What would shorten it: rlsim improve.", "  ", 4)
+    step = f"{found.step_s.mean:.4g} s [{found.step_s.low:.4g}, {found.step_s.high:.4g}]"
+    text = f"Try first: {found.title} ({' '.join(found.changes)}): a step of {step}; rlsim improve ranks all moves."
+    return style.wrapped(text, "  ", 4)
 
 
 def _held(projection: Projection) -> str:

@@ -1,0 +1,69 @@
+"""What to try first: the best of a few moves that ask for keys alone, simulated for the answer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from rlsim.loading.differences import changes
+from rlsim.projection.moves import LISTS, Tried, best_way, move_named
+from rlsim.projection.summary import phase_estimate, timed
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.results.moves import TryFirst
+from rlsim.results.projection import PhasePart
+from rlsim.schema.base import changed
+
+SHARE = 0.15
+"""Replications that the moves may take together, over those of the answer; at most MOST moves."""
+MOST = 2
+GAIN = 0.99
+"""Step over the step now from which on a move is worth a line."""
+
+
+def try_first(run: SimulatedVariant, parts: Sequence[PhasePart], variants: int) -> TryFirst | None:
+    """The best of a few moves that may save most of a step with such parts; None where none gains or none was tried.
+
+    Each is simulated on the work of the first replication, beside that replication as it is. variants: simulated for
+    the answer.
+    """
+    scenario = run.scenario
+    count = min(MOST, int(SHARE * scenario.simulation.replications * variants))
+    one = changed(scenario, simulation=changed(scenario.simulation, replications=1))
+    found = list[Tried]()
+    for name in _candidates(run, parts) if count else ():
+        best = best_way(one, move_named(name))
+        if not isinstance(best, str):
+            found.append(best)
+        if len(found) == count:
+            break
+    if not found:
+        return None
+    best = min(found, key=lambda tried: tried.step_s)
+    ratio = best.step_s / sum(step.seconds for step in run.steps[0]) * len(run.steps[0])
+    if ratio > GAIN:
+        return None
+    step, now = best.timed.step, timed(run)
+    # The scenario's own mean, moved by what the first replication shows; the error of that is the scenario's own.
+    after = replace(step, mean=now.step.mean * ratio, error=now.step.error, degrees=now.step.degrees)
+    return TryFirst(
+        name=best.move.name,
+        title=best.move.title,
+        changes=changes(one, best.scenario),
+        step_s=after.interval,
+        speedup=1.0 / ratio,
+    )
+
+
+def _candidates(run: SimulatedVariant, parts: Sequence[PhasePart]) -> list[str]:
+    """Names of moves, those first that can save most of a step."""
+    waited = phase_estimate(run, "exposed_generation_s").mean / max(phase_estimate(run, "generation_s").mean, 1e-9)
+
+    def saved_s(one: Mapping[str, Any]) -> float:
+        inside = [part for part in parts if part.phase == one["phase"]]
+        seconds = sum(part.seconds for part in inside if one["bound"] in ("any", part.bound))
+        # What a trainer does not wait for saves nothing where it is shorter.
+        return float(seconds * one["share"] * (waited if one["phase"] == "generation_s" else 1.0))
+
+    return [one["move"] for one in sorted(LISTS["first"], key=saved_s, reverse=True)]

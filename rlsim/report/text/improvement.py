@@ -1,0 +1,72 @@
+"""What would shorten a step, in a terminal: a part asked for alone as it is shown elsewhere, else all in brief."""
+
+from __future__ import annotations
+
+from rlsim.report import format as fmt
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import Table, cell
+from rlsim.report.text.attribution import (
+    best_technique,
+    faster,
+    headroom_words,
+    idle_words,
+    render_blame,
+    render_headroom,
+    render_techniques,
+)
+from rlsim.report.text.planning import render_sensitivity
+from rlsim.results.check import Improvement
+from rlsim.results.planning import Blame, Sensitivity, Techniques
+
+MOST_MOVES, MOST_EXPLAINED, MOST_CAUSES, MOST_INPUTS = 8, 3, 3, 3
+
+
+def render_improvement(found: Improvement, style: Style = DEFAULT_STYLE) -> str:
+    """Every part that was asked for, the verdict first."""
+    moves, idle, ladder, inputs = found.moves, found.idle, found.headroom, found.inputs
+    if moves is None or idle is None or ladder is None or inputs is None:
+        alone = [
+            moves and render_techniques(moves, style), idle and render_blame(idle, style),
+            ladder and render_headroom(ladder, style), inputs and render_sensitivity(inputs, style),
+        ]  # fmt: skip
+        return sections(*(text.splitlines() for text in alone if text))
+    return sections(
+        style.opening(best_technique(moves)),
+        _moves(moves, style),
+        [style.bold("Why GPUs are idle"), *_idle(idle, style)],
+        [style.bold("How far the ideal is"), *style.wrapped(headroom_words(ladder), "  ")],
+        [style.bold("What is worth measuring"), *_inputs(inputs, style)],
+        style.wrapped("More of a part: --only techniques, idle, headroom or inputs; every line: --full."),
+    )
+
+
+def _moves(found: Techniques, style: Style) -> list[str]:
+    shown = faster(found)
+    heads = ["", "step (s)", "speedup", "same update"]
+    rows = [
+        (one.name, cell(one.step_s, 1), fmt.times(one.speedup), "yes" if one.same_update else "no")
+        for one in shown[:MOST_MOVES]
+    ]
+    lines = Table("Moves", f"step now {fmt.seconds(found.step_s.mean)}", heads, rows).lines(style) if rows else []
+    for one in shown[:MOST_EXPLAINED]:
+        lines += style.wrapped(f"{one.name} asks for {one.asks}: {' '.join(one.changes)}", "  ", 4)
+    more = len(shown) - len(rows)
+    counts = f"{more} more gain less, {len(found.techniques) - len(shown)} gain nothing"
+    return [*lines, *style.wrapped(f"{counts}, {len(found.left_out)} are not possible here.", "  ")]
+
+
+def _idle(found: Blame, style: Style) -> list[str]:
+    lines = style.wrapped(idle_words(found), "  ")
+    for one in sorted(found.removals, key=lambda one: -one.saved_s)[:MOST_CAUSES]:
+        if one.saved_s > 0:
+            lines += style.wrapped(f"without {one.cause} {fmt.seconds(one.step_s)}: {one.how}", "  ", 4)
+    return lines
+
+
+def _inputs(found: Sensitivity, style: Style) -> list[str]:
+    step = found.step_s.mean
+    lines = []
+    for one in found.sources[:MOST_INPUTS]:
+        saved = f"{fmt.percent(one.saved_s / step, 1)} of a step"
+        lines += style.wrapped(f"{one.source}: {fmt.percent(one.share)} of the variance, saves {saved}", "  ", 4)
+    return lines

@@ -1,0 +1,98 @@
+"""Moves: what project tries first holds when it is applied, loop moves are planned, improve shows one number."""
+
+import json
+
+import pytest
+
+from rlsim.cli.main import main
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning import compare
+from rlsim.planning.plan import default_limits, plan
+from rlsim.planning.techniques import techniques
+from rlsim.projection.moves import LISTS, SETTING, best_way, move_named, moves
+from rlsim.projection.project import project
+from rlsim.projection.try_first import GAIN
+from rlsim.results.planning import Technique
+
+FEW = ["workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null"]
+
+
+@pytest.mark.parametrize("name", ["quickstart", "qwen8b_rl_think", "qwen8b_async_lag1", "qwen235b_512"])
+def test_what_project_tries_first_holds_when_it_is_applied(name: str) -> None:
+    scenario = load_scenario(name)
+    now = project(scenario)
+    first = now.try_first
+    assert first is not None
+    after = project(vary(scenario, *first.changes)).candidate.step_s.mean
+    assert first.step_s.low <= after <= first.step_s.high
+    assert after == pytest.approx(first.step_s.mean, rel=0.03)
+    assert after < now.candidate.step_s.mean
+    # No move that asks for keys alone is more than 3 % better.
+    alone = [move_named(one["move"]) for one in LISTS["first"]]
+    found = [best for move in alone if not isinstance(best := best_way(scenario, move), str)]
+    assert after <= 1.03 * min(one.step_s for one in found)
+
+
+def test_nothing_is_advised_where_nothing_gains_or_nothing_was_tried() -> None:
+    short = load_scenario("quickstart", [*FEW, "simulation.replications=2"])
+    assert project(short).try_first is None
+    first = project(load_scenario("quickstart")).try_first
+    assert first is not None
+    assert first.speedup > 1.0 / GAIN
+
+
+def test_a_move_of_the_loop_has_the_layout_that_a_plan_finds() -> None:
+    scenario = load_scenario("quickstart", [*FEW, "simulation.replications=2"])
+    found = {one.name: one for one in techniques(scenario).techniques}
+    rules = {"loop.style": "nemo_rl", "loop.in_flight_updates": True}
+    base = vary(scenario, rules)
+    best = plan(base, limits=default_limits(base), rest=False)
+    if best.best.numbers is not None and "loop.policy_lag" in best.best.overrides:
+        assert found["async_in_order"].step_s.mean <= best.best.numbers.step_s.mean * 1.02
+    laid_out = vary(scenario, *found["async_in_order"].changes)
+    assert laid_out.loop.lag == 1
+    assert project(laid_out).candidate.step_s.mean == pytest.approx(found["async_in_order"].step_s.mean)
+
+
+def test_every_move_says_what_it_asks_and_settings_keep_the_update() -> None:
+    assert len({one.name for one in moves()}) == len(moves())
+    assert all(one.asks and one.source and one.title for one in moves())
+    assert all(one.exact for one in moves() if one.kind == SETTING)
+    assert {one["move"] for one in LISTS["first"]} <= {one.name for one in moves() if one.exact}
+
+
+def test_improve_shows_the_numbers_of_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["quickstart", *FEW, "simulation.replications=1", "--json"]
+
+    def printed(*arguments: str) -> dict[str, object]:
+        with pytest.raises(SystemExit) as end:
+            main([*arguments])
+        assert not end.value.code
+        answer: dict[str, object] = json.loads(capsys.readouterr().out)
+        return answer
+
+    found = printed("improve", *words)
+    assert found["schema"] == "rlsim.improvement/1"
+    assert found["idle"] == printed("blame", *words)
+    assert found["headroom"] == printed("headroom", *words)
+    alone = printed("techniques", *words)
+    shown = {one["name"]: one for one in found["moves"]["techniques"]}  # type: ignore[index]
+    for one in alone["techniques"]:  # type: ignore[attr-defined]
+        assert shown[one["name"]] == one
+    assert printed("improve", *words, "--only", "idle")["moves"] is None
+    # Every field of a ranked move is there for a reader of JSON.
+    assert set(next(iter(shown.values()))) == set(Technique.model_fields)
+
+
+def test_a_comparison_simulates_on_and_says_what_it_cannot_tell() -> None:
+    scenario = load_scenario("verl_dapo_7b", ["simulation.replications=1"])
+    found = compare(scenario, vary(scenario, "hardware.memory_bandwidth_bytes_per_s=2e12"))
+    assert found.replications > 1
+    assert found.speedup.low <= 1.0 <= found.speedup.high
+    assert found.more_replications > 0
+    assert "cannot be told apart" in found.text(full=True)
+    same = compare(scenario, scenario)
+    assert (same.b_faster, same.more_replications, same.replications) == (0.5, 0, 1)
+    sure = compare(load_scenario("quickstart"), load_scenario("quickstart", ["trainer.precision=fp8"]))
+    assert sure.b_faster > 0.95
+    assert "B is the faster one with" in sure.text(full=True)
