@@ -10,18 +10,30 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlsim.attribution import likelihood
-from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures, prior_of
+from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures, longer_responses, prior_of
+from rlsim.errors import InputError
+from rlsim.loading.scenario import vary
 from rlsim.projection.project import identity
+from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
 from rlsim.results.check import Check, Explanation, ExplanationGroup, Measurement, StatedFault
 from rlsim.results.record import PHASE_FLOOR
-from rlsim.schema.scenario import Scenario
+from rlsim.schema.base import replaced
+from rlsim.schema.scenario import RESPONSE, Scenario
+from rlsim.schema.workload import ConstantLength
 from rlsim.units import FloatArray
 
 Progress = Callable[[int, int], object]
 REFINED = 14
 """Faults whose milder severities are simulated too: those that explain the run best at the gravest or on the way."""
+EXTENSIONS = 1
+"""Severities beyond the gravest of the list that are tried, each as much graver as the one before it was. Assumption: a
+cause several times graver than any that users met is another cause."""
+WIDE = 2.0
+"""Upper over lower end of the expected step from which nothing can be said of a run."""
+LENGTH = "response_tokens"
+"""Figure that replaces a guessed length."""
 SHOWN = 0.005
 """Least probability of an explanation that is shown."""
 DISTINCT = 4.0
@@ -79,6 +91,8 @@ def check(
     where the scenario cannot run.
     """
     noise = {} if noise is None else noise
+    asked = len(measured)
+    scenario, measured = known_lengths(scenario, measured)
     simulated = simulate_variant(scenario)
     given, remarks = likelihood.sorted_out(simulated, measured, noise)
     expected = likelihood.expected_phases(simulated)
@@ -86,6 +100,8 @@ def check(
     faulty = faulty or Faulty(scenario)
     expected_s = expected["step"].mean
     possible = [fault for fault in catalogue() if fault.possible(faulty.scenario)]
+    if len(measured) < asked:  # a length that the run itself shows is not wrong
+        possible = [fault for fault in possible if fault.does != "longer_responses"]
     run = _Run(observed, expected, faulty, given.get("step", expected_s), possible)
     scored = _scores(run, progress)
     healthy = run.logs(faulty.healthy)
@@ -93,7 +109,9 @@ def check(
     weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
     shares = likelihood.probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
     weighed = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
-    ranked = sorted(weighed, key=lambda one: -one.probability)
+    # What moves nothing of what was given explains none of it.
+    moving = [one for one in weighed if not observed.agree(one.fit.logs, healthy)]
+    ranked = sorted(moving, key=lambda one: -one.probability)
     groups = _grouped(observed, [one for one in ranked if one.probability >= SHOWN])
     return Check(
         **identity(scenario),
@@ -109,7 +127,34 @@ def check(
         tried=len(possible),
         without_effect=len(possible) - len(scored),
         remarks=remarks,
+        cannot_tell=_cannot_tell(scenario, expected["step"]),
     )
+
+
+def known_lengths(scenario: Scenario, measured: Mapping[str, float]) -> tuple[Scenario, Mapping[str, float]]:
+    """The scenario with the length of responses that the run shows, where its own is a guess: an input, and no fault.
+
+    Returns the measured values without it then.
+    """
+    tokens = measured.get(LENGTH)
+    guessed = any(RESPONSE in one.keys and one.log_spread is not None for one in scenario.assumptions)
+    length = scenario.workload.response_tokens
+    mean = length.tokens if isinstance(length, ConstantLength) else length.mean_tokens
+    if not (guessed and mean and tokens):
+        return scenario, measured
+    cause = longer_responses(scenario, tokens / mean)
+    if cause is None:
+        raise InputError(f"{LENGTH}={tokens:g}: the scenario's cap of a sequence leaves no room for that mean")
+    left = tuple(one for one in scenario.assumptions if RESPONSE not in one.keys)
+    stated = replaced(vary(scenario, cause.changes), {"assumptions": left})
+    return stated, {name: value for name, value in measured.items() if name != LENGTH}
+
+
+def _cannot_tell(scenario: Scenario, step_s: Interval) -> str:
+    """What a verdict would need, where the expected step is known to no better than a factor of WIDE; else empty."""
+    if step_s.high <= WIDE * step_s.low:
+        return ""
+    return "; ".join(guesses_of(scenario)) or "what the interval leans on (rlsim project --full)"
 
 
 def _scores(run: _Run, progress: Progress | None) -> list[_Scored]:
@@ -148,6 +193,17 @@ def _refined(run: _Run, one: _Scored) -> _Scored:
     simulated = [(severity, found) for severity, found in tried if found is not None]
     path = likelihood.Path.through([(severity, run.logs(found)) for severity, found in simulated], one.fault.whole)
     best = run.scored(one.fault, path, one.nearest)
+    for _ in range(EXTENSIONS):
+        # A fault may be graver than the list has it: on, until it explains the run or reaches past it.
+        if len(simulated) < 2 or best.fit.severity != simulated[-1][0]:
+            break
+        severity = simulated[-1][0] ** 2 / simulated[-2][0]
+        found = run.faulty.with_fault(one.fault, severity)
+        if found is None:
+            break
+        simulated.append((severity, found))
+        path = likelihood.Path.through([(at, run.logs(pattern)) for at, pattern in simulated], one.fault.whole)
+        best = run.scored(one.fault, path, one.nearest)
     nearest = min(simulated, key=lambda pair: abs(math.log(pair[0] / best.fit.severity)))[1]
     return replace(best, nearest=nearest)
 

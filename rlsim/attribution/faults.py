@@ -148,7 +148,7 @@ def _little_kv_cache(scenario: Scenario, divisor: float) -> Cause:
     return Cause("little_kv_cache", "a replica's cache holds less", prices=smaller)
 
 
-def _longer_responses(scenario: Scenario, factor: float) -> Cause | None:
+def longer_responses(scenario: Scenario, factor: float) -> Cause | None:
     """Mean length times ``factor``, within what the cap leaves; None where the lengths have no mean to change."""
     length, key = scenario.workload.response_tokens, "workload.response_tokens"
     # A mean near the cap could not be reached: longer responses are cut there.
@@ -178,7 +178,7 @@ FUNCTIONS: Mapping[str, Callable[[Scenario, float], Cause | None]] = {
     ),
     "slow_devices": _slow_devices,
     "little_kv_cache": _little_kv_cache,
-    "longer_responses": _longer_responses,
+    "longer_responses": longer_responses,
     "slow_turns": _slow_turns,
 }
 """Faults that no key says."""

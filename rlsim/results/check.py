@@ -82,7 +82,8 @@ class Check(Answer):
 
     healthy, unlisted: probability that nothing is wrong, and that the cause is in no list. groups: explanations, most
     probable first. tests: what separates the first ones, cheapest first. stated: what the scenario itself states.
-    tried: faults simulated; without_effect: those that would not change the scenario's step.
+    tried: faults simulated; without_effect: those that would not change the scenario's step. cannot_tell: what a
+    verdict would need, where the expected step is known to no better than a factor of two; empty otherwise.
     """
 
     rows_in = "phases"
@@ -106,6 +107,7 @@ class Check(Answer):
     tried: int
     without_effect: int
     remarks: tuple[str, ...] = ()
+    cannot_tell: str = ""
 
     @property
     def step(self) -> CheckedPhase:
@@ -116,7 +118,7 @@ class Check(Answer):
     def likely_healthy(self) -> bool:
         """Whether nothing being wrong explains the run best."""
         first = self.groups[0].probability if self.groups else 0.0
-        return self.healthy >= max(first, self.unlisted)
+        return not self.cannot_tell and self.healthy >= max(first, self.unlisted)
 
 
 class Rung(Record):

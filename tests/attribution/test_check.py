@@ -320,3 +320,30 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert told == json.loads((out / "check.json").read_text())
     assert Check.read(out / "check.json").figures == {"response_tokens": 810.0}
     assert (out / "check.png").stat().st_size > 5000
+
+
+def test_a_guessed_length_is_an_input_and_what_is_hardly_known_gets_no_verdict() -> None:
+    guess = {"text": "a guess", "keys": ["workload.response_tokens"], "log_spread": 1.0}
+    scenario = vary(load_scenario("quickstart"), {"assumptions": [guess]})
+    wide = check(scenario, {"step": 85.0})
+    assert wide.cannot_tell
+    assert not wide.likely_healthy
+    assert "cannot tell" in render_check(wide)
+    told = check(scenario, {"step": 85.0, "response_tokens": 900.0})
+    assert not told.cannot_tell
+    assert not {"longer_responses", "shorter_responses"} & names(told)
+    assert "response_tokens" not in told.figures
+    stated = vary(load_scenario("quickstart"), {"workload.response_tokens.mean_tokens": 900.0})
+    assert told.step.expected_s.mean == pytest.approx(project(stated).candidate.step_s.mean, rel=1e-6)
+
+
+def test_faults_reach_what_was_measured_and_those_that_move_none_of_it_are_not_listed(quickstart: Faulty) -> None:
+    scenario = quickstart.scenario
+    found = check(scenario, {"step": 250.0, "generation": 190.0, "train": 29.0}, faulty=quickstart)
+    best = found.groups[0].members[0]
+    assert best.phases_s["generation"] == pytest.approx(190.0, rel=0.1)
+    assert best.phases_s["step"] == pytest.approx(250.0, rel=0.1)
+    only = check(scenario, {"train": 60.0}, faulty=quickstart)
+    listed = {one.name for group in only.groups for one in group.members}
+    assert listed
+    assert not listed & {"eager", "busy_host", "idle_replicas", "rejected_drafts", *TRANSFERS}

@@ -123,6 +123,8 @@ def verdict_words(check: Check) -> str:
     where = ", ".join(LABELS[one.phase] for one in sorted(slow, key=lambda one: -(one.lost_s or 0.0)))
     expected = f"{step.expected_s.mean:.1f} s [{step.expected_s.low:.1f}, {step.expected_s.high:.1f}] expected"
     head = "Your run" if step.measured_s is None else f"A step of {step.measured_s:.1f} s, {expected}"
+    if check.cannot_tell and step.verdict != "slow":
+        return f"{head}: cannot tell whether that is as it should be. It hangs on {check.cannot_tell}."
     if check.likely_healthy and not slow and step.verdict != "slow":
         shorter = f", shorter in {', '.join(LABELS[one.phase] for one in fast)}" if fast else ""
         return f"{head}: as it should be{shorter} (healthy with {fmt.percent(check.healthy)})."
