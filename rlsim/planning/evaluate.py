@@ -14,6 +14,7 @@ from rlsim.costs.engine.draft_policy import counted
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
+from rlsim.projection.moves import fairly_split
 from rlsim.projection.moves import varied as varied
 from rlsim.projection.project import baseline_of
 from rlsim.projection.summary import (
@@ -100,7 +101,7 @@ _simulated_once = lru_cache(maxsize=BASELINES_CACHED)(_simulated)
 def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool = True) -> Cell:
     """Numbers of ``base`` with ``overrides`` against its baseline on the same drawn work, or why it cannot run."""
     try:
-        scenario = varied(base, overrides)
+        scenario = varied(base, fairly_split(base, overrides))
         # Cells that share their baseline simulate it once; without speculation they are it.
         before = None if scenario.speculation.active and not with_baseline else _simulated_once(baseline_of(scenario))
         cell = _simulated(scenario) if scenario.speculation.active or before is None else before

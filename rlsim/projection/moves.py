@@ -58,6 +58,7 @@ class Move(Struct, frozen=True):
             "eager_drafts": drafts.active and not drafts.draft_graph,
             "in_order": scenario.loop.mode == "async" and scenario.loop.asynchrony.membership == "target",
             "synchronous": scenario.loop.mode == "sync",
+            "apart": not scenario.cluster.colocated,
             "one_update": batch is None or batch >= scenario.workload.samples_per_step,
         }
         return "" if holds[self.needs] else str(LISTS["needs"][self.needs])
@@ -102,19 +103,38 @@ def best_way(scenario: Scenario, move: Move) -> Tried | str:
     """The fastest way to apply a move, or why there is none."""
     if missing := move.missing(scenario):
         return missing
-    ways, several = move.ways(scenario), scenario.simulation.replications > 1
-    # Which way is best one replication tells; how good it is all of them do.
-    first = changed(scenario, simulation=changed(scenario.simulation, replications=1)) if len(ways) > 1 else scenario
-    found, reasons = list[Tried](), list[str]()
+    ways = move.ways(scenario)
+    try:
+        return tried(scenario, move, ways[0] if len(ways) == 1 else _fastest(scenario, move, ways))
+    except (Infeasible, InputError) as error:
+        return str(error).removeprefix("infeasible: ")
+
+
+def _fastest(scenario: Scenario, move: Move, ways: Sequence[Overrides]) -> Overrides:
+    """The fastest of several ways in one replication: which is best that tells, how good it is all of them do.
+
+    Raises what the first way raises where none runs.
+    """
+    one = changed(scenario, simulation=changed(scenario.simulation, replications=1))
+    found, errors = list[Tried](), list[Infeasible | InputError]()
     for overrides in ways:
         try:
-            found.append(tried(first, move, overrides))
+            found.append(tried(one, move, overrides))
         except (Infeasible, InputError) as error:
-            reasons.append(str(error).removeprefix("infeasible: "))
+            errors.append(error)
     if not found:
-        return reasons[0]
-    best = min(found, key=lambda one: one.step_s)
-    return tried(scenario, move, best.overrides) if len(ways) > 1 and several else best
+        raise errors[0]
+    return min(found, key=lambda one: one.step_s).overrides
+
+
+def fairly_split(scenario: Scenario, overrides: Overrides) -> Overrides:
+    """Overrides that ask for a lag on shared GPUs and name no split, with the best share of GPUs that generate; others
+    as they are."""
+    named = {"generation_share", "cluster.generation_gpus", "cluster.training_gpus"} & overrides.keys()
+    if not overrides.get("lag") or named or not scenario.cluster.colocated:
+        return overrides
+    ways = [{**overrides, "generation_share": share} for share in LISTS["values"]["split"]]
+    return _fastest(scenario, move_named("other_split"), ways)
 
 
 def tried(scenario: Scenario, move: Move, overrides: Overrides) -> Tried:
@@ -168,6 +188,7 @@ def _micro_batch(scenario: Scenario, factor: float) -> Overrides:
 
 _TRIED: Mapping[str, Callable[[Scenario, Any], Overrides]] = {
     "split": lambda scenario, share: {"generation_share": share},
+    "share": lambda scenario, share: {"generation_share": share},
     "pool": _pooled,
     "trajectories": _trajectories,
     "tensor": _tensor,
