@@ -28,7 +28,8 @@ class Comparison(Answer):
 
     modes: sync or async; of an asynchronous one ``phases`` holds the exposed generation, which the trainer waits for.
     paired: both drew the same work, so that ``speedup`` (step of A over step of B) is taken replication by replication.
-    explained_by: the phase with the largest difference; None where nothing differs.
+    explained_by: the phase with the largest difference; None where nothing differs. verdict: what who decides must know
+    of the faster side: that nobody measured its device, or that one fitted term decides the order.
     """
 
     rows_in = "phases"
@@ -45,6 +46,7 @@ class Comparison(Answer):
     energy_per_step_j: tuple[Number, Number]
     price_per_gpu_hour_usd: tuple[Number, Number]
     warnings: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
 
 
 class Choice(Record):
