@@ -32,6 +32,7 @@ Root = Annotated[
 ]
 ScenarioName = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a bundled one's name.")]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of every draw (simulation.seed).")]
+RowReplications = Annotated[int | None, typer.Option(metavar="N", min=1, max=800, help="Replications of each step.")]
 TableReplications = Annotated[int, typer.Option(metavar="N", min=1, max=800, help="Repetitions behind the intervals.")]
 TableSeed = Annotated[int, typer.Option(metavar="N", min=0, max=4294967295, help="Seed of every draw.")]
 Words = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides, as by --set, which wins.")]

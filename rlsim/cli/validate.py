@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlsim.cli.options import AsJson, OutTables, TableReplications, TableSeed
+from rlsim.cli.options import AsJson, OutTables, RowReplications, TableReplications, TableSeed
 from rlsim.cli.output import print_result
 from rlsim.evidence.tables import Kind
 from rlsim.files.progress import ProgressLine
@@ -38,7 +38,7 @@ def table(
     as_json: AsJson = False,
     out: OutTables = None,
     seed: TableSeed = 0,
-    replications: TableReplications = 4,
+    replications: RowReplications = None,
 ) -> None:
     """Predicted beside measured, row by row; `rlsim validate TABLE.csv` is short for it.
 

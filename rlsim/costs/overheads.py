@@ -226,12 +226,17 @@ def rollout_host(
     )
 
 
-def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) -> Overheads:
+def overheads_of(
+    scenario: Scenario, fitted: Fitted, tables_error: float = 0.0, datasheet: tuple[float, float] = (1.0, 1.0)
+) -> Overheads:
     """Overheads of ``scenario``: a stated key wins over the fitted value.
 
-    tables_error: of the operator tables in use, by their self-checks (``device.tables_error``).
+    tables_error: of the operator tables in use, by their self-checks (``device.tables_error``). datasheet: factors on
+    generation and on training of devices that nobody measured.
     """
     factors = {phase: fitted.factor(groups) for phase, groups in phase_groups(scenario).items()}
+    factors["generation"] *= datasheet[0]
+    factors["train"] *= datasheet[1]
     return Overheads(
         rollout_host(scenario, fitted.steps, fitted.engines, factors["generation"]),
         training_overheads(scenario, fitted, factors["train"]),

@@ -14,7 +14,7 @@ from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import EngineMemory, check_beside, engine_memory, kv_bytes_per_gpu_token, trainer_memory
-from rlsim.costs.operators.device import Device, device_of, tables_error
+from rlsim.costs.operators.device import Device, datasheet_factors, device_of, tables_error
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.trainer.layout import TrainedBatch
@@ -81,7 +81,13 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         # The larger of both kinds of GPU: one number widens all phases that tables price.
         tables = max(tables_error(one.operators.sources) for one in (self.device, self.training_device))
         error = tables if measured is None else measured.error
-        return overheads_of(self.scenario, self.fitted, error)
+        return overheads_of(self.scenario, self.fitted, error, self._datasheet)
+
+    @cached_property
+    def _datasheet(self) -> tuple[float, float]:
+        """Factors on generation and training of devices that nobody measured; 1 where a stack's own times are."""
+        known = stack_of(self.scenario) is not None
+        return (1.0, 1.0) if known else datasheet_factors(self.device, self.training_device)
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -93,6 +99,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         scenario, now = replaced(self.scenario, {"trainer": trainer}), self.overheads
         groups = phase_groups(scenario)
         train, transfer = self.fitted.factor(groups["train"]), self.fitted.factor(groups["transfer"])
+        train *= self._datasheet[1]
         if (train, transfer) != (now.training.factor, now.refit.factor):
             training, refit = replace(now.training, factor=train), replace(now.refit, factor=transfer)
             now = replace(now, training=training, refit=refit)

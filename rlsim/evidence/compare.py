@@ -16,8 +16,9 @@ from rlsim.evidence.phases import PHASE_ROWS, agent_runs, run_rows
 from rlsim.evidence.rollouts import ROLLOUTS
 from rlsim.evidence.rollouts import UNIT as RATE
 from rlsim.evidence.rows import Comparison, compare
+from rlsim.evidence.slips import unit_slip
 from rlsim.evidence.steps import STEPS
-from rlsim.evidence.structure import ERRORS, Reasons, compared_times, step_times, structures
+from rlsim.evidence.structure import ERRORS, Reasons, compared_times, own_step_times, structures
 from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.training import TRAINING
 from rlsim.evidence.transfers import TRANSFERS
@@ -47,7 +48,11 @@ COMPARISONS: Mapping[Kind, Comparison] = {
 
 
 def validate_table(
-    path: Path, kind: str | None = None, progress: Progress | None = None, seed: int = 0, replications: int = 4
+    path: Path,
+    kind: str | None = None,
+    progress: Progress | None = None,
+    seed: int = 0,
+    replications: int | None = None,
 ) -> Validation:
     """Every row of the table at ``path`` beside its prediction; only the part of a step that it measured is simulated.
 
@@ -58,7 +63,10 @@ def validate_table(
         raise InputError(f"kind must be one of {', '.join(Kind)}; got {shortened(repr(kind), 40)}")
     chosen = kind_of(path) if kind is None else Kind(kind)
     table = replace(Table.read(path, chosen), seed=seed, replications=replications, progress=progress)
-    return with_posterior_intervals(validated(chosen, table), chosen, table)
+    found = with_posterior_intervals(validated(chosen, table), chosen, table)
+    ratios = [row.measured / row.predicted for row in found.rows if row.measured and row.predicted]
+    slip = unit_slip(chosen, table, ratios)
+    return found.model_copy(update={"remarks": (*found.remarks, slip)}) if slip else found
 
 
 def validated(kind: Kind, table: Table, fitted: Fitted | None = None) -> Validation:
@@ -137,37 +145,49 @@ def learn(path: Path, name: str | None = None, progress: Callable[[int, int], ob
     assert before is not None
     if kind is Kind.CURVES:
         raise InputError(f"{shown_path(path)}: curves are no measured times; see rlsim validate --help for tables")
-    # Slopes must be taken where the posterior has its mean, as those of the shipped evidence were.
-    sets, table = moved(shipped(), before.shifts), replace(Table.read(path), progress=progress)
-    if kind in (Kind.STEPS, Kind.PHASES):
-        rows, skipped = step_times(table, sets)
-    else:
-        rows, skipped = compared_times(kind, validated(kind, table, sets).rows, table, sets)
+    table = replace(Table.read(path), progress=progress)
+    stepwise = kind in (Kind.STEPS, Kind.PHASES)
+    rows, skipped = own_step_times(table, before) if stepwise else _other_times(kind, table, before)
     if not rows:
         first = next((f": {shortened(name)}: {reason}" for name, reason in skipped.items()), "")
         raise InputError(f"{shown_path(path)}: none of its rows can be used{shortened(first, 300)}")
     about = {"own_rows": len(rows), "own_table": path.name, "own_digest": table.digest}
-    after = updated(before, rows, name or path.stem, about)
-    return Learned(path.name, after, tuple(_time(row, before, after) for row in rows), skipped)
+    after, again = updated(before, rows, name or path.stem, about), rows
+    if stepwise:
+        # Deviations may be large, and what they do to a step is not linear: once more around where they now are.
+        again = own_step_times(table, before, after)[0]
+        after = updated(before, again, name or path.stem, about)
+    times = tuple(_time(*pair, before, after) for pair in zip(rows, again, strict=True))
+    if slip := unit_slip(kind, table, [time.measured_s / time.expected.mean for time in times]):
+        raise InputError(f"{shown_path(path)}: {slip} Nothing was learnt")
+    return Learned(path.name, after, times, skipped)
 
 
-def _time(row: Evidence, before: Posterior, after: Posterior) -> OwnTime:
-    expected, now = _logs(row, before, before), _logs(row, after, before)
-    below, measured_s = float(np.mean(expected < row.surprise)), float(row.about[MEASURED_S])
+def _other_times(kind: Kind, table: Table, before: Posterior) -> tuple[list[Evidence], Reasons]:
+    """Rows without a simulated step as evidence; slopes are taken where the posterior has its mean."""
+    sets = moved(shipped(), before.shifts)
+    return compared_times(kind, validated(kind, table, sets).rows, table, sets)
+
+
+def _time(row: Evidence, again: Evidence, before: Posterior, after: Posterior) -> OwnTime:
+    """row, again: the same measured time, linearised around ``before`` and near ``after``."""
+    measured_s = float(row.about[MEASURED_S])
     # Evidence stores the measured time and its log ratio to the prediction, not the prediction itself.
-    predicted_s = measured_s / float(np.exp(row.surprise))
+    expected = measured_s * float(np.exp(_middle(row, before, before) - row.surprise))
+    now = measured_s * float(np.exp(_middle(again, after, before) - again.surprise))
+    draws, drawn_now = np.exp(_deviations(row, before)), np.exp(_deviations(again, after))
+    below = float(np.mean(expected * draws < measured_s))
     tail = 2 * min(below, 1 - below)
-    return OwnTime(row.id, row.kind, measured_s, _interval(predicted_s, expected), _interval(predicted_s, now), tail)
+    return OwnTime(row.id, row.kind, measured_s, around(expected, draws), around(now, drawn_now), tail)
 
 
-def _logs(row: Evidence, posterior: Posterior, around_it: Posterior) -> FloatArray:
-    """Draws of ln(time / predicted), where the prediction stands around the moved terms of ``around_it``."""
+def _middle(row: Evidence, posterior: Posterior, around_it: Posterior) -> float:
+    """ln(time / predicted) under ``posterior``, where the prediction is around the moved terms of ``around_it``."""
     changes = {name: posterior.mean_of(name) - around_it.mean_of(name) for name in row.slopes}
-    middle = sum(slope * changes[name] for name, slope in row.slopes.items())
-    middle += sum(share * posterior.mean_of(group) for group, share in row.groups.items())
-    return middle + log_draws(posterior, row.slopes, row.groups) + error_draws(posterior, row.kind, row.id)
+    moved_by = sum(slope * changes[name] for name, slope in row.slopes.items())
+    return moved_by + sum(share * posterior.mean_of(group) for group, share in row.groups.items())
 
 
-def _interval(predicted_s: float, logs: FloatArray) -> Interval:
-    middle = float(np.exp(np.median(logs)))
-    return around(predicted_s * middle, np.exp(logs) / middle)
+def _deviations(row: Evidence, posterior: Posterior) -> FloatArray:
+    """Draws of the logarithm of the time around its middle, its own error included."""
+    return log_draws(posterior, row.slopes, row.groups) + error_draws(posterior, row.kind, row.id)

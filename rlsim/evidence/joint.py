@@ -156,7 +156,7 @@ def all_evidence(tables: Tables, sets: Fitted, progress: Progress = lambda line:
             found = [Table("transfers", known)]
         for table in found:
             if kind is Kind.STEPS:
-                out += step_times(table, sets, same_run=True)[0]
+                out += step_times(table, sets)[0]
             else:
                 out += compared_times(kind, validated(kind, table, sets).rows, table, sets, usable)[0]
         progress(f"{kind}: {len(out)} measured times so far")

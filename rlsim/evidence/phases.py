@@ -15,7 +15,7 @@ import numpy as np
 
 from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, device_profile_name, model_card_name
-from rlsim.evidence.steps import Simulated, scenario_of
+from rlsim.evidence.steps import RECIPE_OPTIMIZER_BYTES, Simulated, scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, Row, SkippedRow, Table, TableRow, measured_value, number
 from rlsim.evidence.transfers import parallel_sizes
 from rlsim.files.yaml import lists_beside
@@ -160,7 +160,7 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
         known = known_phases(row.cells)
         if not known.keys() - {"step"}:
             raise SkippedRow("no phase is given besides the whole step" if known else "no phase is given")
-        scenario = agent_scenario(row.cells, table.seed) or phase_scenario(row.cells, table.seed)
+        scenario = agent_scenario(row.cells, table.seed) or phase_scenario(row.cells, table.seed, table.replications)
         found = simulated.variant(scenario)
         if row.group in _ENVIRONMENT and measured_value(row.cells, "max_agent_turns"):
             if scenario.workload.agent is not None:
@@ -196,9 +196,10 @@ def known_phases(cells: Row) -> dict[str, float]:
     return known
 
 
-def phase_scenario(cells: Row, seed: int) -> Scenario:
-    """The simulated step of a row; one with the columns of a table of measured steps is read as one of these."""
-    return scenario_of(cells if all(column in cells for column in STEP_COLUMNS) else step_cells(cells), seed)
+def phase_scenario(cells: Row, seed: int = 0, replications: int | None = None) -> Scenario:
+    """The scenario of a row of any table of measured steps or phases, as :func:`rlsim.evidence.steps.scenario_of`."""
+    complete = all(column in cells for column in STEP_COLUMNS)
+    return scenario_of(cells if complete else step_cells(cells), seed, replications)
 
 
 def _extra_fields(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
@@ -253,6 +254,7 @@ def step_cells(cells: Row) -> dict[str, str]:
         "on_off_policy": f"async lag {lag}" if lag else "sync",
         "colocated": "true" if placement.startswith("colocated") else "false",
         "max_seq_len": f"{longest:g}",
+        "optimizer_bytes": cells.get("optimizer_bytes", "") or f"{RECIPE_OPTIMIZER_BYTES:g}",
         "train_backend": "fsdp" if "fsdp" in cells.get("train_backend", "").lower() else "megatron",
         "reference_logprobs": "true" if measured_value(cells, "ref_logprob_s") else "false" if without else "",
     }

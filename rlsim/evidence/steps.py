@@ -39,8 +39,10 @@ from rlsim.tables.profile import load_profile
 
 PROMPT_TOKENS = 107
 """Prompt with template of OpenMathInstruct-2 on these recipes: tokens/s x time - mean generated, median of 41 rows."""
-LOG_SIGMA = 0.7
-"""Spread of log lengths where a table gives only the mean. Assumption."""
+LOG_SIGMA = 0.8
+"""Spread of log lengths where a table gives only the mean: that of ``rlsim new``. Assumption."""
+RECIPE_OPTIMIZER_BYTES = 8.0
+"""State a parameter of the precision-aware optimizer, which the recipes of frameworks use whose steps are published."""
 MTP_ACCEPTANCE_LENGTH = 1.82
 """DeepSeek-R1 MTP with k=1 (vLLM PR 12755), where a row publishes none."""
 MAX_SAMPLES = 200_000
@@ -116,8 +118,11 @@ def _measured_phase(cells: Row, phase: str, scenario: Scenario) -> float | None:
     return number(cells, column) if cells.get(column) else None
 
 
-def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
-    """Scenario of one measured step. Raises SkippedRow where the row leaves something essential open or unclear."""
+def scenario_of(row: Row, seed: int = 0, replications: int | None = None) -> Scenario:
+    """The scenario of one measured step: that which ``rlsim validate`` and ``calibrate own`` predict.
+
+    replications: default those of a scenario. Raises SkippedRow where the row leaves something essential open.
+    """
     for column in STEP_COLUMNS:
         if not row.get(column, "").strip():
             raise SkippedRow(f"{column} is not given")
@@ -137,12 +142,7 @@ def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
             "policy_lag": lag,
             "in_flight_updates": flag(row, "in_flight_weight_updates", True),
         },
-        "simulation": {
-            "seed": seed,
-            "replications": replications,
-            "steps": 4 if lag else 1,
-            "warmup_steps": lag + 2 if lag else 0,
-        },
+        "simulation": {"seed": seed, **({} if replications is None else {"replications": replications})},
     }
     return row_scenario(document)
 
@@ -253,11 +253,18 @@ def _trainer(row: Row) -> dict[str, object]:
         "micro_batch_tokens": whole_number(row, "train_mb_tokens", cap),
         "logprob_micro_batch_tokens": whole_number(row, "logprob_mb_tokens", cap),
         "recompute": "full" if flag(row, "activation_checkpointing", False) else "none",
-        # NeMo-RL's recipes use the precision-aware optimizer: 8 bytes of state a parameter instead of 12.
-        "optimizer_bytes_per_parameter": 8.0,
+        **_optimizer(row),
         "policy_logprobs": flag(row, "prev_logprobs_recomputed", not _on_policy_ratio(row)),
         "reference_logprobs": _reference_logprobs(row),
     }
+
+
+def _optimizer(row: Row) -> dict[str, float]:
+    """State of the optimizer as given, else of the recipes of a framework that is named, else a scenario's default."""
+    named = any(row.get(column, "").strip() for column in ("framework", "framework_version"))
+    if not named and not row.get("optimizer_bytes", "").strip():
+        return {}
+    return {"optimizer_bytes_per_parameter": number(row, "optimizer_bytes", RECIPE_OPTIMIZER_BYTES)}
 
 
 def _backend(row: Row) -> str:

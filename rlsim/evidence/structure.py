@@ -7,9 +7,12 @@ groups, or one with a few rows more is linear algebra.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from rlsim.costs.operators.groups import phase_groups, transfer_groups
 from rlsim.costs.transfer.methods import TransferTerms
@@ -19,10 +22,11 @@ from rlsim.evidence.phases import known_phases, phase_scenario
 from rlsim.evidence.rollouts import UNIT as RATE
 from rlsim.evidence.rollouts import rollout_slopes, run_of
 from rlsim.evidence.rows import first_line, named
-from rlsim.evidence.steps import scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, Kind, Row, SkippedRow, Table, number
 from rlsim.evidence.training import trainer_row
 from rlsim.evidence.transfers import framework_of, transfer_job, transfer_s
+from rlsim.loading.scenario import vary
+from rlsim.parameters.posterior import SUFFIX, Posterior
 from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import moved, terms_of
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence
@@ -31,6 +35,7 @@ from rlsim.projection.uncertainty.learning import simulated_evidence, with_sets
 from rlsim.projection.uncertainty.slopes import STEP, Slopes, point_changes_s
 from rlsim.projection.variant import simulate_variant
 from rlsim.results.validation import ComparedRow
+from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 
 About = Mapping[str, str | float]
@@ -42,7 +47,7 @@ ERRORS: Mapping[Kind, TimeKind] = {
 }
 """Kinds of tables whose rows are predicted without a simulated step, and the kind of time that they measure."""
 REPLICATIONS = 2
-"""Of each simulated step."""
+"""Of each simulated step of a fit, which simulates every published one many times."""
 MOST_SAMPLES = 65_536
 """Samples of one simulated step, more than any published one by a factor of ten."""
 PHASES: tuple[TimeKind, ...] = ("generation", "logprob", "train", "refit")
@@ -201,19 +206,63 @@ def compared_times(
     return [out[place] for place in sorted(out)], {row.id: row.skipped for row in rows if row.skipped}
 
 
-def step_times(table: Table, sets: Fitted, same_run: bool = False) -> tuple[list[Evidence], Reasons]:
-    """Measured RL steps and their phases as evidence around ``sets``; rows that say ``in_fit`` false are left out.
+def step_times(table: Table, sets: Fitted) -> tuple[list[Evidence], Reasons]:
+    """Published RL steps and their phases as evidence of a fit around ``sets``, without group deviations.
 
-    same_run: whether phases of a row share the deviation of their run beside those of their groups.
+    Phases of a row share the deviation of their run beside those of their groups. Rows that say ``in_fit`` false are
+    left out.
     """
+
+    def evidence(name: str, cells: Row) -> list[Evidence]:
+        scenario, measured = _measured_step(cells, REPLICATIONS)
+        simulation = changed(scenario.simulation, **_fit_steps(scenario))
+        run = simulate_variant(with_sets(changed(scenario, simulation=simulation), sets))
+        return simulated_evidence(name, run, measured, phase_groups(scenario, name))
+
+    return _each_step(table, evidence)
+
+
+def _fit_steps(scenario: Scenario) -> dict[str, int]:
+    lag = scenario.loop.policy_lag
+    return {"steps": 4, "warmup_steps": lag + 2} if scenario.loop.mode == "async" else {"steps": 1, "warmup_steps": 0}
+
+
+def own_step_times(table: Table, before: Posterior, now: Posterior | None = None) -> tuple[list[Evidence], Reasons]:
+    """A user's RL steps and their phases as evidence on top of ``before``, the posterior that prices scenarios.
+
+    Each is simulated as :func:`rlsim.projection.project.project` simulates its scenario, so that a measured time that
+    equals the projection moves nothing. now: the posterior to price with instead, where deviations are not small.
+    """
+    with tempfile.TemporaryDirectory(prefix="rlsim-") as folder:
+        posterior, moves = now or before, dict[str, str]()
+        if now is not None:
+            path = Path(folder) / f"own{SUFFIX}"
+            path.write_bytes(now.to_bytes())
+            moves = {"simulation.posterior": str(path)}
+
+        def evidence(name: str, cells: Row) -> list[Evidence]:
+            scenario, measured = _measured_step(cells, table.replications)
+            run, groups = simulate_variant(vary(scenario, moves)), phase_groups(scenario)
+            return simulated_evidence(name, run, measured, groups, priced_with=posterior)
+
+        rows, reasons = _each_step(table, evidence)
+    return [_around(row, before, posterior) for row in rows], reasons
+
+
+def _around(row: Evidence, before: Posterior, now: Posterior) -> Evidence:
+    """The row, priced with the terms as ``now`` moves them, around those that ``before`` moves."""
+    moved_by = sum(slope * (now.mean_of(name) - before.mean_of(name)) for name, slope in row.slopes.items())
+    return replace(row, surprise=row.surprise + moved_by)
+
+
+def _each_step(table: Table, evidence: Callable[[str, Row], list[Evidence]]) -> tuple[list[Evidence], Reasons]:
+    """``evidence`` of every row by its name and cells, and why others are left out, by id."""
     out, reasons = list[Evidence](), dict[str, str]()
     for done, ((name, problem), record) in enumerate(zip(named(table), table.rows, strict=True), start=1):
         try:
             if problem or record.cells.get("in_fit", "").lower() == "false":
                 raise SkippedRow(problem or "in_fit is false")
-            scenario, measured = _measured_step(record.cells, sets)
-            groups = phase_groups(scenario, name) if same_run else phase_groups(scenario)
-            out += simulated_evidence(name, simulate_variant(scenario), measured, groups)
+            out += evidence(name, record.cells)
         except (SkippedRow, RlsimError) as reason:
             # Ids may repeat in a table; the first keeps the plain name.
             reasons[f"{name}, line {record.line}" if name in reasons else name] = first_line(reason)
@@ -221,12 +270,12 @@ def step_times(table: Table, sets: Fitted, same_run: bool = False) -> tuple[list
     return out, reasons
 
 
-def _measured_step(cells: Row, sets: Fitted) -> tuple[Scenario, Mapping[TimeKind, float]]:
+def _measured_step(cells: Row, replications: int | None) -> tuple[Scenario, Mapping[TimeKind, float]]:
     """Scenario of a row and measured seconds of its step and phases; a generation beside training is busy time."""
     complete = all(column in cells for column in STEP_COLUMNS)
     if complete and number(cells, "total_step_time_s") <= 0:
         raise SkippedRow("total_step_time_s must be above 0")
-    scenario = scenario_of(cells, replications=REPLICATIONS) if complete else phase_scenario(cells, 0)
+    scenario = phase_scenario(cells, replications=replications)
     samples = scenario.workload.samples_per_step * scenario.workload.generated_batch_factor
     if samples > MOST_SAMPLES:
         raise SkippedRow(f"{samples:,.0f} samples in one step are more than {MOST_SAMPLES:,}")
@@ -242,4 +291,4 @@ def _measured_step(cells: Row, sets: Fitted) -> tuple[Scenario, Mapping[TimeKind
     measured = {kind: known[kind] for kind in kinds if known.get(kind, 0.0) > 0}
     if not measured:
         raise SkippedRow("no time of it is given")
-    return with_sets(scenario, sets, REPLICATIONS), measured
+    return scenario, measured

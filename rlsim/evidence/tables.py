@@ -77,13 +77,14 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A table to compare. digest: of its cells. seed, replications: of whatever is drawn; progress: of (done, all)."""
+    """A table to compare. digest: of its cells. seed, replications: of whatever is drawn (None: those
+    of a scenario); progress: of (done, all)."""
 
     name: str
     rows: Sequence[TableRow]
     digest: str = ""
     seed: int = 0
-    replications: int = 4
+    replications: int | None = None
     progress: Callable[[int, int], object] | None = None
 
     @classmethod

@@ -183,6 +183,11 @@ SEARCH_REPLICATIONS = 1
 """The search compares plans on one drawn workload, the same for all."""
 
 
+PLAIN = 0.03
+"""Share of a trainer's seconds that a layout over fewer GPUs may take more: a few per cent between layouts are less than
+the model's error of either, and nobody runs eight stages by eight context ranks to save them. Convention."""
+
+
 class Candidate(Struct, frozen=True):
     """A layout with the fastest of ``trainers`` trainer layouts. bound_s: what its measured steps take at least in the
     mean, in seconds."""
@@ -253,14 +258,17 @@ def _bound_s(
 
 
 def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int, tuple[TrainerLayout, float]]:
-    """Fastest trainer of each usable split with the seconds of its passes in a step: ranked on one, priced on all."""
-    fastest: dict[int, tuple[float, TrainerLayout]] = {}
+    """The trainer of each usable split with the seconds of its passes in a step: ranked on one, priced on all.
+
+    Of those within PLAIN of the fastest the one that divides the model among the fewest GPUs.
+    """
+    near: dict[int, list[tuple[float, TrainerLayout]]] = {}
     places = [
         (number, start) for number in space.usable for start in range(0, len(space.trainers[number]), TRAINERS_PER_TASK)
     ]
 
     def task(number: int, trainers: Sequence[TrainerLayout]) -> TrainerTask:
-        least_s = fastest[number][0] if number in fastest else math.inf
+        least_s = min(near[number])[0] if number in near else math.inf
         return TrainerTask(scenario, space.splits[number], space.engines[number][0], tuple(trainers), least_s)
 
     tasks = (task(number, space.trainers[number][start : start + TRAINERS_PER_TASK]) for number, start in places)
@@ -268,10 +276,11 @@ def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int,
         for index, seconds in run(trainer_step_s, tasks):
             number, start = places[index]
             priced = zip(seconds, space.trainers[number][start : start + TRAINERS_PER_TASK], strict=False)
-            # Layouts have an order, so that equal times give one answer however the tasks come back.
-            fastest[number] = min([*priced, *([fastest[number]] if number in fastest else [])])
+            every = [*priced, *near.get(number, [])]
+            near[number] = [one for one in every if one[0] <= (1 + PLAIN) * min(every)[0]]
             progress.advance(1)
-    chosen = [(number, trainer) for number, (_, trainer) in fastest.items()]
+    # Layouts have an order, so that equal ones give one answer however the tasks come back.
+    chosen = [(number, min((one.shards, s, one) for s, one in found)[2]) for number, found in near.items()]
     passes = dict(run(trainer_passes_s, [task(number, (trainer,)) for number, trainer in chosen]))
     return {number: (trainer, passes[index]) for index, (number, trainer) in enumerate(chosen)}
 
@@ -279,16 +288,16 @@ def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int,
 def trainer_step_s(task: TrainerTask) -> list[float]:
     """Seconds of each trainer layout on the first measured step with its weight transfer, enough to rank them.
 
-    Of a layout that takes longer than the fastest one, the first bound that says so. The transfer adds up from the
+    Of a layout that takes longer than the fastest one by more than PLAIN, the first bound that says so. The transfer adds up from the
     engine's and the trainer's.
     """
     out, least_s = [], task.least_s
     for inputs in task.inputs():
         for seconds in tighter_s(inputs):
-            if seconds > least_s:
+            if seconds > (1 + PLAIN) * least_s:
                 break
         else:
-            least_s = seconds
+            least_s = min(least_s, seconds)
         out.append(seconds)
     return out
 

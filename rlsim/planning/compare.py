@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from msgspec import Struct
 
 from rlsim.loading.differences import differences
+from rlsim.loading.scenario import vary
 from rlsim.planning.evaluate import step_phases
+from rlsim.planning.verdict import PLAIN_HOST, backing, host_decides, unmeasured_winner
 from rlsim.projection.assumptions import warnings_of
 from rlsim.projection.summary import Timed, cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of
 from rlsim.projection.uncertainty.estimate import NEGLIGIBLE, SHARP, Estimate
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import simulate_variant
+from rlsim.report.format import seconds
 from rlsim.results import Variant
 from rlsim.results.planning import Comparison, PhaseChange
 from rlsim.schema.base import changed
@@ -62,6 +66,7 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
         energy_per_step_j=(energy_j(first, runs[0].arm.step_s.mean), energy_j(second, runs[1].arm.step_s.mean)),
         price_per_gpu_hour_usd=(price_usd(first), price_usd(second)),
         warnings=tuple(f"{' and '.join(side)}: {text}" for text, side in warned.items()),
+        verdict=_verdict((first, second), (runs[0].arm.step_s.mean, runs[1].arm.step_s.mean)),
     )
 
 
@@ -82,6 +87,23 @@ def _more(ratio: Estimate, replications: int) -> int:
     wanted = max(SHARP * ratio.model_error, NEGLIGIBLE)
     # A standard error falls with the square root of what it is the mean of.
     return math.ceil(replications * ((ratio.error / wanted) ** 2 - 1.0))
+
+
+def _verdict(scenarios: tuple[Scenario, Scenario], steps_s: tuple[float, float]) -> tuple[str, ...]:
+    """What the order of two scenarios must be read with, where they run on different devices."""
+    devices = (scenarios[0].hardware, scenarios[1].hardware)
+    names = ("A", "B") if scenarios[0].name == scenarios[1].name else (scenarios[0].name, scenarios[1].name)
+    if devices[0].name == devices[1].name:
+        return ()
+
+    def plain_s(place: int) -> float | None:
+        steps = simulate_variant(vary(scenarios[place], {"hardware.host_cpu": PLAIN_HOST})).every_step
+        return float(np.mean([step.seconds for step in steps]))
+
+    fastest = int(steps_s[1] < steps_s[0])
+    other = f"{names[1 - fastest]}, {seconds(steps_s[1 - fastest])} on {devices[1 - fastest].name}"
+    measured = "" if backing(devices[1 - fastest]) else other
+    return (*unmeasured_winner(devices[fastest], measured), *host_decides(devices, steps_s, names, plain_s))
 
 
 def _simulated(scenario: Scenario) -> _Side:

@@ -34,6 +34,7 @@ from rlsim.planning.search import (
     simulate_once,
 )
 from rlsim.planning.space import HEADROOM, InfeasiblePart, SearchLimits, build_space, nearest_miss
+from rlsim.planning.verdict import unmeasured_winner
 from rlsim.projection.summary import price_usd
 from rlsim.report.format import percent
 from rlsim.results.sweep import Change, ConstraintMet, Plan
@@ -206,6 +207,7 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
         hardware=" and ".join(dict.fromkeys((scenario.hardware.name, scenario.training_device.name))),
         price_per_gpu_hour_usd=price_usd(scenario),
         assumptions=tuple(assumption.text for assumption in chosen.assumptions),
+        verdict=unmeasured_winner(scenario.hardware),
     )
 
 

@@ -100,6 +100,11 @@ class TrainerLayout(_Sizes, frozen=True, order=True):
     context: int = 1
     expert: int = 1
 
+    @property
+    def shards(self) -> int:
+        """GPUs that one copy of the model is divided among."""
+        return self.tensor * self.pipeline * self.context
+
     def of(self, trainer: Trainer) -> Trainer:
         """``trainer`` with this layout, whose sizes fit by themselves."""
         return replaced(trainer, self.sizes)

@@ -18,12 +18,16 @@ from rlsim.files.reading import installed_version
 from rlsim.files.writing import staged_folder
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
-from rlsim.planning.evaluate import evaluate_overrides
+from rlsim.planning.evaluate import evaluate_means, evaluate_overrides, varied
 from rlsim.planning.execution import executor, local_jobs
 from rlsim.planning.grammar import Axis, axis_of, grid, parse_axis
+from rlsim.planning.verdict import PLAIN_HOST, backing, host_decides, unmeasured_winner
 from rlsim.projection.assumptions import caveats_of
+from rlsim.report.format import seconds
 from rlsim.results.record import Row
 from rlsim.results.sweep import SweepResult, identity_in, write_csv, write_parquet
+from rlsim.schema.base import changed
+from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
 
 SWEEP_REPLICATIONS = 3
@@ -91,11 +95,56 @@ def sweep(
             own_replications=scenario.simulation.replications,
             caveats=caveats_of(scenario),
         )
+        result = changed(result, verdict=_verdict(result, base))
         if not result.done:
             raise InputError(f"none of the {len(rows)} cells can run; the first, {_failure_text(cells[0], rows[0])}")
         if out is not None:
             _write(result, out, identity)
     return result
+
+
+def _verdict(result: SweepResult, whole: _Chunk) -> tuple[str, ...]:
+    """What the fastest cell, by the time of a sample, must be read with: its device, and what decides the order."""
+    cells = dict(whole.cells)
+    done = sorted(
+        ((row["step_s"] / result.samples(row), place) for place, row in enumerate(result.rows) if row["status"] == "ok")
+    )
+    if not done or not any(key.startswith("hardware") for key in cells[done[0][1]]):
+        return unmeasured_winner(whole.base.hardware) if done else ()
+    devices, best = _devices(whole.base, {place: cells[place] for _, place in done}), done[0][1]
+
+    def words(place: int) -> str:
+        cell = " ".join(f"{key}={value}" for key, value in cells[place].items())
+        return f"{cell}, {seconds(result.rows[place]['step_s'])}"
+
+    measured = next((words(place) for _, place in done if not backing(devices[place])), "")
+    remark = unmeasured_winner(devices[best], measured)
+    host = devices[best].host_cpu
+    rival = next((place for _, place in done if devices[place].host_cpu != host), None)
+    if rival is None:
+        return remark
+    pair = (best, rival)
+
+    def plain_s(place: int) -> float | None:
+        settings = {**whole.settings, **cells[pair[place]], "hardware.host_cpu": PLAIN_HOST}
+        numbers = evaluate_means(whole.base, settings).numbers
+        return None if numbers is None else numbers.step_s.mean
+
+    steps_s = (result.rows[best]["step_s"], result.rows[rival]["step_s"])
+    of_both = (devices[best], devices[rival])
+    return (*remark, *host_decides(of_both, steps_s, (words(best), words(rival)), plain_s))
+
+
+def _devices(base: Scenario, cells: Mapping[int, Overrides]) -> dict[int, HardwareProfile]:
+    """The device of each cell by its place; each choice of one is resolved once."""
+    found, out = dict[str, HardwareProfile](), dict[int, HardwareProfile]()
+    for place, cell in cells.items():
+        chosen: Overrides = {key: value for key, value in cell.items() if key.startswith("hardware")}
+        name = json.dumps(chosen)
+        if name not in found:
+            found[name] = varied(base, chosen).hardware
+        out[place] = found[name]
+    return out
 
 
 def _failure_text(cell: Overrides, row: Row) -> str:

@@ -30,7 +30,9 @@ class Comparison(Answer):
     paired: both drew the same work, so that ``speedup`` (step of A over step of B) is taken replication by replication.
     b_faster: probability that B's step is the shorter one; replications: of each side, more than the scenarios ask for
     where their own error was not small beside the model's; more_replications: how many more would make it so, 0 where
-    it is. explained_by: the phase with the largest difference; None where nothing differs.
+    it is.
+    explained_by: the phase with the largest difference; None where nothing differs. verdict: what who decides must know
+    of the faster side: that nobody measured its device, or that one fitted term decides the order.
     """
 
     rows_in = "phases"
@@ -50,6 +52,7 @@ class Comparison(Answer):
     energy_per_step_j: tuple[Number, Number]
     price_per_gpu_hour_usd: tuple[Number, Number]
     warnings: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
 
 
 class Choice(Record):

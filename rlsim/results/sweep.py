@@ -101,6 +101,7 @@ class SweepResult(Answer):
     axes: values as written by the keys that take them, separated by commas. batch: prompts per step and generations
     per prompt of the scenario, where no axis varies them. replications of each cell; own_replications: of the scenario,
     which other commands simulate. caveats: what the answer is said with, such as a guessed length.
+    verdict: of the fastest cell, that nobody measured its device, or that one fitted term decides the order.
     """
 
     schema_: Literal["rlsim.sweep/1"] = Field(default="rlsim.sweep/1", alias="schema")
@@ -111,6 +112,7 @@ class SweepResult(Answer):
     batch: tuple[int, int] = Field(default=(1, 1), exclude=True)
     own_replications: int = Field(default=0, exclude=True)
     caveats: tuple[str, ...] = Field(default=(), exclude=True)
+    verdict: tuple[str, ...] = ()
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
@@ -299,8 +301,8 @@ class Plan(Answer):
     plan against the scenario as it is and against every other finalist. considered, configurations, simulated:
     combinations looked at, valid ones, simulated ones. model, hardware, price_per_gpu_hour_usd, assumptions: of the
     scenario, as it is with the best plan. rest: plans that the search alone has seen, best first, where they were asked
-    for; steps: of the run that was asked for; best_scenario: YAML of the best plan; changes: what to set for it. The
-    last four are not in plan.json.
+    for; verdict: that nobody measured the device; steps: of the run that was asked for; best_scenario: YAML of the best
+    plan; changes: what to set for it. The last three and ``rest`` are not in plan.json.
     """
 
     schema_: Literal["rlsim.plan/3"] = Field(default="rlsim.plan/3", alias="schema")
@@ -325,6 +327,7 @@ class Plan(Answer):
     hardware: str = ""
     price_per_gpu_hour_usd: Number = 0.0
     assumptions: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
     best_scenario: str = Field(default="", exclude=True, repr=False)
     changes: tuple[str, ...] = Field(default=(), exclude=True)
 

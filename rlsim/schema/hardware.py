@@ -12,10 +12,15 @@ from rlsim.units import GIGA, KILO, MEGA, MICROSECOND, TERA
 Provenance = Literal["datasheet", "measured", "assumed"]
 
 
-BOUNDS: Mapping[str, tuple[float, float, str]] = {
-    key: tuple(limits) for key, limits in lists_beside(__file__, "hardware.yaml")["bounds"].items()
-}
-"""Least and greatest values of a key and their unit."""
+Bounds = Mapping[str, tuple[float, float, str]]
+
+
+def _bounds(name: str) -> Bounds:
+    return {key: tuple(limits) for key, limits in lists_beside(__file__, "hardware.yaml")[name].items()}
+
+
+BOUNDS, UNMEASURED_BOUNDS = _bounds("bounds"), _bounds("unmeasured_bounds")
+"""Least and greatest values of a key and their unit, of any profile and of one that nobody measured."""
 _SLIPS = {
     "bytes/s": {"GB/s": GIGA, "TB/s": TERA},
     "FLOP/s": {"TFLOP/s": TERA, "PFLOP/s": KILO * TERA},
@@ -23,6 +28,8 @@ _SLIPS = {
     "seconds": {"microseconds": MICROSECOND, "nanoseconds": KILO**-3},
 }
 """Units that datasheets use instead, by what one of them is in the unit that the key names."""
+_PREFIXES = {"bytes/s": "GB/s for TB/s?", "FLOP/s": "TFLOP/s for PFLOP/s?", "bytes": "MB for GB?"}
+"""What a value was likely taken for that is a thousand times too small, by the unit of its key."""
 
 
 def _slip(value: float, least: float, most: float, unit: str) -> str:
@@ -32,7 +39,11 @@ def _slip(value: float, least: float, most: float, unit: str) -> str:
     ': if those are GB/s, write 1.79e+12'
     >>> _slip(-1, *BOUNDS["memory_bandwidth_bytes_per_s"])
     ''
+    >>> _slip(1.8e9, *UNMEASURED_BOUNDS["memory_bandwidth_bytes_per_s"])
+    ': GB/s for TB/s? write 1.8e+12'
     """
+    if least <= KILO * value <= most and unit in _PREFIXES:
+        return f": {_PREFIXES[unit]} write {KILO * value:.4g}"
     # Only units that bring it within the bounds: any other value is no slip of a unit.
     meant = {name: value * factor for name, factor in _SLIPS[unit].items() if least <= value * factor <= most}
     if not meant:
@@ -109,8 +120,11 @@ class HardwareProfile(Strict):
         yield from self._nodes_fill_the_domain()
 
     def _in_their_units(self) -> Iterator[str]:
-        for key, (least, most, unit) in BOUNDS.items():
+        # A core of a processor is slower than any GPU, and is measured.
+        measured = "measured" in (self.memory_bandwidth_bytes_per_s.source, self.bf16_flops.source)
+        for key, limits in BOUNDS.items():
             quantity = getattr(self, key)
+            least, most, unit = limits if measured else UNMEASURED_BOUNDS.get(key, limits)
             if quantity is not None and not least <= quantity.value <= most:
                 slip = _slip(quantity.value, least, most, unit)
                 yield (f"{key} must be in {unit}, between {least:g} and {most:g}; got {quantity.value:g}{slip}")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 from measured_tables import ROW, row, write
 
 from rlsim.errors import InputError
-from rlsim.evidence.compare import learn
+from rlsim.evidence.compare import Learned, learn, validate_table
 from rlsim.evidence.steps import scenario_of
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.report.text.validation import learned_text
+from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario
 from tests.evidence.test_structure import ITERATION, TRAINING
 
@@ -49,7 +51,7 @@ def test_one_row_moves_its_prediction_most_of_the_way_narrows_it_and_moves_its_n
 
 def test_what_contradicts_and_rows_that_say_nothing_are_told(tmp_path: Path) -> None:
     usual_s = expected_s()
-    far = learn(write(tmp_path / "far.csv", [row(total_step_time_s=f"{30 * usual_s:.3f}")]))
+    far = learn(write(tmp_path / "far.csv", [row(total_step_time_s=f"{15 * usual_s:.3f}")]))
     assert far.times[0].tail < 0.02 and "contradicts the measurements of others" in far.times[0].remark
     split = [row(id=f"r{n}", total_step_time_s=f"{factor * usual_s:.3f}") for n, factor in enumerate((1, 1, 1, 1, 5))]
     told = [time.remark for time in learn(write(tmp_path / "split.csv", split)).times]
@@ -112,3 +114,63 @@ def test_the_command_for_a_table_need_not_be_named(run: Run, tmp_path: Path, wor
     table = write(tmp_path / "t.csv", [row()])
     code, out, err = run(*(str(table) if word == "t.csv" else word for word in words.split()))
     assert (code, err) == (0, "") and json.loads(out)["rows"][0]["id"] == "own-run"
+
+
+QUICKSTART = {
+    "id": "my_8b", "model": "llama-3.1-8b", "gpu": "h100", "num_gpus": "8", "on_off_policy": "sync",
+    "prompts_per_step": "64", "generations_per_prompt": "32", "max_seq_len": "4096", "avg_seq_len": "800",
+    "train_pp": "2", "train_gbs": "512", "train_mb_tokens": "4096", "logprob_mb_tokens": "16384",
+}  # fmt: skip
+"""The run of scenario quickstart without drafts, as a measured row."""
+PLAIN = {"speculation.method": "none"}
+TIMES = {"generation_s": "generation", "logprob_s": "logprob", "train_s": "train"}
+
+
+def taken_in(rows: list[dict[str, str]], folder: Path, scenario: Scenario) -> tuple[Learned, Variant]:
+    found = learn(write(folder / "own.csv", rows))
+    (folder / "own.npz").write_bytes(found.posterior.to_bytes())
+    return found, project(vary(scenario, {"simulation.posterior": str(folder / "own.npz")})).candidate
+
+
+def test_a_projection_fed_back_stays_where_it_was_and_is_surer(tmp_path: Path) -> None:
+    scenario = load_scenario("quickstart", PLAIN)
+    before = project(scenario).candidate
+    phases = {name: f"{before.phases[name].mean:.4f}" for name in TIMES}
+    cells = {**QUICKSTART, "total_step_time_s": f"{before.step_s.mean:.4f}", **phases}
+    table = write(tmp_path / "same.csv", [cells])
+    (compared,) = validate_table(table).rows
+    found, after = taken_in([cells], tmp_path, scenario)
+    # One run has one prediction, whoever is asked.
+    assert compared.predicted == pytest.approx(before.step_s.mean, rel=1e-3)
+    assert found.times[0].expected.mean == pytest.approx(before.step_s.mean, rel=1e-3)
+    assert after.step_s.mean == pytest.approx(before.step_s.mean, rel=2e-3)
+    for name in TIMES:
+        assert after.phases[name].mean == pytest.approx(before.phases[name].mean, rel=5e-3)
+    assert np.log(after.step_s.high / after.step_s.low) < 0.5 * np.log(before.step_s.high / before.step_s.low)
+
+
+def test_equal_rows_end_near_their_time_and_a_total_alone_moves_to_it(tmp_path: Path) -> None:
+    scenario = load_scenario("quickstart", PLAIN)
+    slow = {**QUICKSTART, "total_step_time_s": "135", "generation_s": "60", "logprob_s": "27", "train_s": "38"}
+    _, once = taken_in([slow], tmp_path, scenario)
+    _, thrice = taken_in([{**slow, "id": f"r{n}"} for n in range(3)], tmp_path, scenario)
+    assert once.step_s.low <= 135 <= once.step_s.high and thrice.step_s.low <= 135 <= thrice.step_s.high
+    assert abs(thrice.step_s.mean - 135) < abs(once.step_s.mean - 135) < 0.03 * 135
+    # A faster run than is expected: the effect of its deviations on a step is not linear.
+    total = {**QUICKSTART, "total_step_time_s": "90"}
+    found, after = taken_in([total], tmp_path, scenario)
+    assert after.step_s.low <= 90 <= after.step_s.high
+    assert found.times[0].now.mean == pytest.approx(after.step_s.mean, rel=0.01)
+
+
+@pytest.mark.parametrize(("cells", "told"), [
+    ({**ITERATION, "tpot_ms": "0.009", "decode_step_ms_est": ""}, "tpot_ms is .* times below.*seconds for mill"),
+    ({**QUICKSTART, "total_step_time_s": "105300"}, "total_step_time_s is .* times above.*milliseconds for seconds"),
+])  # fmt: skip
+def test_a_column_in_another_unit_is_named_and_nothing_is_learnt(
+    cells: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    table = write(tmp_path / "own.csv", [cells])
+    with pytest.raises(InputError, match=told):
+        learn(table)
+    assert re.search(told, validate_table(table).remarks[-1])

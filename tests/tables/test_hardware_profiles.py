@@ -126,7 +126,9 @@ def test_profile_refuses(changes: dict[str, Any], message: str) -> None:
     ({"bf16_flops": 500}, r"must be in FLOP/s.*got 500: if those are TFLOP/s, write 5e\+14"),
     ({"memory_bytes": 80}, r"must be in bytes,.*got 80: if those are GB, write 8e\+10"),
     ({"nvlink_latency_s": 4.7}, r"must be in seconds.*got 4\.7: if those are microseconds, write 4\.7e-06"),
-    ({"bf16_flops": 1e30}, r"must be in FLOP/s, between 1e\+08 and 1e\+18; got 1e\+30$"),
+    ({"bf16_flops": 1e30}, r"must be in FLOP/s, between 2e\+12 and 5e\+17; got 1e\+30$"),
+    ({"memory_bandwidth_bytes_per_s": 1.8e9}, r"must be in bytes/s.*got 1\.8e\+09: GB/s for TB/s\? write 1\.8e\+12$"),
+    ({"bf16_flops": 0.5e12}, r"must be in FLOP/s.*got 5e\+11: TFLOP/s for PFLOP/s\? write 5e\+14$"),
 ])  # fmt: skip
 def test_a_number_in_a_datasheets_unit_is_refused_with_the_likely_slip(changed: dict[str, float], told: str) -> None:
     document = load_profile("h100_sxm").model_dump()

@@ -140,6 +140,19 @@ training steps, which as normal spreads asks for 0.25 and 0.20 more (docs/uncert
 research.datasheets``). All of them are NVIDIA's data-centre GPUs."""
 
 
+GENERATION_BIAS, TRAINING_BIAS = 0.04, 0.12
+"""Logarithms by which measured iterations and training steps take longer than a device's datasheet lets expect at the
+shares of :mod:`rlsim.costs.operators.operators`: medians of ln(measured / predicted) of the shipped rows priced without
+tables (docs/uncertainty.md; ``python -m research.datasheets``)."""
+
+
+def datasheet_factors(generating: Device, training: Device) -> tuple[float, float]:
+    """Factors on the times of generation, and of log-probs and training, of devices without any measured table."""
+    biases = (generating, GENERATION_BIAS), (training, TRAINING_BIAS)
+    generation, train = (1.0 if one.operators.sources else math.exp(bias) for one, bias in biases)
+    return generation, train
+
+
 def tables_error(sources: Sequence[TableSource]) -> float:
     """Standard deviation of the logarithm of a time that the self-checks of the tables in use claim.
 

@@ -144,10 +144,13 @@ def simulated_evidence(
     measured: Mapping[Kind, float],
     by_phase: Mapping[str, Sequence[str]],
     centre: Callable[[list[float]], Any] = np.mean,
+    priced_with: Posterior | None = None,
 ) -> list[Evidence]:
     """Evidence of one measured step: the whole and its phases. by_phase: groups of each phase.
 
-    centre: of the simulated steps, as the measured times are one of theirs.
+    centre: of the simulated steps, as the measured times are one of theirs. priced_with: the posterior whose group
+    deviations are in the simulated seconds; what it says of the groups is then added back to the log error, so that
+    rows are around the moved terms alone, whatever they were simulated with.
     """
     scenario, response, slopes = run.scenario, step_response(run), phase_slopes(run)
     transfer = "prepare_s" if scenario.loop.mode == "sync" else "refit_s"
@@ -161,6 +164,8 @@ def simulated_evidence(
             continue
         row_slopes, groups = _combined(kind, response, slopes, by_phase)
         log_error = float(np.log(seconds / predicted[kind]))
+        if priced_with is not None:
+            log_error += sum(share * priced_with.mean_of(group) for group, share in groups.items())
         out.append(Evidence(kind, name, log_error, row_slopes, groups, {**ran, MEASURED_S: seconds}))
     return out
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
-from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of, rollout_host
+from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, rollout_host
 from rlsim.costs.prices import PriceInputs, trained_batch
 from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, step_cost
@@ -129,7 +129,7 @@ def _hosts(shared: _Shared, drafting: str | bool, factor: float) -> dict[str, Ho
 def _changed(shared: _Shared, sets: Sequence[str]) -> dict[str, Overheads]:
     """Overheads with each term of some sets moved, of the terms that may matter to the scenario."""
     scenario = shared.scenario
-    now = overheads_of(scenario, shared.moves.fitted)
+    now = PriceInputs(scenario, shared.tables).overheads
     return {name: overheads_after(now, scenario, after, _set(name)) for name, after in _moved(shared, sets)}
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 from pydantic import TypeAdapter
 
 from rlsim.costs.operators.groups import phase_groups
@@ -26,7 +25,7 @@ from rlsim.parameters.terms import fitted_of
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.summary import contract_name, speedups, timed
 from rlsim.projection.uncertainty.evidence import Evidence, Kind
-from rlsim.projection.uncertainty.learning import simulated_evidence, updated, with_sets
+from rlsim.projection.uncertainty.learning import simulated_evidence, updated
 from rlsim.projection.uncertainty.predictive import around, posterior_of, prediction_of
 from rlsim.projection.uncertainty.sources import origin_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
@@ -164,7 +163,7 @@ def answer_run(
     given, taken = (scenario, ()) if asked.as_stated else with_facts(scenario, steady)
     changes = [_WORDS.split(text.strip()) for text in asked.what_ifs]
     varied = [vary(given, *words) for words in changes]
-    total, done = 3 + 2 * len(varied), 0
+    total, done = 2 + 2 * len(varied), 0
 
     def counted(one: Scenario) -> SimulatedVariant:
         nonlocal done
@@ -175,8 +174,7 @@ def answer_run(
         return run
 
     before = counted(given)
-    posterior, explained = learn_run(given, steady, shortened(Path(log.where).name))
-    advance(done := done + 1, total)
+    posterior, explained = learn_run(before, steady, shortened(Path(log.where).name))
     with tempfile.TemporaryDirectory(prefix="rlsim-") as folder:
         path = Path(folder) / POSTERIOR_NAME
         path.write_bytes(posterior.to_bytes())
@@ -296,14 +294,14 @@ def values_of(run: SimulatedVariant, quantity: str) -> FloatArray:
     return np.array([step.seconds if name == "step" else step.phases[name] for step in run.every_step])
 
 
-def learn_run(scenario: Scenario, steady: Steady, name: str) -> tuple[Posterior, dict[str, Explained]]:
-    """The scenario's posterior with the run's phases as evidence, and what that changed of each of them.
+def learn_run(run: SimulatedVariant, steady: Steady, name: str) -> tuple[Posterior, dict[str, Explained]]:
+    """The posterior of the simulated ``run`` with the measured phases as evidence, and what that changed of each.
 
     Raises InputError where the scenario names fitted sets of its own, which no posterior moves, or no
     phase is evidence.
     """
-    sets = fitted_of(scenario)
-    if sets.posterior is None:
+    scenario = run.scenario
+    if fitted_of(scenario).posterior is None:
         raise InputError(
             f"scenario '{scenario.name}': a run moves the posterior, and its simulation.posterior or another set in "
             "simulation is its own; leave them out"
@@ -314,8 +312,7 @@ def learn_run(scenario: Scenario, steady: Steady, name: str) -> tuple[Posterior,
         found = steady.found.get(kind)
         if found is not None and found.median > 0 and (kind != "generation" or scenario.loop.mode == "sync"):
             measured[kind] = found.median
-    run = simulate_variant(with_sets(scenario, replace(sets, posterior=None)))
-    rows = simulated_evidence(name, run, measured, phase_groups(scenario), np.median)
+    rows = simulated_evidence(name, run, measured, phase_groups(scenario), np.median, before)
     if not rows:
         raise InputError(f"{name}: none of its phases is one that scenario '{scenario.name}' has")
     # The error of a published time of its kind, although no rounding is in a log: it also holds what the model misses

@@ -33,6 +33,7 @@ def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
     named = [(" ".join(f"{name.rpartition('.')[2]}={row[name]}" for name in result.columns), row) for row in done]
     return sections(
         style.wrapped(f"{result.scenario}: {counts}"),
+        *map(style.wrapped, result.verdict),
         [*_fastest(result, shown).lines(style), *style.wrapped(fmt.price_remark(prices), "  ")],
         *(style.wrapped(f"With {text}.") for text in result.caveats),
         *map(style.wrapped, eager_remark(named)),
@@ -154,7 +155,7 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
         [f"{names[0]} against {names[1]}"],
         scenario or ["The scenarios do not differ."],
         [*times.lines(style), *style.wrapped(fmt.price_remark(comparison.price_per_gpu_hour_usd), "  ")],
-        verdict,
+        [*verdict, *(line for text in comparison.verdict for line in style.wrapped(text))],
         style.numbered("Warnings", comparison.warnings),
     )
 
@@ -286,7 +287,7 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
     eager = eager_remark([(row.name, row.numbers.row()) for row in plan.finalists])
     return sections(
         style.wrapped(counts),
-        [heading, *style.paragraphs([recommendation(plan), *_best_lines(plan)])],
+        [heading, *style.paragraphs([recommendation(plan), *plan.verdict, *_best_lines(plan)])],
         [style.bold("Set"), *style.wrapped(" ".join(map(shlex.quote, plan.changes)), "  ")],
         candidates_table(plan).lines(style),
         *map(style.wrapped, [*_front(plan), *eager]),
