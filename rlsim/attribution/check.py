@@ -266,7 +266,8 @@ def _tests(groups: Sequence[Sequence[_Scored]], step_s: float) -> tuple[Measurem
     first, *others = groups[0]
     rivals = [*others[:3], *(group[0] for group in groups[1:2])]
     found = [_test(first, rival, step_s) for rival in rivals]
-    return tuple(one for one in found if one is not None)
+    # Read once, a figure tells the first from all of them.
+    return tuple({one.figure: one for one in reversed(found) if one is not None}.values())[::-1]
 
 
 def _test(first: _Scored, second: _Scored, step_s: float) -> Measurement | None:
