@@ -98,7 +98,8 @@ def test_steps_shorten_to_the_knee_a_deadline_takes_the_cheapest_and_a_budget_th
 
 
 def test_a_scenario_is_sized_with_its_loop_and_an_unmeasured_winner_is_named() -> None:
-    small = {"simulation.replications": 1, "workload.prompts_per_step": 16, "workload.generations_per_prompt": 8}
+    batch = {"workload.prompts_per_step": 16, "workload.generations_per_prompt": 8}
+    small = {"simulation.replications": 1, "trainer.global_batch_samples": 128, **batch}
     scenario = load_scenario("quickstart", small)
     found = size(Wanted(base=scenario, deadline_s=1e4))
     assert [one.device for one in found.devices] == ["h100_sxm"] and found.batch == (16, 8)
