@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import structs
 
 from rlsim.cli.options import AsJson, Full, LogSteps, ModelName, Out, Overrides, ScenarioName, Words
 from rlsim.cli.output import given_scenario, print_answer, print_result, step_range, terminal_style
@@ -18,6 +19,7 @@ from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
 
 if TYPE_CHECKING:
+    from rlsim.planning.size import Wanted
     from rlsim.schema.scenario import Scenario
 
 
@@ -98,47 +100,78 @@ def support(
 
 
 def size(
-    model: ModelName,
-    device: Annotated[str, typer.Option(metavar="D1,D2", help="Hardware profiles, with commas.")],
+    subject: Annotated[
+        str, typer.Argument(metavar="SCENARIO|MODEL", help="A scenario, or a model card's name or file.")
+    ],
+    words: Words = None,
+    overrides: Overrides = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="D1,D2", help="Hardware profiles, with commas; default the scenario's.")
+    ] = None,
     batch: Annotated[
-        str, typer.Option(metavar="PROMPTSxSAMPLES", help="Prompts of a step and samples of each.")
-    ] = "64x16",
-    response_tokens: Annotated[str, typer.Option(metavar="N", help="Mean length of a response.")] = "2000",
+        str | None, typer.Option(metavar="PROMPTSxSAMPLES", help="Of a model: prompts, samples; default 64x16.")
+    ] = None,
+    response_tokens: Annotated[
+        str | None, typer.Option(metavar="N", help="Of a model: mean length of a response; default 2000.")
+    ] = None,
     deadline: Annotated[float | None, typer.Option(metavar="S", help="Longest step, kept with 90 %.")] = None,
     budget: Annotated[float | None, typer.Option(metavar="USD", help="Highest price of a step.")] = None,
     lora: Annotated[
         int | None, typer.Option(metavar="RANK", min=1, max=4096, help="Train adapters, not all weights.")
     ] = None,
-    engine: Annotated[str, typer.Option(metavar="NAME", help="vllm, sglang or trtllm.")] = "vllm",
+    engine: Annotated[str | None, typer.Option(metavar="NAME", help="Of a model: vllm, sglang or trtllm.")] = None,
+    max_staleness: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Largest policy lag; default as plan's of a scenario, 0 of a model."),
+    ] = None,
+    precision: Annotated[str | None, typer.Option(metavar="NAME", help="Of the weights that generate.")] = None,
+    drafts: Annotated[bool, typer.Option("--drafts/--no-drafts", help="Let the scenario's drafter draft.")] = True,
     as_json: AsJson = False,
     full: Full = False,
     out: Out = None,
 ) -> None:
-    """Size a cluster for a model: the fewest GPUs that fit, how far more of them pay, and which to take.
+    """Size a cluster: the fewest GPUs that fit, how far more of them pay, and which to take.
 
-    For each device the least cluster and doublings of it, each in the layout that plan finds fastest, the knee of the
-    step, the cheapest within a deadline or the fastest within a budget, and the largest safe memory share of the
-    engine. rlsim new writes the scenario of the one you take. --out DIR writes size.json and size.png.
+    It is plan with the number of GPUs free, of a scenario or of a plain one of a model. For each device the least
+    cluster and doublings of it, each in the layout that plan finds fastest, the knee of the step, the cheapest within a
+    deadline or the fastest within a budget, and the largest safe memory share of the engine. --out DIR writes size.json
+    and size.png.
     """
-    from rlsim.planning.new import CHECKS, Answers
-    from rlsim.planning.size import Wanted
+    from rlsim.planning.new import CHECKS
     from rlsim.planning.size import size as run
     from rlsim.report.text.run import unanswered
 
-    devices = [name.strip() for name in device.split(",") if name.strip()]
-    if not devices:
-        raise InputError("--device: name at least one, such as h100_sxm,h200_sxm")
-    given = {"model": model, "hardware": devices[0], "batch": batch, "response-tokens": response_tokens}
-    # The answers of rlsim new hold a number of GPUs, which is what is looked for here.
-    answers = Answers.parse({**given, "gpus": "8"})
+    devices = [name.strip() for name in (device or "").split(",") if name.strip()]
     for name in devices:
         CHECKS["hardware"](name)
-    wanted = Wanted(answers, engine, lora, deadline, budget)
+    task = {"batch": batch, "response-tokens": response_tokens, "engine": engine}
+    stated = {name: text for name, text in task.items() if text is not None}
+    limits = {"lora_rank": lora, "deadline_s": deadline, "budget_usd": budget, "max_staleness": max_staleness}
+    wanted = _wanted(subject, [*(words or ()), *(overrides or ())], devices, stated)
+    wanted = structs.replace(wanted, **limits, precision=precision, drafts=drafts)
     with ProgressLine("clusters planned") as progress:
         answer = run(wanted, devices, progress.advance)
     print_result(answer, as_json, full, out)
     if answer.best is None:
         raise InputError(f"infeasible: {unanswered(answer)}; what each device came to is on standard output")
+
+
+def _wanted(subject: str, changes: Sequence[str], devices: Sequence[str], stated: Mapping[str, str]) -> Wanted:
+    """What to size: the scenario ``subject`` with ``changes``, or a plain one of the model. stated: of its task."""
+    from rlsim.planning.new import Answers
+    from rlsim.planning.size import PLAIN_TASK, Wanted, is_scenario
+
+    if is_scenario(subject):
+        if stated:
+            raise InputError(f"--{next(iter(stated))}: {subject} is a scenario, which states it; set its key instead")
+        return Wanted(base=given_scenario(subject, None, None, *changes))
+    if not devices:
+        raise InputError("--device: name at least one, such as h100_sxm,h200_sxm")
+    if changes:
+        raise InputError(f"{changes[0]}: {subject} is a model; keys belong to a scenario")
+    task = {name: text for name, text in stated.items() if name != "engine"}
+    answers = Answers.parse({**PLAIN_TASK, **task, "model": subject, "hardware": devices[0]})
+    return Wanted(answers, stated.get("engine", "vllm"))
 
 
 def _asked(option: str) -> str:

@@ -223,7 +223,7 @@ def step_times(table: Table, sets: Fitted) -> tuple[list[Evidence], Reasons]:
 
 
 def _fit_steps(scenario: Scenario) -> dict[str, int]:
-    lag = scenario.loop.policy_lag
+    lag = scenario.loop.lag
     return {"steps": 4, "warmup_steps": lag + 2} if scenario.loop.mode == "async" else {"steps": 1, "warmup_steps": 0}
 
 

@@ -184,8 +184,8 @@ SEARCH_REPLICATIONS = 1
 
 
 PLAIN = 0.03
-"""Share of a trainer's seconds that a layout over fewer GPUs may take more: a few per cent between layouts are less than
-the model's error of either, and nobody runs eight stages by eight context ranks to save them. Convention."""
+"""Share of a trainer's seconds that a layout over fewer GPUs may take more: a few per cent between layouts are less
+than the model's error of either, and nobody runs eight stages by eight context ranks to save them. Convention."""
 
 
 class Candidate(Struct, frozen=True):
@@ -288,8 +288,8 @@ def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int,
 def trainer_step_s(task: TrainerTask) -> list[float]:
     """Seconds of each trainer layout on the first measured step with its weight transfer, enough to rank them.
 
-    Of a layout that takes longer than the fastest one by more than PLAIN, the first bound that says so. The transfer adds up from the
-    engine's and the trainer's.
+    Of a layout that takes longer than the fastest one by more than PLAIN, the first bound that says so. The transfer
+    adds up from the engine's and the trainer's.
     """
     out, least_s = [], task.least_s
     for inputs in task.inputs():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,11 +12,17 @@ from msgspec.structs import replace
 
 from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_token, resident_bytes, trainer_memory
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import scenario_of_text, vary
+from rlsim.files.lookup import YAML_SUFFIXES, catalogue
+from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
+from rlsim.files.yaml import parse_yaml
+from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.planning.new import Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
-from rlsim.planning.plan import plan
-from rlsim.planning.space import HEADROOM, build_space, nearest_miss
+from rlsim.planning.plan import default_limits, plan
+from rlsim.planning.space import HEADROOM, SearchLimits, build_space, nearest_miss
+from rlsim.planning.verdict import backing, price_words, unmeasured_winner
+from rlsim.projection.uncertainty.features import VALUES
+from rlsim.report.format import seconds
 from rlsim.results.planning import ClusterSize, DeviceSize, MemoryShare, Sizing
 from rlsim.results.sweep import Plan
 from rlsim.schema.scenario import Scenario
@@ -28,32 +34,51 @@ KNEE_GAIN = 1.4
 """Times by which a doubling must shorten the step to be sensible: 70 % of the GPUs added. Convention."""
 LEAST_GAIN = 1.15
 """Times below which no further doubling is looked at."""
-REPLICATIONS = 3
+PLAIN_TASK = {"gpus": "8", "batch": "64x16", "response-tokens": "2000"}
+"""Answers of rlsim new for a model of which nothing else is given; the number of GPUs does not count. Convention."""
 WAYS = tuple(itertools.product((1, 2, 4), ("none", "full")))
 """Pipeline stages of an engine, whose tensor parallelism stays within a node, and recomputation of the trainer, in the
 order in which they are tried."""
 
 
 class Wanted(Struct, frozen=True):
-    """What a cluster is for. answers: model, device, batch and mean response; its number of GPUs does not count.
+    """What a cluster is for: a scenario, or the answers of rlsim new, whose number of GPUs does not count.
 
     lora_rank: train adapters of this rank; None: all weights. deadline_s: longest step; budget_usd: price of one.
+    max_staleness: largest policy lag; default that of a plan for a scenario, 0 for answers. precision: of the weights
+    that generate. drafts: whether the scenario's drafter may draft.
     """
 
-    answers: Answers
+    answers: Answers | None = None
     engine: str = "vllm"
     lora_rank: int | None = None
     deadline_s: float | None = None
     budget_usd: float | None = None
+    base: Scenario | None = None
+    max_staleness: int | None = None
+    precision: str | None = None
+    drafts: bool = True
 
     def check(self) -> None:
-        """Raise InputError where limits are none or contradict each other."""
+        """Raise InputError where there is nothing to size, or limits are none or contradict each other."""
+        if (self.answers is None) == (self.base is None):
+            raise InputError("size needs a scenario or the answers of rlsim new, and not both")
         check_positive({"--deadline": self.deadline_s, "--budget": self.budget_usd})
         if self.deadline_s is not None and self.budget_usd is not None:
             raise InputError("--deadline and --budget: give one of them, the other is the answer")
 
     def scenario(self, device: str, gpus: int, stages: int = 1, recompute: str = "none") -> Scenario:
-        """The plain scenario on so many GPUs of a device. stages: of an engine's pipeline."""
+        """The scenario to plan on so many GPUs of a device, which a plan sets. stages: of an engine's pipeline."""
+        if self.base is not None:
+            moves: dict[str, object] = {} if device == self.base.hardware.name else {"hardware": device}
+            if stages > self.base.engine.pipeline_parallel:
+                moves["engine.pipeline_parallel"] = stages
+            if recompute != "none":
+                moves["trainer.recompute"] = recompute
+            if self.lora_rank is not None:
+                moves["trainer.lora_rank"] = self.lora_rank
+            return vary(self.base, moves | self._precision)
+        assert self.answers is not None
         trainer: dict[str, int | str] = {} if recompute == "none" else {"recompute": recompute}
         if self.lora_rank is not None:
             trainer["lora_rank"] = self.lora_rank
@@ -62,16 +87,50 @@ class Wanted(Struct, frozen=True):
             engine["pipeline_parallel"] = stages
         answers = replace(self.answers, hardware=device, gpus=gpus)
         text = scenario_text(answers, "size", engine, trainer)
-        scenario = scenario_of_text(text, f"the scenario for {gpus} {device}", Path())
-        return vary(scenario, {"simulation.replications": REPLICATIONS})
+        return vary(scenario_of_text(text, f"the scenario for {gpus} {device}", Path()), self._precision)
+
+    @property
+    def _precision(self) -> dict[str, object]:
+        return {} if self.precision is None else {"engine.weight_precision": self.precision}
+
+    def limits(self, gpus: int) -> SearchLimits:
+        """What a plan on so many GPUs may choose."""
+        limits = plain_limits(gpus)
+        if self.base is None:
+            return replace(limits, lags=tuple(range((self.max_staleness or 0) + 1)))
+        lags = default_limits(self.base).lags if self.max_staleness is None else tuple(range(self.max_staleness + 1))
+        # Other draft lengths take long to look at and change how long a step is, hardly how many GPUs pay.
+        drafted = self.base.speculation.draft_length if self.drafts else 0
+        return replace(limits, lags=lags, draft_lengths=tuple({0: 0, drafted: 0}))
+
+    @property
+    def held(self) -> str:
+        """What no size changes: loop, precision of generation, drafts."""
+        lag = self.limits(1).lags[-1]
+        loop = "a synchronous step" if lag == 0 else f"a step of lag 0 to {lag}"
+        base = self.base
+        precision = self.precision or ("bf16" if base is None else base.engine.weight_precision)
+        drafted = base is not None and self.drafts and base.speculation.active
+        drafts = f"drafts by {base.speculation.method}" if drafted and base is not None else "no drafts"
+        return f"{loop}, generation in {precision}, {drafts}"
 
 
-def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] = lambda done: None) -> Sizing:
+def size(
+    wanted: Wanted | Scenario | str, devices: Sequence[str] = (), told: Callable[[int], object] = lambda done: None
+) -> Sizing:
     """Clusters of each of ``devices`` for a model: the least, the knee of the step, and the one to take.
 
-    told: called with 1 for every cluster planned. Raises InputError where a device or a limit makes no sense.
+    wanted: a scenario, its name or its path, or that of a model with PLAIN_TASK, stand for a :class:`Wanted` with all
+    else as usual; devices: default those of the scenario. told: called with 1 for every cluster planned. Raises
+    InputError where a device or a limit makes no sense.
     """
+    if isinstance(wanted, str) and not is_scenario(wanted):
+        wanted = Wanted(Answers.parse({"model": wanted, **PLAIN_TASK, "hardware": next(iter(devices), "h100_sxm")}))
+    elif not isinstance(wanted, Wanted):
+        wanted = Wanted(base=load_scenario(wanted) if isinstance(wanted, str) else wanted)
     wanted.check()
+    if not devices and wanted.base is not None:
+        devices = (wanted.base.hardware.name,)
     if not devices:
         raise InputError("--device: name at least one, such as h100_sxm,h200_sxm")
     found = tuple(_device(wanted, device, told) for device in dict.fromkeys(devices))
@@ -80,21 +139,45 @@ def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] =
     # Each has kept to its budget already: then time decides, else money.
     best = min(able, key=lambda pair: pair[1].step_s.mean if by_step else pair[1].usd_per_step, default=None)
     example = wanted.scenario(devices[0], 8)
+    workload = example.workload
     return Sizing(
         model=example.model.name,
-        batch=wanted.answers.batch,
-        response_tokens=wanted.answers.response_tokens,
+        batch=(workload.prompts_per_step, workload.generations_per_prompt),
+        response_tokens=round(float(VALUES["response"](example))),
         max_sequence_tokens=example.workload.max_sequence_tokens,
         lora_rank=wanted.lora_rank,
         deadline_s=wanted.deadline_s,
         budget_usd=wanted.budget_usd,
         devices=found,
         best=None if best is None else best[0].device,
+        held=wanted.held,
+        verdict=() if best is None else _verdict(wanted, best[0].device, able),
         assumptions=(
-            "synchronous GRPO, generation and training in turn on all GPUs, BF16 weights, Adam, without speculation",
+            f"held fixed: {wanted.held}; {'adapters' if wanted.lora_rank else 'all weights'} trained with Adam",
             *(one.text for one in example.assumptions),
         ),
     )
+
+
+def _verdict(wanted: Wanted, best: str, able: Sequence[tuple[DeviceSize, ClusterSize]]) -> tuple[str, ...]:
+    """That nobody measured the device to take, beside the best one that was measured."""
+    measured = [(one, at) for one, at in able if not backing(wanted.scenario(one.device, 8).hardware)]
+    by_step = wanted.budget_usd is not None
+    beside = min(measured, key=lambda pair: pair[1].step_s.mean if by_step else pair[1].usd_per_step, default=None)
+    words = ""
+    if beside is not None:
+        one, at = beside
+        words = f"{at.gpus:,} {one.device}, {seconds(at.step_s.mean)} and {at.usd_per_step:.2f} USD"
+    return unmeasured_winner(wanted.scenario(best, 8).hardware, words)
+
+
+def is_scenario(name: str) -> bool:
+    """Whether ``name`` is a scenario that comes with rlsim or a file of one, and no model card or configuration."""
+    path = Path(name)
+    if path.suffix.lower() not in YAML_SUFFIXES or not path.is_file():
+        return path.stem in catalogue("scenarios")
+    document = parse_yaml(read_text(path, TABLE_BYTES), shown_path(path), True)
+    return isinstance(document, Mapping) and bool({"extends", "workload", "model"} & document.keys())
 
 
 def _device(wanted: Wanted, device: str, advance: Callable[[int], object]) -> DeviceSize:
@@ -103,16 +186,25 @@ def _device(wanted: Wanted, device: str, advance: Callable[[int], object]) -> De
     if sizes:
         chosen, why = _chosen(wanted, sizes)
     at = next((one for one in sizes if one.gpus == chosen), sizes[0] if sizes else None)
+    profile = wanted.scenario(device, 8).hardware
     return DeviceSize(
         device=device,
-        usd_per_gpu_hour=wanted.scenario(device, 8).hardware.price_per_gpu_hour_usd.value,
+        usd_per_gpu_hour=profile.price_per_gpu_hour_usd.value,
+        price=price_words(profile),
+        backing=backing(profile),
         least=least,
         knee=knee_of(sizes) if sizes else None,
         chosen=chosen,
         sizes=tuple(sizes),
-        memory_share=None if at is None else memory_share(vary(wanted.scenario(device, at.gpus), at.changes)),
+        memory_share=None if at is None else _share_at(wanted, device, at),
         reason=why,
     )
+
+
+def _share_at(wanted: Wanted, device: str, at: ClusterSize) -> MemoryShare | None:
+    """The engine's share of memory on a cluster; None where it shares no GPU with the trainer."""
+    scenario = vary(wanted.scenario(device, at.gpus), {"cluster.num_gpus": at.gpus, "lag": 0, **at.changes})
+    return memory_share(scenario) if scenario.cluster.colocated else None
 
 
 def _least(wanted: Wanted, device: str) -> tuple[int | None, str]:
@@ -122,7 +214,7 @@ def _least(wanted: Wanted, device: str) -> tuple[int | None, str]:
         if gpus % stages:
             continue
         try:
-            space = build_space(wanted.scenario(device, gpus, stages, recompute), plain_limits(gpus))
+            space = build_space(wanted.scenario(device, gpus, stages, recompute), wanted.limits(gpus))
         except Infeasible as error:
             return None, str(error)
         if space.usable:
@@ -149,9 +241,17 @@ def _curve(wanted: Wanted, device: str, least: int, advance: Callable[[int], obj
             out.append(found)
         if out and (found is None or (found.speedup is not None and found.speedup < LEAST_GAIN)):
             break
+        if _dearer(wanted, out):
+            break
         # Doublings, so that the gains can be compared with KNEE_GAIN and layouts go on dividing the cluster.
         gpus *= 2
     return out
+
+
+def _dearer(wanted: Wanted, sizes: Sequence[ClusterSize]) -> bool:
+    """Whether the last of ``sizes`` keeps to the deadline at a higher price than a smaller one: more GPUs cost more."""
+    within = [one for one in sizes if wanted.deadline_s is not None and one.step_p90_s <= wanted.deadline_s]
+    return len(within) > 1 and within[-1].usd_per_step > within[-2].usd_per_step
 
 
 def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None) -> ClusterSize | None:
@@ -161,7 +261,7 @@ def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None)
     for stages, recompute in WAYS:
         try:
             scenario = wanted.scenario(device, gpus, stages, recompute)
-            best = plan(scenario, limits=plain_limits(gpus), rest=False)
+            best = plan(scenario, limits=wanted.limits(gpus), rest=False)
         except (Infeasible, InputError):
             continue
         found.append(_cluster(best, recompute, before, scenario.hardware.memory_bytes.value))
@@ -172,10 +272,15 @@ def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None)
 
 def _cluster(found: Plan, recompute: str, before: ClusterSize | None, available_bytes: float) -> ClusterSize:
     changes: dict[str, int | str] = {} if recompute == "none" else {"trainer.recompute": recompute}
+    lagged = bool(found.best.overrides.get("lag"))
     changes |= {
-        key: value for key, value in found.best.overrides.items() if key.partition(".")[0] in ("engine", "trainer")
+        key: value
+        for key, value in found.best.overrides.items()
+        if key.partition(".")[0] in ("engine", "trainer")
+        or (lagged and key != "cluster.num_gpus")
+        or (key == "k" and value)
     }
-    layout = found.best.name.partition("sync, ")[2].replace("no speculation, ", "")
+    layout = found.best.name.partition(", ")[2].removeprefix("sync, ").replace("no speculation, ", "")
     numbers = found.best.numbers
     return ClusterSize(
         gpus=numbers.num_gpus,

@@ -300,7 +300,8 @@ class MemoryShare(Record):
 class DeviceSize(Record):
     """A device. least: the fewest GPUs that fit, None where none do (``reason``). knee: the last doubling of GPUs
     that still shortens the step enough. chosen: within the deadline or the budget, else the knee; None where nothing
-    keeps to them. memory_share: at ``chosen``.
+    keeps to them. memory_share: at ``chosen``, None where engine and trainer share no GPU. price, backing: text on the
+    price of an hour, and on what times rest on where nobody measured the device.
     """
 
     device: str
@@ -311,6 +312,8 @@ class DeviceSize(Record):
     sizes: tuple[ClusterSize, ...]
     memory_share: MemoryShare | None
     reason: str = ""
+    price: str = ""
+    backing: str = ""
 
     def at(self, gpus: int | None) -> ClusterSize | None:
         """The cluster of so many GPUs."""
@@ -320,7 +323,8 @@ class DeviceSize(Record):
 class Sizing(Answer):
     """Clusters for a model by device. best: the device to take; None where nothing keeps to what was asked.
 
-    deadline_s: longest step; budget_usd: highest price of one.
+    deadline_s: longest step; budget_usd: highest price of one. held: what no size changes (loop, precision, drafts).
+    verdict: that nobody measured the device to take.
     """
 
     schema_: Literal["rlsim.size/1"] = Field(default="rlsim.size/1", alias="schema")
@@ -334,6 +338,8 @@ class Sizing(Answer):
     devices: tuple[DeviceSize, ...]
     best: str | None
     assumptions: tuple[str, ...]
+    held: str = ""
+    verdict: tuple[str, ...] = ()
 
     def to_frame(self) -> DataFrame:
         """The clusters of every device as a pandas table."""

@@ -89,9 +89,27 @@ def test_steps_shorten_to_the_knee_a_deadline_takes_the_cheapest_and_a_budget_th
     hopeless = size(Wanted(SMALL, deadline_s=0.01), ["h100_sxm"])
     assert hopeless.best is None
     assert "no step keeps to 0.01 s with 90 %" in hopeless.devices[0].reason
-    assert render_size(hopeless).startswith("No size keeps to the deadline: h100_sxm: no step keeps to 0.01 s")
+    said = " ".join(render_size(hopeless).split())
+    held = "(a synchronous step, generation in bf16, no drafts)"
+    assert said.startswith(f"No size keeps to the deadline {held}: h100_sxm: no step keeps to 0.01 s")
     dear = size(Wanted(SMALL, budget_usd=1e-6), ["h100_sxm"])
-    assert render_size(dear).startswith("No size keeps to the budget: h100_sxm: no step costs as little as 1e-06 USD")
+    said = " ".join(render_size(dear).split())
+    assert said.startswith(f"No size keeps to the budget {held}: h100_sxm: no step costs as little as 1e-06 USD")
+
+
+def test_a_scenario_is_sized_with_its_loop_and_an_unmeasured_winner_is_named() -> None:
+    batch = {"workload.prompts_per_step": 16, "workload.generations_per_prompt": 8}
+    small = {"simulation.replications": 1, "trainer.global_batch_samples": 128, **batch}
+    scenario = load_scenario("quickstart", small)
+    found = size(Wanted(base=scenario, deadline_s=1e4))
+    assert [one.device for one in found.devices] == ["h100_sxm"] and found.batch == (16, 8)
+    assert "lag 0 to 1" in found.held and "eagle3" in found.held and found.verdict == ()
+    plain = size(Wanted(base=scenario, deadline_s=1e4, max_staleness=0, drafts=False, precision="fp8"))
+    assert plain.held == "a synchronous step, generation in fp8, no drafts"
+    assert plain.devices[0].sizes[0].step_s.mean > found.devices[0].sizes[0].step_s.mean
+    won = size(Wanted(SMALL, deadline_s=1e4), ["h100_sxm", "mi300x"])
+    assert won.best == "mi300x" and "Best on a measured device: " in won.verdict[0]
+    assert "a round default" in render_size(won) and "not measured" in render_size(won)
 
 
 def test_the_engine_may_take_what_the_trainer_leaves() -> None:

@@ -136,6 +136,7 @@ def render_size(sizing: Sizing, style: Style = DEFAULT_STYLE) -> str:
     """The recommendation, and for each device its clusters."""
     return sections(
         style.opening(recommendation(sizing), task_words(sizing)),
+        style.paragraphs(sizing.verdict),
         # False sorts before True: the recommended device comes first.
         *(_device(one, style) for one in sorted(sizing.devices, key=lambda one: one.device != sizing.best)),
         style.paragraphs(assumed_words(sizing), "- "),
@@ -154,14 +155,16 @@ def task_words(sizing: Sizing) -> str:
 
 def assumed_words(sizing: Sizing) -> tuple[str, ...]:
     """Assumptions of a sizing, prices included."""
-    return *sizing.assumptions, fmt.price_remark([one.usd_per_gpu_hour for one in sizing.devices])
+    prices = ", ".join(f"{one.device} {one.price}" for one in sizing.devices)
+    return *sizing.assumptions, f"prices: {prices} (hardware.price_per_gpu_hour_usd)"
 
 
 def unanswered(sizing: Sizing) -> str:
     """Why there is no cluster to take, in a few words."""
     if not any(one.sizes for one in sizing.devices):
         return "nothing fits"
-    return f"no size keeps to the {'deadline' if sizing.deadline_s is not None else 'budget'}"
+    limit = "deadline" if sizing.deadline_s is not None else "budget"
+    return f"no size keeps to the {limit} ({sizing.held})"
 
 
 def recommendation(sizing: Sizing) -> str:
@@ -190,6 +193,7 @@ def _device(one: DeviceSize, style: Style) -> list[str]:
 def clusters_table(one: DeviceSize) -> Table:
     """The clusters of a device, the fewest GPUs first."""
     note = "" if one.least is None else f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
+    note += "; not measured" if one.backing else ""
     marks, rows = ((one.least, "least"), (one.knee, "knee"), (one.chosen, "take this")), []
     for size in one.sizes:
         named = ", ".join(word for gpus, word in marks if gpus == size.gpus)
