@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from rlsim.costs.operators.groups import phase_groups
+from rlsim.costs.stack_terms import blackwell, stack_terms
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
@@ -17,10 +18,10 @@ from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters, version_order
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
-from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
+from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
-from rlsim.schema.trainer import StackFeatures, Trainer
+from rlsim.schema.trainer import FsdpTerms, StackFeatures, Trainer
 from rlsim.units import FloatArray
 
 
@@ -125,7 +126,7 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
     grouped_efficiency, permute_passes, quantise_bytes, logits_bytes, attention_speed: with what features of the stack
     and the precision change. moe_host_layer_s, expert_host_s: with graphs, overlap, static shapes and the processor of
     the host. launch_factor: host time of a launch over an x86 host's. update_speed: speed in the passes of an update
-    over that in log-prob passes.
+    over that in log-prob passes. fsdp: of a trainer around a model of Hugging Face; None of any other.
     """
 
     dense_speed: float
@@ -150,6 +151,7 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
     update_speed: float = 1.0
     factor: float = 1.0
     attention_flops_per_s: float = math.inf
+    fsdp: FsdpTerms | None = None
 
     @cached_property
     def of_update(self) -> TrainingOverheads:
@@ -280,7 +282,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     of unequal lengths, offload between phases, no graphs) have those of the fit to RL steps.
     """
     trainer, terms, features = scenario.trainer, fitted.training, _able(scenario)
-    stack, four_bits = _stack_terms(scenario, fitted), trainer.precision == "nvfp4"
+    stack, four_bits = stack_terms(scenario, fitted), trainer.precision == "nvfp4"
     sustained = _sustained(scenario.training_device, terms.power_exponent)
     wide = terms.dense_efficiency * sustained
     four = _four_bit_units(scenario.training_device) if four_bits else 1.0
@@ -315,6 +317,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
         step_fixed_s=terms.step_fixed_s,
         features=features,
         update_speed=stack.update_speed,
+        fsdp=stack.fsdp,
         factor=fitted.factor(phase_groups(scenario)["train"]) if factor is None else factor,
     )
 
@@ -322,7 +325,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
 def _able(scenario: Scenario) -> StackFeatures:
     """Features of the trainer, but for what its GPUs, precision and model have no kernels for."""
     features, moe = scenario.training_features, scenario.model.moe
-    if not (scenario.trainer.precision == "fp8" and _blackwell(scenario) and (moe is None or moe.gated)):
+    if not (scenario.trainer.precision == "fp8" and blackwell(scenario) and (moe is None or moe.gated)):
         # The kernel is one for MXFP8 and SwiGLU (TransformerEngine: ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
         return changed(features, fused_grouped_mlp=False)
     return features
@@ -339,39 +342,6 @@ def _host_s(terms: TrainingParameters, features: StackFeatures, precision: str) 
     return layer, expert_s * (terms.static_host_share if features.token_drop else 1.0)
 
 
-def measured_framework(scenario: Scenario, terms: TrainingParameters) -> TrainingFramework | None:
-    """What the trainer's framework differs by, where its training steps were measured alone."""
-    stack = scenario.training_stack
-    return None if stack is None else terms.framework(stack.framework)
-
-
-class _StackTerms(NamedTuple):
-    """Speed of kernels, host time of an expert layer, factor on that of its experts, speed of updates, and of expert
-    products over others."""
-
-    speed: float
-    moe_host_layer_s: float
-    host_factor: float
-    update_speed: float = 1.0
-    grouped_speed: float = 1.0
-
-
-def _stack_terms(scenario: Scenario, fitted: Fitted) -> _StackTerms:
-    terms, steps = fitted.training, fitted.steps
-    framework = measured_framework(scenario, terms)
-    factor = terms.host_factor(scenario.training_device.host_cpu)
-    if framework is None:
-        # FSDP in RL trainers: log-probs take 6 % longer than with Megatron-Core, updates 36 % (NeMo-RL issue 959).
-        fsdp = scenario.trainer.backend == "fsdp" and scenario.trainer.device_efficiency is None
-        update_speed = steps.fsdp_efficiency if fsdp else 1.0
-        return _StackTerms(steps.dense_efficiency, steps.moe_host_layer_s, factor, update_speed)
-    factor *= framework.host_factor
-    speed, grouped = framework.speed, 1.0
-    if _blackwell(scenario):
-        speed, grouped = speed * framework.blackwell_speed, framework.blackwell_grouped_speed
-    return _StackTerms(speed, terms.moe_host_layer_s * factor, factor, grouped_speed=grouped)
-
-
 def _sustained(profile: HardwareProfile, exponent: float) -> float:
     """Speed of products that run for hours over that of tables, whose kernels run for milliseconds: the power of a GPU
     over its peak, relative to a Hopper's."""
@@ -383,11 +353,6 @@ def _four_bit_units(profile: HardwareProfile) -> float:
     """Products in NVFP4 over those of a B200's kind, by peaks: half as many more on Blackwell Ultra, which the tables'
     kernels, at a third of its peak, do not use and cuBLAS does."""
     return profile.flops("nvfp4") / profile.flops("bf16") / BLACKWELL_FOUR_BITS if profile.nvfp4_flops else 1.0
-
-
-def _blackwell(scenario: Scenario) -> bool:
-    """Whether the training GPUs have the tensor cores of Blackwell: MXFP8 and NVFP4."""
-    return scenario.training_device.nvfp4_flops is not None
 
 
 def _stated(value: float | None, default: float) -> float:

@@ -17,6 +17,7 @@ from rlsim.costs.memory import EngineMemory, check_beside, engine_memory, kv_byt
 from rlsim.costs.operators.device import Device, device_of, tables_error
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.overheads import Overheads, overheads_of
+from rlsim.costs.links import node_link
 from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
@@ -64,13 +65,17 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
     def device(self) -> Device:
         """The generating GPU with its tables and links. Raises InputError where tables are missing."""
         scenario = self.scenario
-        return device_of(scenario.hardware, scenario.engine.name, self.tables, scenario.rack_aligned)
+        network = node_link(scenario).of_gpu(scenario.hardware)
+        return device_of(scenario.hardware, scenario.engine.name, self.tables, scenario.rack_aligned, network)
 
     @cached_property
     def training_device(self) -> Device:
         """The training GPU, where it is another kind with the tables of its profile."""
         scenario, kind = self.scenario, self.scenario.training_hardware
-        return self.device if kind is None else device_of(kind, scenario.engine.name, None, scenario.rack_aligned)
+        if kind is None:
+            return self.device
+        network = node_link(scenario).of_gpu(kind)
+        return device_of(kind, scenario.engine.name, None, scenario.rack_aligned, network)
 
     @cached_property
     def overheads(self) -> Overheads:

@@ -38,6 +38,7 @@ MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
 PADDED_BATCH, REFERENCE_POOL = "padded batch", "reference pool"
 LM_HEAD, LOSS = "LM head", "loss"
+PASS_SET_UP = "pass set-up"
 
 
 class TrainingCosts(Struct, frozen=True, dict=True):
@@ -149,7 +150,9 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         """One log-prob pass over the whole step's samples."""
         if self.measured is not None:
             return PhaseCost.of([measured_passes("log-prob passes", self.measured.logprob, batch)])
-        return self._passes(batch, backward=False)
+        fsdp = self.overheads.fsdp
+        set_up = Part(PASS_SET_UP, 0.0 if fsdp is None else fsdp.pass_fixed_s, "host")
+        return PhaseCost.of((*self._passes(batch, backward=False).parts, set_up))
 
     def _passes(self, batch: MicroBatches, backward: bool) -> PhaseCost:
         """All micro-batches through the pipeline, with its bubbles."""

@@ -1,0 +1,46 @@
+"""How runs of users deviate from tuned ones: what rlsim learned from runs whose makers tuned nothing for it."""
+
+from pydantic import Field
+
+from rlsim.schema.base import NonNegativeFloat, PositiveFloat, Strict
+
+
+class UserLink(Strict):
+    """Links between nodes of clusters of users, as their training steps showed them."""
+
+    bytes_per_s: PositiveFloat
+    """Middle of the line rates of a node and direction."""
+    log_spread: NonNegativeFloat
+    """Standard deviation of their logarithm."""
+    source: str = Field(min_length=1)
+    """Where both are from."""
+
+
+class UserDeviation(Strict):
+    """A phase of the runs of one family over what mechanisms and fitted terms say, as a logarithm."""
+
+    phase: str = Field(min_length=1)
+    """generation, logprob, train or transfer."""
+    family: str = Field(min_length=1)
+    """Backend or engine, model class and framework, most general first, by commas; all: any."""
+    mean: float
+    """Mean deviation of a source of this family."""
+    spread: NonNegativeFloat
+    """Standard deviation of a source's deviation around it, that of the mean included."""
+    sources: int = Field(ge=0)
+    """Sources behind it."""
+    rows: int = Field(ge=0)
+    """Measured values behind it."""
+
+
+class UserRuns(Strict):
+    """Deviations of users' runs and their networks."""
+
+    name: str = Field(min_length=1)
+    """Name of the set."""
+    description: str = Field(min_length=1)
+    """How it was fitted."""
+    node_link: UserLink
+    """Network between nodes where a scenario states none."""
+    deviations: tuple[UserDeviation, ...] = ()
+    """By phase and family."""
