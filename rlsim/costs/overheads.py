@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.stack_terms import blackwell, stack_terms
 from rlsim.costs.transfer.methods import TransferTerms
+from rlsim.costs.users import user_deviation, user_host
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
@@ -127,6 +128,7 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
     and the precision change. moe_host_layer_s, expert_host_s: with graphs, overlap, static shapes and the processor of
     the host. launch_factor: host time of a launch over an x86 host's. update_speed: speed in the passes of an update
     over that in log-prob passes. fsdp: of a trainer around a model of Hugging Face; None of any other.
+    logprob_factor: deviation of log-prob passes over that of updates, which ``factor`` holds.
     """
 
     dense_speed: float
@@ -150,6 +152,7 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
     features: StackFeatures
     update_speed: float = 1.0
     factor: float = 1.0
+    logprob_factor: float = 1.0
     attention_flops_per_s: float = math.inf
     fsdp: FsdpTerms | None = None
 
@@ -220,6 +223,8 @@ def rollout_host(
         fitted.release(engine.name, engine.version), engine.gpus_per_replica, nodes, in_process, profile.host_cpu
     )
     served = engine_host(engine, scenario.model, engines, scenario.speculation)
+    if (host := user_host(scenario)) is not None:
+        added_s, framework_sequence_s = added_s + host.iteration_s, framework_sequence_s + host.sequence_s
     return replace(
         served,
         iteration_s=_stated(engine.host_iteration_s, served.iteration_s + added_s),
@@ -233,15 +238,22 @@ def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) 
 
     tables_error: of the operator tables in use, by their self-checks (``device.tables_error``).
     """
-    factors = {phase: fitted.factor(groups) for phase, groups in phase_groups(scenario).items()}
+    factors = {phase: factor_of(scenario, fitted, phase, groups) for phase, groups in phase_groups(scenario).items()}
+    training = training_overheads(scenario, fitted, factors["train"])
     return Overheads(
         rollout_host(scenario, fitted.steps, fitted.engines, factors["generation"]),
-        training_overheads(scenario, fitted, factors["train"]),
+        replace(training, logprob_factor=factors["logprob"] / factors["train"]),
         _refit_terms(scenario, fitted, factors["transfer"]),
         _handover_tensor_s(scenario, fitted.steps),
         fitted.steps.name,
         tables_error,
     )
+
+
+def factor_of(scenario: Scenario, fitted: Fitted, phase: str, groups: Sequence[str]) -> float:
+    """Factor on a phase's time: of the groups that it belongs to, and of users' runs where it is one of theirs."""
+    own = user_deviation(scenario, phase)
+    return fitted.factor(groups) * (1.0 if own is None else math.exp(own.mean))
 
 
 def overheads_after(now: Overheads, scenario: Scenario, fitted: Fitted, changed: str) -> Overheads:
@@ -252,13 +264,18 @@ def overheads_after(now: Overheads, scenario: Scenario, fitted: Fitted, changed:
     if changed == "transfers":
         return replace(now, refit=_refit_terms(scenario, fitted, now.refit.factor))
     if changed == "training":
-        return replace(now, training=training_overheads(scenario, fitted, now.training.factor))
+        return replace(now, training=_as_now(training_overheads(scenario, fitted, now.training.factor), now))
     return replace(
         now,
         engine=rollout_host(scenario, fitted.steps, fitted.engines, now.engine.factor),
-        training=training_overheads(scenario, fitted, now.training.factor),
+        training=_as_now(training_overheads(scenario, fitted, now.training.factor), now),
         handover_tensor_s=_handover_tensor_s(scenario, fitted.steps),
     )
+
+
+def _as_now(training: TrainingOverheads, now: Overheads) -> TrainingOverheads:
+    """``training`` with the deviation of log-probs that ``now`` has."""
+    return replace(training, logprob_factor=now.training.logprob_factor)
 
 
 def _refit_terms(scenario: Scenario, fitted: Fitted, factor: float) -> TransferTerms:

@@ -12,12 +12,12 @@ from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, engine_times, running_at_most
 from rlsim.costs.interface import Prices, StepCost
+from rlsim.costs.links import node_link
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import EngineMemory, check_beside, engine_memory, kv_bytes_per_gpu_token, trainer_memory
 from rlsim.costs.operators.device import Device, device_of, tables_error
 from rlsim.costs.operators.groups import phase_groups
-from rlsim.costs.overheads import Overheads, overheads_of
-from rlsim.costs.links import node_link
+from rlsim.costs.overheads import Overheads, factor_of, overheads_of
 from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
@@ -97,7 +97,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         """Inputs with another layout of the trainer; of the overheads only the deviations of its groups change."""
         scenario, now = replaced(self.scenario, {"trainer": trainer}), self.overheads
         groups = phase_groups(scenario)
-        train, transfer = self.fitted.factor(groups["train"]), self.fitted.factor(groups["transfer"])
+        train, transfer = (factor_of(scenario, self.fitted, phase, groups[phase]) for phase in ("train", "transfer"))
         if (train, transfer) != (now.training.factor, now.refit.factor):
             training, refit = replace(now.training, factor=train), replace(now.refit, factor=transfer)
             now = replace(now, training=training, refit=refit)

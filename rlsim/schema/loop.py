@@ -20,8 +20,8 @@ from rlsim.schema.asynchrony import (
     Unit,
 )
 from rlsim.schema.base import Strict
-from rlsim.schema.fabrics import FABRICS, FabricName, as_profile
 from rlsim.schema.engine_parameters import EngineParameters, TransferParameters
+from rlsim.schema.fabrics import FABRICS, FabricName, as_profile
 from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 

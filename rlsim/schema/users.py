@@ -16,6 +16,20 @@ class UserLink(Strict):
     """Where both are from."""
 
 
+class UserHost(Strict):
+    """Hosts of users' rollout engines beyond those of measured servers: processors, containers, engines that share
+    them."""
+
+    iteration_s: NonNegativeFloat
+    """Middle of what they add to an iteration."""
+    sequence_s: NonNegativeFloat
+    """The same for each running sequence, which moves with it."""
+    log_spread: NonNegativeFloat
+    """Standard deviation of the logarithm of both."""
+    source: str = Field(min_length=1)
+    """Where they are from."""
+
+
 class UserDeviation(Strict):
     """A phase of the runs of one family over what mechanisms and fitted terms say, as a logarithm."""
 
@@ -42,5 +56,7 @@ class UserRuns(Strict):
     """How it was fitted."""
     node_link: UserLink
     """Network between nodes where a scenario states none."""
+    host: UserHost
+    """Host of the engines where a scenario states none (engine.host_iteration_s)."""
     deviations: tuple[UserDeviation, ...] = ()
     """By phase and family."""

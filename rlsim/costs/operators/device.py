@@ -78,9 +78,7 @@ def device_of(
         return found if network_bytes_per_s is None else _on_network(found, network_bytes_per_s)
     reference = table_device(profile)
     lent = borrowed_tables(profile, reference, tables)
-    return Device(
-        profile, tables, reference, lent, rack_aligned=rack_aligned, network_bytes_per_s=network_bytes_per_s
-    )
+    return Device(profile, tables, reference, lent, rack_aligned=rack_aligned, network_bytes_per_s=network_bytes_per_s)
 
 
 @lru_cache(maxsize=40)

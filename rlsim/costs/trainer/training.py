@@ -314,9 +314,9 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     collected = _handed_over(inputs, batch, COLLECTED_BYTES)
     return StepCost(
         data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), reward, collected]),
-        logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor),
+        logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor * inputs.overheads.logprob_factor),
         train=train_cost(inputs, batch),
-        reference_s=_reference_s(inputs, batch) * inputs.overheads.factor,
+        reference_s=_reference_s(inputs, batch) * inputs.overheads.factor * inputs.overheads.logprob_factor,
     )
 
 
@@ -340,6 +340,7 @@ def floors_s(inputs: TrainerInputs, batch: TrainedBatch) -> tuple[float, float]:
     time that either takes to price."""
     training, factor = inputs.costs, inputs.overheads.factor
     update_s, logprob_s = (training.floor_s(_batches(inputs, batch, way), way) for way in (True, False))
+    logprob_s *= inputs.overheads.logprob_factor
     return factor * update_s * inputs.trainer.epochs, factor * logprob_s * inputs.logprob_passes
 
 
