@@ -1,8 +1,8 @@
-"""Fit the deviations of users' runs: ``python -m research.user_runs [--write] [--left-out]``.
+"""Fit the deviations of users' runs: ``python -m research.user_runs [--write]``.
 
 Rows of calibration/published/wild beside their predictions without any deviation give the entries of
 calibration/users/wild.yaml. Phases whose time hangs on a network that nobody stated tell nothing of the software and
-are left out. ``--left-out`` predicts each source with a set that never saw it.
+are left out. Each source is then predicted with a set that never saw it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from rlsim.costs.users import families
 from rlsim.evidence.published import published_table
 from rlsim.evidence.tables import Row, read_table
-from rlsim.evidence.user_runs import Deviation, fitted_deviations
+from rlsim.evidence.user_runs import BROKEN, Deviation, fitted_deviations
 from rlsim.evidence.wild import phases_of, predicted_phase, scenario_of_run
 from rlsim.files.yaml import dump_yaml
 from rlsim.loading.scenario import vary
@@ -27,7 +27,8 @@ from rlsim.parameters.users import load_user_runs, user_runs_path
 from rlsim.projection.uncertainty.user_inputs import link_curve
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.base import changed
-from rlsim.schema.users import UserRuns
+from rlsim.schema.users import LeftOut, UserFit, UserRuns
+from rlsim.tables.fingerprint import file_digest
 
 PHASES = ("generation", "logprob", "train", "transfer")
 UNSURE = 0.15
@@ -79,15 +80,16 @@ def deviations(rows: Sequence[Row], user_runs: str) -> list[Deviation]:
             if predicted is not None:
                 key = phase, project_name(row["source"]), families(run.scenario, phase)
                 ratios[key].append(math.log(measured / predicted.mean))
-    return [Deviation(*key, float(np.mean(found)), len(found)) for key, found in ratios.items()]
+    every = [Deviation(*key, float(np.mean(found)), len(found)) for key, found in ratios.items()]
+    return [one for one in every if abs(one.log_ratio) < BROKEN]
 
 
 def fitted(known: UserRuns, found: Sequence[Deviation]) -> UserRuns:
     """``known`` with the entries that ``found`` give, rounded."""
-    entries = []
-    for phase in PHASES:
-        for one in fitted_deviations(phase, [each for each in found if each.phase == phase]):
-            entries.append(changed(one, mean=round(one.mean, 3), spread=round(one.spread, 3)))
+    entries = [
+        changed(one, **{name: round(getattr(one, name), 3) for name in ("mean", "above", "below")})
+        for one in fitted_deviations(found)
+    ]
     return changed(known, deviations=tuple(entries))
 
 
@@ -108,41 +110,56 @@ def left_out(
                         yield source, row["id"], phase, measured, value.mean, value.low, value.high  # type: ignore[misc]
 
 
-def scores(values: Sequence[tuple[str, ...]]) -> Mapping[str, tuple[int, float, float, float]]:
-    """By phase: values, median error, bias and share inside."""
+def scores(values: Sequence[tuple[str, ...]]) -> dict[str, LeftOut]:
+    """Scores of left-out values by phase, and of all."""
     by: dict[str, list[tuple[float, bool]]] = defaultdict(list)
     for _, _, phase, measured, mean, low, high in values:
         entry = float(mean) / float(measured) - 1.0, float(low) <= float(measured) <= float(high)
         for name in (phase, "all"):
             by[name].append(entry)
-    return {
-        name: (
-            len(found), float(np.median([abs(error) for error, _ in found])),
-            float(np.median([error for error, _ in found])), float(np.mean([inside for _, inside in found])),
+    out = {}
+    for name, found in by.items():
+        errors = [error for error, _ in found]
+        out[name] = LeftOut(
+            values=len(found),
+            median_error=round(float(np.median(np.abs(errors))), 3),
+            bias=round(float(np.median(errors)), 3),
+            coverage=round(float(np.mean([inside for _, inside in found])), 3),
         )
-        for name, found in by.items()
-    }  # fmt: skip
+    return out
+
+
+def show(new: UserRuns, found: Sequence[Deviation]) -> None:
+    """Print the evidence, the entries and how left-out sources were met."""
+    for one in sorted(found, key=lambda each: (each.phase, each.families)):
+        print(f"{one.phase:10} {one.families[0]:32} {one.source:48} {one.log_ratio:+.2f} ({one.rows})")
+    for entry in new.deviations:
+        spread = f"{entry.mean:+.2f} +{entry.above:.2f} -{entry.below:.2f}"
+        print(f"{entry.phase:10} {entry.family:32} {spread} ({entry.sources})")
+    for phase, score in new.fit.left_out.items():
+        print(f"left out: {phase:18} {score.values:3} {score.median_error:.0%} {score.bias:+.0%} {score.coverage:.0%}")
 
 
 def main() -> None:
-    """Fit, and print entries or the scores of left-out sources."""
+    """Fit, leave sources out, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--left-out", action="store_true")
     args = parser.parse_args()
-    known, rows = load_user_runs(), table()
+    known, rows, path = load_user_runs(), table(), published_table("wild/steps.csv")
     assert known is not None
     with tempfile.TemporaryDirectory() as name:
         found = deviations(rows, bare(Path(name), known))
         new = fitted(known, found)
-        for one in sorted(found, key=lambda each: (each.phase, each.families)):
-            print(f"{one.phase:10} {one.families[0]:32} {one.source:48} {one.log_ratio:+.2f} ({one.rows})")
-        for entry in new.deviations:
-            print(f"{entry.phase:10} {entry.family:32} {entry.mean:+.2f} +- {entry.spread:.2f} ({entry.sources})")
-        if args.left_out:
-            values = list(left_out(rows, known, found, Path(name)))
-            for phase, (count, median, bias, inside) in scores(values).items():
-                print(f"left out: {phase:12} n {count:3} median {median:.0%} bias {bias:+.0%} inside {inside:.0%}")
+        values = list(left_out(rows, known, found, Path(name)))
+    fit = UserFit(
+        command="python -m research.user_runs --write",
+        rows=len(rows),
+        sources=len({project_name(row["source"]) for row in rows}),
+        data_digest=file_digest(path),
+        left_out=scores(values),
+    )
+    new = changed(new, fit=fit)
+    show(new, found)
     if args.write:
         user_runs_path("wild").write_text(dump_yaml(new), encoding="utf-8")
 

@@ -12,11 +12,13 @@ from rlsim.schema.scenario import Scenario
 class NodeLink(Struct, frozen=True):
     """Line rate of a node and direction in bytes/s; None: every GPU has the port of its profile.
 
-    log_spread: standard deviation of its logarithm where nobody stated it; 0 where it is known.
+    log_spread: standard deviation of its logarithm where nobody stated it; 0 where it is known. least_bytes_per_s:
+    slowest that is then thought of.
     """
 
     bytes_per_s: float | None
     log_spread: float = 0.0
+    least_bytes_per_s: float = 0.0
 
     def of_gpu(self, profile: HardwareProfile) -> float | None:
         """Share of a GPU of the link of its node; None as in the profile."""
@@ -36,7 +38,7 @@ def node_link(scenario: Scenario) -> NodeLink:
         return NodeLink(None)
     device, link = scenario.training_device, known.node_link
     line = device.network_bandwidth_bytes_per_s.value * device.gpus_per_node.value
-    return NodeLink(min(line, link.bytes_per_s), link.log_spread)
+    return NodeLink(min(line, link.bytes_per_s), link.log_spread, link.least_bytes_per_s)
 
 
 def _crosses(scenario: Scenario) -> bool:

@@ -9,7 +9,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from rlsim.costs.operators.groups import phase_groups
+from rlsim.costs.operators.groups import phase_groups, refit_method
 from rlsim.costs.stack_terms import blackwell, stack_terms
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.costs.users import user_deviation, user_host
@@ -280,7 +280,13 @@ def _as_now(training: TrainingOverheads, now: Overheads) -> TrainingOverheads:
 
 def _refit_terms(scenario: Scenario, fitted: Fitted, factor: float) -> TransferTerms:
     loop = scenario.loop
-    terms = TransferTerms.of(fitted.transfers, scenario.refit_framework, loop.refit_tensor_s, loop.refit_fixed_s)
+    terms = TransferTerms.of(
+        fitted.transfers,
+        scenario.refit_framework,
+        loop.refit_tensor_s,
+        loop.refit_fixed_s,
+        refit_method(scenario) == "cuda_ipc",
+    )
     return replace(terms, factor=factor)
 
 

@@ -15,13 +15,14 @@ UNKNOWN = "unknown"
 def families(scenario: Scenario, phase: str) -> tuple[str, ...]:
     """Families of a phase of ``scenario``, the most specific first.
 
-    Trainers differ by backend, by whether there are experts, and by framework; rollouts by engine and experts; transfers
-    by framework and by whether both share their GPUs.
+    Trainers differ by backend, by whether there are experts, and by framework; rollouts by experts and engine;
+    transfers by whether both share their GPUs, and by framework.
     """
     stack, kind = scenario.training_stack, "dense" if scenario.model.moe is None else "experts"
     framework = UNKNOWN if stack is None else stack.framework
+    parts: tuple[str, ...]
     if phase == "generation":
-        parts = (scenario.engine.name, kind)
+        parts = (kind, scenario.engine.name)
     elif phase == "transfer":
         parts = ("colocated" if scenario.cluster.colocated else "split", framework)
     else:

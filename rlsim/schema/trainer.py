@@ -125,6 +125,9 @@ class Stack(Strict):
     """Rate at which its one driver hands the padded batch of a step to the ranks; none: it does not."""
     policy_logprobs: bool = True
     """Recipes recompute the policy's log-probs before an update that is on-policy."""
+    offload_in_phases: bool = False
+    """Where both share their GPUs, optimizer and weights of the trainer come and go within log-probs and updates, from
+    pinned memory, and not around the rollout."""
     tuned: bool = True
     """Its measured runs are recipes of its makers on networks as their profiles say; false: runs of users, whose
     deviation from tuned ones, and whose networks, are in calibration/users."""

@@ -12,8 +12,12 @@ class UserLink(Strict):
     """Middle of the line rates of a node and direction."""
     log_spread: NonNegativeFloat
     """Standard deviation of their logarithm."""
+    least_bytes_per_s: PositiveFloat
+    """Slowest that is thought of."""
     source: str = Field(min_length=1)
-    """Where both are from."""
+    """Where they are from."""
+    values: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Line rates of single sources, from the update of FSDP trainers."""
 
 
 class UserHost(Strict):
@@ -39,12 +43,42 @@ class UserDeviation(Strict):
     """Backend or engine, model class and framework, most general first, by commas; all: any."""
     mean: float
     """Mean deviation of a source of this family."""
-    spread: NonNegativeFloat
-    """Standard deviation of a source's deviation around it, that of the mean included."""
+    above: NonNegativeFloat
+    """Standard deviation of a source's deviation upwards from it, that of the mean included."""
+    below: NonNegativeFloat
+    """The same downwards: what a run misses of a tuned one costs time more often than it saves any."""
     sources: int = Field(ge=0)
     """Sources behind it."""
     rows: int = Field(ge=0)
     """Measured values behind it."""
+
+
+class LeftOut(Strict):
+    """How left-out sources were met."""
+
+    values: int = Field(ge=0)
+    """Measured values."""
+    median_error: NonNegativeFloat
+    """Median of |predicted / measured - 1|."""
+    bias: float
+    """Median of predicted / measured - 1."""
+    coverage: float = Field(ge=0, le=1)
+    """Share inside 90 % intervals."""
+
+
+class UserFit(Strict):
+    """Record of the fit."""
+
+    command: str
+    """How it was made."""
+    rows: int = Field(ge=0)
+    """Measured steps."""
+    sources: int = Field(ge=0)
+    """Sources of them."""
+    data_digest: str
+    """Digest of the table."""
+    left_out: dict[str, LeftOut] = Field(default_factory=dict)
+    """By phase, with each source left out of the fit in turn."""
 
 
 class UserRuns(Strict):
@@ -54,6 +88,7 @@ class UserRuns(Strict):
     """Name of the set."""
     description: str = Field(min_length=1)
     """How it was fitted."""
+    fit: UserFit
     node_link: UserLink
     """Network between nodes where a scenario states none."""
     host: UserHost

@@ -31,8 +31,8 @@ class Collectives:
     """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
     stands_in: the tables are of another engine. exchange: tables with the measured all-to-all around experts, of this
-    device or of another with NVLink between nodes. rack_aligned: see Cluster. network_bytes_per_s: share of a GPU of the
-    link of its node, in place of the profile's.
+    device or of another with NVLink between nodes. rack_aligned: see Cluster. network_bytes_per_s: share
+    of a GPU of the link of its node, in place of the profile's.
     """
 
     def __init__(

@@ -19,6 +19,7 @@ from rlsim.costs.measured import measured_passes, measured_update, stack_of
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
+from rlsim.costs.trainer.critic import critic_parts
 from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency, of_mean_rank, times
 from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, micro_batch_of, train_layout
 from rlsim.costs.trainer.work import passes
@@ -38,7 +39,7 @@ MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
 PADDED_BATCH, REFERENCE_POOL = "padded batch", "reference pool"
 LM_HEAD, LOSS = "LM head", "loss"
-PASS_SET_UP = "pass set-up"
+PASS_SET_UP, PHASE_SWAP = "pass set-up", "weights and optimizer in and out"
 
 
 class TrainingCosts(Struct, frozen=True, dict=True):
@@ -260,6 +261,8 @@ class TrainerInputs(Struct, frozen=True, dict=True):
     reference_swap_s: float = 0.0
     critic_pass_swap_s: float = 0.0
     critic_update_swap_s: float = 0.0
+    pass_swap_s: float = 0.0
+    update_swap_s: float = 0.0
     driver_sample_s: float = 0.0
     driver_bytes_per_s: float | None = None
     batch_reward_s: float = 0.0
@@ -296,6 +299,8 @@ def trainer_inputs(
         reference_swap_s=0.0 if apart else transfers.reference_swap_s(),
         critic_pass_swap_s=transfers.critic_swap_s(update=False),
         critic_update_swap_s=transfers.critic_swap_s(update=True),
+        pass_swap_s=transfers.phase_swap_s(update=False),
+        update_swap_s=transfers.phase_swap_s(update=True),
         driver_sample_s=scenario.loop.driver_sample_s,
         driver_bytes_per_s=scenario.driver_bytes_per_s,
         batch_reward_s=scenario.workload.batch_reward_s,
@@ -328,10 +333,11 @@ def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     cost = inputs.costs.step(_batches(inputs, batch, update=True))
     drafter = Part("draft training", cost.seconds * inputs.draft_training_share, "compute")
     once = PhaseCost.of((*cost.parts, drafter))
-    parts = [*once.repeated(trainer.epochs).parts, _handed_over(inputs, batch, UPDATE_BYTES)]
+    swap = Part(PHASE_SWAP, inputs.update_swap_s, "host link")
+    parts = [*once.repeated(trainer.epochs).parts, _handed_over(inputs, batch, UPDATE_BYTES), swap]
     if trainer.critic:
         value = inputs.value_costs.step(_batches(inputs, batch, update=True)).repeated(trainer.epochs)
-        parts += _critic("value update", value, inputs.critic_update_swap_s)
+        parts += critic_parts("value update", value, inputs.critic_update_swap_s)
     return PhaseCost.of(parts).deviating(inputs.overheads.factor)
 
 
@@ -365,10 +371,10 @@ def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     trainer, once = inputs.trainer, _pass(inputs, batch)
     parts = list(once.repeated(inputs.logprob_passes).parts)
     if inputs.logprob_passes or inputs.reference_gpus:
-        parts.append(_handed_over(inputs, batch, LOGPROB_BYTES))
+        parts += (_handed_over(inputs, batch, LOGPROB_BYTES), Part(PHASE_SWAP, inputs.pass_swap_s, "host link"))
     if trainer.critic:
         value = inputs.value_costs.forward(_batches(inputs, batch, update=False))
-        parts += _critic("value pass", value, inputs.critic_pass_swap_s)
+        parts += critic_parts("value pass", value, inputs.critic_pass_swap_s)
     if trainer.reference_logprobs:
         parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
     if inputs.reference_gpus and not inputs.streaming:
@@ -394,9 +400,3 @@ def _handed_over(inputs: TrainerInputs, batch: TrainedBatch, bytes_per_position:
     positions = len(batch.total_tokens) * inputs.max_sequence_tokens
     rate = inputs.driver_bytes_per_s
     return Part(PADDED_BATCH, 0.0 if rate is None else positions * bytes_per_position / rate, "host", "assumed")
-
-
-def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
-    """A value model's pass or update as one part, and the swap around it."""
-    longest = max(cost.parts, key=lambda part: part.seconds)
-    return [Part(name, cost.seconds, longest.bound), Part("value model swap", swap_s, "host link")]

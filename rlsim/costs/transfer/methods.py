@@ -142,11 +142,19 @@ class TransferTerms(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, fitted: TransferParameters, framework: str, tensor_s: float | None = None, fixed_s: float | None = None
+        cls,
+        fitted: TransferParameters,
+        framework: str,
+        tensor_s: float | None = None,
+        fixed_s: float | None = None,
+        colocated: bool = False,
     ) -> TransferTerms:
         """Values for ``framework``; a stated time wins over a fitted one."""
         family = fitted.family(framework)
-        fixed = family.fixed_s if fixed_s is None else fixed_s
+        # Pools of their own wait for each other through a driver, as the rows of all frameworks but the default's did;
+        # on shared GPUs nobody else is waited for.
+        own = min(family.fixed_s, fitted.values.fixed_s) if colocated else family.fixed_s
+        fixed = own if fixed_s is None else fixed_s
         return cls(fitted.values, family, fixed, tensor_s, fitted.error_of(framework), fitted.name)
 
     def host(self, links: Links) -> float:

@@ -75,8 +75,8 @@ def _of_users(run: SimulatedVariant) -> list[OpenInput]:
     """What a run of a user leaves open: network, host, and deviations of its phases."""
     spreads = deviation_spreads(run)
     deviations = [
-        OpenInput(DEVIATION.format(phase), f"{USERS} {phase}", {phase: spread}, {phase: -spread})
-        for phase, spread in spreads.items()
+        OpenInput(DEVIATION.format(phase), f"{USERS} {phase}", {phase: above}, {phase: -below})
+        for phase, (above, below) in spreads.items()
     ]
     curves = {NETWORK: (LINK, link_curve(run)), ENGINE_HOST: (HOST, host_curve(run))}
     return [*(OpenInput(name, key, {}, {}, curve=curve) for name, (key, curve) in curves.items() if curve), *deviations]

@@ -43,7 +43,8 @@ def link_curve(run: SimulatedVariant) -> Curve:
     line = device.network_bandwidth_bytes_per_s.value * device.gpus_per_node.value
 
     def seconds(deviations: float) -> dict[str, float]:
-        rate = min(line, float(link.bytes_per_s or line) * math.exp(-deviations * link.log_spread))
+        drawn = float(link.bytes_per_s or line) * math.exp(-deviations * link.log_spread)
+        rate = min(line, max(link.least_bytes_per_s, drawn))
         other = PriceInputs(vary(scenario, {"cluster.node_bandwidth_bytes_per_s": rate}))
         cost = other.batch_cost(*batch_of(run))
         transfer = other.transfers.prepare() if scenario.cluster.colocated else other.transfers.transfer()
@@ -86,7 +87,7 @@ def _curve(seconds: Callable[[float], Mapping[str, float]]) -> Curve:
     }
 
 
-def deviation_spreads(run: SimulatedVariant) -> dict[str, float]:
-    """By phase, the standard deviation of what users' runs of its family take beyond what is said of them."""
+def deviation_spreads(run: SimulatedVariant) -> dict[str, tuple[float, float]]:
+    """By phase, standard deviations up and down of what users' runs of its family take beyond what is said of them."""
     found = {phase: user_deviation(run.scenario, phase) for phase in ("generation", "logprob", "train", "transfer")}
-    return {phase: one.spread for phase, one in found.items() if one is not None and one.spread > 0}
+    return {phase: (one.above, one.below) for phase, one in found.items() if one is not None and one.above > 0}
