@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rlsim.parameters.sets import Fitted
+from rlsim.schema.base import changed
 from rlsim.schema.parameters import TrainingFramework, TrainingParameters
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.trainer import FsdpTerms
+from rlsim.schema.trainer import FsdpTerms, Trainer
 
 
 class StackTerms(NamedTuple):
@@ -47,6 +48,18 @@ def fsdp_terms(scenario: Scenario) -> FsdpTerms | None:
     """Terms of an FSDP trainer whose stack states them; None with another backend and of other stacks."""
     stack = scenario.training_stack
     return stack.fsdp if stack is not None and scenario.trainer.backend == "fsdp" else None
+
+
+def with_logprob_batches(scenario: Scenario, trainer: Trainer) -> Trainer:
+    """``trainer`` with the log-prob micro-batches of its stack where none are stated."""
+    fsdp = fsdp_terms(scenario)
+    keys = ("micro_batch_tokens", "logprob_micro_batch_tokens")
+    if not trainer.sequence_packing:
+        keys = ("micro_batch_samples", "logprob_micro_batch_samples")
+    own, forward = (getattr(trainer, key) for key in keys)
+    if fsdp is None or forward is not None or own is None:
+        return trainer
+    return changed(trainer, **{keys[1]: round(own * fsdp.logprob_batches)})
 
 
 def measured_framework(scenario: Scenario, terms: TrainingParameters) -> TrainingFramework | None:

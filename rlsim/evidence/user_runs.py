@@ -23,7 +23,7 @@ from msgspec import Struct
 from rlsim.schema.users import UserDeviation
 from rlsim.units import FloatArray
 
-OVERALL_SPREAD = 0.5
+OVERALL_SPREAD = 0.2
 """Standard deviation of what all users' runs have in common, before any is seen. Assumption."""
 SPREADS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75)
 """Spreads of sources that are tried."""
@@ -37,7 +37,7 @@ DEGREES = 1.0
 ROUNDS = 8
 ROW_ERROR = 0.1
 """Standard deviation of the logarithm of a single measured step around the mean of its source."""
-SHARE, NORMAL_SHARE = 0.8, 1.282
+SHARE, NORMAL_SHARE = 0.7, 1.036
 """A share of half a normal distribution, and the standard deviations within which it lies."""
 FEWEST = 3
 """Left-out sources on a side from which on they say how wide it is."""
@@ -83,7 +83,7 @@ def fitted_deviations(found: Sequence[Deviation]) -> list[UserDeviation]:
 
 
 def left_out_factors(phases: Sequence[Sequence[Deviation]]) -> tuple[float, float]:
-    """Factors on the spread of sources upwards and downwards: the least at which four of five left-out sources on that
+    """Factors on the spread of sources upwards and downwards: the least at which seven of ten left-out sources on that
     side fall where a normal deviation would."""
     misses: list[tuple[float, Expected]] = []
     for found in phases:

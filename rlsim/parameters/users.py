@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
+from rlsim.files.reading import data_folder
 from rlsim.parameters.posterior import NONE
 from rlsim.schema.messages import read_record
 from rlsim.schema.scenario import Scenario
@@ -19,6 +20,8 @@ DEFAULT = "wild"
 
 def user_runs_path(name_or_path: str, base: Path | None = None) -> Path:
     """File of the set called ``name_or_path``, or the file of that path. Raises InputError with the nearest."""
+    if name_or_path == DEFAULT:  # asked for by every scenario of a user
+        return data_folder("calibration") / "users" / f"{DEFAULT}.yaml"
     hint = f"; give the path of a .yaml file, or {NONE}"
     return as_path(name_or_path, YAML_SUFFIXES, base) or find_entry(
         name_or_path, catalogue("calibration", "users"), "set of users' runs", hint

@@ -94,6 +94,9 @@ class FsdpTerms(Strict):
     Megatron-Core: a forward pass of log-probs is the same code as that of an update."""
     pass_fixed_s: float = Field(0.0, ge=0, le=60)
     """Time of a pass over the batch besides: micro-batches are built, results gathered, the cache emptied."""
+    logprob_batches: float = Field(1.0, ge=1, le=64)
+    """Micro-batches of an update that one of a log-prob pass holds, where a scenario states none: nothing of a forward
+    pass stays for a backward one."""
     grouped_layer_s: float = Field(0.0, ge=0, le=10)
     """Least time of a MoE layer's forward pass over a micro-batch where its experts run as one grouped product."""
     looped_layer_s: float = Field(0.0, ge=0, le=10)
