@@ -97,9 +97,13 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         """Inputs with another layout of the trainer; of the overheads only the deviations of its groups change."""
         scenario, now = replaced(self.scenario, {"trainer": trainer}), self.overheads
         groups = phase_groups(scenario)
-        train, transfer = (factor_of(scenario, self.fitted, phase, groups[phase]) for phase in ("train", "transfer"))
-        if (train, transfer) != (now.training.factor, now.refit.factor):
-            training, refit = replace(now.training, factor=train), replace(now.refit, factor=transfer)
+        train, logprob, transfer = (
+            factor_of(scenario, self.fitted, phase, groups[phase]) for phase in ("train", "logprob", "transfer")
+        )
+        ratio = logprob / train
+        if (train, ratio, transfer) != (now.training.factor, now.training.logprob_factor, now.refit.factor):
+            training = replace(now.training, factor=train, logprob_factor=ratio)
+            refit = replace(now.refit, factor=transfer)
             now = replace(now, training=training, refit=refit)
         return PriceInputs(scenario, self.tables, moved=now)
 
