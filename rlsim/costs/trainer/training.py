@@ -19,6 +19,7 @@ from rlsim.costs.measured import measured_passes, measured_update, stack_of
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
+from rlsim.costs.stack_terms import with_logprob_batches
 from rlsim.costs.trainer.critic import critic_parts
 from rlsim.costs.trainer.driver import (
     COLLECTED_BYTES,
@@ -290,7 +291,7 @@ def trainer_inputs(
     trainer, apart = scenario.trainer, scenario.cluster.reference_gpus
     if trainer.sequence_packing and not scenario.sequence_packing:
         trainer = changed(trainer, sequence_packing=False)
-    trainer = with_logprobbatches_of(scenario, trainer)
+    trainer = with_logprob_batches(scenario, trainer)
     # A draft head's own pass, mean over steps; MTP layers that trainer.mtp_layers prices are a loss of the policy's.
     draft, drafting = trained_draft(scenario), 0.0
     if draft is not None and not (draft.kind == "mtp" and trainer.mtp_layers):
