@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from rlsim.costs.operators.groups import phase_groups
+from rlsim.costs.operators.groups import phase_groups, refit_method
+from rlsim.costs.stack_terms import blackwell, stack_terms
 from rlsim.costs.transfer.methods import TransferTerms
+from rlsim.costs.users import user_deviation, user_host
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters, version_order
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
-from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
+from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
-from rlsim.schema.trainer import StackFeatures, Trainer
+from rlsim.schema.trainer import FsdpTerms, StackFeatures, Trainer
 from rlsim.units import FloatArray
 
 
@@ -125,7 +127,8 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
     grouped_efficiency, permute_passes, quantise_bytes, logits_bytes, attention_speed: with what features of the stack
     and the precision change. moe_host_layer_s, expert_host_s: with graphs, overlap, static shapes and the processor of
     the host. launch_factor: host time of a launch over an x86 host's. update_speed: speed in the passes of an update
-    over that in log-prob passes.
+    over that in log-prob passes. fsdp: of a trainer around a model of Hugging Face; None of any other.
+    logprob_factor: deviation of log-prob passes over that of updates, which ``factor`` holds.
     """
 
     dense_speed: float
@@ -149,7 +152,9 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
     features: StackFeatures
     update_speed: float = 1.0
     factor: float = 1.0
+    logprob_factor: float = 1.0
     attention_flops_per_s: float = math.inf
+    fsdp: FsdpTerms | None = None
 
     @cached_property
     def of_update(self) -> TrainingOverheads:
@@ -218,6 +223,8 @@ def rollout_host(
         fitted.release(engine.name, engine.version), engine.gpus_per_replica, nodes, in_process, profile.host_cpu
     )
     served = engine_host(engine, scenario.model, engines, scenario.speculation)
+    if (host := user_host(scenario)) is not None:
+        added_s, framework_sequence_s = added_s + host.iteration_s, framework_sequence_s + host.sequence_s
     return replace(
         served,
         iteration_s=_stated(engine.host_iteration_s, served.iteration_s + added_s),
@@ -234,17 +241,24 @@ def overheads_of(
     tables_error: of the operator tables in use, by their self-checks (``device.tables_error``). datasheet: factors on
     generation and on training of devices that nobody measured.
     """
-    factors = {phase: fitted.factor(groups) for phase, groups in phase_groups(scenario).items()}
-    factors["generation"] *= datasheet[0]
-    factors["train"] *= datasheet[1]
+    factors = {phase: factor_of(scenario, fitted, phase, groups) for phase, groups in phase_groups(scenario).items()}
+    for phase, factor in zip(("generation", "train", "logprob"), (*datasheet, datasheet[1]), strict=True):
+        factors[phase] *= factor
+    training = training_overheads(scenario, fitted, factors["train"])
     return Overheads(
         rollout_host(scenario, fitted.steps, fitted.engines, factors["generation"]),
-        training_overheads(scenario, fitted, factors["train"]),
+        replace(training, logprob_factor=factors["logprob"] / factors["train"]),
         _refit_terms(scenario, fitted, factors["transfer"]),
         _handover_tensor_s(scenario, fitted.steps),
         fitted.steps.name,
         tables_error,
     )
+
+
+def factor_of(scenario: Scenario, fitted: Fitted, phase: str, groups: Sequence[str]) -> float:
+    """Factor on a phase's time: of the groups that it belongs to, and of users' runs where it is one of theirs."""
+    own = user_deviation(scenario, phase)
+    return fitted.factor(groups) * (1.0 if own is None else math.exp(own.mean))
 
 
 def overheads_after(now: Overheads, scenario: Scenario, fitted: Fitted, changed: str) -> Overheads:
@@ -255,18 +269,29 @@ def overheads_after(now: Overheads, scenario: Scenario, fitted: Fitted, changed:
     if changed == "transfers":
         return replace(now, refit=_refit_terms(scenario, fitted, now.refit.factor))
     if changed == "training":
-        return replace(now, training=training_overheads(scenario, fitted, now.training.factor))
+        return replace(now, training=_as_now(training_overheads(scenario, fitted, now.training.factor), now))
     return replace(
         now,
         engine=rollout_host(scenario, fitted.steps, fitted.engines, now.engine.factor),
-        training=training_overheads(scenario, fitted, now.training.factor),
+        training=_as_now(training_overheads(scenario, fitted, now.training.factor), now),
         handover_tensor_s=_handover_tensor_s(scenario, fitted.steps),
     )
 
 
+def _as_now(training: TrainingOverheads, now: Overheads) -> TrainingOverheads:
+    """``training`` with the deviation of log-probs that ``now`` has."""
+    return replace(training, logprob_factor=now.training.logprob_factor)
+
+
 def _refit_terms(scenario: Scenario, fitted: Fitted, factor: float) -> TransferTerms:
     loop = scenario.loop
-    terms = TransferTerms.of(fitted.transfers, scenario.refit_framework, loop.refit_tensor_s, loop.refit_fixed_s)
+    terms = TransferTerms.of(
+        fitted.transfers,
+        scenario.refit_framework,
+        loop.refit_tensor_s,
+        loop.refit_fixed_s,
+        refit_method(scenario) == "cuda_ipc",
+    )
     return replace(terms, factor=factor)
 
 
@@ -285,7 +310,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     of unequal lengths, offload between phases, no graphs) have those of the fit to RL steps.
     """
     trainer, terms, features = scenario.trainer, fitted.training, _able(scenario)
-    stack, four_bits = _stack_terms(scenario, fitted), trainer.precision == "nvfp4"
+    stack, four_bits = stack_terms(scenario, fitted), trainer.precision == "nvfp4"
     sustained = _sustained(scenario.training_device, terms.power_exponent)
     wide = terms.dense_efficiency * sustained
     four = _four_bit_units(scenario.training_device) if four_bits else 1.0
@@ -320,6 +345,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
         step_fixed_s=terms.step_fixed_s,
         features=features,
         update_speed=stack.update_speed,
+        fsdp=stack.fsdp,
         factor=fitted.factor(phase_groups(scenario)["train"]) if factor is None else factor,
     )
 
@@ -327,7 +353,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
 def _able(scenario: Scenario) -> StackFeatures:
     """Features of the trainer, but for what its GPUs, precision and model have no kernels for."""
     features, moe = scenario.training_features, scenario.model.moe
-    if not (scenario.trainer.precision == "fp8" and _blackwell(scenario) and (moe is None or moe.gated)):
+    if not (scenario.trainer.precision == "fp8" and blackwell(scenario) and (moe is None or moe.gated)):
         # The kernel is one for MXFP8 and SwiGLU (TransformerEngine: ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
         return changed(features, fused_grouped_mlp=False)
     return features
@@ -344,39 +370,6 @@ def _host_s(terms: TrainingParameters, features: StackFeatures, precision: str) 
     return layer, expert_s * (terms.static_host_share if features.token_drop else 1.0)
 
 
-def measured_framework(scenario: Scenario, terms: TrainingParameters) -> TrainingFramework | None:
-    """What the trainer's framework differs by, where its training steps were measured alone."""
-    stack = scenario.training_stack
-    return None if stack is None else terms.framework(stack.framework)
-
-
-class _StackTerms(NamedTuple):
-    """Speed of kernels, host time of an expert layer, factor on that of its experts, speed of updates, and of expert
-    products over others."""
-
-    speed: float
-    moe_host_layer_s: float
-    host_factor: float
-    update_speed: float = 1.0
-    grouped_speed: float = 1.0
-
-
-def _stack_terms(scenario: Scenario, fitted: Fitted) -> _StackTerms:
-    terms, steps = fitted.training, fitted.steps
-    framework = measured_framework(scenario, terms)
-    factor = terms.host_factor(scenario.training_device.host_cpu)
-    if framework is None:
-        # FSDP in RL trainers: log-probs take 6 % longer than with Megatron-Core, updates 36 % (NeMo-RL issue 959).
-        fsdp = scenario.trainer.backend == "fsdp" and scenario.trainer.device_efficiency is None
-        update_speed = steps.fsdp_efficiency if fsdp else 1.0
-        return _StackTerms(steps.dense_efficiency, steps.moe_host_layer_s, factor, update_speed)
-    factor *= framework.host_factor
-    speed, grouped = framework.speed, 1.0
-    if _blackwell(scenario):
-        speed, grouped = speed * framework.blackwell_speed, framework.blackwell_grouped_speed
-    return _StackTerms(speed, terms.moe_host_layer_s * factor, factor, grouped_speed=grouped)
-
-
 def _sustained(profile: HardwareProfile, exponent: float) -> float:
     """Speed of products that run for hours over that of tables, whose kernels run for milliseconds: the power of a GPU
     over its peak, relative to a Hopper's."""
@@ -388,11 +381,6 @@ def _four_bit_units(profile: HardwareProfile) -> float:
     """Products in NVFP4 over those of a B200's kind, by peaks: half as many more on Blackwell Ultra, which the tables'
     kernels, at a third of its peak, do not use and cuBLAS does."""
     return profile.flops("nvfp4") / profile.flops("bf16") / BLACKWELL_FOUR_BITS if profile.nvfp4_flops else 1.0
-
-
-def _blackwell(scenario: Scenario) -> bool:
-    """Whether the training GPUs have the tensor cores of Blackwell: MXFP8 and NVFP4."""
-    return scenario.training_device.nvfp4_flops is not None
 
 
 def _stated(value: float | None, default: float) -> float:

@@ -12,11 +12,12 @@ from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, engine_times, running_at_most
 from rlsim.costs.interface import Prices, StepCost
+from rlsim.costs.links import node_link
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import EngineMemory, check_beside, engine_memory, kv_bytes_per_gpu_token, trainer_memory
 from rlsim.costs.operators.device import Device, datasheet_factors, device_of, tables_error
 from rlsim.costs.operators.groups import phase_groups
-from rlsim.costs.overheads import Overheads, overheads_of
+from rlsim.costs.overheads import Overheads, factor_of, overheads_of
 from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
@@ -64,13 +65,17 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
     def device(self) -> Device:
         """The generating GPU with its tables and links. Raises InputError where tables are missing."""
         scenario = self.scenario
-        return device_of(scenario.hardware, scenario.engine.name, self.tables, scenario.rack_aligned)
+        network = node_link(scenario).of_gpu(scenario.hardware)
+        return device_of(scenario.hardware, scenario.engine.name, self.tables, scenario.rack_aligned, network)
 
     @cached_property
     def training_device(self) -> Device:
         """The training GPU, where it is another kind with the tables of its profile."""
         scenario, kind = self.scenario, self.scenario.training_hardware
-        return self.device if kind is None else device_of(kind, scenario.engine.name, None, scenario.rack_aligned)
+        if kind is None:
+            return self.device
+        network = node_link(scenario).of_gpu(kind)
+        return device_of(kind, scenario.engine.name, None, scenario.rack_aligned, network)
 
     @cached_property
     def overheads(self) -> Overheads:
@@ -98,10 +103,13 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         """Inputs with another layout of the trainer; of the overheads only the deviations of its groups change."""
         scenario, now = replaced(self.scenario, {"trainer": trainer}), self.overheads
         groups = phase_groups(scenario)
-        train, transfer = self.fitted.factor(groups["train"]), self.fitted.factor(groups["transfer"])
-        train *= self._datasheet[1]
-        if (train, transfer) != (now.training.factor, now.refit.factor):
-            training, refit = replace(now.training, factor=train), replace(now.refit, factor=transfer)
+        train, logprob, transfer = (
+            factor_of(scenario, self.fitted, phase, groups[phase]) for phase in ("train", "logprob", "transfer")
+        )
+        ratio, train = logprob / train, train * self._datasheet[1]
+        if (train, ratio, transfer) != (now.training.factor, now.training.logprob_factor, now.refit.factor):
+            training = replace(now.training, factor=train, logprob_factor=ratio)
+            refit = replace(now.refit, factor=transfer)
             now = replace(now, training=training, refit=refit)
         return PriceInputs(scenario, self.tables, moved=now)
 

@@ -22,6 +22,7 @@ from rlsim.evidence.structure import ERRORS, Reasons, compared_times, own_step_t
 from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.training import TRAINING
 from rlsim.evidence.transfers import TRANSFERS
+from rlsim.evidence.wild import WILD_ROWS
 from rlsim.files.reading import shown_path
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.parameters.sets import Fitted, shipped
@@ -44,6 +45,7 @@ COMPARISONS: Mapping[Kind, Comparison] = {
     Kind.PHASES: PHASE_ROWS,
     Kind.CURVES: CURVES,
     Kind.ROLLOUTS: ROLLOUTS,
+    Kind.WILD: WILD_ROWS,
 }
 
 

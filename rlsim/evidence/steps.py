@@ -29,6 +29,7 @@ from rlsim.evidence.tables import (
 )
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
+from rlsim.parameters.posterior import NONE
 from rlsim.parameters.sets import DEFAULT_STACK, Fitted, load_stack, stack_of_release
 from rlsim.projection.project import project
 from rlsim.results import Variant
@@ -142,7 +143,12 @@ def scenario_of(row: Row, seed: int = 0, replications: int | None = None) -> Sce
             "policy_lag": lag,
             "in_flight_updates": flag(row, "in_flight_weight_updates", True),
         },
-        "simulation": {"seed": seed, **({} if replications is None else {"replications": replications})},
+        "simulation": {
+            "seed": seed,
+            **({} if replications is None else {"replications": replications}),
+            # Tables of this kind hold recipes of their makers; runs of users are of kind wild.
+            "user_runs": NONE,
+        },
     }
     return row_scenario(document)
 

@@ -41,6 +41,7 @@ class Kind(StrEnum):
     PHASES = "phases"
     CURVES = "curves"
     ROLLOUTS = "rollouts"
+    WILD = "wild"
 
 
 # Of alternatives separated by | one must be there. The first kind whose columns are all there is the table's. They
@@ -57,6 +58,7 @@ COLUMNS = {
     Kind.CURVES: "id curve_kind series x_name x y_name y",
     Kind.ROLLOUTS: "id engine model precision gpu decode_gpus_per_engine isl osl num_requests|notes "
     "tokens_per_s_per_gpu spec_method",
+    Kind.WILD: "id source framework generation_s|logprob_total_s|train_s|total_step_s",
 }
 STEP_COLUMNS = tuple(COLUMNS[Kind.STEPS].split())
 """Columns of a measured RL step without which nothing can be simulated."""
@@ -78,7 +80,7 @@ class TableRow:
 @dataclass(frozen=True)
 class Table:
     """A table to compare. digest: of its cells. seed, replications: of whatever is drawn (None: those
-    of a scenario); progress: of (done, all)."""
+    of a scenario); progress: of (done, all). folder: where it lies, for what lies beside it."""
 
     name: str
     rows: Sequence[TableRow]
@@ -86,6 +88,7 @@ class Table:
     seed: int = 0
     replications: int | None = None
     progress: Callable[[int, int], object] | None = None
+    folder: Path | None = None
 
     @classmethod
     def read(cls, path: Path, kind: Kind | None = None) -> Table:
@@ -95,7 +98,7 @@ class Table:
         rows = read_table(path, ())
         if not rows:
             raise InputError(f"{shown_path(path)}: has a header but no rows")
-        return cls(path.name, rows, table_digest(rows))
+        return cls(path.name, rows, table_digest(rows), folder=path.parent)
 
     def report(self, done: int) -> None:
         """Report that ``done`` rows are compared."""

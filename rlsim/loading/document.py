@@ -21,6 +21,7 @@ from rlsim.parameters.sets import (
     DEFAULT_STACK,
     DEFAULT_TRAINING,
     DEFAULT_TRANSFERS,
+    UNNAMED_STACK,
     load_engine_parameters,
     load_measured,
     load_parameters,
@@ -42,7 +43,9 @@ DRAWN_KEYS = (
 def name_parameters(document: dict[str, Any]) -> None:
     """Put the names of the default stack and of the default parameters where none are given."""
     if document.get("stack") is None:
-        document["stack"] = DEFAULT_STACK
+        engine = document.get("engine")
+        served = isinstance(engine, dict) and engine.get("in_process") is False
+        document["stack"] = UNNAMED_STACK if served else DEFAULT_STACK
     simulation = document.setdefault("simulation", {})
     if isinstance(simulation, dict):
         defaults = {

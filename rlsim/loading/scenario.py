@@ -32,6 +32,8 @@ from rlsim.loading.variation import WORDS, has_words, without_words
 from rlsim.parameters.posterior import DEFAULT as DEFAULT_POSTERIOR
 from rlsim.parameters.posterior import evidence_path, posterior_digest
 from rlsim.parameters.sets import SETS, own_sets
+from rlsim.parameters.users import DEFAULT as DEFAULT_USERS
+from rlsim.parameters.users import user_runs_digest
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
@@ -167,6 +169,9 @@ def scenario_digest(scenario: Scenario) -> str:
     own = simulation.model_dump(mode="json", exclude={"posterior", *SETS.values()})
     if simulation.measured_stack is None:
         del own["measured_stack"]  # scenarios of before have no such key
+    own["user_runs"] = user_runs_digest(simulation.user_runs or DEFAULT_USERS)
+    if scenario.training_stack is None or scenario.training_stack.tuned:
+        del own["user_runs"]  # tuned stacks have no part in it
     own["posterior"] = posterior_digest(simulation.posterior or DEFAULT_POSTERIOR)
     # Answers name their nearest measured runs, which are read from there.
     own["evidence"] = file_digest(evidence_path())

@@ -29,6 +29,9 @@ DEFAULT_TRAINING = "pretraining"
 """Fit to measured training steps of tuned recipes."""
 DEFAULT_STACK = "nemo_rl-0.7"
 """Newest stack with measured RL steps."""
+UNNAMED_STACK = "servers"
+"""Stack of a scenario that names none and whose engines run as servers, as no measured recipe of the default has them.
+"""
 DEFAULT_TRANSFERS = "measured"
 """Fit to measured weight transfers."""
 

@@ -20,7 +20,8 @@ from msgspec import Struct
 from rlsim.costs.engine.prices import engine_times
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs, trained_batch
-from rlsim.costs.trainer.training import floors_s, stages_s, step_cost, train_cost
+from rlsim.costs.trainer.floors import floors_s, stages_s
+from rlsim.costs.trainer.training import step_cost, train_cost
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides

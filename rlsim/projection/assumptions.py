@@ -9,6 +9,7 @@ import numpy as np
 from rlsim.costs.efficiency import queries_of
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.costs.engine.iteration import PolicyChoice
+from rlsim.costs.links import node_link
 from rlsim.costs.overheads import schedules_ahead
 from rlsim.costs.transfer.job import job_of
 from rlsim.costs.transfer.methods import tensor_s
@@ -16,7 +17,7 @@ from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import own_sets
 from rlsim.projection.efficiency import engines_of
 from rlsim.projection.model_assumptions import drafting_assumptions, model_assumptions, said, training_assumptions
-from rlsim.projection.uncertainty.inputs import guesses_of
+from rlsim.projection.uncertainty.inputs import NETWORK, guesses_of
 from rlsim.projection.uncertainty.predictive import open_draws
 from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant
@@ -24,10 +25,12 @@ from rlsim.report.format import percent
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantTime, LognormalTime, QuantileTime, Time, TraceLength, Workload
-from rlsim.units import MICROSECOND
+from rlsim.units import GIGA, MICROSECOND
 from rlsim.workload.batches import at_cap
 from rlsim.workload.lengths import ignored_ids
 
+MOVED = ("logprob", "train")
+"""Phases that a warning of an unknown network adds up."""
 TOLD_LAUNCH_SHARE = 0.05
 """Share of a rollout that waits for launches from which an answer says that it hangs on them."""
 TOLD_HOST_SHARE = 0.2
@@ -195,9 +198,10 @@ def _length_warnings(run: SimulatedVariant) -> list[str]:
 def caveats_of(scenario: Scenario) -> tuple[str, ...]:
     """Clauses that a verdict on ``scenario`` needs: guessed inputs, and a start-up within the answer."""
     *most, last = guesses_of(scenario) or ("",)
+    unknown = ["the network between nodes assumed (cluster.fabric)"] if node_link(scenario).log_spread else []
     guessed = [f"{', '.join(most)}{' and ' if most else ''}{last} assumed"] if last else []
     started = ["the start-up of the loop in it (simulation.warmup_steps)"] if _starts(scenario) else []
-    return (*guessed, *started)
+    return (*unknown, *guessed, *started)
 
 
 def _starts(scenario: Scenario) -> bool:
@@ -207,7 +211,8 @@ def _starts(scenario: Scenario) -> bool:
 
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     """Warnings of a run, in sentences."""
-    scenario, steps, out = run.scenario, len(run.every_step), _length_warnings(run)
+    scenario, steps = run.scenario, len(run.every_step)
+    out = [*_link_warnings(run), *_length_warnings(run)]
     if run.counters.preemptions > 0:
         out.append(said("overflow", preemptions=run.counters.preemptions / steps))
     if (share := _beyond_budget(run)) > 0:
@@ -232,6 +237,25 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     parts = [part for step in run.every_step for part in step.cost.train.parts]
     floor = sum(part.seconds for part in parts if part.name == "host floor") / max(1e-12, sum(p.seconds for p in parts))
     return (*out, *([said("host floor", share=percent(floor))] if floor >= TOLD_HOST_SHARE else []))
+
+
+def _link_warnings(run: SimulatedVariant) -> list[str]:
+    """A sentence on the network between nodes where nobody stated it: what was taken, and what the step may take."""
+    link = node_link(run.scenario)
+    found = next((one for one, _ in open_draws(run) if one.name == NETWORK), None)
+    if found is None or link.bytes_per_s is None:
+        return []
+    base_s = sum(run.phases_s[f"{phase}_s"] for phase in ("logprob", "train"))
+    slow_s, fast_s = (
+        sum(run.phases_s[f"{phase}_s"] * float(np.exp(found.moves(phase, np.array([way]))[0])) for phase in MOVED)
+        for way in (1.0, -1.0)
+    )
+    factor = np.exp(link.log_spread)
+    rates = [rate / GIGA for rate in (link.bytes_per_s, link.bytes_per_s / factor, link.bytes_per_s * factor)]
+    nodes = run.scenario.cluster.num_gpus / run.scenario.hardware.gpus_per_node.value
+    return [
+        said("network", nodes=nodes, rate=rates[0], low=rates[1], high=rates[2], base=base_s, slow=slow_s, fast=fast_s)
+    ]
 
 
 def _beyond_budget(run: SimulatedVariant) -> float:

@@ -7,7 +7,8 @@ import numpy as np
 from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.prices import most_sequences
 from rlsim.costs.memory import windowed_share
-from rlsim.costs.overheads import TrainingOverheads, measured_framework
+from rlsim.costs.overheads import TrainingOverheads
+from rlsim.costs.stack_terms import measured_framework
 from rlsim.costs.trainer.layer import host_step_bytes_per_s
 from rlsim.costs.trainer.work import LayerSplit
 from rlsim.files.yaml import lists_beside

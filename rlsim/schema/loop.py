@@ -21,6 +21,7 @@ from rlsim.schema.asynchrony import (
 )
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters, TransferParameters
+from rlsim.schema.fabrics import FABRICS, FabricName, as_profile
 from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 
@@ -52,6 +53,26 @@ class Cluster(Strict):
     where they fit. scattered: a group of several nodes may lie half in one domain and half in another, as in jobs over
     racks without topology-aware placement; its collectives then cross the network. Default: as the stack's launcher
     places jobs."""
+    node_bandwidth_bytes_per_s: float | None = Field(None, gt=1e6, le=1e14)
+    """Line rate between nodes of one node and direction, shared by its GPUs. Default: that of ``fabric``; where neither
+    is given the profile's for stacks of tuned recipes, else the middle of what users' clusters reached
+    (calibration/users), which intervals then hold."""
+    fabric: FabricName | None = None
+    """The network between nodes by its name, in place of its rate: profile (that of the hardware profile),
+    infiniband_8x400, roce_8x400, roce_8x200, efa_p5, efa_p5_sockets, efa_p4d, ethernet_2x100, ethernet_100, tcp_25,
+    tcp_10 (rlsim/schema/fabrics.yaml)."""
+
+    @property
+    def node_link_bytes_per_s(self) -> float | None:
+        """Stated rate of a node's link; None where it is not stated, or is that of the profile."""
+        if self.fabric is None or as_profile(self.fabric):
+            return self.node_bandwidth_bytes_per_s
+        return float(FABRICS[self.fabric]["bytes_per_s"])
+
+    @property
+    def link_stated(self) -> bool:
+        """Whether the network between nodes is stated."""
+        return self.fabric is not None or self.node_bandwidth_bytes_per_s is not None
 
     @property
     def colocated(self) -> bool:
@@ -73,6 +94,8 @@ class Cluster(Strict):
         return self.num_gpus - self.reference_gpus - (self.generation_gpus or 0)
 
     def _problems(self) -> Iterator[str]:
+        if self.fabric is not None and self.node_bandwidth_bytes_per_s is not None:
+            yield "give one of fabric and node_bandwidth_bytes_per_s"
         reference = f" + reference_gpus ({self.reference_gpus})" if self.reference_gpus else ""
         if self.generation < 1 or self.training < 1:
             split = f"reference_gpus ({self.reference_gpus})" if self.colocated else "generation_gpus and training_gpus"
@@ -283,6 +306,9 @@ class Simulation(Strict):
     transfer_parameters: TransferParameters | None = None
     """Weight transfers by framework: a name of calibration/transfers, a path, or inline; default the fit to measured
     transfers."""
+    user_runs: str | None = Field(None, min_length=1, max_length=1000)
+    """How runs of users deviate from tuned ones, by framework, backend and model class: a name of calibration/users, a
+    path, or none for tuned runs alone; default wild. Stacks of tuned recipes have no part in it."""
     measured_stack: MeasuredStack | None = None
     """Whole iterations, micro-batches and hand-over as measured on this device, in place of operators, fitted terms and
     groups: a path to a file of rlsim calibrate --device cpu, or inline."""

@@ -86,6 +86,23 @@ class StackFeatures(Strict):
     tokens: its samples are dealt by work, equally many to each rank; samples: equally many in their order."""
 
 
+class FsdpTerms(Strict):
+    """An FSDP trainer around a model of Hugging Face, whose kernels no framework fused."""
+
+    speed: float = Field(gt=0, le=1)
+    """Speed of its layers in every pass, log-probs and updates alike, over that of the RL trainers fitted on
+    Megatron-Core: a forward pass of log-probs is the same code as that of an update."""
+    pass_fixed_s: float = Field(0.0, ge=0, le=60)
+    """Time of a pass over the batch besides: micro-batches are built, results gathered, the cache emptied."""
+    logprob_batches: float = Field(1.0, ge=1, le=64)
+    """Micro-batches of an update that one of a log-prob pass holds, where a scenario states none: nothing of a forward
+    pass stays for a backward one."""
+    grouped_layer_s: float = Field(0.0, ge=0, le=10)
+    """Least time of a MoE layer's forward pass over a micro-batch where its experts run as one grouped product."""
+    looped_layer_s: float = Field(0.0, ge=0, le=10)
+    """The same where they run one after the other."""
+
+
 class Stack(Strict):
     """One stack of published software: its trainer, its rollout engine and how its launcher places jobs."""
 
@@ -111,6 +128,14 @@ class Stack(Strict):
     """Rate at which its one driver hands the padded batch of a step to the ranks; none: it does not."""
     policy_logprobs: bool = True
     """Recipes recompute the policy's log-probs before an update that is on-policy."""
+    offload_in_phases: bool = False
+    """Where both share their GPUs, optimizer and weights of the trainer come and go within log-probs and updates, from
+    pinned memory, and not around the rollout."""
+    tuned: bool = True
+    """Its measured runs are recipes of its makers on networks as their profiles say; false: runs of users, whose
+    deviation from tuned ones, and whose networks, are in calibration/users."""
+    fsdp: FsdpTerms | None = None
+    """How its FSDP trainer runs the models of Hugging Face; none: as NeMo-RL's DTensor policy."""
     sources: tuple[str, ...] = ()
     """Where each of these is published."""
 
@@ -176,6 +201,10 @@ class Trainer(Strict):
     """Of optimizer_on_host. host: gradients come there, the CPU steps, weights go back (Megatron-Core's CPU offload in
     turn, FSDP2's offload policy); device: the state comes to the GPU for the step and goes back (prime-rl
     optim_cpu_offload, trainer/optim/state_offload.py:50-67 at 559b44772)."""
+    expert_products: Literal["grouped", "loop"] | None = None
+    """How an FSDP trainer of the models of Hugging Face runs the experts of a layer: as one grouped product
+    (transformers 5, experts_implementation grouped_mm) or one after the other (eager, and transformers 4). Default:
+    grouped."""
     host_memory_bytes_per_s: float | None = Field(None, gt=0, le=1e13)
     """Rate at which the host steps, in bytes of state, gradients and weights, for each GPU. Default: half the memory
     bandwidth of its node over its GPUs, 614 GB/s of two sockets with eight DDR5-4800 channels, 512 GB/s of each Grace.

@@ -31,7 +31,8 @@ class Collectives:
     """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
     stands_in: the tables are of another engine. exchange: tables with the measured all-to-all around experts, of this
-    device or of another with NVLink between nodes. rack_aligned: see Cluster.
+    device or of another with NVLink between nodes. rack_aligned: see Cluster. network_bytes_per_s: share
+    of a GPU of the link of its node, in place of the profile's.
     """
 
     def __init__(
@@ -42,13 +43,14 @@ class Collectives:
         exchange: TableSource | None = None,
         stands_in: bool = False,
         rack_aligned: bool = True,
+        network_bytes_per_s: float | None = None,
     ) -> None:
         self.stands_in, self.rack_aligned = stands_in, rack_aligned
         self.profile, self.tables, self.reference, self.exchange = profile, tables, reference or profile, exchange
         self._measured_here = self.profile == self.reference
         self.domain = int(profile.nvlink_domain_gpus)
         self.nvlink = profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
-        self.network = profile.network_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
+        self.network = (network_bytes_per_s or profile.network_bandwidth_bytes_per_s.value) * LINK_EFFICIENCY
 
     def _inside(self, gpus: int, stride: int) -> int:
         """Members of a group of ``gpus`` (placed ``stride`` apart) that share one NVLink domain."""

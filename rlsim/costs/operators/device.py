@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators, TableSource
@@ -29,6 +30,7 @@ class Device(Struct, frozen=True, dict=True):
     reference: the profile that ``tables`` were measured on. lent: tables of ``rlsim calibrate`` for what they lack.
     siblings: tables of other engines on the same device. stands_in: ``tables`` are one of these, for want of own ones.
     rack_aligned: whether groups of GPUs lie in one NVLink domain (:class:`rlsim.schema.loop.Cluster`).
+    network_bytes_per_s: of a GPU between nodes, where it is not the profile's.
     """
 
     profile: HardwareProfile
@@ -38,6 +40,7 @@ class Device(Struct, frozen=True, dict=True):
     siblings: tuple[OperatorTables, ...] = ()
     stands_in: bool = False
     rack_aligned: bool = True
+    network_bytes_per_s: float | None = None
 
     @property
     def stand_in(self) -> str | None:
@@ -53,12 +56,17 @@ class Device(Struct, frozen=True, dict=True):
     def fabric(self) -> Collectives:
         """Seconds of collective operations."""
         return Collectives(
-            self.profile, self.tables, self.reference, exchange_tables(), self.stands_in, self.rack_aligned
-        )
+            self.profile, self.tables, self.reference, exchange_tables(), self.stands_in, self.rack_aligned,
+            self.network_bytes_per_s,
+        )  # fmt: skip
 
 
 def device_of(
-    profile: HardwareProfile, engine: str, tables: OperatorTables | None = None, rack_aligned: bool = True
+    profile: HardwareProfile,
+    engine: str,
+    tables: OperatorTables | None = None,
+    rack_aligned: bool = True,
+    network_bytes_per_s: float | None = None,
 ) -> Device:
     """The device of ``profile`` with its tables of ``engine``, or with the given ones.
 
@@ -66,10 +74,16 @@ def device_of(
     that the profile names are missing.
     """
     if tables is None:
-        return _device(profile, engine, rack_aligned, tables_state(profile))
+        found = _device(profile, engine, rack_aligned, tables_state(profile))
+        return found if network_bytes_per_s is None else _on_network(found, network_bytes_per_s)
     reference = table_device(profile)
     lent = borrowed_tables(profile, reference, tables)
-    return Device(profile, tables, reference, lent, rack_aligned=rack_aligned)
+    return Device(profile, tables, reference, lent, rack_aligned=rack_aligned, network_bytes_per_s=network_bytes_per_s)
+
+
+@lru_cache(maxsize=40)
+def _on_network(device: Device, network_bytes_per_s: float) -> Device:
+    return replace(device, network_bytes_per_s=network_bytes_per_s)
 
 
 @lru_cache(maxsize=40)

@@ -279,7 +279,9 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
         if self.trainer.backend != "fsdp":
             return 0.0
         layout, fabric = self.layout, self.device.fabric
-        gradient, total = BYTES_PER_ELEMENT["bf16"], 0.0
+        # A model of Hugging Face has its gradients reduced in FP32 (MixedPrecision.reduce_dtype), of every micro-batch.
+        own = self.overheads.features.gradient_precision if self.overheads.fsdp is not None else "bf16"
+        gradient, total = BYTES_PER_ELEMENT[own], 0.0
         for elements, trained, shards, stride in layout.groups(self.trainer):
             gather = float(fabric.collective("all_gather", shards, elements * self._gathered, stride).seconds)
             scatter = float(fabric.collective("reduce_scatter", shards, trained * gradient, stride).seconds)

@@ -19,6 +19,15 @@ from rlsim.costs.measured import measured_passes, measured_update, stack_of
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
+from rlsim.costs.stack_terms import with_logprob_batches
+from rlsim.costs.trainer.critic import critic_parts
+from rlsim.costs.trainer.driver import (
+    COLLECTED_BYTES,
+    LOGPROB_BYTES,
+    PADDED_BATCH,
+    UPDATE_BYTES,
+    handed_over,
+)
 from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency, of_mean_rank, times
 from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, micro_batch_of, train_layout
 from rlsim.costs.trainer.work import passes
@@ -36,8 +45,9 @@ LOSS_BACKWARD = 2.0
 MTP_LAYERS = "MTP layers"
 MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
-PADDED_BATCH, REFERENCE_POOL = "padded batch", "reference pool"
+REFERENCE_POOL = "reference pool"
 LM_HEAD, LOSS = "LM head", "loss"
+PASS_SET_UP, PHASE_SWAP = "pass set-up", "weights and optimizer in and out"
 
 
 class TrainingCosts(Struct, frozen=True, dict=True):
@@ -149,7 +159,9 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         """One log-prob pass over the whole step's samples."""
         if self.measured is not None:
             return PhaseCost.of([measured_passes("log-prob passes", self.measured.logprob, batch)])
-        return self._passes(batch, backward=False)
+        fsdp = self.overheads.fsdp
+        set_up = Part(PASS_SET_UP, 0.0 if fsdp is None else fsdp.pass_fixed_s, "host")
+        return PhaseCost.of((*self._passes(batch, backward=False).parts, set_up))
 
     def _passes(self, batch: MicroBatches, backward: bool) -> PhaseCost:
         """All micro-batches through the pipeline, with its bubbles."""
@@ -225,11 +237,6 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         return PhaseCost.of(parts)
 
 
-COLLECTED_BYTES, LOGPROB_BYTES, UPDATE_BYTES = 32, 48, 60
-"""Bytes that a driver moves for each position of the padded batch: prompts, responses, input, mask and positions of 8
-bytes as engines return them (verl b25bb7d4f, vllm_rollout_spmd.py:387-401); these with the response mask to log-probs,
-which return log-probs and entropies of 4; these with log-probs, scores, rewards, advantages and returns of 4 to the
-update (ray_trainer.py:1030-1150). Counted there; the rate beside them is fitted."""
 STEPS_KEPT = 1024
 """Prices of steps cached per process, each with the lengths of its batch."""
 
@@ -257,6 +264,8 @@ class TrainerInputs(Struct, frozen=True, dict=True):
     reference_swap_s: float = 0.0
     critic_pass_swap_s: float = 0.0
     critic_update_swap_s: float = 0.0
+    pass_swap_s: float = 0.0
+    update_swap_s: float = 0.0
     driver_sample_s: float = 0.0
     driver_bytes_per_s: float | None = None
     batch_reward_s: float = 0.0
@@ -282,6 +291,7 @@ def trainer_inputs(
     trainer, apart = scenario.trainer, scenario.cluster.reference_gpus
     if trainer.sequence_packing and not scenario.sequence_packing:
         trainer = changed(trainer, sequence_packing=False)
+    trainer = with_logprob_batches(scenario, trainer)
     # A draft head's own pass, mean over steps; MTP layers that trainer.mtp_layers prices are a loss of the policy's.
     draft, drafting = trained_draft(scenario), 0.0
     if draft is not None and not (draft.kind == "mtp" and trainer.mtp_layers):
@@ -293,6 +303,8 @@ def trainer_inputs(
         reference_swap_s=0.0 if apart else transfers.reference_swap_s(),
         critic_pass_swap_s=transfers.critic_swap_s(update=False),
         critic_update_swap_s=transfers.critic_swap_s(update=True),
+        pass_swap_s=transfers.phase_swap_s(update=False),
+        update_swap_s=transfers.phase_swap_s(update=True),
         driver_sample_s=scenario.loop.driver_sample_s,
         driver_bytes_per_s=scenario.driver_bytes_per_s,
         batch_reward_s=scenario.workload.batch_reward_s,
@@ -308,12 +320,12 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     """Driver work, log-prob passes and all optimizer steps for one batch; the last few are cached."""
     driver_s = batch.generated_samples * inputs.driver_sample_s
     reward = Part("reward", inputs.batch_reward_s, "host", "assumed")
-    collected = _handed_over(inputs, batch, COLLECTED_BYTES)
+    collected = handed_over(positions_of(inputs, batch), inputs.driver_bytes_per_s, COLLECTED_BYTES)
     return StepCost(
         data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), reward, collected]),
-        logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor),
+        logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor * inputs.overheads.logprob_factor),
         train=train_cost(inputs, batch),
-        reference_s=_reference_s(inputs, batch) * inputs.overheads.factor,
+        reference_s=_reference_s(inputs, batch) * inputs.overheads.factor * inputs.overheads.logprob_factor,
     )
 
 
@@ -322,31 +334,22 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
 def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """The optimizer steps alone; a search asks for them before the rest."""
     trainer = inputs.trainer
-    cost = inputs.costs.step(_batches(inputs, batch, update=True))
+    cost = inputs.costs.step(batches_of(inputs, batch, update=True))
     drafter = Part("draft training", cost.seconds * inputs.draft_training_share, "compute")
     once = PhaseCost.of((*cost.parts, drafter))
-    parts = [*once.repeated(trainer.epochs).parts, _handed_over(inputs, batch, UPDATE_BYTES)]
+    swap = Part(PHASE_SWAP, inputs.update_swap_s, "host link")
+    parts = [
+        *once.repeated(trainer.epochs).parts,
+        handed_over(positions_of(inputs, batch), inputs.driver_bytes_per_s, UPDATE_BYTES),
+        swap,
+    ]
     if trainer.critic:
-        value = inputs.value_costs.step(_batches(inputs, batch, update=True)).repeated(trainer.epochs)
-        parts += _critic("value update", value, inputs.critic_update_swap_s)
+        value = inputs.value_costs.step(batches_of(inputs, batch, update=True)).repeated(trainer.epochs)
+        parts += critic_parts("value update", value, inputs.critic_update_swap_s)
     return PhaseCost.of(parts).deviating(inputs.overheads.factor)
 
 
-def floors_s(inputs: TrainerInputs, batch: TrainedBatch) -> tuple[float, float]:
-    """Least seconds of :func:`train_cost` and of the log-probs of a step by their host alone, in a thirtieth of the
-    time that either takes to price."""
-    training, factor = inputs.costs, inputs.overheads.factor
-    update_s, logprob_s = (training.floor_s(_batches(inputs, batch, way), way) for way in (True, False))
-    return factor * update_s * inputs.trainer.epochs, factor * logprob_s * inputs.logprob_passes
-
-
-@np.errstate(invalid="raise", divide="raise")
-def stages_s(inputs: TrainerInputs, batch: TrainedBatch) -> float:
-    """Least seconds of :func:`train_cost` by the layers of its stages alone, in half of the time."""
-    return inputs.overheads.factor * inputs.costs.stages_s(_batches(inputs, batch, True)) * inputs.trainer.epochs
-
-
-def _batches(inputs: TrainerInputs, batch: TrainedBatch, update: bool) -> MicroBatches:
+def batches_of(inputs: TrainerInputs, batch: TrainedBatch, update: bool) -> MicroBatches:
     """Micro-batches of all optimizer steps, or of a log-prob pass."""
     trainer, samples, steps = inputs.trainer, len(batch.total_tokens), 1
     capacity = micro_batch_of(trainer, inputs.max_sequence_tokens, update, trainer.sequence_packing)
@@ -361,10 +364,13 @@ def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     trainer, once = inputs.trainer, _pass(inputs, batch)
     parts = list(once.repeated(inputs.logprob_passes).parts)
     if inputs.logprob_passes or inputs.reference_gpus:
-        parts.append(_handed_over(inputs, batch, LOGPROB_BYTES))
+        parts += (
+            handed_over(positions_of(inputs, batch), inputs.driver_bytes_per_s, LOGPROB_BYTES),
+            Part(PHASE_SWAP, inputs.pass_swap_s, "host link"),
+        )
     if trainer.critic:
-        value = inputs.value_costs.forward(_batches(inputs, batch, update=False))
-        parts += _critic("value pass", value, inputs.critic_pass_swap_s)
+        value = inputs.value_costs.forward(batches_of(inputs, batch, update=False))
+        parts += critic_parts("value pass", value, inputs.critic_pass_swap_s)
     if trainer.reference_logprobs:
         parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
     if inputs.reference_gpus and not inputs.streaming:
@@ -380,19 +386,11 @@ def _reference_s(inputs: TrainerInputs, batch: TrainedBatch) -> float:
     return _pass(replace(inputs, gpus=gpus), batch).seconds if gpus else 0.0
 
 
+def positions_of(inputs: TrainerInputs, batch: TrainedBatch) -> int:
+    """Positions of the batch, padded to the longest sequence that there may be."""
+    return len(batch.total_tokens) * inputs.max_sequence_tokens
+
+
 def _pass(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """One log-prob pass."""
-    return inputs.costs.forward(_batches(inputs, batch, update=False))
-
-
-def _handed_over(inputs: TrainerInputs, batch: TrainedBatch, bytes_per_position: float) -> Part:
-    """A driver's work on the padded batch, where it all goes through one."""
-    positions = len(batch.total_tokens) * inputs.max_sequence_tokens
-    rate = inputs.driver_bytes_per_s
-    return Part(PADDED_BATCH, 0.0 if rate is None else positions * bytes_per_position / rate, "host", "assumed")
-
-
-def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
-    """A value model's pass or update as one part, and the swap around it."""
-    longest = max(cost.parts, key=lambda part: part.seconds)
-    return [Part(name, cost.seconds, longest.bound), Part("value model swap", swap_s, "host link")]
+    return inputs.costs.forward(batches_of(inputs, batch, update=False))

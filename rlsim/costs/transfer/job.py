@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.draft import trained_draft
 from rlsim.costs.interface import Part, PhaseCost
+from rlsim.costs.links import node_link
 from rlsim.costs.memory import critic_swapped, weight_bytes
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.groups import refit_method
@@ -63,15 +64,18 @@ OPTIMIZER_TENSORS = 3
 """Master weight and two moments of each parameter (Adam)."""
 
 
-def links_of(profile: HardwareProfile) -> Links:
-    """Line rates of a hardware profile."""
+def links_of(profile: HardwareProfile, node_bytes_per_s: float | None = None) -> Links:
+    """Line rates of a hardware profile. node_bytes_per_s: of the link that the GPUs of a node share, where it is not
+    the profile's: a port then has all of it at most."""
+    port = profile.network_bandwidth_bytes_per_s.value
     return Links(
         profile.nvlink_bandwidth_bytes_per_s.value,
         int(profile.nvlink_domain_gpus),
         int(profile.gpus_per_node),
-        profile.network_bandwidth_bytes_per_s.value,
+        port if node_bytes_per_s is None else min(port, node_bytes_per_s),
         profile.host_link_bandwidth_bytes_per_s.value,
         grace="grace" in profile.host_cpu.lower(),
+        node_bytes_per_s=node_bytes_per_s,
     )
 
 
@@ -117,7 +121,8 @@ def job_of(scenario: Scenario) -> TransferJob:
     return TransferJob(
         refit_method(scenario), full, held if loop.refit_precision == "engine" else full, float(weight_tensors(card)),
         stacked_tensors(card), sender, Receiver(cluster.generation, scenario.engine.gpus_per_replica),
-        links_of(slower_link(scenario)), expert_share(card), loop.refit_changed_share, loop.refit_full_experts,
+        links_of(slower_link(scenario), node_link(scenario).bytes_per_s), expert_share(card),
+        loop.refit_changed_share, loop.refit_full_experts,
         loop.refit_precision == "bf16" and scenario.engine.weight_precision != "bf16", loop.refit_disk_bytes_per_s,
         scenario.training_device.name == scenario.hardware.name,
     )  # fmt: skip
@@ -128,6 +133,12 @@ def trained_draft_bytes(scenario: Scenario) -> float:
     draft = trained_draft(scenario)
     whole = 0.0 if draft is None else draft_parameters(draft, scenario.model) * BYTES_PER_ELEMENT["bf16"]
     return whole / scenario.speculation.online_interval_steps
+
+
+def in_phases(scenario: Scenario) -> bool:
+    """Whether the trainer's offload happens within log-probs and updates."""
+    stack = scenario.training_stack
+    return scenario.cluster.colocated and scenario.trainer.offload and stack is not None and stack.offload_in_phases
 
 
 class WeightTransfer(Struct, frozen=True, dict=True):
@@ -203,6 +214,8 @@ class WeightTransfer(Struct, frozen=True, dict=True):
         sharded = sharded if optimizer else 0.0  # what stays in host memory has no tensors to copy
         copies = self._copies(self.scenario.loop.offload_memory == "pinned", line)
         engine = self._engine_copy_s(line)
+        if in_phases(self.scenario):
+            weights = optimizer = held = sharded = 0.0
         copied = {
             "optimizer offload": copies.out_s(optimizer, sharded),
             "policy weights offload": copies.out_s(weights, held),
@@ -231,6 +244,14 @@ class WeightTransfer(Struct, frozen=True, dict=True):
         held = (stacked + experts) / trainer.pipeline_parallel
         dense = stacked / layout.dense_shards + experts / layout.expert_shards
         return held, OPTIMIZER_TENSORS * dense / trainer.pipeline_parallel
+
+    def phase_swap_s(self, update: bool) -> float:
+        """Weights of the trainer, for an update its optimizer too, onto its GPUs for a phase and off again, where its
+        stack does so within phases."""
+        if not in_phases(self.scenario):
+            return 0.0
+        weights, optimizer = self._trainer_bytes()
+        return 2 * self._copies(True, False).out_s(weights + optimizer * update, 0)
 
     def reference_swap_s(self) -> float:
         """Policy weights out and reference weights in, and back, around the reference pass."""

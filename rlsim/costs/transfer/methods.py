@@ -27,7 +27,10 @@ DELTA_BYTES_RATIO = 3.0
 
 
 class Links(Struct, frozen=True):
-    """Line rates per GPU and direction, and how many GPUs share what."""
+    """Line rates per GPU and direction, and how many GPUs share what.
+
+    node_bytes_per_s: of the link of a node; None where every GPU has a port of its own.
+    """
 
     nvlink_bytes_per_s: float
     domain_gpus: int
@@ -35,6 +38,12 @@ class Links(Struct, frozen=True):
     network_bytes_per_s: float
     host_bytes_per_s: float
     grace: bool = False
+    node_bytes_per_s: float | None = None
+
+    def ports(self, count: int) -> float:
+        """Ports' worth of rate that ``count`` ports of a node have together; a link that they share bounds it."""
+        shared = self.node_bytes_per_s
+        return count if shared is None else min(count, shared / self.network_bytes_per_s)
 
 
 class Sender(Struct, frozen=True):
@@ -133,11 +142,19 @@ class TransferTerms(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, fitted: TransferParameters, framework: str, tensor_s: float | None = None, fixed_s: float | None = None
+        cls,
+        fitted: TransferParameters,
+        framework: str,
+        tensor_s: float | None = None,
+        fixed_s: float | None = None,
+        colocated: bool = False,
     ) -> TransferTerms:
         """Values for ``framework``; a stated time wins over a fitted one."""
         family = fitted.family(framework)
-        fixed = family.fixed_s if fixed_s is None else fixed_s
+        # Pools of their own wait for each other through a driver, as the rows of all frameworks but the default's did;
+        # on shared GPUs nobody else is waited for.
+        own = min(family.fixed_s, fitted.values.fixed_s) if colocated else family.fixed_s
+        fixed = own if fixed_s is None else fixed_s
         return cls(fitted.values, family, fixed, tensor_s, fitted.error_of(framework), fitted.name)
 
     def host(self, links: Links) -> float:
@@ -194,7 +211,8 @@ class _Rates(Struct, frozen=True):
     def shard(self) -> float:
         """One GPU receiving for itself: over NVLink where it joins everyone."""
         links, share = self.job.links, self.share(self.terms.values.shard_share)
-        return share * (links.nvlink_bytes_per_s if self.job.in_one_domain else links.network_bytes_per_s)
+        port = links.network_bytes_per_s / links.node_gpus * links.ports(links.node_gpus)
+        return share * (links.nvlink_bytes_per_s if self.job.in_one_domain else port)
 
     @property
     def host(self) -> float:
@@ -209,7 +227,7 @@ class _Rates(Struct, frozen=True):
             return nvlink
         beside = job.receiver.gpus if job.sender.in_host_memory else job.sender.gpus
         ports = min(job.links.node_gpus, beside) if self.terms.family.rails == "node" else 1
-        return min(nvlink, ports * port)
+        return min(nvlink, job.links.ports(ports) * port)
 
 
 def gather_s(gathered_bytes: float, gpus: int, links: Links, rates: tuple[float, float], ports: int) -> float:
@@ -225,7 +243,7 @@ def gather_s(gathered_bytes: float, gpus: int, links: Links, rates: tuple[float,
     inside = min(gpus, links.domain_gpus)
     local = gathered_bytes * (gpus - 1) / gpus / nvlink
     domains = math.ceil(gpus / inside)
-    return max(local, gathered_bytes * (domains - 1) / domains / (min(inside, ports) * port))
+    return max(local, gathered_bytes * (domains - 1) / domains / (links.ports(min(inside, ports)) * port))
 
 
 def _wire(job: TransferJob, rates: _Rates) -> list[Part]:
@@ -280,7 +298,7 @@ def _sent_s(job: TransferJob, rates: _Rates) -> float:
         return from_host_s
     # One copy from other nodes' host memory over the ports of the nodes that fetch it.
     network = job.links.network_bytes_per_s * rates.share(values.shard_share)
-    return from_host_s + job.wire_bytes / (min(job.links.node_gpus, receiver.gpus) * network)
+    return from_host_s + job.wire_bytes / (job.links.ports(min(job.links.node_gpus, receiver.gpus)) * network)
 
 
 def tensor_s(job: TransferJob, terms: TransferTerms) -> float:

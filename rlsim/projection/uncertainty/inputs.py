@@ -16,6 +16,15 @@ from msgspec.structs import replace
 from rlsim.costs.engine.prices import decode_points_s
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
+from rlsim.projection.uncertainty.user_inputs import (
+    HOST,
+    LINK,
+    Curve,
+    deviation_spreads,
+    host_curve,
+    link_curve,
+    moved_along,
+)
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import ACCEPTANCE, RESPONSE, Assumption, Scenario
@@ -24,13 +33,17 @@ from rlsim.units import FloatArray
 OTHER_LIMIT = 2.0
 """Factor by which what an engine captures may be larger or smaller than its default: one standard deviation either way.
 Assumption: releases and frameworks set 256, 512 and 1,024 tokens."""
+NETWORK = "the network between nodes: not stated (cluster.fabric)"
+ENGINE_HOST = "the host of the engines: not stated (engine.host_iteration_s)"
+USERS = "simulation.user_runs"
+DEVIATION = "what {} takes in users' runs beyond tuned ones"
 CAPTURED = "how much is captured: half or double the largest CUDA graph (assumed)"
 
 
 class OpenInput(Struct, frozen=True):
     """An input that is not known. key: that states it. above, below: what a standard deviation more or less of it adds
     to the logarithm of the time of each phase. most: standard deviations up to which it can be larger. stepped: nothing
-    changes within a standard deviation, and no more beyond it.
+    changes within a standard deviation, and no more beyond it. curve: in place of both, by points of the input.
     """
 
     name: str
@@ -39,9 +52,12 @@ class OpenInput(Struct, frozen=True):
     below: Mapping[str, float]
     most: float = math.inf
     stepped: bool = False
+    curve: Curve = {}
 
     def moves(self, phase: str, normals: FloatArray) -> FloatArray:
         """Change of the logarithm of the time of ``phase`` in each draw of the input."""
+        if self.curve:
+            return moved_along(self.curve, phase, normals)
         above, below = self.above.get(phase, 0.0), self.below.get(phase, 0.0)
         if self.stepped:
             return np.select([normals > 1.0, normals < -1.0], [above, below], 0.0)
@@ -51,7 +67,19 @@ class OpenInput(Struct, frozen=True):
 def open_inputs(run: SimulatedVariant) -> tuple[OpenInput, ...]:
     """The inputs that ``run`` leaves open and that change its phases."""
     found = [_guess(run, one) for one in run.scenario.assumptions if one.log_spread is not None]
-    return tuple(one for one in (*found, _captured(run)) if any(one.above.values()) or any(one.below.values()))
+    every = (*found, _captured(run), *_of_users(run))
+    return tuple(one for one in every if one.curve or any(one.above.values()) or any(one.below.values()))
+
+
+def _of_users(run: SimulatedVariant) -> list[OpenInput]:
+    """What a run of a user leaves open: network, host, and deviations of its phases."""
+    spreads = deviation_spreads(run)
+    deviations = [
+        OpenInput(DEVIATION.format(phase), f"{USERS} {phase}", {phase: above}, {phase: -below})
+        for phase, (above, below) in spreads.items()
+    ]
+    curves = {NETWORK: (LINK, link_curve(run)), ENGINE_HOST: (HOST, host_curve(run))}
+    return [*(OpenInput(name, key, {}, {}, curve=curve) for name, (key, curve) in curves.items() if curve), *deviations]
 
 
 def _length(scenario: Scenario, key: str) -> tuple[str, float]:

@@ -1,0 +1,168 @@
+"""Fit the deviations of users' runs: ``python -m research.user_runs [--write]``.
+
+Rows of calibration/published/wild beside their predictions without any deviation give the entries of
+calibration/users/wild.yaml. Phases whose time hangs on a network that nobody stated tell nothing of the software and
+are left out. Each source is then predicted with a set that never saw it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rlsim.costs.users import families
+from rlsim.evidence.published import published_table
+from rlsim.evidence.tables import Row, read_table
+from rlsim.evidence.user_runs import BROKEN, Deviation, fitted_deviations
+from rlsim.evidence.wild import phases_of, predicted_phase, scenario_of_run
+from rlsim.files.yaml import dump_yaml
+from rlsim.loading.scenario import vary
+from rlsim.parameters.users import load_user_runs, user_runs_path
+from rlsim.projection.uncertainty.user_inputs import link_curve
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.schema.base import changed
+from rlsim.schema.users import LeftOut, UserFit, UserRuns
+from rlsim.tables.fingerprint import file_digest
+
+PHASES = ("generation", "logprob", "train", "transfer")
+UNSURE = 0.15
+"""Change of the logarithm of a phase with a network 1.25 standard deviations away from which it hangs on it."""
+
+
+def table() -> list[Row]:
+    """Rows of the published runs of users."""
+    return [record.cells for record in read_table(published_table("wild/steps.csv"), ("id", "source"))]
+
+
+def project_name(source: str) -> str:
+    """The project that a source is of: its sources are left out together."""
+    return SAME.get(source.split(" (")[0], source.split(" (")[0])
+
+
+SAME = {
+    "file index 67482824811": "file index 67663506283",
+    "file index 67294819185": "file index 67663506283",
+}
+"""Sources of one project's cluster (DeepSWE)."""
+
+
+def simulated(row: Row, user_runs: str) -> SimulatedVariant:
+    """The run of a row under a set of users' runs."""
+    scenario = scenario_of_run(published_table("wild/steps.csv").parent, row["id"])
+    return simulate_variant(vary(scenario, {"simulation.user_runs": user_runs}))
+
+
+def bare(folder: Path, known: UserRuns) -> str:
+    """Path of ``known`` without deviations."""
+    path = folder / "bare.yaml"
+    path.write_text(dump_yaml(changed(known, deviations=())), encoding="utf-8")
+    return str(path)
+
+
+def deviations(rows: Sequence[Row], user_runs: str) -> list[Deviation]:
+    """What every source takes over its prediction, by phase and family."""
+    ratios: dict[tuple[str, str, tuple[str, ...]], list[float]] = defaultdict(list)
+    for row in rows:
+        run = simulated(row, user_runs)
+        if run.scenario.training_stack is None or run.scenario.training_stack.tuned:
+            continue
+        curve = link_curve(run)
+        for phase, measured in phases_of(row).items():
+            if phase not in PHASES or max(map(abs, curve.get(phase, (0.0,))[1:4]), default=0.0) > UNSURE:
+                continue
+            predicted = predicted_phase(run, phase)
+            if predicted is not None:
+                key = phase, project_name(row["source"]), families(run.scenario, phase)
+                ratios[key].append(math.log(measured / predicted.mean))
+    every = [Deviation(*key, float(np.mean(found)), len(found)) for key, found in ratios.items()]
+    return [one for one in every if abs(one.log_ratio) < BROKEN]
+
+
+def fitted(known: UserRuns, found: Sequence[Deviation]) -> UserRuns:
+    """``known`` with the entries that ``found`` give, rounded."""
+    entries = [
+        changed(one, **{name: round(getattr(one, name), 3) for name in ("mean", "above", "below")})
+        for one in fitted_deviations(found)
+    ]
+    return changed(known, deviations=tuple(entries))
+
+
+def left_out(
+    rows: Sequence[Row], known: UserRuns, found: Sequence[Deviation], folder: Path
+) -> Iterator[tuple[str, ...]]:
+    """(source, id, phase, measured, predicted, low, high) of every value, its source left out of the fit."""
+    for number, source in enumerate(dict.fromkeys(project_name(row["source"]) for row in rows)):
+        rest = [one for one in found if one.source != source]
+        path = folder / f"without_{number}.yaml"
+        path.write_text(dump_yaml(fitted(known, rest)), encoding="utf-8")
+        for row in rows:
+            if project_name(row["source"]) == source:
+                run = simulated(row, str(path))
+                for phase, measured in phases_of(row).items():
+                    value = predicted_phase(run, phase)
+                    if value is not None:
+                        yield source, row["id"], phase, measured, value.mean, value.low, value.high  # type: ignore[misc]
+
+
+def scores(values: Sequence[tuple[str, ...]]) -> dict[str, LeftOut]:
+    """Scores of left-out values by phase, and of all."""
+    by: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+    for _, _, phase, measured, mean, low, high in values:
+        entry = float(mean) / float(measured) - 1.0, float(low) <= float(measured) <= float(high)
+        for name in (phase, "all"):
+            by[name].append(entry)
+    out = {}
+    for name, found in by.items():
+        errors = [error for error, _ in found]
+        out[name] = LeftOut(
+            values=len(found),
+            median_error=round(float(np.median(np.abs(errors))), 3),
+            bias=round(float(np.median(errors)), 3),
+            coverage=round(float(np.mean([inside for _, inside in found])), 3),
+        )
+    return out
+
+
+def show(new: UserRuns, found: Sequence[Deviation]) -> None:
+    """Print the evidence, the entries and how left-out sources were met."""
+    for one in sorted(found, key=lambda each: (each.phase, each.families)):
+        print(f"{one.phase:10} {one.families[0]:32} {one.source:48} {one.log_ratio:+.2f} ({one.rows})")
+    for entry in new.deviations:
+        spread = f"{entry.mean:+.2f} +{entry.above:.2f} -{entry.below:.2f}"
+        print(f"{entry.phase:10} {entry.family:32} {spread} ({entry.sources})")
+    for phase, score in new.fit.left_out.items():
+        print(f"left out: {phase:18} {score.values:3} {score.median_error:.0%} {score.bias:+.0%} {score.coverage:.0%}")
+
+
+def main() -> None:
+    """Fit, leave sources out, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    known, rows, path = load_user_runs(), table(), published_table("wild/steps.csv")
+    assert known is not None
+    with tempfile.TemporaryDirectory() as name:
+        found = deviations(rows, bare(Path(name), known))
+        new = fitted(known, found)
+        values = list(left_out(rows, known, found, Path(name)))
+    fit = UserFit(
+        command="python -m research.user_runs --write",
+        rows=len(rows),
+        sources=len({project_name(row["source"]) for row in rows}),
+        data_digest=file_digest(path),
+        left_out=scores(values),
+    )
+    new = changed(new, fit=fit)
+    show(new, found)
+    if args.write:
+        user_runs_path("wild").write_text(dump_yaml(new), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
