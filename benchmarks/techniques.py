@@ -23,7 +23,6 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.techniques import with_effect_error
 from rlsim.projection.summary import speedups, timed
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
-from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.pool import fleet_of
 from rlsim.simulation.rollout import rollout
@@ -90,7 +89,7 @@ def _case(name: str, one: Mapping[str, Any]) -> Case:
     found, updates = speedups(*map(timed, sides))[one["of"] == "step"], one.get("updates", 1)
     if one["of"] == "engines":
         updates = _imbalance(sides[0]) / _imbalance(sides[1])
-    ratio = with_effect_error(Interval(found.mean / updates, found.low / updates, found.high / updates))
+    ratio = with_effect_error(found.interval.over(updates))
     published = one["published"] if isinstance(one["published"], list) else [one["published"]] * 2
     return Case(
         name,

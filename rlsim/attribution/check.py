@@ -105,10 +105,7 @@ def check(
     run = _Run(observed, expected, faulty, given.get("step", expected_s), possible)
     scored = _scores(run, progress)
     healthy = run.logs(faulty.healthy)
-    weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
-    weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
-    shares = likelihood.probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
-    weighed = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
+    *shares, weighed = _weighed(observed, healthy, scored)
     # What moves nothing of what was given explains none of it.
     moving = [one for one in weighed if not observed.agree(one.fit.logs, healthy)]
     ranked = sorted(moving, key=lambda one: -one.probability)
@@ -129,6 +126,17 @@ def check(
         remarks=remarks,
         cannot_tell=_cannot_tell(scenario, expected["step"]),
     )
+
+
+def _weighed(
+    observed: likelihood.Observed, healthy: FloatArray, scored: Sequence[_Scored]
+) -> tuple[float, float, list[_Scored]]:
+    """Probabilities that nothing is wrong and of a cause on no list, and the faults with theirs."""
+    weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
+    weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
+    shares = likelihood.probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
+    weighed = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
+    return shares[0], shares[1], weighed
 
 
 def known_lengths(scenario: Scenario, measured: Mapping[str, float]) -> tuple[Scenario, Mapping[str, float]]:

@@ -16,10 +16,9 @@ from rlsim.evidence.phases import PHASE_ROWS, agent_runs, run_rows
 from rlsim.evidence.rollouts import ROLLOUTS
 from rlsim.evidence.rollouts import UNIT as RATE
 from rlsim.evidence.rows import Comparison, compare
-from rlsim.evidence.slips import unit_slip
 from rlsim.evidence.steps import STEPS
 from rlsim.evidence.structure import ERRORS, Reasons, compared_times, own_step_times, structures
-from rlsim.evidence.tables import Kind, Table, kind_of
+from rlsim.evidence.tables import Kind, Table, kind_of, unit_slip
 from rlsim.evidence.training import TRAINING
 from rlsim.evidence.transfers import TRANSFERS
 from rlsim.evidence.wild import WILD_ROWS

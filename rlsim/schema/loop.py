@@ -21,9 +21,9 @@ from rlsim.schema.asynchrony import (
 )
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters, TransferParameters
-from rlsim.schema.fabrics import FABRICS, FabricName, as_profile
 from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.parameters import GlobalParameters, TrainingParameters
+from rlsim.schema.users import FABRICS, FabricName, as_profile
 
 ASYNCHRONOUS_KEYS = (
     "staleness_fraction", "queue_batches", "update_every", "restart_requests", "membership", "max_in_flight_groups",

@@ -10,7 +10,7 @@ from rlsim.costs.interface import PhaseCost
 from rlsim.costs.memory import trainer_memory
 from rlsim.costs.operators.collectives import LINK_EFFICIENCY
 from rlsim.costs.trainer.layout import TrainedBatch, train_layout
-from rlsim.costs.trainer.training import LM_HEAD, LOSS, _batches
+from rlsim.costs.trainer.training import LM_HEAD, LOSS, batches_of
 from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
 
@@ -49,7 +49,7 @@ def test_a_value_model_is_as_slow_as_its_slowest_stage(model: str, mtp_layers: i
     given = {"pipeline_parallel": 4, "recompute": "full", "critic": True, "mtp_layers": mtp_layers}
     costs = builders.Costs(builders.scenario(model, trainer=given, cluster={"num_gpus": 16}))
     policy, value = costs.inputs.trainer.costs, costs.inputs.trainer.value_costs
-    batch = _batches(costs.inputs.trainer, TrainedBatch.of(TOKENS, TOKENS.size), False)
+    batch = batches_of(costs.inputs.trainer, TrainedBatch.of(TOKENS, TOKENS.size), False)
     slots = batch.steps * (batch.count + policy._bubble_stages(batch))
     middle_s = policy._stage(batch, False).seconds
     assert value.forward(batch).seconds >= slots * middle_s * batch.balance

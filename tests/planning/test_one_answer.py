@@ -51,7 +51,7 @@ def test_what_is_stated_is_simulated_and_every_command_says_the_same(tiny: Scena
     keys = {"loop.mode": "async", "loop.policy_lag": 1, "cluster.generation_gpus": 4, "cluster.training_gpus": 4}
     given = vary(tiny, keys)
     answer = project(given)
-    (row,) = sweep(tiny, ["lag=1"], replications=tiny.simulation.replications).rows
+    (row,) = sweep(tiny, ["lag=1", "generation_share=0.5"], replications=tiny.simulation.replications).rows
     (by_key,) = sweep(given, ["loop.policy_lag=1"], replications=tiny.simulation.replications).rows
     assert row["step_s"] == by_key["step_s"] == answer.candidate.step_s.mean
     assert row["end_to_end_speedup"] == by_key["end_to_end_speedup"] == answer.end_to_end_speedup.mean

@@ -48,7 +48,9 @@ def test_a_cell_is_the_projection_of_its_scenario(tiny: Scenario, axis: str) -> 
     """Costs shared between cells never change an answer."""
     result = sweep(tiny, [axis], replications=2)
     for row, cell in zip(result.rows, grid([parse_axis(axis)]), strict=True):
-        answer = project(vary(vary(tiny, cell), "simulation.replications=2"))
+        # A lag on shared GPUs takes the best of some splits, which the row names.
+        split = {"generation_share": row["generation_gpus"] / row["num_gpus"]} if cell.get("lag") else {}
+        answer = project(vary(vary(tiny, {**cell, **split}), "simulation.replications=2"))
         step = answer.candidate.step_s
         assert (row["step_s"], row["step_low_s"], row["step_high_s"]) == (step.mean, step.low, step.high)
         speedup = answer.rollout_speedup

@@ -6,14 +6,13 @@ import re
 
 import pytest
 
-from rlsim.loading.explain import explain
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import RULE, Cell, Row, table
 from rlsim.report.text import findings
-from rlsim.report.text.projection import MOST_LINES, TRIES, render, render_answer, render_brief
+from rlsim.report.text.projection import MOST_LINES, render, render_answer, render_brief
 from rlsim.report.text.support import BAR_CELLS
 from rlsim.results import EngineStatistics, Interval, Provenance
 
@@ -235,13 +234,6 @@ def test_ratio(before, after, text):
 
 def test_small_positive_values_never_print_as_zero():
     assert (fmt.fixed(0.004, 1), fmt.fixed(0.0, 1), fmt.percent(0.001)) == ("<0.1", "0.0", "<1 %")
-
-
-def test_what_to_try_names_keys_that_there_are():
-    for ideas in TRIES.values():
-        for idea in ideas.values():
-            for key in re.findall(r"\b(?:engine|trainer|loop|workload)\.[a-z_]+", str(idea)):
-                assert explain(key).kinds
 
 
 HEADS = ("", "baseline", "speedup")

@@ -72,9 +72,9 @@ def _fastest(result: SweepResult, shown: Sequence[dict[str, Any]]) -> Table:
 
 
 def splits_of(result: SweepResult) -> list[str]:
-    """Name of the column with the split of each cell, where shares of the GPUs are asked for: they are rounded to whole
-    replicas and training shards, so that two may come to the same."""
-    return ["generate+train"] if SHARE_KEY in result.columns else []
+    """Name of the column with the split of each cell, where shares of the GPUs are asked for, which are rounded to
+    whole replicas and training shards, or a lag, which takes the best of some."""
+    return ["generate+train"] if {SHARE_KEY, "lag"} & set(result.columns) else []
 
 
 def split_of(row: Mapping[str, Any]) -> str:
