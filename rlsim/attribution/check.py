@@ -91,17 +91,16 @@ def check(
     where the scenario cannot run.
     """
     noise = {} if noise is None else noise
-    asked = len(measured)
-    scenario, measured = known_lengths(scenario, measured)
+    asked, (scenario, measured) = len(measured), known_lengths(scenario, measured)
     simulated = simulate_variant(scenario)
     given, remarks = likelihood.sorted_out(simulated, measured, noise)
     expected = likelihood.expected_phases(simulated)
     observed = likelihood.observed_of(simulated, expected, given, noise)
     faulty = faulty or Faulty(scenario)
     expected_s = expected["step"].mean
-    possible = [fault for fault in catalogue() if fault.possible(faulty.scenario)]
-    if len(measured) < asked:  # a length that the run itself shows is not wrong
-        possible = [fault for fault in possible if fault.does != "longer_responses"]
+    # A length that the run itself shows is not wrong.
+    right = ("longer_responses",) if len(measured) < asked else ()
+    possible = [one for one in catalogue() if one.does not in right and one.possible(faulty.scenario)]
     run = _Run(observed, expected, faulty, given.get("step", expected_s), possible)
     scored = _scores(run, progress)
     healthy = run.logs(faulty.healthy)

@@ -113,7 +113,7 @@ def test_the_timeline_shows_waiting_and_work_and_the_end_has_parts_of_trainers()
         assert own[-1].end_s == pytest.approx(step.end_s)
     assert all(span.start_s >= 0 for span in trace.spans)
     folder = Path(rlsim.costs.trainer.__file__).parent
-    sources = "".join((folder / f"{name}.py").read_text() for name in ("training", "layer", "driver"))
+    sources = "".join((folder / f"{name}.py").read_text() for name in ("training", "layer", "critic"))
     assert all(f'"{name}"' in sources for name in (*PER_UPDATE, *PER_STEP))
     names = {part.name for part in project(split()).candidate.parts if part.phase == "train_s"}
     assert set(PER_UPDATE) <= names
