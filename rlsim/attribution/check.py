@@ -104,10 +104,7 @@ def check(
     run = _Run(observed, expected, faulty, given.get("step", expected_s), possible)
     scored = _scores(run, progress)
     healthy = run.logs(faulty.healthy)
-    *shares, weighed = _weighed(observed, healthy, scored)
-    # What moves nothing of what was given explains none of it.
-    moving = [one for one in weighed if not observed.agree(one.fit.logs, healthy)]
-    ranked = sorted(moving, key=lambda one: -one.probability)
+    *shares, ranked = _ranked(observed, healthy, scored)
     groups = _grouped(observed, [one for one in ranked if one.probability >= SHOWN])
     return Check(
         **identity(scenario),
@@ -127,15 +124,17 @@ def check(
     )
 
 
-def _weighed(
+def _ranked(
     observed: likelihood.Observed, healthy: FloatArray, scored: Sequence[_Scored]
 ) -> tuple[float, float, list[_Scored]]:
-    """Probabilities that nothing is wrong and of a cause on no list, and the faults with theirs."""
+    """Probabilities that nothing is wrong and of a cause on no list, and the faults with theirs, likely ones first."""
     weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
     weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
     shares = likelihood.probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
     weighed = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
-    return shares[0], shares[1], weighed
+    # What moves nothing of what was given explains none of it.
+    moving = [one for one in weighed if not observed.agree(one.fit.logs, healthy)]
+    return shares[0], shares[1], sorted(moving, key=lambda one: -one.probability)
 
 
 def known_lengths(scenario: Scenario, measured: Mapping[str, float]) -> tuple[Scenario, Mapping[str, float]]:
