@@ -99,10 +99,18 @@ def support(
     print_answer(answer.to_json() if as_json else render_coverage(answer, SHAPE, terminal_style()))
 
 
+Subject = Annotated[str, typer.Argument(metavar="SCENARIO|MODEL", help="A scenario, or a model card's name or file.")]
+LoraRank = Annotated[
+    int | None, typer.Option(metavar="RANK", min=1, max=4096, help="Train adapters, not all weights.")
+]  # fmt: skip
+Staleness = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=0, help="Largest policy lag; default as plan's of a scenario, 0 of a model."),
+]
+
+
 def size(
-    subject: Annotated[
-        str, typer.Argument(metavar="SCENARIO|MODEL", help="A scenario, or a model card's name or file.")
-    ],
+    subject: Subject,
     words: Words = None,
     overrides: Overrides = None,
     device: Annotated[
@@ -116,14 +124,9 @@ def size(
     ] = None,
     deadline: Annotated[float | None, typer.Option(metavar="S", help="Longest step, kept with 90 %.")] = None,
     budget: Annotated[float | None, typer.Option(metavar="USD", help="Highest price of a step.")] = None,
-    lora: Annotated[
-        int | None, typer.Option(metavar="RANK", min=1, max=4096, help="Train adapters, not all weights.")
-    ] = None,
+    lora: LoraRank = None,
     engine: Annotated[str | None, typer.Option(metavar="NAME", help="Of a model: vllm, sglang or trtllm.")] = None,
-    max_staleness: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Largest policy lag; default as plan's of a scenario, 0 of a model."),
-    ] = None,
+    max_staleness: Staleness = None,
     precision: Annotated[str | None, typer.Option(metavar="NAME", help="Of the weights that generate.")] = None,
     drafts: Annotated[bool, typer.Option("--drafts/--no-drafts", help="Let the scenario's drafter draft.")] = True,
     as_json: AsJson = False,

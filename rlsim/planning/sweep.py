@@ -73,12 +73,11 @@ def sweep(
     axes = tuple(axis if isinstance(axis, Axis) else parse_axis(axis) for axis in asked)
     if not axes:
         raise InputError("a sweep needs at least one --vary KEY=VALUES")
-    cells = grid(axes)
-    count = replications or min(SWEEP_REPLICATIONS, scenario.simulation.replications)
+    cells, count = grid(axes), replications or min(SWEEP_REPLICATIONS, scenario.simulation.replications)
     fixed = any(key == "simulation.replications" for axis in axes for key in axis.keys)
     base = _Chunk(scenario, {} if fixed else {"simulation.replications": count}, tuple(enumerate(cells)), run_steps)
     written = [[axis.keys, axis.values] for axis in axes]  # what must agree for a sweep to be continued
-    content = [JOURNAL_FORMAT, installed_version(), scenario_digest(scenario), written, base.settings, run_steps]
+    content = (JOURNAL_FORMAT, installed_version(), scenario_digest(scenario), written, base.settings, run_steps)
     identity = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     # Results with a journal beside them are of a sweep that was interrupted while it replaced them: it may go on.
     finished = out is not None and not overwrite and (out / CSV).exists() and not (out / JOURNAL).exists()
@@ -95,9 +94,9 @@ def sweep(
             own_replications=scenario.simulation.replications,
             caveats=caveats_of(scenario),
         )
-        result = changed(result, verdict=_verdict(result, base))
         if not result.done:
             raise InputError(f"none of the {len(rows)} cells can run; the first, {_failure_text(cells[0], rows[0])}")
+        result = changed(result, verdict=_verdict(result, base))
         if out is not None:
             _write(result, out, identity)
     return result
