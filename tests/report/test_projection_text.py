@@ -62,21 +62,23 @@ def test_brief_and_default_answers_are_short(projection):
         lines = render_answer(one).splitlines()
         assert len(lines) <= MOST_LINES
         assert " ".join(lines).startswith(findings.headline(one)[:40])
-        for title in ("Time per step", "What bounds it", "Try first", "Memory and price", "How sure"):
+        tried = "Try first" if one.try_first else "What would shorten it"
+        for title in ("Time per step", "What bounds it", tried, "Memory and price", "How sure"):
             assert any(line.strip().startswith(title) for line in lines)
     assert "9 more" not in render_answer(projection)
     assert re.search(r"\d more \(--full\)|Warnings: 9", render_answer(crowded))
 
 
-@pytest.mark.parametrize(("keys", "tried"), [
-    ((), "trainer.precision=fp8"),
-    (("trainer.recompute=full",), "trainer.precision=fp8, or trainer.recompute=none where"),
-    (("trainer.precision=fp8", "trainer.recompute=full"), "trainer.recompute=none where"),
-])  # fmt: skip
-def test_what_to_try_first_is_not_so_already(keys, tried):
-    quick = ["k=0", "simulation.replications=1", "workload.prompt_tokens.tokens=3000", *keys]
-    text = " ".join(render_answer(project(load_scenario("quickstart", quick))).split())
-    assert f"Try first: {tried}" in text and text.count("recompute=none") == ("recompute=none" in tried)
+@pytest.mark.parametrize("keys", [(), ("trainer.recompute=full",), ("speculation.draft_graph=true", "k=3")])
+def test_what_to_try_first_is_simulated_and_not_so_already(keys):
+    found = project(load_scenario("quickstart", keys))
+    text = " ".join(render_answer(found).split())
+    if found.try_first is None:
+        assert "Try first" not in text
+        assert "rlsim improve" in text
+    else:
+        assert f"Try first: {found.try_first.title} ({' '.join(found.try_first.changes)})" in text
+        assert not {one.replace('"', "") for one in found.try_first.changes} & set(keys)
 
 
 def test_phases_of_the_table_add_up_to_the_step_and_bottlenecks_to_their_phase(projection):
