@@ -313,7 +313,8 @@ def headroom(
 
     As it is, best layout (--plan), no host time, kernels at their best measured speed, perfect overlap, no straggler
     tail, roofline; each rung is simulated on the same drawn work with all those before it, and says which keys climb
-    it or that nobody can. --out DIR writes headroom.json and headroom.png.
+    it or that nobody can. --out DIR writes headroom.json and headroom.png. rlsim improve --only headroom shows the same
+    and takes its place after this release.
     """
     from rlsim.attribution.headroom import headroom as run
 

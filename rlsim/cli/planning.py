@@ -132,6 +132,7 @@ def sensitivity(
 
     The interval is that of project. Says what each of its sources is worth for the choice among a few cheap
     alternatives, and the command that measures it. --uncertain replaces or adds a range of what the scenario states.
+    rlsim improve --only inputs shows the same and takes its place after this release.
     """
     from rlsim.planning.sensitivity import sensitivity as run
 
@@ -152,7 +153,8 @@ def techniques(
 
     Speculative and suffix drafting, asynchronous and partial rollouts, tail batching, streaming, dispatch, FP8
     rollouts, faster refits and others, each with its source and the overrides that apply it. --out DIR writes
-    techniques.json and techniques.png.
+    techniques.json and techniques.png. rlsim improve --only techniques, which has settings too, takes its place after
+    this release.
     """
     from rlsim.planning.techniques import techniques as run
 

@@ -107,7 +107,8 @@ def blame(
 
     Each cause (straggler tail, refit, environment, staleness limit, queue cap, polling, pipeline bubble) is taken away
     on the same drawn work, alone and after those before it; policies against the tail are tried as what-ifs. --out DIR
-    writes blame.json and waterfall.png.
+    writes blame.json and waterfall.png. rlsim improve --only idle shows the same and takes its place after this
+    release.
     """
     from rlsim.attribution.headroom import blame as run
 
