@@ -15,11 +15,10 @@ from rlsim.projection.assumptions import warnings_of
 from rlsim.projection.summary import Timed, cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of
 from rlsim.projection.uncertainty.estimate import NEGLIGIBLE, SHARP, Estimate
 from rlsim.projection.uncertainty.inputs import guesses_of
-from rlsim.projection.variant import simulate_variant
+from rlsim.projection.variant import replicated, simulate_variant
 from rlsim.report.format import seconds
 from rlsim.results import Variant
 from rlsim.results.planning import Comparison, PhaseChange
-from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 
 MOST = 8
@@ -38,7 +37,7 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
     runs, asked = _both(first, second), max(one.simulation.replications for one in (first, second))
     ratio = speedups(runs[0].timed, runs[1].timed)[1]
     while not ratio.settled and 2 * first.simulation.replications <= MOST * asked:
-        first, second = (_replicated(one, 2 * one.simulation.replications) for one in (first, second))
+        first, second = (replicated(one, 2 * one.simulation.replications) for one in (first, second))
         runs = _both(first, second)
         ratio = speedups(runs[0].timed, runs[1].timed)[1]
     phases = _phases((first, second), runs)
@@ -74,10 +73,6 @@ def _both(first: Scenario, second: Scenario) -> tuple[_Side, _Side]:
     before = _simulated(first)
     # Same scenario and seed, same answer: the second simulation is spared where only names differ.
     return before, _simulated(second) if differences(first, second) else before
-
-
-def _replicated(scenario: Scenario, replications: int) -> Scenario:
-    return changed(scenario, simulation=changed(scenario.simulation, replications=replications))
 
 
 def _more(ratio: Estimate, replications: int) -> int:

@@ -14,8 +14,7 @@ from rlsim.costs.engine.draft_policy import counted
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
-from rlsim.projection.moves import fairly_split
-from rlsim.projection.moves import varied as varied
+from rlsim.projection.moves import fairly_split, varied
 from rlsim.projection.project import baseline_of
 from rlsim.projection.summary import (
     Timed,

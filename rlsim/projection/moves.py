@@ -19,8 +19,7 @@ from rlsim.loading.differences import differences
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.projection.summary import Timed, timed
-from rlsim.projection.variant import simulate_variant
-from rlsim.schema.base import changed
+from rlsim.projection.variant import replicated, simulate_variant
 from rlsim.schema.scenario import Scenario
 
 LISTS: Mapping[str, Any] = lists_beside(__file__, "moves.yaml")
@@ -115,7 +114,7 @@ def _fastest(scenario: Scenario, move: Move, ways: Sequence[Overrides]) -> Overr
 
     Raises what the first way raises where none runs.
     """
-    one = changed(scenario, simulation=changed(scenario.simulation, replications=1))
+    one = replicated(scenario, 1)
     found, errors = list[Tried](), list[Infeasible | InputError]()
     for overrides in ways:
         try:

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from rlsim.loading.differences import changes
 from rlsim.projection.moves import LISTS, Tried, best_way, move_named
 from rlsim.projection.summary import phase_estimate, timed
-from rlsim.projection.variant import SimulatedVariant
+from rlsim.projection.variant import SimulatedVariant, replicated
 from rlsim.results.moves import TryFirst
 from rlsim.results.projection import PhasePart
-from rlsim.schema.base import changed
 
 SHARE = 0.15
 """Replications that the moves may take together, over those of the answer; at most MOST moves."""
@@ -30,7 +29,7 @@ def try_first(run: SimulatedVariant, parts: Sequence[PhasePart], variants: int) 
     """
     scenario = run.scenario
     count = min(MOST, int(SHARE * scenario.simulation.replications * variants))
-    one = changed(scenario, simulation=changed(scenario.simulation, replications=1))
+    one = replicated(scenario, 1)
     found = list[Tried]()
     for name in _candidates(run, parts) if count else ():
         best = best_way(one, move_named(name))

@@ -103,6 +103,11 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return counters
 
 
+def replicated(scenario: Scenario, replications: int) -> Scenario:
+    """The scenario with so many replications; the first ones draw the same work whatever their number."""
+    return changed(scenario, simulation=changed(scenario.simulation, replications=replications))
+
+
 def simulate_variant(
     scenario: Scenario,
     tables: OperatorTables | None = None,
