@@ -33,6 +33,7 @@ TABLES = {
     "RL steps": "rl_steps.csv",
     "iterations": "iterations.csv",
     "training": "training_steps.csv",
+    "training of users": "training_users.csv",
     "transfers": "refit_more.csv",
 }
 LEAST_ROWS = 12

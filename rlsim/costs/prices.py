@@ -60,12 +60,14 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
     bare: bool = False
     moved: Overheads | None = None
     """Overheads in place of the scenario's own: those of another layout of its trainer, see :meth:`of_trainer`."""
+    slower_exchange: float = 1.0
+    """Factor on exchanges of experts over a network whose latency was fitted."""
 
     @cached_property
     def device(self) -> Device:
         """The generating GPU with its tables and links. Raises InputError where tables are missing."""
         scenario = self.scenario
-        network = node_link(scenario).of_gpu(scenario.hardware)
+        network = node_link(scenario).of_gpu(scenario.hardware, self.slower_exchange)
         return device_of(scenario.hardware, scenario.engine.name, self.tables, scenario.rack_aligned, network)
 
     @cached_property
@@ -74,7 +76,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         scenario, kind = self.scenario, self.scenario.training_hardware
         if kind is None:
             return self.device
-        network = node_link(scenario).of_gpu(kind)
+        network = node_link(scenario).of_gpu(kind, self.slower_exchange)
         return device_of(kind, scenario.engine.name, None, scenario.rack_aligned, network)
 
     @cached_property

@@ -19,7 +19,7 @@ from rlsim.evidence.rows import Comparison, compare
 from rlsim.evidence.steps import STEPS
 from rlsim.evidence.structure import ERRORS, Reasons, compared_times, own_step_times, structures
 from rlsim.evidence.tables import Kind, Table, kind_of, unit_slip
-from rlsim.evidence.training import TRAINING
+from rlsim.evidence.training import NETWORK_SPREAD, TRAINING
 from rlsim.evidence.transfers import TRANSFERS
 from rlsim.evidence.wild import WILD_ROWS
 from rlsim.files.reading import shown_path
@@ -31,6 +31,7 @@ from rlsim.projection.uncertainty.evidence import Kind as TimeKind
 from rlsim.projection.uncertainty.learning import updated
 from rlsim.projection.uncertainty.predictive import around, between, error_draws, log_draws
 from rlsim.results import Interval
+from rlsim.results.record import widened
 from rlsim.results.validation import Validation
 from rlsim.schema.base import changed
 from rlsim.units import FloatArray
@@ -95,7 +96,9 @@ def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Val
         low, high = between(1 / times if row.unit == RATE else times)
         predicted = row.predicted or 0.0
         # Draws of skewed groups may lie to one side of the prediction, which its interval must hold.
-        rows[place] = changed(row, low=predicted * min(1.0, low), high=predicted * max(1.0, high))
+        drawn = Interval(predicted, predicted * min(1.0, low), predicted * max(1.0, high))
+        held = widened(drawn, float(row.details.get(NETWORK_SPREAD) or 0.0))
+        rows[place] = changed(row, low=held.low, high=held.high)
     fields = {name: getattr(found, name) for name in ("table", "digest", "remarks", "speculation_pairs", "ttft")}
     return Validation.of(found.kind, rows, **fields)
 

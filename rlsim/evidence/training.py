@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
 from rlsim.costs.interface import PhaseCost
-from rlsim.costs.operators.device import Device, device_of
+from rlsim.costs.links import node_link
+from rlsim.costs.operators.collectives import Network
+from rlsim.costs.operators.device import device_of
 from rlsim.costs.overheads import TrainingOverheads, training_overheads
 from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, train_cost
@@ -39,6 +41,8 @@ from rlsim.tables.profile import load_profile
 MEASURED = ("step_time_s", "implied_step_time_s")
 """Columns with the time of a step, the one that was measured first."""
 KINDS = tuple(lists_beside(__file__)["training_kinds"])
+NETWORK_SPREAD = "network_spread"
+"""Detail of a row whose experts exchange tokens over a network that was fitted."""
 MOST_SAMPLES, MOST_TOKENS = 200_000, 1_048_576
 """Sequences of a batch and tokens of a sequence at most."""
 FRAMEWORKS: dict[str, str] = lists_beside(__file__)["trainers"]
@@ -52,6 +56,7 @@ _SERIES = re.compile(r"(\d+\.\d+)(\.\d+)*")
 _UNKNOWN = ("", "unknown")
 RECOMPUTED = (("selective", "selective"), ("full", "full"), ("recompute", "full"), ("offload", "full"))
 """Which activations a row recomputes, by how it begins; lists of single modules, small shares, count as none."""
+_EFA: dict[str, str] = lists_beside(__file__)["efa"]
 _RECIPES = lists_beside(__file__, "recipes.yaml")
 ATTENTION = {"flash_attention_2": True, "flash_attention_3": False}
 """Whether attention runs by FlashAttention-2, by what notes say."""
@@ -74,19 +79,27 @@ class TrainerRow:
         """Overheads of the framework under fitted values."""
         return training_overheads(self.scenario, fitted)
 
-    @cached_property
-    def _device(self) -> Device:
-        return device_of(self.scenario.hardware, self.scenario.engine.name)
+    def network(self, slower_exchange: float = 1.0) -> Network:
+        """Network between nodes; slower_exchange: see :meth:`NodeLink.of_gpu`."""
+        return node_link(self.scenario).of_gpu(self.scenario.hardware, slower_exchange)
 
-    def seconds(self, fitted: Fitted) -> float:
+    def seconds(self, fitted: Fitted, network: Network | None = None) -> float:
         """Seconds of the step under fitted values."""
-        return self.cost(fitted).seconds
+        return self.cost(fitted, network).seconds
 
-    def cost(self, fitted: Fitted) -> PhaseCost:
-        """The step under fitted values, part by part."""
+    def network_spread(self, fitted: Fitted) -> float:
+        """What exchanges of experts over a fitted network add to the standard deviation of the logarithm of those."""
+        spread = node_link(self.scenario).exchange_spread
+        if not spread:
+            return 0.0
+        return math.log(self.seconds(fitted, self.network(math.exp(spread))) / self.seconds(fitted))
+
+    def cost(self, fitted: Fitted, network: Network | None = None) -> PhaseCost:
+        """The step under fitted values, part by part; network: in place of the row's."""
         scenario = self.scenario
+        device = device_of(scenario.hardware, scenario.engine.name, network=network or self.network())
         inputs = TrainerInputs(
-            scenario.model, self._device, scenario.trainer, scenario.cluster.num_gpus, self.overheads(fitted),
+            scenario.model, device, scenario.trainer, scenario.cluster.num_gpus, self.overheads(fitted),
             scenario.workload.max_sequence_tokens, logprob_passes=0,
         )  # fmt: skip
         return train_cost(inputs, self.batch)
@@ -98,8 +111,10 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
             raise SkippedRow(f"{' and '.join(MEASURED)} are not given")
         measured_itself = measured_value(row.cells, MEASURED[0]) is not None
         cut = "step time measured" if measured_itself else "step time from the throughput"
-        seconds = trainer_row(row.cells).seconds(fitted)
-        return Prediction.within(seconds, fitted.training.error, (cut, *_cuts(row.cells)))
+        trained = trainer_row(row.cells)
+        further = trained.network_spread(fitted)
+        error, details = math.hypot(fitted.training.error, further), {NETWORK_SPREAD: further} if further else {}
+        return Prediction.within(trained.seconds(fitted), error, (cut, *_cuts(row.cells)), **details)
 
     return predict
 
@@ -203,13 +218,21 @@ def trainer_row(cells: Row) -> TrainerRow:
         "model": card if layers == card.num_layers else changed(card, num_layers=layers),
         "hardware": load_profile(device),
         "stack": _stack(framework, release),
-        "cluster": {"num_gpus": gpus},
+        "cluster": {"num_gpus": gpus, "fabric": _fabric(cells, device)},
         "workload": constant_workload(samples, 1, 1, tokens),
         "trainer": trainer,
     }
     # Pretraining packs or cuts to equal lengths: every sequence has seq_len tokens.
     batch = TrainedBatch.of(np.full(samples, float(tokens)), samples)
     return TrainerRow(row_scenario(document), batch, framework, release)
+
+
+def _fabric(cells: Row, device: str) -> str | None:
+    """Network between nodes of a row: its column fabric, or EFA where its framework or notes name it."""
+    if cells.get("fabric"):
+        return cells["fabric"]
+    named = re.search(r"\bEFA\b", f"{cells.get('framework', '')} {cells.get('notes', '')}")
+    return _EFA.get(device.partition("_")[0]) if named else None
 
 
 def _trainer(cells: Row, kind: str) -> dict[str, object]:

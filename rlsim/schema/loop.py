@@ -59,8 +59,8 @@ class Cluster(Strict):
     (calibration/users), which intervals then hold."""
     fabric: FabricName | None = None
     """The network between nodes by its name, in place of its rate: profile (that of the hardware profile),
-    infiniband_8x400, roce_8x400, roce_8x200, efa_p5, efa_p5_sockets, efa_p4d, ethernet_2x100, ethernet_100, tcp_25,
-    tcp_10 (rlsim/schema/fabrics.yaml)."""
+    infiniband_8x400, roce_8x400, roce_8x200, efa_p5, efa_p5_sockets, efa_p4d, efa_p6_b200, efa_p6_b300,
+    ethernet_2x100, ethernet_100, tcp_25, tcp_10 (rlsim/schema/fabrics.yaml)."""
 
     @property
     def node_link_bytes_per_s(self) -> float | None:

@@ -10,11 +10,14 @@ from rlsim.files.yaml import lists_beside
 from rlsim.schema.base import NonNegativeFloat, PositiveFloat, Strict
 
 FabricName = Literal[
-    "profile", "infiniband_8x400", "roce_8x400", "roce_8x200", "efa_p5", "efa_p5_sockets", "efa_p4d", "ethernet_2x100",
-    "ethernet_100", "tcp_25", "tcp_10",
+    "profile", "infiniband_8x400", "roce_8x400", "roce_8x200", "efa_p5", "efa_p5_sockets", "efa_p4d", "efa_p6_b200",
+    "efa_p6_b300", "ethernet_2x100", "ethernet_100", "tcp_25", "tcp_10",
 ]  # fmt: skip
-FABRICS: Mapping[str, Mapping[str, Any]] = lists_beside(__file__, "fabrics.yaml")["fabrics"]
+_NETWORKS = lists_beside(__file__, "fabrics.yaml")
+FABRICS: Mapping[str, Mapping[str, Any]] = _NETWORKS["fabrics"]
 """By name, the rate of a node in bytes/s and direction (bytes_per_s) and where it is from."""
+EXCHANGES: Mapping[str, Mapping[str, Any]] = _NETWORKS["exchanges"]
+"""Exchanges of tokens between experts over networks on which latency and rate of the line do not tell their time."""
 
 
 def as_profile(name: str) -> bool:

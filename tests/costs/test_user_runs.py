@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 
 from rlsim import load_scenario, vary
-from rlsim.costs.links import node_link
+from rlsim.costs.links import NodeLink, node_link
+from rlsim.costs.operators.device import device_of
 from rlsim.costs.stack_terms import fsdp_terms
 from rlsim.costs.transfer.methods import Links
 from rlsim.costs.users import families, user_deviation, user_host
 from rlsim.parameters.users import load_user_runs
+from rlsim.projection.uncertainty.user_inputs import link_curve
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.users import FABRICS
+from rlsim.tables.profile import load_profile
 
 RUN: dict[str, Any] = {
     "name": "user", "model": "qwen3-32b", "hardware": "h200_sxm", "stack": "verl",
@@ -163,3 +167,32 @@ def test_families_go_from_the_specific_to_all(user: Scenario) -> None:
 def test_a_stated_efficiency_or_host_is_not_moved(user: Scenario) -> None:
     own = vary(user, {"simulation.user_runs": "wild", "trainer.device_efficiency": 0.5, "engine.host_iteration_s": 0.0})
     assert user_deviation(own, "train") is None and user_host(own) is None
+
+
+# -- exchanges of experts over a named fabric ------------------------------------------------------------------------
+
+
+def exchanged_s(fabric: str | None, op: str, nodes: int) -> float:
+    """Seconds of an exchange of 32 MB of tokens between H100 of so many nodes."""
+    link = NodeLink(None if fabric is None else FABRICS[fabric]["bytes_per_s"], exchange=fabric and "efa")
+    profile = load_profile("h100_sxm")
+    found = device_of(profile, "vllm", network=link.of_gpu(profile)).fabric
+    if op == "alltoall":
+        return float(found.collective(op, 8 * nodes, 32e6).seconds)
+    return float(found.token_exchange(8 * nodes, 4e6, 8).seconds)
+
+
+@pytest.mark.parametrize("op", ["alltoall", "tokens"])
+def test_exchanges_over_efa_wait_for_its_latency_and_only_between_nodes(op: str) -> None:
+    # The line of a P5 node is that of the profile: what EFA adds is its latency.
+    assert exchanged_s("efa_p5", op, 1) == exchanged_s(None, op, 1)
+    added_s = [exchanged_s("efa_p5", op, nodes) - exchanged_s(None, op, nodes) for nodes in (2, 3, 5)]
+    hops = {"alltoall": (1, 1, 1), "tokens": (1, 2, 4)}[op]
+    assert added_s == pytest.approx([added_s[0] * hop for hop in hops]) and added_s[0] > 1e-3
+
+
+def test_a_scenario_over_efa_is_less_sure_of_a_mixture_of_experts(user: Scenario) -> None:
+    moe = vary(user, {"model": "qwen3-30b-a3b", "trainer.backend": "megatron", "trainer.expert_parallel": 16})
+    curves = {name: link_curve(run_of(moe, cluster__fabric=name)) for name in ("infiniband_8x400", "efa_p5")}
+    assert curves["infiniband_8x400"] == {}
+    assert list(curves["efa_p5"]["train"]) == sorted(curves["efa_p5"]["train"]) and curves["efa_p5"]["train"][-1] > 0.05

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from rlsim.costs.operators.operators import KERNEL_FLOOR_S, TableSource
@@ -27,12 +28,28 @@ EXCHANGE_PHASES = {"two_sided": ("prepare", "dispatch", "combine"), "one_sided":
 """Phases of an all-to-all around experts by transport."""
 
 
+class Network(Struct, frozen=True):
+    """The network between nodes, where it is not the profile's.
+
+    bytes_per_s: share of a GPU of the line of its node; None: the profile's. alltoall_s: further latency of an
+    all-to-all that crosses it. tokens_s: of an exchange of tokens (DeepEP), for each further domain.
+    """
+
+    bytes_per_s: float | None = None
+    alltoall_s: float = 0.0
+    tokens_s: float = 0.0
+
+
+PROFILE_NETWORK = Network()
+"""That of the hardware profile."""
+
+
 class Collectives:
     """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
     stands_in: the tables are of another engine. exchange: tables with the measured all-to-all around experts, of this
-    device or of another with NVLink between nodes. rack_aligned: see Cluster. network_bytes_per_s: share
-    of a GPU of the link of its node, in place of the profile's.
+    device or of another with NVLink between nodes. rack_aligned: see Cluster. network: what of the network between
+    nodes is not as in the profile.
     """
 
     def __init__(
@@ -43,14 +60,15 @@ class Collectives:
         exchange: TableSource | None = None,
         stands_in: bool = False,
         rack_aligned: bool = True,
-        network_bytes_per_s: float | None = None,
+        network: Network = PROFILE_NETWORK,
     ) -> None:
         self.stands_in, self.rack_aligned = stands_in, rack_aligned
         self.profile, self.tables, self.reference, self.exchange = profile, tables, reference or profile, exchange
         self._measured_here = self.profile == self.reference
         self.domain = int(profile.nvlink_domain_gpus)
         self.nvlink = profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
-        self.network = (network_bytes_per_s or profile.network_bandwidth_bytes_per_s.value) * LINK_EFFICIENCY
+        self.network = (network.bytes_per_s or profile.network_bandwidth_bytes_per_s.value) * LINK_EFFICIENCY
+        self.crossing = network
 
     def _inside(self, gpus: int, stride: int) -> int:
         """Members of a group of ``gpus`` (placed ``stride`` apart) that share one NVLink domain."""
@@ -119,6 +137,7 @@ class Collectives:
             return local
         groups = math.ceil(gpus / inside)
         latency = (groups - 1) * self.profile.network_latency_s.value
+        latency += self.crossing.alltoall_s if op == "alltoall" else 0.0
         # Of an exchange each GPU sends what is for other domains; of a ring the GPUs of a domain share what leaves it.
         per_gpu = size * (1 - inside / gpus) if op == "alltoall" else size * (groups - 1) / groups / inside
         # NCCL pipelines chunks over both links: the slower one sets the pace, and only latencies add up.
@@ -147,7 +166,8 @@ class Collectives:
         # (n - 1) / n: the copy for a place of the sender's own moves over no link.
         near = token_bytes * places * (gpus - 1) / gpus / self.nvlink
         far = token_bytes * groups * (domains - 1) / domains / self.network
-        latency = self.profile.nvlink_latency_s.value + (domains - 1) * self.profile.network_latency_s.value
+        hop_s = self.profile.network_latency_s.value + self.crossing.tokens_s
+        latency = self.profile.nvlink_latency_s.value + (domains - 1) * hop_s
         return modelled(max(near if inside > 1 else 0.0, far) + latency, "network")
 
     def _nccl(self, op: str, gpus: int, size: FloatArray) -> TableTime | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.collectives import PROFILE_NETWORK, Collectives, Network
 from rlsim.costs.operators.operators import Operators, TableSource
 from rlsim.results.record import P90_DEVIATIONS
 from rlsim.schema.hardware import HardwareProfile
@@ -30,7 +30,7 @@ class Device(Struct, frozen=True, dict=True):
     reference: the profile that ``tables`` were measured on. lent: tables of ``rlsim calibrate`` for what they lack.
     siblings: tables of other engines on the same device. stands_in: ``tables`` are one of these, for want of own ones.
     rack_aligned: whether groups of GPUs lie in one NVLink domain (:class:`rlsim.schema.loop.Cluster`).
-    network_bytes_per_s: of a GPU between nodes, where it is not the profile's.
+    network: between nodes, where it is not the profile's.
     """
 
     profile: HardwareProfile
@@ -40,7 +40,7 @@ class Device(Struct, frozen=True, dict=True):
     siblings: tuple[OperatorTables, ...] = ()
     stands_in: bool = False
     rack_aligned: bool = True
-    network_bytes_per_s: float | None = None
+    network: Network = PROFILE_NETWORK
 
     @property
     def stand_in(self) -> str | None:
@@ -57,7 +57,7 @@ class Device(Struct, frozen=True, dict=True):
         """Seconds of collective operations."""
         return Collectives(
             self.profile, self.tables, self.reference, exchange_tables(), self.stands_in, self.rack_aligned,
-            self.network_bytes_per_s,
+            self.network,
         )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def device_of(
     engine: str,
     tables: OperatorTables | None = None,
     rack_aligned: bool = True,
-    network_bytes_per_s: float | None = None,
+    network: Network = PROFILE_NETWORK,
 ) -> Device:
     """The device of ``profile`` with its tables of ``engine``, or with the given ones.
 
@@ -75,15 +75,15 @@ def device_of(
     """
     if tables is None:
         found = _device(profile, engine, rack_aligned, tables_state(profile))
-        return found if network_bytes_per_s is None else _on_network(found, network_bytes_per_s)
+        return found if network == PROFILE_NETWORK else _on_network(found, network)
     reference = table_device(profile)
     lent = borrowed_tables(profile, reference, tables)
-    return Device(profile, tables, reference, lent, rack_aligned=rack_aligned, network_bytes_per_s=network_bytes_per_s)
+    return Device(profile, tables, reference, lent, rack_aligned=rack_aligned, network=network)
 
 
 @lru_cache(maxsize=40)
-def _on_network(device: Device, network_bytes_per_s: float) -> Device:
-    return replace(device, network_bytes_per_s=network_bytes_per_s)
+def _on_network(device: Device, network: Network) -> Device:
+    return replace(device, network=network)
 
 
 @lru_cache(maxsize=40)
