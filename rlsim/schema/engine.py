@@ -82,6 +82,9 @@ class Engine(Strict):
     in_process: bool | None = None
     """The engine shares the caller's process, so handling outputs delays it (offline generation); default: with static
     dispatch."""
+    lora_rank: int | None = Field(None, ge=0, le=4096)
+    """Rank of the adapter (LoRA) that the engine applies beside its weights; 0: it is merged into them. Default:
+    trainer.lora_rank where the stack loads adapters into its engine, else merged."""
     async_scheduling: bool = False
     """Overlap host work with the device: the iteration takes the longer of the two."""
     overlap_scheduling: bool | None = None

@@ -102,9 +102,12 @@ class Scenario(Strict, metaclass=InOurWords):
 
     @property
     def released_engine(self) -> Engine:
-        """The rollout engine with its release: the stated one, or that of the stack."""
-        version = self.engine_version
-        return self.engine if version == self.engine.version else replaced(self.engine, {"version": version})
+        """The rollout engine with its release and its adapter: the stated ones, or those of the stack."""
+        engine, rank, stack = self.engine, self.engine.lora_rank, self.training_stack
+        if rank is None and stack is not None and stack.engine_adapters in ("always", self.trainer.backend):
+            rank = self.trainer.lora_rank
+        found = {"version": self.engine_version, "lora_rank": rank}
+        return engine if found == {key: getattr(engine, key) for key in found} else replaced(engine, found)
 
     @property
     def rack_aligned(self) -> bool:

@@ -128,6 +128,9 @@ class Stack(Strict):
     """Rate at which its one driver hands the padded batch of a step to the ranks; none: it does not."""
     policy_logprobs: bool = True
     """Recipes recompute the policy's log-probs before an update that is on-policy."""
+    engine_adapters: Literal["never", "fsdp", "always"] = "never"
+    """With which trainer backends the rollout engine applies adapters (LoRA) itself; else they are merged into the
+    weights that it is sent."""
     offload_in_phases: bool = False
     """Where both share their GPUs, optimizer and weights of the trainer come and go within log-probs and updates, from
     pinned memory, and not around the rollout."""

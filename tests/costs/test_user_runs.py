@@ -196,3 +196,35 @@ def test_a_scenario_over_efa_is_less_sure_of_a_mixture_of_experts(user: Scenario
     curves = {name: link_curve(run_of(moe, cluster__fabric=name)) for name in ("infiniband_8x400", "efa_p5")}
     assert curves["infiniband_8x400"] == {}
     assert list(curves["efa_p5"]["train"]) == sorted(curves["efa_p5"]["train"]) and curves["efa_p5"]["train"][-1] > 0.05
+
+
+# -- adapters in the engine --------------------------------------------------------------------------------------------
+
+
+def adapted(stack: str, **changes: object) -> Scenario:
+    """8B of a user with adapters of rank 32 under ``stack``."""
+    keys = {"model": "qwen3-8b", "cluster.num_gpus": 8, "trainer.lora_rank": 32, "stack": stack, **changes}
+    engine = "sglang" if stack == "miles" else "vllm"
+    return vary(load_scenario(RUN), {**keys, "engine.name": engine})
+
+
+@pytest.mark.parametrize(
+    ("stack", "backend", "rank"),
+    [("verl", "fsdp", 32), ("verl", "megatron", 32), ("skyrl", "fsdp", 32), ("skyrl", "megatron", None),
+     ("miles", "megatron", 32), ("nemo_rl-0.7", "fsdp", None)],
+)  # fmt: skip
+def test_engines_apply_adapters_where_the_stack_loads_them(stack: str, backend: str, rank: int | None) -> None:
+    assert adapted(stack, **{"trainer.backend": backend}).released_engine.lora_rank == rank
+    assert adapted(stack, **{"trainer.backend": backend, "engine.lora_rank": 8}).released_engine.lora_rank == 8
+
+
+def test_adapters_lengthen_each_iteration_by_their_kernels_whatever_the_batch() -> None:
+    # Two kernels beside each of four products in 36 layers; merged ones are free.
+    few, many = adapted("verl"), adapted("verl", **{"workload.prompts_per_step": 4})
+    for scenario in (few, many):
+        own, merged = run_of(scenario), run_of(scenario, engine__lora_rank=0)
+        added_s = own.phases_s["generation_s"] - merged.phases_s["generation_s"]
+        iterations = own.counters.iterations / 4  # of each of four replicas
+        assert added_s / iterations == pytest.approx(36 * 4 * 2 * 12e-6, rel=0.2)
+    plain = vary(few, {"trainer.lora_rank": None})
+    assert run_of(few, engine__lora_rank=0).phases_s["generation_s"] == run_of(plain).phases_s["generation_s"]
