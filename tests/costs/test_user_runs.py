@@ -10,6 +10,7 @@ from rlsim import load_scenario, vary
 from rlsim.costs.links import NodeLink, node_link
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.stack_terms import fsdp_terms
+from rlsim.costs.transfer.job import sent_tensors
 from rlsim.costs.transfer.methods import Links
 from rlsim.costs.users import families, user_deviation, user_host
 from rlsim.parameters.users import load_user_runs
@@ -228,3 +229,13 @@ def test_adapters_lengthen_each_iteration_by_their_kernels_whatever_the_batch() 
         assert added_s / iterations == pytest.approx(36 * 4 * 2 * 12e-6, rel=0.2)
     plain = vary(few, {"trainer.lora_rank": None})
     assert run_of(few, engine__lora_rank=0).phases_s["generation_s"] == run_of(plain).phases_s["generation_s"]
+
+
+def test_fused_experts_of_hugging_face_are_sent_as_one_tensor_of_each_kind(user: Scenario) -> None:
+    moe = vary(user, {"model": "qwen3-30b-a3b"})
+    looped, card = vary(moe, {"trainer.expert_products": "loop"}), moe.model
+    assert card.moe is not None and card.num_moe_layers == 48
+    # Of 128 experts of three matrices in each of 48 layers, three tensors a layer remain.
+    assert sent_tensors(looped) - sent_tensors(moe) == 48 * 3 * 127
+    assert sent_tensors(user) == sent_tensors(vary(user, {"trainer.expert_products": "loop"}))
+    assert sent_tensors(vary(moe, {"trainer.backend": "megatron"})) == sent_tensors(looped)

@@ -49,7 +49,7 @@ COPIES_ACCEPTED_STATE = ("sglang",)
 verify); vLLM reads it next time from where the verification left it."""
 ADAPTER_KERNELS, ADAPTER_KERNEL_S = 2, 12.0 * MICROSECOND
 """Kernels of an adapter beside each of its products (down to its rank, up from it), and the least time of one. Engines
-fuse neither into the product: Qwen3.5-9B on SGLang took 3.5 to 3.7 ms an iteration more with adapters of rank 32, at 32,
+fuse neither into the product: Qwen3.5-9B on SGLang took 3.5 to 3.7 ms an iteration more with adapters of rank 32 at 32,
 64 and 128 sequences on one, two and four H100 alike (calibration/published/wild, P10 to P15), for 152 products."""
 STATE_KERNELS = 2
 """Kernels of a recurrent step: the convolution and the state."""

@@ -102,6 +102,14 @@ def stacked_tensors(card: ModelCard) -> float:
     return float(weight_tensors(one))
 
 
+def sent_tensors(scenario: Scenario) -> float:
+    """Weight tensors that the trainer sends; models of Hugging Face whose experts run as one grouped product hold those
+    of a layer in one tensor of each kind (transformers 5, modeling_qwen3_moe.py: Qwen3MoeExperts)."""
+    trainer, stack = scenario.trainer, scenario.training_stack
+    grouped = trainer.backend == "fsdp" and stack is not None and stack.fsdp and trainer.expert_products != "loop"
+    return stacked_tensors(scenario.model) if grouped else float(weight_tensors(scenario.model))
+
+
 def job_of(scenario: Scenario) -> TransferJob:
     """The transfer that ``scenario`` makes after each step."""
     loop, cluster, trainer, card = scenario.loop, scenario.cluster, scenario.trainer, scenario.model
@@ -119,7 +127,7 @@ def job_of(scenario: Scenario) -> TransferJob:
         trainer.pipeline_parallel, fsdp, loop.refit_full_state, onload,
     )  # fmt: skip
     return TransferJob(
-        refit_method(scenario), full, held if loop.refit_precision == "engine" else full, float(weight_tensors(card)),
+        refit_method(scenario), full, held if loop.refit_precision == "engine" else full, sent_tensors(scenario),
         stacked_tensors(card), sender, Receiver(cluster.generation, scenario.engine.gpus_per_replica),
         links_of(slower_link(scenario), node_link(scenario).bytes_per_s), expert_share(card),
         loop.refit_changed_share, loop.refit_full_experts,
