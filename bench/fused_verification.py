@@ -88,9 +88,7 @@ def _greedy(logits: Tensor, drafted: Tensor, tokens: Tensor, count: Tensor) -> N
     _launch(kernels.row_maxima, (batch * rows_each, splits), _STATISTICS_WARPS)(
         logits, top, place, vocabulary, span, splits
     )
-    _launch(kernels.greedy_decision, (batch,), 1)(
-        top, place, drafted, tokens, count, rows_each - 1, splits
-    )
+    _launch(kernels.greedy_decision, (batch,), 1)(top, place, drafted, tokens, count, rows_each - 1, splits)
 
 
 def _sampled(

@@ -85,9 +85,7 @@ def _wanted(path: Path | None, words: Sequence[str]) -> Sequence[LoopSettings]:
     return [settings_from({**one, **given}) for one in listed]
 
 
-def _run(
-    wanted: Sequence[LoopSettings], journals: Path | None, rounds: int, budget_s: float | None
-) -> dict[str, Any]:
+def _run(wanted: Sequence[LoopSettings], journals: Path | None, rounds: int, budget_s: float | None) -> dict[str, Any]:
     from bench.loop.events import write_events
     from bench.loop.results import SCHEMA, require_device, row_of, run_loop
 

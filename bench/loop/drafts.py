@@ -17,9 +17,7 @@ class DraftModel:
     def __init__(self, policy: Target, rows: int, capacity: int, temperature: float) -> None:
         self.cached, self.temperature = CachedModel(draft_model(policy), rows, capacity), temperature
 
-    def propose(
-        self, history: Tensor, lengths: Tensor, k: int, seen: int, generator: torch.Generator | None
-    ) -> Draft:
+    def propose(self, history: Tensor, lengths: Tensor, k: int, seen: int, generator: torch.Generator | None) -> Draft:
         """k tokens behind each row: ``history`` [n, slots] holds its tokens, the last one at ``lengths`` [n], and no
         row has more than ``seen`` slots with the drafted ones."""
         rows = slice(0, lengths.shape[0])
@@ -47,9 +45,7 @@ class DraftModel:
 class NGram:
     """What followed the latest earlier place where the last two tokens stood, else the last one; else repetition."""
 
-    def propose(
-        self, history: Tensor, lengths: Tensor, k: int, seen: int, generator: torch.Generator | None
-    ) -> Draft:
+    def propose(self, history: Tensor, lengths: Tensor, k: int, seen: int, generator: torch.Generator | None) -> Draft:
         """k tokens behind each row, as of :meth:`DraftModel.propose`; no distribution, one-hot at each token."""
         n, device = lengths.shape[0], history.device
         known, place = history[:, :seen], torch.arange(seen, device=device)

@@ -60,9 +60,7 @@ def copied(policy: Target) -> Target:
         return tensor.to(torch.float32, copy=True)
 
     layers = tuple(
-        replace(
-            layer, **{f.name: own(one) for f in fields(layer) if isinstance(one := getattr(layer, f.name), Tensor)}
-        )
+        replace(layer, **{f.name: own(one) for f in fields(layer) if isinstance(one := getattr(layer, f.name), Tensor)})
         for layer in policy.layers
     )
     heads = {name: own(getattr(policy, name)) for name in ("embedding", "norm", "head")}

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from rlsim.attribution import likelihood
 from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures, longer_responses, prior_of
+from rlsim.costs.links import node_link
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
 from rlsim.projection.project import identity
+from rlsim.projection.tuned import tuned_step_s
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
@@ -117,6 +119,7 @@ def check(
         groups=tuple(_group(group, run) for group in groups),
         tests=_tests(groups, faulty.healthy.step_s),
         stated=_stated(run, expected_s),
+        tuned_step_s=tuned_step_s(simulated),
         tried=len(possible),
         without_effect=len(possible) - len(scored),
         remarks=remarks,
@@ -160,7 +163,8 @@ def _cannot_tell(scenario: Scenario, step_s: Interval) -> str:
     """What a verdict would need, where the expected step is known to no better than a factor of WIDE; else empty."""
     if step_s.high <= WIDE * step_s.low:
         return ""
-    return "; ".join(guesses_of(scenario)) or "what the interval leans on (rlsim project --full)"
+    network = ["the network between its nodes (cluster.fabric)"] if node_link(scenario).log_spread else []
+    return "; ".join((*network, *guesses_of(scenario))) or "what the interval leans on (rlsim project --full)"
 
 
 def _scores(run: _Run, progress: Progress | None) -> list[_Scored]:

@@ -10,6 +10,7 @@ from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
 from rlsim.projection.efficiency import measured_beside
 from rlsim.projection.summary import phase_parts, price_usd, provenance_of, speedups, timed, variant_of
 from rlsim.projection.try_first import try_first
+from rlsim.projection.tuned import tuned_step_s
 from rlsim.projection.uncertainty.nearest import support_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Projection
@@ -71,6 +72,7 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant, 
         support=support_of(cand),
         measured_efficiency=measured_beside(scenario),
         try_first=try_first(cand, parts, variants),
+        tuned_step_s=tuned_step_s(cand) if variants else None,
         caveats=caveats_of(scenario),
     )
 

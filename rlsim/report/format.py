@@ -63,6 +63,14 @@ def number(value: float) -> str:
     return f"{value:.{max(0, 3 - math.floor(math.log10(magnitude)))}f}".rstrip("0").rstrip(".")
 
 
+def beside_tuned(tuned: Interval, own: Interval) -> str:
+    """A step tuned as the recipes of a stack's makers beside those of users' runs, in one sentence."""
+    return (
+        f"Tuned as its makers' recipes, on the network of the datasheet, it would take {seconds(tuned.mean)}; "
+        f"runs like this one take {seconds(own.low)} to {seconds(own.high)}."
+    )
+
+
 def seconds(value: float) -> str:
     """A duration with its unit, three significant digits: ``312 s``, ``8.40 s``, ``12.0 ms``."""
     magnitude = abs(value)

@@ -82,6 +82,7 @@ class Check(Answer):
 
     healthy, unlisted: probability that nothing is wrong, and that the cause is in no list. groups: explanations, most
     probable first. tests: what separates the first ones, cheapest first. stated: what the scenario itself states.
+    tuned_step_s: expected of a run as tuned as the recipes of the stack's makers; null where the stack is one of those.
     tried: faults simulated; without_effect: those that would not change the scenario's step. cannot_tell: what a
     verdict would need, where the expected step is known to no better than a factor of two; empty otherwise.
     """
@@ -104,6 +105,7 @@ class Check(Answer):
     groups: tuple[ExplanationGroup, ...]
     tests: tuple[Measurement, ...]
     stated: tuple[StatedFault, ...]
+    tuned_step_s: Interval | None = None
     tried: int
     without_effect: int
     remarks: tuple[str, ...] = ()

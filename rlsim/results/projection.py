@@ -352,8 +352,9 @@ class Projection(About):
 
     measured_efficiency: what measured runs of the model on its devices reached. price_per_gpu_hour_usd: of the
     hardware profile; price_source: where it comes from, mostly assumed. try_first: the best of a few moves; null where
-    none gains or a scenario takes so long that none was tried. caveats: what
-    what the verdict assumes and says so, such as a guessed length.
+    none gains or a scenario takes so long that none was tried. tuned_step_s: of the candidate, if its stack ran as the
+    recipes of its makers do; null where it is one of those. caveats: what the verdict assumes and says so, such as a
+    guessed length.
     """
 
     schema_: Literal["rlsim.projection/2"] = Field(default=SCHEMA, alias="schema")
@@ -367,6 +368,7 @@ class Projection(About):
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
     try_first: TryFirst | None = None
+    tuned_step_s: Interval | None = None
     caveats: tuple[str, ...] = Field(default=(), exclude=True)
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlsim import load_scenario, vary
+from rlsim import load_scenario, project, vary
 from rlsim.costs.links import NodeLink, node_link
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.stack_terms import fsdp_terms
@@ -239,3 +239,12 @@ def test_fused_experts_of_hugging_face_are_sent_as_one_tensor_of_each_kind(user:
     assert sent_tensors(looped) - sent_tensors(moe) == 48 * 3 * 127
     assert sent_tensors(user) == sent_tensors(vary(user, {"trainer.expert_products": "loop"}))
     assert sent_tensors(vary(moe, {"trainer.backend": "megatron"})) == sent_tensors(looped)
+
+
+def test_a_users_stack_is_told_beside_a_tuned_one(user: Scenario) -> None:
+    stated = vary(user, {"simulation.user_runs": None, "simulation.replications": 2, "cluster.fabric": "profile"})
+    own, tuned = project(stated), project(vary(stated, {"simulation.user_runs": "none"}))
+    assert own.tuned_step_s is not None and tuned.tuned_step_s is None
+    assert own.tuned_step_s.mean == pytest.approx(tuned.candidate.step_s.mean, rel=0.03)
+    assert own.tuned_step_s.high / own.tuned_step_s.low < own.candidate.step_s.high / own.candidate.step_s.low
+    assert project(vary(stated, {"stack": "nemo_rl-0.7"})).tuned_step_s is None

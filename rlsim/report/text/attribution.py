@@ -116,7 +116,12 @@ def render_check(check: Check, style: Style = DEFAULT_STYLE) -> str:
 
 
 def verdict_words(check: Check) -> str:
-    """One sentence: healthy or not, and where the time is."""
+    """One sentence: healthy or not, and where the time is; a second one on how a tuned run compares."""
+    beside = "" if check.tuned_step_s is None else f" {fmt.beside_tuned(check.tuned_step_s, check.step.expected_s)}"
+    return f"{_verdict(check)}{beside}"
+
+
+def _verdict(check: Check) -> str:
     step = check.step
     slow = [one for one in check.phases[1:] if one.verdict == "slow"]
     fast = [one for one in check.phases[1:] if one.verdict == "fast"]

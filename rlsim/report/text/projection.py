@@ -246,6 +246,8 @@ def render_answer(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     sure = [f"Its seconds are {_rests(projection)}; {len(projection.assumptions)} assumptions."]
     if projection.support is not None:
         sure.insert(0, support.nearest_step(projection.support))
+    if projection.tuned_step_s is not None:
+        sure.insert(0, fmt.beside_tuned(projection.tuned_step_s, projection.candidate.step_s))
     body = [
         style.opening(findings.headline(projection), about),
         [*times_table(projection, style), *style.paragraphs(_beside(projection))],
