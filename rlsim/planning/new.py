@@ -19,7 +19,7 @@ from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import scenario_of_text, vary
-from rlsim.planning.plan import plan
+from rlsim.planning.plan import best_overrides
 from rlsim.planning.space import HEADROOM, SearchLimits
 from rlsim.schema.engine import Engine
 from rlsim.schema.scenario import Scenario
@@ -109,10 +109,10 @@ def with_layout(answers: Answers, name: str, folder: Path, engine: str = "vllm")
     base = scenario_of_text(scenario_text(answers, name, own, {}), f"the scenario for {name}", folder)
     recompute: dict[str, int | str] = {}
     try:
-        sizes = plan(base, limits=limits, rest=False).best.overrides
+        sizes = best_overrides(base, limits)
     except (Infeasible, InputError):  # activations may be all that does not fit
         recompute = {"recompute": "full"}
-        sizes = plan(vary(base, {"trainer": recompute}), limits=limits, rest=False).best.overrides
+        sizes = best_overrides(vary(base, {"trainer": recompute}), limits)
     return scenario_text(answers, name, {**own, **_sizes(sizes, "engine")}, {**recompute, **_sizes(sizes, "trainer")})
 
 
@@ -132,10 +132,10 @@ def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenar
     return scenario
 
 
-def _sizes(overrides: Mapping[str, int], section: str) -> dict[str, int]:
+def _sizes(overrides: Mapping[str, object], section: str) -> dict[str, int]:
     """Parallel sizes above 1 of a section, by their keys."""
     split = ((key.partition("."), size) for key, size in overrides.items())
-    return {name: size for (head, _, name), size in split if head == section and size != 1}
+    return {name: size for (head, _, name), size in split if head == section and isinstance(size, int) and size != 1}
 
 
 def scenario_text(

@@ -79,6 +79,18 @@ def plan(
         return _answer(contest, found, run)
 
 
+def best_overrides(scenario: Scenario, limits: SearchLimits) -> Overrides:
+    """What turns ``scenario`` into its fastest plan: that of :func:`plan`, without what a plan says besides. Raises as
+    it does."""
+    _check_synchronous_rules(scenario, limits)
+    with executor(1) as run:
+        contest = Contest(scenario, Objective(), limits, None, False)
+        found = _search_sizes(contest, run)
+    if not found.feasible:
+        raise _nothing(contest, found)
+    return found.feasible[0].layout.overrides()
+
+
 def _current(scenario: Scenario) -> Simulated | None:
     """The scenario as it is; None where it cannot run."""
     cell = simulate_finally((scenario, {}))

@@ -12,7 +12,8 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.differences import changes
 from rlsim.loading.scenario import scenario_digest
-from rlsim.planning.plan import default_limits, plan
+from rlsim.loading.variation import Overrides
+from rlsim.planning.plan import best_overrides, default_limits
 from rlsim.projection.moves import LISTS, PLAN, SETTING, Move, Tried, best_way, faster, moves, tried, varied
 from rlsim.projection.summary import Timed, speedups, timed
 from rlsim.projection.variant import simulate_variant
@@ -38,9 +39,10 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
     known = [one for one in moves() if settings or one.kind != SETTING]
     found: list[Tried] = []
     left_out: list[LeftOut] = []
+    planned: dict[str, Overrides] = {}
     with ProgressLine("moves tried", len(known) + LISTS["pairs"]) as progress:
         for one in known:
-            best = _planned(scenario, one) if one.tries == PLAN else best_way(scenario, one)
+            best = _planned(scenario, one, planned) if one.tries == PLAN else best_way(scenario, one)
             if isinstance(best, str):
                 left_out.append(LeftOut(name=one.name, title=one.title, reason=best))
             else:
@@ -65,16 +67,21 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
     )
 
 
-def _planned(scenario: Scenario, move: Move) -> Tried | str:
-    """A move of the loop with the split and the layouts that ``plan`` finds best for it on the same GPUs."""
+def _planned(scenario: Scenario, move: Move, planned: dict[str, Overrides]) -> Tried | str:
+    """A move of the loop with the split and the layouts that ``plan`` finds best for it on the same GPUs.
+
+    planned: what was found for the same rules and lag before; moves that restate the scenario's own share a search.
+    """
     rules = {key: value for key, value in move.sets.items() if key != "lag"}
     try:
         base = varied(scenario, rules)
         drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else ()
         lag = int(str(move.sets.get("lag", scenario.loop.lag)))
         limits = replace(default_limits(base), lags=(lag,), draft_lengths=drafted)
-        best = plan(base, limits=limits, rest=False).best
-        return tried(scenario, move, {**rules, **best.overrides})
+        key = f"{scenario_digest(base)} {lag}"
+        if key not in planned:
+            planned[key] = best_overrides(base, limits)
+        return tried(scenario, move, {**rules, **planned[key]})
     except (Infeasible, InputError) as error:
         return str(error).removeprefix("infeasible: ")
 
