@@ -6,12 +6,17 @@ a bug.
 
 from __future__ import annotations
 
+import re
+
 BAD_INPUT = 2
 """Exit code of bad input and of infeasible configurations; 0 is done, 1 a bug."""
 MESSAGE_CHARACTERS = 590
 """Longest message; with the program's name before it, it stays below 600 characters."""
 VALUE_CHARACTERS = 60
 """Longest value of the input that a message repeats."""
+
+_OWN_STYLE = re.compile(r"(\x1b\[[012]m)")
+"""Emphasis that rlsim itself writes (report/style.py)."""
 
 
 def readable(text: str) -> str:
@@ -22,6 +27,18 @@ def readable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable(text: str) -> str:
+    """``text`` with its lines and rlsim's own bold and dim kept, and everything else :func:`readable`: what stands
+    between any answer and a terminal."""
+    if all(line.isprintable() for line in text.split("\n")):
+        return text
+    return "\n".join("".join(map(_kept_or_readable, _OWN_STYLE.split(line))) for line in text.split("\n"))
+
+
+def _kept_or_readable(part: str) -> str:
+    return part if _OWN_STYLE.fullmatch(part) else readable(part)
 
 
 def shortened(text: str, width: int = VALUE_CHARACTERS) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     argv: arguments without the program's name; default those of the process.
     """
+    # Closed by the caller (>&-): what nobody listens to goes nowhere.
+    nowhere = io.StringIO()
+    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     from rlsim.cli.commands import run
 
     try:

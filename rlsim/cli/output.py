@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlsim.errors import InputError, shortened
+from rlsim.errors import InputError, printable, shortened
 from rlsim.files.reading import shown_path
 from rlsim.report.style import Style
 
@@ -45,12 +45,12 @@ def terminal_style() -> Style:
 def print_answer(text: str) -> None:
     """Print ``text`` with one newline at its end; a reader that stopped listening (``| head``) is no error.
 
-    Characters that the stream's encoding lacks appear as their escapes.
+    Characters that the stream's encoding lacks, and those that would steer a terminal, appear as their escapes.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        print(terminal_style().readable(text.rstrip("\n")), flush=True)
+        print(terminal_style().readable(printable(text.rstrip("\n"))), flush=True)
     except OSError as error:
         # What is still buffered must go somewhere, or the interpreter fails once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

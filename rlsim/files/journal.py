@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlsim.errors import InputError, RlsimError
-from rlsim.files.writing import STAGE_PREFIX
+from rlsim.files.writing import STAGE_PREFIX, fcntl
 
 
 class Journal:
@@ -18,19 +18,20 @@ class Journal:
 
     The first line identifies what is computed; a line is only believed when its newline was written, so that an end at
     any moment costs at most the line being written. command: what computes (sweep, run), which the file is named
-    after. Raises InputError where the folder holds another one's.
+    after. needed: names that every row has. Raises InputError where the folder holds another one's.
     """
 
-    def __init__(self, folder: Path, identity: str, command: str) -> None:
-        self.path, self._command = folder / journal_name(command), command
+    def __init__(self, folder: Path, identity: str, command: str, needed: Sequence[str] = ()) -> None:
+        self.path, self._command, self._needed = folder / journal_name(command), command, needed
         self.rows: dict[int, dict[str, Any]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = self.path.open("a+b")
+            self._lock()
             whole = self._read(identity)
             if whole:
                 for half_written in folder.glob(f"{STAGE_PREFIX}*"):  # by a run that was killed meanwhile
                     shutil.rmtree(half_written)
-            self._file: BinaryIO = self.path.open("r+b" if self.path.exists() else "xb")
             self._file.truncate(whole)
             self._file.seek(whole)
             if not whole:
@@ -38,19 +39,25 @@ class Journal:
         except OSError as error:
             raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from error
 
+    def _lock(self) -> None:
+        """Raises InputError where another process writes this journal; the lock goes with the process."""
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise InputError(f"{self.path}: another rlsim writes there; choose another --out") from error
+
     def _read(self, identity: str) -> int:
-        """Take over the complete lines; gives their length in bytes."""
-        if not self.path.exists():
-            return 0
+        """Take over the complete lines; gives their length in bytes. A cell whose line is torn is computed again."""
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
         lines = content[:whole].splitlines()
         if not lines:
             return 0
         try:
-            head, *entries = [json.loads(line) for line in lines]
-            found = head[self._command]
-            self.rows |= {int(entry["cell"]): dict(entry["row"]) for entry in entries}
+            found = json.loads(lines[0])[self._command]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InputError(
                 f"{self.path}: is no journal of {self._command}, or damaged; choose another --out or delete the file"
@@ -60,6 +67,12 @@ class Journal:
                 f"{self.path}: belongs to another, interrupted {self._command}; finish that one, choose another --out "
                 "or delete the file"
             )
+        for line in lines[1:]:
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
+                entry = json.loads(line)
+                index, row = int(entry["cell"]), dict(entry["row"])
+                if all(name in row for name in self._needed):
+                    self.rows[index] = row
         return whole
 
     def add(self, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
@@ -92,7 +105,9 @@ def journal_name(command: str) -> str:
 
 
 @contextmanager
-def opened_journal(out: Path | None, identity: str, command: str) -> Iterator[Journal | None]:
+def opened_journal(
+    out: Path | None, identity: str, command: str, needed: Sequence[str] = ()
+) -> Iterator[Journal | None]:
     """The journal of ``out``, None without one. It goes when the block is done and stays where that is interrupted.
 
     Where the question is wrong (an error of the user's before any cell ran, which has no status or the status ok)
@@ -102,7 +117,7 @@ def opened_journal(out: Path | None, identity: str, command: str) -> Iterator[Jo
         yield None
         return
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
-    journal = Journal(out, identity, command)
+    journal = Journal(out, identity, command, needed)
     try:
         yield journal
     except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +11,12 @@ from pathlib import Path
 
 from rlsim.errors import InputError
 from rlsim.files.reading import shown_path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+__all__ = ["STAGE_PREFIX", "exclusive", "fcntl", "staged_folder"]
 
 STAGE_PREFIX = ".rlsim-"
 """Beginning of the names of temporary folders; those of a killed run may be removed."""
@@ -36,10 +43,34 @@ def staged_folder(out: Path) -> Iterator[Path]:
         raise InputError(f"{shown_path(out)}: cannot be written ({error.strerror or error})") from error
 
 
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Alone in ``folder`` while the block lasts, after whoever is there now, where the system has such locks."""
+    if fcntl is None:
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
 def _move_files(stage: Path, out: Path) -> None:
     out.mkdir(exist_ok=True)
-    for path in sorted(stage.rglob("*")):
-        target = out / path.relative_to(stage)
+    with exclusive(out):
+        _replace(stage, out)
+
+
+def _replace(stage: Path, out: Path) -> None:
+    moved = [(path, out / path.relative_to(stage)) for path in sorted(stage.rglob("*"))]
+    # All are looked at before the first is moved: a folder in the way must not leave half of them.
+    for path, target in moved:
+        if target.exists() and target.is_dir() != path.is_dir():
+            kind = "a folder" if target.is_dir() else "a file"
+            raise InputError(f"{shown_path(target)}: is {kind}, where a result has to go")
+    for path, target in moved:
         if path.is_dir():
             target.mkdir(exist_ok=True)
         else:

@@ -26,6 +26,9 @@ CPU)."""
 MANY_CORES = 4
 """From here on, tasks of unknown number (a plan's) go to processes at once: on two, a plan takes a sixth less time for
 a third more CPU."""
+WATCH_S, WORKERLESS_S = 5.0, 60.0
+"""How often a cluster that finishes nothing is looked at, and how long one without workers is waited for: batch systems
+start a worker anew within a minute."""
 ORPHAN_CHECK_S = 1.0
 """How often a worker looks whether its parent still lives."""
 
@@ -67,7 +70,8 @@ def executor(jobs: int | str | None = 1, most: int | None = None) -> Iterator[Ru
     if isinstance(jobs, str):
         with _dask_client(jobs) as client:
             # A scheduler whose workers are still to come counts 0 threads.
-            yield partial(_on_pool, client.get_executor(), max(1, sum(client.nthreads().values())))
+            width = max(1, sum(client.nthreads().values()))
+            yield partial(_on_pool, client.get_executor(), width, watch=_Workers(jobs, client).check)
         return
     count = local_jobs(jobs) if most is None else min(local_jobs(jobs), most)
     if count <= 1 or (jobs is None and most is None and count < MANY_CORES):
@@ -110,9 +114,14 @@ def _on_processes(count: int, function: Callable[[Any], Any], tasks: Iterable[An
 
 
 def _on_pool(
-    pool: Executor, width: int, function: Callable[[Any], Any], tasks: Iterable[Any]
+    pool: Executor,
+    width: int,
+    function: Callable[[Any], Any],
+    tasks: Iterable[Any],
+    watch: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, Any]]:
-    """On any executor of concurrent.futures; ``width`` tasks run at once, and as many wait for them."""
+    """On any executor of concurrent.futures; ``width`` tasks run at once, and as many wait for them. watch: called
+    every WATCH_S while nothing finishes; raises where nothing can."""
     queue, running = enumerate(tasks), set[Future[tuple[int, Any]]]()
     while True:
         # No more tasks than there is room for: later ones of a search depend on the results of these (Runner).
@@ -120,8 +129,31 @@ def _on_pool(
         running |= {pool.submit(_numbered, function, *one) for one in itertools.islice(queue, room)}
         if not running:
             return
-        finished, running = wait(running, return_when=FIRST_COMPLETED)
+        finished, running = wait(running, WATCH_S, FIRST_COMPLETED)
+        if not finished:
+            watch()
         yield from (one.result() for one in finished)
+
+
+class _Workers:
+    """Workers of a Dask cluster: one that has none for WORKERLESS_S will not answer."""
+
+    def __init__(self, address: str, client: Any) -> None:
+        self._address, self._client, self._seen_s = address, client, time.monotonic()
+
+    def check(self) -> None:
+        """Raises InputError where no worker has been there for too long, or the scheduler is gone."""
+        try:
+            there = bool(self._client.scheduler_info()["workers"])
+        except (OSError, RuntimeError, ValueError):
+            there = False
+        if there:
+            self._seen_s = time.monotonic()
+        elif time.monotonic() - self._seen_s > WORKERLESS_S:
+            raise InputError(
+                f"--dask {self._address}: no worker has been there for {WORKERLESS_S:.0f} s; what is finished is kept "
+                "in --out, and the same command goes on from there"
+            )
 
 
 def _numbered(function: Callable[[Any], Any], index: int, task: Any) -> tuple[int, Any]:

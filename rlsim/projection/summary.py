@@ -313,7 +313,9 @@ def provenance_of(parts: Sequence[PhasePart]) -> Provenance:
     measured = sum(part.seconds * part.measured for part in parts)
     assumed = sum(part.seconds * (1.0 - part.measured) for part in parts if part.source == "assumed")
     # The rest and not a third sum, so that the shares add up to 1; rounding may leave it just below 0.
-    return Provenance(measured / total, max(0.0, 1.0 - (measured + assumed) / total), assumed / total)
+    shares = measured / total, max(0.0, 1.0 - (measured + assumed) / total), assumed / total
+    # The last digit hangs on the order in which a version of Python adds up.
+    return Provenance(*(round(share, 12) for share in shares))
 
 
 def price_usd(scenario: Scenario) -> float:

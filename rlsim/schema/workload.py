@@ -22,6 +22,10 @@ def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str
         raise ValueError(f"{name} must be non-negative and must not decrease")
 
 
+MOST_STEP_SAMPLES = 2_500_000
+"""Samples of a step: each takes some 10 us and 700 bytes of a simulation, so that more take minutes and gigabytes."""
+
+
 class _Quantiles(Strict):
     """Empirical inverse distribution function, linear between its points; the values stand in the next key."""
 
@@ -357,12 +361,13 @@ class Workload(Strict):
                 yield (
                     f"tail_batching races single responses of groups that are all usable: give no {key}{stated} beside"
                 )
-        if (launched := self.launched_prompts * self.launched_generations) > 20_000_000:
-            yield (f"tail_batching must not start more than 20,000,000 samples in a round; it starts {launched:,}")
+        if (launched := self.launched_prompts * self.launched_generations) > MOST_STEP_SAMPLES:
+            most = f"{MOST_STEP_SAMPLES:,} samples in a round"
+            yield f"tail_batching must not start more than {most}; it starts {launched:,}"
 
     def _bounds(self) -> Iterator[str]:
-        if self.samples_per_step * self.generated_batch_factor > 20_000_000:
-            yield "prompts_per_step x generations_per_prompt must not exceed 20,000,000 samples"
+        if self.samples_per_step * self.generated_batch_factor > MOST_STEP_SAMPLES:
+            yield f"prompts_per_step x generations_per_prompt must not exceed {MOST_STEP_SAMPLES:,} samples"
         # In the mean: a run that is unluckier than this is refused when its groups are drawn.
         most = self.usable_group_share * self.generated_batch_factor * self.max_rollouts_per_step
         if most < 1:

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rlsim.errors import InputError
 from rlsim.schema.run import Points
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
@@ -141,6 +142,10 @@ def steps_ahead(scenario: Scenario, trained: int) -> int:
     return ahead if rules.stale == "train" else ahead + STALE_BATCHES * trained
 
 
+MOST_SAMPLES = 30_000_000
+"""Samples of all steps of a replication; the limit of a step says what one costs (schema/workload.py)."""
+
+
 def draw(
     scenario: Scenario, replication: int, plan: DraftPlan | None = None, stretch: Stretch = BEGINNING
 ) -> DrawnWorkload:
@@ -149,7 +154,13 @@ def draw(
     plan: of draft lengths that follow the live batch, as prices give it. stretch: the part of a run. Raises InputError
     and Infeasible as its parts do.
     """
-    trained = scenario.measured_steps.stop
+    trained, samples = scenario.measured_steps.stop, scenario.workload.samples_per_step
+    if trained * samples > MOST_SAMPLES:
+        fitting = max(1, MOST_SAMPLES // samples)
+        raise InputError(
+            f"{trained:,} steps of {samples:,} samples are more than the {MOST_SAMPLES:,} that a replication may "
+            f"hold: simulation.steps and warmup_steps of {fitting:,} together would fit"
+        )
     numbers = range(stretch.first, stretch.first + trained + steps_ahead(scenario, trained))
     drawn = (draw_step(scenario, step, replication, plan, stretch.response_scale(step)) for step in numbers)
     return DrawnWorkload(tuple(drawn), trained)

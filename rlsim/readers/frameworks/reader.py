@@ -19,14 +19,38 @@ MAX_EXPANSION = 200
 """References that one value may lead to, through others; strings that double at each step end here, not memory."""
 MAX_DEPTH = 40
 """References that may follow each other from one value on."""
+
+
+def _numbers(reckon: Callable[..., Any]) -> Callable[..., Any]:
+    """A resolver of numbers alone: a text or a list times a number would be as long as a file says."""
+
+    def resolved(*given: Any) -> Any:
+        if not all(isinstance(one, int | float) for one in given):
+            raise TypeError(f"takes numbers, got {shortened(repr(given))}")
+        return reckon(*given)
+
+    return resolved
+
+
+def _unread(variable: str, *default: Any) -> Any:
+    """Default of an environment variable, which is never read: a file from elsewhere must not show what a shell holds,
+    and one configuration gives one scenario."""
+    if default:
+        return default[0]
+    raise ValueError(f"the environment variable {shortened(str(variable))} is not read; give the key its value")
+
+
+_ENVIRONMENT = "rlsim.env"
 RESOLVERS: Mapping[str, Callable[..., Any]] = {
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b,
-    "max": lambda *given: max(given),
-    "min": lambda *given: min(given),
+    "mul": _numbers(lambda a, b: a * b),
+    "div": _numbers(lambda a, b: a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b),
+    "max": _numbers(max),
+    "min": _numbers(min),
+    _ENVIRONMENT: _unread,
 }
-"""Resolvers that NeMo-RL's loader registers (mul, max) and their companions; OmegaConf brings those below."""
+"""Resolvers that NeMo-RL's loader registers (mul, max) and their companions, and one in place of OmegaConf's oc.env."""
 BUILT_IN = ("oc.env", "oc.select")
+_OF_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
 _START = re.compile(r"\$\{")
 _NAME = re.compile(r"\s*([^${}:,]*)")
 
@@ -161,7 +185,7 @@ class Reader:
                 for name, resolver in RESOLVERS.items():
                     if not OmegaConf.has_resolver(name):
                         OmegaConf.register_resolver(name, resolver, annotation_validation="off")
-                self._config = OmegaConf.create(self._tree.values)
+                self._config = OmegaConf.create(_without_environment(self._tree.values))
             found = OmegaConf.select(self._config, key)
             return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
         except (OmegaConfBaseException, RecursionError, ArithmeticError, TypeError, ValueError) as error:
@@ -243,3 +267,12 @@ def _absolute(name: str, key: str) -> str:
         return dotted
     sections = key.split(".")
     return ".".join([*sections[: max(0, len(sections) - ups)], dotted])
+
+
+def _without_environment(held: Any) -> Any:
+    """Values whose references to the environment go to :func:`_unread`."""
+    if isinstance(held, dict):
+        return {name: _without_environment(value) for name, value in held.items()}
+    if isinstance(held, list):
+        return [_without_environment(value) for value in held]
+    return _OF_ENVIRONMENT.sub(f"${{{_ENVIRONMENT}:", held) if isinstance(held, str) else held

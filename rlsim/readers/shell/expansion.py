@@ -15,8 +15,11 @@ from rlsim.readers.shell.syntax import skip_bracketed, skip_quoted, tokens
 
 MAX_TEXT = 5_000_000
 """Characters of all expanded words together, and words; the longest real script has some 100,000."""
-MOST_CUT = 10_000
-"""Characters of a value that a pattern shortens, since each beginning or end of it is tried."""
+MOST_CUT, MOST_MATCHED = 10_000, 2_000
+"""Characters of a value that a pattern shortens, since each beginning or end of it is tried; and of one that a pattern
+with * is held against, whose time grows with their square."""
+_HALF = 2**63
+"""Integers of a shell lie from -2^63 on and wrap around."""
 _PLAIN = re.compile(r".[^\\'\"`$]*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _PARAMETER = re.compile(
@@ -44,6 +47,12 @@ class Variables:
     words: list[str] = field(default_factory=list)
     given: frozenset[str] = frozenset()
     expanded: int = 0
+
+    def count(self, characters: int) -> None:
+        """Count what is expanded. Raises InputError beyond MAX_TEXT."""
+        self.expanded += characters
+        if self.expanded > MAX_TEXT:
+            raise InputError(f"{self.where}: its words hold more than {MAX_TEXT:,} characters")
 
     def value(self, name: str) -> str | None:
         """Text of a variable or parameter; None where it is not set."""
@@ -85,7 +94,8 @@ class Variables:
         try:
             # Parsed for its structure and reckoned by _number; nothing in it is ever run.
             (statement,) = ast.parse(f"({plain.replace('&&', ' and ').replace('||', ' or ').strip() or '0'})").body
-            return int(_number(getattr(statement, "value", None)))
+            value = int(_number(getattr(statement, "value", None)))
+            return (value + _HALF) % (2 * _HALF) - _HALF
         except (SyntaxError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError):
             return 0
 
@@ -123,9 +133,7 @@ class _Expanding:
 
     def _add(self, text: str) -> None:
         self.open = (self.open or "") + text
-        self.v.expanded += 1 + len(text)
-        if self.v.expanded > MAX_TEXT:
-            raise InputError(f"{self.v.where}: its words hold more than {MAX_TEXT:,} characters")
+        self.v.count(1 + len(text))
 
     def _add_split(self, text: str, split: bool) -> None:
         if not split:
@@ -153,6 +161,7 @@ class _Expanding:
 
     def _expand(self, word: str, split: bool, quoted: bool) -> None:
         place, where = 0, self.v.where
+        self.v.count(len(word))  # a word within words is looked at once for each of them
         while place < len(word):
             char = word[place]
             if char == "\\":
@@ -270,14 +279,24 @@ def _cut(value: str, rest: str, variables: Variables) -> str:
         return value[parts[0] :][: parts[1]] if len(parts) > 1 else value[parts[0] :]
     if how in ("/", "//"):
         old, _, new = text.partition("/")
-        pattern = re.compile(translate(variables.text(old))[4:-3] or "(?!)", re.DOTALL)
+        sought = variables.text(old)
+        _bounded(value, sought, variables.where)
+        pattern = re.compile(translate(sought)[4:-3] or "(?!)", re.DOTALL)
         return pattern.sub(lambda _: variables.text(new), value, count=0 if how == "//" else 1)
     if len(value) > MOST_CUT:
         raise InputError(f"{variables.where}: a pattern shortens a value of more than {MOST_CUT:,} characters")
-    pattern = re.compile(translate(variables.text(text)))
+    sought = variables.text(text)
+    if sought.count("*") > 1:
+        _bounded(value, sought, variables.where)
+    pattern = re.compile(translate(sought))
     ends = range(len(value) + 1)
     if how.startswith("#"):
         hits = [end for end in ends if pattern.match(value[:end])]
         return value[(max if how == "##" else min)(hits) :] if hits else value
     hits = [start for start in ends if pattern.match(value[start:])]
     return value[: (min if how == "%%" else max)(hits)] if hits else value
+
+
+def _bounded(value: str, pattern: str, where: str) -> None:
+    if "*" in pattern and len(value) > MOST_MATCHED:
+        raise InputError(f"{where}: a pattern with * is held against a value of more than {MOST_MATCHED:,} characters")

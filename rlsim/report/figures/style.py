@@ -5,6 +5,7 @@ Colours are Okabe and Ito's set, told apart by readers with any colour vision (C
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,7 +76,10 @@ def save_picture(figure: Figure, path: Path) -> Path:
     with picture_style():
         FigureCanvasAgg(figure)
         # Without a date and a version of matplotlib among the metadata.
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "rlsim"})
+        with warnings.catch_warnings():
+            # A name in letters that the font lacks shows boxes; a warning with a line of this file helps nobody.
+            warnings.filterwarnings("ignore", "Glyph .* missing from")
+            figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "rlsim"})
     return path
 
 

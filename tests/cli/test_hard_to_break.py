@@ -1,0 +1,167 @@
+"""What came in from outside and broke something once: each kind ends in one message, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlsim.errors import InputError, printable
+from rlsim.files.journal import Journal
+from rlsim.files.writing import staged_folder
+from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.trees import ConfigTree
+from rlsim.readers.shell.script import commands_of
+
+LAUNCH = "python3 train.py --rollout-batch-size 32"
+
+
+def words_of(text: str, folder: Path) -> list[list[str]]:
+    """Words of the programs of a script."""
+    path = folder / "s.sh"
+    path.write_text(text, encoding="utf-8")
+    return [list(one) for one in commands_of(path)]
+
+
+def rlsim(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "rlsim", *arguments], cwd=folder, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "\x1b]0;title\a", "\x9b2J", "\u202eright to left", "\r", "\x00"])
+def test_nothing_that_steers_a_terminal_is_printed(text: str) -> None:
+    shown = printable(f"\x1b[1mbold\x1b[0m {text}\nnext")
+    assert shown.startswith("\x1b[1mbold\x1b[0m ") and shown.endswith("\nnext") and text not in shown
+    assert all(part.isprintable() for line in shown.split("\n") for part in line.split("\x1b[1m")[-1].split("\x1b[0m"))
+
+
+def test_names_of_a_scenario_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text('name: "\\e]0;pwn\\a"\nextends: quickstart\nquestion: "\\e[2J"\n')
+    done = rlsim("project", "e.yaml", "--set", "simulation.replications=1", folder=tmp_path)
+    assert done.returncode == 0 and "\x1b" not in done.stdout and "\\x1b]0;pwn\\x07" in done.stdout
+
+
+# -- loops over text of others -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "(a|aa)*b", "a*a*a*a*b"])
+def test_a_script_does_not_choose_how_long_matching_takes(pattern: str, tmp_path: Path) -> None:
+    script = f"X=0\nif [[ {'a' * 60}! =~ {pattern} ]]; then X=1; fi\n{LAUNCH} --seed $X\n"
+    assert words_of(script, tmp_path)[-1][-1] == "0"
+
+
+def test_plain_patterns_are_matched(tmp_path: Path) -> None:
+    script = f"X=0\nif [[ 128 =~ ^[0-9]+$ ]]; then X=1; fi\n{LAUNCH} --seed $X\n"
+    assert words_of(script, tmp_path)[-1][-1] == "1"
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("X=" + "a" * 90_000 + "\nY=${X//" + "*a" * 20 + "b/c}\n", "a pattern with \\*"),
+        ("X=" + "a" * 9_000 + "\nY=${X##" + "*a" * 20 + "b}\n", "a pattern with \\*"),
+        ("Y=" + "${A:-" * 200 + "x" * 900_000 + "}" * 200 + "\n", "words hold more than"),
+    ],
+)
+def test_expansions_are_bounded(script: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        words_of(f"{script}{LAUNCH} --x $Y\n", tmp_path)
+
+
+def test_integers_of_a_script_wrap_around_as_in_a_shell(tmp_path: Path) -> None:
+    huge = "*".join(["999999999999999"] * 400)
+    for text, value in ((huge, None), ("900000000000000*20000", str(18 * 10**18 - 2**64)), ("9*9", "81")):
+        got = words_of(f"X=$(({text}))\n{LAUNCH} --seed $X\n", tmp_path)[-1][-1]
+        assert len(got) <= 20 and value in (None, got)
+
+
+# -- interpolations ----------------------------------------------------------------------------------------------------
+
+
+def test_texts_are_not_multiplied() -> None:
+    reader = Reader(ConfigTree("c.yaml", {"a": "${mul:'aaaa', 50000000}", "b": "${mul:3, 4}"}))
+    assert reader.value("b") == 12
+    with pytest.raises(InputError, match=r"c\.yaml: a: cannot be resolved"):
+        reader.value("a")
+
+
+def test_the_environment_is_neither_read_nor_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    reader = Reader(ConfigTree("c.yaml", {"a": "${oc.env:MY_SECRET}", "b": "${oc.env:MY_SECRET,7}"}))
+    assert reader.value("b") == 7
+    with pytest.raises(InputError, match="environment variable MY_SECRET is not read") as caught:
+        reader.value("a")
+    assert "hunter2" not in str(caught.value)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_in_the_way_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "b.json").mkdir()
+    (tmp_path / "a.png").write_text("old")
+    with pytest.raises(InputError, match=r"b\.json: is a folder"), staged_folder(tmp_path) as stage:
+        for name in ("a.png", "b.json", "c.csv"):
+            (stage / name).write_text("new")
+    assert (tmp_path / "a.png").read_text() == "old" and sorted(one.name for one in tmp_path.iterdir()) == [
+        "a.png",
+        "b.json",
+    ]
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    first = Journal(tmp_path, "same", "sweep")
+    with pytest.raises(InputError, match="another rlsim writes there"):
+        Journal(tmp_path, "same", "sweep")
+    first.close()
+    Journal(tmp_path, "same", "sweep").remove()
+
+
+@pytest.mark.parametrize("torn", ['{"cell": 1, "row": {"sta', '{"cell": 1, "row": {}}', "[]", '{"cell": "x"}', "\x00"])
+def test_a_torn_line_costs_its_own_cell(torn: str, tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "same", "sweep", ("status",))
+    journal.add([(0, {"status": "ok"}), (2, {"status": "ok"})])
+    journal.close()
+    head, first, last = journal.path.read_text().splitlines()
+    journal.path.write_text("\n".join((head, first, torn, last)) + "\n")
+    again = Journal(tmp_path, "same", "sweep", ("status",))
+    assert sorted(again.rows) == [0, 2]
+    again.add([(1, {"status": "ok"})])
+    again.close()
+    assert json.loads(journal.path.read_text().splitlines()[-1])["cell"] == 1
+
+
+# -- amounts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("quickstart", "workload.prompts_per_step=1000000"),
+        ("quickstart", "workload.prompts_per_step=100000", "simulation.steps=200"),
+        ("verl_dapo_7b", "workload.generations_per_prompt=16000"),
+    ],
+)
+def test_work_is_refused_before_it_begins(keys: tuple[str, ...], tmp_path: Path) -> None:
+    done = rlsim("project", *keys, folder=tmp_path)
+    assert done.returncode == 2 and "samples" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_closed_streams_are_no_accident(tmp_path: Path) -> None:
+    for closed, given, code in ((">&-", "quickstart", 0), ("2>&-", "nothing_of_that_name", 2)):
+        command = f"{sys.executable} -m rlsim project {given} --set simulation.replications=1 {closed}"
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=120,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+        assert done.returncode == code and "Traceback" not in (done.stderr or "")
