@@ -38,6 +38,9 @@ class Journal:
                 self._write([{command: identity}])
         except OSError as error:
             raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from error
+        except InputError:
+            self._file.close()
+            raise
 
     def _lock(self) -> None:
         """Raises InputError where another process writes this journal; the lock goes with the process."""
@@ -46,7 +49,6 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            self._file.close()
             raise InputError(f"{self.path}: another rlsim writes there; choose another --out") from error
 
     def _read(self, identity: str) -> int:
