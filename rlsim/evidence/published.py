@@ -176,8 +176,6 @@ def measured_speculation() -> Iterator[PublishedFigure]:
 
 def _fixed_batch_table(cell: Mapping[str, str], k: int) -> IterationTable:
     engine = {"tensor_parallel": int(cell["tensor_parallel"]), "weight_precision": cell["precision"]}
-    # SGLang's overlapping scheduler was off with EAGLE drafts until late 2025.
-    engine |= {"async_scheduling": k == 0}
     eagle = {"method": "eagle3", "draft_length": k, "acceptance_length": 1.0} if k else {}
     largest = (int(cell["batch"]), MOST_CONTEXT_TOKENS)
     return engine_prices(

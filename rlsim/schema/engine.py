@@ -82,12 +82,11 @@ class Engine(Strict):
     in_process: bool | None = None
     """The engine shares the caller's process, so handling outputs delays it (offline generation); default: with static
     dispatch."""
-    async_scheduling: bool = False
-    """Overlap host work with the device: the iteration takes the longer of the two."""
+    async_scheduling: bool | None = None
+    """Prepare an iteration while the device works on the one before; false adds what the host was measured to take for
+    it. Default as the release decides (docs/model.md, section 3)."""
     overlap_scheduling: bool | None = None
-    """SGLang: prepare an iteration while the device works on the one before; false adds what the host takes for it.
-    Default as SGLang decides: off for recurrent models that cache prefixes, for n-gram drafts and, before 0.5.12, for
-    all drafts."""
+    """SGLang's name of async_scheduling, before which it counts."""
 
     @property
     def mixes_prefill(self) -> bool:
@@ -118,8 +117,8 @@ class Engine(Strict):
     def _problems(self) -> Iterator[str]:
         if self.overlap_scheduling is not None and self.name != "sglang":
             yield (
-                f"overlap_scheduling is a switch of SGLang's and says nothing of {self.name}; host_iteration_s states "
-                "what its host takes, async_scheduling that it is hidden"
+                f"overlap_scheduling is a switch of SGLang's and says nothing of {self.name}; async_scheduling states "
+                "whether its host works ahead, host_iteration_s what it takes"
             )
         if self.expert_parallel > 1 and self.tensor_parallel % self.expert_parallel:
             yield (

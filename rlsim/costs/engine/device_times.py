@@ -224,14 +224,15 @@ def _on_device(drafting: Drafting, n: FloatArray) -> tuple[Components, BoolArray
     layers, engine = drafting.layers, drafting.layers.engine
     sampled = np.ceil(n / engine.pipeline_parallel)
     tokens = sampled * drafting.queries
-    out, eager = _device(layers, tokens, drafting.queries)
+    out, eager = _device(drafting.verifying, tokens, drafting.queries)
     out |= layers.state_components(tokens, drafting.queries)
     head = layers.head_components(tokens, sampled)
     out |= {name: timed.repeated(engine.pipeline_parallel) for name, timed in head.items()}
     if engine.pipeline_parallel > 1:
         out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
     if drafting.speculation.active:
-        out[DRAFT_PASSES] = drafting.passes(sampled, eager).repeated(engine.pipeline_parallel)
+        verified_s = total(out) / engine.pipeline_parallel
+        out[DRAFT_PASSES] = drafting.passes(sampled, eager, verified_s).repeated(engine.pipeline_parallel)
         out["rejection sampling"] = drafting.rejection(sampled).repeated(engine.pipeline_parallel)
     return out, eager
 

@@ -49,6 +49,10 @@ COPIES_ACCEPTED_STATE = ("sglang",)
 verify); vLLM reads it next time from where the verification left it."""
 STATE_KERNELS = 2
 """Kernels of a recurrent step: the convolution and the state."""
+READS_LATENTS_AGAIN = ("sglang",)
+"""Engines whose verification on GPUs before Blackwell reads latent caches once for each position: DeepSeek-R1 on eight
+H200, k = 2, takes 1.1 to 1.6 times an iteration that reads them once, more with context and batch; TensorRT-LLM packs
+the positions there, and Blackwell's kernels do."""
 OWN_EXPERTS = ("vllm", "sglang")
 """Engines that choose the kernel of quantised experts by device and model, as their tables were collected. Recipes of
 TensorRT-LLM name one by layout (moe_config.backend; one for block FP8 on Blackwell that its tables lack), and those of
@@ -74,6 +78,8 @@ class EngineLayers(Struct, frozen=True):
     operators: Operators
     fabric: Collectives
     host: HostOverheads = NO_HOST
+    routed_share: float = 1.0
+    """Independent tokens that touch as many experts as one of these does."""
 
     def captured_tokens(self, per_sequence: int) -> int:
         """Largest captured batch of one attention copy in tokens."""
@@ -277,6 +283,11 @@ class EngineLayers(Struct, frozen=True):
         if moe.latent_size is not None:
             router = router + self._products(tokens, work.latent_expert_matrices(card), engine.dense_precision)
         shared = self._products(tokens, work.shared_expert_matrices(card, tp), engine.dense_precision)
+        if self.routed_share < 1:
+            # Weights that are not read save time as far as reading them is what takes it.
+            fewer = work.experts_touched(tokens * self.routed_share, moe.num_experts, moe.top_k)
+            share = fewer / work.experts_touched(tokens, moe.num_experts, moe.top_k)
+            routed = routed.scaled_by(share + (1.0 - share) * self.compute_bound(tokens))
         # Shared experts run on a stream of their own beside the routed ones.
         return beside(router + self._chained(routed, EXPERT_KERNELS), shared)
 
@@ -329,6 +340,8 @@ class EngineLayers(Struct, frozen=True):
             return self._over_latents(lambda block: block.attention(own * queries, cached))
         if card.mla is not None:
             once = self._over_latents(lambda block: block.attention(own, cached))
+            if self.engine.name in READS_LATENTS_AGAIN and self.operators.profile.nvfp4_flops is None:
+                return once.repeated(queries)
             flops = work.latent_attention(own, cached, card, tp, BYTES_PER_ELEMENT[kv]).flops
         else:
             heads = work.heads_of(card, tp, kv)
