@@ -88,6 +88,7 @@ def of_projections() -> Iterator[tuple[str, Figures]]:
         cells = record.cells
         scenario = load_scenario(cells["scenario"], cells["overrides"].split())
         found, name = project(scenario), f"235B projections: {scenario.name} k={scenario.speculation.draft_length}"
+        name += "" if scenario.speculation.draft_graph else ", drafts as released"
         pairs = {"rollout": found.rollout_speedup, "end_to_end": found.end_to_end_speedup}
         for what, speedup in pairs.items():
             yield f"{name}, {what}", {"error": 100 * (speedup.mean / float(cells[f"{what}_speedup"]) - 1)}

@@ -9,8 +9,8 @@ import numpy as np
 from rlsim.costs.efficiency import queries_of
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.costs.engine.iteration import PolicyChoice
-from rlsim.costs.links import node_link
 from rlsim.costs.engine.releases import draft_graph, unhidden_s
+from rlsim.costs.links import node_link
 from rlsim.costs.transfer.job import job_of
 from rlsim.costs.transfer.methods import tensor_s
 from rlsim.files.reading import shown_path

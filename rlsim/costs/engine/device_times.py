@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rlsim.costs.engine.capture import captured_sizes
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.layers import Components, EngineLayers, pipeline_hops, total
+from rlsim.costs.engine.releases import verifies_in_pieces
 from rlsim.costs.interface import Bound
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
@@ -224,7 +225,8 @@ def _on_device(drafting: Drafting, n: FloatArray) -> tuple[Components, BoolArray
     layers, engine = drafting.layers, drafting.layers.engine
     sampled = np.ceil(n / engine.pipeline_parallel)
     tokens = sampled * drafting.queries
-    out, eager = _device(drafting.verifying, tokens, drafting.queries)
+    pieces = verifies_in_pieces(engine, drafting.speculation)
+    out, eager = _device(drafting.verifying, tokens, drafting.queries, pieces)
     out |= layers.state_components(tokens, drafting.queries)
     head = layers.head_components(tokens, sampled)
     out |= {name: timed.repeated(engine.pipeline_parallel) for name, timed in head.items()}
@@ -237,12 +239,15 @@ def _on_device(drafting: Drafting, n: FloatArray) -> tuple[Components, BoolArray
     return out, eager
 
 
-def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Components, BoolArray]:
+def _device(
+    layers: EngineLayers, tokens: FloatArray, queries: int, pieces: bool = False
+) -> tuple[Components, BoolArray]:
     """Layer times with capture padding, and where the iteration runs eagerly.
 
     An iteration beyond the graphs runs compiled kernels one by one and takes the longer of its device work and its
     launches ("eager launches" is what they add): the device hides a launch whenever a kernel lasts longer. Under
-    data-parallel attention every copy captures graphs for its own share of the tokens.
+    data-parallel attention every copy captures graphs for its own share of the tokens. pieces: graphs are piecewise,
+    and the host launches what stands between them.
     """
     engine, copies = layers.engine, layers.engine.attention_data_parallel
     own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(queries))
@@ -264,7 +269,8 @@ def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Com
     # An engine set to capture nothing compiles nothing either (vLLM's enforce_eager).
     share = COMPILED_LAUNCH if engine.cuda_graphs else 1.0
     launch_s = (layers.launches() * share + SAMPLER_LAUNCHES) * uncompiled_s
-    waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
+    between_s = layers.pieces() * share * uncompiled_s if pieces else 0.0
+    waiting = np.maximum(np.where(eager, launch_s - total(launched)[inverse], between_s - total(out)), 0.0)
     if bool(np.any(waiting > 0)):
         out[EAGER_PART] = modelled(waiting, "launch")
     return out, eager

@@ -121,6 +121,11 @@ class EngineLayers(Struct, frozen=True):
         mixers = counts.attention * ATTENTION_LAUNCHES + (counts.linear + counts.mamba) * RECURRENT_LAUNCHES
         return mixers + counts.dense * DENSE_LAUNCHES + counts.moe * MOE_LAUNCHES + reduces
 
+    def pieces(self) -> float:
+        """Launches of one pass through all layers whose compiled pieces are graphs: attention and what follows it."""
+        counts = self.card.layer_counts
+        return counts.attention * (ATTENTION_LAUNCHES + 1.0) + (counts.linear + counts.mamba) * RECURRENT_LAUNCHES
+
     def layer_components(self, tokens: FloatArray, counts: LayerCounts) -> Components:
         """Times of blocks of the kinds and numbers of ``counts`` for one iteration of ``tokens`` tokens, in a graph."""
         engine, card = self.engine, self.card

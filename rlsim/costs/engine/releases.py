@@ -31,13 +31,14 @@ SCHEDULING_S = 0.46e-3
 """Host time of an iteration that vLLM's asynchronous scheduling hides: 5.98 to 6.20 requests/s of 128 tokens at 10
 requests, Qwen3-30B-A3B FP8 on an H100 with full graphs (PR 25444). Of TensorRT-LLM, not measured, the same."""
 SGLANG_SCHEDULING_S = 1.1e-3
-"""The same of SGLang: Llama-3.1-8B, k = 5, without and with the second version of speculation 2.99 tokens at 246.8/s and
-3.01 at 273.4/s (PR 11398)."""
+"""The same of SGLang: Llama-3.1-8B, k = 5, without and with the second version of speculation 2.99 tokens at 246.8/s
+and 3.01 at 273.4/s (PR 11398)."""
 PROPOSER_LAUNCHES = {(0, 9): 34, (): 72}
 """Host work around a vLLM draft pass outside its graphs, in launches, by release: positions, slots, attention metadata,
 forward context, logits, draw. 0.83 ms for each drafted token at one sequence (gpt-oss-120b EAGLE-3, k = 3 to 8, PR
 32628; 0.87 ms in issue 20780), 1.47 ms in 0.8.4 (ArcticInference docs), at 16.8 us a launch of an x86 host, less the
 attention and the pieces of one layer. The hosts of the measurements are not stated: an assumption."""
+
 
 def _since(engine: Engine, release: tuple[int, ...]) -> bool:
     return engine.version is None or version_order(engine.version) >= release
@@ -75,6 +76,12 @@ def launched_drafts(scenario: Scenario) -> bool:
     if not drafting.active or drafting.method in LOOKUP_METHODS:
         return False
     return draft_graph(engine, scenario.model, drafting) in ("none", "piecewise")
+
+
+def verifies_in_pieces(engine: Engine, drafting: Speculation) -> bool:
+    """Whether verifications run in piecewise graphs: vLLM has full ones of uniform batches alone, and some requests of a
+    batch find nothing to propose (v1/cudagraph_dispatcher.py: as many tokens for each request)."""
+    return engine.name == "vllm" and drafting.active and drafting.method in LOOKUP_METHODS
 
 
 def drafts_ahead(engine: Engine, drafting: Speculation) -> bool:
