@@ -34,6 +34,7 @@ TABLES = {
     "iterations": "iterations.csv",
     "training": "training_steps.csv",
     "transfers": "refit_more.csv",
+    "speculation": "speculation.csv",
 }
 LEAST_ROWS = 12
 """Groups with fewer rows count in the whole alone."""
@@ -62,6 +63,9 @@ def of_table(name: str) -> Iterator[tuple[str, Figures]]:
     yield f"{name}: all", scored(found.score)
     if found.ttft is not None and found.ttft.n:
         yield f"{name}: time to the first token", scored(found.ttft)
+    if (lengths := found.draft_lengths) is not None:
+        yield f"{name}: what the chosen draft length loses", {"error": 100 * (lengths.regret or 0.0)}
+        yield f"{name}: wrong signs", {"error": 100 * (1 - (lengths.right_sign_share or 0.0))}
     steps = found.kind == "steps"
     groups = found.groups if steps else found.cuts
     for group, score in sorted(groups.items()):

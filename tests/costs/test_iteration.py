@@ -216,7 +216,9 @@ def test_drafters_by_method_cost_their_head_or_their_host() -> None:
     narrow = wide.model_copy(update={"hidden_size": 1024, "num_heads": 8, "num_kv_heads": 8, "intermediate_size": 3072})
     times = []
     for draft in (wide, narrow):
-        given = _drafting(method="draft_model", draft=draft.model_dump(mode="json"), heterogeneous_vocabulary=True, draft_graph="one")
+        given = _drafting(
+            method="draft_model", draft=draft.model_dump(mode="json"), heterogeneous_vocabulary=True, draft_graph="one"
+        )
         times.append(given.passes(np.ones(1), np.zeros(1, dtype=bool), np.zeros(1)).seconds[0])
     assert times[1] < 0.45 * times[0]
     drafting = _drafting(method="ngram", lookup_s_per_1k_tokens=3e-5)

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.costs import builders
 
 from rlsim.costs.engine.releases import draft_graph, schedules_ahead
 from rlsim.schema.engine import Engine
 from rlsim.schema.speculation import Speculation
 from rlsim.units import FloatArray
+from tests.costs import builders
 
 EAGLE = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5}
 RELEASES = {

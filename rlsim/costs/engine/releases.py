@@ -79,8 +79,8 @@ def launched_drafts(scenario: Scenario) -> bool:
 
 
 def verifies_in_pieces(engine: Engine, drafting: Speculation) -> bool:
-    """Whether verifications run in piecewise graphs: vLLM has full ones of uniform batches alone, and some requests of a
-    batch find nothing to propose (v1/cudagraph_dispatcher.py: as many tokens for each request)."""
+    """Whether verifications run in piecewise graphs: vLLM has full ones of batches with as many tokens for each request
+    alone (v1/cudagraph_dispatcher.py), and where tokens are looked up some requests propose none."""
     return engine.name == "vllm" and drafting.active and drafting.method in LOOKUP_METHODS
 
 
