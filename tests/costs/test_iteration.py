@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rlsim.costs.engine import prices
-from rlsim.costs.engine.device_times import highest_so_far
+from rlsim.costs.engine.device_times import highest_so_far, pipeline_hops
 from rlsim.costs.engine.draft import Drafting, draft_card
 from rlsim.costs.engine.iteration import IterationCosts
-from rlsim.costs.engine.layers import pipeline_hops
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import EngineCounters
 from rlsim.loading.models import load_card

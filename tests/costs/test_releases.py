@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlsim.costs.engine.layers import Components
 from rlsim.costs.engine.releases import draft_graph, schedules_ahead
 from rlsim.schema.engine import Engine
 from rlsim.schema.speculation import Speculation
@@ -91,3 +92,38 @@ def test_an_engines_scheduler_works_ahead_by_release_and_drafts(
     engine: dict[str, Any], model: str, drafts: dict[str, Any], ahead: bool
 ) -> None:
     assert schedules_ahead(Engine(**engine), builders.scenario(model).model, Speculation(**drafts)) == ahead
+
+
+def _verified(model: str, queries: int, overlap: float) -> Components:
+    """Parts of an iteration that verifies ``queries`` positions of each sequence."""
+    drafts = {"method": "eagle3", "draft_length": queries - 1, "acceptance_length": 1.0} if queries > 1 else {}
+    workload = {"routing_overlap": overlap}
+    given = builders.scenario(model, workload=workload, speculation=drafts, engine={"tensor_parallel": 4})
+    return builders.Costs(given).iteration_costs.components
+
+
+def test_positions_verified_together_share_experts() -> None:
+    sizes = np.array([1, 4, 16])
+    alone, independent, shared, same = (
+        _verified("qwen3-30b-a3b", queries, overlap)["experts"].seconds[sizes]
+        for queries, overlap in ((1, 1.0), (4, 1.0), (4, 0.7), (4, 0.0))
+    )
+    assert (independent > shared).all() and (shared >= same).all()
+    # All positions of a sequence at the same experts read the weights of one, which is the least that they take.
+    assert same[0] < 1.1 * alone[0]
+    assert (same >= alone * 0.99).all()
+    dense = [_verified("qwen3-8b", 4, overlap)["feed-forward"].seconds[sizes] for overlap in (1.0, 0.5)]
+    assert dense[0] == pytest.approx(dense[1])
+
+
+@pytest.mark.parametrize(("engine", "hardware", "factor"), [
+    ("sglang", "h200_sxm", 3.0), ("trtllm", "h200_sxm", 1.0), ("sglang", "b200_sxm", 1.0),
+])  # fmt: skip
+def test_latent_caches_are_read_for_each_position_by_sglang_on_hopper(
+    engine: str, hardware: str, factor: float
+) -> None:
+    given = builders.deepseek(hardware, engine={"name": engine})
+    layers = builders.layers(given)
+    sequences, context = np.array([16.0]), np.array([4000.0])
+    one, three = (layers.cached_attention(sequences, context, queries).seconds[0] for queries in (1, 3))
+    assert three == pytest.approx(factor * one, rel=0.05)

@@ -13,13 +13,14 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.capture import captured_sizes
 from rlsim.costs.engine.draft import Drafting
-from rlsim.costs.engine.layers import Components, EngineLayers, pipeline_hops, total
+from rlsim.costs.engine.layers import Components, EngineLayers, total
 from rlsim.costs.engine.releases import verifies_in_pieces
 from rlsim.costs.interface import Bound
+from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
-from rlsim.units import BoolArray, FloatArray, distinct
+from rlsim.units import BYTES_PER_ELEMENT, BoolArray, FloatArray, distinct
 
 COMPILED_LAUNCH = 0.7
 """Launch of a kernel from compiled code, over that of an uncompiled operator (``eager_launch_s``): 10 us on x86 hosts,
@@ -237,6 +238,14 @@ def _on_device(drafting: Drafting, n: FloatArray) -> tuple[Components, BoolArray
         out[DRAFT_PASSES] = drafting.passes(sampled, eager, verified_s).repeated(engine.pipeline_parallel)
         out["rejection sampling"] = drafting.rejection(sampled).repeated(engine.pipeline_parallel)
     return out, eager
+
+
+def pipeline_hops(engine: Engine, fabric: Collectives, tokens: FloatArray, hidden: int) -> OperatorTime:
+    """Point-to-point messages between the stages of a replica."""
+    size, latency, rate = tokens * hidden * BYTES_PER_ELEMENT["bf16"], fabric.profile.nvlink_latency_s, fabric.nvlink
+    if engine.gpus_per_replica > fabric.domain:
+        latency, rate = fabric.profile.network_latency_s, fabric.network
+    return modelled((engine.pipeline_parallel - 1) * (latency.value + size / rate), "network")
 
 
 def _device(

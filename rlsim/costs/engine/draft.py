@@ -59,20 +59,16 @@ def as_model(draft: DraftCard) -> ModelCard:
 
 
 class Drafting(Struct, frozen=True):
-    """Drafting on one replica beside the target's ``layers``; sequence arrays count decoding sequences.
-
-    routed_share: of :class:`EngineLayers`, in verifications.
-    """
+    """Drafting on one replica beside the target's ``layers``; sequence arrays count decoding sequences."""
 
     layers: EngineLayers
     speculation: Speculation
     eager_launch_s: float
-    routed_share: float = 1.0
 
     @property
     def verifying(self) -> EngineLayers:
         """The target's layers over the positions of verifications, which share experts."""
-        return replace(self.layers, routed_share=self.routed_share)
+        return replace(self.layers, verified=self.queries)
 
     @property
     def queries(self) -> int:

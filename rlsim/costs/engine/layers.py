@@ -17,7 +17,7 @@ from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, recurren
 from rlsim.costs.operators.time import OperatorTime, beside, mean_layer, modelled, zero
 from rlsim.costs.operators.work import Matrix, Number
 from rlsim.costs.overheads import NO_HOST, HostOverheads
-from rlsim.schema.architecture import LayerCounts
+from rlsim.schema.architecture import LayerCounts, MoECard
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
 from rlsim.tables.operators import ExpertShape
@@ -50,9 +50,8 @@ verify); vLLM reads it next time from where the verification left it."""
 STATE_KERNELS = 2
 """Kernels of a recurrent step: the convolution and the state."""
 READS_LATENTS_AGAIN = ("sglang",)
-"""Engines whose verification on GPUs before Blackwell reads latent caches once for each position: DeepSeek-R1 on eight
-H200, k = 2, takes 1.1 to 1.6 times an iteration that reads them once, more with context and batch; TensorRT-LLM packs
-the positions there, and Blackwell's kernels do."""
+"""Engines that read latent caches before Blackwell once for each position: DeepSeek-R1 on eight H200, k = 2, takes 1.1
+to 1.6 times an iteration that reads them once. TensorRT-LLM packs the positions, as Blackwell's kernels do."""
 OWN_EXPERTS = ("vllm", "sglang")
 """Engines that choose the kernel of quantised experts by device and model, as their tables were collected. Recipes of
 TensorRT-LLM name one by layout (moe_config.backend; one for block FP8 on Blackwell that its tables lack), and those of
@@ -78,8 +77,9 @@ class EngineLayers(Struct, frozen=True):
     operators: Operators
     fabric: Collectives
     host: HostOverheads = NO_HOST
-    routed_share: float = 1.0
-    """Independent tokens that touch as many experts as one of these does."""
+    routing_overlap: float = 1.0
+    verified: int = 1
+    """Positions of a sequence among the tokens, which share experts as Workload.routing_overlap says."""
 
     def captured_tokens(self, per_sequence: int) -> int:
         """Largest captured batch of one attention copy in tokens."""
@@ -284,17 +284,26 @@ class EngineLayers(Struct, frozen=True):
         shape = ExpertShape(precision, *sizes, moe.top_k, moe.num_experts, tensor_parallel=tp // ep, expert_parallel=ep)
         # Where experts spread over nodes, engines run the grouped products of libraries that all of them link.
         own = engine.name in OWN_EXPERTS and precision != "mxfp4" and tp <= int(self.fabric.profile.gpus_per_node)
-        routed = self.operators.experts(tokens, shape, moe.matrices, engine.expert_balance, own)
+        routed = self._routed(tokens, shape, moe, own)
         if moe.latent_size is not None:
             router = router + self._products(tokens, work.latent_expert_matrices(card), engine.dense_precision)
         shared = self._products(tokens, work.shared_expert_matrices(card, tp), engine.dense_precision)
-        if self.routed_share < 1:
-            # Weights that are not read save time as far as reading them is what takes it.
-            fewer = work.experts_touched(tokens * self.routed_share, moe.num_experts, moe.top_k)
-            share = fewer / work.experts_touched(tokens, moe.num_experts, moe.top_k)
-            routed = routed.scaled_by(share + (1.0 - share) * self.compute_bound(tokens))
         # Shared experts run on a stream of their own beside the routed ones.
         return beside(router + self._chained(routed, EXPERT_KERNELS), shared)
+
+    def _routed(self, tokens: FloatArray, shape: ExpertShape, moe: MoECard, own: bool) -> OperatorTime:
+        """Routed experts of one layer, of which positions of one sequence share some."""
+        balance = self.engine.expert_balance
+        routed = self.operators.experts(tokens, shape, moe.matrices, balance, own)
+        if self.verified == 1 or self.routing_overlap == 1.0:
+            return routed
+        # Weights that are not read save time as far as reading takes it, down to one position of each sequence.
+        independent = tokens * self.verified ** (self.routing_overlap - 1.0)
+        fewer = work.experts_touched(independent, moe.num_experts, moe.top_k)
+        share = fewer / work.experts_touched(tokens, moe.num_experts, moe.top_k)
+        share = share + (1.0 - share) * self.compute_bound(tokens)
+        alone = self.operators.experts(tokens / self.verified, shape, moe.matrices, balance, own)
+        return routed.scaled_by(np.maximum(share, np.minimum(alone.seconds / routed.seconds, 1.0)))
 
     def _reduced(self, own: FloatArray, row_bytes: float, graph: bool) -> OperatorTime:
         """One all-reduce between the GPUs of an attention copy, of ``row_bytes`` for each token."""
@@ -389,11 +398,3 @@ def elementwise(
 def total(components: Components) -> FloatArray:
     """Sum of the component times, one after the other."""
     return np.asarray(reduce(np.add, [timed.seconds for timed in components.values()]), dtype=np.float64)
-
-
-def pipeline_hops(engine: Engine, fabric: Collectives, tokens: FloatArray, hidden: int) -> OperatorTime:
-    """Point-to-point messages between the stages of a replica."""
-    size, latency, rate = tokens * hidden * BYTES_PER_ELEMENT["bf16"], fabric.profile.nvlink_latency_s, fabric.nvlink
-    if engine.gpus_per_replica > fabric.domain:
-        latency, rate = fabric.profile.network_latency_s, fabric.network
-    return modelled((engine.pipeline_parallel - 1) * (latency.value + size / rate), "network")

@@ -257,6 +257,7 @@ def _chosen_points_s(
 
 def _engine(inputs: EngineInputs) -> Drafting:
     device = inputs.device
-    layers = EngineLayers(inputs.model, inputs.engine, device.operators, device.fabric, inputs.host)
-    overlap_share = float(inputs.drafting.queries) ** (inputs.routing_overlap - 1.0)
-    return Drafting(layers, inputs.drafting, device.profile.eager_launch_s.value, overlap_share)
+    layers = EngineLayers(
+        inputs.model, inputs.engine, device.operators, device.fabric, inputs.host, inputs.routing_overlap
+    )
+    return Drafting(layers, inputs.drafting, device.profile.eager_launch_s.value)
