@@ -170,7 +170,7 @@ def _drafted_s(record: Measurement, measured: Measurements, basis: Basis) -> flo
         _layers(dims, basis), speculation_of(dims, k, not eager), basis.profile.eager_launch_s.value if eager else 0.0
     )
     sequences, context = np.array([case.number("batch") * 1.0]), np.array([case.number("context") + 1.0])
-    passes = drafting.passes(sequences, np.array([eager]), np.zeros(1))
+    passes, _ = drafting.passes(sequences, np.array([eager]), np.zeros(1))
     return float(passes.seconds[0] + drafting.cached_attention(sequences, context).seconds[0])
 
 

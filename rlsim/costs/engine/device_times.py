@@ -32,6 +32,8 @@ SAMPLER_LAUNCHES = 8
 EAGER_PART = "eager launches"
 """Name of the part that launches beyond the captured graphs add to the device's work."""
 DRAFT_PASSES, DRAFT_ATTENTION = "draft passes", "draft attention"
+DRAFT_LAUNCHES = "draft launches"
+"""What an iteration waits for launches of drafts that hide behind its other work."""
 DRAFT_PARTS = (DRAFT_PASSES, DRAFT_ATTENTION)
 """Parts of an iteration that run once for each drafted token."""
 CONTEXT_POINTS = 64
@@ -153,7 +155,8 @@ class PrefillTimes(Struct, frozen=True, eq=False):
         counts = distinct(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
         tokens = counts[:, None] * drafting.queries + grid[None, :]
         of_stage = np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0)
-        components, _ = _device(layers, of_stage, drafting.queries)
+        # Prompts share experts as verified positions do, so that both kinds of iteration agree.
+        components, _ = _device(drafting.verifying, of_stage, drafting.queries)
         own = np.maximum(grid / engine.attention_data_parallel / engine.pipeline_parallel, 1e-9)
         attention = layers.prefill_module(own, prompt)
         if attention is not None:
@@ -235,7 +238,10 @@ def _on_device(drafting: Drafting, n: FloatArray) -> tuple[Components, BoolArray
         out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
     if drafting.speculation.active:
         verified_s = total(out) / engine.pipeline_parallel
-        out[DRAFT_PASSES] = drafting.passes(sampled, eager, verified_s).repeated(engine.pipeline_parallel)
+        passed, waited = drafting.passes(sampled, eager, verified_s)
+        out[DRAFT_PASSES] = passed.repeated(engine.pipeline_parallel)
+        if bool(np.any(waited.seconds > 0)):
+            out[DRAFT_LAUNCHES] = waited.repeated(engine.pipeline_parallel)
         out["rejection sampling"] = drafting.rejection(sampled).repeated(engine.pipeline_parallel)
     return out, eager
 

@@ -125,16 +125,18 @@ class Drafting(Struct, frozen=True):
             "elementwise": small.repeated(draft.num_layers),
         }
 
-    def passes(self, sequences: FloatArray, eager: BoolArray, verified_s: FloatArray) -> OperatorTime:
+    def passes(
+        self, sequences: FloatArray, eager: BoolArray, verified_s: FloatArray
+    ) -> tuple[OperatorTime, OperatorTime]:
         """All k draft passes: the first over the positions that a chain may accept, the others one token per sequence
-        or branch of its tree.
+        or branch of its tree; and what an iteration waits besides for their launches.
 
         A pass cannot be shorter than the host takes to launch it. Where the host does not wait for the verification
         (and no batch exceeds the graphs, ``eager``), the launches of all passes hide behind it, ``verified_s``.
         """
         draft, k = self.draft, self.speculation.draft_length
         if draft is None:
-            return modelled(np.zeros_like(sequences), "none")
+            return modelled(np.zeros_like(sequences), "none"), modelled(np.zeros_like(sequences), "launch")
         # k + 1 rows: the drafter must read all positions of which the target may have accepted some.
         first = self._pass(sequences * (k + 1), sequences, draft, True)
         branches = sequences * self.speculation.tree_width
@@ -142,12 +144,13 @@ class Drafting(Struct, frozen=True):
         first_s, other_s = (np.where(eager, self._eager_s(draft), each) for each in self._launch_s(draft))
         seconds = np.maximum(first.seconds, first_s) + (k - 1) * np.maximum(other.seconds, other_s)
         device_s = first.seconds + (k - 1) * other.seconds
+        waited_s = np.zeros_like(device_s)
         if drafts_ahead(self.layers.engine, self.speculation):
-            exposed_s = first_s + (k - 1) * other_s - verified_s
-            seconds = np.where(eager, seconds, np.maximum(device_s, exposed_s))
+            waited_s = np.where(eager, 0.0, np.maximum(first_s + (k - 1) * other_s - verified_s - device_s, 0.0))
+            seconds = np.where(eager, seconds, device_s)
         launched = seconds > device_s
         bound: Bound = "launch" if bool(np.mean(launched) > 0.5) else other.bound
-        return OperatorTime(seconds, np.where(launched, 0.0, other.measured), bound)
+        return OperatorTime(seconds, np.where(launched, 0.0, other.measured), bound), modelled(waited_s, "launch")
 
     def _launch_s(self, draft: DraftCard) -> tuple[float, float]:
         """Host seconds to launch the first pass and each other one."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from rlsim.costs.engine.device_times import EAGER_PART, DeviceTimes, PrefillTimes
+from rlsim.costs.engine.device_times import DRAFT_LAUNCHES, EAGER_PART, DeviceTimes, PrefillTimes
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.layers import Components, total
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
@@ -109,9 +109,14 @@ def build_iteration(
     components = _times(device.components, host.factors(device.compute_bound))
     components |= _times({"host": modelled(waited_s, "host")}, host.factor)
     attention = _times(device.attention, host.factor)
+    added_s = prefill.added_s(engine, host)
+    for waited in (components[name] for name in (DRAFT_LAUNCHES, EAGER_PART) if name in components):
+        # Inside the graphs, launches that decoding waits for hide behind a prefill as behind any other work.
+        hidden_s = np.where(device.eager, 0.0, waited.seconds)[prefill.counts.astype(int)] * (prefill.counts > 0)
+        added_s = np.maximum(added_s - hidden_s[:, None], 0.0)
     table = IterationTable(
         _no_work_is_free(total(components)), device.step, _no_work_is_free(total(attention)),
-        prefill.grid, prefill.counts, prefill.added_s(engine, host), tokens_per_sequence=queries,
+        prefill.grid, prefill.counts, added_s, tokens_per_sequence=queries,
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * queries),
         max_running_sequences=engine.max_running_sequences, kv_capacity_tokens=kv_capacity_tokens,
         chunked_prefill=engine.mixes_prefill, prefill_context_s=device.behind_s * max(1.0, host.factor),

@@ -50,8 +50,7 @@ verify); vLLM reads it next time from where the verification left it."""
 STATE_KERNELS = 2
 """Kernels of a recurrent step: the convolution and the state."""
 READS_LATENTS_AGAIN = ("sglang",)
-"""Engines that read latent caches before Blackwell once for each position: DeepSeek-R1 on eight H200, k = 2, takes 1.1
-to 1.6 times an iteration that reads them once. TensorRT-LLM packs the positions, as Blackwell's kernels do."""
+"""Engines that read latent caches before Blackwell once a position (DeepSeek-R1 on H200); TensorRT-LLM packs positions."""
 OWN_EXPERTS = ("vllm", "sglang")
 """Engines that choose the kernel of quantised experts by device and model, as their tables were collected. Recipes of
 TensorRT-LLM name one by layout (moe_config.backend; one for block FP8 on Blackwell that its tables lack), and those of
@@ -123,8 +122,8 @@ class EngineLayers(Struct, frozen=True):
 
     def pieces(self) -> float:
         """Launches of one pass through all layers whose compiled pieces are graphs: attention and what follows it."""
-        counts = self.card.layer_counts
-        return counts.attention * (ATTENTION_LAUNCHES + 1.0) + (counts.linear + counts.mamba) * RECURRENT_LAUNCHES
+        mixers = self.card.layer_counts.attention * (ATTENTION_LAUNCHES + 1.0)
+        return mixers + self.card.num_recurrent_layers * RECURRENT_LAUNCHES
 
     def layer_components(self, tokens: FloatArray, counts: LayerCounts) -> Components:
         """Times of blocks of the kinds and numbers of ``counts`` for one iteration of ``tokens`` tokens, in a graph."""
@@ -293,17 +292,18 @@ class EngineLayers(Struct, frozen=True):
 
     def _routed(self, tokens: FloatArray, shape: ExpertShape, moe: MoECard, own: bool) -> OperatorTime:
         """Routed experts of one layer, of which positions of one sequence share some."""
-        balance = self.engine.expert_balance
-        routed = self.operators.experts(tokens, shape, moe.matrices, balance, own)
+        how = moe.matrices, self.engine.expert_balance, own
+        routed = self.operators.experts(tokens, shape, *how)
         if self.verified == 1 or self.routing_overlap == 1.0:
             return routed
-        # Weights that are not read save time as far as reading takes it, down to one position of each sequence.
-        independent = tokens * self.verified ** (self.routing_overlap - 1.0)
-        fewer = work.experts_touched(independent, moe.num_experts, moe.top_k)
-        share = fewer / work.experts_touched(tokens, moe.num_experts, moe.top_k)
-        share = share + (1.0 - share) * self.compute_bound(tokens)
-        alone = self.operators.experts(tokens / self.verified, shape, moe.matrices, balance, own)
-        return routed.scaled_by(np.maximum(share, np.minimum(alone.seconds / routed.seconds, 1.0)))
+        # Weights that are not read save time, down to one position of each sequence and to the products' own FLOP.
+        chosen = moe.num_experts, moe.top_k
+        fewer = work.experts_touched(tokens * self.verified ** (self.routing_overlap - 1.0), *chosen)
+        share = fewer / work.experts_touched(tokens, *chosen)
+        alone = self.operators.experts(tokens / self.verified, shape, *how)
+        products = work.Work(work.grouped_experts(tokens, shape, moe.matrices).flops, np.zeros_like(tokens))
+        least_s = np.maximum(alone.seconds, self.operators.roofline(products, shape.precision, "moe").seconds)
+        return routed.scaled_by(np.maximum(share, np.minimum(least_s / routed.seconds, 1.0)))
 
     def _reduced(self, own: FloatArray, row_bytes: float, graph: bool) -> OperatorTime:
         """One all-reduce between the GPUs of an attention copy, of ``row_bytes`` for each token."""
