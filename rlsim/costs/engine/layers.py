@@ -50,7 +50,7 @@ verify); vLLM reads it next time from where the verification left it."""
 STATE_KERNELS = 2
 """Kernels of a recurrent step: the convolution and the state."""
 READS_LATENTS_AGAIN = ("sglang",)
-"""Engines that read latent caches before Blackwell once a position (DeepSeek-R1 on H200); TensorRT-LLM packs positions."""
+"""Engines that read latent caches before Blackwell once a position (DeepSeek-R1 on H200); TensorRT-LLM packs them."""
 OWN_EXPERTS = ("vllm", "sglang")
 """Engines that choose the kernel of quantised experts by device and model, as their tables were collected. Recipes of
 TensorRT-LLM name one by layout (moe_config.backend; one for block FP8 on Blackwell that its tables lack), and those of
