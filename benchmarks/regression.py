@@ -35,6 +35,7 @@ TABLES = {
     "training": "training_steps.csv",
     "training of users": "training_users.csv",
     "transfers": "refit_more.csv",
+    "speculation": "speculation.csv",
 }
 LEAST_ROWS = 12
 """Groups with fewer rows count in the whole alone."""
@@ -63,6 +64,9 @@ def of_table(name: str) -> Iterator[tuple[str, Figures]]:
     yield f"{name}: all", scored(found.score)
     if found.ttft is not None and found.ttft.n:
         yield f"{name}: time to the first token", scored(found.ttft)
+    if (lengths := found.draft_lengths) is not None:
+        yield f"{name}: what the chosen draft length loses", {"error": 100 * (lengths.regret or 0.0)}
+        yield f"{name}: wrong signs", {"error": 100 * (1 - (lengths.right_sign_share or 0.0))}
     steps = found.kind == "steps"
     groups = found.groups if steps else found.cuts
     for group, score in sorted(groups.items()):
@@ -89,6 +93,7 @@ def of_projections() -> Iterator[tuple[str, Figures]]:
         cells = record.cells
         scenario = load_scenario(cells["scenario"], cells["overrides"].split())
         found, name = project(scenario), f"235B projections: {scenario.name} k={scenario.speculation.draft_length}"
+        name += "" if scenario.speculation.draft_graph else ", drafts as released"
         pairs = {"rollout": found.rollout_speedup, "end_to_end": found.end_to_end_speedup}
         for what, speedup in pairs.items():
             yield f"{name}, {what}", {"error": 100 * (speedup.mean / float(cells[f"{what}_speedup"]) - 1)}

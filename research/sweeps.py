@@ -24,20 +24,28 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from rlsim.costs.engine.device_times import EAGER_PART
 from rlsim.costs.engine.iteration import IterationCosts
-from rlsim.costs.engine.prices import engine_prices
+from rlsim.costs.engine.prices import EngineInputs, engine_prices
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.overheads import NO_HOST
-from rlsim.errors import RlsimError, shortened
-from rlsim.evidence.published import engine_inputs_of, iteration_s
+from rlsim.costs.prices import PriceInputs
+from rlsim.errors import InputError, RlsimError, shortened
+from rlsim.evidence.engines import engine_document
+from rlsim.evidence.rows import model_card_name
 from rlsim.evidence.tables import Row, SkippedRow, number, read_table
+from rlsim.loading.models import load_card
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
+from rlsim.schema.scenario import Scenario
+from rlsim.tables.profile import load_profile
 
 SWEEP_COLUMNS = ("model", "batch", "seq", "gamma", "mode", "median_ms")
 """Columns of a sweep; the mode is target_decode or target_verify (gamma + 1 tokens of each sequence in one pass)."""
 MOST_SEQUENCES, MOST_CONTEXT_TOKENS, MOST_DRAFTED = 4096, 1_000_000, 32
 """Largest point of a sweep that is compared."""
+CAPTURED_TOKENS = 512
+"""Largest captured batch of engines with their usual limit of 256 sequences and more."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,34 @@ def _point(
     return SweepPoint(cells["model"], int(batch), context, k, measured_ms / 1e3, predicted_s)
 
 
+def engine_inputs_of(
+    model: str,
+    hardware: str,
+    largest: tuple[int, float],
+    engine: Mapping[str, object],
+    speculation: Mapping[str, object],
+) -> EngineInputs:
+    """Inputs of the prices of iterations, of a replica for the ``largest`` number of sequences and tokens of context.
+
+    model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
+    """
+    (batch, context_tokens), card = largest, load_card(model_card_name(model, listed=True))
+    limits = {"max_running_sequences": batch, "max_captured_tokens": CAPTURED_TOKENS}
+    lengths = (2 * batch, 8, 8, max(64, int(context_tokens) + 64))
+    document = engine_document(
+        card, load_profile(hardware), {**limits, "dispatch": "round_robin", **engine}, speculation, lengths
+    )
+    return PriceInputs(Scenario.model_validate(document)).engine
+
+
+def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> float:
+    """Seconds of one iteration of ``batch`` decoding sequences with ``context_tokens`` cached each."""
+    if batch >= len(table.step_s):
+        raise InputError(f"the table holds up to {len(table.step_s) - 1} sequences; got {batch}")
+    grid = np.arange(table.attention_s.shape[1]) * table.context_step_tokens
+    return float(table.step_s[batch] + np.interp(context_tokens, grid, table.attention_s[batch]))
+
+
 def verification(draft_length: int) -> dict[str, object]:
     """Speculation keys of a verification of ``draft_length`` + 1 tokens without a drafter; none for 0."""
     if draft_length == 0:
@@ -158,11 +194,16 @@ def verification(draft_length: int) -> dict[str, object]:
 
 
 def _forward_only(costs: IterationCosts) -> IterationTable:
-    """Iterations up to the sampled token, without the rejection sampling that follows a verification."""
+    """Iterations up to the sampled token, without the rejection sampling that follows a verification.
+
+    What vLLM launches between piecewise graphs because look-ups propose unequally is none of a uniform verification's.
+    """
     rejection = costs.components.get("rejection sampling")
     if rejection is None:
         return costs.table
-    return replace(costs.table, step_s=np.maximum(costs.table.step_s - rejection.seconds, 0.0))
+    waited = costs.components.get(EAGER_PART)
+    pieces_s = 0.0 if waited is None else np.where(costs.eager, 0.0, waited.seconds)
+    return replace(costs.table, step_s=np.maximum(costs.table.step_s - rejection.seconds - pieces_s, 0.0))
 
 
 def main(arguments: Sequence[str]) -> int:

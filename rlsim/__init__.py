@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rlsim.loading.scenario import load_scenario as load_scenario
     from rlsim.loading.scenario import vary as vary
     from rlsim.planning.compare import compare as compare
+    from rlsim.planning.draft_lengths import draft_lengths as draft_lengths
     from rlsim.planning.new import Answers as Answers
     from rlsim.planning.objective import Objective as Objective
     from rlsim.planning.plan import plan as plan
@@ -43,6 +44,7 @@ _HOMES = {
     "blame": "rlsim.attribution.headroom",
     "check": "rlsim.attribution.check",
     "compare": "rlsim.planning.compare",
+    "draft_lengths": "rlsim.planning.draft_lengths",
     "headroom": "rlsim.attribution.headroom",
     "live": "rlsim.explore.live",
     "load_scenario": "rlsim.loading.scenario",

@@ -24,8 +24,9 @@ from research.assumptions.rows import (
 )
 from rlsim.calibration.selfcheck import card_of, speculation_of
 from rlsim.costs.engine.device_times import COMPILED_LAUNCH, cached_s, plain_s
-from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting
+from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.layers import GRAPH_NODE_S, UNCOMPILED_LAUNCHES, EngineLayers
+from rlsim.costs.engine.releases import proposer_launches
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import KERNEL_FLOOR_S, Operators
 from rlsim.costs.overheads import HostOverheads
@@ -141,7 +142,8 @@ def draft_assumptions(measured: Measurements, basis: Basis) -> list[Assumption]:
     """A further draft pass, by the number of sequences: as one graph with the others, as a graph of its own, eager."""
     records = measured.of("draft_passes")
     rows: list[Assumption] = []
-    launches = f"PROPOSER_LAUNCHES + UNCOMPILED_LAUNCHES, {PROPOSER_LAUNCHES + UNCOMPILED_LAUNCHES}"
+    count = proposer_launches(Engine()) + UNCOMPILED_LAUNCHES
+    launches = f"PROPOSER_LAUNCHES + UNCOMPILED_LAUNCHES, {count}"
     for batch in sorted({record.case.number("batch") for record in records}):
         own = [record for record in records if record.case.number("batch") == batch]
         for mode, origin, what in (
@@ -154,7 +156,7 @@ def draft_assumptions(measured: Measurements, basis: Basis) -> list[Assumption]:
             found = slope_of(chosen, by("draft_length"), taken)
             rows += assumed(f"draft pass ({mode}), batch {batch}", used, origin, found, what)
         host_s = slope_of(of_mode(own, "eager"), by("draft_length"), host_taken)
-        used = (PROPOSER_LAUNCHES + UNCOMPILED_LAUNCHES) * basis.profile.eager_launch_s.value
+        used = count * basis.profile.eager_launch_s.value
         rows += assumed(f"draft pass (host), batch {batch}", used, launches, host_s, "its launches alone")
     return rows
 
@@ -168,7 +170,7 @@ def _drafted_s(record: Measurement, measured: Measurements, basis: Basis) -> flo
         _layers(dims, basis), speculation_of(dims, k, not eager), basis.profile.eager_launch_s.value if eager else 0.0
     )
     sequences, context = np.array([case.number("batch") * 1.0]), np.array([case.number("context") + 1.0])
-    passes = drafting.passes(sequences, np.array([eager]))
+    passes, _ = drafting.passes(sequences, np.array([eager]), np.zeros(1))
     return float(passes.seconds[0] + drafting.cached_attention(sequences, context).seconds[0])
 
 

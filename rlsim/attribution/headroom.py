@@ -18,6 +18,7 @@ from rlsim.attribution.causes import (
     without_parts,
 )
 from rlsim.costs.efficiency import iteration_bytes
+from rlsim.costs.engine.releases import launched_drafts
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
 from rlsim.costs.trainer.layer import IMBALANCE
 from rlsim.errors import Infeasible, InputError
@@ -127,11 +128,11 @@ def _steps(scenario: Scenario) -> tuple[dict[str, Climb], dict[str, tuple[str, .
     return causes, changes
 
 
-def _hostless(scenario: Scenario) -> dict[str, float | bool]:
+def _hostless(scenario: Scenario) -> dict[str, float | bool | str]:
     """Keys without which an engine waits for no host."""
     changes = dict(_LISTS["hostless"])
-    if scenario.speculation.active and not scenario.speculation.draft_graph:
-        changes["speculation.draft_graph"] = True
+    if scenario.speculation.active and launched_drafts(scenario):
+        changes["speculation.draft_graph"] = "one"
     if scenario.loop.mode == "async":
         changes["loop.poll_s"] = 0.0
     return changes

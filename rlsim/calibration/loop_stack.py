@@ -251,7 +251,7 @@ def _speculation(stacks: LoopStacks, settings: LoopSettings) -> dict[str, Any]:
         return {"method": "none"}
     accepted = stacks.measured["acceptance"][settings.drafter]
     stated = {"position_acceptance": accepted, "acceptance_at_draft_length": len(accepted)}
-    stated["draft_graph"] = settings.device == "cuda"
+    stated["draft_graph"] = "one" if settings.device == "cuda" else "none"
     if settings.drafter == "model":
         drafter = changed(draft_model_from_card(stacks.card), num_layers=DRAFT_LAYERS)
         stated["draft"] = drafter.model_dump(mode="json")

@@ -180,7 +180,11 @@ def speculation_of(dims: ModelDims, draft_length: int, captured: bool) -> Specul
         head_dim=layer.head_dim, intermediate_size=layer.width, vocab_size=layer.vocabulary, source="rlsim calibrate",
     )  # fmt: skip
     return Speculation(
-        method="eagle3", draft_length=draft_length, acceptance_length=1.0, draft=draft, draft_graph=captured
+        method="eagle3",
+        draft_length=draft_length,
+        acceptance_length=1.0,
+        draft=draft,
+        draft_graph="one" if captured else "none",
     )
 
 

@@ -37,7 +37,7 @@ COMMANDS = {
     "new": ("guidance:new", ASK),
     "plan": ("planning:plan", DECIDE), "size": ("guidance:size", DECIDE), "sweep": ("planning:sweep", DECIDE),
     "improve": ("guidance:improve", DECIDE), "compare": ("planning:compare", DECIDE),
-    "techniques": ("planning:techniques", DECIDE),
+    "techniques": ("planning:techniques", DECIDE), "k": ("planning:draft_lengths", DECIDE),
     "blame": ("project:blame", UNDERSTAND), "headroom": ("guidance:headroom", UNDERSTAND),
     "sensitivity": ("planning:sensitivity", UNDERSTAND), "explore": ("project:explore", UNDERSTAND),
     "report": ("project:report", UNDERSTAND), "plot": ("project:plot", UNDERSTAND),

@@ -162,6 +162,24 @@ def techniques(
     print_result(answer, as_json, full, out)
 
 
+def draft_lengths(
+    scenario: ScenarioName,
+    words: Words = None,
+    overrides: Overrides = None,
+    longest: Annotated[int, typer.Option(metavar="K", min=1, max=32, help="Longest draft that is tried.")] = 8,
+    as_json: AsJson = False,
+    out: Out = None,
+) -> None:
+    """Say how many tokens to draft: speed-ups of rollout and step for k = 0 to 8, with intervals, on the same work.
+
+    Each under the scenario's acceptance process, with the live batches at which it gains and the CUDA graphs that it
+    needs. --out DIR writes k.json and k.png.
+    """
+    from rlsim.planning.draft_lengths import draft_lengths as run
+
+    print_result(run(given_scenario(scenario, words, overrides), longest), as_json, True, out)
+
+
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="A scenario file or a bundled one's name.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],

@@ -9,6 +9,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from rlsim.costs.engine.releases import unhidden_s
 from rlsim.costs.operators.groups import phase_groups, refit_method
 from rlsim.costs.stack_terms import blackwell, stack_terms
 from rlsim.costs.transfer.methods import TransferTerms
@@ -16,7 +17,7 @@ from rlsim.costs.users import user_deviation, user_host
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
-from rlsim.schema.engine_parameters import EngineParameters, version_order
+from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.schema.parameters import GlobalParameters, TrainingParameters
@@ -72,26 +73,8 @@ HOPPER_JOULES_PER_FLOP = 700 / 989e12
 BLACKWELL_FOUR_BITS = 4.0
 """Peak in NVFP4 over BF16 of B200 and GB200 (their datasheets, dense)."""
 NO_SPECULATION = Speculation()
-SECOND_SPECULATION = (0, 5, 12)
-"""SGLang's release from which on drafts are scheduled ahead."""
 NO_HOST = HostOverheads(0.0, 0.0)
 """Device time alone."""
-
-
-def schedules_ahead(engine: Engine, card: ModelCard, drafting: Speculation) -> bool:
-    """Whether the host prepares an iteration while the device works on the one before, as is stated or as SGLang does.
-
-    SGLang 0.5.6 to 0.5.12, ``srt/server_args.py``: ``disable_overlap_schedule`` is set for recurrent models with a
-    radix cache (``mamba_scheduler_strategy`` no_buffer) that do not speculate, for n-gram drafts, and for all others
-    without ``SGLANG_ENABLE_SPEC_V2``, which is on from 0.5.12.
-    """
-    if engine.name != "sglang" or engine.overlap_scheduling is not None:
-        return engine.overlap_scheduling is not False
-    if drafting.active:
-        # Without a version the newest release counts, as for what is captured.
-        second = engine.version is None or version_order(engine.version) >= SECOND_SPECULATION
-        return second and drafting.method != "ngram"
-    return not (engine.prefix_caching and card.num_recurrent_layers)
 
 
 def engine_host(
@@ -102,7 +85,7 @@ def engine_host(
     A stated key wins over a fitted value.
     """
     family = fitted.family(engine.name)
-    waited_s = 0.0 if schedules_ahead(engine, card, drafting) else family.unhidden_s
+    waited_s = unhidden_s(engine, card, drafting, family.unhidden_s)
     iteration_s = _stated(engine.host_iteration_s, family.iteration_s + waited_s)
     return HostOverheads(
         iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
@@ -223,11 +206,15 @@ def rollout_host(
         fitted.release(engine.name, engine.version), engine.gpus_per_replica, nodes, in_process, profile.host_cpu
     )
     served = engine_host(engine, scenario.model, engines, scenario.speculation)
+    if engine.name != "sglang":
+        # The measured steps ran as their releases do, so that what these wait for is in the framework's terms.
+        by_default = changed(engine, async_scheduling=None)
+        added_s -= unhidden_s(by_default, scenario.model, scenario.speculation, 0.0)
     if (host := user_host(scenario)) is not None:
         added_s, framework_sequence_s = added_s + host.iteration_s, framework_sequence_s + host.sequence_s
     return replace(
         served,
-        iteration_s=_stated(engine.host_iteration_s, served.iteration_s + added_s),
+        iteration_s=_stated(engine.host_iteration_s, max(0.0, served.iteration_s + added_s)),
         sequence_s=_stated(engine.host_sequence_s, framework_sequence_s),
         factor=factor,
     )

@@ -2,11 +2,15 @@
 
 Nothing else of rlsim predicts it: a point of a table is predicted by the two-parameter process (first acceptance and
 its decay) that is fitted to the other points of its series. The fit to all points is what a scenario can state.
+
+And what follows from it, a measured speed-up at a fixed batch: acceptance length x t(decode) / t(draft and verify), as
+since Leviathan et al. (arXiv 2211.17192), by the iterations of a server.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +19,44 @@ import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
+from rlsim.costs.memory import weight_bytes
 from rlsim.errors import InputError, shortened
-from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, named
-from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, read_table, table_digest
+from rlsim.evidence.engines import engine_document, prepared_engine
+from rlsim.evidence.iterations import decode_step_s
+from rlsim.evidence.rows import (
+    Comparison,
+    MeasuredRow,
+    Predict,
+    Prediction,
+    device_profile_name,
+    model_card_name,
+    named,
+    release,
+    row_scenario,
+    weight_precision,
+)
+from rlsim.evidence.tables import (
+    Row,
+    SkippedRow,
+    Table,
+    TableRow,
+    measured_value,
+    number,
+    read_table,
+    table_digest,
+    whole_number,
+)
 from rlsim.files.reading import shown_path
+from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted
+from rlsim.results.validation import ComparedRow, DraftLengths
+from rlsim.schema.base import changed
+from rlsim.schema.drafter import default_eagle3_draft
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.model import ModelCard
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
+from rlsim.tables.profile import load_profile
 from rlsim.workload.acceptance import two_parameter_rates
 
 ACCEPTANCE_BY_K = "acceptance_by_k"
@@ -204,3 +241,138 @@ def _lengths_of(path: Path, name: str, points: Points) -> Lengths:
     # A verification yields one token of the model itself beside the accepted drafts.
     sums = 1.0 + np.cumsum([rate for _, rate in points])
     return [(k, float(length)) for k, length in enumerate(sums, start=1)]
+
+
+CONTEXT_TOKENS = 500
+"""Mean context of the measured runs (prompt and half of the answer). Unpublished: an assumption; small at batch 1."""
+WEIGHTS_SHARE = 0.5
+"""Share of an engine's memory that weights take at most where a row states no tensor parallelism. Assumption."""
+SPEEDUP_DEVIATION = 0.06
+"""Standard deviation of ln(predicted / measured) over the rows that come with rlsim (p90 of the error 11 %)."""
+NEAR_ONE = 0.05
+"""Distance from 1 below which a measured speed-up has no sign."""
+SERIES = ("source", "model", "draft", "gpu", "tp", "engine", "batch_or_concurrency", "dataset")
+"""Columns that rows of several draft lengths share."""
+_SERVED: Mapping[str, tuple[str, ...]] = {"mtp": ("mtp", "nextn"), "eagle3": ("eagle-3", "eagle3"), "eagle": ("eagle",)}
+_TREE = re.compile(r"topk=(\d+) num_draft_tokens=(\d+)")
+
+
+def _method(draft: str, model: ModelCard) -> dict[str, object]:
+    """Keys of speculation that a published drafter's name says; SkippedRow for one that drafts no chain or tree."""
+    name = draft.lower()
+    found = next((method for method, words in _SERVED.items() if any(word in name for word in words)), "")
+    if "p-eagle" in name or not found:
+        raise SkippedRow(f"draft {draft[:40]!r} is not simulated")
+    if found != "eagle":
+        return {"method": found}
+    # EAGLE and EAGLE-2 read one state and draft from the model's whole vocabulary.
+    head = changed(default_eagle3_draft(model), vocab_size=model.vocab_size, fused_hidden_states=1)
+    return {"method": "eagle3", "draft": head}
+
+
+def _drafting(cells: Row, model: ModelCard) -> dict[str, object]:
+    k, length = whole_number(cells, "k"), number(cells, "acceptance_length")
+    out = {**_method(cells["draft"], model), "draft_length": k, "acceptance_length": min(length, k + 1.0)}
+    tree = _TREE.search(cells.get("notes", ""))
+    if tree and int(tree[1]) > 1:
+        out |= {"tree_width": int(tree[1]), "verified_positions": int(tree[2])}
+    return out
+
+
+def _batch(cells: Row) -> int:
+    found = re.match(r"\D{0,20}(\d{1,5})", cells["batch_or_concurrency"])
+    if found is None or int(found[1]) < 1:
+        raise SkippedRow("batch_or_concurrency is no number of sequences")
+    return int(found[1])
+
+
+def _tensor_parallel(cells: Row, card: str, precision: str, device: HardwareProfile) -> int:
+    if cells.get("tp", ""):
+        return whole_number(cells, "tp")
+    room = WEIGHTS_SHARE * device.memory_bytes.value
+    return 1 << max(0, math.ceil(math.log2(weight_bytes(load_card(card), precision) / room)))
+
+
+def _engine_of(text: str) -> tuple[str, str]:
+    """Engine and what follows its name: vLLM V1, SGLang v0.4.4, TensorRT-LLM 2025-06."""
+    name, _, rest = text.lower().partition(" ")
+    known = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm", "trtllm": "trtllm"}
+    if name not in known:
+        raise SkippedRow(f"engine {text[:40]!r} is not simulated")
+    return known[name], rest
+
+
+def speculating_engines(cells: Row) -> tuple[Scenario, Scenario]:
+    """The engine of a measured speed-up without and with its drafts; SkippedRow where it is open."""
+    (name, rest), batch = _engine_of(cells["engine"]), _batch(cells)
+    card = model_card_name(cells["model"])
+    model, device = load_card(card), load_profile(device_profile_name(cells["gpu"]))
+    precision = weight_precision(cells.get("precision", "") or "bf16", card, cells["model"])
+    drafts, most = _drafting(cells, model), max(16, 1 << (batch - 1).bit_length())
+    engine = {
+        "name": name,
+        "version": release(name, cells.get("engine_version", "") or rest),
+        "tensor_parallel": _tensor_parallel(cells, card, precision, device),
+        "weight_precision": precision,
+        "max_running_sequences": most,
+        # Benchmarks of speculation capture the batch that they serve.
+        "max_captured_tokens": max(512, most * Speculation.model_validate(drafts).queries),
+        "gpu_memory_utilization": 0.95,
+        "dispatch": "round_robin",
+    }
+    lengths = (most, CONTEXT_TOKENS, 1, 2048)
+    plain, drafted = (row_scenario(engine_document(model, device, engine, one, lengths)) for one in ({}, drafts))
+    return plain, drafted
+
+
+def _speedup_predictor(table: Table, fitted: Fitted) -> Predict:
+    def predict(row: MeasuredRow) -> Prediction:
+        setups, batch = speculating_engines(row.cells), _batch(row.cells)
+        plain_s, drafted_s = (
+            decode_step_s(prepared_engine(one, fitted).table, batch, CONTEXT_TOKENS) for one in setups
+        )
+        value = (setups[1].speculation.acceptance_length or 1.0) * plain_s / drafted_s
+        cuts = (f"k = {row.cells['k']}", "trees" if setups[1].speculation.tree_width > 1 else "chains")
+        return Prediction.within(value, SPEEDUP_DEVIATION, cuts, step_ms=1e3 * drafted_s)
+
+    return predict
+
+
+def _measured_speedups(name: str, cells: Row) -> list[MeasuredRow]:
+    measured = measured_value(cells, "speedup")
+    rates = [measured_value(cells, column) for column in ("sd_tokens_per_s", "ar_tokens_per_s")]
+    if measured is None and rates[0] and rates[1]:
+        measured = rates[0] / rates[1]
+    group = f"{cells['engine']}, {cells['model']} on {cells['gpu']}, batch {cells['batch_or_concurrency']}"
+    return [MeasuredRow(name, group, "x", measured, cells)]
+
+
+def _choices(table: Table, rows: Sequence[ComparedRow]) -> Mapping[str, object]:
+    """Draft lengths that are chosen beside the best ones, of chains; no drafts count as 1."""
+    series: dict[tuple[str, ...], list[ComparedRow]] = {}
+    scored = [(row, record.cells) for row, record in zip(rows, table.rows, strict=True) if row.error is not None]
+    for row, cells in scored:
+        if "chains" in row.cuts:
+            series.setdefault(tuple(cells.get(column, "") for column in SERIES), []).append(row)
+    regrets = []
+    for members in (members for members in series.values() if len(members) > 1):
+        pairs = [(1.0, 1.0), *((row.predicted or 0.0, row.measured or 0.0) for row in members)]
+        regrets.append(1.0 - max(pairs)[1] / max(measured for _, measured in pairs))
+    clear = [row for row, _ in scored if abs((row.measured or 1.0) - 1.0) > NEAR_ONE]
+    right = sum(((row.measured or 0.0) > 1) == ((row.predicted or 0.0) > 1) for row in clear)
+    return {
+        "draft_lengths": DraftLengths(
+            series=len(regrets),
+            regret=float(np.mean(regrets)) if regrets else None,
+            right=sum(regret < 1e-9 for regret in regrets),
+            clear=len(clear),
+            right_sign_share=right / len(clear) if clear else None,
+        )
+    }
+
+
+def _by_engine(row: MeasuredRow) -> str:
+    return "|".join(row.cells.get(column, "") for column in (*SERIES, "engine_version", "k"))
+
+
+SPECULATION = Comparison(_measured_speedups, _speedup_predictor, _choices, _by_engine)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.errors import InputError, shortened
-from rlsim.evidence.acceptance import CURVES
+from rlsim.evidence.acceptance import CURVES, SPECULATION
 from rlsim.evidence.iterations import ITERATIONS
 from rlsim.evidence.phases import PHASE_ROWS, agent_runs, run_rows
 from rlsim.evidence.rollouts import ROLLOUTS
@@ -46,6 +46,7 @@ COMPARISONS: Mapping[Kind, Comparison] = {
     Kind.CURVES: CURVES,
     Kind.ROLLOUTS: ROLLOUTS,
     Kind.WILD: WILD_ROWS,
+    Kind.SPECULATION: SPECULATION,
 }
 
 

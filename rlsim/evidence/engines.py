@@ -208,7 +208,10 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
     prompt_tokens = max(1, round(load.mean_share * load.prompt_tokens))
     context_tokens = CONTEXT_STEP_TOKENS * -(-longest // CONTEXT_STEP_TOKENS)
     lengths = (sequences, prompt_tokens, 1, max(context_tokens, prompt_tokens + 2))
-    return rows.row_scenario(engine_document(_card(model), profile, engine, speculation, lengths))
+    document = engine_document(_card(model), profile, engine, speculation, lengths)
+    # Random tokens share no experts.
+    workload = {**rows.constant_workload(*lengths), "routing_overlap": 1.0}
+    return rows.row_scenario({**document, "workload": workload})
 
 
 def _attention_copies(cells: Row, gpus: int) -> int:

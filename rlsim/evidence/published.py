@@ -1,11 +1,7 @@
 """All published tables beside their predictions: steps, a study of speculation, speed-ups at fixed batch, transfers.
 
 The study is arXiv 2604.26779; its batch and lengths are unpublished, and the scenarios qwen8b_rl_zero, qwen8b_rl_think
-and qwen8b_async_lag1 state what was assumed. At fixed batch speed-up = acceptance length x t(decode) / t(draft and
-verify), as since Leviathan et al. (arXiv 2211.17192), of rows with known GPU, engine, batch and acceptance length. The
-parallel size of these is unpublished; the autoregressive rate shows one GPU (about 190 tokens/s of a model of 8B
-parameters are 64 % of what reading the weights once per token would allow on an H200). SGLang's scheduler works while
-the device does, except with EAGLE drafts, which switched that off until late 2025.
+and qwen8b_async_lag1 state what was assumed.
 """
 
 from __future__ import annotations
@@ -15,38 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
-from rlsim.costs.engine.prices import EngineInputs, engine_prices
-from rlsim.costs.interface import IterationTable
-from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError
 from rlsim.evidence.compare import Progress, validate_table, validated
 from rlsim.evidence.cross import validate_cross
-from rlsim.evidence.engines import engine_document
-from rlsim.evidence.rows import device_profile_name, model_card_name
 from rlsim.evidence.tables import Kind, Table, read_table
 from rlsim.evidence.transfers import each_once
 from rlsim.files.reading import data_folder, shown_path
-from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.results import Interval, Projection
 from rlsim.results.validation import Published, PublishedFigure, Validation
-from rlsim.schema.scenario import Scenario
-from rlsim.tables.profile import load_profile
 
 NGRAM_DRAFT_LENGTH = 5
 """k of the study's n-gram runs is unpublished; 5 is the value of vLLM's own examples. Assumption."""
 PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "step_s")
 Answer = Callable[..., Projection]
-CONTEXT_TOKENS = 500
-"""Mean context of the published runs (prompt and half of the answer). Unpublished: an assumption; small at batch 1."""
-MOST_CONTEXT_TOKENS = 4096
-CAPTURED_TOKENS = 512
-"""Largest captured batch of engines with their usual limit of 256 sequences and more."""
-
-
 Tables = Mapping[Kind, Sequence[Path]]
 
 
@@ -155,62 +134,14 @@ def _figure(group: str, label: str, unit: str, measured: float, predicted: Inter
 
 
 def measured_speculation() -> Iterator[PublishedFigure]:
-    """Published speed-ups at fixed batch and autoregressive iterations beside ours."""
-    rates = set[str]()
-    needed = ("id", "model", "gpu", "batch", "draft_length", "acceptance_length", "ar_tokens_per_s", "sd_tokens_per_s")
-    for record in read_table(published_table("speculation_measured.csv"), needed):
-        cell, batch = record.cells, int(record.cells["batch"])
-        tables = [_fixed_batch_table(cell, k) for k in (0, int(cell["draft_length"]))]
-        plain, drafted = (iteration_s(table, batch, CONTEXT_TOKENS) for table in tables)
-        measured = float(cell["sd_tokens_per_s"]) / float(cell["ar_tokens_per_s"])
-        drafts = f"k={cell['draft_length']}, length {cell['acceptance_length']}"
-        label = f"{cell['id']} {cell['model']} on {cell['gpu']}: {drafts}"
-        speedup = float(cell["acceptance_length"]) * plain / drafted
-        yield _figure("speedup at fixed batch", label, "x", measured, speedup)
-        # Rows of several drafts repeat the autoregressive rate that they are compared with: it is scored once.
-        if cell["ar_tokens_per_s"] not in rates:
-            rates.add(cell["ar_tokens_per_s"])
-            label = f"{cell['model']} on {cell['gpu']}, batch {batch}, {cell['dataset']}"
-            yield _figure("autoregressive iteration", label, "s", batch / float(cell["ar_tokens_per_s"]), plain)
-
-
-def _fixed_batch_table(cell: Mapping[str, str], k: int) -> IterationTable:
-    engine = {"tensor_parallel": int(cell["tensor_parallel"]), "weight_precision": cell["precision"]}
-    # SGLang's overlapping scheduler was off with EAGLE drafts until late 2025.
-    engine |= {"async_scheduling": k == 0}
-    eagle = {"method": "eagle3", "draft_length": k, "acceptance_length": 1.0} if k else {}
-    largest = (int(cell["batch"]), MOST_CONTEXT_TOKENS)
-    return engine_prices(
-        engine_inputs_of(cell["model"], device_profile_name(cell["gpu"], listed=True), largest, engine, eagle)
-    ).table
-
-
-def engine_inputs_of(
-    model: str,
-    hardware: str,
-    largest: tuple[int, float],
-    engine: Mapping[str, object],
-    speculation: Mapping[str, object],
-) -> EngineInputs:
-    """Inputs of the prices of iterations, of a replica for the ``largest`` number of sequences and tokens of context.
-
-    model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
-    """
-    (batch, context_tokens), card = largest, load_card(model_card_name(model, listed=True))
-    limits = {"max_running_sequences": batch, "max_captured_tokens": CAPTURED_TOKENS}
-    lengths = (2 * batch, 8, 8, max(64, int(context_tokens) + 64))
-    document = engine_document(
-        card, load_profile(hardware), {**limits, "dispatch": "round_robin", **engine}, speculation, lengths
-    )
-    return PriceInputs(Scenario.model_validate(document)).engine
-
-
-def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> float:
-    """Seconds of one iteration of ``batch`` decoding sequences with ``context_tokens`` cached each."""
-    if batch >= len(table.step_s):
-        raise InputError(f"the table holds up to {len(table.step_s) - 1} sequences; got {batch}")
-    grid = np.arange(table.attention_s.shape[1]) * table.context_step_tokens
-    return float(table.step_s[batch] + np.interp(context_tokens, grid, table.attention_s[batch]))
+    """Published speed-ups at fixed batch beside ours."""
+    table = Table.read(published_table("speculation.csv"), Kind.SPECULATION)
+    for row, record in zip(validated(Kind.SPECULATION, table).rows, table.rows, strict=True):
+        if row.predicted is not None and row.measured is not None:
+            cell = record.cells
+            drafts = f"k={cell['k']}, length {cell['acceptance_length']}"
+            label = f"{row.id} {cell['model']} on {cell['gpu']}: {drafts}"
+            yield _figure("speedup at fixed batch", label, "x", row.measured, row.predicted)
 
 
 def published_refits() -> tuple[list[PublishedFigure], dict[str, str]]:

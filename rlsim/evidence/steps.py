@@ -224,8 +224,6 @@ def _engine(row: Row) -> dict[str, object]:
         "weight_precision": _precision(row, "gen_precision"),
         "max_running_sequences": sequences,
         "max_batched_tokens": 2048 if server_engine else 16384,
-        # vLLM captures graphs up to min(512, 2 * max_num_seqs) where nothing is set.
-        "max_captured_tokens": min(512, 2 * sequences),
         "gpu_memory_utilization": number(row, "gpu_memory_utilization", 0.6),
         "dispatch": "round_robin" if server_engine else "static",
     }
@@ -244,7 +242,6 @@ def _speculation(row: Row) -> dict[str, object]:
         "method": name,
         "draft_length": k,
         "acceptance_length": number(row, "acceptance_length", default),
-        "draft_graph": False,
     }
 
 

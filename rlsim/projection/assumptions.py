@@ -9,8 +9,8 @@ import numpy as np
 from rlsim.costs.efficiency import queries_of
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.costs.engine.iteration import PolicyChoice
+from rlsim.costs.engine.releases import draft_graph, unhidden_s
 from rlsim.costs.links import node_link
-from rlsim.costs.overheads import schedules_ahead
 from rlsim.costs.transfer.job import job_of
 from rlsim.costs.transfer.methods import tensor_s
 from rlsim.files.reading import shown_path
@@ -24,6 +24,7 @@ from rlsim.projection.variant import SimulatedVariant
 from rlsim.report.format import percent
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import LOOKUP_METHODS
 from rlsim.schema.workload import ConstantTime, LognormalTime, QuantileTime, Time, TraceLength, Workload
 from rlsim.units import GIGA, MICROSECOND
 from rlsim.workload.batches import at_cap
@@ -119,8 +120,8 @@ def _host_source(scenario: Scenario) -> str:
         added=adding,
         version=added.version,
     )
-    waited_s = engines.family(engine.name).unhidden_s
-    if waited_s and not schedules_ahead(engine, scenario.model, scenario.speculation):
+    recurrent_s = engines.family(engine.name).unhidden_s
+    if waited_s := unhidden_s(engine, scenario.model, scenario.speculation, recurrent_s):
         text += said("unhidden", unhidden_ms=waited_s * 1e3)
     return text
 
@@ -173,9 +174,19 @@ def _drafting(scenario: Scenario, choice: PolicyChoice | None) -> list[str]:
         origin=f"fitted to {rows} iterations" if rows else "assumed, no iteration tells",
         engines=engines.name,
         engine=scenario.engine.name,
-        eager="" if scenario.speculation.draft_graph else "; draft passes run outside CUDA graphs (draft_graph)",
+        graph=_draft_graph(scenario),
     )
     return [host, *drafting_assumptions(scenario, choice)]
+
+
+def _draft_graph(scenario: Scenario) -> str:
+    """How draft passes are launched, and who says so; empty where no network drafts."""
+    engine, drafting = scenario.released_engine, scenario.speculation
+    if drafting.method in LOOKUP_METHODS:
+        return ""
+    release = f"as {engine.name} {engine.version or 'does in its newest release'}"
+    which = release if drafting.draft_graph is None else "as stated"
+    return said(f"draft {draft_graph(engine, scenario.model, drafting)}", which=which)
 
 
 def _length_warnings(run: SimulatedVariant) -> list[str]:

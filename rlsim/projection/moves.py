@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from rlsim.costs.engine.releases import launched_drafts, schedules_ahead
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.differences import differences
@@ -54,7 +55,8 @@ class Move(Struct, frozen=True):
             "reference": scenario.trainer.reference_logprobs,
             "undrafted": not drafts.active,
             "drafts": drafts.active,
-            "eager_drafts": drafts.active and not drafts.draft_graph,
+            "eager_drafts": launched_drafts(scenario),
+            "unscheduled": not schedules_ahead(scenario.released_engine, scenario.model, drafts),
             "in_order": scenario.loop.mode == "async" and scenario.loop.asynchrony.membership == "target",
             "synchronous": scenario.loop.mode == "sync",
             "apart": not scenario.cluster.colocated,

@@ -29,7 +29,7 @@ from rlsim.results.projection import About, Projection
 from rlsim.results.record import LARGEST, Record, what_is_wrong
 from rlsim.results.run import Run
 from rlsim.results.sweep import Plan, SweepResult, scenario_in
-from rlsim.results.validation import CrossValidation, Published, Validation
+from rlsim.results.validation import Published, Validation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -235,7 +235,8 @@ def write_files(contents: Mapping[str, Content], out: Path) -> None:
 def _contents(answer: Answer) -> Mapping[str, Content]:
     """Text or figure of each file; scenario.yaml is the resolved scenario, which gives the same answer again."""
     kind = next((kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record)), "")
-    name = KINDS[kind][0] if kind else "cross.json" if isinstance(answer, CrossValidation) else "published.json"
+    others = {"CrossValidation": "cross.json", "DraftCurve": "k.json"}
+    name = KINDS[kind][0] if kind else others.get(type(answer).__name__, "published.json")
     found: dict[str, Content] = {**_pictures(answer), name: answer.to_json()}
     if isinstance(answer, Projection):
         found["timeline.json"] = timeline_json(answer)
@@ -252,7 +253,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
     "Projection": {"phases.png": "phases:phases_figure"}, "Run": {"run.png": "grids:run_figure"},
     "Blame": {"waterfall.png": "bars:waterfall_figure"}, "Check": {"check.png": "bars:checked_figure"},
     "Sizing": {"size.png": "grids:size_figure"}, "Headroom": {"headroom.png": "bars:ladder_figure"},
-    "Techniques": {"techniques.png": "bars:techniques_figure"},
+    "Techniques": {"techniques.png": "bars:techniques_figure"}, "DraftCurve": {"k.png": "grids:draft_figure"},
     "Plan": {"pareto.png": "grids:plan_figure"}, "CrossValidation": {"reliability.png": "validation:reliability"},
     "Validation": {"scatter.png": "validation:scatter", "ratios.png": "validation:ratios"},
 }  # fmt: skip

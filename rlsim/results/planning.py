@@ -164,6 +164,43 @@ class Techniques(Answer):
         return (*([] if self.best_pair is None else [self.best_pair]), *self.techniques)
 
 
+class DraftLength(Record):
+    """A draft length. acceptance_length: tokens of a verification. pays_share: of the undrafted rollout's decoding
+    time, that spent at live batches which gain; pays_up_to: the largest of these, 0 where none does. eager_share: of
+    iterations, beyond the largest graph of captured_tokens. needed_tokens: that would hold the most sequences that run.
+    """
+
+    draft_length: int
+    acceptance_length: Rounded
+    rollout_speedup: Interval
+    step_speedup: Interval
+    pays_share: Rounded
+    pays_up_to: int
+    eager_share: Rounded
+    captured_tokens: int
+    needed_tokens: int
+
+
+class DraftCurve(Answer):
+    """Every draft length by what it brings; best: by the step. most_live: sequences that an engine runs at once without
+    drafts, at most. left_out: lengths that cannot run, with the reason."""
+
+    rows_in = "lengths"
+    schema_: Literal["rlsim.draft_lengths/1"] = Field(default="rlsim.draft_lengths/1", alias="schema")
+    scenario: str
+    digest: str
+    method: str
+    most_live: int
+    lengths: tuple[DraftLength, ...]
+    best: int
+    left_out: dict[int, str] = Field(default_factory=dict)
+
+    @property
+    def chosen(self) -> DraftLength:
+        """The best length."""
+        return next(one for one in self.lengths if one.draft_length == self.best)
+
+
 class Idle(Record):
     """GPU-seconds per step in which the GPUs of a pool do nothing, for one cause; share: of all of a step."""
 

@@ -162,11 +162,23 @@ class SpeculationPairs(Errors):
     pairs: tuple[SpeculationPair, ...] = ()
 
 
+class DraftLengths(Loose):
+    """Which draft length pays most, of every series with several: regret is how much slower, as a share, the length
+    that is predicted best was measured to be than the one that was measured best; mean over series, and how many are
+    right. clear: rows whose measured speed-up is not near 1; right_sign_share: of these, predicted on their side."""
+
+    series: int
+    regret: Rounded | None = None
+    right: int = 0
+    clear: int = 0
+    right_sign_share: Rounded | None = None
+
+
 class Validation(Answer, Loose):
     """All rows of a table in its order with their scores: of all, by group, and by further sets of rows (cuts).
 
     remarks: assumptions and what else holds for the whole table. digest: first 16 hex digits of the SHA-256 of all
-    cells. ttft, speculation_pairs: of a table of engine iterations.
+    cells. ttft, speculation_pairs: of a table of engine iterations. draft_lengths: of one of speculation.
     """
 
     rows_in = "rows"
@@ -180,6 +192,7 @@ class Validation(Answer, Loose):
     remarks: tuple[str, ...] = ()
     speculation_pairs: SpeculationPairs | None = None
     ttft: Score | None = None
+    draft_lengths: DraftLengths | None = None
 
     @classmethod
     def of(cls, kind: str, rows: Sequence[ComparedRow], **fields: Any) -> Validation:
@@ -219,7 +232,8 @@ class Validation(Answer, Loose):
                 found[f"{name}_pct"] = None if error is None else rounded(100 * error)
             found["interval_coverage"] = found["score"]["coverage"]
             return {key: found[key] for key in STEP_TABLE_KEYS}
-        further = ("speculation_pairs", "ttft") if self.kind == "iterations" else ()
+        of_kind = {"iterations": ("speculation_pairs", "ttft"), "speculation": ("draft_lengths",)}
+        further = of_kind.get(self.kind, ())
         return {key: found[key] for key in (*TABLE_KEYS, *further)}
 
 

@@ -85,12 +85,11 @@ class Engine(Strict):
     lora_rank: int | None = Field(None, ge=0, le=4096)
     """Rank of the adapter (LoRA) that the engine applies beside its weights; 0: it is merged into them. Default:
     trainer.lora_rank where the stack loads adapters into its engine, else merged."""
-    async_scheduling: bool = False
-    """Overlap host work with the device: the iteration takes the longer of the two."""
+    async_scheduling: bool | None = None
+    """Prepare an iteration while the device works on the one before; false adds what the host was measured to take for
+    it. Default as the release decides (docs/model.md, section 3)."""
     overlap_scheduling: bool | None = None
-    """SGLang: prepare an iteration while the device works on the one before; false adds what the host takes for it.
-    Default as SGLang decides: off for recurrent models that cache prefixes, for n-gram drafts and, before 0.5.12, for
-    all drafts."""
+    """SGLang's name of async_scheduling, before which it counts."""
 
     @property
     def mixes_prefill(self) -> bool:
@@ -121,8 +120,8 @@ class Engine(Strict):
     def _problems(self) -> Iterator[str]:
         if self.overlap_scheduling is not None and self.name != "sglang":
             yield (
-                f"overlap_scheduling is a switch of SGLang's and says nothing of {self.name}; host_iteration_s states "
-                "what its host takes, async_scheduling that it is hidden"
+                f"overlap_scheduling is a switch of SGLang's and says nothing of {self.name}; async_scheduling states "
+                "whether its host works ahead, host_iteration_s what it takes"
             )
         if self.expert_parallel > 1 and self.tensor_parallel % self.expert_parallel:
             yield (

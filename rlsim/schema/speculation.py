@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rlsim.schema.base import Strict
 from rlsim.schema.drafter import DraftCard
@@ -100,6 +100,7 @@ class Drift(Strict):
 
 
 Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
+DraftGraph = Literal["none", "piecewise", "full", "one"]
 Policy = Literal["fixed", "off_above", "by_batch", "per_request"]
 LOOKUP_METHODS = ("ngram", "suffix")
 """Methods that look tokens up on the host and have no network."""
@@ -139,8 +140,16 @@ class Speculation(Strict):
     heterogeneous_vocabulary: bool = False
     """draft_model: the engine translates between vocabularies of draft and model (arXiv:2502.05202); vLLM and others
     refuse a draft model with another vocabulary."""
-    draft_graph: bool = True
-    """Draft passes replay captured graphs; false launches every kernel from the host."""
+    draft_graph: DraftGraph | None = None
+    """Draft passes in CUDA graphs. none: the host launches every kernel (false); piecewise: compiled pieces replay,
+    attention does not; full: a graph for each pass after the first; one: a graph for all passes (true). Default as
+    engine, release, method and model do (docs/model.md, section 3)."""
+
+    @field_validator("draft_graph", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        return {True: "one", False: "none"}[value] if isinstance(value, bool) else value
+
     match_probability: float = Field(1.0, ge=0, le=1)
     """n-gram and suffix: share of iterations in which the lookup proposes anything."""
     lookup_s_per_1k_tokens: float = Field(3e-5, ge=0, le=1)

@@ -285,6 +285,11 @@ class Workload(Strict):
     """Cap on the response alone, with agent on that of each turn; default: what max_sequence_tokens leaves."""
     group_correlation: float = Field(0.3, ge=0, le=1)
     """Share of the variance of log length common to the samples of a prompt. Unpublished; assumed."""
+    routing_overlap: float | None = Field(None, ge=0, le=1)
+    """Experts that positions of a sequence share when they are verified together: q of them touch as many as
+    q^routing_overlap independent tokens; 1: independent, as random tokens are. Default 0.71 with a spread: 1.62 times
+    the experts at q = 2 and 2.5 at q = 4 of one production model (Cohere's blog of 2026-04-21); models with shared
+    experts share fewer (arXiv 2505.16056)."""
     generated_batch_factor: float = Field(1.0, ge=1, le=100)
     """Prompts generated per prompt trained on (dynamic sampling as in DAPO throws groups away)."""
     usable_group_share: float = Field(1.0, gt=0, le=1)

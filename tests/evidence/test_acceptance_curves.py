@@ -14,6 +14,7 @@ from rlsim.evidence.acceptance import fit_curves
 from rlsim.evidence.compare import validate_table
 from rlsim.evidence.phases import SUMMARISED, agent_scenario, spread
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.results.validation import Validation
 from rlsim.workload.acceptance import two_parameter_rates
 
 HEAD = "curve_kind,series,setting,x_name,x,y_name,y,unit\n"
@@ -167,3 +168,38 @@ def test_rows_of_other_agents_have_no_scenario(small, change):
     assert agent_scenario(CELLS, 0) is not None
     assert agent_scenario({**CELLS, **change}, 0) is None
     assert agent_scenario({**CELLS, "max_agent_turns": ""}, 0) is None
+
+
+SPEEDUP_HEAD = (
+    "id,source,model,draft,gpu,tp,engine,engine_version,precision,"
+    "batch_or_concurrency,k,acceptance_length,speedup,notes"
+)
+
+
+def _speedups(tmp_path: Path, rows: list[str]) -> Validation:
+    path = tmp_path / "speedups.csv"
+    path.write_text("\n".join([SPEEDUP_HEAD, *rows]) + "\n")
+    return validate_table(path)
+
+
+def test_a_speedup_grows_with_acceptance_and_what_is_chosen_costs_what_was_measured(tmp_path: Path) -> None:
+    common = "x,llama-3.1-8b,EAGLE-3,H200,1,SGLang,0.5.12,bf16,8"
+    found = _speedups(tmp_path, [f"a,{common},3,2.0,1.5,", f"b,{common},7,2.0,1.2,", f"c,{common},3,3.0,0.9,"])
+    low, deep, high = (row.predicted for row in found.rows)
+    assert found.kind == "speculation"
+    assert high == pytest.approx(1.5 * low, rel=1e-6) and deep < low
+    lengths = found.draft_lengths
+    # Chosen is c, which was measured at 0.9 where a was at 1.5; all but c are on their side of 1.
+    assert lengths.series == 1 and lengths.right == 0
+    assert lengths.regret == pytest.approx(1 - 0.9 / 1.5, abs=1e-6)
+    assert (lengths.clear, lengths.right_sign_share) == (3, pytest.approx(2 / 3, abs=1e-6))
+
+
+@pytest.mark.parametrize(("row", "reason"), [
+    ("x,llama-3.1-8b,P-EAGLE,H200,1,vLLM,,bf16,1,3,2.0,1.5,", "draft 'P-EAGLE' is not simulated"),
+    ("x,llama-3.1-8b,EAGLE-3,H200,1,torch,,bf16,1,3,2.0,1.5,", "engine 'torch' is not simulated"),
+    ("x,llama-3.1-8b,EAGLE-3,H200,1,vLLM,,bf16,many,3,2.0,1.5,", "no number of sequences"),
+    ("x,llama-3.1-8b,EAGLE-3,,1,vLLM,,bf16,1,3,2.0,1.5,", "gpu is not given"),
+])  # fmt: skip
+def test_speedups_that_leave_something_open_are_skipped_with_the_reason(row: str, reason: str, tmp_path: Path) -> None:
+    assert reason in str(_speedups(tmp_path, [f"a,{row}"]).rows[0].skipped)

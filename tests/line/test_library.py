@@ -91,7 +91,7 @@ def test_all_public_names_are_there_and_documented_and_no_others() -> None:
     assert set(rlsim.__all__) == {
         *("Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"),
         *("Answers", "Wanted", "check", "headroom", "live", "size"),
-        *("Objective", "SearchLimits", "blame", "compare", "plan", "run", "sensitivity", "sweep"),
+        *("Objective", "SearchLimits", "blame", "compare", "draft_lengths", "plan", "run", "sensitivity", "sweep"),
     }
     for name in rlsim.__all__:
         assert getattr(rlsim, name).__doc__, name

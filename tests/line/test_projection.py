@@ -218,7 +218,7 @@ SAID_OF = {
     ("engine.host_iteration_s=0.002",): "engine.host_sequence_s; stated)",
     ("trainer.device_efficiency=0.5",): "Training products reach 50 % of the operator tables' speed (stated;",
     ("trainer.stack=megatron_bridge-26.06",): "nemo_rl-0.7, trainer megatron_bridge-26.06 (stack), vllm 0.20.0",
-    ("engine.name=sglang", "engine.version=0.5.9"): "with 3 ms because no iteration is prepared ahead (engine.overlap_",
+    ("engine.name=sglang", "engine.version=0.5.3"): "with 1.1 ms because no iteration is prepared ahead (engine.async_",
     ("trainer.rank_balance=tokens",): "by work",
     ("trainer.rank_balance=samples",): "in their order",
     ("trainer.optimizer_on_host=true",): "at 38.4 GB/s of state, gradients and weights for each GPU (assumed",

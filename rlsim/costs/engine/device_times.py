@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.capture import captured_sizes
 from rlsim.costs.engine.draft import Drafting
-from rlsim.costs.engine.layers import Components, EngineLayers, pipeline_hops, total
+from rlsim.costs.engine.layers import Components, EngineLayers, total
+from rlsim.costs.engine.releases import verifies_in_pieces
 from rlsim.costs.interface import Bound
+from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
-from rlsim.units import BoolArray, FloatArray, distinct
+from rlsim.units import BYTES_PER_ELEMENT, BoolArray, FloatArray, distinct
 
 COMPILED_LAUNCH = 0.7
 """Launch of a kernel from compiled code, over that of an uncompiled operator (``eager_launch_s``): 10 us on x86 hosts,
@@ -30,6 +32,8 @@ SAMPLER_LAUNCHES = 8
 EAGER_PART = "eager launches"
 """Name of the part that launches beyond the captured graphs add to the device's work."""
 DRAFT_PASSES, DRAFT_ATTENTION = "draft passes", "draft attention"
+DRAFT_LAUNCHES = "draft launches"
+"""What an iteration waits for launches of drafts that hide behind its other work."""
 DRAFT_PARTS = (DRAFT_PASSES, DRAFT_ATTENTION)
 """Parts of an iteration that run once for each drafted token."""
 CONTEXT_POINTS = 64
@@ -151,7 +155,8 @@ class PrefillTimes(Struct, frozen=True, eq=False):
         counts = distinct(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
         tokens = counts[:, None] * drafting.queries + grid[None, :]
         of_stage = np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0)
-        components, _ = _device(layers, of_stage, drafting.queries)
+        # Prompts share experts as verified positions do, so that both kinds of iteration agree.
+        components, _ = _device(drafting.verifying, of_stage, drafting.queries)
         own = np.maximum(grid / engine.attention_data_parallel / engine.pipeline_parallel, 1e-9)
         attention = layers.prefill_module(own, prompt)
         if attention is not None:
@@ -224,24 +229,40 @@ def _on_device(drafting: Drafting, n: FloatArray) -> tuple[Components, BoolArray
     layers, engine = drafting.layers, drafting.layers.engine
     sampled = np.ceil(n / engine.pipeline_parallel)
     tokens = sampled * drafting.queries
-    out, eager = _device(layers, tokens, drafting.queries)
+    pieces = verifies_in_pieces(engine, drafting.speculation)
+    out, eager = _device(drafting.verifying, tokens, drafting.queries, pieces)
     out |= layers.state_components(tokens, drafting.queries)
     head = layers.head_components(tokens, sampled)
     out |= {name: timed.repeated(engine.pipeline_parallel) for name, timed in head.items()}
     if engine.pipeline_parallel > 1:
         out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
     if drafting.speculation.active:
-        out[DRAFT_PASSES] = drafting.passes(sampled, eager).repeated(engine.pipeline_parallel)
+        verified_s = total(out) / engine.pipeline_parallel
+        passed, waited = drafting.passes(sampled, eager, verified_s)
+        out[DRAFT_PASSES] = passed.repeated(engine.pipeline_parallel)
+        if bool(np.any(waited.seconds > 0)):
+            out[DRAFT_LAUNCHES] = waited.repeated(engine.pipeline_parallel)
         out["rejection sampling"] = drafting.rejection(sampled).repeated(engine.pipeline_parallel)
     return out, eager
 
 
-def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Components, BoolArray]:
+def pipeline_hops(engine: Engine, fabric: Collectives, tokens: FloatArray, hidden: int) -> OperatorTime:
+    """Point-to-point messages between the stages of a replica."""
+    size, latency, rate = tokens * hidden * BYTES_PER_ELEMENT["bf16"], fabric.profile.nvlink_latency_s, fabric.nvlink
+    if engine.gpus_per_replica > fabric.domain:
+        latency, rate = fabric.profile.network_latency_s, fabric.network
+    return modelled((engine.pipeline_parallel - 1) * (latency.value + size / rate), "network")
+
+
+def _device(
+    layers: EngineLayers, tokens: FloatArray, queries: int, pieces: bool = False
+) -> tuple[Components, BoolArray]:
     """Layer times with capture padding, and where the iteration runs eagerly.
 
     An iteration beyond the graphs runs compiled kernels one by one and takes the longer of its device work and its
     launches ("eager launches" is what they add): the device hides a launch whenever a kernel lasts longer. Under
-    data-parallel attention every copy captures graphs for its own share of the tokens.
+    data-parallel attention every copy captures graphs for its own share of the tokens. pieces: graphs are piecewise,
+    and the host launches what stands between them.
     """
     engine, copies = layers.engine, layers.engine.attention_data_parallel
     own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(queries))
@@ -263,7 +284,8 @@ def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Com
     # An engine set to capture nothing compiles nothing either (vLLM's enforce_eager).
     share = COMPILED_LAUNCH if engine.cuda_graphs else 1.0
     launch_s = (layers.launches() * share + SAMPLER_LAUNCHES) * uncompiled_s
-    waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
+    between_s = layers.pieces() * share * uncompiled_s if pieces else 0.0
+    waiting = np.maximum(np.where(eager, launch_s - total(launched)[inverse], between_s - total(out)), 0.0)
     if bool(np.any(waiting > 0)):
         out[EAGER_PART] = modelled(waiting, "launch")
     return out, eager

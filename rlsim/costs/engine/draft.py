@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES, Components, EngineLayers, elementwise, total
+from rlsim.costs.engine.layers import (
+    ATTENTION_LAUNCHES,
+    UNCOMPILED_LAUNCHES,
+    Components,
+    EngineLayers,
+    elementwise,
+    total,
+)
+from rlsim.costs.engine.releases import draft_graph, drafts_ahead, proposer_launches
 from rlsim.costs.interface import Bound
 from rlsim.costs.operators import work
 from rlsim.costs.operators.time import OperatorTime, modelled
@@ -17,11 +26,6 @@ from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.units import BYTES_PER_ELEMENT, BoolArray, FloatArray
 
-PROPOSER_LAUNCHES = 32
-"""Host work around a draft pass outside graphs, in launches: positions, slots, attention metadata, forward context,
-logits, draw. Measured: 0.83 ms more per drafted token at one sequence (gpt-oss-120b EAGLE-3, k = 3 to 8, vLLM PR
-32628), less one layer's 17 launches, at 16.8 us a launch of an x86 host. Older releases took more (vLLM 0.8.4: 1.47 ms,
-ArcticInference docs; fused and captured 0.47 ms); the hosts of both measurements are not stated, an assumption."""
 REJECTION_LAUNCHES = 20
 """Small operations of a rejection sampling: softmax, gathers, accept, recovered tokens. Counted in vLLM's sampler."""
 REJECTION_PASSES = 5.0
@@ -62,6 +66,11 @@ class Drafting(Struct, frozen=True):
     eager_launch_s: float
 
     @property
+    def verifying(self) -> EngineLayers:
+        """The target's layers over the positions of verifications, which share experts."""
+        return replace(self.layers, verified=self.queries)
+
+    @property
     def queries(self) -> int:
         """Positions of a verification: drafted tokens and one more, or those of a tree; 1 without drafting."""
         return self.speculation.queries
@@ -85,7 +94,7 @@ class Drafting(Struct, frozen=True):
         The target's hidden states are fused in the first pass (EAGLE-3); later ones continue the drafter's own.
         """
         head = self.layers.head_components(sequences, sequences, (draft.vocab_size, draft.hidden_size))
-        parts = self._own_layers(tokens, draft) | head
+        parts = self._own_layers(tokens, draft, self.verifying if first else self.layers) | head
         fused = FUSED_BY_MTP if draft.kind == "mtp" else draft.fused_hidden_states if first else 0
         if fused > 1:
             fusion = Matrix("fusion", draft.hidden_size, fused * self.layers.card.hidden_size)
@@ -96,8 +105,8 @@ class Drafting(Struct, frozen=True):
             seconds, np.asarray(measured) / np.maximum(seconds, 1e-12), next(iter(parts.values())).bound
         )
 
-    def _own_layers(self, tokens: FloatArray, draft: DraftCard) -> Components:
-        operators, target = self.layers.operators, self.layers
+    def _own_layers(self, tokens: FloatArray, draft: DraftCard, target: EngineLayers) -> Components:
+        operators = target.operators
         hidden, tp = draft.hidden_size, self._tensor_parallel(draft)
         if draft.kind == "mtp":
             with_experts = draft.num_layers if target.card.num_moe_layers else 0
@@ -116,26 +125,52 @@ class Drafting(Struct, frozen=True):
             "elementwise": small.repeated(draft.num_layers),
         }
 
-    def passes(self, sequences: FloatArray, eager: BoolArray) -> OperatorTime:
+    def passes(
+        self, sequences: FloatArray, eager: BoolArray, verified_s: FloatArray
+    ) -> tuple[OperatorTime, OperatorTime]:
         """All k draft passes: the first over the positions that a chain may accept, the others one token per sequence
-        or branch of its tree.
+        or branch of its tree; and what an iteration waits besides for their launches.
 
-        Without captured graphs (or beyond their largest batch, ``eager``) a pass cannot be shorter than its launches,
-        with them not shorter than the replay of a graph, where that was measured.
+        A pass cannot be shorter than the host takes to launch it. Where the host does not wait for the verification
+        (and no batch exceeds the graphs, ``eager``), the launches of all passes hide behind it, ``verified_s``.
         """
         draft, k = self.draft, self.speculation.draft_length
         if draft is None:
-            return modelled(np.zeros_like(sequences), "none")
+            return modelled(np.zeros_like(sequences), "none"), modelled(np.zeros_like(sequences), "launch")
         # k + 1 rows: the drafter must read all positions of which the target may have accepted some.
         first = self._pass(sequences * (k + 1), sequences, draft, True)
         branches = sequences * self.speculation.tree_width
         other = self._pass(branches, branches, draft, False)
-        launched = (PROPOSER_LAUNCHES + draft.num_layers * UNCOMPILED_LAUNCHES) * self.eager_launch_s
-        replayed = self.layers.operators.host_s("graph_replay") or 0.0
-        floor = np.where(np.logical_or(eager, not self.speculation.draft_graph), launched, replayed)
-        seconds = np.maximum(first.seconds, floor) + (k - 1) * np.maximum(other.seconds, floor)
-        bound = "launch" if bool(np.mean(floor > other.seconds) > 0.5) else other.bound
-        return OperatorTime(seconds, np.where(floor > other.seconds, 0.0, other.measured), bound)
+        first_s, other_s = (np.where(eager, self._eager_s(draft), each) for each in self._launch_s(draft))
+        seconds = np.maximum(first.seconds, first_s) + (k - 1) * np.maximum(other.seconds, other_s)
+        device_s = first.seconds + (k - 1) * other.seconds
+        waited_s = np.zeros_like(device_s)
+        if drafts_ahead(self.layers.engine, self.speculation):
+            waited_s = np.where(eager, 0.0, np.maximum(first_s + (k - 1) * other_s - verified_s - device_s, 0.0))
+            seconds = np.where(eager, seconds, device_s)
+        launched = seconds > device_s
+        bound: Bound = "launch" if bool(np.mean(launched) > 0.5) else other.bound
+        return OperatorTime(seconds, np.where(launched, 0.0, other.measured), bound), modelled(waited_s, "launch")
+
+    def _launch_s(self, draft: DraftCard) -> tuple[float, float]:
+        """Host seconds to launch the first pass and each other one."""
+        replay_s = self.layers.operators.host_s("graph_replay") or 0.0
+        # Attention, and a piece of compiled code between two of them.
+        pieces = draft.num_layers * (ATTENTION_LAUNCHES + 1) + 1
+        pieces_s = (proposer_launches(self.layers.engine) + pieces) * self.eager_launch_s
+        match draft_graph(self.layers.engine, self.layers.card, self.speculation):
+            case "none":
+                return self._eager_s(draft), self._eager_s(draft)
+            case "piecewise":
+                return pieces_s, pieces_s
+            case "full":
+                return pieces_s, replay_s
+            case _:
+                return replay_s, replay_s
+
+    def _eager_s(self, draft: DraftCard) -> float:
+        launches = proposer_launches(self.layers.engine) + draft.num_layers * UNCOMPILED_LAUNCHES
+        return launches * self.eager_launch_s
 
     def cached_attention(self, sequences: FloatArray, context: FloatArray) -> OperatorTime:
         """Attention of the draft passes over their own cache, and the host's look-up over the context."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from rlsim.costs.engine.device_times import EAGER_PART, DeviceTimes, PrefillTimes
+from rlsim.costs.engine.device_times import DRAFT_LAUNCHES, EAGER_PART, DeviceTimes, PrefillTimes
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.layers import Components, total
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
@@ -105,13 +105,18 @@ def build_iteration(
     max_sequences = len(device.eager) - 1
     # Row 0 is priced as one sequence and set to nothing afterwards: tables have no entry for no tokens.
     n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
-    waited_s = _exposed_host_s(engine, drafting.speculation.active, host, n, total(device.components))
+    waited_s = _host_s(engine, drafting.speculation.active, host, n)
     components = _times(device.components, host.factors(device.compute_bound))
     components |= _times({"host": modelled(waited_s, "host")}, host.factor)
     attention = _times(device.attention, host.factor)
+    added_s = prefill.added_s(engine, host)
+    for waited in (components[name] for name in (DRAFT_LAUNCHES, EAGER_PART) if name in components):
+        # Inside the graphs, launches that decoding waits for hide behind a prefill as behind any other work.
+        hidden_s = np.where(device.eager, 0.0, waited.seconds)[prefill.counts.astype(int)] * (prefill.counts > 0)
+        added_s = np.maximum(added_s - hidden_s[:, None], 0.0)
     table = IterationTable(
         _no_work_is_free(total(components)), device.step, _no_work_is_free(total(attention)),
-        prefill.grid, prefill.counts, prefill.added_s(engine, host), tokens_per_sequence=queries,
+        prefill.grid, prefill.counts, added_s, tokens_per_sequence=queries,
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * queries),
         max_running_sequences=engine.max_running_sequences, kv_capacity_tokens=kv_capacity_tokens,
         chunked_prefill=engine.mixes_prefill, prefill_context_s=device.behind_s * max(1.0, host.factor),
@@ -134,7 +139,7 @@ class DevicePoints(NamedTuple):
 def decode_s(engine: Engine, drafts: bool, points: DevicePoints, host: HostOverheads) -> FloatArray:
     """Seconds of one iteration at each of ``points`` under a host that agrees in what their kernels know of it:
     overlap_s, network_hop_s and layers_s. drafts: whether it speculates."""
-    waited_s = _exposed_host_s(engine, drafts, host, points.sequences, points.plain_s)
+    waited_s = _host_s(engine, drafts, host, points.sequences)
     return host.factors(points.compute_bound) * points.plain_s + (waited_s + points.cached_s) * host.factor
 
 
@@ -144,13 +149,10 @@ def _times(components: Components, factor: Number) -> Components:
     return {name: timed.deviating(factor) for name, timed in components.items()}
 
 
-def _exposed_host_s(
-    engine: Engine, drafts: bool, host: HostOverheads, n: FloatArray, device_s: FloatArray
-) -> FloatArray:
-    """Host seconds that an iteration waits for; an asynchronous scheduler works beside the device."""
+def _host_s(engine: Engine, drafts: bool, host: HostOverheads, n: FloatArray) -> FloatArray:
+    """Host seconds that an iteration waits for."""
     # Every attention copy has a scheduler of its own for its share of the sequences.
-    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafts)
-    return np.maximum(host_s - device_s, 0.0) if engine.async_scheduling else host_s
+    return host.seconds(np.ceil(n / engine.attention_data_parallel), drafts)
 
 
 def _no_work_is_free(seconds: FloatArray) -> FloatArray:

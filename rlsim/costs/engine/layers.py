@@ -17,7 +17,7 @@ from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, recurren
 from rlsim.costs.operators.time import OperatorTime, beside, mean_layer, modelled, zero
 from rlsim.costs.operators.work import Matrix, Number
 from rlsim.costs.overheads import NO_HOST, HostOverheads
-from rlsim.schema.architecture import LayerCounts
+from rlsim.schema.architecture import LayerCounts, MoECard
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
 from rlsim.tables.operators import ExpertShape
@@ -53,6 +53,8 @@ fuse neither into the product: Qwen3.5-9B on SGLang took 3.5 to 3.7 ms an iterat
 64 and 128 sequences on one, two and four H100 alike (calibration/published/wild, P10 to P15), for 152 products."""
 STATE_KERNELS = 2
 """Kernels of a recurrent step: the convolution and the state."""
+READS_LATENTS_AGAIN = ("sglang",)
+"""Engines that read latent caches before Blackwell once a position (DeepSeek-R1 on H200); TensorRT-LLM packs them."""
 OWN_EXPERTS = ("vllm", "sglang")
 """Engines that choose the kernel of quantised experts by device and model, as their tables were collected. Recipes of
 TensorRT-LLM name one by layout (moe_config.backend; one for block FP8 on Blackwell that its tables lack), and those of
@@ -78,6 +80,9 @@ class EngineLayers(Struct, frozen=True):
     operators: Operators
     fabric: Collectives
     host: HostOverheads = NO_HOST
+    routing_overlap: float = 1.0
+    verified: int = 1
+    """Positions of a sequence among the tokens, which share experts as Workload.routing_overlap says."""
 
     def captured_tokens(self, per_sequence: int) -> int:
         """Largest captured batch of one attention copy in tokens."""
@@ -118,6 +123,11 @@ class EngineLayers(Struct, frozen=True):
         reduces = counts.mixers + counts.ffns if tp > 1 else 0
         mixers = counts.attention * ATTENTION_LAUNCHES + (counts.linear + counts.mamba) * RECURRENT_LAUNCHES
         return mixers + counts.dense * DENSE_LAUNCHES + counts.moe * MOE_LAUNCHES + reduces
+
+    def pieces(self) -> float:
+        """Launches of one pass through all layers whose compiled pieces are graphs: attention and what follows it."""
+        mixers = self.card.layer_counts.attention * (ATTENTION_LAUNCHES + 1.0)
+        return mixers + self.card.num_recurrent_layers * RECURRENT_LAUNCHES
 
     def layer_components(self, tokens: FloatArray, counts: LayerCounts) -> Components:
         """Times of blocks of the kinds and numbers of ``counts`` for one iteration of ``tokens`` tokens, in a graph."""
@@ -295,12 +305,27 @@ class EngineLayers(Struct, frozen=True):
         shape = ExpertShape(precision, *sizes, moe.top_k, moe.num_experts, tensor_parallel=tp // ep, expert_parallel=ep)
         # Where experts spread over nodes, engines run the grouped products of libraries that all of them link.
         own = engine.name in OWN_EXPERTS and precision != "mxfp4" and tp <= int(self.fabric.profile.gpus_per_node)
-        routed = self.operators.experts(tokens, shape, moe.matrices, engine.expert_balance, own)
+        routed = self._routed(tokens, shape, moe, own)
         if moe.latent_size is not None:
             router = router + self._products(tokens, work.latent_expert_matrices(card), engine.dense_precision)
         shared = self._products(tokens, work.shared_expert_matrices(card, tp), engine.dense_precision)
         # Shared experts run on a stream of their own beside the routed ones.
         return beside(router + self._chained(routed, EXPERT_KERNELS), shared)
+
+    def _routed(self, tokens: FloatArray, shape: ExpertShape, moe: MoECard, own: bool) -> OperatorTime:
+        """Routed experts of one layer, of which positions of one sequence share some."""
+        how = moe.matrices, self.engine.expert_balance, own
+        routed = self.operators.experts(tokens, shape, *how)
+        if self.verified == 1 or self.routing_overlap == 1.0:
+            return routed
+        # Weights that are not read save time, down to one position of each sequence and to the products' own FLOP.
+        chosen = moe.num_experts, moe.top_k
+        fewer = work.experts_touched(tokens * self.verified ** (self.routing_overlap - 1.0), *chosen)
+        share = fewer / work.experts_touched(tokens, *chosen)
+        alone = self.operators.experts(tokens / self.verified, shape, *how)
+        products = work.Work(work.grouped_experts(tokens, shape, moe.matrices).flops, np.zeros_like(tokens))
+        least_s = np.maximum(alone.seconds, self.operators.roofline(products, shape.precision, "moe").seconds)
+        return routed.scaled_by(np.maximum(share, np.minimum(least_s / routed.seconds, 1.0)))
 
     def _reduced(self, own: FloatArray, row_bytes: float, graph: bool) -> OperatorTime:
         """One all-reduce between the GPUs of an attention copy, of ``row_bytes`` for each token."""
@@ -351,6 +376,8 @@ class EngineLayers(Struct, frozen=True):
             return self._over_latents(lambda block: block.attention(own * queries, cached))
         if card.mla is not None:
             once = self._over_latents(lambda block: block.attention(own, cached))
+            if self.engine.name in READS_LATENTS_AGAIN and self.operators.profile.nvfp4_flops is None:
+                return once.repeated(queries)
             flops = work.latent_attention(own, cached, card, tp, BYTES_PER_ELEMENT[kv]).flops
         else:
             heads = work.heads_of(card, tp, kv)
@@ -393,11 +420,3 @@ def elementwise(
 def total(components: Components) -> FloatArray:
     """Sum of the component times, one after the other."""
     return np.asarray(reduce(np.add, [timed.seconds for timed in components.values()]), dtype=np.float64)
-
-
-def pipeline_hops(engine: Engine, fabric: Collectives, tokens: FloatArray, hidden: int) -> OperatorTime:
-    """Point-to-point messages between the stages of a replica."""
-    size, latency, rate = tokens * hidden * BYTES_PER_ELEMENT["bf16"], fabric.profile.nvlink_latency_s, fabric.nvlink
-    if engine.gpus_per_replica > fabric.domain:
-        latency, rate = fabric.profile.network_latency_s, fabric.network
-    return modelled((engine.pipeline_parallel - 1) * (latency.value + size / rate), "network")

@@ -34,6 +34,8 @@ TIMES_KEPT = 96
 """Device times cached per process, of a search's engines."""
 POINTS_KEPT = 256
 """Sets of single iterations cached per process."""
+ROUTING_OVERLAP = 0.71
+"""Default of workload.routing_overlap: 0.73 at two positions, 0.70 at four."""
 HOST_KEYS = ("host_iteration_s", "host_sequence_s")
 """Keys of the engine that :class:`HostOverheads` holds."""
 ACCEPTANCE_KEYS = (
@@ -49,7 +51,7 @@ class EngineInputs(Struct, frozen=True):
 
     drafting: the speculation section without its acceptance. policy: of draft lengths that follow the live batch; None
     where draft_length is fixed. max_sequences: most sequences that a replica can ever
-    decode at once. prompt_tokens: mean length of a prompt.
+    decode at once. prompt_tokens: mean length of a prompt. routing_overlap: see Workload; 1 where it changes nothing.
     """
 
     model: ModelCard
@@ -63,6 +65,7 @@ class EngineInputs(Struct, frozen=True):
     kv_capacity_tokens: float
     policy: DraftPolicy | None = None
     measured: MeasuredStack | None = None
+    routing_overlap: float = 1.0
 
 
 def engine_inputs(
@@ -76,7 +79,15 @@ def engine_inputs(
     return EngineInputs(
         scenario.model, device, scenario.released_engine, drafting, host, most_sequences(scenario),
         scenario.workload.max_sequence_tokens, prompt_tokens, kv_capacity_tokens, measured=stack_of(scenario),
+        routing_overlap=_overlap(scenario),
     )  # fmt: skip
+
+
+def _overlap(scenario: Scenario) -> float:
+    stated = scenario.workload.routing_overlap
+    if scenario.model.moe is None or not scenario.speculation.active:
+        return 1.0
+    return ROUTING_OVERLAP if stated is None else stated
 
 
 def running_at_most(inputs: EngineInputs, sequences: int | None) -> EngineInputs:
@@ -246,5 +257,7 @@ def _chosen_points_s(
 
 def _engine(inputs: EngineInputs) -> Drafting:
     device = inputs.device
-    layers = EngineLayers(inputs.model, inputs.engine, device.operators, device.fabric, inputs.host)
+    layers = EngineLayers(
+        inputs.model, inputs.engine, device.operators, device.fabric, inputs.host, inputs.routing_overlap
+    )
     return Drafting(layers, inputs.drafting, device.profile.eager_launch_s.value)

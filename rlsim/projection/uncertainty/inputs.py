@@ -37,6 +37,10 @@ NETWORK = "the network between nodes: not stated (cluster.fabric)"
 ENGINE_HOST = "the host of the engines: not stated (engine.host_iteration_s)"
 USERS = "simulation.user_runs"
 DEVIATION = "what {} takes in users' runs beyond tuned ones"
+OTHER_OVERLAP = 0.15
+"""Standard deviation of workload.routing_overlap around its default: independent routing, 1, lies two of them above,
+and as far below what samples of one prompt may share (Jaccard 0.65, arXiv 2604.17182). Assumption."""
+OVERLAP = "experts that drafted tokens share: not stated (workload.routing_overlap)"
 CAPTURED = "how much is captured: half or double the largest CUDA graph (assumed)"
 
 
@@ -67,7 +71,7 @@ class OpenInput(Struct, frozen=True):
 def open_inputs(run: SimulatedVariant) -> tuple[OpenInput, ...]:
     """The inputs that ``run`` leaves open and that change its phases."""
     found = [_guess(run, one) for one in run.scenario.assumptions if one.log_spread is not None]
-    every = (*found, _captured(run), *_of_users(run))
+    every = (*found, _captured(run), _overlap(run), *_of_users(run))
     return tuple(one for one in every if one.curve or any(one.above.values()) or any(one.below.values()))
 
 
@@ -131,6 +135,24 @@ def _phase_s(run: SimulatedVariant) -> dict[str, float]:
     if run.scenario.loop.mode == "async":
         mean["generation"] = sum(part.seconds for part in run.prices.engine.parts(run.traces[0].counters))
     return mean
+
+
+def _overlap(run: SimulatedVariant) -> OpenInput:
+    """Response of generation to other experts of drafted tokens; none where the scenario states them or has none."""
+    inputs, sides = run.inputs.engine, dict[float, dict[str, float]]()
+    sequences, contexts, counts = points_of(run.counters)
+    if run.scenario.workload.routing_overlap is not None or inputs.routing_overlap == 1.0 or not len(counts):
+        return OpenInput(OVERLAP, "workload.routing_overlap", {}, {})
+
+    def seconds(overlap: float) -> float:
+        other = replace(inputs, routing_overlap=overlap)
+        return float(counts @ decode_points_s(other, sequences, contexts)) + run.counters.prefill_s
+
+    base_s = seconds(inputs.routing_overlap)
+    for move in (OTHER_OVERLAP, -OTHER_OVERLAP):
+        sides[move] = {"generation": math.log(seconds(inputs.routing_overlap + move) / base_s)}
+    most = (1.0 - inputs.routing_overlap) / OTHER_OVERLAP
+    return OpenInput(OVERLAP, "workload.routing_overlap", sides[OTHER_OVERLAP], sides[-OTHER_OVERLAP], most)
 
 
 def _captured(run: SimulatedVariant) -> OpenInput:

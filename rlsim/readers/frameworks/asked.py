@@ -23,7 +23,7 @@ RESPONSE_SIGMA = 0.7
 FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
 LEARNED_ACCEPTANCE = 0.75
 """Conditional acceptance of the first drafted token: a learned drafter gives 2.7 tokens at k = 3 with it, between the
-measured 2.5 and 3.3 of EAGLE-3 heads (calibration/published/speculation_measured.csv). Assumption."""
+measured 2.5 and 3.3 of EAGLE-3 heads (calibration/published/speculation.csv). Assumption."""
 LARGER = {"h100_sxm": ("h200_sxm", "b300_sxm"), "b200_sxm": ("b300_sxm",), "gb200_nvl72": ("gb300_nvl72",)}
 """Devices of the same nodes with more memory, by the one that is assumed where none is named."""
 MEAN_TURNS = 10.0

@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 
 from rlsim.report.figures.bars import TIP
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, VARIANT_COLORS, picture_style, plain_axes
+from rlsim.report.text.improvement import draft_headline
 from rlsim.report.text.run import headline
 from rlsim.results import Interval, sweep
-from rlsim.results.planning import Sizing
+from rlsim.results.planning import DraftCurve, Sizing
 from rlsim.results.record import Row
 from rlsim.results.run import Run
 from rlsim.units import FloatArray
@@ -215,6 +216,47 @@ def size_figure(sizing: Sizing) -> Figure:
         if limit is not None:
             axes.axhline(limit, color=GREY, linewidth=0.8, linestyle="--", label="limit")
     figure.axes[0].legend(fontsize=8, frameon=False)
+    return figure
+
+
+@picture_style()
+def draft_figure(found: DraftCurve) -> Figure:
+    """Speed-ups of rollout and step over the draft length, and the share of decoding at live batches that gain."""
+    figure = _titled((9.0, 3.8), draft_headline(found))
+    axes = plain_axes(figure, (1, 2, 1), "speed-up", "draft length k", "")
+    for color, name, values in zip(
+        LINE_COLORS,
+        ("rollout", "step"),
+        ([one.rollout_speedup for one in found.lengths], [one.step_speedup for one in found.lengths]),
+        strict=False,
+    ):
+        points = [
+            (one.draft_length, value, f"k = {one.draft_length}: {name} {value.mean:.2f}x")
+            for one, value in zip(found.lengths, values, strict=True)
+        ]
+        _draw_line(axes, color, name, points)
+    axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
+    axes.legend(fontsize=8, frameon=False)
+    shares = plain_axes(figure, (1, 2, 2), "share", "draft length k", "")
+    lengths = [one.draft_length for one in found.lengths]
+    shares.plot(
+        lengths,
+        [one.pays_share for one in found.lengths],
+        color=LINE_COLORS[0],
+        marker="o",
+        label="decoding at live batches that gain",
+    )
+    shares.plot(
+        lengths,
+        [one.eager_share for one in found.lengths],
+        color=LINE_COLORS[1],
+        marker="o",
+        label="iterations outside graphs",
+    )
+    shares.set_ylim(-0.03, 1.03)
+    shares.legend(fontsize=8, frameon=False, loc="lower right")
+    for one in (axes, shares):
+        one.set_xticks(lengths)
     return figure
 
 

@@ -12,7 +12,7 @@ RENDERERS = {
     "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
     "Techniques": "attribution:render_techniques", "Sensitivity": "planning:render_sensitivity",
     "Check": "attribution:render_check", "Sizing": "run:render_size", "Headroom": "attribution:render_headroom",
-    "Improvement": "improvement:render_improvement",
+    "Improvement": "improvement:render_improvement", "DraftCurve": "improvement:render_draft_curve",
     "Validation": "validation:validation_text", "Published": "validation:published_text",
     "CrossValidation": "validation:cross_text",
 }  # fmt: skip

@@ -16,7 +16,7 @@ from rlsim.report.text.attribution import (
 )
 from rlsim.report.text.planning import render_sensitivity
 from rlsim.results.check import Improvement
-from rlsim.results.planning import Blame, Sensitivity, Techniques
+from rlsim.results.planning import Blame, DraftCurve, Sensitivity, Techniques
 
 MOST_MOVES, MOST_EXPLAINED, MOST_CAUSES, MOST_INPUTS = 8, 3, 3, 3
 
@@ -70,3 +70,52 @@ def _inputs(found: Sensitivity, style: Style) -> list[str]:
         saved = f"{fmt.percent(one.saved_s / step, 1)} of a step"
         lines += style.wrapped(f"{one.source}: {fmt.percent(one.share)} of the variance, saves {saved}", "  ", 4)
     return lines
+
+
+def draft_headline(found: DraftCurve) -> str:
+    """The best draft length in a sentence, and what else lies within its interval."""
+    best = found.chosen
+    if not best.draft_length:
+        return f"{found.scenario}: no draft length pays; k = 0 is the fastest step"
+    gains = f"rollout {fmt.times(best.rollout_speedup)}, step {fmt.times(best.step_speedup)}"
+    return f"{found.scenario}: k = {best.draft_length} pays most: {gains}"
+
+
+def render_draft_curve(found: DraftCurve, style: Style = DEFAULT_STYLE) -> str:
+    """Speed-ups by draft length, at which live batches each pays, and what graphs it needs."""
+    heads = ["", "k", "tokens", "rollout", "step", "pays up to", "of decoding", "outside graphs", "graphs need"]
+    rows = [
+        (
+            "*" if one.draft_length == found.best else "",
+            str(one.draft_length),
+            f"{one.acceptance_length:.2f}",
+            fmt.times(one.rollout_speedup),
+            fmt.times(one.step_speedup),
+            f"{one.pays_up_to:,} live" if one.pays_up_to else "-",
+            fmt.percent(one.pays_share),
+            fmt.percent(one.eager_share),
+            f"{one.needed_tokens:,} tokens",
+        )
+        for one in found.lengths
+    ]
+    best = found.chosen
+    notes = [f"k = {k} cannot run: {reason}" for k, reason in found.left_out.items()]
+    if best.eager_share > 0:
+        notes.append(
+            f"Graphs hold {best.captured_tokens:,} tokens; {found.most_live:,} sequences x {best.draft_length + 1} "
+            f"need {best.needed_tokens:,}: engine.max_captured_tokens={best.needed_tokens} (vLLM "
+            "cudagraph_capture_sizes, SGLang --cuda-graph-max-bs) keeps every iteration inside."
+        )
+    rivals = [
+        str(one.draft_length)
+        for one in found.lengths
+        if one is not best and one.step_speedup.mean > 1 and one.step_speedup.mean >= 0.99 * best.step_speedup.mean
+    ]
+    if rivals:
+        notes.append(f"Within 1 % of the step: k = {', '.join(rivals)}.")
+    title = "pays up to: the largest live batch that gains, and the share of undrafted decoding at such batches"
+    return sections(
+        style.opening(draft_headline(found)),
+        Table("Draft lengths", title, heads, rows).lines(style),
+        *(style.wrapped(note) for note in notes),
+    )

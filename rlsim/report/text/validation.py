@@ -83,6 +83,15 @@ def summary(found: Validation, style: Style = DEFAULT_STYLE) -> list[str]:
 def notes(found: Validation) -> list[str]:
     """Notes on engine iterations: errors of the speed-ups of speculation and of the time to the first token."""
     out, pairs, ttft = [], found.speculation_pairs, found.ttft
+    if (lengths := found.draft_lengths) is not None and lengths.clear:
+        out.append(
+            f"sign right on {percent(lengths.right_sign_share or 0.0)} of {lengths.clear} speed-ups that are clear"
+        )
+    if lengths is not None and lengths.series:
+        regret = f"{100 * (lengths.regret or 0.0):.1f} %"
+        out.append(
+            f"best draft length: {lengths.right} of {lengths.series} right, what is chosen {regret} slower in the mean"
+        )
     if pairs is not None and pairs.n:
         share = pairs.right_sign_share
         sign = "" if share is None else f"; sign right on {percent(share)} of {pairs.clear} that are clear"

@@ -1,0 +1,91 @@
+"""Which draft length pays: every one up to a longest on equal work, and at which live batches it gains."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlsim.costs.engine.prices import decode_points_s
+from rlsim.costs.prices import PriceInputs
+from rlsim.errors import InputError
+from rlsim.loading.scenario import scenario_digest, vary
+from rlsim.planning.sweep import sweep
+from rlsim.projection.uncertainty.slopes import points_of
+from rlsim.projection.variant import simulate_variant
+from rlsim.results import Interval
+from rlsim.results.planning import DraftCurve, DraftLength
+from rlsim.results.record import Row
+from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
+
+LONGEST = 8
+"""Longest draft that is tried: published chains have up to seven tokens."""
+KEYS = {"speculation.policy": "fixed"}
+"""One length for every iteration, whatever the scenario's policy."""
+
+
+def draft_lengths(scenario: Scenario, longest: int = LONGEST) -> DraftCurve:
+    """Speed-ups of the rollout and of the step for k = 0 to ``longest`` under the scenario's acceptance process.
+
+    Raises InputError where nothing is drafted or the draft is a tree, whose acceptance is that of one depth, and
+    Infeasible where the scenario cannot run.
+    """
+    drafting = scenario.speculation
+    if drafting.method == "none":
+        raise InputError(
+            f"{scenario.name}: nothing is drafted; state speculation.method, draft_length and acceptance_length"
+        )
+    if drafting.verified_positions is not None:
+        raise InputError(f"{scenario.name}: speculation.verified_positions asks for a tree; k is the length of a chain")
+    base = vary(scenario, KEYS)
+    rows = {int(str(row["k"])): row for row in sweep(base, [f"k=0:{longest}"]).rows}
+    plain = simulate_variant(vary(base, {"k": 0, "simulation.replications": 1}), tokens=False)
+    points = points_of(plain.counters)
+    most = int(np.max(np.flatnonzero(plain.counters.iterations_at), initial=1))
+    known = [_length(base, k, row, points, most) for k, row in rows.items() if row["status"] == "ok"]
+    best = max(known, key=lambda one: one.step_speedup.mean)
+    return DraftCurve(
+        scenario=scenario.name,
+        digest=scenario_digest(scenario),
+        method=drafting.method,
+        most_live=most,
+        lengths=tuple(known),
+        best=best.draft_length,
+        left_out={k: str(row["reason"]) for k, row in rows.items() if row["status"] != "ok"},
+    )
+
+
+def _length(
+    base: Scenario, k: int, row: Row, points: tuple[FloatArray, FloatArray, FloatArray], most: int
+) -> DraftLength:
+    rollout, step = (
+        Interval(*(float(str(row[f"{name}{end}"])) for end in ("", "_low", "_high")))
+        for name in ("rollout_speedup", "end_to_end_speedup")
+    )
+    tokens = float(str(row["acceptance_length"])) if k else 1.0
+    pays_share, pays_up_to = _paying(base, k, tokens, points)
+    return DraftLength(
+        draft_length=k,
+        acceptance_length=tokens,
+        rollout_speedup=rollout,
+        step_speedup=step,
+        pays_share=pays_share,
+        pays_up_to=pays_up_to,
+        eager_share=float(str(row["eager_share"])),
+        captured_tokens=int(str(row["captured_tokens"])),
+        needed_tokens=most * (k + 1),
+    )
+
+
+def _paying(
+    base: Scenario, k: int, tokens: float, points: tuple[FloatArray, FloatArray, FloatArray]
+) -> tuple[float, int]:
+    """Share of the undrafted rollout whose live batches gain by drafts of k tokens, and the largest of these."""
+    if k == 0:
+        return 0.0, 0
+    batches, contexts, counts = points
+    plain_s, drafted_s = (
+        decode_points_s(PriceInputs(vary(base, {"k": drafted})).engine, batches, contexts) for drafted in (0, k)
+    )
+    gains = tokens * plain_s > drafted_s
+    spent_s = counts * plain_s
+    return float(spent_s[gains].sum() / spent_s.sum()), int(np.max(batches[gains], initial=0.0))
