@@ -13,6 +13,7 @@ from rlsim.results.answer import Answer
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.results.moves import TryFirst
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6, rounded
+from rlsim.units import GIB
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -242,12 +243,20 @@ class MemoryParts:
     logits: float | None = None
     critic: float | None = None
     state: float | None = None
+    context: float | None = None
+    slack: float | None = None
 
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, bytes) of every part that the pool has; names as in projection.json."""
         # The name in files has a blank, which a field cannot have.
         names = ((f.name, "KV cache" if f.name == "kv_cache" else f.name) for f in fields(self))
         return ((shown, size) for name, shown in names if (size := getattr(self, name)) is not None)
+
+    @property
+    def listed(self) -> str:
+        """Every part with its GiB, largest first: ``weights 61.0, activations 5.6 GiB``."""
+        largest = sorted(self.items(), key=lambda part: -part[1])
+        return ", ".join(f"{name} {size / GIB:.1f}" for name, size in largest if size >= 0.05 * GIB) + " GiB"
 
     @property
     def total(self) -> float:
