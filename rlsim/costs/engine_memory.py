@@ -136,13 +136,10 @@ def _weights(scenario: Scenario) -> float:
     return (weight_bytes(card, engine.weight_precision) + more) / engine.gpus_per_replica
 
 
-def room_of(scenario: Scenario, memory: EngineMemory) -> float:
-    """Bytes of a GPU that the engine's share leaves to its cache beside what is in ``memory``."""
-    return _room(scenario, memory.parts)
+def room_bytes(scenario: Scenario, parts: MemoryParts) -> float:
+    """Bytes of a GPU that are left to the cache beside ``parts``.
 
-
-def _room(scenario: Scenario, parts: MemoryParts) -> float:
-    """vLLM: share x memory less all that its process took since its context, graphs since 0.21. SGLang: mem_fraction of
+    vLLM: share x memory less all that its process took since its context, graphs since 0.21. SGLang: mem_fraction of
     what is free before weights are loaded, activations and graphs in the rest (srt/model_executor/
     model_runner_kv_cache_mixin.py of 0.5.8). TensorRT-LLM: its fraction of what is free when all is loaded
     (kv_cache_config.free_gpu_memory_fraction)."""
@@ -157,11 +154,9 @@ def _room(scenario: Scenario, parts: MemoryParts) -> float:
     return total * share - (parts.total - outside)
 
 
-def engine_memory(scenario: Scenario) -> EngineMemory:
-    """Memory of one rollout GPU. Raises Infeasible where the weights leave no room for one longest sequence, or where
-    there are more replicas than sequences."""
+def engine_parts(scenario: Scenario) -> tuple[MemoryParts, int | None]:
+    """Bytes of a rollout GPU by part, and the sequences of a replica whose recurrent states fit; None without such."""
     engine, card = scenario.released_engine, scenario.model
-    _check_replicas(scenario)
     draft = draft_card(scenario.speculation, card)
     draft_precision = engine.dense_precision if draft is not None and draft.kind == "mtp" else "bf16"
     drafting = 0.0 if draft is None else draft_parameters(draft, card) / engine.tensor_parallel
@@ -173,12 +168,20 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
         graphs=_graph_bytes(scenario),
         context=CONTEXT_BYTES,
     )
-    running = None
-    if card.recurrent is not None:
-        running = sequences_with_state(scenario, _room(scenario, parts))
-        held = math.ceil(running / engine.attention_data_parallel) * state_bytes_per_gpu_sequence(scenario)
-        parts = replace(parts, state=held)
-    room, per_token = _room(scenario, parts), kv_bytes_per_gpu_token(scenario)
+    if card.recurrent is None:
+        return parts, None
+    running = sequences_with_state(scenario, room_bytes(scenario, parts))
+    held = math.ceil(running / engine.attention_data_parallel) * state_bytes_per_gpu_sequence(scenario)
+    return replace(parts, state=held), running
+
+
+def engine_memory(scenario: Scenario) -> EngineMemory:
+    """Memory of one rollout GPU. Raises Infeasible where the weights leave no room for one longest sequence, or where
+    there are more replicas than sequences."""
+    engine, card = scenario.engine, scenario.model
+    _check_replicas(scenario)
+    parts, running = engine_parts(scenario)
+    room, per_token = room_bytes(scenario, parts), kv_bytes_per_gpu_token(scenario)
     longest, memory = scenario.workload.max_sequence_tokens, scenario.hardware.memory_bytes.value
     if room < longest * per_token or running == 0:
         raise Infeasible(

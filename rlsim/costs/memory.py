@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
 from rlsim.costs.engine_memory import EngineMemory as EngineMemory
 from rlsim.costs.engine_memory import engine_memory as engine_memory
+from rlsim.costs.engine_memory import engine_parts, room_bytes
 from rlsim.costs.engine_memory import kv_bytes_per_gpu_token as kv_bytes_per_gpu_token
-from rlsim.costs.engine_memory import room_of as room_of
 from rlsim.costs.engine_memory import sequences_with_state as sequences_with_state
 from rlsim.costs.engine_memory import state_bytes_per_gpu_sequence as state_bytes_per_gpu_sequence
 from rlsim.costs.engine_memory import weight_bytes as weight_bytes
@@ -13,11 +16,17 @@ from rlsim.costs.engine_memory import windowed_share as windowed_share
 from rlsim.costs.trainer.layout import train_layout
 from rlsim.costs.trainer_memory import activation_bytes_per_token as activation_bytes_per_token
 from rlsim.costs.trainer_memory import critic_swapped as critic_swapped
-from rlsim.costs.trainer_memory import trainer_parts as _gpu
+from rlsim.costs.trainer_memory import trainer_parts as trainer_parts
 from rlsim.errors import Infeasible
+from rlsim.files.yaml import lists_beside
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
-from rlsim.units import BYTES_PER_ELEMENT
+from rlsim.units import BYTES_PER_ELEMENT, GIB
+
+SPREAD = {name: float(term["value"]) for name, term in lists_beside(__file__, "memory.yaml")["spread"].items()}
+"""Standard deviations of what is counted, and host memory; sources in memory.yaml."""
+_NORMAL = NormalDist()
+_gpu = trainer_parts
 
 _SPREAD = "raise one of these"
 _REMEDIES = {
@@ -36,10 +45,77 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
     the logits.
     """
     if scenario.cluster.reference_gpus:
-        _check_fits(scenario, _gpu(scenario, scenario.cluster.reference_gpus, update=False), "the reference policy of")
-    parts = _gpu(scenario, scenario.cluster.training, update=True)
+        _check_fits(
+            scenario, trainer_parts(scenario, scenario.cluster.reference_gpus, update=False), "the reference policy of"
+        )
+    parts = trainer_parts(scenario, scenario.cluster.training, update=True)
     _check_fits(scenario, parts, "training")
     return parts
+
+
+def room_of(scenario: Scenario, memory: EngineMemory) -> float:
+    """Bytes of a GPU that the engine's share leaves to its cache beside what is in ``memory``."""
+    return room_bytes(scenario, memory.parts)
+
+
+def engine_spread(scenario: Scenario) -> float:
+    """Standard deviation of the bytes of an engine GPU, of its cache as well: of all engines, with experts more."""
+    return (SPREAD["engine_moe_gib"] if scenario.model.moe is not None else SPREAD["engine_gib"]) * GIB
+
+
+def engine_fits(scenario: Scenario) -> float:
+    """Probability that an engine GPU has room for one longest sequence."""
+    parts, _ = engine_parts(scenario)
+    room = room_bytes(scenario, parts) - scenario.workload.max_sequence_tokens * kv_bytes_per_gpu_token(scenario)
+    return _NORMAL.cdf(room / engine_spread(scenario))
+
+
+def trainer_fits(parts: MemoryParts, available_bytes: float) -> float:
+    """Probability that a training GPU of ``available_bytes`` holds ``parts``, whose total is lognormal."""
+    return _NORMAL.cdf(math.log(available_bytes / parts.total) / SPREAD["trainer"])
+
+
+def beside_fits(scenario: Scenario) -> float:
+    """Probability that what a trainer leaves on its GPUs fits beside the share of an engine; 1 where it leaves none."""
+    resident, share = resident_bytes(scenario), scenario.engine.gpu_memory_utilization
+    room = scenario.hardware.memory_bytes.value * (1 - share)
+    if not resident:
+        return 1.0
+    return _NORMAL.cdf(math.log(room / resident) / SPREAD["trainer"]) if room > 0 else 0.0
+
+
+def leftover_bytes(scenario: Scenario) -> float:
+    """What a sleeping engine leaves on its GPU: context, buffers of its communicators, captured graphs."""
+    parts, _ = engine_parts(scenario)
+    return (parts.context or 0.0) + parts.runtime + (parts.graphs or 0.0)
+
+
+def host_bytes(scenario: Scenario) -> float:
+    """Host memory of a training node: offloaded states and weights, an optimizer that steps there with its pinned
+    buffers, and the weights of a vLLM that sleeps on shared GPUs (level 1)."""
+    trainer, cluster = scenario.trainer, scenario.cluster
+    layout = train_layout(trainer, scenario.model, cluster.training)
+    each = 0.0
+    if trainer.optimizer_on_host:
+        each += layout.optimizer_parameters * SPREAD["host_optimizer_bytes"]
+    elif cluster.colocated and trainer.offload:
+        held = layout.sharded_parameters if trainer.backend == "fsdp" else layout.parameters
+        each += layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter + held * BYTES_PER_ELEMENT["bf16"]
+    if cluster.colocated and scenario.engine.name == "vllm":
+        each += engine_parts(scenario)[0].weights
+    node = scenario.training_device.gpus_per_node.value
+    return each * min(cluster.training, int(node))
+
+
+def check_host(scenario: Scenario) -> None:
+    """Raise Infeasible where a node has less memory than what is kept on its host."""
+    needed, available = host_bytes(scenario), scenario.training_device.host_memory_bytes.value
+    if needed > available:
+        raise Infeasible(
+            f"states on the host do not fit a node of {scenario.training_device.name} (host_memory_bytes of its "
+            "profile); take more nodes, or leave them on the GPUs (trainer.optimizer_on_host, trainer.offload)",
+            needed, available, "bytes",
+        )  # fmt: skip
 
 
 def resident_bytes(scenario: Scenario) -> float:
@@ -79,6 +155,7 @@ def _check_fits(scenario: Scenario, parts: MemoryParts, what: str) -> None:
         raise Infeasible(
             f"{what} {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
             f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
-            f"{scenario.training_device.name} GPU; most of it is {worst}: {_REMEDIES.get(worst, _SPREAD)}",
+            f"{scenario.training_device.name} GPU ({parts.listed}); most of it is {worst}: "
+            f"{_REMEDIES.get(worst, _SPREAD)}",
             parts.total, available, "bytes",
         )  # fmt: skip

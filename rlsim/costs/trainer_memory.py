@@ -78,6 +78,30 @@ def _moe_elements(card: ModelCard) -> int:
     return 2 * card.hidden_size + routed + (_inner_elements(shared) + _inner_elements(latent))
 
 
+def _spared_bytes_per_token(card: ModelCard, modules: tuple[str, ...], fp8: bool) -> float:
+    """Of :func:`activation_bytes_per_token`, what is not kept: outputs of modules that are computed again (Megatron-
+    Core's recompute_modules), and half of what products take where these keep their inputs in FP8."""
+    counts, moe = card.layer_counts, card.moe
+    dense = work.ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn)
+    routed = expert_matrices(card)
+    norms = counts.mixers + counts.dense + counts.moe
+    chosen = 0 if moe is None else counts.moe * moe.top_k
+    inner = {
+        "mlp": counts.dense * _inner_elements(dense),
+        "moe": counts.moe * (_moe_elements(card) - 2 * card.hidden_size),
+        "moe_act": chosen * routed[-1].k if routed and "moe" not in modules else 0,
+        "layernorm": norms * card.hidden_size,
+    }
+    spared, taken = sum(inner.get(name, 0) for name in modules), 0
+    if fp8:
+        taken = counts.attention * work.attention_matrices(card, 1)[-1].k
+        taken += 0 if "layernorm" in modules else norms * card.hidden_size
+        taken += 0 if "mlp" in modules or not dense else counts.dense * dense[-1].k
+        if routed and "moe" not in modules:
+            taken += chosen * (card.expert_hidden_size + (0 if "moe_act" in modules else routed[-1].k))
+    return (spared + taken / 2) / card.num_layers * BF16
+
+
 def critic_swapped(scenario: Scenario) -> bool:
     """Whether the value model and the policy take turns on the training GPUs, as states that are offloaded can."""
     return scenario.trainer.critic and scenario.trainer.offload and scenario.cluster.colocated
@@ -208,7 +232,11 @@ def _activations(scenario: Scenario, tokens: float, stage: Stage, update: bool) 
     """Bytes that a stage keeps for its backward passes and works with: all of each layer, or with full recomputation
     the input of each and all of one, of experts with their gradients beside them."""
     trainer, card = scenario.trainer, scenario.model
-    full = tokens * activation_bytes_per_token(card) / trainer.tensor_parallel
+    each = activation_bytes_per_token(card)
+    if trainer.recompute != "full":
+        modules = trainer.recompute_modules if trainer.recompute == "selective" else ()
+        each -= _spared_bytes_per_token(card, modules, trainer.precision == "fp8")
+    full = tokens * each / trainer.tensor_parallel
     inputs = tokens * card.hidden_size * BF16 / trainer.tensor_parallel
     if not trainer.sequence_parallel and trainer.tensor_parallel > 1:
         repeated = tokens * card.hidden_size * (1 - 1 / trainer.tensor_parallel)

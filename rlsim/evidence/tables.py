@@ -45,6 +45,7 @@ class Kind(StrEnum):
     CURVES = "curves"
     ROLLOUTS = "rollouts"
     WILD = "wild"
+    MEMORY = "memory"
 
 
 # Of alternatives separated by | one must be there. The first kind whose columns are all there is the table's. They
@@ -61,6 +62,7 @@ COLUMNS = {
     Kind.CURVES: "id curve_kind series x_name x y_name y",
     Kind.ROLLOUTS: "id engine model precision gpu decode_gpus_per_engine isl osl num_requests|notes "
     "tokens_per_s_per_gpu spec_method",
+    Kind.MEMORY: "id kind framework model gpu measured_quantity value",
     Kind.WILD: "id source framework generation_s|logprob_total_s|train_s|total_step_s",
 }
 STEP_COLUMNS = tuple(COLUMNS[Kind.STEPS].split())

@@ -205,6 +205,9 @@ class Trainer(Strict):
     step_scheduler.local_batch_size at 822effa16); default: those of an optimizer step."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations recomputed in the backward pass: none, attention only, whole layers."""
+    recompute_modules: tuple[Literal["core_attn", "layernorm", "mlp", "moe", "moe_act"], ...] = ()
+    """Modules that selective recomputation computes again, of Megatron-Core's recompute_modules; time counts the
+    attention, memory all of them."""
     mtp_layers: int = Field(0, ge=0, le=8)
     """Depths of multi-token prediction that an update trains beside the model, each with a loss of its own; a layer
     that is used several times counts as often."""
