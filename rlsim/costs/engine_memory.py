@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 from msgspec import Struct
@@ -31,6 +32,8 @@ from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT, GIB
 
 _TERMS = lists_beside(__file__, "memory.yaml")["engine"]
+SPREAD = {name: float(term["value"]) for name, term in lists_beside(__file__, "memory.yaml")["spread"].items()}
+"""Standard deviations of what is counted, and host memory of an optimizer; sources in memory.yaml."""
 TERMS = {name: term["value"] for name, term in _TERMS.items()}
 """What no model or layout states; sources, rows and residuals in memory.yaml."""
 CONTEXT_BYTES = TERMS["context_gib"] * GIB
@@ -136,6 +139,11 @@ def _weights(scenario: Scenario) -> float:
     return (weight_bytes(card, engine.weight_precision) + more) / engine.gpus_per_replica
 
 
+def engine_spread(scenario: Scenario) -> float:
+    """Standard deviation of the bytes of an engine GPU, of its cache as well: of all engines, with experts more."""
+    return (SPREAD["engine_moe_gib"] if scenario.model.moe is not None else SPREAD["engine_gib"]) * GIB
+
+
 def room_bytes(scenario: Scenario, parts: MemoryParts) -> float:
     """Bytes of a GPU that are left to the cache beside ``parts``.
 
@@ -183,13 +191,14 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     parts, running = engine_parts(scenario)
     room, per_token = room_bytes(scenario, parts), kv_bytes_per_gpu_token(scenario)
     longest, memory = scenario.workload.max_sequence_tokens, scenario.hardware.memory_bytes.value
-    if room < longest * per_token or running == 0:
+    safe = NormalDist().inv_cdf(scenario.simulation.fit_probability) * engine_spread(scenario)
+    if room < longest * per_token + safe or running == 0:
         raise Infeasible(
             f"{card.name} with engine.tensor_parallel={engine.tensor_parallel} and one sequence of {longest} tokens "
             f"does not fit into engine.gpu_memory_utilization={engine.gpu_memory_utilization:g} of a "
             f"{scenario.hardware.name} GPU ({parts.listed}); raise one of these two, or lower "
             "workload.max_sequence_tokens",
-            memory * engine.gpu_memory_utilization + longest * per_token - room,
+            memory * engine.gpu_memory_utilization + longest * per_token + safe - room,
             memory * engine.gpu_memory_utilization, "bytes",
         )  # fmt: skip
     # Copies of the attention hold different sequences: their caches add up.

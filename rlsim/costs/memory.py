@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
+from rlsim.costs.engine_memory import SPREAD as SPREAD
 from rlsim.costs.engine_memory import EngineMemory as EngineMemory
 from rlsim.costs.engine_memory import engine_memory as engine_memory
 from rlsim.costs.engine_memory import engine_parts, room_bytes
+from rlsim.costs.engine_memory import engine_spread as engine_spread
 from rlsim.costs.engine_memory import kv_bytes_per_gpu_token as kv_bytes_per_gpu_token
 from rlsim.costs.engine_memory import sequences_with_state as sequences_with_state
 from rlsim.costs.engine_memory import state_bytes_per_gpu_sequence as state_bytes_per_gpu_sequence
@@ -18,13 +21,10 @@ from rlsim.costs.trainer_memory import activation_bytes_per_token as activation_
 from rlsim.costs.trainer_memory import critic_swapped as critic_swapped
 from rlsim.costs.trainer_memory import trainer_parts as trainer_parts
 from rlsim.errors import Infeasible
-from rlsim.files.yaml import lists_beside
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
-from rlsim.units import BYTES_PER_ELEMENT, GIB
+from rlsim.units import BYTES_PER_ELEMENT
 
-SPREAD = {name: float(term["value"]) for name, term in lists_beside(__file__, "memory.yaml")["spread"].items()}
-"""Standard deviations of what is counted, and host memory; sources in memory.yaml."""
 _NORMAL = NormalDist()
 _gpu = trainer_parts
 
@@ -49,6 +49,8 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
             scenario, trainer_parts(scenario, scenario.cluster.reference_gpus, update=False), "the reference policy of"
         )
     parts = trainer_parts(scenario, scenario.cluster.training, update=True)
+    if scenario.cluster.colocated:
+        parts = replace(parts, engine=leftover_bytes(scenario))
     _check_fits(scenario, parts, "training")
     return parts
 
@@ -56,11 +58,6 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
 def room_of(scenario: Scenario, memory: EngineMemory) -> float:
     """Bytes of a GPU that the engine's share leaves to its cache beside what is in ``memory``."""
     return room_bytes(scenario, memory.parts)
-
-
-def engine_spread(scenario: Scenario) -> float:
-    """Standard deviation of the bytes of an engine GPU, of its cache as well: of all engines, with experts more."""
-    return (SPREAD["engine_moe_gib"] if scenario.model.moe is not None else SPREAD["engine_gib"]) * GIB
 
 
 def engine_fits(scenario: Scenario) -> float:
@@ -73,6 +70,11 @@ def engine_fits(scenario: Scenario) -> float:
 def trainer_fits(parts: MemoryParts, available_bytes: float) -> float:
     """Probability that a training GPU of ``available_bytes`` holds ``parts``, whose total is lognormal."""
     return _NORMAL.cdf(math.log(available_bytes / parts.total) / SPREAD["trainer"])
+
+
+def safe_bytes(parts: MemoryParts, probability: float = 0.95) -> float:
+    """Bytes that a training GPU must have to hold ``parts`` with ``probability``."""
+    return parts.total * math.exp(SPREAD["trainer"] * _NORMAL.inv_cdf(probability))
 
 
 def beside_fits(scenario: Scenario) -> float:
@@ -107,7 +109,7 @@ def host_bytes(scenario: Scenario) -> float:
     return each * min(cluster.training, int(node))
 
 
-def check_host(scenario: Scenario) -> None:
+def _check_host(scenario: Scenario) -> None:
     """Raise Infeasible where a node has less memory than what is kept on its host."""
     needed, available = host_bytes(scenario), scenario.training_device.host_memory_bytes.value
     if needed > available:
@@ -136,7 +138,9 @@ def resident_bytes(scenario: Scenario) -> float:
 
 
 def check_beside(scenario: Scenario) -> None:
-    """Raise Infeasible where an engine's share of a GPU and what a trainer leaves there are more than it has."""
+    """Raise Infeasible where an engine's share of a GPU and what a trainer leaves there are more than it has, or where
+    the states on a node's host are."""
+    _check_host(scenario)
     available, share = scenario.hardware.memory_bytes.value, scenario.engine.gpu_memory_utilization
     resident = resident_bytes(scenario)
     if resident and share * available + resident > available:
@@ -150,12 +154,13 @@ def check_beside(scenario: Scenario) -> None:
 def _check_fits(scenario: Scenario, parts: MemoryParts, what: str) -> None:
     """Raise Infeasible where the parts exceed a training GPU."""
     trainer, card, available = scenario.trainer, scenario.model, scenario.training_device.memory_bytes.value
-    if parts.total > available:
+    needed = safe_bytes(parts, scenario.simulation.fit_probability)
+    if needed > available:
         worst, _ = max(parts.items(), key=lambda part: part[1])
         raise Infeasible(
             f"{what} {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
             f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
             f"{scenario.training_device.name} GPU ({parts.listed}); most of it is {worst}: "
             f"{_REMEDIES.get(worst, _SPREAD)}",
-            parts.total, available, "bytes",
+            needed, available, "bytes",
         )  # fmt: skip

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import counted, tokens_factor
 from rlsim.costs.interface import Part, PhaseCost, add_up
-from rlsim.costs.memory import kv_bytes_per_gpu_token
+from rlsim.costs.memory import engine_fits, kv_bytes_per_gpu_token, trainer_fits
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
@@ -221,9 +221,10 @@ def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
     scenario = run.scenario
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
     generating, training = (one.memory_bytes.value for one in (scenario.hardware, scenario.training_device))
+    engine, trainer = dataclasses.replace(run.prices.engine_memory.parts, kv_cache=cached), run.prices.trainer_bytes
     return {
-        "generation": MemoryUse.of(dataclasses.replace(run.prices.engine_memory.parts, kv_cache=cached), generating),
-        "training": MemoryUse.of(run.prices.trainer_bytes, training),
+        "generation": MemoryUse.of(engine, generating, engine_fits(scenario)),
+        "training": MemoryUse.of(trainer, training, trainer_fits(trainer, training)),
     }
 
 

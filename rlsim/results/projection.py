@@ -11,9 +11,9 @@ from pydantic import Field, PlainSerializer
 from rlsim.files.yaml import dump_yaml
 from rlsim.results.answer import Answer
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
+from rlsim.results.memory import MemoryUse
 from rlsim.results.moves import TryFirst
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6, rounded
-from rlsim.units import GIB
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -226,56 +226,6 @@ class EngineStatistics:
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, value) of what has a meaning."""
         return ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None)
-
-
-@dataclass(frozen=True)
-class MemoryParts:
-    """Bytes of one GPU by what holds them; None what its pool does not have."""
-
-    weights: float
-    runtime: float
-    activations: float
-    draft: float | None = None
-    graphs: float | None = None
-    kv_cache: float | None = None
-    gradients: float | None = None
-    optimizer: float | None = None
-    logits: float | None = None
-    critic: float | None = None
-    state: float | None = None
-    context: float | None = None
-    slack: float | None = None
-
-    def items(self) -> Iterator[tuple[str, float]]:
-        """(name, bytes) of every part that the pool has; names as in projection.json."""
-        # The name in files has a blank, which a field cannot have.
-        names = ((f.name, "KV cache" if f.name == "kv_cache" else f.name) for f in fields(self))
-        return ((shown, size) for name, shown in names if (size := getattr(self, name)) is not None)
-
-    @property
-    def listed(self) -> str:
-        """Every part with its GiB, largest first: ``weights 61.0, activations 5.6 GiB``."""
-        largest = sorted(self.items(), key=lambda part: -part[1])
-        return ", ".join(f"{name} {size / GIB:.1f}" for name, size in largest if size >= 0.05 * GIB) + " GiB"
-
-    @property
-    def total(self) -> float:
-        """Sum of the parts."""
-        sizes = vars(self).values()  # in the order of the fields; asked for each layout of a search
-        return float(sum(size for size in sizes if size is not None))
-
-
-class MemoryUse(Record):
-    """Bytes per GPU of one pool in its fullest phase, by what holds them, against what is there."""
-
-    parts_bytes: dict[str, Rounded]
-    total_bytes: Rounded
-    available_bytes: Rounded
-
-    @classmethod
-    def of(cls, parts: MemoryParts, available_bytes: float) -> MemoryUse:
-        """The use of memory in bytes of a GPU that holds ``parts``."""
-        return cls(parts_bytes=dict(parts.items()), total_bytes=parts.total, available_bytes=available_bytes)
 
 
 @dataclass(frozen=True)
