@@ -255,7 +255,8 @@ class Side(Record):
 class Variant(Side):
     """One side of the comparison: the autoregressive baseline or the candidate.
 
-    memory: by pool. staleness: share of consumed samples by age in versions of the weights, youngest first.
+    memory: by pool. memory_phases: of a GPU, by phase of the step. staleness: share of consumed samples by age in
+    versions of the weights, youngest first.
     token_ages: share of consumed response tokens by the age of the weights that generated them; empty for agents and
     synchronous loops. ledger:
     where the response tokens of a step went; None for agents. efficiency: by phase. spans, curves: of the timeline,
@@ -267,6 +268,7 @@ class Variant(Side):
     phases: StepPhases[Interval]
     tokens_per_s_per_gpu: Interval
     memory: dict[str, MemoryUse]
+    memory_phases: dict[str, MemoryUse] = Field(default_factory=dict)
     parts: tuple[PhasePart, ...] = Field(alias="bounds")
     staleness: dict[int, Rounded]
     token_ages: dict[int, Rounded] = Field(default_factory=dict)
