@@ -116,7 +116,8 @@ def _graph_bytes(scenario: Scenario) -> float:
     captured = largest_captured_tokens(engine, scenario.speculation.queries, scenario.hardware)
     captures = len(captured_sizes(captured)) * scenario.speculation.captured_lengths
     layers = card.num_layers / engine.pipeline_parallel
-    return captures * layers * card.hidden_size / engine.tensor_parallel * float(TERMS["graph_bytes"])
+    fitted = captures * layers * card.hidden_size / engine.tensor_parallel * TERMS["graph_bytes"]
+    return min(float(fitted), float(TERMS["graphs_most_gib"]) * GIB)
 
 
 def _weights(scenario: Scenario) -> float:
