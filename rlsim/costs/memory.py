@@ -109,7 +109,7 @@ def host_bytes(scenario: Scenario) -> float:
     return each * min(cluster.training, int(node))
 
 
-def _check_host(scenario: Scenario) -> None:
+def check_host(scenario: Scenario) -> None:
     """Raise Infeasible where a node has less memory than what is kept on its host."""
     needed, available = host_bytes(scenario), scenario.training_device.host_memory_bytes.value
     if needed > available:
@@ -138,9 +138,7 @@ def resident_bytes(scenario: Scenario) -> float:
 
 
 def check_beside(scenario: Scenario) -> None:
-    """Raise Infeasible where an engine's share of a GPU and what a trainer leaves there are more than it has, or where
-    the states on a node's host are."""
-    _check_host(scenario)
+    """Raise Infeasible where an engine's share of a GPU and what a trainer leaves there are more than it has."""
     available, share = scenario.hardware.memory_bytes.value, scenario.engine.gpu_memory_utilization
     resident = resident_bytes(scenario)
     if resident and share * available + resident > available:
