@@ -18,7 +18,7 @@ from rlsim.costs.memory import (
 from rlsim.errors import Infeasible
 from rlsim.evidence.memory.scenarios import WORDS, engine_row, is_engine, trainer_row
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction
-from rlsim.evidence.tables import Row, SkippedRow, Table, number, whole_number
+from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value, whole_number
 from rlsim.parameters.sets import Fitted
 from rlsim.results import Interval
 from rlsim.results.validation import Detail
@@ -47,17 +47,19 @@ def objection(cells: Row) -> str:
 
 
 def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
-    if cells["kind"] == VERDICT:
+    if cells.get("kind") == VERDICT:
         return []  # a run that ran or did not: counted in a remark
-    quantity = cells["measured_quantity"]
+    quantity = cells.get("measured_quantity", "")
     unit = "tokens" if quantity == "kv_tokens" else "GiB"
     about: dict[str, Detail] = {column: cells.get(column, "") for column in ("framework", "model", "gpu", "release")}
     group = "engine cache" if quantity in CACHE else "trainer peak" if quantity in PEAKS else quantity
-    return [MeasuredRow(name, group, unit, number(cells, "value"), cells, about)]
+    return [MeasuredRow(name, group, unit, measured_value(cells, "value"), cells, about)]
 
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
     def predict(row: MeasuredRow) -> Prediction:
+        if row.measured is None:
+            raise SkippedRow("value is not given")
         if reason := objection(row.cells):
             raise SkippedRow(reason)
         cuts = (f"{row.group}, {row.cells['framework']}",)
@@ -117,7 +119,7 @@ def _verdicts(table: Table, rows: Sequence[object]) -> dict[str, tuple[str, ...]
     """A remark on runs that ran or did not."""
     found: list[tuple[bool, float]] = []
     for record in table.rows:
-        if record.cells["kind"] == VERDICT:
+        if record.cells.get("kind") == VERDICT:
             try:
                 found.append((record.cells["measured_quantity"] == VERDICT, probability(record.cells)))
             except SkippedRow:
