@@ -14,7 +14,14 @@ from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.links import node_link
 from rlsim.costs.measured import hand_over, stack_of
-from rlsim.costs.memory import EngineMemory, check_beside, engine_memory, kv_bytes_per_gpu_token, trainer_memory
+from rlsim.costs.memory import (
+    EngineMemory,
+    check_beside,
+    check_host,
+    engine_memory,
+    kv_bytes_per_gpu_token,
+    trainer_memory,
+)
 from rlsim.costs.operators.device import Device, datasheet_factors, device_of, tables_error
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.overheads import Overheads, factor_of, overheads_of
@@ -163,6 +170,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         """All that no drawn work changes, without any steps. Raises Infeasible where the scenario cannot run."""
         scenario, transfers = self.scenario, self.transfers
         check_beside(scenario)
+        check_host(scenario)
         engine = (engine_times if self.bare else engine_prices)(self.engine)
         lagged = scenario.loop.mode == "async"
         handed = None if (stack := stack_of(scenario)) is None else hand_over(stack)

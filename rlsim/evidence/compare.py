@@ -12,6 +12,7 @@ import numpy as np
 from rlsim.errors import InputError, shortened
 from rlsim.evidence.acceptance import CURVES, SPECULATION
 from rlsim.evidence.iterations import ITERATIONS
+from rlsim.evidence.memory.rows import MEMORY
 from rlsim.evidence.phases import PHASE_ROWS, agent_runs, run_rows
 from rlsim.evidence.rollouts import ROLLOUTS
 from rlsim.evidence.rollouts import UNIT as RATE
@@ -47,6 +48,7 @@ COMPARISONS: Mapping[Kind, Comparison] = {
     Kind.ROLLOUTS: ROLLOUTS,
     Kind.WILD: WILD_ROWS,
     Kind.SPECULATION: SPECULATION,
+    Kind.MEMORY: MEMORY,
 }
 
 

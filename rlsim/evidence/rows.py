@@ -72,14 +72,14 @@ class Comparison:
 
     describe: the measured rows of a record by id and cells. predictor: what predicts those of a table under fitted
     values. order: in which predictions that share work are made. extra_fields: further fields of the Validation.
-    harmless_flags: flags that object to rows of other kinds only.
+    harmless_flags: flags that object to rows of other kinds only; None: the kind judges its flags.
     """
 
     describe: Callable[[str, Row], Sequence[MeasuredRow]]
     predictor: Callable[[Table, Fitted], Predict]
     extra_fields: Callable[[Table, Sequence[ComparedRow]], Mapping[str, Any]] | None = None
     order: Callable[[MeasuredRow], str] | None = None
-    harmless_flags: tuple[str, ...] = ()
+    harmless_flags: tuple[str, ...] | None = ()
 
 
 def compare(table: Table, of: Comparison, predict: Predict) -> list[ComparedRow]:
@@ -115,10 +115,10 @@ def _compared(row: MeasuredRow, problem: str, predict: Predict) -> ComparedRow:
     )  # fmt: skip
 
 
-def named(table: Table, harmless_flags: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+def named(table: Table, harmless_flags: tuple[str, ...] | None = ()) -> list[tuple[str, str]]:
     """Id of each row (or the line that it stands in), and why it cannot be compared: unreadable, repeated, flagged.
 
-    harmless_flags: flags that object to nothing, beside those that never do.
+    harmless_flags: flags that object to nothing, beside those that never do; None: no flag does.
     """
     lines: dict[str, int] = {}
     out = []
@@ -130,7 +130,8 @@ def named(table: Table, harmless_flags: tuple[str, ...] = ()) -> list[tuple[str,
             problem = f"the id appears before, in line {lines[name]}"
         elif not problem:
             lines[name] = record.line
-            problem = f"{FLAGGED}{flag[:100]}" if flag and flag not in (*INFORMATION_FLAGS, *harmless_flags) else ""
+            harmless = not flag or harmless_flags is None or flag in (*INFORMATION_FLAGS, *harmless_flags)
+            problem = "" if harmless else f"{FLAGGED}{flag[:100]}"
         out.append((name, problem))
     return out
 

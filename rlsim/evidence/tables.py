@@ -46,6 +46,7 @@ class Kind(StrEnum):
     ROLLOUTS = "rollouts"
     WILD = "wild"
     SPECULATION = "speculation"
+    MEMORY = "memory"
 
 
 # Of alternatives separated by | one must be there. The first kind whose columns are all there is the table's. They
@@ -63,6 +64,7 @@ COLUMNS = {
     Kind.ROLLOUTS: "id engine model precision gpu decode_gpus_per_engine isl osl num_requests|notes "
     "tokens_per_s_per_gpu spec_method",
     Kind.SPECULATION: "id model draft gpu engine batch_or_concurrency k acceptance_length speedup|sd_tokens_per_s",
+    Kind.MEMORY: "id kind framework model gpu measured_quantity value",
     Kind.WILD: "id source framework generation_s|logprob_total_s|train_s|total_step_s",
 }
 STEP_COLUMNS = tuple(COLUMNS[Kind.STEPS].split())

@@ -60,6 +60,8 @@ _EFA: dict[str, str] = lists_beside(__file__)["efa"]
 _RECIPES = lists_beside(__file__, "recipes.yaml")
 ATTENTION = {"flash_attention_2": True, "flash_attention_3": False}
 """Whether attention runs by FlashAttention-2, by what notes say."""
+LOGITS_CHUNK_TOKENS = 8192
+"""Tokens of a chunk of prime-rl's head."""
 REMARK = (
     "recomputation, graphs, dispatcher, overlap and heads for multi-token prediction that a row does not state are "
     "those of the recipe (rlsim/evidence/recipes.yaml), else of the stack, and nothing is recomputed"
@@ -242,7 +244,11 @@ def _trainer(cells: Row, kind: str) -> dict[str, object]:
     rank, stated = _LORA_RANK.search(kind), cells.get("recompute", "").strip().lower()
     adapters = "lora" in kind or "peft" in kind
     recompute = next((way for begin, way in RECOMPUTED if stated.startswith(begin)), "none")
+    # prime-rl runs the loss of RL in chunks (559b4477, fused_lm_head_token_chunk_size), that of SFT whole.
+    chunked = LOGITS_CHUNK_TOKENS if "prime-rl" in name and kind.startswith("rl") else None
     return ({"recompute": recompute} if stated else {}) | {
+        "logits_chunk_tokens": chunked,
+        "activations_on_host": stated.startswith("offload"),
         "micro_batch_samples": whole_number(cells, "mbs", 1),
         "backend": "fsdp" if sharded else "megatron",
         **parallel(cells, "", "tensor", "pipeline", "context", "expert"),

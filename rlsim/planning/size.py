@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_token, resident_bytes, trainer_memory
+from rlsim.costs.memory import engine_memory, kv_bytes_per_gpu_token, resident_bytes, room_of, trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.lookup import YAML_SUFFIXES, catalogue
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
@@ -327,13 +327,15 @@ def memory_share(scenario: Scenario, headroom: float = HEADROOM) -> MemoryShare:
     The trainer's process keeps its runtime; without trainer.offload its weights, gradients and optimizer too.
     """
     available, held = scenario.hardware.memory_bytes.value, trainer_memory(scenario)
-    stays = RUNTIME_BYTES + resident_bytes(scenario)
+    stays = held.runtime + resident_bytes(scenario)
     # At the hand-over offloaded weights are back beside the engine.
     handover = stays if not scenario.trainer.offload else stays + held.weights
     # All of the GPU, or the share that is looked for here might be refused.
-    engine = engine_memory(vary(scenario, {"engine.gpu_memory_utilization": 1.0}))
+    whole, half = (vary(scenario, {"engine.gpu_memory_utilization": share}) for share in (1.0, 0.5))
+    engine = engine_memory(whole)
     sequence = scenario.workload.max_sequence_tokens * kv_bytes_per_gpu_token(scenario)
-    least = (engine.parts.total + sequence) / available
+    # The room grows evenly with the share, of whatever the engine's share is a part.
+    least = 1.0 - 0.5 * (engine.kv_bytes - sequence) / (engine.kv_bytes - room_of(half, engine))
     return MemoryShare(
         safe=_floored(1.0 - headroom - handover / available),
         after_offload=_floored(1.0 - headroom - stays / available),

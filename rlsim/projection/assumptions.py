@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from rlsim.costs.engine.draft_policy import counted
 from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.releases import draft_graph, unhidden_s
 from rlsim.costs.links import node_link
+from rlsim.costs.memory import safe_bytes, trainer_fits
 from rlsim.costs.transfer.job import job_of
 from rlsim.costs.transfer.methods import tensor_s
 from rlsim.files.reading import shown_path
@@ -26,7 +28,7 @@ from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import LOOKUP_METHODS
 from rlsim.schema.workload import ConstantTime, LognormalTime, QuantileTime, Time, TraceLength, Workload
-from rlsim.units import GIGA, MICROSECOND
+from rlsim.units import GIB, GIGA, MICROSECOND
 from rlsim.workload.batches import at_cap
 from rlsim.workload.lengths import ignored_ids
 
@@ -38,6 +40,9 @@ TOLD_HOST_SHARE = 0.2
 """Share of an update that waits for the host from which an answer says so."""
 TOLD_EAGER_SHARE = 0.02
 """Share of eager iterations from which an answer warns of them."""
+
+SURE_TO_FIT = 0.95
+"""Probability of fitting below which an answer warns."""
 
 
 def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
@@ -223,7 +228,7 @@ def _starts(scenario: Scenario) -> bool:
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     """Warnings of a run, in sentences."""
     scenario, steps = run.scenario, len(run.every_step)
-    out = [*_link_warnings(run), *_length_warnings(run)]
+    out = [*_link_warnings(run), *_length_warnings(run), *_memory_warning(run)]
     if run.counters.preemptions > 0:
         out.append(said("overflow", preemptions=run.counters.preemptions / steps))
     if (share := _beyond_budget(run)) > 0:
@@ -248,6 +253,20 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     parts = [part for step in run.every_step for part in step.cost.train.parts]
     floor = sum(part.seconds for part in parts if part.name == "host floor") / max(1e-12, sum(p.seconds for p in parts))
     return (*out, *([said("host floor", share=percent(floor))] if floor >= TOLD_HOST_SHARE else []))
+
+
+def _memory_warning(run: SimulatedVariant) -> list[str]:
+    """A sentence on training GPUs that may not hold what is counted, and on what a tidy allocator would change."""
+    parts, available = run.prices.trainer_bytes, run.scenario.training_device.memory_bytes.value
+    fits = trainer_fits(parts, available)
+    if fits >= SURE_TO_FIT:
+        return []
+    loose = ""
+    if parts.slack:
+        tidy = trainer_fits(dataclasses.replace(parts, slack=None), available)
+        loose = f", expandable segments that leave no memory unused {percent(tidy)}"
+    missing = (safe_bytes(parts) - available) / GIB
+    return [said("tight", pool="training", fits=percent(fits), missing=missing, loose=loose, parts=parts.listed)]
 
 
 def _link_warnings(run: SimulatedVariant) -> list[str]:

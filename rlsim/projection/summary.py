@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import counted, tokens_factor
 from rlsim.costs.interface import Part, PhaseCost, add_up
-from rlsim.costs.memory import kv_bytes_per_gpu_token
+from rlsim.costs.memory import engine_fits, kv_bytes_per_gpu_token, trainer_fits, trainer_parts
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
@@ -160,6 +160,7 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
         phases=StepPhases(**{name: around_phase(run, name) for name in PHASES}),
         tokens_per_s_per_gpu=around(tokens_per_s_per_gpu(run), 1.0 / predicted.step_factor),
         memory=memory_of(run),
+        memory_phases=memory_phases(run),
         parts=parts,
         staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
         token_ages={age: tokens[age] / max(sum(tokens.values()), 1) for age in sorted(tokens)},
@@ -221,9 +222,31 @@ def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
     scenario = run.scenario
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
     generating, training = (one.memory_bytes.value for one in (scenario.hardware, scenario.training_device))
+    engine, trainer = dataclasses.replace(run.prices.engine_memory.parts, kv_cache=cached), run.prices.trainer_bytes
     return {
-        "generation": MemoryUse.of(dataclasses.replace(run.prices.engine_memory.parts, kv_cache=cached), generating),
-        "training": MemoryUse.of(run.prices.trainer_bytes, training),
+        "generation": MemoryUse.of(engine, generating, engine_fits(scenario)),
+        "training": MemoryUse.of(trainer, training, trainer_fits(trainer, training)),
+    }
+
+
+def memory_phases(run: SimulatedVariant) -> dict[str, MemoryUse]:
+    """Memory of a GPU by phase of the step: of the generating one, and of the training one, be they one or two.
+
+    At the hand-over the engine's cache is gone, and on shared GPUs the trainer's weights are beside its own.
+    """
+    scenario, pools, trainer = run.scenario, memory_of(run), run.prices.trainer_bytes
+    cluster, engine = scenario.cluster, run.prices.engine_memory.parts
+    available = pools["training"].available_bytes
+    beside = trainer.weights if cluster.colocated else 0.0
+    handed = dataclasses.replace(engine, activations=0.0, weights=engine.weights + beside)
+    passes = trainer_parts(scenario, cluster.training, False)
+    if cluster.colocated:
+        passes = dataclasses.replace(passes, engine=trainer.engine)
+    return {
+        "generation": pools["generation"],
+        "hand-over": MemoryUse.of(handed, pools["generation"].available_bytes, pools["generation"].fits or 0.0),
+        "log-probs": MemoryUse.of(passes, available, trainer_fits(passes, available)),
+        "update": pools["training"],
     }
 
 

@@ -250,7 +250,8 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
 
 
 PICTURES: Mapping[str, Mapping[str, str]] = {
-    "Projection": {"phases.png": "phases:phases_figure"}, "Run": {"run.png": "grids:run_figure"},
+    "Projection": {"phases.png": "phases:phases_figure", "memory.png": "memory:memory_figure"},
+    "Run": {"run.png": "grids:run_figure"},
     "Blame": {"waterfall.png": "bars:waterfall_figure"}, "Check": {"check.png": "bars:checked_figure"},
     "Sizing": {"size.png": "grids:size_figure"}, "Headroom": {"headroom.png": "bars:ladder_figure"},
     "Techniques": {"techniques.png": "bars:techniques_figure"}, "DraftCurve": {"k.png": "grids:draft_figure"},

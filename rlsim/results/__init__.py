@@ -3,11 +3,11 @@
 Those of the line from prices to a projection are here; each other answer has its own module.
 """
 
+from rlsim.results.memory import MemoryParts as MemoryParts
+from rlsim.results.memory import MemoryUse as MemoryUse
 from rlsim.results.projection import PHASES as PHASES
 from rlsim.results.projection import Curve as Curve
 from rlsim.results.projection import EngineStatistics as EngineStatistics
-from rlsim.results.projection import MemoryParts as MemoryParts
-from rlsim.results.projection import MemoryUse as MemoryUse
 from rlsim.results.projection import PhasePart as PhasePart
 from rlsim.results.projection import Projection as Projection
 from rlsim.results.projection import Provenance as Provenance

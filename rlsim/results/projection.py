@@ -11,6 +11,7 @@ from pydantic import Field, PlainSerializer
 from rlsim.files.yaml import dump_yaml
 from rlsim.results.answer import Answer
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
+from rlsim.results.memory import MemoryUse
 from rlsim.results.moves import TryFirst
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6, rounded
 
@@ -228,48 +229,6 @@ class EngineStatistics:
 
 
 @dataclass(frozen=True)
-class MemoryParts:
-    """Bytes of one GPU by what holds them; None what its pool does not have."""
-
-    weights: float
-    runtime: float
-    activations: float
-    draft: float | None = None
-    graphs: float | None = None
-    kv_cache: float | None = None
-    gradients: float | None = None
-    optimizer: float | None = None
-    logits: float | None = None
-    critic: float | None = None
-    state: float | None = None
-
-    def items(self) -> Iterator[tuple[str, float]]:
-        """(name, bytes) of every part that the pool has; names as in projection.json."""
-        # The name in files has a blank, which a field cannot have.
-        names = ((f.name, "KV cache" if f.name == "kv_cache" else f.name) for f in fields(self))
-        return ((shown, size) for name, shown in names if (size := getattr(self, name)) is not None)
-
-    @property
-    def total(self) -> float:
-        """Sum of the parts."""
-        sizes = vars(self).values()  # in the order of the fields; asked for each layout of a search
-        return float(sum(size for size in sizes if size is not None))
-
-
-class MemoryUse(Record):
-    """Bytes per GPU of one pool in its fullest phase, by what holds them, against what is there."""
-
-    parts_bytes: dict[str, Rounded]
-    total_bytes: Rounded
-    available_bytes: Rounded
-
-    @classmethod
-    def of(cls, parts: MemoryParts, available_bytes: float) -> MemoryUse:
-        """The use of memory in bytes of a GPU that holds ``parts``."""
-        return cls(parts_bytes=dict(parts.items()), total_bytes=parts.total, available_bytes=available_bytes)
-
-
-@dataclass(frozen=True)
 class Sampling:
     """What the simulated steps themselves leave open, apart from the model's error.
 
@@ -296,7 +255,8 @@ class Side(Record):
 class Variant(Side):
     """One side of the comparison: the autoregressive baseline or the candidate.
 
-    memory: by pool. staleness: share of consumed samples by age in versions of the weights, youngest first.
+    memory: by pool. memory_phases: of a GPU, by phase of the step. staleness: share of consumed samples by age in
+    versions of the weights, youngest first.
     token_ages: share of consumed response tokens by the age of the weights that generated them; empty for agents and
     synchronous loops. ledger:
     where the response tokens of a step went; None for agents. efficiency: by phase. spans, curves: of the timeline,
@@ -308,6 +268,7 @@ class Variant(Side):
     phases: StepPhases[Interval]
     tokens_per_s_per_gpu: Interval
     memory: dict[str, MemoryUse]
+    memory_phases: dict[str, MemoryUse] = Field(default_factory=dict)
     parts: tuple[PhasePart, ...] = Field(alias="bounds")
     staleness: dict[int, Rounded]
     token_ages: dict[int, Rounded] = Field(default_factory=dict)

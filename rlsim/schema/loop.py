@@ -315,6 +315,8 @@ class Simulation(Strict):
     posterior: str | None = Field(None, min_length=1, max_length=1000)
     """What all measurements together say of the sets above and of groups of runs: a name of calibration/posterior, a
     path to a file of rlsim calibrate, or none for the sets alone; default joint."""
+    fit_probability: float = Field(0.5, ge=0.01, le=0.999)
+    """Probability of fitting the memory of its GPUs below which a configuration is refused; answers warn below 0.95."""
     seed: int = Field(0, ge=0, le=2**32 - 1)
     """Seed of every random draw."""
     replications: int = Field(8, ge=1, le=10_000)

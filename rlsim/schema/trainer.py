@@ -67,7 +67,13 @@ class StackFeatures(Strict):
     fused_cross_entropy: bool = False
     """Loss and log-probs run as one fused kernel over the logits in BF16."""
     gradient_precision: GradientPrecision = "fp32"
-    """Precision in which gradients are reduced."""
+    """Precision in which gradients are reduced and Megatron's buffer holds them."""
+    frozen_precision: GradientPrecision = "bf16"
+    """Precision in which FSDP's ranks hold weights that an adapter (LoRA) leaves frozen."""
+    logits_bytes: float | None = Field(None, gt=0, le=64)
+    """Bytes that the backward pass holds for each logit; none: as the backend does."""
+    logits_chunk_vocabulary: int | None = Field(None, ge=1)
+    """Of logits that exist in chunks of tokens, the part of the vocabulary that exists at once; none: all of it."""
     fp8_parameter_gather: bool = False
     """Parameters whose products run in FP8 are gathered in FP8."""
     pipeline_balance: PipelineBalance = "auto"
@@ -165,6 +171,14 @@ class Trainer(Strict):
     """GPUs that share every sequence."""
     expert_parallel: int = Field(1, ge=1, le=4096)
     """GPUs over which experts are spread."""
+    expert_tensor_parallel: int = Field(1, ge=1, le=1024)
+    """GPUs that share every expert; memory alone counts them. Megatron-Core's default is tensor_parallel
+    (model_parallel_config.py:506), frameworks' recipes set 1."""
+    sequence_parallel: bool = True
+    """Tensor-parallel ranks share the tokens between products too; memory alone counts its lack."""
+    zero_stage: Literal[0, 1, 2, 3] | None = None
+    """What data-parallel ranks share, for memory alone: nothing (0, plain DDP), the optimizer's state (1), gradients
+    too (2), weights too (3). Default: 3 of backend fsdp, 1 of Megatron-Core (its distributed optimizer)."""
     precision: Literal["bf16", "fp8", "nvfp4"] = "bf16"
     """Precision of the matrix products; fp8 with any scaling (MXFP8 too)."""
     lora_rank: int | None = Field(None, ge=1, le=4096)
@@ -191,6 +205,9 @@ class Trainer(Strict):
     step_scheduler.local_batch_size at 822effa16); default: those of an optimizer step."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations recomputed in the backward pass: none, attention only, whole layers."""
+    recompute_modules: tuple[Literal["core_attn", "layernorm", "mlp", "moe", "moe_act"], ...] = ()
+    """Modules that selective recomputation computes again, of Megatron-Core's recompute_modules; time counts the
+    attention, memory all of them."""
     mtp_layers: int = Field(0, ge=0, le=8)
     """Depths of multi-token prediction that an update trains beside the model, each with a loss of its own; a layer
     that is used several times counts as often."""
@@ -198,6 +215,8 @@ class Trainer(Strict):
     """Optimizer."""
     optimizer_bytes_per_parameter: float = Field(12.0, gt=0, le=32)
     """FP32 master weight and moments; 8 with a precision-aware optimizer."""
+    activations_on_host: bool = False
+    """Inputs of recomputed layers wait in host memory for the backward pass; memory alone counts it."""
     optimizer_on_host: bool = False
     """Master weights and moments stay in host memory; a colocated trainer need not offload them."""
     optimizer_step: Literal["host", "device"] = "host"
@@ -212,11 +231,14 @@ class Trainer(Strict):
     """Rate at which the host steps, in bytes of state, gradients and weights, for each GPU. Default: half the memory
     bandwidth of its node over its GPUs, 614 GB/s of two sockets with eight DDR5-4800 channels, 512 GB/s of each Grace.
     Assumption."""
-    logits_bytes: float | None = Field(None, gt=0, le=16)
-    """Bytes that the backward pass holds for each logit: 8 with FP32 logits and their gradient, 4 where the loss takes
-    BF16 ones in place. Default: 8."""
+    logits_bytes: float | None = Field(None, gt=0, le=64)
+    """Bytes that the backward pass holds for each logit: 4 where the loss takes BF16 ones in place, 10 of BF16 ones
+    with an FP32 copy and its gradient, 14 where a softmax stays besides. Default: as in the stack, else 10 of
+    FSDP, and of Megatron-Core's vocabulary-parallel loss 8, fused 6 (core/tensor_parallel/cross_entropy.py)."""
     logits_chunk_tokens: int | None = Field(None, ge=1)
     """Tokens whose logits exist at once where head and loss run in chunks; default: those of a micro-batch."""
+    logits_chunk_vocabulary: int | None = Field(None, ge=1)
+    """Of chunks of logits, the part of the vocabulary that exists at once; default: as in the stack, else all of it."""
     policy_logprobs: bool | None = None
     """Recompute the policy's log-probs before training; default: unless the stack's recipes do without them where one
     update follows each rollout."""
@@ -250,7 +272,9 @@ class Trainer(Strict):
     fused_cross_entropy: bool | None = None
     """Loss and log-probs as one fused kernel; default: as in the stack."""
     gradient_precision: GradientPrecision | None = None
-    """Precision in which gradients are reduced; default: as in the stack."""
+    """Precision in which gradients are reduced and Megatron's buffer holds them; default: as in the stack."""
+    frozen_precision: GradientPrecision | None = None
+    """Precision in which FSDP's ranks hold weights that an adapter leaves frozen; default: as in the stack."""
     fp8_parameter_gather: bool | None = None
     """Parameters of products in FP8 gathered in FP8; default: as in the stack."""
     pipeline_balance: PipelineBalance | None = None

@@ -23,9 +23,10 @@ from rlsim.loading.models import load_card
 
 def test_memory_of_an_engine_gpu_and_what_ranks_share() -> None:
     parts = engine_memory(bare(engine={"max_batched_tokens": 8192, "max_captured_tokens": 8})).parts
-    assert parts.runtime == 2 * 2**30
-    assert parts.graphs == 4 * 10 * 2**20
-    assert parts.activations == 8192 * 4096 * 8 * 2
+    assert (parts.runtime, parts.context) == (exactly(0.14 * 2**30), 2**29)
+    assert parts.graphs == 4 * 120 * 36 * 4096
+    # The sampler's, of 1,024 rows of logits; half as many sequences take half as much.
+    assert parts.activations == 1024 * VOCABULARY * 20
     given = bare(trainer={"recompute": "full", "reference_logprobs": True}, loop={"offload_memory": "pinned"})
     transfers = WeightTransfer(given, Collectives(BARE, None), builders.PLAIN)
     link = BARE.host_link_bandwidth_bytes_per_s.value

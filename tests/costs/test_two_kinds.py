@@ -56,7 +56,7 @@ def test_training_gpus_of_less_power_lengthen_training_alone_and_generation_runs
     one, two = step(split), step(slower)
     assert two.phases.train_s.mean > 3 * one.phases.train_s.mean
     assert two.phases.logprob_s.mean > 3 * one.phases.logprob_s.mean
-    assert two.memory["training"].available_bytes == 96 * 2**30
+    assert two.memory["training"].available_bytes == pytest.approx(95.1 * 2**30)
     assert two.memory["generation"] == one.memory["generation"]
     one, two = (step(vary(split, {"hardware": kind, "training_hardware": "h100_sxm"}))
                 for kind in ("h20_sxm", "b200_sxm"))  # fmt: skip

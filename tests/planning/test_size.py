@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from rlsim.cli.main import main
-from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, resident_bytes, trainer_memory
+from rlsim.costs.memory import engine_memory, resident_bytes, trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.planning.new import Answers
@@ -116,7 +116,8 @@ def test_the_engine_may_take_what_the_trainer_leaves() -> None:
     scenario = load_scenario("quickstart", ["k=0"])
     share = memory_share(scenario, headroom=0.1)
     available = scenario.hardware.memory_bytes.value
-    beside = RUNTIME_BYTES + trainer_memory(scenario).weights
+    held = trainer_memory(scenario)
+    beside = held.runtime + held.weights
     assert share.safe * available + beside <= 0.9 * available
     assert (share.safe + 0.01) * available + beside > 0.9 * available
     assert share.after_offload > share.safe > share.least

@@ -69,7 +69,7 @@ def train_layout(trainer: Trainer, card: ModelCard, gpus: int) -> TrainLayout:
     """
     counts = parameter_counts(card)
     tp, pp = trainer.tensor_parallel, trainer.pipeline_parallel
-    cp, ep = trainer.context_parallel, trainer.expert_parallel
+    cp, ep, rank = trainer.context_parallel, trainer.expert_parallel * trainer.expert_tensor_parallel, trainer.lora_rank
     experts = card.num_moe_layers * counts.expert * (card.moe.num_experts if card.moe else 0)
     dense = counts.total - experts
     data_parallel = gpus // (tp * pp * cp)
@@ -77,11 +77,11 @@ def train_layout(trainer: Trainer, card: ModelCard, gpus: int) -> TrainLayout:
         data_parallel=data_parallel,
         # Context-parallel ranks hold the same weights, so that the optimizer is spread over them too.
         dense_shards=data_parallel * cp,
-        # Experts are not divided by TP or CP: whatever EP leaves of a stage's GPUs repeats them.
+        # Experts are not divided by TP or CP: whatever EP and ETP leave of a stage's GPUs repeats them.
         expert_shards=max(1, gpus // (pp * ep)),
         dense_parameters=dense / (tp * pp),
         expert_parameters=experts / (ep * pp),
-        trained_share=_trained_share(card, trainer.lora_rank, counts.total),
+        trained_share=1.0 if rank is None else min(1.0, adapter_parameters(card, rank) / counts.total),
     )
 
 
@@ -117,16 +117,13 @@ def stage_shapes(card: ModelCard, stages: int) -> tuple[tuple[bool, LayerShape, 
     return tuple(kind for kind in kinds if kind[2] > 0)
 
 
-def _trained_share(card: ModelCard, lora_rank: int | None, parameters: int) -> float:
-    """Share of the parameters that is trained: all, or two thin matrices beside each one of a layer (LoRA)."""
-    if lora_rank is None:
-        return 1.0
+def adapter_parameters(card: ModelCard, rank: int) -> int:
+    """Parameters of LoRA adapters of ``rank``: two thin matrices beside each one of a layer."""
     held = [*dense_matrices(card)]
     if card.moe is not None:
         held.append((expert_matrices(card), card.num_moe_layers * card.moe.num_experts))
     # Rows and columns of all matrices: what adapters of rank 1 hold.
-    widths = sum(count * sum(one.n + one.k for one in matrices) for matrices, count in held)
-    return min(1.0, lora_rank * widths / parameters)
+    return rank * sum(count * sum(one.n + one.k for one in matrices) for matrices, count in held)
 
 
 def dense_matrices(card: ModelCard) -> list[tuple[list[Matrix], int]]:

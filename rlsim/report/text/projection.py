@@ -303,9 +303,13 @@ def _try_first(projection: Projection, style: Style) -> list[str]:
     return style.wrapped(text, "  ", 4)
 
 
+def _fits(use: MemoryUse) -> str:
+    return "" if use.fits is None else f", fits {fmt.percent(use.fits)}"
+
+
 def _held(projection: Projection) -> str:
     pools = [
-        f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB ({pool})"
+        f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB ({pool}{_fits(use)})"
         for pool, use in projection.candidate.memory.items()
     ]
     return f"a GPU holds {', '.join(pools)}"

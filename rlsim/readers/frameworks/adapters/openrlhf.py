@@ -247,7 +247,7 @@ RULES = (
     of(Trainer.recompute).switched(Actor.gradient_checkpointing_enable, "full", "none"),
     of(Trainer.policy_logprobs).constant(True),
     of(Trainer.optimizer_on_host).same(Ds.adam_offload),
-    of(Trainer.logits_bytes).constant(4.0),
+    of(Trainer.logits_bytes).constant(10.0),
     of(Trainer.reference_logprobs).rule(
         lambda c: c.referring, lambda _, value: [Openrlhf.kl_coef.to(0.01 if value else 0)]
     ),

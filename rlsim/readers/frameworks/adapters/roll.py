@@ -317,7 +317,7 @@ RULES = (
         of(Trainer.recompute).switched(Train.disable_gradient_checkpointing, "none", "full", readonly=True),
     ),
     of(Trainer.optimizer_on_host).rule(lambda c: c.strategy.optimizer_cpu_offload or c.strategy.offload_policy),
-    of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(4.0),
+    of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(10.0),
     of(Trainer.policy_logprobs).rule(_policy_logprobs, _set_policy_logprobs),
     # base_config.py:575, 654-656: either kind of KL needs it, and alone it runs too (rlvr_pipeline.py:578).
     of(Trainer.reference_logprobs).rule(lambda c: c.enable_reference or c.use_kl_loss or c.init_kl_coef > 0),

@@ -132,7 +132,7 @@ RULES = (
     of(Trainer.sequence_packing).constant(False),
     of(Trainer.micro_batch_samples).same(Trl.per_device_train_batch_size),
     of(Trainer.recompute).switched(Trl.gradient_checkpointing, "full", "none"),
-    of(Trainer.logits_bytes).constant(4.0),
+    of(Trainer.logits_bytes).constant(10.0),
     of(Trainer.policy_logprobs).rule(policy_logprobs),
     of(Trainer.reference_logprobs).rule(reference_logprobs),
 )

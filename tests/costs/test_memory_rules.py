@@ -1,0 +1,153 @@
+"""Closed forms of memory over cards and layouts: what sharding, stages, ends and recomputation may and may not do."""
+
+from __future__ import annotations
+
+import builders
+import pytest
+
+from rlsim.costs.memory import (
+    engine_fits,
+    engine_memory,
+    host_bytes,
+    room_of,
+    safe_bytes,
+    trainer_fits,
+    trainer_memory,
+    trainer_parts,
+)
+from rlsim.costs.trainer.layout import train_layout
+from rlsim.costs.trainer_memory import stages
+from rlsim.errors import Infeasible
+from rlsim.schema.model import parameter_counts
+from rlsim.schema.scenario import Scenario
+
+CARDS = ("qwen3-8b", "llama-3.1-70b", "qwen3-30b-a3b", "deepseek-v3", "gpt-oss-20b", "nemotron-3-nano-30b-a3b")
+WHOLE = "b300_sxm"
+
+
+def scenario(card: str, gpus: int = 64, **trainer: object) -> Scenario:
+    """A trainer alone on its GPUs, with packed micro-batches of 4,096 tokens."""
+    own = {"micro_batch_tokens": 4096, "recompute": "none", **trainer}
+    return builders.scenario(card, WHOLE, cluster={"num_gpus": gpus}, trainer=own)
+
+
+def held(card: str, gpus: int = 64, **trainer: object) -> float:
+    """Bytes of a training GPU."""
+    return trainer_parts(scenario(card, gpus, **trainer), gpus, True).total
+
+
+def states(card: str, gpus: int = 64, **trainer: object) -> float:
+    """Bytes of weights, gradients and optimizer."""
+    parts = trainer_parts(scenario(card, gpus, **trainer), gpus, True)
+    return parts.weights + (parts.gradients or 0.0) + (parts.optimizer or 0.0)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("backend", ["fsdp", "megatron"])
+def test_parts_add_up_and_no_sharding_is_dear(card: str, backend: str) -> None:
+    parts = trainer_parts(scenario(card, backend=backend), 64, True)
+    assert parts.total == pytest.approx(sum(size for _, size in parts.items()))
+    assert all(size >= 0 for _, size in parts.items())
+    # More of what is shared leaves less: no, optimizer, gradients, weights.
+    by_stage = [states(card, backend=backend, zero_stage=stage) for stage in (0, 1, 2, 3)]
+    assert by_stage[0] > by_stage[1] > by_stage[2]
+    assert by_stage[3] < by_stage[0]
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_one_gpu_shares_with_nobody(card: str) -> None:
+    alone = [trainer_parts(scenario(card, 1, backend="fsdp", zero_stage=stage), 1, True) for stage in (0, 1, 2, 3)]
+    assert all(one == alone[0] for one in alone)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("sizes", [
+    ("tensor_parallel", (1, 2, 4, 8)), ("context_parallel", (1, 2, 4)), ("expert_parallel", (1, 2, 4, 8)),
+])  # fmt: skip
+def test_more_of_a_parallelism_never_raises_what_it_shards(card: str, sizes: tuple[str, tuple[int, ...]]) -> None:
+    name, values = sizes
+    for backend in ("fsdp", "megatron"):
+        if name == "expert_parallel" and "30b" not in card:
+            continue
+        totals = [trainer_parts(scenario(card, backend=backend, **{name: n}), 64, True) for n in values]
+        sharded = [one.weights + one.activations + (one.logits or 0.0) for one in totals]
+        assert sharded == sorted(sharded, reverse=True)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputation_never_raises_the_peak(card: str, recompute: str) -> None:
+    for pipeline in (1, 2):
+        modules = ["layernorm", "mlp", "moe"]
+        less = held(card, pipeline_parallel=pipeline, recompute=recompute, recompute_modules=modules)
+        assert less < held(card, pipeline_parallel=pipeline)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("pipeline", [2, 4])
+def test_pipeline_ends_add_up_to_the_model(card: str, pipeline: int) -> None:
+    given = scenario(card, pipeline_parallel=pipeline)
+    first, last = stages(given, train_layout(given.trainer, given.model, 64))
+    counts = parameter_counts(given.model)
+    assert first.ends == counts.embedding
+    assert last.ends == (counts.lm_head or counts.embedding)  # a tied head is a copy
+    blocks = counts.total - counts.embedding - counts.lm_head
+    each = first.blocks / first.layers
+    assert last.blocks / last.layers == pytest.approx(each)
+    assert each * given.model.num_layers == pytest.approx(blocks)
+    # 1F1B: the first stage holds a micro-batch of every stage, the last one its own.
+    assert (first.in_flight, last.in_flight) == (pipeline, 1)
+    interleaved = scenario(card, pipeline_parallel=pipeline, virtual_stages=1)
+    assert stages(interleaved, train_layout(interleaved.trainer, given.model, 64)) == (first, last)
+
+
+def test_what_ends_a_stage_and_lacks_sequence_parallelism_count() -> None:
+    assert held("qwen3-8b", tensor_parallel=4) < held("qwen3-8b", tensor_parallel=4, sequence_parallel=False)
+    assert held("qwen3-8b") == held("qwen3-8b", sequence_parallel=False)  # nothing is shared without TP
+    bf16, fp32 = (states("qwen3-8b", gradient_precision=p) for p in ("bf16", "fp32"))
+    parameters = parameter_counts(scenario("qwen3-8b").model).total
+    assert fp32 - bf16 == pytest.approx(2 * parameters)
+    logits = [trainer_parts(scenario("qwen3-8b", logits_bytes=each), 64, True).logits for each in (5.0, 10.0)]
+    assert logits[1] == pytest.approx(2 * (logits[0] or 0.0))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_an_engine_that_may_take_more_has_more_cache(engine: str) -> None:
+    def cache(**own: object) -> float:
+        given = builders.scenario("qwen3-8b", engine={"name": engine, "gpu_memory_utilization": 0.8, **own})
+        memory = engine_memory(given)
+        assert memory.kv_bytes == pytest.approx(room_of(given, memory))
+        return memory.kv_bytes
+
+    assert cache() < cache(gpu_memory_utilization=0.9)
+    assert cache(max_running_sequences=1024) <= cache(max_running_sequences=64)
+    assert cache(lora_rank=64) < cache()
+    # vLLM's sampler takes less since 0.19; its graphs count within the share since 0.21.
+    if engine == "vllm":
+        assert cache(version="0.11.0") < cache(version="0.20.0")
+        assert cache(version="0.21.0") < cache(version="0.20.0")
+        assert cache(version="0.20.0") == pytest.approx(cache(version="0.20.0", cuda_graphs=False))
+
+
+def test_the_probability_falls_with_what_is_held_and_its_bound_refuses() -> None:
+    given = scenario("qwen3-8b", 8)
+    parts = trainer_parts(given, 8, True)
+    assert trainer_fits(parts, parts.total) == pytest.approx(0.5)
+    assert trainer_fits(parts, safe_bytes(parts)) == pytest.approx(0.95)
+    few, many = (builders.scenario("qwen3-8b", engine={"gpu_memory_utilization": share}) for share in (0.24, 0.9))
+    assert engine_fits(few) < 0.5 < engine_fits(many)
+    fits = safe_bytes(trainer_memory(given))
+    assert fits > trainer_memory(given).total
+    tight = builders.scenario("llama-3.1-70b", cluster={"num_gpus": 64}, trainer={"recompute": "full"})
+    with pytest.raises(Infeasible, match="GiB"):
+        trainer_memory(tight)
+
+
+def test_what_waits_on_the_host_is_counted_by_node() -> None:
+    offloaded = builders.scenario("qwen3-8b", cluster={"num_gpus": 8}, trainer={"optimizer_on_host": True})
+    kept = builders.scenario("qwen3-8b", cluster={"num_gpus": 8}, trainer={"offload": False})
+    assert host_bytes(offloaded) > host_bytes(kept)
+    # Two nodes share what the optimizer of one holds.
+    two = builders.scenario("qwen3-8b", cluster={"num_gpus": 16}, trainer={"optimizer_on_host": True, "offload": False})
+    own = [host_bytes(one) - host_bytes(kept) for one in (offloaded, two)]
+    assert own[0] == pytest.approx(2 * own[1])
