@@ -224,6 +224,8 @@ def _states(scenario: Scenario, layout: TrainLayout, stage: Stage, update: bool)
         block = stage.blocks / scenario.model.num_layers
         gathered = stage.ends + block * min(TERMS["gathered_blocks"], scenario.model.num_layers)
         weights = (1 - share) * sharded * frozen + gathered * BF16
+        # CPUOffloadPolicy keeps shards of weights, gradients and states on the host, where the optimizer steps.
+        gradients *= not (trainer.optimizer_on_host and trainer.optimizer_step == "host")
         gradients += share * (stage.ends * FP32 + block * (BF16 + FP32)) if share == 1.0 else 0.0
     return weights, gradients, 0.0 if trainer.optimizer_on_host or not update else optimizer
 

@@ -3,12 +3,15 @@
 import builders
 import pytest
 
+from rlsim import vary
 from rlsim.costs.memory import engine_memory, kv_bytes_per_gpu_token, trainer_memory, weight_bytes
+from rlsim.costs.trainer_memory import trainer_parts
 from rlsim.errors import Infeasible
 from rlsim.evidence.published import published_table
 from rlsim.evidence.steps import STEP_COLUMNS, scenario_of
 from rlsim.evidence.tables import SkippedRow, read_table
 from rlsim.loading.models import load_card
+from rlsim.schema.model import parameter_counts
 from rlsim.units import GIB
 
 
@@ -109,3 +112,14 @@ def test_published_runs_fit() -> None:
         assert trainer_memory(given).total <= given.hardware.memory_bytes.value, given.name
         fitting += 1
     assert fitting == 61
+
+
+def test_shards_offloaded_by_fsdp_lie_on_the_host() -> None:
+    # CPUOffloadPolicy: shards of weights, gradients and states are on the host; Megatron's gradients stay.
+    keys = {"cluster": {"num_gpus": 64}, "trainer": {"backend": "fsdp", "recompute": "full"}}
+    here = builders.scenario("qwen3-32b", "h200_sxm", **keys)
+    there = vary(here, {"trainer.optimizer_on_host": True})
+    sharded = 4 * parameter_counts(here.model).total / 64
+    own, offloaded = (trainer_parts(one, 64, True) for one in (here, there))
+    assert own.gradients - offloaded.gradients == pytest.approx(sharded) and offloaded.optimizer == 0
+    assert trainer_parts(vary(there, {"trainer.optimizer_step": "device"}), 64, True).gradients == own.gradients
