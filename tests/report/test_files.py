@@ -21,7 +21,7 @@ from rlsim.report.text.findings import headline
 from rlsim.report.timeline import lanes, timeline_json
 from rlsim.results import Curve, Span
 
-NAMES = ["projection.json", "phases.png", "timeline.json", "scenario.yaml"]
+NAMES = ["projection.json", "memory.png", "phases.png", "timeline.json", "scenario.yaml"]
 INTERVAL = {"mean", "low", "high"}
 PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
 ARM = {*("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory", "bounds"),
