@@ -24,7 +24,8 @@ from rlsim.results import Curve, Span
 NAMES = ["projection.json", "memory.png", "phases.png", "timeline.json", "scenario.yaml"]
 INTERVAL = {"mean", "low", "high"}
 PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
-ARM = {*("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory", "memory_phases", "bounds"),
+ARM = {*("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory",
+         "memory_phases", "bounds"),
        *("staleness", "token_ages", "tokens", "sampling", "facts", "efficiency")}  # fmt: skip
 FACTS = {
     *("replicas", "decode_iterations", "mean_batch", "mean_context_tokens", "eager_share", "prefill_iterations"),
