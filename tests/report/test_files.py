@@ -21,10 +21,11 @@ from rlsim.report.text.findings import headline
 from rlsim.report.timeline import lanes, timeline_json
 from rlsim.results import Curve, Span
 
-NAMES = ["projection.json", "phases.png", "timeline.json", "scenario.yaml"]
+NAMES = ["projection.json", "memory.png", "phases.png", "timeline.json", "scenario.yaml"]
 INTERVAL = {"mean", "low", "high"}
 PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
-ARM = {*("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory", "bounds"),
+ARM = {*("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory",
+         "memory_phases", "bounds"),
        *("staleness", "token_ages", "tokens", "sampling", "facts", "efficiency")}  # fmt: skip
 FACTS = {
     *("replicas", "decode_iterations", "mean_batch", "mean_context_tokens", "eager_share", "prefill_iterations"),
@@ -82,7 +83,9 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
         shares = {"phase", "tokens_per_s_per_gpu", "mfu", "hfu", "bandwidth_use", "peak_flops", "precision"}
         assert all(one.keys() == shares for one in arm["efficiency"])
         assert arm["memory"].keys() == {"generation", "training"}
-        assert all(use.keys() == {"parts_bytes", "total_bytes", "available_bytes"} for use in arm["memory"].values())
+        assert all(
+            use.keys() == {"parts_bytes", "total_bytes", "available_bytes", "fits"} for use in arm["memory"].values()
+        )
 
 
 def events_of(projection):

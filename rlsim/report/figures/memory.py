@@ -35,7 +35,7 @@ def memory_figure(projection: Projection) -> Figure:
         axes.text(place, top + 0.01 * available, f"{fmt.gibibytes(use.total_bytes)}", ha="center", va="bottom")
     axes.set_xticks(range(len(phases)), list(phases))
     axes.set_ylabel("GiB of a GPU")
-    axes.set_ylim(0, 1.08 * max(use.available_bytes for use in phases.values()) / GIB)
+    axes.set_ylim(0, 1.08 * max((use.available_bytes for use in phases.values()), default=GIB) / GIB)
     axes.set_title(f"{projection.scenario}: memory over the step (line: what the device has)", loc="left", fontsize=11)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
