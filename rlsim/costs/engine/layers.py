@@ -8,7 +8,9 @@ from functools import reduce
 import numpy as np
 from msgspec import Struct
 
+from rlsim.costs.engine.adapters import adapters
 from rlsim.costs.engine.capture import largest_captured_tokens
+from rlsim.costs.engine.releases import COPIES_ACCEPTED_STATE, READS_LATENTS_AGAIN
 from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.latent import LatentBlock, SparseBlock, prompt_scores
@@ -44,17 +46,8 @@ the heads, rotary embedding, cache write, attention, output (11); norm, gate-up,
 
 GRAPH_NODE_S = 1.3 * MICROSECOND
 """Least time of a kernel between others in a replayed graph (1.34 us for a serialized node, Megatron-LM PR 6453)."""
-COPIES_ACCEPTED_STATE = ("sglang",)
-"""Engines that copy the state after the last accepted token back to the sequence's own (update_mamba_state_after_mtp_
-verify); vLLM reads it next time from where the verification left it."""
-ADAPTER_KERNELS, ADAPTER_KERNEL_S = 2, 12.0 * MICROSECOND
-"""Kernels of an adapter beside each of its products (down to its rank, up from it), and the least time of one. Engines
-fuse neither into the product: Qwen3.5-9B on SGLang took 3.5 to 3.7 ms an iteration more with adapters of rank 32 at 32,
-64 and 128 sequences on one, two and four H100 alike (calibration/published/wild, P10 to P15), for 152 products."""
 STATE_KERNELS = 2
 """Kernels of a recurrent step: the convolution and the state."""
-READS_LATENTS_AGAIN = ("sglang",)
-"""Engines that read latent caches before Blackwell once a position (DeepSeek-R1 on H200); TensorRT-LLM packs them."""
 OWN_EXPERTS = ("vllm", "sglang")
 """Engines that choose the kernel of quantised experts by device and model, as their tables were collected. Recipes of
 TensorRT-LLM name one by layout (moe_config.backend; one for block FP8 on Blackwell that its tables lack), and those of
@@ -151,26 +144,10 @@ class EngineLayers(Struct, frozen=True):
             out["all-reduce"] = self._all_exchanges(tokens, own, True, counts)
         out["elementwise"] = self._elementwise(own, counts)
         if engine.lora_rank:
-            out["adapters"] = self._adapters(own, tokens, counts, engine.lora_rank)
+            out["adapters"] = adapters(self.operators, card, engine, counts, own, tokens)
         if self.host.layers_s > 0:
             further_s = self.host.layers_s * counts.mixers / card.layer_counts.mixers
             out["further kernels"] = modelled(np.full_like(own, further_s), "memory")
-        return out
-
-    def _adapters(self, own: FloatArray, tokens: FloatArray, counts: LayerCounts, rank: int) -> OperatorTime:
-        """Adapters beside the products of mixers and dense blocks: their weights are read, inputs and outputs moved.
-        Those of routed experts, which engines rarely load, count as merged."""
-        card, tp, out = self.card, self.engine.tensor_parallel, zero(own)
-        blocks = [(counts.attention, own, work.attention_matrices(card, self.attention_tp))]
-        if card.recurrent is not None:
-            blocks.append((counts.linear + counts.mamba, own, recurrent_matrices(card, self.attention_tp)))
-        ffn = work.ffn_matrices(card.hidden_size, card.intermediate_size, tp, card.gated_ffn)
-        for count, rows, matrices in (*blocks, (counts.dense, tokens, ffn)):
-            for one in matrices if count else ():
-                moved = (rank + rows) * (one.k + one.n) * BYTES_PER_ELEMENT["bf16"]
-                seconds = self.operators.stream(moved, ADAPTER_KERNELS).seconds
-                once = modelled(np.maximum(seconds, ADAPTER_KERNELS * ADAPTER_KERNEL_S), "memory")
-                out = out + once.repeated(count)
         return out
 
     def _elementwise(self, own: FloatArray, counts: LayerCounts) -> OperatorTime:

@@ -38,6 +38,11 @@ PROPOSER_LAUNCHES = {(0, 9): 34, (): 72}
 forward context, logits, draw. 0.83 ms for each drafted token at one sequence (gpt-oss-120b EAGLE-3, k = 3 to 8, PR
 32628; 0.87 ms in issue 20780), 1.47 ms in 0.8.4 (ArcticInference docs), at 16.8 us a launch of an x86 host, less the
 attention and the pieces of one layer. The hosts of the measurements are not stated: an assumption."""
+READS_LATENTS_AGAIN = ("sglang",)
+"""Engines that read latent caches before Blackwell once a position (DeepSeek-R1 on H200); TensorRT-LLM packs them."""
+COPIES_ACCEPTED_STATE = ("sglang",)
+"""Engines that copy the state after the last accepted token back to the sequence's own (update_mamba_state_after_mtp_
+verify); vLLM reads it next time from where the verification left it."""
 
 
 def _since(engine: Engine, release: tuple[int, ...]) -> bool:
