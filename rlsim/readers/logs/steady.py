@@ -12,7 +12,8 @@ import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
-from rlsim.readers.logs.reading import PHASES, RunLog
+from rlsim.readers.logs.naming import PHASES
+from rlsim.readers.logs.reading import RunLog
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength
 from rlsim.units import FloatArray
