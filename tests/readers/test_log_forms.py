@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from rlsim.attribution.check import check
 from rlsim.errors import InputError
+from rlsim.loading.scenario import load_scenario
 from rlsim.readers.logs.naming import frameworks
 from rlsim.readers.logs.reading import read_log, read_text_log
+from rlsim.readers.logs.steady import steady_of, with_facts
+from rlsim.schema.base import replaced
+from rlsim.schema.scenario import Assumption
 from tests.readers.log_forms import FORMS, Made
 
 STEPS = range(3, 9)
@@ -127,3 +132,23 @@ def test_folders_of_mlflow_and_of_text(tmp_path: Path) -> None:
     for name, steps in (("train.log.1", (1, 2)), ("train.log", (3, 4))):
         (texts / name).write_text("".join(FORMS["verl"](n)[0] for n in steps))
     assert read_log(texts).steps == (1, 2, 3, 4)
+
+
+def test_what_a_log_tells_replaces_what_was_guessed_and_nothing_that_was_stated() -> None:
+    guess = Assumption(text="a guess", keys=("workload.response_tokens",), log_spread=0.7)
+    other = Assumption(text="another", keys=("workload.prompt_tokens",), log_spread=0.7)
+    given = load_scenario("quickstart", ["speculation.method=none"])
+    steady = steady_of(read_text_log(record(FORMS["verl"]), "log"))
+    _, taken = with_facts(given, steady, stated=False)
+    assert [one.key for one in taken if "response" in one.key] == []
+    guessed = replaced(given, {"assumptions": (guess, other)})
+    known, taken = with_facts(guessed, steady, stated=False)
+    assert known.assumptions == () and known.workload.response_tokens.mean_tokens == 700.5
+    assert "workload.response_tokens.mean_tokens" in [one.key for one in taken]
+
+
+def test_more_than_the_peak_is_no_share_of_it_but_a_remark() -> None:
+    given = load_scenario("quickstart", ["speculation.method=none", "simulation.replications=2"])
+    found = check(given, {"step": 60.0, "train": 0.5})
+    assert all(one.mfu is None or one.mfu <= 1 for one in found.phases)
+    assert any("more than its GPUs can do" in one for one in found.remarks)

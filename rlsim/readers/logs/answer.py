@@ -242,12 +242,7 @@ def _what_if(
 
 
 def _remarks(log: RunLog, scenario: Scenario, lines: Sequence[PhaseLine]) -> list[str]:
-    out = []
-    samples = scenario.workload.samples_per_step
-    if log.samples and abs(log.samples / samples - 1) > 1e-6:
-        out.append(
-            f"the log has {log.samples:,.0f} samples in a step, scenario '{scenario.name}' {samples:,}: check both"
-        )
+    out = log.batch_remarks(scenario)
     for line in lines:
         phase = line.quantity.replace("_", " ")
         if line.before is None:

@@ -1,8 +1,8 @@
 """Metrics in the lines that frameworks print, one record for each step, whatever stands around them.
 
 Read are the forms of the consoles (verl's ``step:5 - name:value``, NeMo-RL's bullets, ``perf N: {...}`` of slime, the
-dictionaries of OpenRLHF, ROLL and trl, SkyRL's ``Finished: 'name', time cost: 3.10s``, AReaL's grid, prime-rl's ``Step 3
-| 2.7s``), the closing summary of wandb, Prometheus' text, Markdown tables, and a name and a value on each line.
+dictionaries of OpenRLHF, ROLL and trl, SkyRL's ``Finished: 'name', time cost: 3.10s``, AReaL's grid, prime-rl's
+``Step 3 | 2.7s``), the summary of wandb, Prometheus' text, Markdown tables, and a name and a value on each line.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from rlsim.readers.logs.forms import SAMPLES, add_text
 from rlsim.readers.logs.naming import FACTS, LESS, PHASES, Naming, frameworks, naming_of, scale_of
 from rlsim.readers.logs.retold import told_twice
 from rlsim.readers.logs.tensorboard import Advance, Scalars, add_events, is_event_file, number_of
+from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 
 EVENT_FILES = "*tfevents*"
@@ -24,6 +25,7 @@ TEXT_FILES = ("*.jsonl", "*.log*", "*.out", "*.txt", "*.csv", "*.json")
 """Text logs of a folder; a run that several of them hold is read in the order in which they were written."""
 STDIN = Path("-")
 MOST_FILES = 64
+SAME_BATCH = 1e-6
 LONGEST_S = 1e7
 """Longest time of a step, four months; what is longer is no time in seconds."""
 _MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
@@ -48,17 +50,27 @@ class RunLog:
     framework: str = ""
     waits: bool = False
 
+    def batch_remarks(self, scenario: Scenario) -> list[str]:
+        """A remark where the log states another number of samples than the scenario."""
+        samples = scenario.workload.samples_per_step
+        if not self.samples or abs(self.samples / samples - 1) <= SAME_BATCH:
+            return []
+        return [
+            f"the log has {self.samples:,.0f} samples in a step, scenario '{scenario.name}' {samples:,}: check both"
+        ]
+
     def of_loop(self, mode: Literal["sync", "async"]) -> RunLog:
         """The log of a loop of that mode: what a synchronous loop waits for is its generation, and what an
         asynchronous one does not wait for is told by no phase."""
         kept, other = ("generation", "exposed_generation") if mode == "sync" else ("exposed_generation", "generation")
         move = other in self.values and kept not in self.values and (mode == "sync" or self.waits)
-        renamed = {other: kept} if move else {}
-        dropped = {other} - set(renamed) if mode == "sync" or self.waits or kept in self.values else set[str]()
-        values, metrics = (
-            {renamed.get(name, name): one for name, one in given.items() if name not in dropped}
-            for given in (self.values, self.metrics)
-        )
+        gone = not move and (mode == "sync" or self.waits or kept in self.values)
+        values, metrics = dict(self.values), dict(self.metrics)
+        if move:
+            values[kept], metrics[kept] = values[other], metrics[other]
+        if move or gone:
+            values.pop(other, None)
+            metrics.pop(other, None)
         return replace(self, values=values, metrics=metrics)
 
 
@@ -182,8 +194,11 @@ def _without_aside(
     Whether a timer of the step holds them differs between releases: it does where steps with them take longer than the
     others by at least half of what they take.
     """
-    step_s, out = values.get("step"), []
-    for name in naming.aside if step_s is not None else ():
+    out: list[str] = []
+    if "step" not in values:
+        return ()
+    step_s = values["step"]
+    for name in naming.aside:
         aside = np.array([scalars.values[name].get(step, 0.0) for step in steps])
         held = np.isfinite(step_s) & (aside > 0)
         others = np.isfinite(step_s) & (aside == 0)

@@ -14,7 +14,8 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
 from rlsim.readers.logs.naming import PHASES
 from rlsim.readers.logs.reading import RunLog
-from rlsim.schema.scenario import Scenario
+from rlsim.schema.base import replaced
+from rlsim.schema.scenario import ACCEPTANCE, PROMPT, RESPONSE, Scenario
 from rlsim.schema.workload import ConstantLength
 from rlsim.units import FloatArray
 
@@ -128,6 +129,8 @@ def _drifts(log: RunLog, kept: np.ndarray) -> tuple[str, ...]:
     return tuple(out)
 
 
+FACT_KEYS = {"response_tokens": RESPONSE, "prompt_tokens": PROMPT, "acceptance_length": ACCEPTANCE}
+"""Keys of what a log tells of the work."""
 SAME = 0.02
 """Difference from what the scenario states, as a share, up to which its key stays as it is."""
 
@@ -140,29 +143,43 @@ class Taken:
     stated: float | None
     measured: float
 
+    @property
+    def text(self) -> str:
+        """The key with its value, and what the scenario had."""
+        had = "" if self.stated is None else f" (the scenario has {self.stated:,.6g})"
+        return f"{self.key} = {self.measured:,.6g}{had}"
 
-def with_facts(scenario: Scenario, steady: Steady) -> tuple[Scenario, tuple[Taken, ...]]:
-    """``scenario`` with the mean lengths and the acceptance length of the run, where it states others.
 
+def with_facts(scenario: Scenario, steady: Steady, stated: bool = True) -> tuple[Scenario, tuple[Taken, ...]]:
+    """``scenario`` with the mean lengths and the acceptance length of the run, where it has others; what it guessed of
+    them is then known.
+
+    stated: also in place of a response or an acceptance that somebody stated; prompts are as the run was given them.
     Raises InputError where these contradict the rest of it, as a mean response above the cap.
     """
-    taken = [*_lengths(scenario, steady), *_acceptance(scenario, steady)]
-    if not taken:
-        return scenario, ()
+    guessed = {key for one in scenario.assumptions if one.log_spread is not None for key in one.keys}
+    known = {FACT_KEYS[name] for name in steady.found if name in FACT_KEYS}
+    if scenario.workload.agent is not None:
+        known -= {RESPONSE, PROMPT}
+    if not scenario.speculation.active:
+        known -= {ACCEPTANCE}
+    known = known if stated else known & {PROMPT, *guessed}
+    taken = [*_lengths(scenario, steady, known), *_acceptance(scenario, steady, known)]
     changes: dict[str, float | None] = {one.key: one.measured for one in taken}
     if "speculation.acceptance_length" in changes:
         changes |= {f"speculation.{name}": None for name in ("position_acceptance", "first_acceptance")}
-    return vary(scenario, changes), tuple(taken)
+    left = [one for one in scenario.assumptions if one.log_spread is None or not known.intersection(one.keys)]
+    if not changes and len(left) == len(scenario.assumptions):
+        return scenario, ()
+    return replaced(vary(scenario, changes), {"assumptions": tuple(left)}), tuple(taken)
 
 
-def _lengths(scenario: Scenario, steady: Steady) -> list[Taken]:
+def _lengths(scenario: Scenario, steady: Steady, known: set[str]) -> list[Taken]:
     """Mean lengths; those of agents are of whole trajectories and tell no turn."""
-    if scenario.workload.agent is not None:
-        return []
     out = []
     for name in ("prompt_tokens", "response_tokens"):
         length, found = getattr(scenario.workload, name), steady.found.get(name)
-        if found is None:
+        if found is None or FACT_KEYS[name] not in known:
             continue
         constant = isinstance(length, ConstantLength)
         stated = float(length.tokens) if constant else length.mean_tokens
@@ -173,9 +190,9 @@ def _lengths(scenario: Scenario, steady: Steady) -> list[Taken]:
     return out
 
 
-def _acceptance(scenario: Scenario, steady: Steady) -> list[Taken]:
+def _acceptance(scenario: Scenario, steady: Steady, known: set[str]) -> list[Taken]:
     found, given = steady.found.get("acceptance_length"), scenario.speculation
-    if found is None or not given.active:
+    if found is None or ACCEPTANCE not in known:
         return []
     if given.acceptance_length is not None and abs(found.mean / given.acceptance_length - 1) <= SAME:
         return []
