@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 # Names without one of these suffixes are scenarios; their files are not opened to find out.
 CONFIGURATIONS = (".yaml", ".yml", ".toml", ".sh")
-LEAST_NOISE = 0.02
-"""Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
 
 
 def run_scenario(name: str, words: Sequence[str] | None, overrides: Sequence[str] | None) -> tuple[Scenario, str]:
@@ -46,23 +44,12 @@ def logged_run(
             raise InputError("--steps takes steps of a log: it needs --log")
         # Without a log all times are pasted, with the default noise.
         return scenario, {}, {}, ()
-    from rlsim.attribution.faults import figures
-    from rlsim.readers.logs.naming import PHASES
     from rlsim.readers.logs.reading import read_log
-    from rlsim.readers.logs.steady import MEDIAN_ERROR, steady_of, with_facts
+    from rlsim.readers.logs.steady import measured_of, steady_of, with_facts
 
     with ProgressLine("records") as progress:
         found = read_log(path, progress.reach).of_loop(scenario.loop.mode)
     steady = steady_of(found, None if steps is None else step_range(steps))
     scenario, facts = with_facts(scenario, steady, stated=False)
     remarks = [*steady.remarks, *(f"from the log: {one.text}" for one in facts), *found.batch_remarks(scenario)]
-    taken = {name: one for name, one in steady.found.items() if name in (*PHASES, *figures())}
-    errors = {
-        # Standard error of a median, which shrinks with the steps of the log.
-        name: max(LEAST_NOISE, MEDIAN_ERROR * one.log_deviation / one.count**0.5)
-        for name, one in taken.items()
-        if one.log_deviation is not None
-    }
-    # Work follows the mean of lengths; times have outliers, which a median leaves out.
-    middle = {name: one.mean if name.endswith(("tokens", "length")) else one.median for name, one in taken.items()}
-    return scenario, middle, errors, tuple(remarks)
+    return scenario, *measured_of(steady), tuple(remarks)

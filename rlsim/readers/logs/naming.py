@@ -20,6 +20,8 @@ PHASES: tuple[Quantity, ...] = ("step", "generation", "exposed_generation", "log
 FACTS: tuple[Quantity, ...] = ("prompt_tokens", "response_tokens", "acceptance_length", "turns")
 """What is above 0 in every run, and describes its work."""
 FIGURES: tuple[Quantity, ...] = ("cut_share", "running_sequences", "kv_use", "memory_gib", "samples")
+CHECKED: tuple[Quantity, ...] = (*PHASES, "response_tokens", "acceptance_length", "running_sequences")
+"""What the catalogue of faults knows as a phase or a figure of a run."""
 LESS = "-"
 """Before a metric that is taken off its quantity."""
 ENGINE = "engine"

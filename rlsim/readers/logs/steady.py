@@ -12,7 +12,7 @@ import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
-from rlsim.readers.logs.naming import PHASES
+from rlsim.readers.logs.naming import CHECKED, PHASES
 from rlsim.readers.logs.reading import RunLog
 from rlsim.schema.base import replaced
 from rlsim.schema.scenario import ACCEPTANCE, PROMPT, RESPONSE, Scenario
@@ -83,7 +83,7 @@ def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
     Raises InputError where no step is left.
     """
     steps = np.array(log.steps)
-    kept = np.arange(steps.size) >= _warmup(log) if chosen is None else (steps >= chosen[0]) & (steps <= chosen[1])
+    kept = np.arange(steps.size) >= warmup_of(log) if chosen is None else (steps >= chosen[0]) & (steps <= chosen[1])
     found: dict[str, Measured] = {}
     for quantity, values in log.values.items():
         mine = values[kept & np.isfinite(values)]
@@ -98,7 +98,7 @@ def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
     return Steady(int(numbers[0]), int(numbers[-1]), before, found, (*log.remarks, *_drifts(log, kept)))
 
 
-def _warmup(log: RunLog) -> int:
+def warmup_of(log: RunLog) -> int:
     """Steps at the beginning that are no steady ones."""
     count = len(log.steps)
     if count < FEWEST_TO_DROP:
@@ -127,6 +127,25 @@ def _drifts(log: RunLog, kept: np.ndarray) -> tuple[str, ...]:
                     "stand for the middle, --steps FIRST:LAST takes a part"
                 )
     return tuple(out)
+
+
+LEAST_NOISE = 0.02
+"""Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
+
+
+def measured_of(steady: Steady) -> tuple[dict[str, float], dict[str, float]]:
+    """What a check takes of the steps: medians of times and means of lengths by name, and deviations of their
+    logarithms."""
+    taken: dict[str, Measured] = {name: one for name, one in steady.found.items() if name in CHECKED}
+    errors = {
+        # Standard error of a median, which shrinks with the steps of the log.
+        name: max(LEAST_NOISE, MEDIAN_ERROR * one.log_deviation / one.count**0.5)
+        for name, one in taken.items()
+        if one.log_deviation is not None
+    }
+    # Work follows the mean of lengths; times have outliers, which a median leaves out.
+    middle = {name: one.mean if name.endswith(("tokens", "length")) else one.median for name, one in taken.items()}
+    return middle, errors
 
 
 FACT_KEYS = {"response_tokens": RESPONSE, "prompt_tokens": PROMPT, "acceptance_length": ACCEPTANCE}
