@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.readers.logs.changes import Change, Level, changes_of, level_of, relative
+from rlsim.readers.logs.changes import LEAST_DEVIATION, Change, Level, changes_of, level_of, relative
 from rlsim.readers.logs.naming import PHASES
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.source import latest
@@ -39,6 +39,7 @@ class Watcher:
         self.level: Level | None = None
         self.first: Check | None = None
         self.base: Level | None = None
+        self.expected_s: Interval | None = None
 
     def lines(self, log: RunLog) -> list[WatchLine]:
         """The lines that are due now that the run has come as far as ``log``."""
@@ -58,11 +59,6 @@ class Watcher:
             out.append(self._line(log, now, "learning" if level is None else "as usual"))
             self.last = now
         return out
-
-    @property
-    def expected_s(self) -> Interval | None:
-        """What a step should take; None where it is not known."""
-        return None if self.first is None else self.first.step.expected_s
 
     def _line(
         self, log: RunLog, step: int, verdict: WatchVerdict, own: Level | None = None,
@@ -94,6 +90,7 @@ class Watcher:
         try:
             self.scenario, _ = with_facts(self.scenario, steady, stated=False)
             self.first = found = self.explain(self.scenario, *measured_of(steady))
+            self.expected_s = found.step.expected_s
         except (InputError, Infeasible) as error:
             return self._line(log, chosen[1], "cannot tell", level, remark=str(error))
         if found.cannot_tell:
@@ -114,6 +111,8 @@ class Watcher:
         found = None if self.scenario is None else self._explained(log, moved)
         # Without a scenario nobody knows what other work would take.
         alarm = slower and (not work if found is None else not found.likely_healthy and _likely(found))
+        if work and found is not None:
+            self.expected_s = found.step.expected_s
         verdict: WatchVerdict = "other work" if work and not alarm else "changed"
         return self._line(log, max(one.found for one in moved), verdict, moved=moved, found=found, alarm=alarm)
 
@@ -133,7 +132,8 @@ class Watcher:
         _, errors = measured_of(steady)
         try:
             scenario, _ = with_facts(self.scenario, steady)
-            return self.explain(scenario, measured, {name: errors.get(name, 0.05) for name in measured})
+            noise = {name: max(LEAST_DEVIATION, errors.get(name, 0.0)) for name in measured}
+            return self.explain(scenario, measured, noise)
         except (InputError, Infeasible):
             return None
 

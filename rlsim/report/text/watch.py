@@ -19,7 +19,7 @@ def watch_text(line: WatchLine, style: Style = DEFAULT_STYLE) -> str:
     parts = [f"{line.step_s:.1f} s" if line.step_s is not None else "no time of a step"]
     if expected is not None:
         parts.append(f"{expected.mean:.1f} [{expected.low:.1f}, {expected.high:.1f}] expected")
-    if line.own_s is not None and line.step_s is not None and line.own_s > 0:
+    if not line.moved and line.own_s is not None and line.step_s is not None and line.own_s > 0:
         parts.append(f"{percent(line.step_s / line.own_s - 1)} from its level")
     verdict = style.bold("ALARM") if line.alarm else line.verdict
     out = style.wrapped(f"step {line.step:,}: {', '.join(parts)}: {verdict}", indent=2)
