@@ -19,7 +19,7 @@ from rlsim.projection.tuned import tuned_step_s
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
-from rlsim.results.check import Check, Explanation, ExplanationGroup, Measurement, StatedFault
+from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement, StatedFault
 from rlsim.results.record import PHASE_FLOOR
 from rlsim.schema.base import replaced
 from rlsim.schema.scenario import RESPONSE, Scenario
@@ -106,13 +106,14 @@ def check(
     run = _Run(observed, expected, faulty, given.get("step", expected_s), possible)
     scored = _scores(run, progress)
     healthy = run.logs(faulty.healthy)
+    phases, impossible = _possible_phases(likelihood.checked_phases(simulated, expected, given, observed))
     *shares, ranked = _ranked(observed, healthy, scored)
     groups = _grouped(observed, [one for one in ranked if one.probability >= SHOWN])
     return Check(
         **identity(scenario),
         method=scenario.speculation.method if scenario.speculation.active else "none",
         noise=noise if isinstance(noise, float) else float(np.mean(list(noise.values()) or [likelihood.NOISE])),
-        phases=likelihood.checked_phases(simulated, expected, given, observed),
+        phases=phases,
         figures={name: value for name, value in given.items() if name not in expected},
         healthy=shares[0],
         unlisted=shares[1],
@@ -122,9 +123,20 @@ def check(
         tuned_step_s=tuned_step_s(simulated),
         tried=len(possible),
         without_effect=len(possible) - len(scored),
-        remarks=remarks,
+        remarks=(*remarks, *impossible),
         cannot_tell=_cannot_tell(scenario, expected["step"]),
     )
+
+
+def _possible_phases(phases: Sequence[CheckedPhase]) -> tuple[tuple[CheckedPhase, ...], tuple[str, ...]]:
+    """The phases without a share of the peak that no GPU reaches, and what such a one means."""
+    above = [one for one in phases if one.mfu is not None and one.mfu > 1]
+    remarks = tuple(
+        f"{one.phase}: the scenario's work in {one.measured_s:g} s is more than its GPUs can do at their peak: the run "
+        "had other GPUs, more of them, fewer tokens or a smaller batch, or the time is of another part of the step"
+        for one in above
+    )
+    return tuple(one.model_copy(update={"mfu": None}) if one in above else one for one in phases), remarks
 
 
 def _ranked(

@@ -27,6 +27,7 @@ from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import vary
 from rlsim.projection.summary import contract_name, iteration_tokens, mean_value, phase_parts
 from rlsim.projection.variant import SimulatedVariant
+from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, ConstantTime
 from rlsim.workload.batches import expected_prompt_tokens
@@ -171,6 +172,12 @@ def _slow_turns(scenario: Scenario, factor: float) -> Cause | None:
     )
 
 
+def _reloaded_base(scenario: Scenario, bytes_per_s: float) -> Cause:
+    """Every engine reads the base's weights from storage at ``bytes_per_s`` (verl#4470: vLLM's sleep level 2)."""
+    seconds = BF16_BYTES * parameter_counts(scenario.model).total / bytes_per_s
+    return Cause("reloaded_base", "", {"loop.refit_fixed_s": (scenario.loop.refit_fixed_s or 0.0) + seconds})
+
+
 FUNCTIONS: Mapping[str, Callable[[Scenario, float], Cause | None]] = {
     "idle_replicas": _idle_replicas,
     "slow_trainer": lambda scenario, factor: Cause(
@@ -180,10 +187,12 @@ FUNCTIONS: Mapping[str, Callable[[Scenario, float], Cause | None]] = {
     "little_kv_cache": _little_kv_cache,
     "longer_responses": longer_responses,
     "slow_turns": _slow_turns,
+    "reloaded_base": _reloaded_base,
 }
 """Faults that no key says."""
 
 
+BF16_BYTES = 2.0
 MOST_STEPS = 4
 """Measured steps of a lagged loop that a fault is simulated on: differences on equal drawn work settle early."""
 DESCRIBING = ("name", "question", "assumptions")

@@ -34,7 +34,7 @@ ASK, DECIDE, UNDERSTAND = "Ask about a run", "Decide", "Understand an answer"
 BRING, MEASURE, LOOK_UP = "Bring your own", "Measure", "Look up"
 COMMANDS = {
     "project": ("project:project", ASK), "run": ("project:run", ASK), "check": ("guidance:check", ASK),
-    "new": ("guidance:new", ASK),
+    "watch": ("watch:watch", ASK), "new": ("guidance:new", ASK),
     "plan": ("planning:plan", DECIDE), "size": ("guidance:size", DECIDE), "sweep": ("planning:sweep", DECIDE),
     "improve": ("guidance:improve", DECIDE), "compare": ("planning:compare", DECIDE),
     "techniques": ("planning:techniques", DECIDE), "k": ("planning:draft_lengths", DECIDE),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import structs
 
+from rlsim.cli.logged import logged_run, run_scenario
 from rlsim.cli.options import AsJson, Full, LogSteps, ModelName, Out, Overrides, ScenarioName, Words
-from rlsim.cli.output import given_scenario, print_answer, print_result, step_range, terminal_style
+from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
-from rlsim.files.reading import shown_path
 
 if TYPE_CHECKING:
     from rlsim.planning.size import Wanted
@@ -192,12 +192,6 @@ def _asked(option: str) -> str:
             return answer
 
 
-# Names without one of these suffixes are scenarios; their files are not opened to find out.
-CONFIGURATIONS = (".yaml", ".yml", ".toml", ".sh")
-LEAST_NOISE = 0.02
-"""Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
-
-
 RunName = Annotated[
     str,
     typer.Argument(
@@ -244,12 +238,14 @@ def check(
     """
     from rlsim.attribution.check import check as run
 
-    given, source = _scenario(scenario, words, overrides)
+    if words and "-" in words:
+        words, log = [word for word in words if word != "-"], Path("-")
+    given, source = run_scenario(scenario, words, overrides)
     waited = "generation" if given.loop.mode == "sync" else "exposed_generation"
     pasted = {
         "step": step, waited: generation, "train": train, "logprob": logprob, "refit": weight_update, "data": data
     }  # fmt: skip
-    logged, noises, remarks = _logged(log, steps)
+    given, logged, noises, remarks = logged_run(given, log, steps)
     measured = {**logged, **{name: value for name, value in pasted.items() if value is not None}, **_figures(figure)}
     with ProgressLine("known faults") as progress:
         answer = run(given, measured, noises if noise is None else noise, progress=progress.reach)
@@ -336,46 +332,6 @@ def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), HEADROOM, draft_lengths=drafted)
     found = plan(scenario, limits=limits, rest=False)
     return vary(scenario, *found.changes), found.changes
-
-
-def _scenario(name: str, words: Sequence[str] | None, overrides: Sequence[str] | None) -> tuple[Scenario, str]:
-    """The scenario, or that of a framework's configuration, and where it is from."""
-    from rlsim.loading.scenario import vary
-    from rlsim.readers.frameworks.importing import import_config
-    from rlsim.readers.frameworks.launch import framework_of_file
-
-    path = Path(name)
-    framework = framework_of_file(path) if path.suffix in CONFIGURATIONS and path.is_file() else None
-    if framework is None:
-        return given_scenario(name, words, overrides), ""
-    found = import_config(framework, path)
-    source = f"imported from {framework}'s {shown_path(path)}, lengths and GPU assumed where it names none"
-    changes = [*(words or ()), *(overrides or ())]
-    return (vary(found.scenario, *changes) if changes else found.scenario), source
-
-
-def _logged(path: Path | None, steps: str | None) -> tuple[dict[str, float], Mapping[str, float], tuple[str, ...]]:
-    """Medians of the steady steps of a log by name, deviations of their logarithms, and what is remarked on them."""
-    if path is None:
-        if steps is not None:
-            raise InputError("--steps takes steps of a log: it needs --log")
-        # Without a log all times are pasted, with the default noise.
-        return {}, {}, ()
-    from rlsim.readers.logs.reading import read_log
-    from rlsim.readers.logs.steady import MEDIAN_ERROR, steady_of
-
-    with ProgressLine("records") as progress:
-        steady = steady_of(read_log(path, progress.reach), None if steps is None else step_range(steps))
-    taken = {name: one for name, one in steady.found.items() if name != "prompt_tokens"}
-    errors = {
-        # Standard error of a median, which shrinks with the steps of the log.
-        name: max(LEAST_NOISE, MEDIAN_ERROR * one.log_deviation / one.count**0.5)
-        for name, one in taken.items()
-        if one.log_deviation is not None
-    }
-    # Work follows the mean of lengths; times have outliers, which a median leaves out.
-    middle = {name: one.mean if name.endswith(("tokens", "length")) else one.median for name, one in taken.items()}
-    return middle, errors, tuple(steady.remarks)
 
 
 def _figures(given: Sequence[str] | None) -> dict[str, float]:

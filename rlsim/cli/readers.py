@@ -160,7 +160,7 @@ def export(
 
 
 def log(
-    file: Annotated[Path, typer.Argument(metavar="LOG", help="Log of a run: a file, or a folder of event files.")],
+    file: Annotated[Path, typer.Argument(metavar="LOG", help="Log of a run: a file, a folder, or - (standard input).")],
     scenario: ScenarioName,
     words: Words = None,
     overrides: Overrides = None,
@@ -177,10 +177,10 @@ def log(
 ) -> None:
     """Compare the log of a real run with its scenario, take it in, and predict what else the run could be.
 
-    LOG is an event file of TensorBoard or a folder of them, a CSV or JSON export of wandb, JSON lines, MLPerf's
-    :::MLLOG lines, or verl's console. Times are timing/train/* of NeMo-RL, timing_s/* of verl, or MLPerf's. The median
-    of the steps after the warm-up stands beside the predicted one, the posterior takes it in (docs/uncertainty.md), and
-    what that changed is named. --out DIR writes log.json, posterior.npz, scenario.yaml (which uses it) and phases.png.
+    LOG is what a framework prints or writes (docs/runlogs.md): its console, JSON lines, CSV, event files of
+    TensorBoard, MLflow, an export of wandb, a folder of these, or - for standard input. The median of the steps after
+    the warm-up stands beside the predicted one, the posterior takes it in (docs/uncertainty.md), and what that changed
+    is named. --out DIR writes log.json, posterior.npz, scenario.yaml (which uses it) and phases.png.
     """
     from rlsim.readers.logs.answer import POSTERIOR_NAME, Asked, answer_run
     from rlsim.readers.logs.reading import read_log

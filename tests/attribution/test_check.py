@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlsim.attribution.causes import simulate_changed
 from rlsim.attribution.check import check
-from rlsim.attribution.faults import FORMS, FUNCTIONS, Faulty, catalogue, figures
+from rlsim.attribution.faults import FORMS, FUNCTIONS, Faulty, catalogue, figures, pattern_of
 from rlsim.attribution.likelihood import Observed, fitted, floored, student_log_density
 from rlsim.attribution.likelihood import Path as Severities
 from rlsim.cli.main import main
@@ -84,6 +85,23 @@ def test_a_fault_that_was_put_in_is_named(quickstart: Faulty, fault: str, severi
     assert not found.likely_healthy
     named = next(one for group in found.groups for one in group.members if one.name == fault)
     assert named.gain_s == pytest.approx(pattern.step_s - quickstart.healthy.step_s, rel=0.15)
+
+
+def test_one_request_at_a_time_is_named() -> None:
+    """radixark/miles issue 979: a client that waits for every answer."""
+    scenario = load_scenario("quickstart", ["speculation.method=none", "engine.max_running_sequences=1"])
+    measured = pattern_of(simulate_changed(scenario, ())).phases
+    found = check(load_scenario("quickstart", ["speculation.method=none"]), measured)
+    assert found.groups[0].members[0].name == "serial_client"
+
+
+def test_base_weights_that_an_adapter_run_loads_anew_take_the_longer_the_slower_the_storage(quickstart: Faulty) -> None:
+    fault = next(one for one in catalogue() if one.name == "reloaded_base")
+    assert not fault.possible(quickstart.scenario)
+    adapter = vary(quickstart.scenario, "trainer.lora_rank=16")
+    seconds = [cause.changes["loop.refit_fixed_s"] for x in (8e9, 4e9) if (cause := fault.at(adapter, x, 1.0))]
+    fixed = adapter.loop.refit_fixed_s or 0.0
+    assert seconds[1] - fixed == pytest.approx(2 * (seconds[0] - fixed))
 
 
 def test_groups_hold_what_agrees_and_figures_tell_alike_faults_apart(quickstart: Faulty) -> None:

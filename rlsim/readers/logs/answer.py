@@ -29,7 +29,8 @@ from rlsim.projection.uncertainty.learning import simulated_evidence, updated
 from rlsim.projection.uncertainty.predictive import around, posterior_of, prediction_of
 from rlsim.projection.uncertainty.sources import origin_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
-from rlsim.readers.logs.reading import PHASES, Quantity, RunLog
+from rlsim.readers.logs.naming import PHASES, Quantity
+from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.steady import Measured, Steady, Taken, steady_of, with_facts
 from rlsim.results import Interval
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
@@ -159,6 +160,7 @@ def answer_run(
     advance: called with (done, total) simulations. Raises InputError and Infeasible where the log or the scenario
     cannot be used.
     """
+    log = log.of_loop(scenario.loop.mode)
     steady = steady_of(log, asked.chosen)
     given, taken = (scenario, ()) if asked.as_stated else with_facts(scenario, steady)
     changes = [_WORDS.split(text.strip()) for text in asked.what_ifs]
@@ -240,12 +242,7 @@ def _what_if(
 
 
 def _remarks(log: RunLog, scenario: Scenario, lines: Sequence[PhaseLine]) -> list[str]:
-    out = []
-    samples = scenario.workload.samples_per_step
-    if log.samples and abs(log.samples / samples - 1) > 1e-6:
-        out.append(
-            f"the log has {log.samples:,.0f} samples in a step, scenario '{scenario.name}' {samples:,}: check both"
-        )
+    out = log.batch_remarks(scenario)
     for line in lines:
         phase = line.quantity.replace("_", " ")
         if line.before is None:

@@ -12,8 +12,10 @@ import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
-from rlsim.readers.logs.reading import PHASES, RunLog
-from rlsim.schema.scenario import Scenario
+from rlsim.readers.logs.naming import CHECKED, PHASES
+from rlsim.readers.logs.reading import RunLog
+from rlsim.schema.base import replaced
+from rlsim.schema.scenario import ACCEPTANCE, PROMPT, RESPONSE, Scenario
 from rlsim.schema.workload import ConstantLength
 from rlsim.units import FloatArray
 
@@ -81,7 +83,7 @@ def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
     Raises InputError where no step is left.
     """
     steps = np.array(log.steps)
-    kept = np.arange(steps.size) >= _warmup(log) if chosen is None else (steps >= chosen[0]) & (steps <= chosen[1])
+    kept = np.arange(steps.size) >= warmup_of(log) if chosen is None else (steps >= chosen[0]) & (steps <= chosen[1])
     found: dict[str, Measured] = {}
     for quantity, values in log.values.items():
         mine = values[kept & np.isfinite(values)]
@@ -96,7 +98,7 @@ def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
     return Steady(int(numbers[0]), int(numbers[-1]), before, found, (*log.remarks, *_drifts(log, kept)))
 
 
-def _warmup(log: RunLog) -> int:
+def warmup_of(log: RunLog) -> int:
     """Steps at the beginning that are no steady ones."""
     count = len(log.steps)
     if count < FEWEST_TO_DROP:
@@ -127,6 +129,27 @@ def _drifts(log: RunLog, kept: np.ndarray) -> tuple[str, ...]:
     return tuple(out)
 
 
+LEAST_NOISE = 0.02
+"""Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
+
+
+def measured_of(steady: Steady) -> tuple[dict[str, float], dict[str, float]]:
+    """What a check takes of the steps: medians of times and means of lengths by name, and deviations of their
+    logarithms."""
+    taken: dict[str, Measured] = {name: one for name, one in steady.found.items() if name in CHECKED}
+    errors = {
+        # Standard error of a median, which shrinks with the steps of the log.
+        name: max(LEAST_NOISE, MEDIAN_ERROR * one.log_deviation / one.count**0.5)
+        for name, one in taken.items()
+        if one.log_deviation is not None
+    }
+    # Work follows the mean of lengths; times have outliers, which a median leaves out.
+    middle = {name: one.mean if name.endswith(("tokens", "length")) else one.median for name, one in taken.items()}
+    return middle, errors
+
+
+FACT_KEYS = {"response_tokens": RESPONSE, "prompt_tokens": PROMPT, "acceptance_length": ACCEPTANCE}
+"""Keys of what a log tells of the work."""
 SAME = 0.02
 """Difference from what the scenario states, as a share, up to which its key stays as it is."""
 
@@ -139,29 +162,43 @@ class Taken:
     stated: float | None
     measured: float
 
+    @property
+    def text(self) -> str:
+        """The key with its value, and what the scenario had."""
+        had = "" if self.stated is None else f" (the scenario has {self.stated:,.6g})"
+        return f"{self.key} = {self.measured:,.6g}{had}"
 
-def with_facts(scenario: Scenario, steady: Steady) -> tuple[Scenario, tuple[Taken, ...]]:
-    """``scenario`` with the mean lengths and the acceptance length of the run, where it states others.
 
+def with_facts(scenario: Scenario, steady: Steady, stated: bool = True) -> tuple[Scenario, tuple[Taken, ...]]:
+    """``scenario`` with the mean lengths and the acceptance length of the run, where it has others; what it guessed of
+    them is then known.
+
+    stated: also in place of a response or an acceptance that somebody stated; prompts are as the run was given them.
     Raises InputError where these contradict the rest of it, as a mean response above the cap.
     """
-    taken = [*_lengths(scenario, steady), *_acceptance(scenario, steady)]
-    if not taken:
-        return scenario, ()
+    guessed = {key for one in scenario.assumptions if one.log_spread is not None for key in one.keys}
+    known = {FACT_KEYS[name] for name in steady.found if name in FACT_KEYS}
+    if scenario.workload.agent is not None:
+        known -= {RESPONSE, PROMPT}
+    if not scenario.speculation.active:
+        known -= {ACCEPTANCE}
+    known = known if stated else known & {PROMPT, *guessed}
+    taken = [*_lengths(scenario, steady, known), *_acceptance(scenario, steady, known)]
     changes: dict[str, float | None] = {one.key: one.measured for one in taken}
     if "speculation.acceptance_length" in changes:
         changes |= {f"speculation.{name}": None for name in ("position_acceptance", "first_acceptance")}
-    return vary(scenario, changes), tuple(taken)
+    left = [one for one in scenario.assumptions if one.log_spread is None or not known.intersection(one.keys)]
+    if not changes and len(left) == len(scenario.assumptions):
+        return scenario, ()
+    return replaced(vary(scenario, changes), {"assumptions": tuple(left)}), tuple(taken)
 
 
-def _lengths(scenario: Scenario, steady: Steady) -> list[Taken]:
+def _lengths(scenario: Scenario, steady: Steady, known: set[str]) -> list[Taken]:
     """Mean lengths; those of agents are of whole trajectories and tell no turn."""
-    if scenario.workload.agent is not None:
-        return []
     out = []
     for name in ("prompt_tokens", "response_tokens"):
         length, found = getattr(scenario.workload, name), steady.found.get(name)
-        if found is None:
+        if found is None or FACT_KEYS[name] not in known:
             continue
         constant = isinstance(length, ConstantLength)
         stated = float(length.tokens) if constant else length.mean_tokens
@@ -172,9 +209,9 @@ def _lengths(scenario: Scenario, steady: Steady) -> list[Taken]:
     return out
 
 
-def _acceptance(scenario: Scenario, steady: Steady) -> list[Taken]:
+def _acceptance(scenario: Scenario, steady: Steady, known: set[str]) -> list[Taken]:
     found, given = steady.found.get("acceptance_length"), scenario.speculation
-    if found is None or not given.active:
+    if found is None or ACCEPTANCE not in known:
         return []
     if given.acceptance_length is not None and abs(found.mean / given.acceptance_length - 1) <= SAME:
         return []

@@ -53,13 +53,15 @@ DEEPEST = 8
 class Scalars:
     """Values by metric and step; a step that is told again, as after a restart, counts as told last.
 
-    where: the log, for messages. retold: by metric and step, what was told first where another value took its place.
+    where: the log, for messages. remarks: on what of it is left out. retold: by metric and step, what was told first
+    where another value took its place.
     """
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.values: dict[str, dict[int, float]] = {}
         self.retold: dict[str, dict[int, float]] = {}
+        self.remarks: list[str] = []
         self._count = 0
 
     def add(self, name: str, step: float, value: float) -> None:
@@ -97,14 +99,14 @@ _THOUSANDS = re.compile(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d*)?\s*")
 
 
 def number_of(value: object) -> float | None:
-    """The number that a cell of a log holds, also with commas between thousands; None where it holds none.
+    """The number that a cell of a log holds, also with commas between thousands or before decimals; None of none.
 
     NaN and infinities are numbers.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, str) and "," in value and _THOUSANDS.fullmatch(value):
-        value = value.replace(",", "")
+    if isinstance(value, str) and "," in value:
+        value = value.replace(",", "" if _THOUSANDS.fullmatch(value) else ".")
     try:
         return float(value)
     except (ValueError, OverflowError):

@@ -29,8 +29,7 @@ def render_run(answer: RunAnswer, style: Style = DEFAULT_STYLE) -> str:
     )
     lines = [*style.wrapped(title), ""]
     for one in answer.taken:
-        stated = "" if one.stated is None else f" (the scenario states {one.stated:,.6g})"
-        lines += style.wrapped(f"from the log: {one.key} = {one.measured:,.6g}{stated}")
+        lines += style.wrapped(f"from the log: {one.text}")
     lines += [""] if answer.taken else []
     heads = ("median of a step, s", "measured", "p10 to p90", "predicted", "with this run", "off")
     lines += [*table(heads, _rows(answer), style, "<>>>>>"), ""]

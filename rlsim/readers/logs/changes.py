@@ -1,0 +1,160 @@
+"""When a run is no longer what it was: the level of its first steady steps, and cumulative sums against it.
+
+Each quantity is a one-sided cumulative sum of its logarithm in either direction (Page 1954, doi:10.2307/2333009), in
+deviations of the run's own steps. Its last rise from zero is when the change began.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from rlsim.readers.logs.naming import PHASES
+from rlsim.readers.logs.reading import RunLog
+from rlsim.readers.logs.steady import warmup_of
+from rlsim.units import FloatArray
+
+LEARNT = 10
+"""Steady steps that a level is learnt from."""
+ALLOWANCE, LIMIT = 1.5, 6.0
+"""Deviations of a step that are no change, and the sum of those beyond at which a change is told: with the level's own
+error, less than one alarm in a thousand runs of 200 steps (Siegmund 1985, eq. 2.57; tests/readers/test_changes.py)."""
+LEAST_DEVIATION = 0.05
+"""Deviation of a step's logarithm at least. Assumption: what steps of one run differ by."""
+WIDER = 1.5
+"""Times the deviation of LEARNT steps that is taken for theirs: nine runs of ten have less (chi-squared, 9 degrees)."""
+STALLED = 0.5
+"""Logarithm of a step over the median from which on it says nothing of the others. Assumption."""
+SMALL = 0.02
+"""Share of a step below which a phase's changes are none."""
+WORK = ("response_tokens", "prompt_tokens", "acceptance_length", "turns")
+"""What a run's work changes by itself: lengths grow, drafts fall behind."""
+
+
+class Change(Struct, frozen=True):
+    """A quantity that moved. since: the step with which it began; before, after: its level in seconds or tokens."""
+
+    quantity: str
+    since: int
+    found: int
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """After over before."""
+        return self.after / self.before if self.before > 0 else math.inf
+
+    @property
+    def work(self) -> bool:
+        """Whether the run's work is another, and not its pace."""
+        return self.quantity in WORK
+
+
+class Level(Struct, frozen=True, eq=False):
+    """What a run takes by itself: medians by quantity over ``steps`` steps from ``first`` on."""
+
+    first: int
+    steps: int
+    medians: Mapping[str, float]
+
+
+def level_of(log: RunLog, first: int = 0, steps: int = LEARNT) -> Level | None:
+    """The level of a run's steps from the place ``first`` on; None before it has enough of them."""
+    start = max(first, warmup_of(log)) if first == 0 else first
+    if len(log.steps) - start < steps:
+        return None
+    found = {name: _finite(values[start : start + steps]) for name, values in log.values.items()}
+    return Level(log.steps[start], steps, {name: float(np.median(one)) for name, one in found.items() if one.size})
+
+
+def changes_of(log: RunLog) -> tuple[tuple[Change, ...], Level | None]:
+    """The changes of a run, in the order in which they were found, and its level now.
+
+    After a change the level is learnt anew from the step with which it began; what moved together is found together.
+    """
+    place, out, level = warmup_of(log), list[Change](), level_of(log)
+    while level is not None:
+        found = _first_changes(log, place, level)
+        if not found:
+            break
+        out += found
+        place = log.steps.index(min(one.since for one in found))
+        newer = level_of(log, place, LEARNT)
+        if newer is None:
+            level = level_of(log, place, len(log.steps) - place)
+            break
+        level = newer
+    return tuple(out), level
+
+
+def _first_changes(log: RunLog, place: int, level: Level) -> list[Change]:
+    """The first change after a level was learnt, with all that moved in the same steps."""
+    start = log.steps.index(level.first) + level.steps
+    step_s, alarms = level.medians.get("step", 0.0), list[tuple[int, int, str]]()
+    for name, before in level.medians.items():
+        if name not in (*PHASES, *WORK) or before <= 0 or (name in PHASES and before < SMALL * step_s):
+            continue
+        values = log.values[name]
+        deviation = _deviation(values[start - level.steps : start])
+        found = _alarm(values[start:], before, deviation)
+        if found is not None:
+            alarms.append((start + found[1], start + found[0], name))
+    if not alarms:
+        return []
+    first = min(alarms)[0]
+    together = [(at, since, name) for at, since, name in alarms if since <= first]
+    return [
+        Change(name, log.steps[since], log.steps[at], level.medians[name], _after(log.values[name], since, at))
+        for at, since, name in sorted(together)
+    ]
+
+
+def _after(values: FloatArray, since: int, at: int) -> float:
+    return float(np.median(_finite(values[since : at + 1])))
+
+
+def _deviation(values: FloatArray) -> float:
+    """Deviation of the logarithm of a level's steps, at most as far above what few steps show as WIDER."""
+    above = _finite(values)
+    logs = np.sort(np.log(above[above > 0]))
+    if logs.size < 3:
+        return 2 * LEAST_DEVIATION
+    # Without the step that is furthest from the middle, which may have stalled.
+    far = int(np.argmax(np.abs(logs - np.median(logs))))
+    kept = np.delete(logs, far) if abs(logs[far] - np.median(logs)) > STALLED else logs
+    return max(LEAST_DEVIATION, WIDER * float(kept.std(ddof=1)))
+
+
+def _alarm(values: FloatArray, before: float, deviation: float) -> tuple[int, int] | None:
+    """Places at which a change began and was found; None where there is none."""
+    sums, began = [0.0, 0.0], [0, 0]
+    for place, value in enumerate(values.tolist()):
+        if not math.isfinite(value) or value <= 0:
+            continue
+        moved = math.log(value / before) / deviation
+        for side, away in enumerate((moved, -moved)):
+            # One step that stalls is no change: no step counts for more than half the limit.
+            grown = sums[side] + min(away - ALLOWANCE, LIMIT / 2)
+            if sums[side] <= 0 < grown:
+                began[side] = place
+            sums[side] = max(0.0, grown)
+            if sums[side] >= LIMIT:
+                return began[side], place
+    return None
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    return values[np.isfinite(values)]
+
+
+def relative(level: Level, now: Level, expected: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    """What a run that met expectations at ``level`` would take now, seconds by phase: expected, moved as it moved."""
+    return {
+        name: expected[name] * now.medians[name] / level.medians[name]
+        for name in names
+        if expected.get(name, 0) > 0 and level.medians.get(name, 0) > 0 and name in now.medians
+    }

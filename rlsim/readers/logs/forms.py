@@ -1,0 +1,154 @@
+"""Metrics of a log that is text, by its form: MLPerf's lines, JSON, tables with a header, and lines of consoles."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.reading import text_lines
+from rlsim.readers.logs.lines import LINE, add_lines
+from rlsim.readers.logs.naming import canonical
+from rlsim.readers.logs.tensorboard import Scalars, number_of
+
+MLLOG = ":::MLLOG "
+STEPS = ("_step", "step", "Step", "train/global_step", "global_step", "trainer/global_step", "training/global_step",
+         "rollout/step", "iteration", "global_step/max_steps")  # fmt: skip
+"""Keys that may hold the number of a step; rows without any are counted."""
+MLLOG_STEPS = ("step", "step_num", "train_step", "samples_count", "epoch_num")
+"""Metadata of MLPerf's events that orders them (mlcommons/logging)."""
+SAMPLES = "global_batch_size"
+"""MLPerf's event that holds for the whole run."""
+NESTED = ("data", "metrics")
+"""Keys under which verl's file logger and ROLL's tracker keep the metrics of a step."""
+RUN = " - "
+"""What stands between the run and the metric in columns of a chart that wandb exports."""
+_SIDES = ("__MIN", "__MAX")
+"""Endings of columns that wandb adds to each metric of an exported chart."""
+SEPARATORS = ",;\t"
+
+
+def add_text(scalars: Scalars, text: str) -> str:
+    """Metrics of a text log; gives the name of its form. Raises InputError where nothing of it can be read."""
+    start = text.lstrip()[:1]
+    if MLLOG in text:
+        _add_mllog(scalars, text)
+        return "MLPerf log"
+    if start in ("[", "{") and (read := _add_json(scalars, text)):
+        return read
+    if (separator := _separator(text)) is not None:
+        _add_table(scalars, text, separator)
+        return "CSV"
+    add_lines(scalars, text)
+    return "console"
+
+
+def _add_json(scalars: Scalars, text: str) -> str:
+    """Objects of an array, of one document or of lines, and the name of that form; empty where none can be read.
+
+    Lines that are no object are left out: the last one of a running job may be half written.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, dict | list):
+        for count, row in enumerate(document if isinstance(document, list) else [document], start=1):
+            if not isinstance(row, dict):
+                raise InputError(f"{scalars.where}, entry {count}: a JSON object is needed, got {type(row).__name__}")
+            _add_row(scalars, row, count)
+        return "JSON"
+    count = bad = 0
+    for _, line in text_lines(text, scalars.where):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            bad += bool(line.strip())
+            continue
+        if isinstance(row, dict):
+            count += 1
+            _add_row(scalars, row, count)
+    if count and bad:
+        scalars.remarks.append(f"{bad} {'line is' if bad == 1 else 'lines are'} not JSON and left out")
+    return "JSON lines" if count else ""
+
+
+def _separator(text: str) -> str | None:
+    """What separates the columns of a table whose header names known metrics; None of any other text."""
+    head = next((line for line in text[: 2 * LINE].splitlines() if line.strip() and line[0] != "#"), "")
+    counts = {one: sum(_metric(cell) is not None for cell in _cells(head, one)) for one in SEPARATORS}
+    best = max(counts, key=lambda one: counts[one])
+    numbers = any(number_of(cell) is not None for cell in _cells(head, best))
+    return best if counts[best] and best in head and not numbers else None
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
+    except csv.Error:
+        return []
+
+
+def _metric(cell: str) -> str | None:
+    return canonical(cell.rpartition(RUN)[2])
+
+
+def _add_table(scalars: Scalars, text: str, separator: str) -> None:
+    header: list[str] = []
+    count = short = 0
+    for _, line in text_lines(text, scalars.where):
+        if not line.strip() or line[0] == "#":
+            continue
+        cells = _cells(line, separator)
+        if not header or cells == header:  # a file that was written on after a restart has its header again
+            header = cells
+        elif len(cells) != len(header):
+            short += 1
+        else:
+            count += 1
+            _add_row(scalars, dict(zip(header, cells, strict=True)), count)
+    if short:
+        scalars.remarks.append(f"{short} rows have other columns than the header and are left out")
+
+
+def _add_row(scalars: Scalars, row: Mapping[str, Any], count: int) -> None:
+    given = next((name for name in STEPS if name in row), None)
+    step = None if given is None else number_of(str(row[given]).partition("/")[0])
+    values = next((row[name] for name in NESTED if isinstance(row.get(name), Mapping)), row)
+    told = {name: value for name, value in values.items() if name != given and not name.endswith(_SIDES)}
+    # wandb's exports of charts name the run before the metric.
+    parted = [name.rpartition(RUN) for name in told]
+    clean = {name.strip(): value for (_, _, name), value in zip(parted, told.values(), strict=True)}
+    runs = {run.strip() for run, dash, name in parted if dash and canonical(name) is not None}
+    if len(clean) < len(told) or len(runs) > 1:
+        raise InputError(f"{scalars.where}: holds several runs (columns 'RUN - METRIC'); export one of them")
+    scalars.add_all(float(count) if step is None else step, clean)
+
+
+def _add_mllog(scalars: Scalars, text: str) -> None:
+    """Events with a number, or with a mapping of numbers, and the step that their metadata or value tells."""
+    counts: dict[str, int] = {}
+    for number, line in text_lines(text, scalars.where):
+        place = line.find(MLLOG)
+        if place < 0:
+            continue
+        try:
+            event = json.loads(line[place + len(MLLOG) :])
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{scalars.where}, line {number}: no MLPerf event ({shortened(str(error))})") from error
+        if not isinstance(event, dict) or not isinstance(event.get("key"), str):
+            raise InputError(f"{scalars.where}, line {number}: an MLPerf event is an object with a 'key'")
+        value = event.get("value")
+        record = value if isinstance(value, Mapping) else {event["key"]: value}
+        step = _mllog_step(event.get("metadata"), record)
+        if step is None:
+            step = counts[event["key"]] = counts.get(event["key"], 0) + 1
+        scalars.add_all(0.0 if event["key"] == SAMPLES else step, record)
+
+
+def _mllog_step(metadata: object, record: Mapping[str, Any]) -> float | None:
+    sources: Sequence[Mapping[str, Any]] = [one for one in (metadata, record) if isinstance(one, Mapping)]
+    steps = (number_of(source.get(name)) for source in sources for name in MLLOG_STEPS)
+    return next((step for step in steps if step is not None), None)

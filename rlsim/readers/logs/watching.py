@@ -1,0 +1,154 @@
+"""A running job beside what its scenario expects and beside its own level: lines every few steps, alarms at changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rlsim.errors import Infeasible, InputError
+from rlsim.readers.logs.changes import LEAST_DEVIATION, Change, Level, changes_of, level_of, relative
+from rlsim.readers.logs.naming import PHASES
+from rlsim.readers.logs.reading import RunLog
+from rlsim.readers.logs.source import latest
+from rlsim.readers.logs.steady import measured_of, steady_of, with_facts
+from rlsim.results import Interval
+from rlsim.results.check import Check
+from rlsim.results.watch import Moved, Suspect, WatchLine, WatchVerdict
+from rlsim.schema.scenario import Scenario
+
+Explain = Callable[[Scenario, Mapping[str, float], Mapping[str, float]], Check]
+"""``rlsim.attribution.check.check``: a scenario, measured values, and deviations of their logarithms."""
+SHOWN = 3
+"""Suspects of an alarm."""
+LIKELY = 0.3
+"""Probability of a fault from which on it is an alarm. Assumption: a person looks once in three times for nothing."""
+TOGETHER = 4
+"""Steps between which the beginnings of one change in several quantities may lie."""
+RECENT = 5
+"""Steps whose median stands for what a step takes now."""
+
+
+class Watcher:
+    """What has been seen of a run. scenario: what it should be, None to know the run by itself alone; every: steps
+    between two lines."""
+
+    def __init__(self, scenario: Scenario | None, explain: Explain, every: int = 10) -> None:
+        self.scenario, self.explain, self.every = scenario, explain, every
+        self.last = -1
+        self.told = 0
+        self.since = -2 * TOGETHER
+        self.level: Level | None = None
+        self.first: Check | None = None
+        self.base: Level | None = None
+        self.expected_s: Interval | None = None
+
+    def lines(self, log: RunLog) -> list[WatchLine]:
+        """The lines that are due now that the run has come as far as ``log``."""
+        if self.scenario is not None:
+            log = log.of_loop(self.scenario.loop.mode)
+        changes, level = changes_of(log)
+        out, now = list[WatchLine](), log.steps[-1]
+        if self.level is None and (base := level_of(log)) is not None:
+            self.base = base
+            out.append(self._verdict(log, base))
+        self.level = level
+        for group in together(changes[self.told :]):
+            out.append(self._changed(log, group))
+        self.told = max(self.told, len(changes))
+        self.last = max((self.last, *(line.step for line in out)))
+        if self.last < 0 or now >= self.last + self.every:
+            out.append(self._line(log, now, "learning" if level is None else "as usual"))
+            self.last = now
+        return out
+
+    def _line(
+        self, log: RunLog, step: int, verdict: WatchVerdict, own: Level | None = None,
+        moved: Sequence[Change] = (), found: Check | None = None, alarm: bool = False, remark: str = "",
+    ) -> WatchLine:  # fmt: skip
+        level = own or self.level
+        suspects = tuple(
+            Suspect(name=one.name, title=one.title, probability=one.probability, cure=one.cure, gain_s=one.gain_s)
+            for group in (found.groups if found is not None else ())
+            for one in group.members
+        )
+        return WatchLine(
+            step=step, verdict=verdict, alarm=alarm, step_s=latest(log, RECENT, step),
+            own_s=None if level is None else level.medians.get("step"), expected_s=self.expected_s,
+            moved=tuple(
+                Moved(quantity=one.quantity, since=one.since, before=one.before, after=one.after, ratio=one.ratio)
+                for one in moved
+            ),
+            suspects=suspects[:SHOWN] if alarm else (),
+            experiment=suspects[0].cure if alarm and suspects else "", remark=remark,
+        )  # fmt: skip
+
+    def _verdict(self, log: RunLog, level: Level) -> WatchLine:
+        """Of the run's own level, once it is learnt."""
+        chosen = (level.first, log.steps[log.steps.index(level.first) + level.steps - 1])
+        if self.scenario is None:
+            return self._line(log, chosen[1], "as usual", level)
+        steady = steady_of(log, chosen)
+        try:
+            self.scenario, _ = with_facts(self.scenario, steady, stated=False)
+            self.first = found = self.explain(self.scenario, *measured_of(steady))
+            self.expected_s = found.step.expected_s
+        except (InputError, Infeasible) as error:
+            return self._line(log, chosen[1], "cannot tell", level, remark=str(error))
+        if found.cannot_tell:
+            remark = f"its interval is too wide to judge: {found.cannot_tell}"
+            return self._line(log, chosen[1], "cannot tell", level, found=found, remark=remark)
+        alarm = not found.likely_healthy and _likely(found)
+        verdict = found.step.verdict if found.step.verdict in ("slow", "fast") else "as expected"
+        return self._line(log, chosen[1], verdict, level, found=found, alarm=alarm)
+
+    def _changed(self, log: RunLog, moved: Sequence[Change]) -> WatchLine:
+        """Of quantities that moved together: other work, or a fault."""
+        since = min(one.since for one in moved)
+        if abs(since - self.since) <= TOGETHER:  # the rest of a change that was explained
+            return self._line(log, max(one.found for one in moved), "changed", moved=moved)
+        self.since = since
+        slower = any(one.quantity in PHASES and one.ratio > 1 for one in moved)
+        work = any(one.work for one in moved)
+        found = None if self.scenario is None else self._explained(log, moved)
+        # Without a scenario nobody knows what other work would take.
+        alarm = slower and (not work if found is None else not found.likely_healthy and _likely(found))
+        if work and found is not None:
+            self.expected_s = found.step.expected_s
+        verdict: WatchVerdict = "other work" if work and not alarm else "changed"
+        return self._line(log, max(one.found for one in moved), verdict, moved=moved, found=found, alarm=alarm)
+
+    def _explained(self, log: RunLog, moved: Sequence[Change]) -> Check | None:
+        """The check of what the run takes since the change, as far as it moved from its own level; the scenario has the
+        lengths of the steps since then, so that what they take is no fault."""
+        if self.scenario is None or self.first is None or self.base is None:
+            return None
+        since, until = min(one.since for one in moved), max(one.found for one in moved)
+        place = log.steps.index(since)
+        now = level_of(log, place, log.steps.index(until) - place + 1)
+        if now is None:
+            return None
+        expected = {phase.phase: phase.expected_s.mean for phase in self.first.phases}
+        measured = relative(self.base, now, expected, PHASES)
+        steady = steady_of(log, (since, until))
+        _, errors = measured_of(steady)
+        try:
+            scenario, _ = with_facts(self.scenario, steady)
+            noise = {name: max(LEAST_DEVIATION, errors.get(name, 0.0)) for name in measured}
+            return self.explain(scenario, measured, noise)
+        except (InputError, Infeasible):
+            return None
+
+
+def together(changes: Sequence[Change]) -> list[list[Change]]:
+    """Changes that began within the same few steps, in the order in which they were found."""
+    groups: list[list[Change]] = []
+    for one in sorted(changes, key=lambda change: change.found):
+        home = next((group for group in groups if abs(group[0].since - one.since) <= TOGETHER), None)
+        if home is None:
+            groups.append([one])
+        else:
+            home.append(one)
+    return groups
+
+
+def _likely(found: Check) -> bool:
+    return max((found.unlisted, *(group.probability for group in found.groups))) >= LIKELY

@@ -1,0 +1,145 @@
+"""A watch beside a run: its level, when it changed, alarms, and sources that vanish or are half written."""
+
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsim.attribution.check import check
+from rlsim.errors import InputError
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
+from rlsim.readers.logs.changes import changes_of
+from rlsim.readers.logs.reading import RunLog, read_text_log
+from rlsim.readers.logs.source import Source
+from rlsim.readers.logs.watching import Watcher
+from rlsim.report.style import Style
+from rlsim.report.text.watch import watch_page, watch_text
+from rlsim.results.watch import WatchLine
+
+Command = Callable[..., tuple[int, str, str]]
+LEVEL = {"step": 100.0, "generation": 60.0, "train": 25.0, "response_tokens": 800.0}
+GROWN = {"gen": 1.35, "old_log_prob": 1.3, "update_actor": 1.3}
+"""What responses of 1.35 times the length take: prompts stay as they are."""
+SMALL = ("speculation.method=none", "simulation.replications=2")
+
+
+def run_of(rng: np.random.Generator, count: int, at: int = 0, noise: float = 0.05, **ratios: float) -> RunLog:
+    """A run of ``count`` steps whose quantities move by ``ratios`` with step ``at``."""
+    values = {name: level * np.exp(noise * rng.standard_normal(count)) for name, level in LEVEL.items()}
+    for name, ratio in ratios.items():
+        values[name][at - 1 :] *= ratio
+    return RunLog("run", "made", tuple(range(1, count + 1)), values, {name: (name,) for name in values})
+
+
+def test_runs_that_only_differ_by_noise_have_no_change() -> None:
+    rng = np.random.default_rng(0)
+    found = sum(bool(changes_of(run_of(rng, 200))[0]) for _ in range(200))
+    assert found <= 4  # 5 % of false alarms would be 10
+
+
+@pytest.mark.parametrize(("ratio", "most"), [(1.3, 10), (0.7, 10), (2.0, 3)])
+def test_a_change_is_found_with_its_beginning(ratio: float, most: int) -> None:
+    rng, late = np.random.default_rng(1), 0
+    for _ in range(50):
+        changes, level = changes_of(run_of(rng, 80, 41, response_tokens=ratio))
+        first = next(one for one in changes if one.quantity == "response_tokens")
+        late += first.found > 40 + most
+        assert 39 <= first.since <= 44 and first.ratio == pytest.approx(ratio, rel=0.15) and first.work
+        assert level is not None and level.medians["response_tokens"] == pytest.approx(800 * ratio, rel=0.1)
+    assert late <= 2
+
+
+def test_one_step_that_stalls_is_no_change() -> None:
+    log = run_of(np.random.default_rng(2), 60)
+    log.values["step"][30] *= 20
+    assert changes_of(log)[0] == ()
+
+
+def console(steps: range, seconds: Mapping[str, float], tokens: float = 800) -> str:
+    timed = " - ".join(f"timing_s/{name}:{value}" for name, value in seconds.items())
+    return "".join(f"step:{n} - response_length/mean:{tokens} - {timed}\n" for n in steps)
+
+
+def usual_s() -> dict[str, float]:
+    found = project(load_scenario("quickstart", SMALL)).candidate
+    return {"gen": found.phases.generation_s.mean, "old_log_prob": found.phases.logprob_s.mean,
+            "update_actor": found.phases.train_s.mean, "update_weights": found.phases.prepare_s.mean,
+            "step": found.step_s.mean}  # fmt: skip
+
+
+def lines_of(text: str) -> list[WatchLine]:
+    return Watcher(load_scenario("quickstart", SMALL), check).lines(read_text_log(text, "run"))
+
+
+def test_a_slower_phase_is_an_alarm_and_longer_responses_are_other_work() -> None:
+    usual = usual_s()
+    first, last = lines_of(console(range(1, 31), usual))
+    assert (first.verdict, first.alarm, last.verdict) == ("as expected", False, "as usual")
+    slow = usual | {"update_actor": 2 * usual["update_actor"], "step": usual["step"] + usual["update_actor"]}
+    found = lines_of(console(range(1, 21), usual) + console(range(21, 41), slow))
+    alarm = next(line for line in found if line.alarm)
+    assert {one.quantity for one in alarm.moved} >= {"train"} and alarm.moved[0].since == 21
+    assert alarm.suspects and alarm.experiment == alarm.suspects[0].cure
+    longer = usual | {name: ratio * usual[name] for name, ratio in GROWN.items()}
+    longer["step"] = sum(longer[name] for name in usual if name != "step")
+    found = lines_of(console(range(1, 21), usual) + console(range(21, 41), longer, 1080))
+    assert not any(line.alarm for line in found) and "other work" in [line.verdict for line in found]
+
+
+def test_lines_fit_a_terminal_and_the_page_shows_no_markup_of_the_log() -> None:
+    line = WatchLine(step=7, verdict="cannot tell", step_s=3.5, own_s=3.0, remark="<script>x</script> " * 20)
+    assert all(len(one) <= 80 for one in watch_text(line, Style(width=80)).splitlines())
+    assert "<script>" not in watch_page("a <b>", [line]) and "a &lt;b&gt;" in watch_page("a <b>", [line])
+
+
+def test_a_source_that_vanishes_is_half_written_or_rotated_gives_what_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "run.log"
+    source = Source(str(file))
+    assert source.read() is None and "no such file" in source.trouble
+    text = console(range(1, 6), {"gen": 30.0, "step": 50.5})
+    file.write_text(text + "step:6 - timing_s/gen:30.0 - timing_s/step:5")
+    log = source.read()
+    assert log is not None and source.trouble == ""
+    assert [float(value) for value in log.values["step"] if value == value] == [50.5] * 5
+    assert source.read() is None  # nothing new
+    file.unlink()
+    assert source.read() is None and source.trouble
+    file.write_text(console(range(6, 8), {"step": 40.0}))
+    log = source.read()
+    assert log is not None and log.steps == (6, 7)
+
+
+def test_a_page_of_an_exporter_is_read_step_by_step_and_only_of_this_machine() -> None:
+    with pytest.raises(InputError, match="on this machine alone"):
+        Source("http://example.org/metrics")
+    steps = iter([40.5, 40.5, 41.5])
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f"# TYPE x gauge\ntiming_s_step {next(steps)}\n".encode())
+
+        def log_message(self, *words: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    source = Source(f"http://127.0.0.1:{server.server_port}/metrics")
+    first, second, third = source.read(), source.read(), source.read()
+    server.shutdown()
+    server.server_close()
+    assert first is not None and second is None and third is not None
+    assert third.values["step"].tolist() == [40.5, 41.5]
+
+
+def test_the_command_reads_once_and_writes_a_page(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(console(range(1, 31), {"gen": 30.0, "step": 50.5}))
+    code, out, err = run("watch", tmp_path / "run.log", "--once", "--json", "--out", tmp_path / "page")
+    assert (code, err) == (0, "") and out.count('"schema":"rlsim.watch/1"') == 2
+    assert {path.name for path in (tmp_path / "page").iterdir()} == {"watch.jsonl", "watch.html"}
+    code, out, err = run("watch", tmp_path / "nothing.log", "--once")
+    assert (code, out) == (2, "") and err.count("\n") == 1
