@@ -89,8 +89,7 @@ class Accounting:
 def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario: Mapping[str, Any]) -> Accounting:
     """The accounting of a tree of which ``reader`` gave the keys of a ``scenario``."""
     read = set(reader.read)
-    unused = (*framework.unused(reader, scenario), *_disabled(tree.values))
-    idle = tuple(f"{section}." for section in unused)
+    idle = tuple(f"{section}." for section in idle_sections(framework, tree, reader, scenario))
     keys = []
     for key, value in leaves(tree.values):
         inactive = key not in read if key in framework.declared else f"{key}.".startswith(idle)
@@ -99,6 +98,13 @@ def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario
     given = tuple(account for account in keys if account.key in tree.given)
     defaults = tuple(account for account in keys if account.key not in tree.given and account.status == "used")
     return Accounting(framework.name, given, defaults, tree.notes)
+
+
+def idle_sections(
+    framework: Framework, tree: ConfigTree, reader: Reader, scenario: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Sections of a configuration without an effect: those of what is not chosen, and those that are not enabled."""
+    return (*framework.unused(reader, scenario), *_disabled(tree.values))
 
 
 def _status(framework: Framework, reader: Reader, key: str, value: Any) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class Asked:
     environment_s: float | None = None
     smaller_device: str | None = None
     """``hardware`` is not the user's word: it was taken because this device is too small for the layout."""
+    refuse_idle: bool = False
+    """An option that acts on nothing of the configuration is an error, as of a person who gives it for this one."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,9 @@ class Draft:
 
 
 def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
-    """Put into ``draft`` what the configuration does not say. Raises InputError where the model has no card."""
+    """Put into ``draft`` what the configuration does not say. Raises InputError where the model has no card, or where
+    an option would be without effect."""
+    _check_effect(draft, facts, asked, where)
     draft.keys["model"] = asked.model or _card(draft, facts, where)
     draft.keys.update(facts.settings)
     _hardware(draft, facts, asked, where)
@@ -105,6 +110,23 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
         draft.keys["workload.usable_group_share"] = asked.usable_group_share or min(1.0, share)
         if asked.usable_group_share is None:
             draft.assume("usable", share=share)
+
+
+def _check_effect(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
+    """Raise InputError for an option that acts on nothing of the configuration."""
+    drafting = bool(draft.keys.get("speculation.method")) and bool(draft.keys.get("speculation.draft_length"))
+    agent = facts.turns > 1 or (asked.mean_turns or 1) > 1
+    for option, given, acts, instead in (
+        ("--observation-tokens", asked.observation_tokens, agent, "an agent; give --mean-turns beside it"),
+        ("--environment-s", asked.environment_s, agent, "an agent; give --mean-turns beside it"),
+        ("--acceptance-length", asked.acceptance_length, drafting, "speculative decoding, which it does not use"),
+        ("--draft-model", asked.draft_model, draft.keys.get("speculation.method") == "draft_model",
+         "a draft model, which it does not use"),
+        ("--usable-group-share", asked.usable_group_share, facts.dynamic and draft.keys.get("loop.mode") != "async",
+         "synchronous dynamic sampling, which it does not use"),
+    ):  # fmt: skip
+        if asked.refuse_idle and given is not None and not acts:
+            raise InputError(f"{where}: {option} is without effect on this configuration; it is of {instead}")
 
 
 def _card(draft: Draft, facts: Facts, where: str) -> str:
@@ -191,10 +213,13 @@ def _mean_turns(most: int) -> float:
 
 
 def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
-    if facts.turns <= 1:
+    """An agent, where the configuration or an option states more than one turn."""
+    stated = math.ceil(2 * (asked.mean_turns or 1) - 1)  # the most of which that is the mean, see _mean_turns
+    if (most := min(facts.turns if facts.turns > 1 else stated, MAX_TURNS)) <= 1:
         return
-    most = min(facts.turns, MAX_TURNS)
     mean = asked.mean_turns or _mean_turns(most)
+    if mean > most:
+        raise InputError(f"--mean-turns {mean:g} exceeds the most turns of the configuration ({most})")
     observed, seconds = asked.observation_tokens or 100, asked.environment_s or 0.0
     turns = {"kind": "lognormal", "mean_turns": mean} if mean < most else {"kind": "constant", "turns": most}
     draft.keys["workload.agent"] = {
@@ -203,8 +228,7 @@ def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
         "observation_tokens": {"kind": "constant", "tokens": observed},
         "environment_s": {"kind": "constant", "seconds": seconds},
     }
-    stated = (asked.mean_turns, asked.observation_tokens, asked.environment_s)
-    if None in stated:
+    if None in (asked.mean_turns, asked.observation_tokens, asked.environment_s):
         draft.assume("turns", mean=mean, most=most, observed=observed, seconds=seconds)
 
 
