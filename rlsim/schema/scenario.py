@@ -239,8 +239,6 @@ def _asynchrony(s: Scenario) -> None:
         raise ValueError(f"loop.max_in_flight_groups ({stated}) must hold the {batch} groups of a batch, which {why}")
     if s.cluster.colocated and rules.update_every > 1:
         raise ValueError("loop.update_every above 1 needs a split cluster: shared GPUs hand over at every step")
-    if s.workload.agent is not None and (rules.at_update == "restart" or rules.stale == "cancel"):
-        raise ValueError("loop: requests of workload.agent can be kept or recomputed at an update, not aborted")
 
 
 def _streaming(s: Scenario) -> None:

@@ -66,8 +66,10 @@ class Facts:
     """What a framework's configuration says beside its rows.
 
     gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap, response_cap: tokens. model: name, and the key
-    that holds it. turns: most turns. drafter: name of an external draft model. dynamic: groups with equal
-    rewards are thrown away and generated again. settings: further scenario keys.
+    that holds it. turns, least_turns: most and fewest turns. cap_of_turn: response_cap bounds each of them. pools:
+    models beside the policy as records of scenario.pools, their model being the name of a checkpoint. drafter: name of
+    an external draft model. dynamic: groups with equal rewards are thrown away and generated again. settings: further
+    scenario keys.
     """
 
     gpus_per_node: int
@@ -76,6 +78,9 @@ class Facts:
     model: str = ""
     model_key: str = ""
     turns: int = 1
+    least_turns: int = 1
+    cap_of_turn: bool = False
+    pools: tuple[Mapping[str, Any], ...] = ()
     drafter: str = ""
     dynamic: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
@@ -103,6 +108,7 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     _hardware(draft, facts, asked, where)
     _lengths(draft, facts, asked)
     _turns(draft, facts, asked)
+    _pools(draft, facts)
     _drafting(draft, facts, asked, where)
     if facts.dynamic and draft.keys.get("loop.mode") != "async":
         tries = draft.keys.get("workload.max_rollouts_per_step", 10)
@@ -179,14 +185,17 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
 def mean_sample_tokens(facts: Facts, asked: Asked, cap: int) -> float:
     """Mean sample with its prompt and all turns, as stated or assumed."""
     prompt, response, _, _ = _means(facts, asked, cap)
-    return min(cap, prompt + response * (asked.mean_turns or _mean_turns(facts.turns)))
+    return min(cap, prompt + response * (asked.mean_turns or _mean_turns(facts.turns, facts.least_turns)))
 
 
 def _means(facts: Facts, asked: Asked, cap: int) -> tuple[int, float, int, float]:
     """Mean prompt and mean response of a turn, the most tokens of a response, and the share of them that it has."""
     prompt = asked.mean_prompt_tokens or max(1, min(PROMPT_TOKENS, facts.prompt_cap // 2, cap // 2))
     room = max(2, min(facts.response_cap, cap - prompt))
-    share = RESPONSE_SHARE / (asked.mean_turns or _mean_turns(facts.turns))
+    turns = asked.mean_turns or _mean_turns(facts.turns, facts.least_turns)
+    if facts.cap_of_turn:  # as much of it as leaves all turns within their share of the sequence
+        turns = max(1.0, turns * room / max(2, cap - prompt))
+    share = RESPONSE_SHARE / turns
     return prompt, asked.mean_response_tokens or max(1.0, float(round(share * room))), room, share
 
 
@@ -208,8 +217,22 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
         draft.assume("sigma", sigma=sigma)
 
 
-def _mean_turns(most: int) -> float:
-    return min((1 + most) / 2, MEAN_TURNS)
+def _mean_turns(most: int, least: int = 1) -> float:
+    return max(float(least), min((least + most) / 2, MEAN_TURNS))
+
+
+def _pools(draft: Draft, facts: Facts) -> None:
+    """Models beside the policy, where all of them have cards; those without stay missing."""
+    cards = [card_by_shape(pool["model"]) for pool in facts.pools]
+    if not facts.pools or None in cards:
+        return
+    draft.keys["pools"] = [
+        {**pool, "model": card[0]} for pool, card in zip(facts.pools, cards, strict=True) if card is not None
+    ]
+    if gpus := sum(pool.get("gpus", 0) for pool in facts.pools):
+        draft.keys["cluster.pool_gpus"] = gpus
+        draft.keys["cluster.num_gpus"] += gpus
+    draft.assume("pools", names=", ".join(pool["name"] for pool in facts.pools))
 
 
 def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
@@ -217,7 +240,7 @@ def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
     stated = math.ceil(2 * (asked.mean_turns or 1) - 1)  # the most of which that is the mean, see _mean_turns
     if (most := min(facts.turns if facts.turns > 1 else stated, MAX_TURNS)) <= 1:
         return
-    mean = asked.mean_turns or _mean_turns(most)
+    mean = asked.mean_turns or _mean_turns(most, facts.least_turns)
     if mean > most:
         raise InputError(f"--mean-turns {mean:g} exceeds the most turns of the configuration ({most})")
     observed, seconds = asked.observation_tokens or 100, asked.environment_s or 0.0

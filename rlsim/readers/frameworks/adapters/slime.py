@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, aside, flag, integer, integers, number, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
@@ -30,7 +31,6 @@ class Slime(Options):
     rollout_function_path = text("")
     update_weights_interval = integer(1)
     update_weight_mode, dynamic_sampling_filter_path = text(), text()
-    custom_generate_function_path = aside(text())
 
     sglang_pp_size, sglang_pipeline_parallel_size = size(), size()
     sglang_ep_size = integer()
@@ -285,6 +285,7 @@ RULES = (
 
 def _facts(c: Slime) -> Facts:
     return Facts(
+        pools=slime_teacher(c.r, c.hf_checkpoint),
         gpus_per_node=c.num_gpus_per_node or c.actor_num_gpus_per_node,
         prompt_cap=c.prompt_cap,
         response_cap=c.rollout_max_response_len,
@@ -304,12 +305,6 @@ def _assumptions(c: Slime) -> Iterator[Assumption]:
             "SGLang chooses the length of drafts by the model where none is stated (auto_choose_speculative_params); "
             "none are simulated, state sglang_speculative_num_steps.",
             [Speculation.method, Speculation.draft_length],
-        )
-    if c.custom_generate_function_path is not None:
-        yield Assumption(
-            f"A generate function of its own ({c.shown(Slime.custom_generate_function_path)}) may take several turns; "
-            "one is simulated, state workload.agent for more.",
-            ["workload.agent"],
         )
 
 

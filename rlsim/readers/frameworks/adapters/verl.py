@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlsim.readers.frameworks.adapters import verl_values as values
+from rlsim.readers.frameworks.adapters.pools import verl_teachers
 from rlsim.readers.frameworks.adapters.verl_options import (
     Actor,
     Algorithm,
@@ -301,6 +302,7 @@ def _facts(c: Verl) -> Facts:
         prompt_cap=c.data.max_prompt_length,
         response_cap=min(c.data.max_response_length, c.rollout.max_model_len or c.cap),
         turns=c.turns,
+        pools=verl_teachers(c),
         drafter=c.sglang.speculative_draft_model_path if c.on_sglang else c.vllm.draft_model,
         dynamic=c.algorithm.filter_groups,
     )
