@@ -182,6 +182,11 @@ def micro_batch_tokens(c: Slime, tokens: int | None) -> int:
     return max((tokens or 0) * c.context_parallel_size, int(c.r.mean_tokens or 0) + 1)
 
 
+BLOCK_FP8: tuple[str, ...] = (
+    "DeepSeek-R1", "DeepSeek-R1-0528", "DeepSeek-V3", "DeepSeek-V3-0324", "DeepSeek-V3.1", "Kimi-K2-Instruct",
+    "Kimi-K2-Instruct-0905",
+)  # fmt: skip
+"""Ends of names of checkpoints that are block FP8 by nature."""
 of = Rules(Slime)
 RULES = (
     of(Workload.prompts_per_step).same(Slime.rollout_batch_size),
@@ -216,8 +221,14 @@ RULES = (
         lambda c: c.sglang_dp_size if c.sglang_enable_dp_attention else 1,
         lambda _, value: [Slime.sglang_dp_size.to(value), Slime.sglang_enable_dp_attention.to(value > 1)],
     ),
+    # DeepSeek and Moonshot publish these in block FP8 alone (docs/en/examples/deepseek-r1.md:6, 105).
     of(Engine.weight_precision).words(
-        Slime.hf_checkpoint, ("*FP8*", "fp8_block"), ("*fp8*", "fp8_block"), ("*NVFP4*", "nvfp4"), other="bf16"
+        Slime.hf_checkpoint,
+        *((f"*{name}", "fp8_block") for name in BLOCK_FP8),
+        ("*FP8*", "fp8_block"),
+        ("*fp8*", "fp8_block"),
+        ("*NVFP4*", "nvfp4"),
+        other="bf16",
     ),
     of(Engine.kv_precision).words(Slime.sglang_kv_cache_dtype, ("fp8*", "fp8"), other="bf16"),
     of(Engine.dispatch).constant("round_robin"),
