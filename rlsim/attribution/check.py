@@ -22,7 +22,8 @@ from rlsim.results import Interval
 from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement, StatedFault
 from rlsim.results.record import PHASE_FLOOR
 from rlsim.schema.base import replaced
-from rlsim.schema.scenario import RESPONSE, Scenario
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.stated import RESPONSE
 from rlsim.schema.workload import ConstantLength
 from rlsim.units import FloatArray
 

@@ -195,7 +195,7 @@ FUNCTIONS: Mapping[str, Callable[[Scenario, float], Cause | None]] = {
 BF16_BYTES = 2.0
 MOST_STEPS = 4
 """Measured steps of a lagged loop that a fault is simulated on: differences on equal drawn work settle early."""
-DESCRIBING = ("name", "question", "assumptions")
+DESCRIBING = ("name", "question", "assumptions", "missing")
 """Sections of a scenario that move no time."""
 SAME = 0.01
 """Share of a step by which a phase must move for a fault to count as one."""

@@ -25,8 +25,8 @@ from rlsim.loading.scenario import dump_scenario, scenario_of_text, vary
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_model_from_card
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
-from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.model import ModelCard
+from rlsim.schema.parameters import MeasuredStack
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.profile import load_profile
 from rlsim.workload.draw import draw

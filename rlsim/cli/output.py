@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     from rlsim.schema.scenario import Scenario
 
 
-def given_scenario(name: str, words: Sequence[str] | None, options: Sequence[str] | None, *more: str) -> Scenario:
-    """The scenario with overrides given as words, by --set and by ``more``, in this order: later ones win."""
+def given_scenario(
+    name: str, words: Sequence[str] | None, options: Sequence[str] | None, *more: str, warn: bool = True
+) -> Scenario:
+    """The scenario with overrides given as words, by --set and by ``more``, in this order: later ones win.
+
+    warn: say on stderr what of the real run it does not hold, for answers that have no place for it.
+    """
     from rlsim.loading.scenario import load_scenario
 
     try:
-        return load_scenario(name, [*(words or ()), *(options or ()), *more])
+        scenario = load_scenario(name, [*(words or ()), *(options or ()), *more])
+        for text in scenario.missing_parts if warn else ():
+            print(text, file=sys.stderr)
+        return scenario
     except InputError as error:
         from rlsim.readers.frameworks.launch import framework_of_file
 

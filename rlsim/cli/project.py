@@ -38,7 +38,8 @@ def project(
     """
     from rlsim.projection.project import project as run
 
-    given = given_scenario(scenario, words, overrides, *_simulation(seed=seed, replications=replications))
+    simulated = _simulation(seed=seed, replications=replications)
+    given = given_scenario(scenario, words, overrides, *simulated, warn=False)
     with ProgressLine("replications") as progress:
         # Spans and curves take time and memory and stand in files alone.
         answer = run(given, progress.reach, timeline=out is not None)

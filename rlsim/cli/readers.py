@@ -106,7 +106,7 @@ def import_config(
 
     asked = Asked(
         hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, acceptance_length,
-        usable_group_share, mean_turns, observation_tokens, environment_s,
+        usable_group_share, mean_turns, observation_tokens, environment_s, refuse_idle=True,
     )  # fmt: skip
     found = run(framework.value, config, words or (), asked, root, config_name, strict, lenient)
     if out is not None:
@@ -115,7 +115,7 @@ def import_config(
         print_answer(json.dumps(found.as_dict()))
         return
     # Standard output holds the scenario alone, to be redirected into a file.
-    print(found.accounting.summary(), file=sys.stderr)
+    print("\n".join((*found.scenario.missing_parts, found.accounting.summary())), file=sys.stderr)
     print_answer(found.text if out is None else f"written: {out}; next: rlsim project {out}")
 
 

@@ -1,4 +1,4 @@
-"""Prices of a stack that was measured whole (:class:`rlsim.schema.measured.MeasuredStack`).
+"""Prices of a stack that was measured whole (:class:`rlsim.schema.parameters.MeasuredStack`).
 
 Iterations are linear in context at each measured batch and draft length, and linear between these; micro-batches are
 bilinear in samples and tokens. Beyond the measured range lines go on.
@@ -17,7 +17,7 @@ from rlsim.costs.operators.time import OperatorTime
 from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.errors import InputError
 from rlsim.schema.engine import Engine
-from rlsim.schema.measured import MeasuredStack, PassPoint
+from rlsim.schema.parameters import MeasuredStack, PassPoint
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.units import FloatArray, distinct

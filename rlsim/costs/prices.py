@@ -25,6 +25,7 @@ from rlsim.costs.memory import (
 from rlsim.costs.operators.device import Device, datasheet_factors, device_of, tables_error
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.overheads import Overheads, factor_of, overheads_of
+from rlsim.costs.pools import PoolInputs, alone, with_pools
 from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
@@ -34,6 +35,7 @@ from rlsim.parameters.terms import fitted_of
 from rlsim.results import MemoryParts
 from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.stated import Pool
 from rlsim.schema.trainer import Trainer
 from rlsim.tables.operators import OperatorTables
 from rlsim.units import FloatArray
@@ -163,7 +165,16 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
 
     def batch_cost(self, total_tokens: FloatArray, generated_samples: int) -> StepCost:
         """The trainer's work on a batch: total tokens of its samples, and how many were generated for it."""
-        return step_cost(self.trainer, TrainedBatch.of(total_tokens, generated_samples))
+        return self.step_cost(TrainedBatch.of(total_tokens, generated_samples))
+
+    def step_cost(self, batch: TrainedBatch) -> StepCost:
+        """The trainer's work on a batch with that of the pools."""
+        return with_pools(self.pools, step_cost(self.trainer, batch), batch)
+
+    @cached_property
+    def pools(self) -> tuple[PoolInputs, ...]:
+        """Inputs of the models beside the policy. Raises Infeasible where one does not fit."""
+        return tuple(_pool_inputs(self.scenario, pool) for pool in self.scenario.pools)
 
     @cached_property
     def before_work(self) -> ScenarioPrices:
@@ -196,6 +207,19 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         # Requests may move between any two replicas: one pair across the network sets the rate.
         across = scenario.cluster.generation > fabric.domain
         return float(fabric.broadcast(kv_bytes_per_gpu_token(scenario), across).seconds)
+
+
+def _pool_inputs(scenario: Scenario, pool: Pool) -> PoolInputs:
+    """A pool as a scenario of its own, taken apart as any other. Raises Infeasible where its model does not fit."""
+    own = PriceInputs(alone(scenario, pool))
+    swap_s = 0.0 if pool.gpus else own.transfers.reference_swap_s() / 2  # its weights in and out
+    replicas = own.scenario.cluster.num_gpus // pool.gpus_per_replica
+    found = PoolInputs(pool, replicas, swap_s, scenario.loop.mode == "async")
+    if pool.runs_on == "trainer":
+        return replace(found, trainer=own.trainer)
+    room = own.engine_memory.kv_capacity_tokens
+    samples = expected_prompt_tokens(scenario.workload) + expected_response_tokens(scenario.workload)
+    return replace(found, engine=engine_inputs(own.scenario, own.device, own.overheads.engine, samples, room))
 
 
 def _check_micro_batch(scenario: Scenario) -> None:
@@ -236,7 +260,7 @@ def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the scenario cannot run."""
     # Other batches are priced when the trainer takes them (Prices.batch): nobody knows them before.
     known = workload.steps[: workload.trained] if inputs.scenario.known_batches else ()
-    steps = tuple(step_cost(inputs.trainer, trained_batch(step)) for step in known)
+    steps = tuple(inputs.step_cost(trained_batch(step)) for step in known)
     return replace(inputs.before_work, steps=steps)
 
 

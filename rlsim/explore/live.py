@@ -184,7 +184,7 @@ def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
     sizes = [float(n) for n in (cluster.num_gpus * 2**step // 2**SIZES for step in range(2 * SIZES + 1)) if n >= least]
     out.append(Slider("cluster.num_gpus", "GPUs", tuple(sizes), sizes.index(cluster.num_gpus)))
     if not cluster.colocated:
-        share = cluster.generation / (cluster.num_gpus - cluster.reference_gpus)
+        share = cluster.generation / cluster.policy_gpus
         # The scenario's share is added unrounded, so that the slider can stand exactly there.
         values = sorted({round(i / SHARES, 4) for i in range(1, SHARES)} | {share})
         out.append(Slider("generation_share", "share that generates", tuple(values), values.index(share)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlsim.schema.scenario import Scenario
 
-IGNORED = ("name", "question", "assumptions")
+IGNORED = ("name", "question", "assumptions", "missing")
 """Keys that describe a scenario without changing its answer."""
 
 

@@ -33,6 +33,8 @@ from rlsim.schema.drafter import draft_model_from_card
 from rlsim.schema.speculation import ACCEPTANCE_AT, ACCEPTANCE_KEYS, Speculation
 from rlsim.tables.profile import anchored_tables, load_profile
 
+DESCRIBED = ("assumptions", "missing")
+"""Sections of sentences with the keys that they speak of."""
 DRAWN_KEYS = (
     "prompt_tokens", "response_tokens", "agent.turns", "agent.observation_tokens", "agent.environment_s",
     "agent.judge.trajectory_s",
@@ -89,8 +91,7 @@ def _drop_other_kinds(document: dict[str, Any], given: Sequence[Setting]) -> Non
 
 
 def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], shown: Sequence[Setting]) -> None:
-    """Assumptions about keys that an override changes fall; the question gives way to the overrides in ``shown``."""
-    given = document.get("assumptions")
+    """Sentences about keys that an override changes fall; the question gives way to the overrides in ``shown``."""
     above = {prefix for key in changed for prefix in prefixes(key)}
     below = set(changed)
 
@@ -100,10 +101,12 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], shown: S
         parts = [prefixes(str(key)) for key in keys] if isinstance(keys, list | tuple) else []
         return any(part[-1] in above or not below.isdisjoint(part) for part in parts)
 
-    if isinstance(given, list) and "assumptions" not in changed:
-        document["assumptions"] = [entry for entry in given if not stale(entry)]
+    for section in DESCRIBED:
+        given = document.get(section)
+        if isinstance(given, list) and section not in changed:
+            document[section] = [entry for entry in given if not stale(entry)]
     # How much is simulated changes no question.
-    telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
+    telling = [key for key in changed if key.split(".")[0] not in ("name", "question", *DESCRIBED, "simulation")]
     if telling and "question" not in changed and isinstance(document.get("name"), str | None):
         texts = list(dict.fromkeys(setting.text for setting in shown if setting.key in telling))
         document["question"] = shortened(f"{document.get('name')} with {', '.join(texts)}", 200) if texts else ""
@@ -228,6 +231,18 @@ REFERENCES: dict[str, Callable[[str, Path | None], BaseModel | dict[str, Any]]] 
     "simulation.transfer_parameters": load_transfer_parameters,
 }
 """Keys whose value may be a name or a path instead of a mapping."""
+
+
+def resolve_pools(document: dict[str, Any], places: Places, folder: Path | None) -> None:
+    """Put cards in the place of the names of models of pools."""
+    pools = document.get("pools")
+    if isinstance(pools, list):
+        document["pools"] = [
+            {**pool, "model": referred("model", pool["model"], places, folder)}
+            if isinstance(pool, dict) and isinstance(pool.get("model"), str)
+            else pool
+            for pool in pools
+        ]
 
 
 def traces(document: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
 from rlsim.schema.messages import unknown_key
 from rlsim.schema.scenario import Scenario
 
-_ONLY_PRINTED = ("name", "question", "assumptions")
+_ONLY_PRINTED = ("name", "question", "assumptions", "missing")
 _LISTS = lists_beside(__file__, "explain.yaml")
 ONE_STEP: tuple[str, ...] = tuple(_LISTS["one_step"])
 """Commands that simulate steps of a scenario."""

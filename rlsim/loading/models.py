@@ -91,11 +91,17 @@ def card_by_shape(name: str) -> tuple[str, str] | None:
     return None
 
 
+_SEES = re.compile(r"(?<![a-z])(vl|omni|\d(\.\d)?v)(?![a-z])", re.IGNORECASE)
+"""Names of models with a vision tower, of which a card holds the text part alone: an import says so, a name cannot."""
+
+
 def _named(name: str) -> Path:
     """The card of a name. Raises InputError where there is none, and for repositories of quantised weights."""
     cards, repository = catalogue("scenarios", "models"), name.rstrip("/")
     base = repository.rpartition("/")[2]
     same = card_of_same_layers(base) if "/" in repository else None
+    if same is None and base not in cards and not _SEES.search(base):
+        same = (card_by_shape(repository) or (None,))[0]
     if same is None:
         otherwise = "; for another model give the path of its Hugging Face config.json"
         return find_entry(base, cards, "model", otherwise)

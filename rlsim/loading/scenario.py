@@ -17,6 +17,7 @@ from rlsim.files.lookup import YAML_SUFFIXES, catalogue, find_entry, length_file
 from rlsim.files.reading import DOCUMENT_BYTES, delivered, installed_version, read_text, shown_path
 from rlsim.files.yaml import dump_yaml, parse_yaml, read_yaml
 from rlsim.loading.document import (
+    DESCRIBED,
     DRAWN_KEYS,
     REFERENCES,
     anchor_files,
@@ -24,6 +25,7 @@ from rlsim.loading.document import (
     holder_of,
     name_parameters,
     referred,
+    resolve_pools,
     traces,
 )
 from rlsim.loading.extends import EXTENDS, with_parents
@@ -179,8 +181,12 @@ def scenario_digest(scenario: Scenario) -> str:
     content = {
         name: _canonical_of(section) if isinstance(section, BaseModel) else _canonical(section)
         for name, section in scenario
-        if name not in ("question", "assumptions", "simulation")
+        if name not in ("question", *DESCRIBED, "pools", "simulation")
     }
+    if scenario.pools:
+        content["pools"] = _canonical([pool.model_dump(mode="json") for pool in scenario.pools])
+    else:  # scenarios of before have no such keys
+        content["cluster"] = _canonical(scenario.cluster.model_dump(mode="json", exclude={"pool_gpus"}))
     content["simulation"] = _joined({**{name: _canonical(value) for name, value in own.items()}, **sets})
     content["hardware"] = _of_device(scenario.hardware)
     if scenario.training_hardware is None:
@@ -259,6 +265,7 @@ def _assemble(document: dict[str, Any], places: Places, folder: Path | None) -> 
         holder, key = holder_of(document, path)
         if isinstance(holder, dict) and isinstance(holder.get(key), str):
             holder[key] = referred(path, holder[key], places, folder)
+    resolve_pools(document, places, folder)
     anchor_files(document, folder, places)
     try:
         scenario = Scenario.model_validate(document)
@@ -266,10 +273,11 @@ def _assemble(document: dict[str, Any], places: Places, folder: Path | None) -> 
         raise as_input_error(error, places.origin, Scenario, places.place) from error
     if anothers:
         raise InputError(anothers)
-    for number, assumption in enumerate(scenario.assumptions):
-        unknown = next((key for key in assumption.keys if not is_key(key, Scenario)), None)
-        if unknown is not None:
-            raise InputError(places.message(f"assumptions[{number}]", unknown_key(unknown, Scenario)))
+    for section in DESCRIBED:
+        for number, entry in enumerate(getattr(scenario, section)):
+            unknown = next((key for key in entry.keys if not is_key(key, Scenario)), None)
+            if unknown is not None:
+                raise InputError(places.message(f"{section}[{number}]", unknown_key(unknown, Scenario)))
     return scenario
 
 
@@ -278,7 +286,7 @@ def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
 
     All others stay the checked records they are: a search varies a scenario thousands of times in a few keys.
     """
-    document = {**vars(scenario), "assumptions": list(scenario.assumptions)}
+    document = {**vars(scenario), **{name: list(getattr(scenario, name)) for name in DESCRIBED}}
     keys = [setting.key for setting in given]
     # Distributions become mappings too, since a change of their kind empties them (_drop_other_kinds).
     if any(key.partition(".")[0] == "workload" for key in keys):

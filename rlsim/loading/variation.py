@@ -134,7 +134,7 @@ def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
     if given or overrides.get("lag") == 0:
         return {}
     cluster = scenario.cluster
-    pooled = cluster.num_gpus - cluster.reference_gpus
+    pooled = cluster.policy_gpus
     own = DEFAULT_GENERATION_SHARE if cluster.colocated else cluster.generation / pooled
     wanted = "generation_share" in overrides or (
         "lag" in overrides if cluster.colocated else bool({"cluster.num_gpus", "lag"} & overrides.keys())
@@ -146,7 +146,8 @@ def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
         raise InputError(f"generation_share={share}: must be a number between 0 and 1")
     if not 0 < share < 1:
         raise InputError(f"generation_share={share}: must lie between 0 and 1")
-    gpus = max(1, _size(scenario, overrides, SIZE) - _size(scenario, overrides, "cluster.reference_gpus"))
+    apart = sum(_size(scenario, overrides, f"cluster.{name}_gpus") for name in ("reference", "pool"))
+    gpus = max(1, _size(scenario, overrides, SIZE) - apart)
     generation = split_gpus(gpus, share, *(_group_gpus(scenario, overrides, part) for part in ("engine", "trainer")))
     return {"cluster.generation_gpus": generation, "cluster.training_gpus": gpus - generation}
 

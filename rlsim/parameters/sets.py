@@ -15,9 +15,8 @@ from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.parameters.posterior import Posterior
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters, TransferParameters, standing_for, version_order
-from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.messages import read_record
-from rlsim.schema.parameters import GlobalParameters, TrainingParameters
+from rlsim.schema.parameters import GlobalParameters, MeasuredStack, TrainingParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Stack
 

@@ -21,7 +21,7 @@ from rlsim.costs.engine.prices import engine_times
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs, trained_batch
 from rlsim.costs.trainer.floors import floors_s, stages_s
-from rlsim.costs.trainer.training import step_cost, train_cost
+from rlsim.costs.trainer.training import train_cost
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
@@ -327,7 +327,7 @@ def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:
     """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
     seconds = 0.0
     for step in steps:
-        cost = step_cost(inputs.trainer, trained_batch(draw_step(inputs.scenario, step, 0)))
+        cost = inputs.step_cost(trained_batch(draw_step(inputs.scenario, step, 0)))
         seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
     return seconds / len(steps)
 

@@ -254,7 +254,7 @@ def on_split(scenario: Scenario, split: GpuSplit, trainer: TrainerLayout) -> Sce
 def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
     cluster = scenario.cluster
     for gpus, lag in itertools.product(limits.sizes, limits.lags):
-        free = gpus - cluster.reference_gpus
+        free = gpus - cluster.reference_gpus - cluster.pool_gpus
         if lag == 0:
             yield GpuSplit(gpus, 0, max(1, free), max(1, free))
             continue

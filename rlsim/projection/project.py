@@ -74,6 +74,7 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant, 
         try_first=try_first(cand, parts, variants),
         tuned_step_s=tuned_step_s(cand) if variants else None,
         caveats=caveats_of(scenario),
+        missing=scenario.missing_parts,
     )
 
 

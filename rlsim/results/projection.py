@@ -315,7 +315,7 @@ class Projection(About):
     hardware profile; price_source: where it comes from, mostly assumed. try_first: the best of a few moves; null where
     none gains or a scenario takes so long that none was tried. tuned_step_s: of the candidate, if its stack ran as the
     recipes of its makers do; null where it is one of those. caveats: what the verdict assumes and says so, such as a
-    guessed length.
+    guessed length. missing: parts of the real run that are not simulated, and which way they move the step.
     """
 
     schema_: Literal["rlsim.projection/2"] = Field(default=SCHEMA, alias="schema")
@@ -331,6 +331,7 @@ class Projection(About):
     try_first: TryFirst | None = None
     tuned_step_s: Interval | None = None
     caveats: tuple[str, ...] = Field(default=(), exclude=True)
+    missing: tuple[str, ...] = ()
 
     @property
     def variants(self) -> dict[str, Variant]:

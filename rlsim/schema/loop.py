@@ -21,8 +21,7 @@ from rlsim.schema.asynchrony import (
 )
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters, TransferParameters
-from rlsim.schema.measured import MeasuredStack
-from rlsim.schema.parameters import GlobalParameters, TrainingParameters
+from rlsim.schema.parameters import GlobalParameters, MeasuredStack, TrainingParameters
 from rlsim.schema.users import FABRICS, FabricName, as_profile
 
 ASYNCHRONOUS_KEYS = (
@@ -48,6 +47,8 @@ class Cluster(Strict):
     """Of num_gpus those that hold the reference policy alone, in the trainer's layout: its log-probs run beside those
     of the policy (OpenRLHF without colocate_actor_ref: experience_maker.py:102-188 at 3c3be623), and no weights are
     swapped for them. 0: they take turns on the training GPUs."""
+    pool_gpus: int = Field(0, ge=0, le=MOST_GPUS)
+    """Of num_gpus those that hold other models alone (pools)."""
     placement: Literal["aligned", "scattered"] | None = None
     """aligned: GPUs of one group (a replica, its experts, a tensor-parallel group) are placed in one NVLink domain
     where they fit. scattered: a group of several nodes may lie half in one domain and half in another, as in jobs over
@@ -80,29 +81,36 @@ class Cluster(Strict):
         return self.generation_gpus is None and self.training_gpus is None
 
     @property
+    def policy_gpus(self) -> int:
+        """GPUs that generate or train."""
+        return self.num_gpus - self.reference_gpus - self.pool_gpus
+
+    @property
     def generation(self) -> int:
         """GPUs that generate."""
         if self.generation_gpus is not None:
             return self.generation_gpus
-        return self.num_gpus - self.reference_gpus - (self.training_gpus or 0)
+        return self.policy_gpus - (self.training_gpus or 0)
 
     @property
     def training(self) -> int:
         """GPUs that train."""
         if self.training_gpus is not None:
             return self.training_gpus
-        return self.num_gpus - self.reference_gpus - (self.generation_gpus or 0)
+        return self.policy_gpus - (self.generation_gpus or 0)
 
     def _problems(self) -> Iterator[str]:
         if self.fabric is not None and self.node_bandwidth_bytes_per_s is not None:
             yield "give one of fabric and node_bandwidth_bytes_per_s"
-        reference = f" + reference_gpus ({self.reference_gpus})" if self.reference_gpus else ""
+        others = {name: gpus for name in ("reference_gpus", "pool_gpus") if (gpus := getattr(self, name))}
+        apart = " + ".join(f"{name} ({gpus})" for name, gpus in others.items())
         if self.generation < 1 or self.training < 1:
-            split = f"reference_gpus ({self.reference_gpus})" if self.colocated else "generation_gpus and training_gpus"
+            split = apart if self.colocated else "generation_gpus and training_gpus"
             yield f"{split} must leave both at least 1 of num_gpus = {self.num_gpus}"
-        if not self.colocated and self.generation + self.training + self.reference_gpus != self.num_gpus:
+        if not self.colocated and self.generation + self.training != self.policy_gpus:
             yield (
-                f"generation_gpus ({self.generation}) + training_gpus ({self.training}){reference} must equal "
+                f"generation_gpus ({self.generation}) + training_gpus ({self.training})"
+                f"{apart and f' + {apart}'} must equal "
                 f"num_gpus ({self.num_gpus})"
             )
 

@@ -1,10 +1,9 @@
 """The scenario: one question, fully stated."""
 
 import math
-from collections.abc import Iterator
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlsim.schema.base import Strict, changed, replaced
 from rlsim.schema.engine import Engine
@@ -15,6 +14,7 @@ from rlsim.schema.messages import InOurWords
 from rlsim.schema.model import ModelCard
 from rlsim.schema.run import RunConditions
 from rlsim.schema.speculation import Speculation
+from rlsim.schema.stated import Assumption, Missing, Pool
 from rlsim.schema.trainer import Stack, StackFeatures, Trainer
 from rlsim.schema.workload import Workload
 
@@ -25,32 +25,6 @@ MAX_SIMULATED_STEPS = 1600
 
 SPLIT_METHODS = ("nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "rdma", "delta_sharded")
 """Weight transfers from the trainer's GPUs to others."""
-
-
-RESPONSE, PROMPT, ACCEPTANCE = "workload.response_tokens", "workload.prompt_tokens", "speculation.first_acceptance"
-"""Keys whose value a scenario may guess."""
-
-
-class Assumption(Strict):
-    """A sentence of the scenario's author; in a file a plain text stands for one without keys."""
-
-    text: str = Field(min_length=1, max_length=2000)
-    """What is assumed, and why."""
-    keys: tuple[str, ...] = ()
-    """Scenario keys that it speaks of; it falls when one of them is overridden."""
-
-    log_spread: float | None = Field(None, gt=0, le=3)
-    """The value of the first key is a guess: standard deviation of its logarithm (of an acceptance: of its odds).
-    Intervals then hold it, and the verdict names it."""
-
-    def _problems(self) -> Iterator[str]:
-        if self.log_spread is not None and (not self.keys or self.keys[0] not in (RESPONSE, PROMPT, ACCEPTANCE)):
-            yield f"log_spread needs keys that begin with one of {RESPONSE}, {PROMPT}, {ACCEPTANCE}"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain_text(cls, data: object) -> object:
-        return {"text": data} if isinstance(data, str) else data
 
 
 class Scenario(Strict, metaclass=InOurWords):
@@ -76,12 +50,21 @@ class Scenario(Strict, metaclass=InOurWords):
     speculation: Speculation = Speculation()
     trainer: Trainer = Trainer()
     loop: Loop = Loop()
+    pools: tuple[Pool, ...] = ()
+    """Models beside the policy that read every sample: teachers, reward models, judges."""
     simulation: Simulation = Simulation()
     run: RunConditions | None = None
     """What a whole run meets besides its steps (rlsim run): lengths that grow, validation, checkpoints, failures. Other
     commands ignore it."""
     assumptions: tuple[Assumption, ...] = ()
     """What the scenario's author assumed, each with its reason; printed with the answer."""
+    missing: tuple[Missing, ...] = ()
+    """What the real run has and no key simulates; every answer begins with it."""
+
+    @property
+    def missing_parts(self) -> tuple[str, ...]:
+        """Clauses that say what is missing and which way it moves the step."""
+        return tuple(one.text for one in self.missing)
 
     @property
     def training_device(self) -> HardwareProfile:
@@ -256,8 +239,6 @@ def _asynchrony(s: Scenario) -> None:
         raise ValueError(f"loop.max_in_flight_groups ({stated}) must hold the {batch} groups of a batch, which {why}")
     if s.cluster.colocated and rules.update_every > 1:
         raise ValueError("loop.update_every above 1 needs a split cluster: shared GPUs hand over at every step")
-    if s.workload.agent is not None and (rules.at_update == "restart" or rules.stale == "cancel"):
-        raise ValueError("loop: requests of workload.agent can be kept or recomputed at an update, not aborted")
 
 
 def _streaming(s: Scenario) -> None:
@@ -352,6 +333,8 @@ def _trainer_and_model(s: Scenario) -> None:
     if apart and not trainer.reference_logprobs:
         raise ValueError("cluster.reference_gpus has nothing to do with trainer.reference_logprobs false")
     _divides(shard, apart, sizes, "of cluster.reference_gpus")
+    if (pooled := sum(pool.gpus for pool in s.pools)) != s.cluster.pool_gpus:
+        raise ValueError(f"pools: their gpus ({pooled}) must equal cluster.pool_gpus ({s.cluster.pool_gpus})")
     if model.moe is not None:
         _divides(trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}")
         for count, pool in ((gpus, "training"), (apart, "reference")):

@@ -37,6 +37,8 @@ class Generation:
         groups = Groups(intake.size, 0, intake.max_in_flight, unit=together)
         groups.reward_s = scenario.workload.environment_s
         self.engines = engines_of(scenario, workload, prices, groups, trace.detailed)
+        self._agents = scenario.workload.agent is not None
+        """Trajectories that are too old end by themselves and are dropped then; what they still take is not saved."""
         self._blocked = False
         self._started = self._looked_at = self._taken = self._wanted = 0
         self._open = np.full(intake.steps, intake.batch)
@@ -177,11 +179,12 @@ class Generation:
         self._go_on()
         rules = self.intake.rules
         self.intake.version += 1
-        if rules.stale == "cancel":
+        if rules.stale == "cancel" and not self._agents:
             self._cancel_stale()
         self.intake.release()
         if rules.at_update in ("recompute", "restart"):
-            self.engines.pause(self.clock.now, rules.resubmit_s, rules.at_update)
+            # A turn's request is aborted, not its trajectory: what it has generated is prefilled with the history.
+            self.engines.pause(self.clock.now, rules.resubmit_s, "recompute" if self._agents else rules.at_update)
         self._start_groups()
 
     def _go_on(self) -> None:

@@ -42,14 +42,17 @@ UNNAMED_BOARDS = ("_sxm", "_nvl72")
 
 
 def load_profile(name_or_path: str | Path, base: Path | None = None) -> HardwareProfile:
-    """Profile by name (``gb200_nvl72``, case-insensitive) or from a YAML file.
+    """Profile by name (``gb200_nvl72``, case-insensitive; ``b200``, the chip alone) or from a YAML file.
 
     base: folder from which a relative path counts. Raises InputError for an unknown name or an invalid file.
     """
     name = str(name_or_path)
     otherwise = "; rlsim hardware list names all, or give the path of a profile"
     known = catalogue("hardware_profiles")
-    path = as_path(name, YAML_SUFFIXES, base) or find_entry(name, known, "hardware profile", otherwise)
+    path = as_path(name, YAML_SUFFIXES, base)
+    if path is None:
+        # b200 where one board of that chip is known; a chip with several has to be told apart
+        path = find_entry(profile_called(name) or name, known, "hardware profile", otherwise)
     state = path.stat() if path.is_file() else None
     profile = _read(path, *((state.st_mtime_ns, state.st_size) if state else (0, 0)))
     own = anchored_tables(profile.operator_tables, path.parent)

@@ -12,7 +12,7 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.projection.project import project
 from rlsim.schema.engine import Engine
-from rlsim.schema.measured import MeasuredStack
+from rlsim.schema.parameters import MeasuredStack
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 

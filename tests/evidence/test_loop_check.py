@@ -33,7 +33,7 @@ from rlsim.projection.project import project
 from rlsim.report.figures.validation import loop_check_figure
 from rlsim.report.text.validation import loop_check_text
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of
-from rlsim.schema.measured import MeasuredStack
+from rlsim.schema.parameters import MeasuredStack
 
 HERE = Path(__file__).parent / "loop"
 SMALL: dict[str, Any] = {"model": "loop-tiny", "prompts": 2, "samples": 2, "steps": 2, "running": 3, "prompt_tokens": 8,

@@ -78,6 +78,7 @@ def test_export_after_import_changes_no_key_with_or_without_a_base(framework: st
                     "loop.max_age", "loop.stale", "loop.update_every", "loop.overlap", "cluster.generation_gpus",
                     "cluster.num_gpus", "engine.attention_data_parallel", "engine.tensor_parallel",
                     "cluster.placement", "speculation.draft: name the checkpoint of your draft",
+                    "workload.agent: state turns and tools in your own files",
                     f"{adapter.model}: name your checkpoint of "
                     f"{scenario.model.name}"}  # fmt: skip
 

@@ -60,7 +60,7 @@ MEANT = {
         "loop.asynchrony.update_every": 2, "loop.asynchrony.at_update": "recompute",
         "loop.max_in_flight_groups": 4 * 8, "policy_logprobs": False,
     },
-    ("verl", "separate"): {"loop.update_every": 2, "loop.max_age": 3, "loop.stale": "drop"},  # a span of 4: an age of 3
+    ("verl", "separate"): {"loop.update_every": 1, "loop.max_age": 3, "loop.stale": "drop"},  # a span of 4: an age of 3
     ("verl", "colocate"): {"cluster.colocated": True, "loop.overlap": False, "trainer.sequence_packing": False},
     ("verl", "megatron"): {
         "trainer.critic": True, "trainer.pipeline_parallel": 2, "trainer.virtual_stages": 2, "trainer.mtp_layers": 1,

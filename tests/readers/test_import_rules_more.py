@@ -99,7 +99,7 @@ def test_what_is_changed_is_written_and_read_back(
 
 @pytest.mark.parametrize(
     ("framework", "text", "told"),
-    [("areal", AGENT, "with one turn"), ("prime-rl", GLM, "Prefill and decode engines are simulated")],
+    [("prime-rl", GLM, "Prefill and decode engines are simulated")],
 )
 def test_what_is_simulated_otherwise_is_told(framework: str, text: str, told: str, tmp_path: Path) -> None:
     assert any(told in one.text for one in imported(tmp_path, framework, text).scenario.assumptions)

@@ -22,8 +22,8 @@ from rlsim.costs.operators.device import Device
 from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.engine import Engine
-from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.model import ModelCard
+from rlsim.schema.parameters import MeasuredStack
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.units import FloatArray, distinct

@@ -34,8 +34,8 @@ from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import met_draft_parameters
-from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.model import ModelCard, parameter_counts
+from rlsim.schema.parameters import MeasuredStack
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Trainer
 from rlsim.units import BYTES_PER_ELEMENT
@@ -361,7 +361,7 @@ def batches_of(inputs: TrainerInputs, batch: TrainedBatch, update: bool) -> Micr
 
 def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """Log-prob passes of the policy and of the reference, with the swap of weights around the latter."""
-    trainer, once = inputs.trainer, _pass(inputs, batch)
+    trainer, once = inputs.trainer, logprob_pass(inputs, batch)
     parts = list(once.repeated(inputs.logprob_passes).parts)
     if inputs.logprob_passes or inputs.reference_gpus:
         parts += (
@@ -383,7 +383,7 @@ def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
 def _reference_s(inputs: TrainerInputs, batch: TrainedBatch) -> float:
     """The pass of a reference pool; 0 without."""
     gpus = inputs.reference_gpus
-    return _pass(replace(inputs, gpus=gpus), batch).seconds if gpus else 0.0
+    return logprob_pass(replace(inputs, gpus=gpus), batch).seconds if gpus else 0.0
 
 
 def positions_of(inputs: TrainerInputs, batch: TrainedBatch) -> int:
@@ -391,6 +391,6 @@ def positions_of(inputs: TrainerInputs, batch: TrainedBatch) -> int:
     return len(batch.total_tokens) * inputs.max_sequence_tokens
 
 
-def _pass(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
+def logprob_pass(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """One log-prob pass."""
     return inputs.costs.forward(batches_of(inputs, batch, update=False))

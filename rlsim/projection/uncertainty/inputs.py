@@ -27,7 +27,8 @@ from rlsim.projection.uncertainty.user_inputs import (
 )
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.base import changed
-from rlsim.schema.scenario import ACCEPTANCE, RESPONSE, Assumption, Scenario
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.stated import ACCEPTANCE, RESPONSE, Assumption
 from rlsim.units import FloatArray
 
 OTHER_LIMIT = 2.0

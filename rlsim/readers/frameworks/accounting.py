@@ -21,9 +21,11 @@ SHOWN_KEYS = 12
 HEAVY = re.compile(
     r"batch|parallel|(^|[._])(tp|pp|ep|cp|dp|n|size|lag)($|_size)|num_(nodes|gpus|prompts|generations|samples|engines|replicas)"
     r"|nnodes|gpus|precision|dtype|quant|fp8|nvfp4|backend|strategy|engine|offload|stale|async|turns|agent|epochs|micro"
-    r"|max_(model_)?len|tokens|seq(uence)?_len|speculat|draft|colocat|lora|captur|dispatch|recompute|checkpointing"
+    r"|max_(model_)?len|tokens|seq(uence)?_len|speculat|draft|colocat|lora|teacher|captur|dispatch|recompute|checkpointing"
 )
 """Names of keys that hold a batch, a layout, a backend, a precision, an algorithm, an agent or an environment."""
+POOLED = {"teacher": "teacher", "teachers": "teacher", "reward": "reward_model"}
+"""Reasons of keys that nothing simulates but a pool of the role."""
 STATUSES = ("used", "irrelevant", "not_simulated", "not_understood")
 
 
@@ -89,16 +91,25 @@ class Accounting:
 def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario: Mapping[str, Any]) -> Accounting:
     """The accounting of a tree of which ``reader`` gave the keys of a ``scenario``."""
     read = set(reader.read)
-    unused = (*framework.unused(reader, scenario), *_disabled(tree.values))
-    idle = tuple(f"{section}." for section in unused)
+    idle = tuple(f"{section}." for section in idle_sections(framework, tree, reader, scenario))
+    roles = {pool["role"] for pool in scenario.get("pools", ())}
     keys = []
     for key, value in leaves(tree.values):
         inactive = key not in read if key in framework.declared else f"{key}.".startswith(idle)
         status, detail = ("irrelevant", "inactive") if inactive else _status(framework, reader, key, value)
+        if POOLED.get(detail) in roles:
+            status, detail = "used", "pools"
         keys.append(KeyAccount(key, shortened(str(value)), tree.given.get(key, "default"), status, detail))
     given = tuple(account for account in keys if account.key in tree.given)
     defaults = tuple(account for account in keys if account.key not in tree.given and account.status == "used")
     return Accounting(framework.name, given, defaults, tree.notes)
+
+
+def idle_sections(
+    framework: Framework, tree: ConfigTree, reader: Reader, scenario: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Sections of a configuration without an effect: those of what is not chosen, and those that are not enabled."""
+    return (*framework.unused(reader, scenario), *_disabled(tree.values))
 
 
 def _status(framework: Framework, reader: Reader, key: str, value: Any) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class Asked:
     environment_s: float | None = None
     smaller_device: str | None = None
     """``hardware`` is not the user's word: it was taken because this device is too small for the layout."""
+    refuse_idle: bool = False
+    """An option that acts on nothing of the configuration is an error, as of a person who gives it for this one."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,10 @@ class Facts:
     """What a framework's configuration says beside its rows.
 
     gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap, response_cap: tokens. model: name, and the key
-    that holds it. turns: most turns. drafter: name of an external draft model. dynamic: groups with equal
-    rewards are thrown away and generated again. settings: further scenario keys.
+    that holds it. turns, least_turns: most and fewest turns. cap_of_turn: response_cap bounds each of them. pools:
+    models beside the policy as records of scenario.pools, their model being the name of a checkpoint. drafter: name of
+    an external draft model. dynamic: groups with equal rewards are thrown away and generated again. settings: further
+    scenario keys.
     """
 
     gpus_per_node: int
@@ -73,6 +78,9 @@ class Facts:
     model: str = ""
     model_key: str = ""
     turns: int = 1
+    least_turns: int = 1
+    cap_of_turn: bool = False
+    pools: tuple[Mapping[str, Any], ...] = ()
     drafter: str = ""
     dynamic: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
@@ -92,12 +100,15 @@ class Draft:
 
 
 def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
-    """Put into ``draft`` what the configuration does not say. Raises InputError where the model has no card."""
+    """Put into ``draft`` what the configuration does not say. Raises InputError where the model has no card, or where
+    an option would be without effect."""
+    _check_effect(draft, facts, asked, where)
     draft.keys["model"] = asked.model or _card(draft, facts, where)
     draft.keys.update(facts.settings)
     _hardware(draft, facts, asked, where)
     _lengths(draft, facts, asked)
     _turns(draft, facts, asked)
+    _pools(draft, facts)
     _drafting(draft, facts, asked, where)
     if facts.dynamic and draft.keys.get("loop.mode") != "async":
         tries = draft.keys.get("workload.max_rollouts_per_step", 10)
@@ -105,6 +116,23 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
         draft.keys["workload.usable_group_share"] = asked.usable_group_share or min(1.0, share)
         if asked.usable_group_share is None:
             draft.assume("usable", share=share)
+
+
+def _check_effect(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
+    """Raise InputError for an option that acts on nothing of the configuration."""
+    drafting = bool(draft.keys.get("speculation.method")) and bool(draft.keys.get("speculation.draft_length"))
+    agent = facts.turns > 1 or (asked.mean_turns or 1) > 1
+    for option, given, acts, instead in (
+        ("--observation-tokens", asked.observation_tokens, agent, "an agent; give --mean-turns beside it"),
+        ("--environment-s", asked.environment_s, agent, "an agent; give --mean-turns beside it"),
+        ("--acceptance-length", asked.acceptance_length, drafting, "speculative decoding, which it does not use"),
+        ("--draft-model", asked.draft_model, draft.keys.get("speculation.method") == "draft_model",
+         "a draft model, which it does not use"),
+        ("--usable-group-share", asked.usable_group_share, facts.dynamic and draft.keys.get("loop.mode") != "async",
+         "synchronous dynamic sampling, which it does not use"),
+    ):  # fmt: skip
+        if asked.refuse_idle and given is not None and not acts:
+            raise InputError(f"{where}: {option} is without effect on this configuration; it is of {instead}")
 
 
 def _card(draft: Draft, facts: Facts, where: str) -> str:
@@ -157,14 +185,17 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
 def mean_sample_tokens(facts: Facts, asked: Asked, cap: int) -> float:
     """Mean sample with its prompt and all turns, as stated or assumed."""
     prompt, response, _, _ = _means(facts, asked, cap)
-    return min(cap, prompt + response * (asked.mean_turns or _mean_turns(facts.turns)))
+    return min(cap, prompt + response * (asked.mean_turns or _mean_turns(facts.turns, facts.least_turns)))
 
 
 def _means(facts: Facts, asked: Asked, cap: int) -> tuple[int, float, int, float]:
     """Mean prompt and mean response of a turn, the most tokens of a response, and the share of them that it has."""
     prompt = asked.mean_prompt_tokens or max(1, min(PROMPT_TOKENS, facts.prompt_cap // 2, cap // 2))
     room = max(2, min(facts.response_cap, cap - prompt))
-    share = RESPONSE_SHARE / (asked.mean_turns or _mean_turns(facts.turns))
+    turns = asked.mean_turns or _mean_turns(facts.turns, facts.least_turns)
+    if facts.cap_of_turn:  # as much of it as leaves all turns within their share of the sequence
+        turns = max(1.0, turns * room / max(2, cap - prompt))
+    share = RESPONSE_SHARE / turns
     return prompt, asked.mean_response_tokens or max(1.0, float(round(share * room))), room, share
 
 
@@ -186,15 +217,32 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
         draft.assume("sigma", sigma=sigma)
 
 
-def _mean_turns(most: int) -> float:
-    return min((1 + most) / 2, MEAN_TURNS)
+def _mean_turns(most: int, least: int = 1) -> float:
+    return max(float(least), min((least + most) / 2, MEAN_TURNS))
+
+
+def _pools(draft: Draft, facts: Facts) -> None:
+    """Models beside the policy, where all of them have cards; those without stay missing."""
+    cards = [card_by_shape(pool["model"]) for pool in facts.pools]
+    if not facts.pools or None in cards:
+        return
+    draft.keys["pools"] = [
+        {**pool, "model": card[0]} for pool, card in zip(facts.pools, cards, strict=True) if card is not None
+    ]
+    if gpus := sum(pool.get("gpus", 0) for pool in facts.pools):
+        draft.keys["cluster.pool_gpus"] = gpus
+        draft.keys["cluster.num_gpus"] += gpus
+    draft.assume("pools", names=", ".join(pool["name"] for pool in facts.pools))
 
 
 def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
-    if facts.turns <= 1:
+    """An agent, where the configuration or an option states more than one turn."""
+    stated = math.ceil(2 * (asked.mean_turns or 1) - 1)  # the most of which that is the mean, see _mean_turns
+    if (most := min(facts.turns if facts.turns > 1 else stated, MAX_TURNS)) <= 1:
         return
-    most = min(facts.turns, MAX_TURNS)
-    mean = asked.mean_turns or _mean_turns(most)
+    mean = asked.mean_turns or _mean_turns(most, facts.least_turns)
+    if mean > most:
+        raise InputError(f"--mean-turns {mean:g} exceeds the most turns of the configuration ({most})")
     observed, seconds = asked.observation_tokens or 100, asked.environment_s or 0.0
     turns = {"kind": "lognormal", "mean_turns": mean} if mean < most else {"kind": "constant", "turns": most}
     draft.keys["workload.agent"] = {
@@ -203,8 +251,7 @@ def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
         "observation_tokens": {"kind": "constant", "tokens": observed},
         "environment_s": {"kind": "constant", "seconds": seconds},
     }
-    stated = (asked.mean_turns, asked.observation_tokens, asked.environment_s)
-    if None in stated:
+    if None in (asked.mean_turns, asked.observation_tokens, asked.environment_s):
         draft.assume("turns", mean=mean, most=most, observed=observed, seconds=seconds)
 
 

@@ -67,7 +67,7 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
         for key, value in sorted(changed.items())
         for word in _override(known, key, value, present(tree.values, key))
     )
-    left += _model(known, scenario, base)
+    left += [*(_unwritten(scenario) if base is None else ()), *_model(known, scenario, base)]
     if base is None:
         config = _patch(known, changed)
     else:
@@ -167,6 +167,7 @@ def _wanted(scenario: Scenario, target: str) -> Any:
     at_update = loop.asynchrony.at_update if asynchronous else None
     micro = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens
     meant = {
+        "cluster.num_gpus": scenario.cluster.num_gpus - scenario.cluster.pool_gpus,
         "cluster.generation_gpus": None if scenario.cluster.colocated else scenario.cluster.generation,
         "trainer.policy_logprobs": scenario.policy_logprobs,
         "trainer.global_batch_samples": trainer.global_batch_samples or scenario.workload.samples_per_step,
@@ -214,6 +215,12 @@ def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) ->
     if found is not None and found[0].lower() == scenario.model.name.lower():
         return left
     return [*left, f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
+
+
+def _unwritten(scenario: Scenario) -> list[str]:
+    """What an export without a base leaves to the user: no framework takes it from a scenario."""
+    agent = ["workload.agent: state turns and tools in your own files"] if scenario.workload.agent else []
+    return agent + [f"pools: {pool.name} is yours to start" for pool in scenario.pools]
 
 
 def _patch(framework: Framework, changed: dict[str, Any]) -> str:

@@ -13,11 +13,12 @@ from rlsim.errors import Infeasible, InputError, readable, shortened
 from rlsim.files.reading import shown_path
 from rlsim.files.yaml import dump_document
 from rlsim.loading.scenario import scenario_of_text, vary
-from rlsim.readers.frameworks.accounting import Accounting, account_for
+from rlsim.readers.frameworks.accounting import Accounting, account_for, idle_sections
 from rlsim.readers.frameworks.asked import LARGER, Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.launch import Launch, flag_layer, framework_of_file, launch_of, repository_of, starts_run
+from rlsim.readers.frameworks.missing import missing_parts
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.registry import FORKS, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
@@ -208,7 +209,9 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}
-    return {**document, "assumptions": draft.assumptions}, account_for(known, tree, reader, draft.keys)
+    lacking = missing_parts(framework, tree, reader, draft.keys, idle_sections(known, tree, reader, draft.keys))
+    stated = {"assumptions": draft.assumptions, **({"missing": lacking} if lacking else {})}
+    return {**document, **stated}, account_for(known, tree, reader, draft.keys)
 
 
 def keys_of(framework: Framework, reader: Reader) -> dict[str, Any]:

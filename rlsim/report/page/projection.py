@@ -42,7 +42,8 @@ def projection_part(data: Projection) -> Part:
     }
     mode = "asynchronous" if data.asynchronous else "synchronous"
     about = ", ".join(filter(None, (data.model, mode, f"seed {data.seed}", f"digest {data.digest}")))
-    headline = findings.verdict_on(arm, data.rollout_speedup, data.end_to_end_speedup, where)
+    verdict = findings.verdict_on(arm, data.rollout_speedup, data.end_to_end_speedup, where)
+    headline = f"{findings.missing_words(data)}{verdict}"
     figures = [ranged("A step takes", arm.step_s, fmt.seconds)]
     if arm.speculates:
         figures.append(speedup("Step, speed-up", data.end_to_end_speedup))

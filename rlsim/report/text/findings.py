@@ -87,7 +87,13 @@ def headline(projection: Projection) -> str:
     where = f"on {projection.num_gpus:,} {projection.hardware}"
     if projection.caveats:
         where += f", with {' and '.join(projection.caveats)}"
-    return verdict_on(projection.candidate, projection.rollout_speedup, projection.end_to_end_speedup, where)
+    verdict = verdict_on(projection.candidate, projection.rollout_speedup, projection.end_to_end_speedup, where)
+    return f"{missing_words(projection)}{verdict}"
+
+
+def missing_words(projection: Projection) -> str:
+    """What the answer lacks, a sentence for each part; empty where nothing is missing."""
+    return "".join(f"{text[:1].upper()}{text[1:]}. " for text in projection.missing)
 
 
 def verdict_on(arm: Variant, rollout: Interval, step: Interval, where: str) -> str:

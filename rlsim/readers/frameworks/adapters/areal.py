@@ -116,6 +116,7 @@ class Areal(Options):
     agent_run_turns = integer(name="agent_run_args.max_turns")
     environment_steps = integer(name="econfig.max_steps")
     max_llm_calls_per_run = integer()
+    tir_turns, tir_tokens = integer(name="tir.max_turns"), integer(name="tir.max_length")
     max_turns = integer(1)
     critic = anything(name="critic.path")
     reference = anything(name="ref.path")
@@ -165,14 +166,14 @@ class Areal(Options):
     def agent(self) -> bool:
         """Agents take many turns within one bound of prompts and outputs: rollout.agent
         (experimental/openai/client.py:1047-1050) and the recipes' own max_tokens_per_trajectory
-        (examples/camel/train.py:119)."""
-        return self.rollout.agent is not None or self.trajectory_tokens is not None
+        (examples/camel/train.py:119), tir.max_length (examples/tir/tir_workflow.py)."""
+        return self.rollout.agent is not None or (self.trajectory_tokens or self.tir_tokens) is not None
 
     @property
     def total(self) -> int:
         """gconfig.max_tokens bounds prompt and output together (infra/remote_inf_engine.py:749-751;
         cli_args.py:176)."""
-        return self.trajectory_tokens or self.rollout.agent_tokens or self.gconfig.max_tokens
+        return self.trajectory_tokens or self.tir_tokens or self.rollout.agent_tokens or self.gconfig.max_tokens
 
     @property
     def prompt_cap(self) -> int:
@@ -188,7 +189,7 @@ class Areal(Options):
     def turns(self) -> int:
         """Most turns."""
         stated = self.rollout.agent_turns or self.agent_run_turns or self.environment_steps
-        return stated or self.max_llm_calls_per_run or self.max_turns
+        return stated or self.max_llm_calls_per_run or self.tir_turns or self.max_turns
 
     @property
     def prompts(self) -> int | None:
@@ -341,8 +342,6 @@ def _facts(c: Areal) -> Facts:
 
 
 def _assumptions(c: Areal) -> Iterator[Assumption]:
-    if c.agent and c.turns == 1:
-        yield Assumption("Environments are simulated with one turn; state workload.agent for more.", ["workload.agent"])
     if not c.agent and not c.prompt:
         yield Assumption(
             "No key caps prompts; 1,024 tokens are left for them beside the response.", [Workload.max_sequence_tokens]

@@ -25,6 +25,7 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
 )
 from rlsim.readers.frameworks.adapters.nemo_rl_options import Cluster as Nodes
 from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl
+from rlsim.readers.frameworks.adapters.pools import nemo_rl_reward_models, nemo_rl_teachers
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
@@ -290,11 +291,15 @@ RULES = (
 
 
 def _facts(c: NemoRl) -> Facts:
+    # algorithms/distillation.py at 7ea279abf: generation, the teacher's top-k logits, the update; no other pass.
+    alone = ("trainer.policy_logprobs", "trainer.reference_logprobs") if c.r.text("teacher.model_name") else ()
     return Facts(
+        settings=tuple((key, False) for key in alone),
         gpus_per_node=c.node,
         prompt_cap=c.data.max_input_seq_length or c.cap,
         response_cap=min(c.generation.max_new_tokens or c.cap, c.vllm.max_model_len or c.cap),
         turns=c.turns,
+        pools=(*nemo_rl_teachers(c), *nemo_rl_reward_models(c)),
         drafter=c.drafts.model or "",
         dynamic=c.grpo.use_dynamic_sampling,
     )
@@ -319,12 +324,6 @@ def _assumptions(c: NemoRl) -> Iterator[Assumption]:
             "has expert_parallel_size GPUs.",
             [Engine.tensor_parallel, Engine.expert_parallel],
         )
-    if c.env.should_use_nemo_gym and c.turns == 1:
-        yield Assumption(
-            "NeMo-Gym's configuration here says no number of turns; the environment is simulated with "
-            f"{c.shown(Grpo.max_rollout_turns)}.",
-            ["workload.agent"],
-        )
     if c.weights_only:
         yield Assumption(
             f"NVFP4 weights with BF16 activations ({c.shown(Generation.quant_cfg)}) are simulated as NVFP4 throughout.",
@@ -348,6 +347,6 @@ FRAMEWORK = of.framework(
     node_size=Nodes.gpus_per_node,
     shipped={"grpo_math_1B.yaml": ["nemo_rl"]},
     start=["nemo_rl"],
-    entry={r"(^|/)run_(grpo|vlm_grpo|ppo)\w*\.py$": {"config": "examples/configs/grpo_math_1B.yaml"}},
-    renamed={"ppo.async_ppo": "grpo.async_grpo", "ppo": "grpo"},
+    entry={r"(^|/)run_(grpo|vlm_grpo|ppo|distillation)\w*\.py$": {"config": "examples/configs/grpo_math_1B.yaml"}},
+    renamed={"ppo.async_ppo": "grpo.async_grpo", "ppo": "grpo", "distillation": "grpo"},
 )

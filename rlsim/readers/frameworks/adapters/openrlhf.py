@@ -266,12 +266,6 @@ def _facts(c: Openrlhf) -> Facts:
 
 def _assumptions(c: Openrlhf) -> Iterator[Assumption]:
     yield Assumption("DeepSpeed ZeRO 3 shards as FSDP does and is simulated so.", [Trainer.backend])
-    if c.train.agent_func_path is not None:
-        yield Assumption(
-            f"The agent ({c.shown(Train.agent_func_path)}) may take several turns; one is simulated, state "
-            "workload.agent for more.",
-            ["workload.agent"],
-        )
     if not c.train.colocate_all and (c.critic or (c.reward_model is not None and not c.unscored)):
         yield Assumption("GPUs of the critic and of reward models beside the actor's are left out.", [Cluster.num_gpus])
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlsim.loading.models import card_by_shape, load_card
+from rlsim.readers.frameworks.adapters.nemo_rl_values import sought
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, Part, anything, aside, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Rules
@@ -289,6 +290,9 @@ def _facts(c: PrimeRl) -> Facts:
         gpus_per_node=c.deployment.gpus_per_node,
         prompt_cap=c.cap - c.completion if c.completion < c.cap else c.cap,
         response_cap=min(c.cap, c.completion),
+        cap_of_turn=True,
+        turns=sought(c.orchestrator.source, "max_turns") or 1,
+        least_turns=sought(c.orchestrator.source, "min_turns") or 1,
     )
 
 
@@ -308,7 +312,6 @@ def _assumptions(c: PrimeRl) -> Iterator[Assumption]:
             "Prefill and decode engines are simulated as engines of one kind, which do both.",
             [Engine.tensor_parallel, Engine.attention_data_parallel],
         )
-    yield Assumption("Environments are simulated with one turn; state workload.agent for more.", ["workload.agent"])
 
 
 FRAMEWORK = of.framework(

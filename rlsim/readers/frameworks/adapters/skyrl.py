@@ -81,7 +81,9 @@ RULES = (
     of(Workload.prompts_per_step).same(Run.train_batch_size),
     of(Workload.generations_per_prompt).same(Generator.n_samples_per_prompt),
     of(Workload.max_sequence_tokens).rule(lambda c: c.cap, _set_max_sequence),
-    of(Workload.max_response_tokens).rule(lambda c: c.max_response, _set_max_response),
+    of(Workload.max_response_tokens, when=lambda c: not c.trial_tokens).rule(
+        lambda c: c.max_response, _set_max_response
+    ),
     of(Workload.max_rollouts_per_step, when=lambda c: c.run.dynamic_sampling == "filter").same(
         Run.max_sample_batches, least=1
     ),
@@ -190,8 +192,9 @@ def _facts(c: Skyrl) -> Facts:
         settings=(("stack", "verl"), ("loop.refit_framework", "skyrl")),
         gpus_per_node=8 if c.split else c.placement.policy_num_gpus_per_node,
         prompt_cap=c.run.max_prompt_length,
-        response_cap=c.max_response,
-        turns=c.generator.max_turns,
+        response_cap=c.response_cap,
+        turns=c.turns,
+        cap_of_turn=c.multi_turn,
         dynamic=c.run.dynamic_sampling == "filter",
         drafter=c.drafts.model or "",
     )

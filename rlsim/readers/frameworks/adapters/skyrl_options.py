@@ -95,6 +95,7 @@ class Inference(Options, section="generator.inference_engine"):
     gpu_memory_utilization = number()
     enforce_eager, enable_prefix_caching, enable_chunked_prefill = flag(), flag(), flag()
     quantization = text(name="engine_init_kwargs.quantization")
+    max_model_len = integer(0, name="engine_init_kwargs.max_model_len")
 
 
 class Drafts(Options, section="generator.inference_engine.speculative_config"):
@@ -112,6 +113,8 @@ class Skyrl(Options):
     fsdp_cpu_offload = switch(name="trainer.policy.fsdp_config.cpu_offload")
     placement, run, policy, mcore = Part(Placement), Part(Run), Part(Policy), Part(Megatron)
     fully_async, generator, engine, drafts = Part(Async), Part(Generator), Part(Inference), Part(Drafts)
+
+    harbor_turns = integer(0, name="harbor_trial_config.agent.kwargs.max_turns")
 
     async_section = aside(section(name="trainer.fully_async"))
     flat_engines = aside(anything(name="generator.num_inference_engines"))
@@ -166,10 +169,29 @@ class Skyrl(Options):
         return self.generator.max_turns > 1
 
     @property
+    def trial_tokens(self) -> int:
+        """Most tokens of a trajectory of Harbor's agents, which talk to the engines' server and know no other bound
+        (examples/train_integrations/harbor/harbor_generator.py at a9564572e); 0 without."""
+        return self.engine.max_model_len if self.harbor_turns else 0
+
+    @property
+    def turns(self) -> int:
+        """Most turns of a trajectory."""
+        return max(self.generator.max_turns, self.harbor_turns)
+
+    @property
+    def response_cap(self) -> int:
+        """Most tokens of a response."""
+        return self.trial_tokens or self.max_response
+
+    @property
     def cap(self) -> int:
         """Most tokens of a sample."""
+        if self.trial_tokens:
+            return self.trial_tokens
         context = (self.multi_turn and self.generator.max_input_length) or self.run.max_prompt_length
-        return context + self.max_response
+        whole = context + self.max_response
+        return min(whole, self.engine.max_model_len or whole)
 
     @property
     def stated_input_length(self) -> bool:

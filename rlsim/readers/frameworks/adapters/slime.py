@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, aside, flag, integer, integers, number, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
@@ -30,7 +31,6 @@ class Slime(Options):
     rollout_function_path = text("")
     update_weights_interval = integer(1)
     update_weight_mode, dynamic_sampling_filter_path = text(), text()
-    custom_generate_function_path = aside(text())
 
     sglang_pp_size, sglang_pipeline_parallel_size = size(), size()
     sglang_ep_size = integer()
@@ -182,6 +182,11 @@ def micro_batch_tokens(c: Slime, tokens: int | None) -> int:
     return max((tokens or 0) * c.context_parallel_size, int(c.r.mean_tokens or 0) + 1)
 
 
+BLOCK_FP8: tuple[str, ...] = (
+    "DeepSeek-R1", "DeepSeek-R1-0528", "DeepSeek-V3", "DeepSeek-V3-0324", "DeepSeek-V3.1", "Kimi-K2-Instruct",
+    "Kimi-K2-Instruct-0905",
+)  # fmt: skip
+"""Ends of names of checkpoints that are block FP8 by nature."""
 of = Rules(Slime)
 RULES = (
     of(Workload.prompts_per_step).same(Slime.rollout_batch_size),
@@ -216,8 +221,14 @@ RULES = (
         lambda c: c.sglang_dp_size if c.sglang_enable_dp_attention else 1,
         lambda _, value: [Slime.sglang_dp_size.to(value), Slime.sglang_enable_dp_attention.to(value > 1)],
     ),
+    # DeepSeek and Moonshot publish these in block FP8 alone (docs/en/examples/deepseek-r1.md:6, 105).
     of(Engine.weight_precision).words(
-        Slime.hf_checkpoint, ("*FP8*", "fp8_block"), ("*fp8*", "fp8_block"), ("*NVFP4*", "nvfp4"), other="bf16"
+        Slime.hf_checkpoint,
+        *((f"*{name}", "fp8_block") for name in BLOCK_FP8),
+        ("*FP8*", "fp8_block"),
+        ("*fp8*", "fp8_block"),
+        ("*NVFP4*", "nvfp4"),
+        other="bf16",
     ),
     of(Engine.kv_precision).words(Slime.sglang_kv_cache_dtype, ("fp8*", "fp8"), other="bf16"),
     of(Engine.dispatch).constant("round_robin"),
@@ -285,6 +296,7 @@ RULES = (
 
 def _facts(c: Slime) -> Facts:
     return Facts(
+        pools=slime_teacher(c.r, c.hf_checkpoint),
         gpus_per_node=c.num_gpus_per_node or c.actor_num_gpus_per_node,
         prompt_cap=c.prompt_cap,
         response_cap=c.rollout_max_response_len,
@@ -304,12 +316,6 @@ def _assumptions(c: Slime) -> Iterator[Assumption]:
             "SGLang chooses the length of drafts by the model where none is stated (auto_choose_speculative_params); "
             "none are simulated, state sglang_speculative_num_steps.",
             [Speculation.method, Speculation.draft_length],
-        )
-    if c.custom_generate_function_path is not None:
-        yield Assumption(
-            f"A generate function of its own ({c.shown(Slime.custom_generate_function_path)}) may take several turns; "
-            "one is simulated, state workload.agent for more.",
-            ["workload.agent"],
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlsim.readers.frameworks.adapters import verl_values as values
+from rlsim.readers.frameworks.adapters.pools import verl_teachers
 from rlsim.readers.frameworks.adapters.verl_options import (
     Actor,
     Algorithm,
@@ -66,10 +67,9 @@ RULES = (
     ),
     of(Loop.overlap, when=lambda c: c.mode == "colocate_async").constant(False),
     of(Loop.staleness_fraction, when=lambda c: c.fully_async).same(Async.staleness_threshold),
-    of.either(
-        of(Loop.update_every, when=lambda c: c.fully_async).same(Async.trigger_parameter_sync_step),
-        of(Loop.update_every, when=lambda c: c.mode == "separate_async").same(Run.separate_sync_step),
-    ),
+    # The V1 trainer's step holds parameter_sync_step mini-batches and publishes once (trainer_base.py:511-537,
+    # trainer_separate_async.py:53-57, 347): update_every stays 1.
+    of(Loop.update_every, when=lambda c: c.fully_async).same(Async.trigger_parameter_sync_step),
     of(Loop.in_flight_updates, when=lambda c: c.fully_async).same(Async.partial_rollout),
     # verl's sample of asynchronous training is a prompt with all its responses.
     of(Loop.max_in_flight_groups, when=lambda c: c.fully_async).rule(
@@ -204,7 +204,12 @@ RULES = (
             Megatron.virtual_pipeline_model_parallel_size.to(None if value == 1 else value) if c.by_megatron else None
         ],
     ),
-    of(Trainer.lora_rank).same(Model.lora_rank),
+    of.either(  # workers/engine/megatron, and FSDP's
+        of(Trainer.lora_rank, when=lambda c: c.by_megatron).rule(
+            lambda c: c.model.megatron_lora_rank or None, lambda _, value: [Model.megatron_lora_rank.to(value or 0)]
+        ),
+        of(Trainer.lora_rank).same(Model.lora_rank),
+    ),
     of(Trainer.flash_attention_2).words(
         Model.attn_implementation, ("*flash_attention_[34]*", False), ("*flash-attn[34]*", False), ("*", None)
     ),
@@ -301,6 +306,7 @@ def _facts(c: Verl) -> Facts:
         prompt_cap=c.data.max_prompt_length,
         response_cap=min(c.data.max_response_length, c.rollout.max_model_len or c.cap),
         turns=c.turns,
+        pools=verl_teachers(c),
         drafter=c.sglang.speculative_draft_model_path if c.on_sglang else c.vllm.draft_model,
         dynamic=c.algorithm.filter_groups,
     )

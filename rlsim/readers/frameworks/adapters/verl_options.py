@@ -14,7 +14,6 @@ class Run(Options, section="trainer"):
     use_v1 = flag(False)
     trainer_mode = text("sync", name="v1.trainer_mode")
     separate_warmup_batches = integer(1, name="v1.separate_async.num_warmup_batches")
-    separate_sync_step = integer(1, name="v1.separate_async.parameter_sync_step")
     colocate_warmup_batches = integer(1, name="v1.colocate_async.num_warmup_batches")
     max_off_policy_threshold = integer(0, name="v1.sampler.max_off_policy_threshold")
     max_off_policy_strategy = text(name="v1.sampler.max_off_policy_strategy")
@@ -69,6 +68,7 @@ class Model(Options, section="actor_rollout_ref.model"):
     use_fused_kernels = switch()
     enable_gradient_checkpointing = flag(False)
     lora_rank = integer()
+    megatron_lora_rank = integer(name="lora.rank")
     attn_implementation = text(name="override_config.attn_implementation")
 
 

@@ -218,9 +218,10 @@ class Verl(Options):
     @property
     def turns(self) -> int:
         """Most turns of a sample."""
-        if not self.rollout.multi_turn:
-            return 1
         answers, asked = self.rollout.max_assistant_turns, self.rollout.max_user_turns
+        # The loop obeys both whatever enable says (experimental/agent_loop/tool_agent_loop.py:108-109, 280-282).
+        if not (self.rollout.multi_turn or answers or asked):
+            return 1
         if answers and asked:
             return min(answers, asked + 1)
         return answers or (asked + 1 if asked else 8)

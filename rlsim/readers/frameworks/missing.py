@@ -1,0 +1,57 @@
+"""Parts of a run that its configuration starts and the scenario does not hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.yaml import lists_beside
+from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.trees import ConfigTree, leaves
+
+STARTED: Mapping[str, Sequence[Mapping[str, Any]]] = lists_beside(__file__, "missing.yaml")
+"""Parts by framework."""
+OFF = ("", "0", "none", "null", "false", "[]", "{}")
+SHOWN_CHARACTERS = 80
+
+
+def missing_parts(
+    framework: str, tree: ConfigTree, reader: Reader, scenario: Mapping[str, Any], idle: Sequence[str]
+) -> list[dict[str, Any]]:
+    """What the scenario with the dotted keys ``scenario`` lacks of a configuration, as records of its ``missing``.
+
+    idle: sections of the configuration that are switched off.
+    """
+    off = tuple(f"{section}." for section in idle)
+    given = {key: value for key, value in leaves(tree.values) if key in tree.given and not f"{key}.".startswith(off)}
+    found: dict[str, dict[str, Any]] = {}
+    for entry in STARTED.get(framework, ()):
+        keys = entry.get("keys", [])
+        if any(f"{held}.".startswith(f"{key}.") for key in keys for held in scenario):
+            continue
+        for value in _held(entry, given, reader):
+            part = entry["part"].format(value=shortened(value, SHOWN_CHARACTERS))
+            found.setdefault(part, {"part": part, "step": entry.get("step", "longer"), "keys": list(keys)})
+            break
+    return list(found.values())
+
+
+def _held(entry: Mapping[str, Any], given: Mapping[str, Any], reader: Reader) -> Iterator[str]:
+    """What the keys of an entry hold, as text, where it is what the entry asks for."""
+    for key, held in given.items():
+        if fnmatchcase(key, entry["key"]):
+            text = _text(key, held, reader)
+            if text.lower() not in OFF and re.search(entry.get("value", ""), text, re.IGNORECASE):
+                yield text
+
+
+def _text(key: str, held: Any, reader: Reader) -> str:
+    if not isinstance(held, str) or "${" not in held:
+        return str(held)
+    try:
+        return str(reader.value(key))
+    except InputError:  # what nothing else reads may refer to what is not there
+        return held

@@ -1,0 +1,150 @@
+"""What a run has and a scenario lacks is said first; turns, teachers and options of an import are never dropped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlsim
+from rlsim.errors import InputError
+from rlsim.loading.scenario import scenario_digest
+from rlsim.readers.frameworks.asked import Asked
+from rlsim.readers.frameworks.importing import import_config
+from rlsim.readers.frameworks.missing import STARTED
+from rlsim.readers.frameworks.registry import framework_of
+from rlsim.report.text.findings import headline
+from rlsim.schema.keys import keys_named
+from rlsim.schema.scenario import Scenario
+
+PRIME = """
+seq_len = 8192
+[model]
+name = "Qwen/Qwen3-4B-Instruct-2507"
+[deployment]
+num_train_gpus = 1
+num_infer_gpus = 1
+[orchestrator]
+batch_size = 256
+group_size = 16
+[orchestrator.train.sampling]
+max_completion_tokens = 768
+[[orchestrator.train.source]]
+name = "sort"
+[orchestrator.train.source.env.taskset]
+id = "alphabet-sort"
+"""
+TURNS = "min_turns = 3\nmax_turns = 5\n"
+SKYRL = (
+    "trainer.policy.model.path=Qwen/Qwen3-32B", "trainer.placement.policy_num_gpus_per_node=8",
+    "trainer.train_batch_size=64", "trainer.policy_mini_batch_size=64", "generator.n_samples_per_prompt=4",
+    "generator.inference_engine.num_engines=4", "generator.inference_engine.tensor_parallel_size=2",
+    "generator.inference_engine.engine_init_kwargs.max_model_len=32768",
+    "harbor_trial_config.agent.kwargs.max_turns=25",
+)  # fmt: skip
+VERL = (
+    "data.train_batch_size=64", "data.max_prompt_length=1024", "data.max_response_length=2048",
+    "actor_rollout_ref.model.path=Qwen/Qwen3-1.7B", "actor_rollout_ref.actor.ppo_mini_batch_size=64",
+    "actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=24576",
+    "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+    "trainer.n_gpus_per_node=8", "trainer.nnodes=1",
+)  # fmt: skip
+TEACHER = (
+    "distillation.enabled=true", "distillation.n_gpus_per_node=4", "distillation.nnodes=1",
+    "distillation.teacher_models.teacher.model_path=Qwen/Qwen3-32B",
+)  # fmt: skip
+
+
+def prime(tmp_path: Path, more: str = "", asked: Asked | None = None) -> Scenario:
+    """The import of prime-rl's file."""
+    path = tmp_path / "x.toml"
+    path.write_text(PRIME + more)
+    return import_config("prime-rl", path, asked=asked).scenario
+
+
+def verl(*words: str) -> Scenario:
+    """The import of a command line of verl."""
+    command = ("-m", "verl.trainer.main_ppo", *VERL, *words)
+    return import_config("verl", Path("python3"), command).scenario
+
+
+@pytest.mark.parametrize("framework", [name for name in STARTED if name not in ("vime", "miles")])
+def test_the_table_names_keys_of_scenarios(framework: str) -> None:
+    framework_of(framework)
+    for entry in STARTED[framework]:
+        assert entry.get("step", "longer") in ("longer", "shorter", "either")
+        assert all(keys_named(key) for key in entry.get("keys", ()))
+
+
+def test_an_agent_of_unknown_turns_is_the_first_line_and_falls_when_it_is_stated(tmp_path: Path) -> None:
+    scenario = prime(tmp_path)
+    assert scenario.missing_parts and "turns" in scenario.missing_parts[0]
+    once = rlsim.vary(scenario, {"simulation.replications": 1, "simulation.steps": 1, "simulation.warmup_steps": 0})
+    assert headline(rlsim.project(once)).startswith("Without the further turns")
+    stated = rlsim.vary(scenario, {"workload.agent": {"turns": {"kind": "constant", "turns": 3}, "max_turns": 3}})
+    assert not stated.missing
+
+
+def test_turns_that_a_file_states_are_simulated_in_every_style(tmp_path: Path) -> None:
+    scenario = prime(tmp_path, TURNS)
+    agent: Any = scenario.workload.agent
+    assert (agent.turns.mean_turns, agent.max_turns, scenario.missing) == (4.0, 5, ())
+    # The style cancels old groups; trajectories that are too old end by themselves, and the loop goes on.
+    assert scenario.loop.asynchrony.stale == "cancel"
+    quick = {"simulation.replications": 1, "simulation.steps": 4, "simulation.warmup_steps": 4}
+    slow = {"workload.agent.environment_s": {"kind": "constant", "seconds": 60.0}}
+    plain, waiting = (rlsim.project(rlsim.vary(scenario, quick, more)) for more in ({}, slow))
+    assert waiting.candidate.step_s.mean > plain.candidate.step_s.mean
+
+
+def test_turns_of_harbor_and_of_verl_whatever_enable_says() -> None:
+    command = ("-m", "skyrl.train.entrypoints.main_base", *SKYRL)
+    harbor = import_config("skyrl", Path("python"), command).scenario.workload
+    assert harbor.agent is not None and harbor.agent.max_turns == 25 and harbor.max_sequence_tokens == 32768
+    agent = verl("actor_rollout_ref.rollout.multi_turn.max_assistant_turns=8").workload.agent
+    assert agent is not None and agent.max_turns == 8
+    assert verl().workload.agent is None
+
+
+def test_mean_turns_add_turns_and_never_shorten_the_work(tmp_path: Path) -> None:
+    asked = Asked(mean_turns=4, observation_tokens=500, environment_s=20, refuse_idle=True)
+    single, several = prime(tmp_path), prime(tmp_path, asked=asked)
+    agent: Any = several.workload.agent
+    assert agent.turns.mean_turns == 4 and agent.environment_s.seconds == 20
+    mean: Any = several.workload.response_tokens
+    one: Any = single.workload.response_tokens
+    assert 4 * mean.mean_tokens >= one.mean_tokens
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [("observation_tokens", 5), ("environment_s", 1.0), ("acceptance_length", 2.0), ("usable_group_share", 0.5)],
+)
+def test_an_option_without_effect_is_refused(option: str, given: float, tmp_path: Path) -> None:
+    asked = replace(Asked(refuse_idle=True), **{option: given})
+    with pytest.raises(InputError, match=f"--{option.replace('_', '-')} is without effect"):
+        prime(tmp_path, asked=asked)
+
+
+def test_a_teacher_of_verl_is_a_pool_on_gpus_of_its_own() -> None:
+    (pool,) = verl(*TEACHER).pools
+    scenario = verl(*TEACHER)
+    assert (pool.role, pool.model.name, pool.gpus, pool.tensor_parallel) == ("teacher", "Qwen3-32B", 4, 2)
+    assert (scenario.cluster.num_gpus, scenario.cluster.policy_gpus, scenario.missing) == (12, 8, ())
+    assert not verl(*TEACHER[1:]).pools  # not enabled
+
+
+def test_a_teacher_without_a_card_is_said_to_be_missing() -> None:
+    scenario = verl(*TEACHER[:3], "distillation.teacher_models.teacher.model_path=org/unheard-of")
+    assert not scenario.pools and "org/unheard-of" in scenario.missing_parts[0]
+    assert scenario.cluster.num_gpus == 8
+
+
+def test_a_missing_part_is_no_part_of_the_digest_and_names_keys_that_exist() -> None:
+    given = rlsim.load_scenario("quickstart")
+    lacking = rlsim.vary(given, {"missing": [{"part": "a judge"}]})
+    assert scenario_digest(lacking) == scenario_digest(given)
+    with pytest.raises(InputError, match=r"unknown key 'workload\.agnt'"):
+        rlsim.vary(given, {"missing": [{"part": "a judge", "keys": ["workload.agnt"]}]})
