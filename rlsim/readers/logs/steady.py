@@ -15,7 +15,8 @@ from rlsim.loading.scenario import vary
 from rlsim.readers.logs.naming import CHECKED, PHASES
 from rlsim.readers.logs.reading import RunLog
 from rlsim.schema.base import replaced
-from rlsim.schema.scenario import ACCEPTANCE, PROMPT, RESPONSE, Scenario
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.stated import ACCEPTANCE, PROMPT, RESPONSE
 from rlsim.schema.workload import ConstantLength
 from rlsim.units import FloatArray
 
