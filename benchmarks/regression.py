@@ -34,6 +34,7 @@ TABLES = {
     "iterations": "iterations.csv",
     "training": "training_steps.csv",
     "training of users": "training_users.csv",
+    "memory": "memory/rows.csv",
     "transfers": "refit_more.csv",
     "speculation": "speculation.csv",
 }

@@ -102,7 +102,9 @@ def _checked(
         seconds = PriceInputs(scenario, tables).batch_cost(lengths, samples).train.seconds
     except (Infeasible, InputError):  # tables of a run that ended early may lack what an update is made of
         return None
-    return CheckedTraining(case, float(peak), parts.total - parts.runtime, record.seconds, float(seconds))
+    # The peak is of allocated bytes: what the allocator reserves besides and CUDA holds is not in it.
+    held = parts.total - parts.runtime - (parts.slack or 0.0)
+    return CheckedTraining(case, float(peak), held, record.seconds, float(seconds))
 
 
 def scenario_of(case: Case, dims: ModelDims, profile: HardwareProfile) -> Scenario:

@@ -62,8 +62,11 @@ def load_card(name_or_path: str | Path, base: Path | None = None) -> ModelCard:
     return read_record(path, ModelCard)
 
 
-_OTHER_WEIGHTS = re.compile(r"(?!.*(?<![\d.])\d+(\.\d+)?[bm](-|$)).*")
-"""What may follow a card's name where other weights have its layers: anything that names no further size."""
+_OTHER_WEIGHTS = re.compile(
+    r"(?!.*((?<![\d.])\d+(\.\d+)?[bm](-|$)|prun|spars|shrunk|upscal|expand|slim|draft|eagle|moe|layer)).*"
+)
+"""What may follow a card's name where other weights have its layers: anything that names no further size and no change
+of the layers."""
 
 
 def card_by_shape(name: str) -> tuple[str, str] | None:

@@ -88,6 +88,8 @@ def test_a_wrong_cost_of_users_shows_in_the_self_check(
         priced = right(*arguments)
         if isinstance(priced, dict):
             return {part: timed.repeated(1.5) for part, timed in priced.items()}
+        if isinstance(priced, tuple):  # draft passes, and what an iteration waits for their launches
+            return tuple(timed.repeated(1.5) for timed in priced)
         return priced.repeated(1.5)
 
     right_error = speculative_error(check_of(records, tmp_path / "right"))

@@ -96,7 +96,7 @@ LATENT = (
     "trainer.tensor_parallel=8", "trainer.pipeline_parallel=8", "trainer.expert_parallel=64",
 )  # fmt: skip
 
-SPARSE = ("model=glm-5", *LATENT[1:])
+SPARSE = ("model=glm-5", *LATENT[1:], "engine.gpu_memory_utilization=0.8")
 
 WIDE = ("engine.tensor_parallel=16", "engine.expert_parallel=16", "engine.attention_data_parallel=16")
 

@@ -120,7 +120,9 @@ def test_json_is_the_contract_and_out_gives_it_again(run: Run, small: str, tmp_p
     out = tmp_path / "new" / "results"
     code, printed, _ = run("project", small, "--json", "--out", str(out))
     assert code == 0
-    assert {path.name for path in out.iterdir()} == {"projection.json", "phases.png", "timeline.json", "scenario.yaml"}
+    assert {path.name for path in out.iterdir()} == {
+        *("projection.json", "phases.png", "memory.png", "timeline.json", "scenario.yaml")
+    }
     assert (out / "projection.json").read_text() == printed
     assert run("project", str(out / "scenario.yaml"), "--json") == (0, printed, "")
 
@@ -150,7 +152,7 @@ def test_files_without_a_scenario_and_keys_to_change_are_named(run: Run, tmp_pat
     assert err.startswith("rlsim: scenarios/quickstart.yaml with cluster.num_gpus=-1: in place of line ")
     _, _, err = run("project", small, "--set", "model=llama-3.1-70b")
     assert "raise one of these two" in err and "engine.tensor_parallel=1" in err
-    shrunk = ["--set", "engine.tensor_parallel=8", "--set", "model=llama-3.1-70b"]
+    shrunk = ["--set", "engine.tensor_parallel=2", "--set", "model=qwen2.5-14b"]
     _, _, err = run("project", small, *shrunk)
     assert "most of it is gradients: raise one of these" in err
 

@@ -26,7 +26,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Validation:
             row(id="zero", total_step_time_s="0"), row(id="text", total_step_time_s="about 20"),
             row(id="", avg_seq_len=""), row(id="=HYPERLINK(1)"), row(id="too-big", model="DeepSeek-V3"),
             row(id="phase", generation_s="nan"),
-            row(id="async", on_off_policy="async lag 1", refit_s="1", exposed_generation_s="2")]  # fmt: skip
+            row(id="async", on_off_policy="async lag 1", train_tp="2", refit_s="1",
+                exposed_generation_s="2")]  # fmt: skip
     return validate(write(tmp_path_factory.mktemp("tables") / "mixed.csv", rows))
 
 

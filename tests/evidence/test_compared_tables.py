@@ -31,6 +31,10 @@ TABLES = {
         "decode_gpus_per_engine": "1", "isl": "128", "osl": "64", "num_requests": "64", "spec_method": "none",
         "tokens_per_s_per_gpu": "8000",
     },
+    Kind.SPECULATION: {
+        "id": "a", "model": "Llama-3.1-8B", "draft": "EAGLE-3", "gpu": "H100", "engine": "SGLang", "tp": "1",
+        "batch_or_concurrency": "8", "k": "3", "acceptance_length": "2.5", "speedup": "1.6",
+    },
     Kind.MEMORY: {
         "id": "a", "kind": "engine", "framework": "vllm", "model": "qwen3-8b", "gpu": "H100", "release": "0.11.0",
         "measured_quantity": "kv_gib", "value": "45",

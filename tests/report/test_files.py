@@ -65,7 +65,7 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
     assert whole.keys() == {
         *("schema", "scenario", "digest", "seed", "baseline", "candidate", "rollout_speedup", "end_to_end_speedup"),
         *("provenance", "support", "measured_efficiency", "assumptions", "warnings", "try_first"),
-        "tuned_step_s",
+        *("tuned_step_s", "missing"),
     }
     assert whole["provenance"].keys() == {"measured", "modelled", "assumed"}
     assert whole["support"].keys() == {"half_width", "nearest", "sources"}
