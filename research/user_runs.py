@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.costs.users import families
+from rlsim.errors import Infeasible
 from rlsim.evidence.published import published_table
 from rlsim.evidence.tables import Row, read_table
 from rlsim.evidence.user_runs import BROKEN, Deviation, fitted_deviations
@@ -37,7 +38,18 @@ UNSURE = 0.15
 
 def table() -> list[Row]:
     """Rows of the published runs of users."""
-    return [record.cells for record in read_table(published_table("wild/steps.csv"), ("id", "source"))]
+    found = [record.cells for record in read_table(published_table("wild/steps.csv"), ("id", "source"))]
+    return [row for row in found if _fits(row)]
+
+
+def _fits(row: Row) -> bool:
+    """Whether memory lets the run of a row be simulated; one that ran and is refused is said (rlsim validate)."""
+    try:
+        simulated(row, "none")
+    except Infeasible as error:
+        print(f"{row['id']}: {error}")
+        return False
+    return True
 
 
 def project_name(source: str) -> str:
