@@ -49,7 +49,8 @@ def test_the_shipped_set_was_tested_on_left_out_sources() -> None:
     known = load_user_runs()
     assert known is not None
     score = known.fit.left_out["all"]
-    assert score.values == 188 and 0.8 <= score.coverage <= 0.97 and score.median_error < 0.4
+    # All 188 but those of two steps whose memory is counted 2 % beyond their GPUs.
+    assert score.values == 184 and 0.8 <= score.coverage <= 0.97 and score.median_error < 0.4
 
 
 def test_what_a_row_says_is_none_of_a_phase_is_left_out() -> None:
