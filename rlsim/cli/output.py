@@ -31,7 +31,7 @@ def given_scenario(
     try:
         scenario = load_scenario(name, [*(words or ()), *(options or ()), *more])
         for text in scenario.missing_parts if warn else ():
-            print(text, file=sys.stderr)
+            say(text)
         return scenario
     except InputError as error:
         from rlsim.readers.frameworks.launch import framework_of_file
@@ -43,6 +43,11 @@ def given_scenario(
         raise InputError(
             f"{shown_path(Path(name))}: is {found}'s; rlsim import {found} {shown_path(Path(name))} -o scenario.yaml"
         ) from error
+
+
+def say(text: str) -> None:
+    """Print ``text`` beside an answer, on standard error."""
+    print(printable(text), file=sys.stderr)
 
 
 def terminal_style() -> Style:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlsim.cli.options import AsJson, LogSteps, Out, Overrides, Root, ScenarioName, Words
-from rlsim.cli.output import given_scenario, print_answer, step_range, terminal_style
+from rlsim.cli.output import given_scenario, print_answer, say, step_range, terminal_style
 from rlsim.files.progress import ProgressLine
 from rlsim.readers.traces import Format
 
@@ -115,7 +114,7 @@ def import_config(
         print_answer(json.dumps(found.as_dict()))
         return
     # Standard output holds the scenario alone, to be redirected into a file.
-    print("\n".join((*found.scenario.missing_parts, found.accounting.summary())), file=sys.stderr)
+    say("\n".join((*found.scenario.missing_parts, found.accounting.summary())))
     print_answer(found.text if out is None else f"written: {out}; next: rlsim project {out}")
 
 
@@ -154,7 +153,7 @@ def export(
         write_files({"overrides.txt": f"{lines}\n", "config.yaml": found.config}, out)
     # Standard output holds the overrides alone, to be pasted.
     for line in found.left:
-        print(f"not said: {line}", file=sys.stderr)
+        say(f"not said: {line}")
     answer = {"framework": found.framework, "overrides": list(found.overrides), "left": list(found.left)}
     print_answer(json.dumps(answer) if as_json else lines)
 

@@ -17,6 +17,7 @@ from rlsim.costs.engine_memory import state_bytes_per_gpu_sequence as state_byte
 from rlsim.costs.engine_memory import weight_bytes as weight_bytes
 from rlsim.costs.engine_memory import windowed_share as windowed_share
 from rlsim.costs.trainer.layout import train_layout
+from rlsim.costs.trainer_memory import TERMS
 from rlsim.costs.trainer_memory import activation_bytes_per_token as activation_bytes_per_token
 from rlsim.costs.trainer_memory import critic_swapped as critic_swapped
 from rlsim.costs.trainer_memory import trainer_parts as trainer_parts
@@ -26,7 +27,7 @@ from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT
 
 _NORMAL = NormalDist()
-_gpu = trainer_parts
+_gpu = trainer_parts  # the name of 0.2, which scripts of users know
 
 _SPREAD = "raise one of these"
 _REMEDIES = {
@@ -99,7 +100,7 @@ def host_bytes(scenario: Scenario) -> float:
     layout = train_layout(trainer, scenario.model, cluster.training)
     each = 0.0
     if trainer.optimizer_on_host:
-        each += layout.optimizer_parameters * SPREAD["host_optimizer_bytes"]
+        each += layout.optimizer_parameters * TERMS["host_optimizer_bytes"]
     elif cluster.colocated and trainer.offload:
         held = layout.sharded_parameters if trainer.backend == "fsdp" else layout.parameters
         each += layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter + held * BYTES_PER_ELEMENT["bf16"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlsim.errors import InputError, RlsimError
-from rlsim.files.writing import STAGE_PREFIX, fcntl
+from rlsim.files.writing import STAGE_PREFIX, lock
 
 
 class Journal:
@@ -27,7 +27,8 @@ class Journal:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = self.path.open("a+b")
-            self._lock()
+            if not lock(self._file.fileno(), wait=False):
+                raise InputError(f"{self.path}: another rlsim writes there; choose another --out")
             whole = self._read(identity)
             if whole:
                 for half_written in folder.glob(f"{STAGE_PREFIX}*"):  # by a run that was killed meanwhile
@@ -41,15 +42,6 @@ class Journal:
         except InputError:
             self._file.close()
             raise
-
-    def _lock(self) -> None:
-        """Raises InputError where another process writes this journal; the lock goes with the process."""
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"{self.path}: another rlsim writes there; choose another --out") from error
 
     def _read(self, identity: str) -> int:
         """Take over the complete lines; gives their length in bytes. A cell whose line is torn is computed again."""

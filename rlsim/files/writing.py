@@ -16,7 +16,6 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
-__all__ = ["STAGE_PREFIX", "exclusive", "fcntl", "staged_folder"]
 
 STAGE_PREFIX = ".rlsim-"
 """Beginning of the names of temporary folders; those of a killed run may be removed."""
@@ -51,10 +50,21 @@ def exclusive(folder: Path) -> Iterator[None]:
         return
     opened = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        lock(opened, wait=True)
         yield
     finally:
         os.close(opened)
+
+
+def lock(opened: int, wait: bool) -> bool:
+    """Whether the lock of an open file or folder was had, which goes when that is closed or its process ends; True where
+    the system has no such locks."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _move_files(stage: Path, out: Path) -> None:

@@ -71,6 +71,14 @@ def timed(run: SimulatedVariant) -> Timed:
     return Timed(phase_estimate(run, "generation_s"), phase_estimate(run, "step"), prediction_of(run))
 
 
+def carried_over(run: SimulatedVariant, step: Estimate, first_s: float) -> Estimate:
+    """The step of another variant of which the first replication of ``run`` alone was simulated, ``first_s`` in the
+    mean, with the model's error ``step``: the mean of ``run``, moved by what that replication shows, and its error."""
+    own = phase_estimate(run, "step")
+    ratio = first_s * len(run.steps[0]) / sum(one.seconds for one in run.steps[0])
+    return replace(step, mean=own.mean * ratio, error=own.error, degrees=own.degrees)
+
+
 def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:
     """Seconds of a phase of the contract, or of ``step``."""
     values = step_values(run, lambda step: step.seconds if name == "step" else step.phases[name])

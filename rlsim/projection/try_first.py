@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from rlsim.loading.differences import changes
 from rlsim.projection.moves import LISTS, Tried, best_way, move_named
-from rlsim.projection.summary import phase_estimate, timed
+from rlsim.projection.summary import carried_over, phase_estimate
 from rlsim.projection.variant import SimulatedVariant, replicated
 from rlsim.results.moves import TryFirst
 from rlsim.results.projection import PhasePart
@@ -40,12 +38,10 @@ def try_first(run: SimulatedVariant, parts: Sequence[PhasePart], variants: int) 
     if not found:
         return None
     best = min(found, key=lambda tried: tried.step_s)
-    ratio = best.step_s / sum(step.seconds for step in run.steps[0]) * len(run.steps[0])
+    after = carried_over(run, best.timed.step, best.step_s)
+    ratio = after.mean / phase_estimate(run, "step").mean
     if ratio > GAIN:
         return None
-    step, now = best.timed.step, timed(run)
-    # The scenario's own mean, moved by what the first replication shows; the error of that is the scenario's own.
-    after = replace(step, mean=now.step.mean * ratio, error=now.step.error, degrees=now.step.degrees)
     return TryFirst(
         name=best.move.name,
         title=best.move.title,

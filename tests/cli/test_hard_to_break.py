@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from rlsim.files.journal import Journal
 from rlsim.files.writing import staged_folder
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import ConfigTree
+from rlsim.readers.logs.source import Source
 from rlsim.readers.shell.script import commands_of
 
 LAUNCH = "python3 train.py --rollout-batch-size 32"
@@ -165,3 +168,30 @@ def test_closed_streams_are_no_accident(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )  # fmt: skip
         assert done.returncode == code and "Traceback" not in (done.stderr or "")
+
+
+# -- exporters ---------------------------------------------------------------------------------------------------------
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    """Sends its visitors to another machine."""
+
+    def do_GET(self) -> None:
+        self.send_response(302)
+        self.send_header("Location", "http://example.invalid/metrics")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_a_watch_follows_nobody_to_another_machine() -> None:
+    with HTTPServer(("127.0.0.1", 0), _Elsewhere) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        reader = Source(f"http://127.0.0.1:{server.server_port}/metrics")
+        assert reader.read() is None and "302" in reader.trouble
+    for address in ("http://localhost:port/", "http://127.0.0.1:1/"):
+        reader = Source(address)
+        assert reader.read() is None and reader.trouble
+    with pytest.raises(InputError, match="on this machine alone"):
+        Source("http://localhost@example.invalid/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.request
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +21,16 @@ TIMEOUT_S = 5.0
 PAGE_BYTES = 8 * 2**20
 IDLE = 150
 """Times of a read that pass before the next one, so that a watch takes less than one hundredth of a core."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection, which may lead to another machine."""
+
+    def redirect_request(self, *_: object) -> None:
+        """None: the answer that redirects is an error."""
+
+
+_LOCAL_ONLY = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
 
 
 class Source:
@@ -50,8 +61,9 @@ class Source:
         except InputError as error:
             self.trouble = str(error)
             return None
-        except OSError as error:
-            self.trouble = f"{shortened(self.where)}: {error.strerror or error}"
+        # An exporter may answer what is no HTTP, or its address hold no port.
+        except (OSError, HTTPException, ValueError) as error:
+            self.trouble = f"{shortened(self.where)}: {getattr(error, 'strerror', None) or error}"
             return None
         finally:
             self.spent_s = time.process_time() - begin
@@ -72,7 +84,7 @@ class Source:
 
     def _scraped(self) -> RunLog | None:
         """Steps counted by the changes of an exporter's gauges, which hold the last step alone."""
-        with urllib.request.urlopen(self._url, timeout=TIMEOUT_S) as page:
+        with _LOCAL_ONLY.open(self._url, timeout=TIMEOUT_S) as page:
             text = page.read(PAGE_BYTES).decode("utf-8", errors="replace")
         scrape = Scalars(self.where)
         add_text(scrape, text)

@@ -232,6 +232,8 @@ def _statistics(projection: Projection, style: Style) -> list[str]:
 
 MOST_PHASES, MOST_PARTS, LEAST_SHARE = 3, 3, 0.08
 """Phases and parts of each that are named; none below this share of the step, or of its phase."""
+SURE = 0.995
+"""Probability of memory beyond which its last digits say nothing."""
 MOST_LINES = 40
 """Of the whole answer, at 100 columns: warnings beyond it are counted."""
 _MORE = "--full: assumptions, parts, what the interval leans on. --out DIR: picture, timeline and files."
@@ -304,7 +306,8 @@ def _try_first(projection: Projection, style: Style) -> list[str]:
 
 
 def _fits(use: MemoryUse) -> str:
-    return "" if use.fits is None else f", fits {fmt.percent(use.fits)}"
+    # Nothing is sure of what rests on a few dozen measurements.
+    return "" if use.fits is None else f", fits {fmt.percent(use.fits) if use.fits < SURE else '>99 %'}"
 
 
 def _held(projection: Projection) -> str:
