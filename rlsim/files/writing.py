@@ -57,8 +57,8 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def lock(opened: int, wait: bool) -> bool:
-    """Whether the lock of an open file or folder was had, which goes when that is closed or its process ends; True where
-    the system has no such locks."""
+    """Whether the lock of an open file or folder was had, which goes when that is closed or its process ends; True
+    where the system has no such locks."""
     if fcntl is not None:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
