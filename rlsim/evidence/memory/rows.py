@@ -40,10 +40,9 @@ LIKELY = 0.9
 
 def objection(cells: Row) -> str:
     """Why what a row measured is not compared; empty where nothing speaks against it."""
-    flag, name = cells.get("flag", ""), cells.get("id", "")
-    words = [word for word in WORDS["objections"] if word in flag]
-    words += [word for word in WORDS["other_methods"] if word in name]
-    return f"flag {flag[:100] or words[0]}" if words else ""
+    parts = [part.strip() for part in cells.get("flag", "").split(";")]
+    objecting = [part for part in parts if part and not part.startswith(tuple(WORDS["informs"]))]
+    return f"flag {objecting[0][:100]}" if objecting else ""
 
 
 def _measured_rows(name: str, cells: Row) -> list[MeasuredRow]:
