@@ -65,12 +65,8 @@ def plan(
     """
     objective = objective or Objective()
     objective.check()
-    if scenario.training_hardware is not None:
-        raise InputError(
-            "a plan divides GPUs of one kind: leave training_hardware out, or vary generation_share (sweep)"
-        )
     limits = limits or default_limits(scenario, objective)
-    _check_synchronous_rules(scenario, limits)
+    _check_rules(scenario, limits)
     with executor(jobs) as run:
         contest = Contest(scenario, objective, limits, _current(scenario), rest)
         found = _search_sizes(contest, run)
@@ -82,7 +78,7 @@ def plan(
 def best_overrides(scenario: Scenario, limits: SearchLimits) -> Overrides:
     """What turns ``scenario`` into its fastest plan: that of :func:`plan`, without what a plan says besides. Raises as
     it does."""
-    _check_synchronous_rules(scenario, limits)
+    _check_rules(scenario, limits)
     with executor(1) as run:
         contest = Contest(scenario, Objective(), limits, None, False)
         found = _search_sizes(contest, run)
@@ -97,9 +93,13 @@ def _current(scenario: Scenario) -> Simulated | None:
     return None if cell.numbers is None else Simulated(cell.numbers, cell.timed)
 
 
-def _check_synchronous_rules(scenario: Scenario, limits: SearchLimits) -> None:
-    """InputError for streaming, and where races or repeated rollouts would meet a lag; Infeasible where these find too
-    few groups in any plan."""
+def _check_rules(scenario: Scenario, limits: SearchLimits) -> None:
+    """InputError for two kinds of GPUs, for streaming, and where races or repeated rollouts would meet a lag;
+    Infeasible where these find too few groups in any plan."""
+    if scenario.training_hardware is not None:
+        raise InputError(
+            "a plan divides GPUs of one kind: leave training_hardware out, or vary generation_share (sweep)"
+        )
     if scenario.loop.streaming:
         raise InputError("loop.streaming needs split pools and no lag, which a plan varies: plan with it false")
     if scenario.workload.tail_batching is not None and any(limits.lags):

@@ -12,7 +12,6 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.differences import changes
 from rlsim.loading.scenario import scenario_digest
-from rlsim.loading.variation import Overrides
 from rlsim.planning.plan import best_overrides, default_limits
 from rlsim.projection.moves import LISTS, PLAN, SETTING, Move, Tried, best_way, faster, moves, tried, varied
 from rlsim.projection.summary import Timed, speedups, timed
@@ -39,10 +38,9 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
     known = [one for one in moves() if settings or one.kind != SETTING]
     found: list[Tried] = []
     left_out: list[LeftOut] = []
-    planned: dict[str, Overrides] = {}
     with ProgressLine("moves tried", len(known) + LISTS["pairs"]) as progress:
         for one in known:
-            best = _planned(scenario, one, planned) if one.tries == PLAN else best_way(scenario, one)
+            best = _planned(scenario, one) if one.tries == PLAN else best_way(scenario, one)
             if isinstance(best, str):
                 left_out.append(LeftOut(name=one.name, title=one.title, reason=best))
             else:
@@ -67,21 +65,15 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
     )
 
 
-def _planned(scenario: Scenario, move: Move, planned: dict[str, Overrides]) -> Tried | str:
-    """A move of the loop with the split and the layouts that ``plan`` finds best for it on the same GPUs.
-
-    planned: what was found for the same rules and lag before; moves that restate the scenario's own share a search.
-    """
+def _planned(scenario: Scenario, move: Move) -> Tried | str:
+    """A move of the loop with the split and the layouts that ``plan`` finds best for it on the same GPUs."""
     rules = {key: value for key, value in move.sets.items() if key != "lag"}
     try:
         base = varied(scenario, rules)
         drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else ()
         lag = int(str(move.sets.get("lag", scenario.loop.lag)))
         limits = replace(default_limits(base), lags=(lag,), draft_lengths=drafted)
-        key = f"{scenario_digest(base)} {lag}"
-        if key not in planned:
-            planned[key] = best_overrides(base, limits)
-        return tried(scenario, move, {**rules, **planned[key]})
+        return tried(scenario, move, {**rules, **best_overrides(base, limits)})
     except (Infeasible, InputError) as error:
         return str(error).removeprefix("infeasible: ")
 

@@ -96,3 +96,11 @@ def test_a_comparison_simulates_on_and_says_what_it_cannot_tell() -> None:
     sure = compare(load_scenario("quickstart"), load_scenario("quickstart", ["trainer.precision=fp8"]))
     assert sure.b_faster > 0.95
     assert "B is the faster one with" in sure.text(full=True)
+
+
+def test_moves_of_the_loop_are_left_out_where_no_plan_can_be_made() -> None:
+    # Two kinds of GPUs cannot be divided by a plan: the reason stands where the number would.
+    split = ("cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1")
+    two = load_scenario("quickstart", [*FEW, *split, "training_hardware=h200_sxm", "simulation.replications=1"])
+    reasons = {one.name: one.reason for one in techniques(two).left_out}
+    assert "GPUs of one kind" in reasons["async_first_done"]
