@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,23 @@ def test_a_teacher_of_verl_is_a_pool_on_gpus_of_its_own() -> None:
     assert (pool.role, pool.model.name, pool.gpus, pool.tensor_parallel) == ("teacher", "Qwen3-32B", 4, 2)
     assert (scenario.cluster.num_gpus, scenario.cluster.policy_gpus, scenario.missing) == (12, 8, ())
     assert not verl(*TEACHER[1:]).pools  # not enabled
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("distillation.teacher_models", "7"),
+        ("distillation.teacher_models.teacher", "[1]"),
+        ("distillation.teacher_models.teacher.model_path", "3"),
+        ("distillation.teacher_models.teacher.num_replicas", "many"),
+        ("distillation.teacher_models.teacher.num_replicas", "0"),
+        ("distillation.teacher_models.teacher.inference.tensor_model_parallel_size", "two"),
+        ("distillation.nnodes", "{a: 1}"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_names_its_key(key: str, value: str) -> None:
+    with pytest.raises(InputError, match=re.escape(key)):
+        verl(*TEACHER, f"{key}={value}")
 
 
 def test_a_teacher_without_a_card_is_said_to_be_missing() -> None:

@@ -140,9 +140,16 @@ class Reader:
         samples = max(1, round(tokens / (self.mean_tokens or cap)))
         return samples if self.real_tokens(samples, cap) == tokens else None
 
-    def size(self, key: str) -> int:
-        """A whole number of at least 1; 1 where it is not there."""
-        found = self.integer(key, 1)
+    def section(self, key: str) -> Mapping[str, Any]:
+        """A section; empty where it is not there."""
+        found = self.value(key)
+        if found is not None and not isinstance(found, dict):
+            raise self.error(key, "must be a section", found)
+        return found or {}
+
+    def size(self, key: str, default: int = 1) -> int:
+        """A whole number of at least 1; ``default`` where it is not there."""
+        found = self.integer(key, default)
         if found < 1:
             raise self.error(key, "must be a whole number of at least 1", found)
         return found

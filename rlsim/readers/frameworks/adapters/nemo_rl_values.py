@@ -26,7 +26,8 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     Trtllm,
     Vllm,
 )
-from rlsim.readers.frameworks.options import TRUE, Change, Option, Options, Part, anything, aside, flag, section, switch
+from rlsim.readers.frameworks.options import Change, Option, Options, Part, anything, aside, flag, section, switch
+from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rules import node_size
 from rlsim.schema.speculation import Method
 
@@ -47,7 +48,6 @@ class NemoRl(Options):
     value_megatron = aside(switch(name="value.megatron_cfg.enabled"))
     data_section = aside(anything(name="data", resolved=False))
     gym_section = aside(anything(name="env.nemo_gym", resolved=False))
-    teachers_section = aside(section(name="on_policy_distillation", resolved=False))
     distillation = aside(flag(False, name="on_policy_distillation.enabled"))
 
     @property
@@ -160,7 +160,7 @@ class NemoRl(Options):
             gpus = self.env.reward_model_gpus_per_node
         elif rewarding:
             gpus = self.env.reward_model_nodes * self.node
-        return gpus + teacher_nodes(self.teachers_section or {}) * self.node
+        return gpus + teacher_nodes(self.r) * self.node
 
     @property
     def method(self) -> Method | None:
@@ -251,22 +251,19 @@ def sought(given: Any, *names: str) -> int | None:
     return max(found, default=None)
 
 
-def teacher_nodes(given: Mapping[str, Any]) -> int:
+def teacher_nodes(r: Reader) -> int:
     """Nodes of the teachers of NeMo-RL's on-policy distillation that have GPUs of their own (models/policy/
     teacher_worker_group.py:59-105 at 7ea279abf): those of each, one where nothing is said, once for a model."""
-
-    def on(switch: Any) -> bool:
-        return str(switch).lower() in TRUE
-
-    own = given.get("non_colocated_teachers") or {}
-    if not (on(given.get("enabled")) and on(own.get("enabled"))):
+    place = "on_policy_distillation"
+    own = f"{place}.non_colocated_teachers"
+    if not (r.flag(f"{place}.enabled") and r.flag(f"{own}.enabled")):
         return 0
-    nodes, models = 0, set()
-    usual, special = own.get("default_teacher_cfg") or {}, own.get("teacher_overrides") or {}
-    for name, model in (given.get("teacher_model_by_agent_name") or {}).items():
-        if model not in models or not on(given.get("deduplicate_shared_teacher_checkpoints", True)):
-            nodes += int({**usual, **(special.get(name) or {})}.get("num_nodes", 1))
-        models.add(model)
+    once = r.flag(f"{place}.deduplicate_shared_teacher_checkpoints", True)
+    usual, nodes, models = r.size(f"{own}.default_teacher_cfg.num_nodes"), 0, set[str]()
+    for name, model in r.section(f"{place}.teacher_model_by_agent_name").items():
+        if str(model) not in models or not once:
+            nodes += r.size(f"{own}.teacher_overrides.{name}.num_nodes", usual)
+        models.add(str(model))
     return nodes
 
 

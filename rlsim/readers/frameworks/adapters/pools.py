@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, teacher_nodes
@@ -24,66 +23,72 @@ def verl_teachers(c: Verl) -> tuple[dict[str, Any], ...]:
     distillation.yaml at 1dda039b9; one alone as teacher_model before): num_replicas each, else equal parts of it."""
     if not c.r.flag("distillation.enabled"):
         return ()
-    alone = c.r.value("distillation.teacher_model") or {}
-    several = c.r.value("distillation.teacher_models") or {"teacher": alone}
-    stated = {name: one for name, one in several.items() if one.get("model_path")}
+    alone, several = "distillation.teacher_model", "distillation.teacher_models"
+    places = {name: f"{several}.{name}" for name in c.r.section(several)} or {"teacher": alone}
+    stated = {name: place for name, place in places.items() if c.r.section(place) and c.r.text(f"{place}.model_path")}
     own = c.r.integer("distillation.n_gpus_per_node") * c.r.integer("distillation.nnodes")
-    whole = own or gpus_of_nodes(alone)
+    whole = own or _gpus_of_nodes(c.r, alone)
     found = []
-    for name, one in stated.items():
-        inference = one.get("inference") or {}
-        tensor = int(inference.get("tensor_model_parallel_size") or 2)
-        replicas = int(one.get("num_replicas") or max(1, whole // len(stated) // tensor))
-        pool = {"name": f"teacher {name}"[:60], "role": "teacher", "model": str(one["model_path"])}
+    for name, place in stated.items():
+        tensor = c.r.size(f"{place}.inference.tensor_model_parallel_size", 2)
+        replicas = c.r.size(f"{place}.num_replicas", max(1, whole // len(stated) // tensor))
+        pool = {"name": f"teacher {name}"[:60], "role": "teacher", "model": c.r.text(f"{place}.model_path")}
         layout = {"gpus": replicas * tensor if whole else 0, "tensor_parallel": tensor}
         found.append({**pool, **layout, "share": round(1 / len(stated), 4)})
     return tuple(found)
 
 
-def gpus_of_nodes(given: Mapping[str, Any]) -> int:
+def _gpus_of_nodes(r: Reader, place: str) -> int:
     """GPUs of a section that counts nodes where it has a pool of its own."""
-    return (
-        int(given.get("n_gpus_per_node") or 0) * int(given.get("nnodes") or 0) * bool(given.get("enable_resource_pool"))
-    )
+    if not r.flag(f"{place}.enable_resource_pool"):
+        return 0
+    return r.integer(f"{place}.n_gpus_per_node") * r.integer(f"{place}.nnodes")
 
 
 def nemo_rl_teachers(c: NemoRl) -> tuple[dict[str, Any], ...]:
     """The teachers of :func:`teacher_nodes`, each with the layout of its own workers of Megatron or, where they have no
     GPUs of their own, with the trainer's."""
     if teacher := c.r.text("teacher.model_name"):  # algorithms/distillation.py: on the student's GPUs, in its turn
-        section = "megatron_cfg" if c.r.flag("teacher.megatron_cfg.enabled") else "dtensor_cfg"
-        stated = c.r.value(f"teacher.{section}") or {}
-        layout = {
-            key: int(stated.get(word) or stated.get(word.replace("_model", "")) or 1) for key, word in LAYOUT.items()
-        }
+        used = "megatron_cfg" if c.r.flag("teacher.megatron_cfg.enabled") else "dtensor_cfg"
+        layout = _layout(c.r, f"teacher.{used}")
         return ({"name": "teacher", "role": "teacher", "model": teacher, "runs_on": "trainer", **layout},)
-    given = c.r.value("on_policy_distillation") if c.distillation else None
-    if not isinstance(given, dict):
+    if not c.distillation:
         return ()
-    own = given.get("non_colocated_teachers") or {}
-    apart = str(own.get("enabled")).lower() in TRUE
-    usual, special = own.get("default_teacher_cfg") or {}, own.get("teacher_overrides") or {}
-    agents = {str(model): name for name, model in (given.get("teacher_model_by_agent_name") or {}).items()}
+    own = "on_policy_distillation.non_colocated_teachers"
+    apart = c.r.flag(f"{own}.enabled")
+    named = c.r.section("on_policy_distillation.teacher_model_by_agent_name")
+    agents = {str(model): name for name, model in named.items()}
     found = []
     for model, name in agents.items():
-        stated = {**usual, **(special.get(name) or {})} if apart else c.r.value("policy.megatron_cfg") or {}
-        layout = {key: int(stated.get(word) or 1) for key, word in LAYOUT.items()}
-        gpus = int(stated.get("num_nodes", 1)) * c.node if apart else 0
+        # What an agent's own section states counts before what all of them share.
+        shared = (f"{own}.teacher_overrides.{name}", f"{own}.default_teacher_cfg")
+        places = shared if apart else ("policy.megatron_cfg",)
+        gpus = _first(c.r, places, "num_nodes") * c.node if apart else 0
         pool = {"name": f"teacher {model.split('/')[-1]}"[:60], "role": "teacher", "model": model, "gpus": gpus}
-        found.append({**pool, "runs_on": "trainer", **layout, "share": round(1 / len(agents), 4)})
+        found.append({**pool, "runs_on": "trainer", **_layout(c.r, *places), "share": round(1 / len(agents), 4)})
     return tuple(found)
 
 
 def nemo_rl_reward_models(c: NemoRl) -> tuple[dict[str, Any], ...]:
     """A classic reward model on its own GPUs (environments/reward_model_environment.py)."""
-    given = c.r.value("env.reward_model")
-    gpus = c.elsewhere_gpus - teacher_nodes(c.teachers_section or {}) * c.node
-    if not gpus or not isinstance(given, dict) or not given.get("model_name"):
+    place = "env.reward_model"
+    gpus = c.elsewhere_gpus - teacher_nodes(c.r) * c.node
+    if not gpus or not c.r.section(place) or not c.r.text(f"{place}.model_name"):
         return ()
-    stated = given.get("megatron_cfg") or given.get("dtensor_cfg") or {}
-    layout = {key: int(stated.get(word) or stated.get(word.replace("_model", "")) or 1) for key, word in LAYOUT.items()}
-    pool = {"name": "reward model", "role": "reward_model", "model": str(given["model_name"]), "gpus": gpus}
-    return ({**pool, "runs_on": "trainer", **layout},)
+    used = "megatron_cfg" if c.r.section(f"{place}.megatron_cfg") else "dtensor_cfg"
+    pool = {"name": "reward model", "role": "reward_model", "model": c.r.text(f"{place}.model_name"), "gpus": gpus}
+    return ({**pool, "runs_on": "trainer", **_layout(c.r, f"{place}.{used}")},)
+
+
+def _layout(r: Reader, *places: str) -> dict[str, int]:
+    """A layout by Megatron's names or, in sections of DTensor, without their ``_model``."""
+    return {key: _first(r, places, word, word.replace("_model", "")) for key, word in LAYOUT.items()}
+
+
+def _first(r: Reader, places: tuple[str, ...], *words: str) -> int:
+    """The first size that one of the sections ``places`` states under one of ``words``; 1 where none does."""
+    stated = (f"{place}.{word}" for place in places for word in words)
+    return next((r.size(key) for key in stated if r.value(key) is not None), 1)
 
 
 def slime_teacher(r: Reader, model: str) -> tuple[dict[str, Any], ...]:
