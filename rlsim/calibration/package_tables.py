@@ -28,7 +28,7 @@ from rlsim.units import MILLISECOND, BoolArray
 PACKAGE = "aiconfigurator_core"
 DISTRIBUTION = "aiconfigurator-core"
 PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
-              "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4"}  # fmt: skip
+              "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4", "int4_wo": "int4"}  # fmt: skip
 """rlsim's precision by the package's. Of MXFP4 experts the faster of the two kernels counts, which engines take."""
 ELEMENT_BYTES = 2
 """Messages are counted in elements of the width of BF16."""
@@ -112,6 +112,7 @@ def read_sheet(package: Package, system: str) -> Sheet:
     gpu, node = content["gpu"], content["node"]
     names = {"bf16": "bfloat16_tc_flops", "nvfp4": "fp4_tc_flops"}
     names |= dict.fromkeys(("fp8", "fp8_block", "mxfp4"), "fp8_tc_flops")
+    names["int4"] = names["bf16"]  # of weights alone
     flops = {precision: float(gpu[name]) for precision, name in names.items() if name in gpu}
     return Sheet(flops, float(gpu["mem_bw"]), float(node["intra_node_bw"]), int(gpu["sm_version"]))
 

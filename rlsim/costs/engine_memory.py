@@ -70,10 +70,11 @@ class EngineMemory(Struct, frozen=True):
 
 
 def weight_bytes(card: ModelCard, precision: str) -> float:
-    """Bytes of all weights; embedding, LM head and routers stay in BF16, under MXFP4 all but routed experts."""
+    """Bytes of all weights; embedding, LM head and routers stay in BF16, under MXFP4 and INT4 all but routed
+    experts."""
     counts = parameter_counts(card)
     high = counts.embedding + counts.lm_head + card.num_moe_layers * counts.router_per_layer
-    if precision == "mxfp4" and card.moe is not None:
+    if precision in ("mxfp4", "int4") and card.moe is not None:
         high = counts.total - card.num_moe_layers * card.moe.num_experts * counts.expert
     return high * BYTES_PER_ELEMENT["bf16"] + (counts.total - high) * BYTES_PER_ELEMENT[precision]
 
@@ -123,7 +124,9 @@ def _graph_bytes(scenario: Scenario) -> float:
 def _weights(scenario: Scenario) -> float:
     """Weights of a GPU: its share of all, what attention copies and indexers repeat, MXFP4's padding, adapters."""
     engine, card = scenario.released_engine, scenario.model
-    own_bytes, bytes_each = (BYTES_PER_ELEMENT[p] for p in (engine.attention_precision(card), engine.dense_precision))
+    own_bytes, bytes_each = (
+        BYTES_PER_ELEMENT[p] for p in (engine.attention_precision(card), engine.dense_precision(card))
+    )
     # Data-parallel attention holds the mixers once for each copy, where the rest is divided over all GPUs.
     copies = engine.attention_data_parallel - 1
     more = mixer_parameters(card) * (copies * own_bytes + own_bytes - bytes_each)
@@ -167,7 +170,7 @@ def engine_parts(scenario: Scenario) -> tuple[MemoryParts, int | None]:
     """Bytes of a rollout GPU by part, and the sequences of a replica whose recurrent states fit; None without such."""
     engine, card = scenario.released_engine, scenario.model
     draft = draft_card(scenario.speculation, card)
-    draft_precision = engine.dense_precision if draft is not None and draft.kind == "mtp" else "bf16"
+    draft_precision = engine.dense_precision(card) if draft is not None and draft.kind == "mtp" else "bf16"
     drafting = 0.0 if draft is None else draft_parameters(draft, card) / engine.tensor_parallel
     parts = MemoryParts(
         weights=_weights(scenario),

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rlsim.errors import RlsimError
 from rlsim.evidence.tables import Row, SkippedRow, Table
 from rlsim.files.yaml import lists_beside
-from rlsim.loading.models import card_of_published
+from rlsim.loading.models import card_of_published, load_card
 from rlsim.parameters.sets import Fitted
 from rlsim.results import Interval
 from rlsim.results.record import widened
@@ -212,6 +212,8 @@ def weight_precision(text: str, card: str, name: str = "") -> str:
         return "mxfp4"
     if given.startswith(("fp4", "nvfp4")):
         return "nvfp4"
+    if given.startswith(("int4", "w4a16")) and load_card(card).moe is not None:
+        return "int4"
     raise SkippedRow(f"precision {given[:40]!r} is not simulated")
 
 

@@ -13,7 +13,7 @@ from rlsim.schema.model import ModelCard
 RELEASE = re.compile(r"v?\d+(\.\d+){0,3}([-.+]?[a-z0-9]+)*", re.ASCII | re.IGNORECASE)
 """A release as packages number them: 0.17.1, v0.11.0rc2, 0.20.0.post1, 0.18.1+cu128."""
 
-Precision = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4"]
+Precision = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"]
 Migration = Literal["none", "recompute", "transfer", "cheaper"]
 
 
@@ -45,7 +45,8 @@ class Engine(Strict):
     weight_precision: Precision = "bf16"
     """Precision of weights and matrix products. fp8: one scale per tensor, known beforehand; fp8_block: a scale for
     each 128 x 128 block, as DeepSeek and Qwen publish their FP8 checkpoints. mxfp4: of routed experts alone, all else
-    in BF16, as OpenAI publishes gpt-oss."""
+    in BF16, as OpenAI publishes gpt-oss. int4: weights alone (W4A16), of routed experts where there are any (Kimi-K2,
+    slime), else of all layers (GPTQ, AWQ)."""
     kv_precision: Literal["bf16", "fp8", "nvfp4"] = "bf16"
     """Precision of the KV cache."""
     max_running_sequences: int = Field(1024, ge=1, le=65536)
@@ -97,10 +98,10 @@ class Engine(Strict):
         # SGLang stops decoding for prefills unless it is set to mix (its enable_mixed_chunk is off by default).
         return self.name != "sglang" if self.chunked_prefill is None else self.chunked_prefill
 
-    @property
-    def dense_precision(self) -> str:
-        """Precision of weights outside of routed experts."""
-        return "bf16" if self.weight_precision == "mxfp4" else self.weight_precision
+    def dense_precision(self, card: ModelCard) -> str:
+        """Precision of the weights of ``card`` outside of routed experts."""
+        experts_alone = self.weight_precision == "mxfp4" or (self.weight_precision == "int4" and card.moe is not None)
+        return "bf16" if experts_alone else self.weight_precision
 
     def attention_precision(self, card: ModelCard) -> str:
         """Precision of the attention projections of ``card``.
@@ -110,7 +111,7 @@ class Engine(Strict):
         (nvidia/Qwen3.5-397B-A17B-NVFP4: linear_attn and self_attn are).
         """
         excluded = card.mla is not None or card.linear_attention is not None
-        return "bf16" if self.weight_precision == "nvfp4" and excluded else self.dense_precision
+        return "bf16" if self.weight_precision == "nvfp4" and excluded else self.dense_precision(card)
 
     @property
     def gpus_per_replica(self) -> int:

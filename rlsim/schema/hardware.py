@@ -147,10 +147,12 @@ class HardwareProfile(Strict):
     def flops(self, precision: str) -> float:
         """Peak dense FLOP/s at ``precision`` (bf16, fp8 or nvfp4). InputError where the GPU has no such unit.
 
-        Weights in MXFP4 meet activations in FP8 where four bits have a unit, elsewhere in BF16.
+        Weights in MXFP4 meet activations in FP8 where four bits have a unit, elsewhere in BF16; INT4 does everywhere.
         """
         rates = {"bf16": self.bf16_flops, "fp8": self.fp8_flops, "nvfp4": self.nvfp4_flops}
-        if precision == "mxfp4":
+        if precision == "int4":
+            precision = "bf16"
+        elif precision == "mxfp4":
             # Without units for four bits weights are unpacked to BF16 before they are multiplied.
             precision = "bf16" if self.nvfp4_flops is None else "fp8"
         rate = rates.get(precision)

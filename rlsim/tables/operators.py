@@ -36,7 +36,7 @@ SUBSTITUTES = {"fp8_block": "fp8"}
 QUERY_HEADS, KV_HEADS = 2, 3
 """Columns of attention tables."""
 WIDER = {"nvfp4": ("nvfp4", "fp8", "bf16"), "fp8": ("fp8", "bf16"), "fp8_block": ("fp8", "bf16"), "bf16": ("bf16",),
-         "mxfp4": ("bf16",)}  # fmt: skip
+         "mxfp4": ("bf16",), "int4": ("bf16",)}  # fmt: skip
 """Precisions whose exchange stands in for that of another, nearest first: none that moves fewer bytes."""
 
 
@@ -50,7 +50,7 @@ class Heads(NamedTuple):
 
 
 class ExpertShape(NamedTuple):
-    """Routed experts of a layer and how ranks share them; precision: bf16, fp8, fp8_block, nvfp4 or mxfp4."""
+    """Routed experts of a layer and how ranks share them; precision: bf16, fp8, fp8_block, nvfp4, mxfp4 or int4."""
 
     precision: str
     hidden: int

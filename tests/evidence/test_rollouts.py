@@ -83,7 +83,7 @@ def test_an_engine_that_evicts_nothing_reserves_and_a_measured_rollout_narrows(t
     ({"num_requests": "1e19"}, "num_requests must be at most 1e"),
     ({"num_requests": "1.5"}, "num_requests must be a whole number"),
     ({"num_requests": "100000"}, "more than 16,384 sequences"),
-    ({"precision": "int4", "model": "openai/gpt-oss-120b"}, "precision 'int4' is not simulated"),
+    ({"precision": "int3", "model": "openai/gpt-oss-120b"}, "precision 'int3' is not simulated"),
     ({"spec_method": "eagle3", "spec_k": "3"}, "acceptance_length is not given"),
 ])  # fmt: skip
 def test_rows_that_are_no_rollout_say_why(changes: dict[str, str], reason: str, tmp_path: Path) -> None:

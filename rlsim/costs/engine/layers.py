@@ -137,7 +137,7 @@ class EngineLayers(Struct, frozen=True):
         if counts.dense > 0:
             sizes = card.hidden_size, card.intermediate_size, engine.tensor_parallel
             matrices = work.ffn_matrices(*sizes, card.gated_ffn)
-            out["feed-forward"] = self._products(tokens, matrices, engine.dense_precision).repeated(counts.dense)
+            out["feed-forward"] = self._products(tokens, matrices, engine.dense_precision(card)).repeated(counts.dense)
         if counts.moe > 0:
             out["experts"] = self._experts(tokens).repeated(counts.moe)
         if engine.tensor_parallel > 1:
@@ -284,8 +284,8 @@ class EngineLayers(Struct, frozen=True):
         own = engine.name in OWN_EXPERTS and precision != "mxfp4" and tp <= int(self.fabric.profile.gpus_per_node)
         routed = self._routed(tokens, shape, moe, own)
         if moe.latent_size is not None:
-            router = router + self._products(tokens, work.latent_expert_matrices(card), engine.dense_precision)
-        shared = self._products(tokens, work.shared_expert_matrices(card, tp), engine.dense_precision)
+            router = router + self._products(tokens, work.latent_expert_matrices(card), engine.dense_precision(card))
+        shared = self._products(tokens, work.shared_expert_matrices(card, tp), engine.dense_precision(card))
         # Shared experts run on a stream of their own beside the routed ones.
         return beside(router + self._chained(routed, EXPERT_KERNELS), shared)
 

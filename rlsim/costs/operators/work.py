@@ -241,16 +241,25 @@ def elementwise_bytes(tokens: ArrayLike, hidden: float, width: float) -> FloatAr
     return np.asarray(t * (8.0 * hidden + 3.0 * width) * BYTES_PER_ELEMENT["bf16"], dtype=np.float64)
 
 
+UNPACKED = ExpertShape("int4", 7168, 2048, 8, 384, tensor_parallel=1, expert_parallel=1)
+"""Experts of Kimi-K2 (config.json), whose INT4 products aiconfigurator-core 0.12 measured: above some hundred tokens
+unpacking bounds them, at a fifth of the peak of BF16."""
+
+
 def nearest_layouts(shape: ExpertShape) -> list[ExpertShape]:
     """Experts to borrow an efficiency from, by precision and parallel sizes, nearest first.
 
-    Those of the same precision come before all others.
+    Those of the same precision come before all others, of INT4 those of Kimi-K2, which alone were measured.
     """
     tp, ep = shape.tensor_parallel, shape.expert_parallel
     ladder = [(t, e) for t in _halvings(tp) for e in _halvings(ep) if e <= shape.experts]
     ladder.sort(key=lambda te: abs(np.log2(te[0] / tp)) + abs(np.log2(te[1] / ep)))
     precisions = dict.fromkeys((shape.precision, "fp8", "fp8_block", "bf16", "nvfp4"))
-    return [shape._replace(precision=p, tensor_parallel=t, expert_parallel=e) for p in precisions for t, e in ladder]
+    unpacked = [UNPACKED._replace(tensor_parallel=t, expert_parallel=e) for t, e in ladder]
+    others = unpacked if shape.precision == UNPACKED.precision else []
+    return others + [
+        shape._replace(precision=p, tensor_parallel=t, expert_parallel=e) for p in precisions for t, e in ladder
+    ]
 
 
 def _halvings(value: int) -> list[int]:

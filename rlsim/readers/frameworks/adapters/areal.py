@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, Part, anything, aside, flag, integer, number, size, text
-from rlsim.readers.frameworks.rules import Assumption, Rules
+from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
 
@@ -301,9 +301,9 @@ RULES = (
     ),
     of.either(
         of(Engine.weight_precision, when=lambda c: c.on_vllm).words(
-            Vllm.quantization, ("fp8*", "fp8_block"), other="bf16"
+            Vllm.quantization, ("fp8*", "fp8_block"), *INT4, other="bf16"
         ),
-        of(Engine.weight_precision).words(Sglang.quantization, ("fp8*", "fp8_block"), other="bf16"),
+        of(Engine.weight_precision).words(Sglang.quantization, ("fp8*", "fp8_block"), *INT4, other="bf16"),
     ),
     of(Trainer.backend).rule(
         lambda c: "megatron" if c.megatron else "fsdp", lambda c, value: _training(replace(c.train, backend=value))

@@ -11,7 +11,7 @@ from rlsim.loading.models import card_by_shape, load_card
 from rlsim.readers.frameworks.adapters.nemo_rl_values import sought
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, Part, anything, aside, flag, integer, number, size, switch, text
-from rlsim.readers.frameworks.rules import Assumption, Rules
+from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, RefitMethod, Trainer, Workload
 
 TRANSFERS: Mapping[str | None, RefitMethod] = {"nccl": "nccl_broadcast", "nixl": "rdma", "filesystem": "disk"}
@@ -246,7 +246,7 @@ RULES = (
     # vLLM infers it from the checkpoint where it is not stated (inference.py:108-109).
     of.either(
         of(Engine.weight_precision, when=lambda c: c.vllm.quantization is not None).words(
-            Vllm.quantization, ("fp8*", "fp8_block"), ("nvfp4*", "nvfp4"), other="bf16"
+            Vllm.quantization, ("fp8*", "fp8_block"), ("nvfp4*", "nvfp4"), *INT4, other="bf16"
         ),
         of(Engine.weight_precision).rule(lambda c: "fp8_block" if c.vllm.model.upper().endswith("-FP8") else "bf16"),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, Part, anything, flag, integer, number, size, switch, text
-from rlsim.readers.frameworks.rules import Assumption, Rules
+from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
 MAX_DEVICES = 100_000
@@ -264,7 +264,7 @@ RULES = (
     of(Engine.tensor_parallel).by(Inference.tensor_parallel_size, lambda c: c.tp),
     of(Engine.pipeline_parallel).same(Inference.pipeline_parallel_size),
     of(Engine.expert_parallel).rule(lambda c: c.tp if c.engine.enable_expert_parallel else c.engine.ep_size),
-    of(Engine.weight_precision).words(Inference.quantization, ("fp8*", "fp8_block"), other="bf16"),
+    of(Engine.weight_precision).words(Inference.quantization, ("fp8*", "fp8_block"), *INT4, other="bf16"),
     of(Engine.dispatch).constant("least_loaded"),
     of.either(
         of(Engine.max_running_sequences, when=lambda c: c.sglang).same(Inference.max_running_requests),

@@ -24,7 +24,7 @@ from rlsim.readers.frameworks.adapters.verl_options import (
 )
 from rlsim.readers.frameworks.adapters.verl_values import Verl
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.rules import Assumption, Case, Rules
+from rlsim.readers.frameworks.rules import INT4, Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 from rlsim.schema.asynchrony import Style
 
@@ -100,7 +100,7 @@ RULES = (
     of(Engine.pipeline_parallel).same(Rollout.pipeline_model_parallel_size),
     of(Engine.expert_parallel).same(Rollout.expert_parallel_size),
     of(Engine.weight_precision).words(
-        Rollout.quantization, (None, "bf16"), ("fp8", "fp8_block"), ("fp8*", "fp8_block"), other="bf16"
+        Rollout.quantization, (None, "bf16"), ("fp8", "fp8_block"), ("fp8*", "fp8_block"), *INT4, other="bf16"
     ),
     of.either(
         of(Engine.kv_precision, when=lambda c: c.on_sglang).words(
