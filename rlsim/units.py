@@ -20,8 +20,9 @@ JOULES_PER_KWH = 3.6e6
 
 BYTES_PER_ELEMENT = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125,
                      "int4": 0.5625, "fp32": 4.0}  # fmt: skip
-"""Bytes of one stored value by precision; NVFP4 is 4 bits plus one FP8 scale for 16 values, MXFP4 plus one for
-32, INT4 plus one in BF16 for 32 (Kimi-K2-Thinking's config.json; slime/tools/convert_hf_to_int4.py); the scales of FP8 blocks (128 x 128) are not counted."""
+"""Bytes of one stored value by precision; NVFP4 is 4 bits plus one FP8 scale for 16 values, MXFP4 plus one for 32, INT4
+plus one in BF16 for 32 (config.json of Kimi-K2-Thinking; slime/tools/convert_hf_to_int4.py); the scales of FP8 blocks
+(128 x 128) are not counted."""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

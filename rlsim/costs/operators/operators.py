@@ -237,10 +237,8 @@ class Operators:
         No table has it; beside TensorRT-LLM's on an A100 (3,192 rows of aiconfigurator-core 0.12 with weights beyond
         20 MB) it is 14 % too short in the median, 20 % off.
         """
-        wide, packed = (
-            self.roofline(work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[one]), "bf16")
-            for one in ("bf16", "int4")
-        )
+        stored = (work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[one]) for one in ("bf16", "int4"))
+        wide, packed = (self.roofline(amount, "bf16") for amount in stored)
         seconds = self.gemm(rows, matrix, "bf16").seconds - (wide.seconds - packed.seconds)
         return modelled(np.maximum(seconds, packed.seconds), packed.bound)
 

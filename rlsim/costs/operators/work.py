@@ -255,11 +255,10 @@ def nearest_layouts(shape: ExpertShape) -> list[ExpertShape]:
     ladder = [(t, e) for t in _halvings(tp) for e in _halvings(ep) if e <= shape.experts]
     ladder.sort(key=lambda te: abs(np.log2(te[0] / tp)) + abs(np.log2(te[1] / ep)))
     precisions = dict.fromkeys((shape.precision, "fp8", "fp8_block", "bf16", "nvfp4"))
-    unpacked = [UNPACKED._replace(tensor_parallel=t, expert_parallel=e) for t, e in ladder]
-    others = unpacked if shape.precision == UNPACKED.precision else []
-    return others + [
-        shape._replace(precision=p, tensor_parallel=t, expert_parallel=e) for p in precisions for t, e in ladder
-    ]
+    kinds = [shape._replace(precision=one) for one in precisions]
+    if shape.precision == UNPACKED.precision:
+        kinds.insert(0, UNPACKED)
+    return [kind._replace(tensor_parallel=t, expert_parallel=e) for kind in kinds for t, e in ladder]
 
 
 def _halvings(value: int) -> list[int]:

@@ -40,7 +40,7 @@ V = TypeVar("V")
 INT4: tuple[tuple[str, Precision], ...] = (
     ("awq", "int4"), ("awq*", "int4"), ("gptq*", "int4"), ("int4*", "int4"), ("w4a16*", "int4"),
 )  # fmt: skip
-"""What vLLM and SGLang call quantisations to INT4; GPTQ of 8 bits, which its word does not tell apart, counts as such."""
+"""What vLLM and SGLang call quantisations to INT4; GPTQ of 8 bits, which its word does not tell, counts as such."""
 FAR = 4 * 720_720
 """Probes of a write lie so far out that lower bounds of a reading do not show, at a multiple of all numbers up to 16,
 so that no division of one leaves a remainder."""
