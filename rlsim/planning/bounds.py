@@ -180,8 +180,6 @@ def lagged_bound_s(
 TRAINERS_PER_TASK = 12
 ROUNDED = 1.0 - 1e-9
 """Factor on bounds, as sums in another order round otherwise."""
-SEARCH_REPLICATIONS = 1
-"""The search compares plans on one drawn workload, the same for all."""
 
 
 PLAIN = 0.03

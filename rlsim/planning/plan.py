@@ -36,6 +36,7 @@ from rlsim.planning.search import (
 from rlsim.planning.space import HEADROOM, InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.planning.verdict import unmeasured_winner
 from rlsim.projection.summary import price_usd
+from rlsim.projection.variant import searched
 from rlsim.report.format import percent
 from rlsim.results.sweep import Change, ConstraintMet, Plan
 from rlsim.schema.base import replaced
@@ -151,7 +152,7 @@ def _search_sizes(contest: Contest, run: Runner) -> Finals:
 
 def _searched(contest: Contest, limits: SearchLimits, run: Runner) -> Finals:
     space = build_space(contest.scenario, limits)
-    candidates = bounded_candidates(contest.scenario, space, run)
+    candidates = bounded_candidates(searched(contest.scenario), space, run)
     plans = list(search(contest, candidates, run, simulate_once if contest.rest else see_once).values())
     last = finals(contest, [plan for plan in plans if isinstance(plan, Simulated)], run)
     rejected = (*space.rejected, *(plan for plan in plans if isinstance(plan, InfeasiblePart)), *last.rejected)

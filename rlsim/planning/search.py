@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.variation import Overrides
-from rlsim.planning.bounds import SEARCH_REPLICATIONS, Candidate
+from rlsim.planning.bounds import Candidate
 from rlsim.planning.evaluate import Cell, Seen, evaluate_means, evaluate_overrides, see
 from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
 from rlsim.projection.summary import Timed
+from rlsim.projection.variant import SEARCH_REPLICATIONS, searched
 from rlsim.results.sweep import Against, PlanRow, StepNumbers
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -214,13 +215,13 @@ def search(
 def simulate_once(task: Look) -> Cell:
     """The means of one plan on one drawn workload, without its baseline."""
     scenario, overrides, _ = task
-    return evaluate_means(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS})
+    return evaluate_means(searched(scenario), overrides)
 
 
 def see_once(task: Look) -> Cell:
     """GPUs, mean step and memory of one plan on one drawn workload, given up once it is too slow to matter."""
     scenario, overrides, within_s = task
-    return see(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS}, within_s)
+    return see(searched(scenario), overrides, within_s)
 
 
 class Finals(Struct, frozen=True):

@@ -30,10 +30,10 @@ from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import executor, in_order
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
-from rlsim.projection.summary import Timed, timed
+from rlsim.projection.summary import Timed, mean_value, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
-from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, searched, simulate_variant
 from rlsim.results.planning import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -81,7 +81,8 @@ def _wanted(scenario: Scenario) -> list[tuple[str, Overrides]]:
 
 
 class Arm(Struct, frozen=True, eq=False):
-    """A simulated alternative. first_s: mean step of its first replication, on whose work inputs are varied."""
+    """A simulated alternative. first_s: mean step on the work of a search, on
+    which inputs are varied."""
 
     alternative: Alternative
     timed: Timed
@@ -129,21 +130,16 @@ def _arm(alternative: Alternative) -> Arm | None:
 
 
 def _arm_of(alternative: Alternative, run: SimulatedVariant) -> Arm:
-    return Arm(alternative, timed(run), _first_s(run))
-
-
-def _first_s(run: SimulatedVariant) -> float:
-    """Mean step of the first replication, in seconds."""
-    return float(np.mean([step.seconds for step in run.steps[0]]))
+    return Arm(alternative, timed(run), first_step_s((alternative.scenario, {})))
 
 
 def first_step_s(point: tuple[Scenario, Overrides]) -> float:
-    """Mean step of a varied scenario on the work of the first replication, in seconds; NaN where it cannot run."""
+    """Mean step of a varied scenario on the work of a search, in seconds; NaN where it cannot run."""
     scenario, overrides = point
     try:
-        # The draws of the first replication are the same as of the arm it is compared with: one is enough.
-        one = vary(scenario, {**overrides, "simulation.replications": 1})
-        return _first_s(simulate_variant(one, tokens=False))
+        # The draws are the same as of the arm it is compared with: those of a search are enough.
+        run = simulate_variant(vary(searched(scenario), overrides), tokens=False)
+        return mean_value(run, lambda step: step.seconds)
     except (Infeasible, InputError):
         return math.nan
 

@@ -13,9 +13,21 @@ from rlsim.files.progress import ProgressLine
 from rlsim.loading.differences import changes
 from rlsim.loading.scenario import scenario_digest
 from rlsim.planning.plan import best_overrides, default_limits
-from rlsim.projection.moves import LISTS, PLAN, SETTING, Move, Tried, best_way, faster, moves, tried, varied
-from rlsim.projection.summary import Timed, speedups, timed
-from rlsim.projection.variant import simulate_variant
+from rlsim.projection.moves import (
+    ALREADY,
+    LISTS,
+    PLAN,
+    SETTING,
+    Move,
+    Tried,
+    best_way,
+    faster,
+    moves,
+    timed_of,
+    tried,
+    varied,
+)
+from rlsim.projection.summary import Timed, speedups
 from rlsim.results import Interval
 from rlsim.results.planning import LeftOut, Technique, Techniques
 from rlsim.schema.scenario import Scenario
@@ -34,7 +46,7 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
     uncertainty cancels, widened by what is unknown of a technique (EFFECT_ERROR). Raises Infeasible where the scenario
     itself cannot run.
     """
-    base = timed(simulate_variant(scenario, tokens=False))
+    base = timed_of(scenario)
     known = [one for one in moves() if settings or one.kind != SETTING]
     found: list[Tried] = []
     left_out: list[LeftOut] = []
@@ -72,6 +84,8 @@ def _planned(scenario: Scenario, move: Move) -> Tried | str:
         base = varied(scenario, rules)
         drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else ()
         lag = int(str(move.sets.get("lag", scenario.loop.lag)))
+        if move.sets and lag == scenario.loop.lag and base.loop.asynchrony == scenario.loop.asynchrony:
+            return ALREADY  # what another layout brings is a move of its own
         limits = replace(default_limits(base), lags=(lag,), draft_lengths=drafted)
         return tried(scenario, move, {**rules, **best_overrides(base, limits)})
     except (Infeasible, InputError) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -19,13 +19,15 @@ from rlsim.files.yaml import lists_beside
 from rlsim.loading.differences import differences
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
-from rlsim.projection.summary import Timed, timed
-from rlsim.projection.variant import replicated, simulate_variant
+from rlsim.projection.summary import Timed, mean_value, timed
+from rlsim.projection.variant import searched, simulate_variant
 from rlsim.schema.scenario import Scenario
 
 LISTS: Mapping[str, Any] = lists_beside(__file__, "moves.yaml")
 """Moves, what they need, and the values that are tried."""
 ALREADY = "the scenario does so already"
+TIMED_CACHED = 128
+"""Scenarios whose times are cached per process: all that one answer tries. Each takes some hundred kB of draws."""
 PLAN = "plan"
 """What a move tries out that is fair in a layout of its own alone; planning/techniques.py searches that."""
 SETTING = "setting"
@@ -106,26 +108,27 @@ def best_way(scenario: Scenario, move: Move) -> Tried | str:
         return missing
     ways = move.ways(scenario)
     try:
-        return tried(scenario, move, ways[0] if len(ways) == 1 else _fastest(scenario, move, ways))
+        return tried(scenario, move, ways[0] if len(ways) == 1 else _fastest(scenario, ways))
     except (Infeasible, InputError) as error:
         return str(error).removeprefix("infeasible: ")
 
 
-def _fastest(scenario: Scenario, move: Move, ways: Sequence[Overrides]) -> Overrides:
-    """The fastest of several ways in one replication: which is best that tells, how good it is all of them do.
+def _fastest(scenario: Scenario, ways: Sequence[Overrides]) -> Overrides:
+    """The fastest of several ways on the work of a search: which is best that tells, how good it is all of them do.
 
     Raises what the first way raises where none runs.
     """
-    one = replicated(scenario, 1)
-    found, errors = list[Tried](), list[Infeasible | InputError]()
-    for overrides in ways:
+    one = searched(scenario)
+    found, errors = list[tuple[float, int]](), list[Infeasible | InputError]()
+    for place, overrides in enumerate(ways):
         try:
-            found.append(tried(one, move, overrides))
+            run = simulate_variant(_changed(one, overrides), tokens=False)
+            found.append((mean_value(run, lambda step: step.seconds), place))
         except (Infeasible, InputError) as error:
             errors.append(error)
     if not found:
         raise errors[0]
-    return min(found, key=lambda one: one.step_s).overrides
+    return ways[min(found)[1]]
 
 
 def fairly_split(scenario: Scenario, overrides: Overrides) -> Overrides:
@@ -135,16 +138,28 @@ def fairly_split(scenario: Scenario, overrides: Overrides) -> Overrides:
     if not overrides.get("lag") or named or not scenario.cluster.colocated:
         return overrides
     ways = [{**overrides, "generation_share": share} for share in LISTS["values"]["split"]]
-    return _fastest(scenario, move_named("other_split"), ways)
+    return _fastest(scenario, ways)
 
 
 def tried(scenario: Scenario, move: Move, overrides: Overrides) -> Tried:
     """The scenario under some overrides. Raises InputError where they make no sense or change nothing, and Infeasible
     where it cannot run so."""
+    after = _changed(scenario, overrides)
+    return Tried(move, overrides, after, timed_of(after))
+
+
+@lru_cache(maxsize=TIMED_CACHED)
+def timed_of(scenario: Scenario) -> Timed:
+    """The scenario simulated once, whichever parts of an answer ask for it. Raises Infeasible and InputError."""
+    return timed(simulate_variant(scenario, tokens=False))
+
+
+def _changed(scenario: Scenario, overrides: Overrides) -> Scenario:
+    """The scenario under overrides; InputError where they change nothing."""
     after = varied(scenario, overrides)
     if not differences(scenario, after):
         raise InputError(ALREADY)
-    return Tried(move, overrides, after, timed(simulate_variant(after, tokens=False)))
+    return after
 
 
 def varied(base: Scenario, overrides: Overrides) -> Scenario:

@@ -28,6 +28,10 @@ STOCKED_BATCHES = 3.0
 or out of flight is as much as the start-up."""
 LONGER_WARMUPS = 2
 """Times that the warm-up is doubled."""
+SEARCH_REPLICATIONS = 1
+"""A search compares alternatives on one drawn workload, the same for all."""
+SEARCH_STEPS = 8
+"""Most measured steps of it: on equal work few steps tell alternatives apart, and the leaders are simulated in full."""
 
 
 class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
@@ -106,6 +110,13 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
 def replicated(scenario: Scenario, replications: int) -> Scenario:
     """The scenario with so many replications; the first ones draw the same work whatever their number."""
     return changed(scenario, simulation=changed(scenario.simulation, replications=replications))
+
+
+def searched(scenario: Scenario) -> Scenario:
+    """The scenario as a search compares it with others: SEARCH_REPLICATIONS, and at most SEARCH_STEPS steps."""
+    asked = scenario.simulation
+    steps = None if asked.steps is None else min(asked.steps, SEARCH_STEPS)
+    return changed(scenario, simulation=changed(asked, replications=SEARCH_REPLICATIONS, steps=steps))
 
 
 def simulate_variant(
