@@ -6,11 +6,12 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlsim.errors import InputError, printable, shortened
+from rlsim.errors import Infeasible, InputError, printable, shortened
 from rlsim.files.reading import shown_path
 from rlsim.report.style import Style
 
@@ -92,3 +93,17 @@ def step_range(text: str) -> tuple[int, int]:
     if found is None or int(found[1]) > int(found[2]):
         raise InputError(f"--steps {shortened(text)}: expected FIRST:LAST, such as 5:20")
     return int(found[1]), int(found[2])
+
+
+@contextmanager
+def with_remedies(scenario: Scenario) -> Iterator[None]:
+    """A scenario that does not fit into memory is refused with the settings each of which alone makes it fit."""
+    try:
+        yield
+    except Infeasible as error:
+        if error.unit != "bytes":
+            raise
+        from rlsim.planning.fitting import settings_that_fit
+
+        found = ", ".join(settings_that_fit(scenario)) or "no single setting of engine or trainer"
+        raise Infeasible(f"{error.reason}; it fits with {found}", error.needed, error.available, error.unit) from None

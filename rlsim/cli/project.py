@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlsim.cli.options import AsJson, Full, Out, Overrides, ScenarioName, Seed, Words
-from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style
+from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style, with_remedies
 from rlsim.files.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def project(
 
     simulated = _simulation(seed=seed, replications=replications)
     given = given_scenario(scenario, words, overrides, *simulated, warn=False)
-    with ProgressLine("replications") as progress:
+    with with_remedies(given), ProgressLine("replications") as progress:
         # Spans and curves take time and memory and stand in files alone.
         answer = run(given, progress.reach, timeline=out is not None)
     if out is not None:
@@ -89,7 +89,7 @@ def run(
     from rlsim.runs.run import run as simulate
 
     given = given_scenario(scenario, words, overrides, *_simulation(seed=seed))
-    with ProgressLine("steps") as progress:
+    with with_remedies(given), ProgressLine("steps") as progress:
         seen = progress.reach
         answer = simulate(
             given, steps, samples, replications=replications, baseline=not no_baseline, out=out, progress=seen
