@@ -70,6 +70,12 @@ class Collectives:
         self.network = (network.bytes_per_s or profile.network_bandwidth_bytes_per_s.value) * LINK_EFFICIENCY
         self.crossing = network
 
+    @property
+    def rate_share(self) -> float:
+        """Rate of the network between nodes over that of the profile, at most 1."""
+        own, profile = self.crossing.bytes_per_s, self.profile.network_bandwidth_bytes_per_s.value
+        return 1.0 if own is None else min(1.0, own / profile)
+
     def _inside(self, gpus: int, stride: int) -> int:
         """Members of a group of ``gpus`` (placed ``stride`` apart) that share one NVLink domain."""
         inside = max(1, min(gpus, self.domain // stride if stride < self.domain else 1))

@@ -286,15 +286,16 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
             gather = float(fabric.collective("all_gather", shards, elements * self._gathered, stride).seconds)
             scatter = float(fabric.collective("reduce_scatter", shards, trained * gradient, stride).seconds)
             total += 2 * gather + scatter if backward else gather
-        return self.overheads.exposed_s(total, stage_s, True)
+        return self.overheads.exposed_s(total, stage_s, True, fabric.rate_share)
 
     def exchange_s(self, forward_s: float, backward_s: float) -> float:
         """Gradients scattered beside the last backward pass, weights gathered beside the next forward pass."""
         if self.trainer.backend == "fsdp":
             return 0.0
         scatter, gather = self._exchanged_s
-        exposed, overlapped = self.overheads.exposed_s, self.overheads.features.gradient_overlap
-        return exposed(scatter, backward_s, overlapped) + exposed(gather, forward_s, overlapped)
+        beside = self.overheads.features.gradient_overlap, self.device.fabric.rate_share
+        exposed = self.overheads.exposed_s
+        return exposed(scatter, backward_s, *beside) + exposed(gather, forward_s, *beside)
 
     @cached_property
     def _exchanged_s(self) -> tuple[float, float]:
