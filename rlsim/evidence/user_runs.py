@@ -106,7 +106,9 @@ def left_out_spreads(phases: Sequence[Sequence[Deviation]]) -> tuple[float, floa
                 if one.source == source and model is not None:
                     expected = model.expected(one.families)
                     misses.append((one.log_ratio - expected.mean, expected, math.sqrt(one.error)))
-    above, below = (_spread([(side * miss, *of) for miss, *of in misses if side * miss >= 0]) for side in (1.0, -1.0))
+    above, below = (
+        _spread([(side * miss, of, error) for miss, of, error in misses if side * miss >= 0]) for side in (1.0, -1.0)
+    )
     return above, below
 
 

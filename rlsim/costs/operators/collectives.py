@@ -71,10 +71,12 @@ class Collectives:
         self.crossing = network
 
     @property
-    def rate_share(self) -> float:
-        """Rate of the network between nodes over that of the profile, at most 1."""
-        own, profile = self.crossing.bytes_per_s, self.profile.network_bandwidth_bytes_per_s.value
-        return 1.0 if own is None else min(1.0, own / profile)
+    def at_line_rate(self) -> Collectives:
+        """These over the network of the profile."""
+        if self.crossing == PROFILE_NETWORK:
+            return self
+        own = self.tables, self.reference, self.exchange, self.stands_in, self.rack_aligned
+        return Collectives(self.profile, *own)
 
     def _inside(self, gpus: int, stride: int) -> int:
         """Members of a group of ``gpus`` (placed ``stride`` apart) that share one NVLink domain."""

@@ -195,7 +195,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         middle = self._stage(batch, backward)
         if sum(part.seconds for part in last) >= middle.seconds:
             return last
-        return (*middle.parts, *times(0.0, own))
+        return (*middle.parts, *times(0.0, own))  # at no time where a middle stage is busier (docs/model.md, 4)
 
     def _sends_s(self, batch: MicroBatches, backward: bool) -> float:
         """Activations to the next stage and gradients back, for which a schedule without virtual stages waits."""
