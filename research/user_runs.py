@@ -25,12 +25,14 @@ from rlsim.evidence.wild import phases_of, predicted_phase, scenario_of_run
 from rlsim.files.yaml import dump_yaml
 from rlsim.loading.scenario import vary
 from rlsim.parameters.users import load_user_runs, user_runs_path
-from rlsim.projection.uncertainty.user_inputs import link_curve
+from rlsim.projection.uncertainty.user_inputs import POINTS, host_curve, link_curve, trained_s
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.base import changed
-from rlsim.schema.users import LeftOut, UserFit, UserRuns
+from rlsim.schema.users import LeftOut, UserFit, UserLink, UserRuns
 from rlsim.tables.fingerprint import file_digest
 
+RATES = np.geomspace(1e9, 4e11, 131)
+"""Line rates of a node, in bytes/s and direction, that are tried for a cluster."""
 PHASES = ("generation", "logprob", "train", "transfer")
 UNSURE = 0.15
 """Change of the logarithm of a phase with a network 1.25 standard deviations away from which it hangs on it."""
@@ -79,21 +81,52 @@ def bare(folder: Path, known: UserRuns) -> str:
 
 def deviations(rows: Sequence[Row], user_runs: str) -> list[Deviation]:
     """What every source takes over its prediction, by phase and family."""
-    ratios: dict[tuple[str, str, tuple[str, ...]], list[float]] = defaultdict(list)
+    ratios: dict[tuple[str, str, tuple[str, ...]], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         run = simulated(row, user_runs)
         if run.scenario.training_stack is None or run.scenario.training_stack.tuned:
             continue
-        curve = link_curve(run)
+        curve, hosts = link_curve(run), host_curve(run)
         for phase, measured in phases_of(row).items():
             if phase not in PHASES or max(map(abs, curve.get(phase, (0.0,))[1:4]), default=0.0) > UNSURE:
                 continue
             predicted = predicted_phase(run, phase)
             if predicted is not None:
                 key = phase, project_name(row["source"]), families(run.scenario, phase)
-                ratios[key].append(math.log(measured / predicted.mean))
-    every = [Deviation(*key, float(np.mean(found)), len(found)) for key, found in ratios.items()]
+                log_ratio = math.log(measured / predicted.mean)
+                ratios[key].append((log_ratio, _by_host(hosts.get(phase), log_ratio)))
+    every = [
+        Deviation(*key, float(np.mean(logs)), len(logs), float(np.mean(unsure)))
+        for key, found in ratios.items()
+        for logs, unsure in [tuple(zip(*found, strict=True))]
+    ]
     return [one for one in every if abs(one.log_ratio) < BROKEN]
+
+
+def _by_host(curve: Sequence[float] | None, log_ratio: float) -> float:
+    """Standard deviation that an unknown host gives to the side of ``log_ratio``."""
+    place = 3 if log_ratio > 0 else 1
+    return 0.0 if curve is None else abs(curve[place] / POINTS[place])
+
+
+def fitted_link(rows: Sequence[Row], user_runs: str, known: UserLink) -> UserLink:
+    """``known`` with the rate of each source's cluster at which FSDP updates and log-probs come out as measured, by
+    least squares of their logarithms, and what these are spread around."""
+    errors: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+    for row in rows:
+        run = simulated(row, user_runs)
+        if run.scenario.trainer.backend == "fsdp" and link_curve(run):
+            measured = phases_of(row)
+            for place, rate in enumerate(RATES):
+                found = trained_s(run, vary(run.scenario, {"cluster.node_bandwidth_bytes_per_s": float(rate)}))
+                both = [math.log(found[phase] / measured[phase]) for phase in ("logprob", "train") if phase in measured]
+                if both:
+                    errors.setdefault(row["source"].split(" (")[0], np.zeros(len(RATES)))[place] += np.dot(both, both)
+    new = {source: float(f"{RATES[int(np.argmin(error))]:.2g}") for source, error in errors.items()}
+    values = known.values | new
+    rates = list(values.values())
+    spread = round(float(np.std(np.log(rates), ddof=1)), 1)
+    return changed(known, values=values, bytes_per_s=float(np.median(rates)), log_spread=spread)
 
 
 def fitted(known: UserRuns, found: Sequence[Deviation]) -> UserRuns:
@@ -160,6 +193,8 @@ def main() -> None:
     known, rows, path = load_user_runs(), table(), published_table("wild/steps.csv")
     assert known is not None
     with tempfile.TemporaryDirectory() as name:
+        start = bare(Path(name), known)
+        known = changed(known, node_link=fitted_link(rows, start, known.node_link))
         found = deviations(rows, bare(Path(name), known))
         new = fitted(known, found)
         values = list(left_out(rows, known, found, Path(name)))

@@ -112,10 +112,11 @@ class PhaseCost(Struct):
             return self
         return PhaseCost.of(part.lasting(times * part.seconds, part.measured) for part in self.parts)
 
-    def deviating(self, factor: float, at_line_rate: PhaseCost | None = None) -> PhaseCost:
+    def deviating(self, factor: float, at_line_rate: PhaseCost | None = None, networks: bool = True) -> PhaseCost:
         """Times a fitted factor; what it adds to a measured time is modelled.
 
         at_line_rate: the same phase over links as fast as their datasheets; no part of it on a link takes less.
+        networks: whether parts on a network deviate too.
         """
         if factor == 1.0 and at_line_rate is None:
             return self
@@ -124,6 +125,8 @@ class PhaseCost(Struct):
         least = {part.name: part.seconds for part in parts if part.bound in ("network", "host link")}
         return PhaseCost.of(
             part.lasting(max(factor * part.seconds, least.get(part.name, 0.0)), measured_share * part.measured)
+            if networks or part.bound != "network"
+            else part
             for part in self.parts
         )
 

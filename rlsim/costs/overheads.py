@@ -166,13 +166,19 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
             return 0.0
         return self.moe_host_layer_s + local_experts * matrices / GATED_MATRICES * self.expert_host_s
 
-    def exposed_s(self, communication_s: float, hiding_s: float, overlapped: bool) -> float:
+    def exposed_s(
+        self, communication_s: float, hiding_s: float, overlapped: bool, at_line_rate_s: float = math.inf
+    ) -> float:
         """What communication adds to a computation of ``hiding_s`` seconds: all of it, or what does not fit beside it
-        and what hiding costs."""
+        and what hiding costs.
+
+        at_line_rate_s: what it takes at the rate of the profile's link. What slows a computation is bytes that move
+        beside it, and not that a slow link takes long over them (assumption; every fitted row has the profile's rate).
+        """
         if not overlapped:
             return communication_s
         hidden = min(communication_s, hiding_s)
-        return communication_s - hidden + self.overlap_cost * hidden
+        return communication_s - hidden + self.overlap_cost * min(hidden, at_line_rate_s)
 
 
 class Overheads(Struct, frozen=True):

@@ -8,7 +8,7 @@ where the levels are those of :func:`rlsim.costs.users.families` (backend, then 
 normal draw of one spread, and sources draws of Student's t (a run that is broken is far out and tells little of the
 others) of another scale; both are the likeliest of a grid. A family's entry is
 what a new source of it is expected to have: its mean, and the spread that its levels, its source and the uncertainty of
-the mean leave, times the factor at which left-out sources fall inside as often as they should.
+the mean leave, the source's being that at which left-out ones fall inside as often as they should.
 """
 
 from __future__ import annotations
@@ -41,18 +41,29 @@ SHARE, NORMAL_SHARE = 0.7, 1.036
 """A share of half a normal distribution, and the standard deviations within which it lies."""
 FEWEST = 3
 """Left-out sources on a side from which on they say how wide it is."""
-FACTORS = np.geomspace(0.5, 4.0, 25)
-"""Factors on the spread of sources that are tried."""
+TRAINER = ("logprob", "train")
+"""Phases of the trainer; the others are of engines."""
+SIDES = np.geomspace(0.03, 1.5, 40)
+"""Spreads of sources to one side that are tried."""
 
 
 class Deviation(Struct, frozen=True):
-    """What one source's rows of one family take over the prediction: mean of ln(measured / predicted), and rows."""
+    """What one source's rows of one family take over the prediction: mean of ln(measured / predicted), and rows.
+
+    unsure: standard deviation of it by what nobody knows of their machines, which is drawn besides.
+    """
 
     phase: str
     source: str
     families: tuple[str, ...]
     log_ratio: float
     rows: int
+    unsure: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Variance of the mean of its rows around what its software takes."""
+        return ROW_ERROR**2 / self.rows + self.unsure**2
 
 
 def fitted_deviations(found: Sequence[Deviation]) -> list[UserDeviation]:
@@ -60,10 +71,11 @@ def fitted_deviations(found: Sequence[Deviation]) -> list[UserDeviation]:
     phases = {
         phase: [one for one in found if one.phase == phase] for phase in dict.fromkeys(one.phase for one in found)
     }
-    # Of all phases together: one alone has too few sources to say how far they fall.
-    above, below = left_out_factors(list(phases.values()))
     out = []
     for phase, of_phase in phases.items():
+        # Of trainers and of engines: a phase alone has too few sources to say how far they fall.
+        alike = [of for name, of in phases.items() if (name in TRAINER) == (phase in TRAINER)]
+        above, below = left_out_spreads(alike)
         model = _Pooled.of(of_phase)
         for name in dict.fromkeys(family for one in of_phase for family in one.families):
             expected = model.expected(_chain(name, of_phase))
@@ -82,10 +94,10 @@ def fitted_deviations(found: Sequence[Deviation]) -> list[UserDeviation]:
     return out
 
 
-def left_out_factors(phases: Sequence[Sequence[Deviation]]) -> tuple[float, float]:
-    """Factors on the spread of sources upwards and downwards: the least at which seven of ten left-out sources on that
-    side fall where a normal deviation would."""
-    misses: list[tuple[float, Expected]] = []
+def left_out_spreads(phases: Sequence[Sequence[Deviation]]) -> tuple[float, float]:
+    """Spreads of sources upwards and downwards: the least at which seven of ten left-out sources on that side fall
+    where a normal deviation would."""
+    misses: list[tuple[float, Expected, float]] = []
     for found in phases:
         for source in dict.fromkeys(one.source for one in found):
             rest = [one for one in found if one.source != source]
@@ -93,19 +105,21 @@ def left_out_factors(phases: Sequence[Sequence[Deviation]]) -> tuple[float, floa
             for one in found:
                 if one.source == source and model is not None:
                     expected = model.expected(one.families)
-                    misses.append((one.log_ratio - expected.mean, expected))
-    above, below = (_factor([(side * miss, of) for miss, of in misses if side * miss >= 0]) for side in (1.0, -1.0))
+                    misses.append((one.log_ratio - expected.mean, expected, math.sqrt(one.error)))
+    above, below = (
+        _spread([(side * miss, of, error) for miss, of, error in misses if side * miss >= 0]) for side in (1.0, -1.0)
+    )
     return above, below
 
 
-def _factor(misses: Sequence[tuple[float, Expected]]) -> float:
+def _spread(misses: Sequence[tuple[float, Expected, float]]) -> float:
     if len(misses) < FEWEST:
-        return 1.0
-    for factor in FACTORS:
-        inside = np.mean([miss <= NORMAL_SHARE * of.spread(factor) for miss, of in misses])
+        return OVERALL_SPREAD
+    for side in SIDES:
+        inside = np.mean([miss <= NORMAL_SHARE * math.hypot(of.spread(side), error) for miss, of, error in misses])
         if inside >= SHARE:
-            return float(factor)
-    return float(FACTORS[-1])
+            return float(side)
+    return float(SIDES[-1])
 
 
 def _chain(name: str, found: Iterable[Deviation]) -> tuple[str, ...]:
@@ -115,15 +129,14 @@ def _chain(name: str, found: Iterable[Deviation]) -> tuple[str, ...]:
 
 
 class Expected(Struct, frozen=True):
-    """Of a new source of a family: mean deviation, variance that the mean and levels leave, scale of sources."""
+    """Of a new source of a family: mean deviation, and variance that the mean and levels leave."""
 
     mean: float
     variance: float
-    source: float
 
-    def spread(self, factor: float) -> float:
-        """Standard deviation with sources ``factor`` times as far apart."""
-        return math.sqrt(self.variance + (factor * self.source) ** 2)
+    def spread(self, side: float) -> float:
+        """Standard deviation with sources spread by ``side``."""
+        return math.sqrt(self.variance + side**2)
 
 
 class _Pooled(Struct, frozen=True):
@@ -131,7 +144,6 @@ class _Pooled(Struct, frozen=True):
 
     found: Sequence[Deviation]
     level: float
-    source: float
     depth: int
     solved: FloatArray
     inverse: FloatArray
@@ -145,7 +157,7 @@ class _Pooled(Struct, frozen=True):
         for level, source in product(LEVELS, SPREADS):
             likelihood, inverse = _solved(found, values, level, source)
             if best is None or likelihood > best[0]:
-                best = likelihood, cls(found, level, source, depth, inverse @ values, inverse)
+                best = likelihood, cls(found, level, depth, inverse @ values, inverse)
         assert best is not None
         return best[1]
 
@@ -154,13 +166,13 @@ class _Pooled(Struct, frozen=True):
         shared = np.array([OVERALL_SPREAD**2 + self.level**2 * _common(one.families, families) for one in self.found])
         prior = OVERALL_SPREAD**2 + self.level**2 * self.depth
         variance = prior - float(shared @ self.inverse @ shared)
-        return Expected(float(shared @ self.solved), max(0.0, variance), self.source)
+        return Expected(float(shared @ self.solved), max(0.0, variance))
 
 
 def _solved(found: Sequence[Deviation], values: FloatArray, level: float, source: float) -> tuple[float, FloatArray]:
     """Log-likelihood, and the inverse of the covariance with each source as a normal draw of its own precision."""
     shared = np.array([[_shared(a, b, level) for b in found] for a in found])
-    rows = np.array([ROW_ERROR**2 / one.rows for one in found])
+    rows = np.array([one.error for one in found])
     own, weights = np.array([[a.source == b.source for b in found] for a in found]), np.ones(len(found))
     for _ in range(ROUNDS):
         scale = source / np.sqrt(weights)

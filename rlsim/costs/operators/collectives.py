@@ -70,6 +70,14 @@ class Collectives:
         self.network = (network.bytes_per_s or profile.network_bandwidth_bytes_per_s.value) * LINK_EFFICIENCY
         self.crossing = network
 
+    @property
+    def at_line_rate(self) -> Collectives:
+        """These over the network of the profile."""
+        if self.crossing == PROFILE_NETWORK:
+            return self
+        own = self.tables, self.reference, self.exchange, self.stands_in, self.rack_aligned
+        return Collectives(self.profile, *own)
+
     def _inside(self, gpus: int, stride: int) -> int:
         """Members of a group of ``gpus`` (placed ``stride`` apart) that share one NVLink domain."""
         inside = max(1, min(gpus, self.domain // stride if stride < self.domain else 1))

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
 from rlsim.costs.interface import Bound, Part
+from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.time import OperatorTime
 from rlsim.costs.operators.work import Matrix
@@ -278,15 +279,20 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
         """FSDP gathers every layer's weights for each pass and scatters its gradients beside a stage's computation."""
         if self.trainer.backend != "fsdp":
             return 0.0
-        layout, fabric = self.layout, self.device.fabric
+        fabric = self.device.fabric
+        total, at_line_rate = (self._gathers_s(one, backward) for one in (fabric, fabric.at_line_rate))
+        return self.overheads.exposed_s(total, stage_s, True, at_line_rate)
+
+    def _gathers_s(self, fabric: Collectives, backward: bool) -> float:
+        """Seconds of FSDP's collectives of one pass over ``fabric``."""
         # A model of Hugging Face has its gradients reduced in FP32 (MixedPrecision.reduce_dtype), of every micro-batch.
         own = self.overheads.features.gradient_precision if self.overheads.fsdp is not None else "bf16"
         gradient, total = BYTES_PER_ELEMENT[own], 0.0
-        for elements, trained, shards, stride in layout.groups(self.trainer):
+        for elements, trained, shards, stride in self.layout.groups(self.trainer):
             gather = float(fabric.collective("all_gather", shards, elements * self._gathered, stride).seconds)
             scatter = float(fabric.collective("reduce_scatter", shards, trained * gradient, stride).seconds)
             total += 2 * gather + scatter if backward else gather
-        return self.overheads.exposed_s(total, stage_s, True)
+        return total
 
     def exchange_s(self, forward_s: float, backward_s: float) -> float:
         """Gradients scattered beside the last backward pass, weights gathered beside the next forward pass."""

@@ -195,8 +195,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         middle = self._stage(batch, backward)
         if sum(part.seconds for part in last) >= middle.seconds:
             return last
-        # At no time: the LM head is 0 where a middle stage is busier (docs/model.md, section 4).
-        return (*middle.parts, *times(0.0, own))
+        return (*middle.parts, *times(0.0, own))  # at no time where a middle stage is busier (docs/model.md, 4)
 
     def _sends_s(self, batch: MicroBatches, backward: bool) -> float:
         """Activations to the next stage and gradients back, for which a schedule without virtual stages waits."""
@@ -323,7 +322,7 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     collected = handed_over(positions_of(inputs, batch), inputs.driver_bytes_per_s, COLLECTED_BYTES)
     return StepCost(
         data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), reward, collected]),
-        logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor * inputs.overheads.logprob_factor),
+        logprob=_deviating(inputs, _logprob(inputs, batch), inputs.overheads.logprob_factor),
         train=train_cost(inputs, batch),
         reference_s=_reference_s(inputs, batch) * inputs.overheads.factor * inputs.overheads.logprob_factor,
     )
@@ -346,7 +345,12 @@ def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     if trainer.critic:
         value = inputs.value_costs.step(batches_of(inputs, batch, update=True)).repeated(trainer.epochs)
         parts += critic_parts("value update", value, inputs.critic_update_swap_s)
-    return PhaseCost.of(parts).deviating(inputs.overheads.factor)
+    return _deviating(inputs, PhaseCost.of(parts))
+
+
+def _deviating(inputs: TrainerInputs, cost: PhaseCost, further: float = 1.0) -> PhaseCost:
+    """``cost`` as its families take it; deviations of users' FSDP stacks were seen where no link binds."""
+    return cost.deviating(inputs.overheads.factor * further, networks=inputs.overheads.fsdp is None)
 
 
 def batches_of(inputs: TrainerInputs, batch: TrainedBatch, update: bool) -> MicroBatches:

@@ -39,7 +39,7 @@ def link_curve(run: SimulatedVariant) -> Curve:
     """Trainer and transfer by the network between nodes; empty where it is known."""
     scenario, link = run.scenario, node_link(run.scenario)
     if link.exchange_spread and scenario.model.moe is not None:
-        return _curve(lambda deviations: _trained(run, scenario, math.exp(deviations * link.exchange_spread)))
+        return _curve(lambda deviations: trained_s(run, scenario, math.exp(deviations * link.exchange_spread)))
     if not link.log_spread or link.bytes_per_s is None:
         return {}
     device = scenario.training_device
@@ -48,12 +48,12 @@ def link_curve(run: SimulatedVariant) -> Curve:
     def seconds(deviations: float) -> dict[str, float]:
         drawn = float(link.bytes_per_s or line) * math.exp(-deviations * link.log_spread)
         rate = min(line, max(link.least_bytes_per_s, drawn))
-        return _trained(run, vary(scenario, {"cluster.node_bandwidth_bytes_per_s": rate}))
+        return trained_s(run, vary(scenario, {"cluster.node_bandwidth_bytes_per_s": rate}))
 
     return _curve(seconds)
 
 
-def _trained(run: SimulatedVariant, scenario: Scenario, slower_exchange: float = 1.0) -> dict[str, float]:
+def trained_s(run: SimulatedVariant, scenario: Scenario, slower_exchange: float = 1.0) -> dict[str, float]:
     """Seconds of the trainer's phases of the first batch and of the transfer under another network."""
     other = PriceInputs(scenario, slower_exchange=slower_exchange)
     cost = other.batch_cost(*batch_of(run))
