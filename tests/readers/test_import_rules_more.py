@@ -71,6 +71,8 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
       "engine.attention_data_parallel": 32, "engine.expert_parallel": 32, "cluster.generation": 128,
       "loop.refit_precision": "engine"}),
     ("prime-rl", GLM + "enable_expert_parallel = false", {"engine.tensor_parallel": 1, "engine.expert_parallel": 1}),
+    ("areal", VLLM + "vllm: {quantization: awq}", {"engine.weight_precision": "int4"}),
+    ("areal", VLLM + "vllm: {quantization: gptq_marlin}", {"engine.weight_precision": "int4"}),
     ("prime-rl", WIDE + "tensor_parallel_size = 2",
      {"engine.tensor_parallel": 32, "engine.attention_data_parallel": 16, "cluster.generation": 64}),
 ]  # fmt: skip
