@@ -201,6 +201,15 @@ def _yaml(value: Any) -> str:
     ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
     ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b"),
     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
+    ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+    ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+    ("allenai/Olmo-3-7B-Think", "olmo-3-7b"),
+    ("allenai/Olmo-3.1-32B-Instruct", "olmo-3-32b"),
+    ("inclusionAI/Ring-flash-2.0", "ling-flash-2.0"),
+    ("google/gemma-2-2b-it", "gemma-2-2b"),
+    ("Qwen/Qwen3.8-27B", "qwen3.5-27b"),
+    ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nemotron-nano-9b-v2"),
+    ("PrimeIntellect/INTELLECT-3.1", "glm-4.5-air"),
 ])  # fmt: skip
 def test_a_repository_is_the_card_of_its_dimensions(repository: str, card: str) -> None:
     assert card in list_cards()
@@ -223,6 +232,8 @@ def test_the_repositories_that_cards_come_from_are_known() -> None:
     ("Qwen/Qwen3-8B-FP8", "holds quantised weights; give model qwen3-8b and state engine.weight_precision"),
     ("Qwen/Qwen3-8B-AWQ", "holds quantised weights"),
     ("someone/Qwen3-8B-pruned", "unknown model"),
+    ("inclusionAI/Ring-mini-linear-2.0", "unknown model"),
+    ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16-4layer", "unknown model"),
 ])  # fmt: skip
 def test_other_repositories_are_refused(name: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
