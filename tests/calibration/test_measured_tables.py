@@ -186,6 +186,11 @@ def test_missing_files_are_one_message_and_errors_median_and_90th_percentile(tmp
     ("NVIDIA GB200", "gb200_nvl72"),
     ("NVIDIA B200", "b200_sxm"),
     ("NVIDIA A100-SXM4-80GB", "a100_sxm"),
+    ("NVIDIA A100-SXM4-40GB", "a100_40gb"),
+    ("NVIDIA L40", "l40"),
+    ("NVIDIA GH200 480GB", "gh200"),
+    ("NVIDIA H20-3e", "h20_3e"),
+    ("NVIDIA GB10", "dgx_spark"),
     ("NVIDIA GeForce RTX 4090", "rtx_4090"),
     ("NVIDIA GeForce RTX 3090", "geforce_rtx_3090_local"),
 ])  # fmt: skip
