@@ -1,4 +1,4 @@
-"""One line on a terminal: what is done and how long the rest takes."""
+"""One line on stderr: what is done and how long the rest takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import time
 from types import TracebackType
 
 
+SILENT_S = 10.0
+"""Longest work without a word where stderr is no terminal."""
+
+
 class ProgressLine:
-    """Progress on stderr while it is a terminal, nothing anywhere else. Use as a context manager.
+    """Progress on stderr: a line that moves on a terminal, elsewhere one sentence once SILENT_S are over. Use as a
+    context manager.
 
     remark: what else to say, behind the share.
     """
@@ -35,6 +40,9 @@ class ProgressLine:
         if self.visible and (now - self.shown_s > 0.1 or self.done == self.total):
             self.shown_s = now
             print(f"\r\033[K{self.text(now - self.start_s)}", end="", file=sys.stderr, flush=True)
+        if not self.visible and self.shown_s == self.start_s and now - self.start_s > SILENT_S:
+            self.shown_s = now
+            print(self.text(now - self.start_s), file=sys.stderr, flush=True)
 
     def reach(self, done: int, total: int) -> None:
         """``done`` of ``total`` are done; for callbacks that count for themselves."""

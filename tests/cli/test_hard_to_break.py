@@ -7,18 +7,24 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from rlsim.errors import InputError, printable
+from rlsim.files import progress
 from rlsim.files.journal import Journal
+from rlsim.files.reading import LOG_LINES, MOST_LINES
 from rlsim.files.writing import staged_folder
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import ConfigTree
+from rlsim.readers.logs import forms
+from rlsim.readers.logs.reading import read_log, read_text_log
 from rlsim.readers.logs.source import Source
 from rlsim.readers.shell.script import commands_of
+from rlsim.readers.traces.reading import Reading, read_trace
 
 LAUNCH = "python3 train.py --rollout-batch-size 32"
 
@@ -160,6 +166,31 @@ def test_work_is_refused_before_it_begins(keys: tuple[str, ...], tmp_path: Path)
     assert done.returncode == 2 and "samples" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("row", "bound", "read"),
+    [
+        ('{"step": 1, "timing_s/step": 2.0}\n', LOG_LINES, read_log),
+        ("timing_s/step: 2.0\n", LOG_LINES, read_log),
+        ("step,timing_s/step\n", LOG_LINES, read_log),
+        ("12\n", MOST_LINES, lambda path: read_trace(path, Reading())),
+    ],
+)
+def test_lines_are_counted_before_they_are_read(
+    row: str, bound: int, read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_text(row * (bound + 1), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"rows.txt: {bound + 1:,} lines are more than {bound:,}"):
+        read(path)
+
+
+@pytest.mark.parametrize("text", ["[{}, {}, {}, {}]", "[[], [], [], []]", '{"a": {"b": {"c": {"d": {}}}}}'])
+def test_objects_are_counted_before_they_are_made(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "MOST_BRACKETS", 3)
+    with pytest.raises(InputError, match=r"5 objects and arrays are more than 3"):
+        read_text_log(text, "rows.json")
+
+
 def test_closed_streams_are_no_accident(tmp_path: Path) -> None:
     for closed, given, code in ((">&-", "quickstart", 0), ("2>&-", "nothing_of_that_name", 2)):
         command = f"{sys.executable} -m rlsim project {given} --set simulation.replications=1 {closed}"
@@ -195,3 +226,14 @@ def test_a_watch_follows_nobody_to_another_machine() -> None:
         assert reader.read() is None and reader.trouble
     with pytest.raises(InputError, match="on this machine alone"):
         Source("http://localhost@example.invalid/")
+
+
+def test_long_work_says_a_sentence_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.ProgressLine("rows", total=100) as line:
+        for now[0] in (progress.SILENT_S / 2, 2 * progress.SILENT_S, 3 * progress.SILENT_S):
+            line.advance(25)
+    assert capsys.readouterr().err == "50/100 rows  50%  0:00:20 left\n"

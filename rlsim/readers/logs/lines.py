@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rlsim.files.reading import text_lines
+from rlsim.files.reading import LOG_LINES, text_lines
 from rlsim.readers.logs.naming import canonical, line_names, words
 from rlsim.readers.logs.tensorboard import Scalars, number_of
 
@@ -73,7 +73,7 @@ def add_lines(scalars: Scalars, text: str) -> None:
     it are whole: it may be cut."""
     records, cut = _Records(scalars), not text.endswith("\n")
     last = len(text.rstrip("\n").splitlines()) if cut else 0
-    for number, raw in text_lines(_ANSI.sub("", text) if "\x1b" in text else text, scalars.where):
+    for number, raw in text_lines(_ANSI.sub("", text) if "\x1b" in text else text, scalars.where, LOG_LINES):
         line = raw[:LINE]
         _begin(records, line)
         for name, value, end in _pairs(line):
@@ -131,7 +131,7 @@ def _worded(text: str, where: str) -> Iterator[dict[str, float]]:
     """Rows of tables in words of people's own, also such with a header; else a name and a value on each line."""
     header: list[str | None] = []
     single: dict[str, float] = {}
-    for _, line in text_lines(text, where):
+    for _, line in text_lines(text, where, LOG_LINES):
         cells = [cell.strip(" *`_") for cell in re.split(r"[|\t\u2502]|:\s|\s{2,}", line[:LINE].strip("| \t"))]
         names = [words().get(re.sub(r"\s*[\[(]m?s(?:ec)?[\])]$", "", cell.lower())) for cell in cells]
         values = [_cell_seconds(cell) for cell in cells]

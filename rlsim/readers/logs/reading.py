@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes, shown_path
+from rlsim.files.reading import LOG_LINES, TABLE_BYTES, TRACE_BYTES, read_bytes, shown_path, text_lines
 from rlsim.readers.logs.forms import SAMPLES, add_text
 from rlsim.readers.logs.naming import FACTS, LESS, PHASES, Naming, frameworks, naming_of, scale_of
 from rlsim.readers.logs.retold import told_twice
@@ -138,8 +138,11 @@ def _folder(scalars: Scalars, path: Path, advance: Advance) -> RunLog:
 
 def _add_mlflow(scalars: Scalars, folder: Path) -> None:
     """MLflow's file store: a file for each metric, of lines with a time stamp, a value and a step."""
+    left = TABLE_BYTES
     for file in sorted(one for one in folder.rglob("*") if one.is_file())[: 64 * MOST_FILES]:
-        for line in _text(read_bytes(file, TABLE_BYTES), shown_path(file)).splitlines():
+        content = read_bytes(file, left)
+        left -= len(content)
+        for _, line in text_lines(_text(content, shown_path(file)), shown_path(file), LOG_LINES):
             cells = [number_of(cell) for cell in line.split()]
             if len(cells) == 3 and cells[1] is not None and cells[2] is not None:
                 scalars.add(file.relative_to(folder).as_posix(), cells[2], cells[1])

@@ -22,6 +22,8 @@ from rlsim.errors import InputError, shortened
 
 SCALAR_BYTES = 2**16
 """Longest record that can hold scalars; images, audio and graphs have longer ones, which are passed over."""
+MOST_RECORDS = 2_000_000
+"""Records of an event file: a minute on a shared core, whose progress is printed."""
 ADVANCED = 20_000
 """Records between two tellings of how far it is."""
 Advance = Callable[[int, int], object]
@@ -149,6 +151,8 @@ def _frames(content: bytes, where: str) -> tuple[NDArray[np.int64], NDArray[np.i
         starts.append(at + HEADER)
         sizes.append(size)
         at += HEADER + size + FOOTER
+        if len(starts) > MOST_RECORDS:
+            raise InputError(f"{where}: more than {MOST_RECORDS:,} records, the most that are read; give a part of it")
     return np.array(starts, dtype=np.int64), np.array(sizes, dtype=np.int64)
 
 
