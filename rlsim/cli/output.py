@@ -105,5 +105,7 @@ def with_remedies(scenario: Scenario) -> Iterator[None]:
             raise
         from rlsim.planning.fitting import settings_that_fit
 
-        found = ", ".join(settings_that_fit(scenario)) or "no single setting of engine or trainer"
+        found = ", ".join(settings_that_fit(scenario))
+        if not found:
+            raise
         raise Infeasible(f"{error.reason}; it fits with {found}", error.needed, error.available, error.unit) from None

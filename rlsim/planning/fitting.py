@@ -28,7 +28,12 @@ def fits(scenario: Scenario) -> bool:
 
 
 def settings_that_fit(scenario: Scenario) -> list[str]:
-    """Settings (KEY=VALUE) each of which alone makes ``scenario`` fit, of every key the one that changes it least."""
+    """Settings (KEY=VALUE) each of which alone makes ``scenario`` fit, of every key the one that changes it least.
+
+    None where engine, trainer and host have room as it is: what was refused is then another part's, as a pool's.
+    """
+    if fits(scenario):
+        return []
     found: dict[str, str] = {}
     for key, value in _settings(scenario):
         if key not in found and _alone(scenario, key, value):

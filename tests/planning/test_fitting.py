@@ -32,7 +32,8 @@ def test_a_lowered_setting_is_the_largest_that_fits(quickstart: Scenario) -> Non
     assert not fits(varied(scenario, {"trainer.micro_batch_tokens": 2 * int(lowered)}))
 
 
-def test_a_scenario_that_nothing_saves_has_none(quickstart: Scenario) -> None:
+def test_what_fits_or_nothing_saves_has_none(quickstart: Scenario) -> None:
+    assert settings_that_fit(quickstart) == []
     huge = {"model": "deepseek-v3", "cluster.num_gpus": 8}
     scenario = load_scenario("quickstart", overrides=[f"{k}={v}" for k, v in huge.items()])
     assert settings_that_fit(scenario) == []
