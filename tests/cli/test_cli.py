@@ -80,7 +80,7 @@ def test_catalogues_list_and_show_what_can_be_used(run: Run, small: str, tmp_pat
 
 def test_unknown_names_commands_and_many_faults_are_told_briefly(run: Run, small: str) -> None:
     complains(run("models", "show", "qwen3-9b"), "unknown model 'qwen3-9b'; nearest: qwen3.5-9b", "config.json")
-    complains(run("hardware", "show", "gb20"), "unknown hardware profile 'gb20'; nearest: gb200_nvl72")
+    complains(run("hardware", "show", "gb20"), "unknown hardware profile 'gb20'; nearest: gh200, gb200_nvl72")
     for argv in (("projekt",), ("project",), ("project", "x", "--sett", "a=1"), ("project", "x", "--seed", "one")):
         code, out, err = run(*argv)
         assert (code, out) == (2, "") and err
