@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, delivered_lengths, length_file
 from rlsim.files.yaml import read_yaml
-from rlsim.loading.models import load_card
+from rlsim.loading.models import lacking_tower, load_card
 from rlsim.loading.overrides import Places, Setting, prefixes
 from rlsim.parameters.posterior import DEFAULT as DEFAULT_POSTERIOR
 from rlsim.parameters.posterior import SUFFIX, load_posterior
@@ -35,6 +35,7 @@ from rlsim.tables.profile import anchored_tables, load_profile
 
 DESCRIBED = ("assumptions", "missing")
 """Sections of sentences with the keys that they speak of."""
+_SPOKEN_OF = ("keys", "belongs_to")
 DRAWN_KEYS = (
     "prompt_tokens", "response_tokens", "agent.turns", "agent.observation_tokens", "agent.environment_s",
     "agent.judge.trajectory_s",
@@ -97,8 +98,9 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], shown: S
 
     def stale(entry: object) -> bool:
         """Whether an assumption, a checked record or what a file holds in its place, is about a changed key."""
-        keys = entry.get("keys") if isinstance(entry, dict) else getattr(entry, "keys", None)
-        parts = [prefixes(str(key)) for key in keys] if isinstance(keys, list | tuple) else []
+        held = entry if isinstance(entry, dict) else {name: getattr(entry, name, None) for name in _SPOKEN_OF}
+        lists = [keys for name in _SPOKEN_OF if isinstance(keys := held.get(name), list | tuple)]
+        parts = [prefixes(str(key)) for keys in lists for key in keys]
         return any(part[-1] in above or not below.isdisjoint(part) for part in parts)
 
     for section in DESCRIBED:
@@ -231,6 +233,14 @@ REFERENCES: dict[str, Callable[[str, Path | None], BaseModel | dict[str, Any]]] 
     "simulation.transfer_parameters": load_transfer_parameters,
 }
 """Keys whose value may be a name or a path instead of a mapping."""
+
+
+def state_tower(document: dict[str, Any]) -> None:
+    """Say in ``missing`` what the card of a model that sees leaves out, where the model is given by its name."""
+    model, given = document.get("model"), document.get("missing") or []
+    part = lacking_tower(model) if isinstance(model, str) and isinstance(given, list) else None
+    if part is not None and as_path(str(model), (*YAML_SUFFIXES, ".json"), None) is None:
+        document["missing"] = [*given, part]
 
 
 def resolve_pools(document: dict[str, Any], places: Places, folder: Path | None) -> None:

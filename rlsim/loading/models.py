@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
@@ -94,8 +95,16 @@ def card_by_shape(name: str) -> tuple[str, str] | None:
     return None
 
 
-_SEES = re.compile(r"(?<![a-z])(vl|omni|\d(\.\d)?v)(?![a-z])", re.IGNORECASE)
-"""Names of models with a vision tower, of which a card holds the text part alone: an import says so, a name cannot."""
+_SEES = re.compile(r"(?<![a-z])(vl|omni|\d(\.\d)?v)(?![a-z])|internvl", re.IGNORECASE)
+"""Names of models with a vision tower, of which a card holds the text part alone."""
+
+
+def lacking_tower(name: str) -> dict[str, Any] | None:
+    """The record of ``missing`` for a checkpoint that sees, by its name; None for others."""
+    base = name.rstrip("/").rpartition("/")[2]
+    if not _SEES.search(base):
+        return None
+    return {"part": f"the vision tower of {shortened(base, 80)} and the tokens of its images", "belongs_to": ["model"]}
 
 
 def _named(name: str) -> Path:
@@ -103,7 +112,7 @@ def _named(name: str) -> Path:
     cards, repository = catalogue("scenarios", "models"), name.rstrip("/")
     base = repository.rpartition("/")[2]
     same = card_of_same_layers(base) if "/" in repository else None
-    if same is None and base not in cards and not _SEES.search(base):
+    if same is None and base not in cards:
         same = (card_by_shape(repository) or (None,))[0]
     if same is None:
         otherwise = "; for another model give the path of its Hugging Face config.json"

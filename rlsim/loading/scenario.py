@@ -26,6 +26,7 @@ from rlsim.loading.document import (
     name_parameters,
     referred,
     resolve_pools,
+    state_tower,
     traces,
 )
 from rlsim.loading.extends import EXTENDS, with_parents
@@ -261,6 +262,7 @@ def _assemble(document: dict[str, Any], places: Places, folder: Path | None) -> 
     """The scenario of ``document`` under the overrides of ``places``; folder: what relative paths count from."""
     anothers = apply_settings(document, places.given, places, folder, places.given if places.files else ())
     name_parameters(document)
+    state_tower(document)
     for path in REFERENCES:
         holder, key = holder_of(document, path)
         if isinstance(holder, dict) and isinstance(holder.get(key), str):

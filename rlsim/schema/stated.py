@@ -44,6 +44,8 @@ class Missing(Strict):
     """What the real step is for it: longer, shorter, or either way."""
     keys: tuple[str, ...] = ()
     """Scenario keys that would simulate it; it falls when one of them is overridden."""
+    belongs_to: tuple[str, ...] = ()
+    """Scenario keys whose values have it, such as model; it falls with them too."""
 
     @property
     def text(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 import rlsim
 from rlsim.errors import InputError
-from rlsim.loading.scenario import scenario_digest
+from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, scenario_of_text, vary
 from rlsim.readers.frameworks.asked import Asked
 from rlsim.readers.frameworks.importing import import_config
 from rlsim.readers.frameworks.missing import STARTED
@@ -166,3 +166,15 @@ def test_a_missing_part_is_no_part_of_the_digest_and_names_keys_that_exist() -> 
     assert scenario_digest(lacking) == scenario_digest(given)
     with pytest.raises(InputError, match=r"unknown key 'workload\.agnt'"):
         rlsim.vary(given, {"missing": [{"part": "a judge", "keys": ["workload.agnt"]}]})
+
+
+def test_the_tower_of_a_model_that_sees_is_missing_wherever_its_name_stands_and_falls_with_it() -> None:
+    seeing = load_scenario("quickstart", ["model=Qwen/Qwen2.5-VL-7B-Instruct"])
+    text = load_scenario("quickstart", ["model=qwen2.5-7b"])
+    assert (seeing.model, text.missing) == (text.model, ())
+    assert [one.part for one in seeing.missing] == [
+        "the vision tower of Qwen2.5-VL-7B-Instruct and the tokens of its images"
+    ]
+    assert vary(seeing, "simulation.seed=3").missing == seeing.missing
+    assert vary(seeing, "model=qwen3-8b").missing == ()
+    assert scenario_of_text(dump_scenario(seeing), "copy").missing == seeing.missing

@@ -146,7 +146,8 @@ def test_a_number_in_a_datasheets_unit_is_refused_with_the_likely_slip(changed: 
         ("H100", "h100_sxm"), ("h100 (8-GPU nodes)", "h100_sxm"), ("H100 PCIe 80GB", "h100_pcie"),
         ("H100 NVL", "h100_nvl"), ("GB300 NVL72", "gb300_nvl72"), ("MI355X", "mi355x"), ("RTX 4090", "rtx_4090"),
         ("RTX PRO 6000", "rtx_pro_6000_server"), ("L40S", "l40s"), ("L40", "l40"), ("A100 40GB", "a100_40gb"),
-        ("A100", "a100_sxm"), ("H20-3e", "h20_3e"), ("H20", "h20_sxm"), ("DGX Spark", "dgx_spark"), ("TPU v6e", "tpu_v6e"), ("RTX A6000", None),
+        ("A100", "a100_sxm"), ("H20-3e", "h20_3e"), ("H20", "h20_sxm"), ("DGX Spark", "dgx_spark"),
+        ("TPU v6e", "tpu_v6e"), ("RTX A6000", None),
         ("TPU", None), ("A100/A800 80GB", None), ("H10", None), ("", None),
     ],
 )  # fmt: skip
@@ -212,6 +213,7 @@ def _yaml(value: Any) -> str:
     ("Qwen/Qwen3.8-27B", "qwen3.5-27b"),
     ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nemotron-nano-9b-v2"),
     ("PrimeIntellect/INTELLECT-3.1", "glm-4.5-air"),
+    ("Qwen/Qwen3-VL-8B-Instruct", "qwen3-8b"),
 ])  # fmt: skip
 def test_a_repository_is_the_card_of_its_dimensions(repository: str, card: str) -> None:
     assert card in list_cards()

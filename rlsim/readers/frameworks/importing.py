@@ -12,6 +12,7 @@ from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError, readable, shortened
 from rlsim.files.reading import shown_path
 from rlsim.files.yaml import dump_document
+from rlsim.loading.models import lacking_tower
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.readers.frameworks.accounting import Accounting, account_for, idle_sections
 from rlsim.readers.frameworks.asked import LARGER, Asked, Draft, complete, mean_sample_tokens
@@ -210,6 +211,9 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}
     lacking = missing_parts(framework, tree, reader, draft.keys, idle_sections(known, tree, reader, draft.keys))
+    # A model that is asked for by its name has its own stated on loading.
+    tower = None if asked.model else lacking_tower(facts.model)
+    lacking += [tower] if tower else []
     stated = {"assumptions": draft.assumptions, **({"missing": lacking} if lacking else {})}
     return {**document, **stated}, account_for(known, tree, reader, draft.keys)
 
