@@ -6,7 +6,6 @@ import sys
 import time
 from types import TracebackType
 
-
 SILENT_S = 10.0
 """Longest work without a word where stderr is no terminal."""
 
