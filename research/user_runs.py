@@ -30,6 +30,7 @@ from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.base import changed
 from rlsim.schema.users import LeftOut, UserFit, UserLink, UserRuns
 from rlsim.tables.fingerprint import file_digest
+from rlsim.units import FloatArray
 
 RATES = np.geomspace(1e9, 4e11, 131)
 """Line rates of a node, in bytes/s and direction, that are tried for a cluster."""
@@ -112,7 +113,7 @@ def _by_host(curve: Sequence[float] | None, log_ratio: float) -> float:
 def fitted_link(rows: Sequence[Row], user_runs: str, known: UserLink) -> UserLink:
     """``known`` with the rate of each source's cluster at which FSDP updates and log-probs come out as measured, by
     least squares of their logarithms, and what these are spread around."""
-    errors: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+    errors: dict[str, FloatArray] = {}
     for row in rows:
         run = simulated(row, user_runs)
         if run.scenario.trainer.backend == "fsdp" and link_curve(run):

@@ -81,8 +81,7 @@ def _wanted(scenario: Scenario) -> list[tuple[str, Overrides]]:
 
 
 class Arm(Struct, frozen=True, eq=False):
-    """A simulated alternative. first_s: mean step on the work of a search, on
-    which inputs are varied."""
+    """A simulated alternative. first_s: mean step on the work of a search, on which inputs are varied."""
 
     alternative: Alternative
     timed: Timed

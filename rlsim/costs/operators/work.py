@@ -242,8 +242,8 @@ def elementwise_bytes(tokens: ArrayLike, hidden: float, width: float) -> FloatAr
 
 
 UNPACKED = ExpertShape("int4", 7168, 2048, 8, 384, tensor_parallel=1, expert_parallel=1)
-"""Experts of Kimi-K2 (config.json), whose INT4 products aiconfigurator-core 0.12 measured: above some hundred tokens
-unpacking bounds them, at a fifth of the peak of BF16."""
+"""Gated experts of Kimi-K2 (config.json), whose INT4 products aiconfigurator-core 0.12 measured: above some hundred
+tokens unpacking bounds them, at a fifth of the peak of BF16."""
 
 
 def nearest_layouts(shape: ExpertShape) -> list[ExpertShape]:

@@ -187,7 +187,7 @@ BLOCK_FP8: tuple[str, ...] = (
     "Kimi-K2-Instruct-0905",
 )  # fmt: skip
 """Ends of names of checkpoints that are block FP8 by nature."""
-PACKED_INT4 = ("int4", "W4A16", "w4a16", "AWQ", "GPTQ", "Kimi-K2-Thinking", "Kimi-K2.5", "Kimi-K2.6")
+PACKED_INT4 = ("INT4", "int4", "W4A16", "w4a16", "AWQ", "GPTQ", "Kimi-K2-Thinking", "Kimi-K2.5", "Kimi-K2.6")
 """Words of names of checkpoints with weights in INT4; Moonshot publishes these models so (config.json)."""
 of = Rules(Slime)
 RULES = (
@@ -230,7 +230,6 @@ RULES = (
         ("*FP8*", "fp8_block"),
         ("*fp8*", "fp8_block"),
         ("*NVFP4*", "nvfp4"),
-        ("*INT4*", "int4"),
         *((f"*{word}*", "int4") for word in PACKED_INT4),
         other="bf16",
     ),
