@@ -176,7 +176,7 @@ def simulate_changed(scenario: Scenario, causes: Sequence[Cause]) -> SimulatedVa
     scenario = with_changes(scenario, causes)
     inputs = PriceInputs(scenario)
     found_prices, traces, first_steps = [], [], []
-    for replication in range(scenario.simulation.replications):
+    for replication in range(scenario.replications):
         workload = draw(scenario, replication, inputs.draft_plan)
         # Priced before the causes change the work: the trainer keeps the lengths that it really has.
         prices = priced(inputs, workload)

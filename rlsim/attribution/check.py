@@ -14,6 +14,7 @@ from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures,
 from rlsim.costs.links import node_link
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
+from rlsim.projection.precision import precise
 from rlsim.projection.project import identity
 from rlsim.projection.tuned import tuned_step_s
 from rlsim.projection.uncertainty.inputs import guesses_of
@@ -95,7 +96,7 @@ def check(
     """
     noise = {} if noise is None else noise
     asked, (scenario, measured) = len(measured), known_lengths(scenario, measured)
-    simulated = simulate_variant(scenario)
+    simulated = precise(simulate_variant(scenario))
     given, remarks = likelihood.sorted_out(simulated, measured, noise)
     expected = likelihood.expected_phases(simulated)
     observed = likelihood.observed_of(simulated, expected, given, noise)

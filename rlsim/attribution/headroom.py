@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.idle import BUBBLE, idle_of
 from rlsim.projection.moves import ALREADY, Move, best_way, move_named
+from rlsim.projection.precision import anchor
 from rlsim.projection.project import identity
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results.check import Headroom, Rung
@@ -43,6 +45,7 @@ NO_DATA = passes_with(lambda phase, part: 0.0 if phase == "data" else 1.0)
 EVEN = ("straggler tail", BUBBLE, IMBALANCE)
 """Causes without which lengths are equal, and no rank or stage of the trainer waits for another."""
 _LISTS = lists_beside(__file__, "headroom.yaml")
+Shown = TypeVar("Shown", Rung, Removal, WhatIf)
 Climb = Callable[[SimulatedVariant], Sequence[Cause]]
 """The causes that a rung takes away, known once those below it are."""
 
@@ -57,7 +60,7 @@ def headroom(
     those below it is left out and says so. progress: called with (done, total) rungs. Raises Infeasible where the
     scenario cannot run.
     """
-    run = simulate_changed(scenario, ())
+    run, scale = simulate_changed(scenario, ()), anchor(scenario)
     rungs = [_rung("as it is", {"how": "", "who": ""}, run, None)]
     if planned is not None:
         laid_out, changes = planned
@@ -83,7 +86,7 @@ def headroom(
         rungs.append(_rung(name, about, run, rungs[-1], keys.get(name, ()), why))
         if progress is not None:
             progress(done, len(steps))
-    return Headroom(**identity(scenario), rungs=tuple(rungs))
+    return Headroom(**identity(scenario), rungs=tuple(_carried(one, scale) for one in rungs))
 
 
 def _rung(
@@ -104,6 +107,12 @@ def _rung(
 def _step_s(run: SimulatedVariant) -> float:
     """Seconds of a step, mean over all that were measured."""
     return float(np.mean([step.seconds for step in run.every_step]))
+
+
+def _carried(found: Shown, scale: float) -> Shown:
+    """A part of an answer with all its seconds times ``scale`` (:func:`~rlsim.projection.precision.anchor`)."""
+    seconds = {name: value for name, value in found if name.endswith("_s") and value is not None}
+    return found.model_copy(update={name: scale * value for name, value in seconds.items()})
 
 
 def _steps(scenario: Scenario) -> tuple[dict[str, Climb], dict[str, tuple[str, ...]]]:
@@ -214,7 +223,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
         if progress is not None:
             progress(next(done), total)
 
-    run = simulate_variant(scenario)
+    run, scale = simulate_variant(scenario), anchor(scenario)
     advance()
     step_s = _step_s(run)
     alone = {}
@@ -236,12 +245,12 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
         scenario=scenario.name,
         digest=scenario_digest(scenario),
         num_gpus=scenario.cluster.num_gpus,
-        step_s=step_s,
-        left_s=left_s,
+        step_s=scale * step_s,
+        left_s=scale * left_s,
         work_share=1.0 - sum(one.share for one in idle),
         idle=idle,
-        removals=tuple(removals),
-        what_ifs=tuple(what_ifs),
+        removals=tuple(_carried(one, scale) for one in removals),
+        what_ifs=tuple(_carried(one, scale) for one in what_ifs),
     )
 
 

@@ -21,6 +21,7 @@ from rlsim.evidence.transfers import parallel_sizes
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.sets import Fitted
+from rlsim.projection.precision import precise
 from rlsim.projection.uncertainty.predictive import around, prediction_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Interval
@@ -101,7 +102,7 @@ def agent_runs(records: Sequence[TableRow], seed: int) -> list[AgentRun]:
 @functools.lru_cache(maxsize=8)
 def simulated_run(scenario: Scenario) -> SimulatedVariant:
     """The run that a scenario describes; rows and summaries of one batch share it."""
-    return simulate_variant(scenario)
+    return precise(simulate_variant(scenario))
 
 
 def run_rows(run: AgentRun) -> list[ComparedRow]:

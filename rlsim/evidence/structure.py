@@ -29,6 +29,7 @@ from rlsim.loading.scenario import vary
 from rlsim.parameters.posterior import SUFFIX, Posterior
 from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import moved, terms_of
+from rlsim.projection.precision import precise
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence
 from rlsim.projection.uncertainty.evidence import Kind as TimeKind
 from rlsim.projection.uncertainty.learning import simulated_evidence, with_sets
@@ -242,7 +243,7 @@ def own_step_times(table: Table, before: Posterior, now: Posterior | None = None
 
         def evidence(name: str, cells: Row) -> list[Evidence]:
             scenario, measured = _measured_step(cells, table.replications)
-            run, groups = simulate_variant(vary(scenario, moves)), phase_groups(scenario)
+            run, groups = precise(simulate_variant(vary(scenario, moves))), phase_groups(scenario)
             return simulated_evidence(name, run, measured, groups, priced_with=posterior)
 
         rows, reasons = _each_step(table, evidence)

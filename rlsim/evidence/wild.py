@@ -15,6 +15,7 @@ from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.sets import Fitted
+from rlsim.projection.precision import precise
 from rlsim.projection.summary import around_phase
 from rlsim.projection.uncertainty.predictive import prediction_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
@@ -81,7 +82,7 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
         name = row.cells["id"]
         if name not in runs:
             scenario = scenario_of_run(table.folder, name)
-            runs[name] = simulate_variant(vary(scenario, {"simulation.seed": table.seed}))
+            runs[name] = precise(simulate_variant(vary(scenario, {"simulation.seed": table.seed})))
         time = predicted_phase(runs[name], row.group)
         if time is None:
             raise SkippedRow("the simulated step has no such phase")

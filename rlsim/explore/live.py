@@ -107,7 +107,7 @@ class Live:
         known = self._exact.get(_key(changes))
         if known is not None:
             return self._exact_answer(changes, known)
-        few = min(self.scenario.simulation.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
+        few = min(self.scenario.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
         scenario = vary(self.scenario, {**changes, "simulation.replications": few})
         run = simulate_variant(scenario)
         last = self._last.candidate.step_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -12,10 +13,11 @@ from rlsim.loading.scenario import vary
 from rlsim.planning.evaluate import step_phases
 from rlsim.planning.verdict import PLAIN_HOST, backing, host_decides, unmeasured_winner
 from rlsim.projection.assumptions import warnings_of
-from rlsim.projection.summary import Timed, cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of
+from rlsim.projection.precision import precise
+from rlsim.projection.summary import cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of
 from rlsim.projection.uncertainty.estimate import NEGLIGIBLE, SHARP, Estimate
 from rlsim.projection.uncertainty.inputs import guesses_of
-from rlsim.projection.variant import replicated, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
 from rlsim.report.format import seconds
 from rlsim.results import Variant
 from rlsim.results.planning import Comparison, PhaseChange
@@ -27,19 +29,24 @@ MOST = 8
 
 class _Side(Struct, frozen=True):
     arm: Variant
-    timed: Timed
     warnings: tuple[str, ...]
 
 
 def compare(first: Scenario, second: Scenario) -> Comparison:
     """Simulate both as they are (no baselines), and on until their own error is small beside the model's or MOST times
     the replications are done. Raises Infeasible where one cannot run."""
-    runs, asked = _both(first, second), max(one.simulation.replications for one in (first, second))
-    ratio = speedups(runs[0].timed, runs[1].timed)[1]
-    while not ratio.settled and 2 * first.simulation.replications <= MOST * asked:
-        first, second = (replicated(one, 2 * one.simulation.replications) for one in (first, second))
-        runs = _both(first, second)
-        ratio = speedups(runs[0].timed, runs[1].timed)[1]
+    variants = [precise(simulate_variant(first))]
+    # Same scenario and seed, same answer: the second simulation is spared where only names differ.
+    variants.append(precise(simulate_variant(second)) if differences(first, second) else variants[0])
+    asked = [len(run.traces) for run in variants]
+    # Of equal numbers, so that they pair; those that a scenario states are kept.
+    variants = [run if run.scenario.simulation.replications else extended(run, max(asked)) for run in variants]
+    ratio = _ratio(variants)
+    while not ratio.settled and 2 * len(variants[0].traces) <= MOST * max(asked):
+        variants = [extended(run, 2 * len(run.traces)) for run in variants]
+        ratio = _ratio(variants)
+    runs = (_side(variants[0]), _side(variants[1]))
+    replications = max(len(run.traces) for run in variants)
     phases = _phases((first, second), runs)
     largest = max(phases, key=lambda change: abs(change.after_s - change.before_s))
     # Each warning once, with the sides that it is true of.
@@ -47,7 +54,7 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
     for side, run in zip("AB", runs, strict=True):
         for text in dict.fromkeys(run.warnings):
             warned.setdefault(text, []).append(side)
-    a, b = first.simulation, second.simulation
+    paired = len(variants[0].traces) == len(variants[1].traces) and first.simulation.seed == second.simulation.seed
     return Comparison(
         names=(first.name, second.name),
         modes=(first.loop.mode, second.loop.mode),
@@ -55,10 +62,10 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
         step_s=(runs[0].arm.step_s, runs[1].arm.step_s),
         speedup=ratio.interval,
         b_faster=ratio.above(1.0),
-        replications=max(a.replications, b.replications),
-        more_replications=_more(ratio, max(a.replications, b.replications)),
+        replications=replications,
+        more_replications=_more(ratio, replications),
         # Draws depend on workload, seed and replication alone; with these equal both sides meet the same work.
-        paired=first.workload == second.workload and (a.seed, a.replications) == (b.seed, b.replications),
+        paired=first.workload == second.workload and paired,
         phases=phases,
         explained_by=largest.phase if largest.after_s != largest.before_s else None,
         cost_per_step_usd=(cost_usd(first, runs[0].arm.step_s.mean), cost_usd(second, runs[1].arm.step_s.mean)),
@@ -69,10 +76,8 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
     )
 
 
-def _both(first: Scenario, second: Scenario) -> tuple[_Side, _Side]:
-    before = _simulated(first)
-    # Same scenario and seed, same answer: the second simulation is spared where only names differ.
-    return before, _simulated(second) if differences(first, second) else before
+def _ratio(variants: Sequence[SimulatedVariant]) -> Estimate:
+    return speedups(*(timed(run) for run in variants))[1]
 
 
 def _more(ratio: Estimate, replications: int) -> int:
@@ -101,10 +106,9 @@ def _verdict(scenarios: tuple[Scenario, Scenario], steps_s: tuple[float, float])
     return (*unmeasured_winner(devices[fastest], measured), *host_decides(devices, steps_s, names, plain_s))
 
 
-def _simulated(scenario: Scenario) -> _Side:
-    run = simulate_variant(scenario)
-    guesses = [f"{text} are a guess, which the interval holds." for text in guesses_of(scenario)]
-    return _Side(variant_of(run, phase_parts(run)), timed(run), (*guesses, *warnings_of(run)))
+def _side(run: SimulatedVariant) -> _Side:
+    guesses = [f"{text} are a guess, which the interval holds." for text in guesses_of(run.scenario)]
+    return _Side(variant_of(run, phase_parts(run)), (*guesses, *warnings_of(run)))
 
 
 def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[_Side, _Side]) -> tuple[PhaseChange, ...]:

@@ -116,7 +116,7 @@ def _check_rules(scenario: Scenario, limits: SearchLimits) -> None:
             "look at lag 0 only (--max-staleness 0) or give workload.generated_batch_factor instead"
         )
     # Too few usable groups are too few in every layout: better refused before any is priced.
-    for replication in range(scenario.simulation.replications):
+    for replication in range(scenario.replications):
         draw(scenario, replication)
 
 

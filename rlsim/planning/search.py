@@ -346,7 +346,7 @@ def final_means(task: Task) -> Cell:
 
 def final_replications(scenario: Scenario) -> int:
     """Drawn workloads behind the numbers of a shown plan."""
-    return min(FINAL_REPLICATIONS, scenario.simulation.replications)
+    return min(FINAL_REPLICATIONS, scenario.replications)
 
 
 def pareto_front(plans: Sequence[Simulated]) -> list[Simulated]:

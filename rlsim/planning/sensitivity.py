@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
@@ -30,6 +31,7 @@ from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import executor, in_order
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
+from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed, mean_value, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
@@ -103,6 +105,8 @@ def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int 
         others = in_order(runner, _arm, wanted[1:], progress)
         steps = in_order(runner, first_step_s, list(points.values()), progress)
     arms = [_arm_of(wanted[0], run), *(arm for arm in others if arm is not None)]
+    scale = anchor(scenario)
+    arms = [replace(arm, timed=replace(arm.timed, step=arm.timed.step.times(scale))) for arm in arms]
     return _answer(run, arms, inputs, dict(zip(points, steps, strict=True)))
 
 

@@ -74,7 +74,7 @@ def sweep(
     axes = tuple(axis if isinstance(axis, Axis) else parse_axis(axis) for axis in asked)
     if not axes:
         raise InputError("a sweep needs at least one --vary KEY=VALUES")
-    cells, count = grid(axes), replications or min(SWEEP_REPLICATIONS, scenario.simulation.replications)
+    cells, count = grid(axes), replications or min(SWEEP_REPLICATIONS, scenario.replications)
     fixed = any(key == "simulation.replications" for axis in axes for key in axis.keys)
     base = _Chunk(scenario, {} if fixed else {"simulation.replications": count}, tuple(enumerate(cells)), run_steps)
     written = [[axis.keys, axis.values] for axis in axes]  # what must agree for a sweep to be continued
@@ -92,7 +92,7 @@ def sweep(
             replications=count,
             rows=tuple(rows),
             batch=(scenario.workload.prompts_per_step, scenario.workload.generations_per_prompt),
-            own_replications=scenario.simulation.replications,
+            own_replications=scenario.simulation.replications or 0,
             caveats=caveats_of(scenario),
         )
         if not result.done:

@@ -27,6 +27,7 @@ from rlsim.projection.moves import (
     tried,
     varied,
 )
+from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed, speedups
 from rlsim.results import Interval
 from rlsim.results.planning import LeftOut, Technique, Techniques
@@ -70,7 +71,7 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
     return Techniques(
         scenario=scenario.name,
         digest=scenario_digest(scenario),
-        step_s=base.interval,
+        step_s=base.interval.times(anchor(scenario)),
         techniques=tuple(technique(scenario, base, one) for one in found),
         best_pair=None if best_pair is None else technique(scenario, base, best_pair),
         left_out=tuple(left_out),
@@ -130,7 +131,7 @@ def technique(scenario: Scenario, base: Timed, one: Tried) -> Technique:
         name=one.move.name,
         title=one.move.title,
         changes=changes(scenario, one.scenario),
-        step_s=one.timed.interval,
+        step_s=one.timed.interval.times(anchor(scenario)),
         # Of a setting nothing is assumed beyond the model.
         speedup=ratio if one.move.kind == SETTING else with_effect_error(ratio),
         same_update=one.move.exact,

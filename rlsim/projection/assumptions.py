@@ -19,6 +19,7 @@ from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import own_sets
 from rlsim.projection.efficiency import engines_of
 from rlsim.projection.model_assumptions import drafting_assumptions, model_assumptions, said, training_assumptions
+from rlsim.projection.summary import phase_estimate
 from rlsim.projection.uncertainty.inputs import NETWORK, guesses_of
 from rlsim.projection.uncertainty.predictive import open_draws
 from rlsim.projection.uncertainty.sources import sources_of
@@ -243,6 +244,9 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     if run.unsettled:
         way = "consume from stock" if run.unsettled < 0 else "leave in flight"
         out.append(said("unsettled", share=percent(abs(run.unsettled)), way=way, warmup=scenario.measured_steps.start))
+    asked, error = scenario.simulation, phase_estimate(run, "step").error
+    if asked.replications is None and error > asked.precision:
+        out.append(said("imprecise", error=percent(error), asked=percent(asked.precision), count=len(run.traces)))
     engine = run.prices.engine
     tokens, eager = engine.captured_tokens, engine.eager_share(counted(engine, run.counters).iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:

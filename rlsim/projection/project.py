@@ -8,11 +8,12 @@ from typing import Any
 from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
 from rlsim.projection.efficiency import measured_beside
+from rlsim.projection.precision import precise
 from rlsim.projection.summary import phase_parts, price_usd, provenance_of, speedups, timed, variant_of
 from rlsim.projection.try_first import try_first
 from rlsim.projection.tuned import tuned_step_s
 from rlsim.projection.uncertainty.nearest import support_of
-from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
 from rlsim.results import Projection
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
@@ -43,7 +44,7 @@ def project(
     """
     # Without speculation a scenario is its own baseline, simulated once: all ratios are then 1 to the bit.
     variants = [baseline_of(scenario), scenario] if scenario.speculation.active else [baseline_of(scenario)]
-    each = scenario.simulation.replications
+    each = scenario.replications
 
     def simulated(place: int) -> SimulatedVariant:
         def advance(done: int, work: object) -> None:
@@ -53,6 +54,9 @@ def project(
         return simulate_variant(variants[place], tables, advance, detailed=timeline)
 
     runs = [simulated(place) for place in range(len(variants))]
+    # As exact as the candidate alone is elsewhere: every command has one prediction of it.
+    runs[-1] = precise(runs[-1])
+    runs[0] = extended(runs[0], len(runs[-1].traces)) if len(runs) > 1 else runs[-1]
     # Other tables are a study of their own, which asks for no advice.
     return _answer(scenario, runs[0], runs[-1], len(variants) if tables is None else 0)
 

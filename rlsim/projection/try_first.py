@@ -26,7 +26,7 @@ def try_first(run: SimulatedVariant, parts: Sequence[PhasePart], variants: int) 
     the answer.
     """
     scenario = run.scenario
-    count = min(MOST, int(SHARE * scenario.simulation.replications * variants))
+    count = min(MOST, round(SHARE * len(run.traces) * variants))
     one = replicated(scenario, 1)
     found = list[Tried]()
     for name in _candidates(run, parts) if count else ():

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
@@ -145,7 +146,7 @@ def simulate_variant(
         warmup = 2 * scenario.measured_steps.start
         # A longer warm-up than the schema lets a file ask for is not taken: the answer then warns that it is unsettled.
         steps = warmup + len(scenario.measured_steps)
-        if not found.unsettled or steps * scenario.simulation.replications > MAX_SIMULATED_STEPS:
+        if not found.unsettled or steps * scenario.replications > MAX_SIMULATED_STEPS:
             return found
         scenario = changed(scenario, simulation=changed(scenario.simulation, warmup_steps=warmup))
     return _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, asked)
@@ -159,7 +160,7 @@ def _simulated(
     asked: Trace,
 ) -> SimulatedVariant:
     prices, traces, first_steps, scenario = [], [], [], inputs.scenario
-    for replication in range(scenario.simulation.replications):
+    for replication in range(scenario.replications):
         workload = draw(scenario, replication, inputs.draft_plan, stretch)
         prices.append(priced(inputs, workload))
         # Pictures show one replication: spans of the others would only fill the memory.
@@ -169,3 +170,13 @@ def _simulated(
         see(replication + 1, workload)
     plan = inputs.draft_plan
     return SimulatedVariant(inputs, first_steps[0], tuple(prices), tuple(traces), stretch, plan)
+
+
+def extended(run: SimulatedVariant, replications: int) -> SimulatedVariant:
+    """``run`` with so many replications: its own, and further ones simulated now."""
+    prices, traces = list(run.by_replication), list(run.traces)
+    for replication in range(len(traces), replications):
+        workload = draw(run.scenario, replication, run.draft_plan, run.stretch)
+        prices.append(priced(run.inputs, workload))
+        traces.append(simulate(run.scenario, workload, prices[-1], Trace(False, traces[0].tokens)))
+    return replace(run, by_replication=tuple(prices), traces=tuple(traces))

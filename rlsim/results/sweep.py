@@ -99,9 +99,9 @@ class SweepResult(Answer):
     """Rows in the order of the grid: the axes, status (ok, infeasible, invalid), reason, then the numbers.
 
     axes: values as written by the keys that take them, separated by commas. batch: prompts per step and generations
-    per prompt of the scenario, where no axis varies them. replications of each cell; own_replications: of the scenario,
-    which other commands simulate. caveats: what the answer is said with, such as a guessed length.
-    verdict: of the fastest cell, that nobody measured its device, or that one fitted term decides the order.
+    per prompt of the scenario, where no axis varies them. replications of each cell; own_replications: those that
+    the scenario states, which other commands simulate, else 0. caveats: what the answer is said with, such as a
+    guessed length. verdict: of the fastest cell, that nobody measured its device, or that one fitted term decides.
     """
 
     schema_: Literal["rlsim.sweep/1"] = Field(default="rlsim.sweep/1", alias="schema")

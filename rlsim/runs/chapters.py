@@ -278,7 +278,7 @@ def due(every_steps: int, step: int) -> bool:
 def validation_seconds(scenario: Scenario, steps: Sequence[int], stretch: Stretch) -> list[list[float]]:
     """Seconds of the validation after each of ``steps``, by replication; 0 where there is none."""
     validation = scenario.run.validation if scenario.run is not None else None
-    replications = range(scenario.simulation.replications)
+    replications = range(scenario.replications)
     if validation is None:
         return [[0.0] * len(steps) for _ in replications]
     if validation.samples is None:
@@ -312,7 +312,7 @@ def _generated(
         found = rollout(batch, iterations, Fleet(replicas, engine.dispatch, table, engine.prefix_caching))
         return float(found.seconds + workload.environment_s)
 
-    return [[seconds(step, number) for step in steps] for number in range(scenario.simulation.replications)]
+    return [[seconds(step, number) for step in steps] for number in range(scenario.replications)]
 
 
 def checkpoint_seconds(scenario: Scenario, checkpoint: Checkpoint) -> float:

@@ -136,7 +136,7 @@ def _answer(given: Scenario, count: int, sides: list[Scenario], records: list[li
     of_model, warnings = records[-1][0].assumptions, records[-1][-1].warnings
     return Run(
         **about(given),
-        replications=given.simulation.replications,
+        replications=given.replications,
         num_steps=count,
         baseline=base,
         candidate=candidate,

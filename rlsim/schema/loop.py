@@ -327,8 +327,11 @@ class Simulation(Strict):
     """Probability of fitting the memory of its GPUs below which a configuration is refused; answers warn below 0.95."""
     seed: int = Field(0, ge=0, le=2**32 - 1)
     """Seed of every random draw."""
-    replications: int = Field(8, ge=1, le=10_000)
-    """Independent repetitions behind the intervals."""
+    precision: float = Field(0.01, ge=0.001, le=0.5)
+    """Relative standard error of the mean step that ends a simulation whose replications are null."""
+    replications: int | None = Field(None, ge=1, le=10_000)
+    """Independent repetitions behind the intervals; null: as many as give 8 cycles, at least 2, and more until
+    precision is met or a million samples (some five seconds) are simulated."""
     steps: int | None = Field(None, ge=1, le=100_000)
     """Steps simulated per replication after the warm-up; rounded up to whole cycles, asynchronous of policy_lag, else
     of the rounds of workload.tail_batching. Default 1, asynchronous 6."""

@@ -22,6 +22,10 @@ NEMO_RL = "nemo_rl"
 """Framework of a scenario without a stack."""
 MAX_SIMULATED_STEPS = 1600
 """Steps of all replications together; their intervals are far narrower by then than the model's error."""
+LEAST_CYCLES = 8
+"""Cycles of all replications of a scenario that states none, whose means the error of a simulation is taken from."""
+MOST_SAMPLES = 2**20
+"""Samples that a scenario which states no replications is simulated for, some five seconds; two replications are."""
 
 SPLIT_METHODS = ("nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "rdma", "delta_sharded")
 """Weight transfers from the trainer's GPUs to others."""
@@ -126,6 +130,15 @@ class Scenario(Strict, metaclass=InOurWords):
         return self.loop.measured_steps(self.simulation, self.workload.cycle_steps)
 
     @property
+    def replications(self) -> int:
+        """Replications that are simulated first: as stated, else enough for an error of their mean."""
+        if self.simulation.replications is not None:
+            return self.simulation.replications
+        cycles = len(self.measured_steps) // self.cycle_steps
+        wanted = max(2, -(-LEAST_CYCLES // cycles))
+        return min(wanted, max(2, MOST_SAMPLES // (self.measured_steps.stop * self.workload.samples_per_step)))
+
+    @property
     def known_batches(self) -> bool:
         """Whether the batch of a step is known before it is generated: not where a trainer takes what is done first."""
         return not self.workload.racing if self.loop.mode == "sync" else self.loop.asynchrony.membership == "target"
@@ -171,7 +184,7 @@ class Scenario(Strict, metaclass=InOurWords):
 
 
 def _simulated_steps(s: Scenario) -> None:
-    measured, replications = s.measured_steps, s.simulation.replications
+    measured, replications = s.measured_steps, s.replications
     count = measured.stop * replications
     if count > MAX_SIMULATED_STEPS:
         raise ValueError(

@@ -34,7 +34,7 @@ def test_what_project_tries_first_holds_when_it_is_applied(name: str) -> None:
 
 
 def test_nothing_is_advised_where_nothing_gains_or_nothing_was_tried() -> None:
-    short = load_scenario("quickstart", [*FEW, "simulation.replications=2"])
+    short = load_scenario("quickstart", [*FEW, "simulation.replications=1"])
     assert project(short).try_first is None
     first = project(load_scenario("quickstart")).try_first
     assert first is not None

@@ -5,14 +5,16 @@ import json
 
 import pytest
 
-from rlsim.attribution.headroom import blame
+from rlsim.attribution.headroom import blame, headroom
 from rlsim.cli.main import main
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare
+from rlsim.planning.sensitivity import sensitivity
 from rlsim.planning.sweep import sweep
 from rlsim.planning.techniques import techniques
 from rlsim.projection.moves import SETTING, moves
+from rlsim.projection.precision import anchor
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import simulate_variant
@@ -51,8 +53,8 @@ def test_what_is_stated_is_simulated_and_every_command_says_the_same(tiny: Scena
     keys = {"loop.mode": "async", "loop.policy_lag": 1, "cluster.generation_gpus": 4, "cluster.training_gpus": 4}
     given = vary(tiny, keys)
     answer = project(given)
-    (row,) = sweep(tiny, ["lag=1", "generation_share=0.5"], replications=tiny.simulation.replications).rows
-    (by_key,) = sweep(given, ["loop.policy_lag=1"], replications=tiny.simulation.replications).rows
+    (row,) = sweep(tiny, ["lag=1", "generation_share=0.5"], replications=tiny.replications).rows
+    (by_key,) = sweep(given, ["loop.policy_lag=1"], replications=tiny.replications).rows
     assert row["step_s"] == by_key["step_s"] == answer.candidate.step_s.mean
     assert row["end_to_end_speedup"] == by_key["end_to_end_speedup"] == answer.end_to_end_speedup.mean
     assert compare(tiny, vary(tiny, "lag=1")).step_s[1] == answer.candidate.step_s
@@ -197,3 +199,15 @@ def test_what_cannot_be_is_left_out_and_json_printed(capsys: pytest.CaptureFixtu
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads(answer.to_json())
     assert found["schema"] == "rlsim.techniques/1"
+
+
+def test_alternatives_stand_beside_the_step_that_project_answers() -> None:
+    scenario = load_scenario("quickstart", ["workload.prompts_per_step=16"])  # states no replications, which differ
+    step_s = pytest.approx(project(scenario).candidate.step_s.mean)
+    assert anchor(scenario) != 1.0
+    moves, idle = techniques(scenario), blame(scenario)
+    assert (moves.step_s.mean, idle.step_s, headroom(scenario).rungs[0].step_s) == (step_s, step_s, step_s)
+    assert sensitivity(scenario).step_s.mean == step_s
+    gained = {one.name: one.step_s.mean for one in moves.techniques}
+    both = [one for one in idle.what_ifs if one.name in gained]
+    assert both and all(one.step_s == pytest.approx(gained[one.name]) for one in both)

@@ -70,7 +70,8 @@ QUICKSTART = {
     ("cluster.num_gpus=6", "engine.tensor_parallel=3"): r"\(3\) must divide the 32 attention heads",
     ("hardware.operator_tables=./absent",): r"operator_tables: no folder './absent' of measured tables",
     ("simulation.seed=null",): "simulation.seed",
-    ("simulation.replications=null",): "simulation.replications",
+    ("simulation.replications=0",): "simulation.replications",
+    ("simulation.precision=null",): "simulation.precision",
 }
 CASES = [("qwen8b_async_lag1", *one) for one in LAGGED.items()] + [("quickstart", *one) for one in QUICKSTART.items()]
 

@@ -148,7 +148,7 @@ LAGGED = (
 def slowed_step_s(one: Scenario, factor: float, train: float = 1.0) -> float:
     """Mean step with every engine iteration taking ``factor`` of its time, and every update ``train``."""
     seconds = []
-    for replication in range(one.simulation.replications):
+    for replication in range(one.replications):
         work = draw(one, replication)
         prices = price(one, work)
         table = prices.iteration

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.projection.uncertainty.predictive import DRAWS, around, simulation_draws
 from rlsim.results import Interval
@@ -56,6 +57,10 @@ class Estimate(Struct, frozen=True, eq=False):
     def settled(self) -> bool:
         """Whether more simulation would change nothing that matters."""
         return self.error <= max(SHARP * self.model_error, NEGLIGIBLE)
+
+    def times(self, factor: float) -> Estimate:
+        """The number times a known ``factor``."""
+        return replace(self, mean=factor * self.mean, parts=factor * self.parts)
 
     def over(self, other: Estimate) -> Estimate:
         """This over another one on the same drawn work: what moves both alike cancels.

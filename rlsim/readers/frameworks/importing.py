@@ -25,8 +25,6 @@ from rlsim.readers.frameworks.registry import FORKS, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
 from rlsim.schema.scenario import Scenario
 
-ASYNC_REPLICATIONS = 4
-"""Of an asynchronous scenario, which measures several steps in each."""
 LONGEST = "workload.max_sequence_tokens"
 """The scenario key without which no length can be told."""
 NO_RL = {
@@ -205,8 +203,6 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
         if rule.target in REQUIRED and rule.target not in draft.keys:
             raise reader.error(rule.key(reader), "must be given", reader.value(rule.key(reader)))
     complete(draft, facts, asked, tree.where)
-    if draft.keys.get("loop.mode") == "async":
-        draft.keys["simulation.replications"] = ASYNC_REPLICATIONS
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}

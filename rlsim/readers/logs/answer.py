@@ -23,6 +23,7 @@ from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.parameters.posterior import SUFFIX, Posterior
 from rlsim.parameters.terms import fitted_of
 from rlsim.projection.efficiency import efficiency_of, measured_beside
+from rlsim.projection.precision import precise
 from rlsim.projection.summary import contract_name, speedups, timed
 from rlsim.projection.uncertainty.evidence import Evidence, Kind
 from rlsim.projection.uncertainty.learning import simulated_evidence, updated
@@ -169,7 +170,7 @@ def answer_run(
 
     def counted(one: Scenario) -> SimulatedVariant:
         nonlocal done
-        run = simulate_variant(one)
+        run = precise(simulate_variant(one))
         prediction_of(run)
         done += 1
         advance(done, total)

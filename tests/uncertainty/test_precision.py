@@ -1,0 +1,71 @@
+"""Simulating on until the simulation's own error is as small as asked."""
+
+import numpy as np
+import pytest
+from scipy.stats import t as student_t
+
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.precision import precise
+from rlsim.projection.project import project
+from rlsim.projection.summary import timed
+from rlsim.projection.variant import extended, simulate_variant
+from rlsim.schema.scenario import LEAST_CYCLES, Scenario
+
+LAGGED = ("cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1")
+
+
+def small(*keys: str) -> Scenario:
+    return load_scenario("quickstart", ["workload.prompts_per_step=16", *keys])
+
+
+@pytest.mark.parametrize("keys", [(), LAGGED])
+def test_an_answer_is_that_of_as_many_stated_replications(keys: tuple[str, ...]) -> None:
+    free = small("simulation.precision=0.02", *keys)
+    found = precise(simulate_variant(free))
+    stated = simulate_variant(vary(free, {"simulation.replications": len(found.traces)}))
+    assert [step.seconds for step in found.every_step] == [step.seconds for step in stated.every_step]
+    assert timed(found).step_s == timed(stated).step_s
+    assert project(free).to_json() == project(free).to_json()
+
+
+def test_error_is_within_what_is_asked_or_the_answer_says_so() -> None:
+    counts = []
+    for asked in (0.1, 0.01, 0.005):
+        answer = project(small(f"simulation.precision={asked}"))
+        error, step_s = answer.candidate.sampling.step_error_s, answer.candidate.step_s.mean
+        assert error is not None and error / step_s <= asked
+        assert not any("precision" in text for text in answer.warnings)
+        counts.append(len(precise(simulate_variant(answer.asked)).traces))
+    assert counts[0] == LEAST_CYCLES < counts[1] < counts[2]
+    beyond = load_scenario("mlperf_grpo", ["simulation.steps=2", "simulation.precision=0.001"])
+    assert any("simulation.precision" in text for text in project(beyond).warnings)
+
+
+def test_stated_replications_are_kept_and_precision_has_no_say() -> None:
+    one = small("simulation.replications=3", "simulation.precision=0.001")
+    run = simulate_variant(one)
+    assert precise(run) is run and len(run.traces) == one.replications == 3
+
+
+def test_a_run_goes_on_where_it_ended() -> None:
+    few = simulate_variant(small("simulation.replications=2"))
+    many = simulate_variant(small("simulation.replications=5"))
+    assert [step.seconds for step in extended(few, 5).every_step] == [step.seconds for step in many.every_step]
+    assert extended(few, 5).counters.iterations == many.counters.iterations
+
+
+def test_large_batches_begin_with_fewer_replications() -> None:
+    assert small().replications == LEAST_CYCLES
+    assert load_scenario("quickstart", ["workload.prompts_per_step=65536"]).replications == 2
+    assert small("simulation.steps=4").replications == 2
+
+
+def test_stopping_by_the_error_that_was_seen_keeps_its_coverage() -> None:
+    """90 % intervals of the simulation's own error, over seeds, around the mean of many replications."""
+    base = small("simulation.precision=0.02")
+    true_s = timed(simulate_variant(vary(base, {"simulation.seed": 999, "simulation.replications": 1500}))).step_s
+    held = []
+    for seed in range(60):
+        step = timed(precise(simulate_variant(vary(base, {"simulation.seed": seed}), tokens=False))).step
+        held.append(abs(true_s / step.mean - 1.0) <= step.error * student_t.ppf(0.95, step.degrees))
+    assert 0.78 <= np.mean(held) <= 0.99
