@@ -31,7 +31,7 @@ from rlsim.projection.idle import BUBBLE, idle_of
 from rlsim.projection.moves import ALREADY, Move, best_way, move_named
 from rlsim.projection.precision import anchor
 from rlsim.projection.project import identity
-from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, replicated, simulate_variant
 from rlsim.results.check import Headroom, Rung
 from rlsim.results.planning import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
@@ -214,6 +214,9 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
     stays, so that all together gain at least what one alone does. Moves of loop and dispatch are tried beside them.
     Raises Infeasible where the scenario cannot run.
     """
+    digest, scale = scenario_digest(scenario), anchor(scenario)
+    # Of equal numbers in every policy, as for techniques.
+    scenario = replicated(scenario, scenario.replications)
     causes = causes_of(scenario)
     policies = [move_named(name) for name in _LISTS["policies"]]
     policies = [one for one in policies if not one.missing(scenario)]
@@ -223,7 +226,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
         if progress is not None:
             progress(next(done), total)
 
-    run, scale = simulate_variant(scenario), anchor(scenario)
+    run = simulate_variant(scenario)
     advance()
     step_s = _step_s(run)
     alone = {}
@@ -243,7 +246,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
     idle = idle_of(run)
     return Blame(
         scenario=scenario.name,
-        digest=scenario_digest(scenario),
+        digest=digest,
         num_gpus=scenario.cluster.num_gpus,
         step_s=scale * step_s,
         left_s=scale * left_s,

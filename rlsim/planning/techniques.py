@@ -29,6 +29,7 @@ from rlsim.projection.moves import (
 )
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed, speedups
+from rlsim.projection.variant import replicated
 from rlsim.results import Interval
 from rlsim.results.planning import LeftOut, Technique, Techniques
 from rlsim.schema.scenario import Scenario
@@ -47,6 +48,9 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
     uncertainty cancels, widened by what is unknown of a technique (EFFECT_ERROR). Raises Infeasible where the scenario
     itself cannot run.
     """
+    digest, scale = scenario_digest(scenario), anchor(scenario)
+    # Of equal numbers in every alternative, whose loops may ask for others, so that all of them pair.
+    scenario = replicated(scenario, scenario.replications)
     base = timed_of(scenario)
     known = [one for one in moves() if settings or one.kind != SETTING]
     found: list[Tried] = []
@@ -70,10 +74,10 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
         best_pair = None  # the fastest move alone does better
     return Techniques(
         scenario=scenario.name,
-        digest=scenario_digest(scenario),
-        step_s=base.interval.times(anchor(scenario)),
-        techniques=tuple(technique(scenario, base, one) for one in found),
-        best_pair=None if best_pair is None else technique(scenario, base, best_pair),
+        digest=digest,
+        step_s=base.interval.times(scale),
+        techniques=tuple(technique(scenario, base, one, scale) for one in found),
+        best_pair=None if best_pair is None else technique(scenario, base, best_pair, scale),
         left_out=tuple(left_out),
     )
 
@@ -124,14 +128,14 @@ def with_effect_error(ratio: Interval) -> Interval:
     return Interval(ratio.mean, ratio.mean * math.exp(-low), ratio.mean * math.exp(high))
 
 
-def technique(scenario: Scenario, base: Timed, one: Tried) -> Technique:
-    """A move that was tried, as answers show it."""
+def technique(scenario: Scenario, base: Timed, one: Tried, scale: float) -> Technique:
+    """A move that was tried, as answers show it. scale: carries its step over to what ``project`` answers."""
     ratio = speedups(base, one.timed)[1].interval
     return Technique(
         name=one.move.name,
         title=one.move.title,
         changes=changes(scenario, one.scenario),
-        step_s=one.timed.interval.times(anchor(scenario)),
+        step_s=one.timed.interval.times(scale),
         # Of a setting nothing is assumed beyond the model.
         speedup=ratio if one.move.kind == SETTING else with_effect_error(ratio),
         same_update=one.move.exact,

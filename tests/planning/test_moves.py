@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from rlsim import compare
 from rlsim.cli.main import main
 from rlsim.loading.scenario import load_scenario, vary
-from rlsim.planning import compare
 from rlsim.planning.plan import default_limits, plan
 from rlsim.planning.techniques import techniques
 from rlsim.projection.moves import LISTS, SETTING, best_way, move_named, moves
