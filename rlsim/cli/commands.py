@@ -42,7 +42,7 @@ COMMANDS = {
     "sensitivity": ("planning:sensitivity", UNDERSTAND), "explore": ("project:explore", UNDERSTAND),
     "report": ("project:report", UNDERSTAND), "plot": ("project:plot", UNDERSTAND),
     "import": ("readers:import_config", BRING), "export": ("readers:export", BRING), "log": ("readers:log", BRING),
-    "traces": ("readers:traces", BRING),
+    "traces": ("readers:traces", BRING), "mcp": ("tool_server:mcp", BRING),
     "validate": ("validate:app", MEASURE), "calibrate": ("calibrate:app", MEASURE),
     "explain": ("guidance:explain", LOOK_UP), "support": ("guidance:support", LOOK_UP),
     "models": ("catalogue:models", LOOK_UP), "hardware": ("catalogue:hardware", LOOK_UP),

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
 from rlsim.files.lookup import delivered_lengths, length_file
-from rlsim.files.reading import TRACE_BYTES, read_text, shown_path, text_lines
+from rlsim.files.reading import TRACE_BYTES, check_readable, read_text, shown_path, text_lines
 from rlsim.files.yaml import lists_beside
 from rlsim.schema import workload as section
 from rlsim.schema.base import Strict
@@ -112,6 +112,7 @@ def _find(path: str) -> Path:
     if found is None:
         known = ", ".join(sorted(p.name for p in delivered_lengths().glob("*.csv"))) or "none"
         raise InputError(f"{shown_path(Path(path))}: length file not found (delivered tables: {known})")
+    check_readable(found)
     return found
 
 

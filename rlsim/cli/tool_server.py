@@ -1,0 +1,185 @@
+"""``rlsim mcp``: answers as tools of the Model Context Protocol, for assistants and agents that plan runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from pydantic import Field
+
+from rlsim.cli.readers import FrameworkName
+from rlsim.errors import InputError, shortened
+from rlsim.files.reading import DOCUMENT_BYTES
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+MOST_FILES = 32
+"""Files that an import is passed: a configuration, what it inherits, and the script that starts it."""
+MOST_ANSWER_BYTES = 4 * 2**20
+"""Longest answer; those of the shipped scenarios have 0.2 MiB."""
+MESSAGE_CHARACTERS = 2000
+INSTRUCTIONS = """Predicts RL post-training steps of large language models (GRPO, DAPO, PPO): seconds, memory, price,
+with 90 % intervals. A scenario is a name that comes with rlsim (quickstart) or the text of a YAML file; words vary it
+(trainer.tensor_parallel=4, k=5, lag=1). Make one from a framework's configuration with import_config. Say the first
+line of missing and warnings beside every number."""
+
+Text = Annotated[str, Field(max_length=DOCUMENT_BYTES)]
+Scenario = Annotated[
+    str,
+    Field(max_length=DOCUMENT_BYTES, description="Name of a shipped scenario, or the text of a scenario's YAML file."),
+]
+Words = Annotated[
+    list[str] | None,
+    Field(max_length=64, description="Overrides, such as cluster.num_gpus=64, k=5 or lag=1."),
+]
+Phases = Annotated[
+    dict[Literal["step", "generation", "train", "logprob", "weight-update", "data"], float],
+    Field(min_length=1, description="Measured seconds of a step and of its phases."),
+]
+
+
+class Tools:
+    """The tools of a server. Each call is a process of its own, in an empty folder that holds what was passed.
+
+    seconds: after which a call is ended. Methods return the JSON contracts of the commands (docs/contracts.md) as text
+    and raise InputError with the command's own message.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def project(self, scenario: Scenario, words: Words = None) -> str:
+        """How long one RL step takes, against the same without speculative decoding: phases, memory, price, what
+        bounds it, intervals, warnings, what to try first (rlsim.projection)."""
+        return self._answer("project", scenario, words, ["--json"])
+
+    def plan(self, scenario: Scenario, words: Words = None, max_staleness: int | None = None) -> str:
+        """The best layouts of engine and trainer, split of GPUs, policy lag and draft length on the scenario's GPUs."""
+        lag = [] if max_staleness is None else ["--max-staleness", str(max_staleness)]
+        return self._answer("plan", scenario, words, ["--json", "--jobs", "1", *lag])
+
+    def size(
+        self, scenario: Scenario, words: Words = None, deadline_s: float | None = None, budget_usd: float | None = None
+    ) -> str:
+        """How many GPUs: the fewest that hold the model, how far more of them pay, the cheapest within a deadline for
+        a step or a price of it."""
+        asked = {"--deadline": deadline_s, "--budget": budget_usd}
+        options = [word for name, value in asked.items() if value is not None for word in (name, f"{value:.12g}")]
+        return self._answer("size", scenario, words, ["--json", *options])
+
+    def check(self, scenario: Scenario, measured_s: Phases, words: Words = None) -> str:
+        """Whether measured seconds are as expected, and which fault or setting explains them where they are not."""
+        measured = [word for name, value in measured_s.items() for word in (f"--{name}", f"{value:.12g}")]
+        return self._answer("check", scenario, words, ["--json", *measured])
+
+    def improve(
+        self,
+        scenario: Scenario,
+        words: Words = None,
+        only: Literal["techniques", "idle", "headroom", "inputs"] | None = None,
+    ) -> str:
+        """What would shorten the step: moves ranked with what they ask, idle time, distance to the ideal."""
+        return self._answer("improve", scenario, words, ["--json", *([] if only is None else ["--only", only])])
+
+    def import_config(
+        self,
+        framework: FrameworkName,
+        files: Annotated[dict[str, Text], Field(min_length=1, max_length=MOST_FILES)],
+        config: str,
+        hardware: str | None = None,
+        mean_response_tokens: float | None = None,
+        mean_turns: float | None = None,
+    ) -> str:
+        """A framework's configuration or launch script as the YAML of a scenario.
+
+        files: name to text, of the configuration, what it inherits and the script; config: which of them to import.
+        What no file says (GPU, lengths, turns) is an option; without it an assumption, which the scenario states.
+        """
+        given = {
+            "--hardware": hardware, "--mean-response-tokens": mean_response_tokens, "--mean-turns": mean_turns,
+        }  # fmt: skip
+        options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        return self._run(["import", *options, framework.value, config], files)
+
+    def _answer(self, command: str, scenario: str, words: Sequence[str] | None, options: Sequence[str]) -> str:
+        named = "\n" not in scenario and ":" not in scenario
+        files = {} if named else {"scenario.yaml": scenario}
+        return self._run([command, *options, "--", scenario if named else "scenario.yaml", *(words or ())], files)
+
+    def _run(self, words: Sequence[str], files: Mapping[str, str]) -> str:
+        """What rlsim prints for ``words`` where ``files`` lie."""
+        with tempfile.TemporaryDirectory(prefix="rlsim-") as folder:
+            _write(Path(folder), files)
+            try:
+                done = subprocess.run(
+                    [sys.executable, "-m", "rlsim.cli.confined", *words],
+                    cwd=folder, timeout=self._seconds, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                raise InputError(f"no answer within {self._seconds:g} s (rlsim mcp --seconds); ask for less") from None
+            except (OSError, ValueError) as error:  # words too long for a process, or with NUL bytes
+                raise InputError(f"cannot be run: {shortened(str(error), MESSAGE_CHARACTERS)}") from None
+        if done.returncode:
+            raise InputError(done.stderr.decode(errors="replace").strip()[-MESSAGE_CHARACTERS:])
+        if len(done.stdout) > MOST_ANSWER_BYTES:
+            raise InputError(f"the answer has more than {MOST_ANSWER_BYTES / 2**20:g} MiB; ask for less")
+        return done.stdout.decode()
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    """The passed files below ``folder``. Raises InputError for a name that leads out of it."""
+    for name, text in files.items():
+        path = folder / name
+        if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name:
+            raise InputError(f"files: '{shortened(name)}' must be a relative path without '..'")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InputError(f"files: '{shortened(name)}': {shortened(str(error))}") from None
+
+
+def server_of(seconds: float) -> MCPServer:
+    """The server with all tools. Raises InputError where the protocol's SDK is not installed."""
+    try:
+        from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+    except ImportError as error:
+        raise InputError("rlsim mcp needs the SDK of the protocol: pip install 'rlsim[mcp]'") from error
+    from rlsim import __version__
+
+    def told(tool: Callable[..., str]) -> Callable[..., str]:
+        """The tool, whose refusals the client reads as such."""
+
+        @wraps(tool)
+        def answer(*args: object, **given: object) -> str:
+            try:
+                return tool(*args, **given)
+            except InputError as error:
+                raise ToolError(str(error)) from None
+
+        return answer
+
+    server = MCPServer("rlsim", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR")
+    tools = Tools(seconds)
+    for tool in (tools.project, tools.plan, tools.size, tools.check, tools.improve, tools.import_config):
+        server.tool(structured_output=False)(told(tool))
+    return server
+
+
+def mcp(
+    seconds: Annotated[float, typer.Option(metavar="S", min=1, max=3600, help="Longest call.")] = 120.0,
+) -> None:
+    """Serve rlsim to assistants: a Model Context Protocol server on standard input and output.
+
+    Tools: project, plan, size, check, improve, import_config, with the JSON of the commands. A call reads no file but
+    what it is passed and writes none. Needs pip install 'rlsim[mcp]'.
+    """
+    server_of(seconds).run()
