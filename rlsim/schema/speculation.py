@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from rlsim.schema.base import Strict
+from rlsim.schema.base import Precision, Strict
 from rlsim.schema.drafter import DraftCard
 
 MAX_KNOTS = 1000
@@ -99,11 +99,13 @@ class Drift(Strict):
             yield "steps must not be negative and must rise"
 
 
-Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
+Method = Literal["none", "eagle3", "mtp", "draft_model", "dflash", "dspark", "ngram", "suffix"]
 DraftGraph = Literal["none", "piecewise", "full", "one"]
 Policy = Literal["fixed", "off_above", "by_batch", "per_request"]
 LOOKUP_METHODS = ("ngram", "suffix")
 """Methods that look tokens up on the host and have no network."""
+BLOCK_METHODS = ("dflash", "dspark")
+"""Methods that draft a block in one pass, over keys and values that they make of the target's hidden states."""
 ACCEPTANCE_KEYS = ("acceptance_length", "position_acceptance", "first_acceptance")
 """Keys of which one states the acceptance."""
 ACCEPTANCE_AT = "acceptance_at_draft_length"
@@ -113,7 +115,10 @@ class Speculation(Strict):
     """A chain of ``draft_length`` drafted tokens, or a tree so deep, is verified in one pass."""
 
     method: Method = "none"
-    """none, eagle3, mtp (native head), draft_model, ngram or suffix."""
+    """none, eagle3, mtp (native head), draft_model, dflash, dspark, ngram or suffix."""
+    parallel_drafting: bool = False
+    """eagle3, draft_model: all tokens are drafted in one pass (vLLM's key: P-EAGLE, PARD). dflash and dspark always do.
+    """
     draft_length: int = Field(0, ge=0, le=32)
     """k: tokens drafted before each verification."""
     acceptance_length: float | None = Field(None, ge=1, le=33)
@@ -137,6 +142,11 @@ class Speculation(Strict):
     the stated acceptance is the tree's. Default draft_length + 1, a chain."""
     draft: DraftCard | None = None
     """Dimensions of the draft network; EAGLE-3 heads of known models and MTP heads are looked up."""
+    draft_tensor_parallel: int | None = Field(None, ge=1, le=1024)
+    """GPUs that share the drafter; null: all of the engine as far as its heads allow. vLLM has 1 or all, and with 1
+    every GPU computes the whole."""
+    draft_precision: Precision | None = None
+    """Weights of the drafter; null: bf16 as published heads have them, of an MTP layer as the model's own."""
     heterogeneous_vocabulary: bool = False
     """draft_model: the engine translates between vocabularies of draft and model (arXiv:2502.05202); vLLM and others
     refuse a draft model with another vocabulary."""
@@ -185,6 +195,11 @@ class Speculation(Strict):
         return (self.verified_positions or self.draft_length + 1) if self.active else 1
 
     @property
+    def in_one_pass(self) -> bool:
+        """Whether all tokens are drafted in one pass."""
+        return self.parallel_drafting or self.method in BLOCK_METHODS
+
+    @property
     def acceptance_draft_length(self) -> int:
         """Draft length that the stated acceptance speaks of."""
         return self.acceptance_at_draft_length or self.draft_length
@@ -209,6 +224,10 @@ class Speculation(Strict):
         if not self.active:
             return
         self._check_tree()
+        if self.parallel_drafting and self.method not in ("eagle3", "draft_model", *BLOCK_METHODS):
+            yield f"parallel_drafting needs method eagle3, draft_model, dflash or dspark; got {self.method}"
+        if self.in_one_pass and self.tree_width > 1:
+            yield "tree_width must be 1 where all tokens are drafted in one pass"
         if self.variation is not None and self.variation.group_gain and self.method != "suffix":
             yield "variation.group_gain needs method suffix, which drafts from what the group has generated"
         k = self.acceptance_draft_length

@@ -61,8 +61,8 @@ ALL_REDUCE_OVER_TRAYS = ("sglang", "trtllm")
 """Engines whose own all-reduce works between nodes of one NVLink domain (multi-node NVLink memory); vLLM takes NCCL."""
 
 Components = dict[str, OperatorTime]
-Head = tuple[int, int]
-"""Vocabulary and hidden size of an LM head."""
+Head = tuple[int, int, int]
+"""Vocabulary and hidden size of an LM head, and the GPUs that share it."""
 
 
 class EngineLayers(Struct, frozen=True):
@@ -223,8 +223,7 @@ class EngineLayers(Struct, frozen=True):
 
     def head_components(self, rows: FloatArray, sampled: FloatArray, head: Head | None = None) -> Components:
         """LM head over ``rows`` positions, gathering logits over TP, and sampling on ``sampled`` of them."""
-        vocab, hidden = head or (self.card.vocab_size, self.card.hidden_size)
-        tp = self.engine.tensor_parallel
+        vocab, hidden, tp = head or (self.card.vocab_size, self.card.hidden_size, self.engine.tensor_parallel)
         product = self.operators.gemm(rows, Matrix("lm_head", -(-vocab // tp), hidden), "bf16")
         gather = self.fabric.collective("all_gather", tp, rows * vocab * BYTES_PER_ELEMENT["bf16"])
         moved = sampled * vocab * BYTES_PER_ELEMENT["fp32"] * SAMPLER_PASSES
