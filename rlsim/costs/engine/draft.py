@@ -38,8 +38,14 @@ CONTEXT_LAUNCHES = 7, 1
 """Operations that a block drafter launches for keys and values of its context, outside of its graphs, and more of them
 a layer: states joined, fused, copied and normed, all layers' products, norm, rotary embedding; a layer's cache written.
 Counted in precompute_and_store_context_kv (vllm/model_executor/models/qwen3_dflash.py @036a00d1)."""
-BIAS_PASSES = 3.0
-"""Passes over BF16 rows of the vocabulary to add a token's bias to logits: both read, the sum written."""
+PASS_KERNELS, TOKEN_KERNELS = 8.0, 4.0
+"""Small kernels of a block beside its layers, head and draw: inputs prepared, embedding, states joined and their norm,
+norm, rotary embedding and write of the context, rows picked and their norm; and of a token of DSpark's sequence: its
+embedding, the sum of logits, the token mapped and stored. Counted in dflash and dspark/speculator.py."""
+BIAS_PASSES, JOINING_PASSES = 3.0, 2.0
+"""Passes over BF16 rows of the vocabulary: a token's bias and the logits read, their sum written; and what GPUs have
+gathered read and written as rows (all_gather of distributed/device_communicators/base_device_communicator.py
+@00a18bc3)."""
 
 
 def draft_card(speculation: Speculation, card: ModelCard) -> DraftCard | None:
@@ -128,19 +134,25 @@ class Drafting(Struct, frozen=True):
         """
         k, method = self.speculation.draft_length, self.speculation.method
         asked, verified = sequences * {"dflash": k + 1, "dspark": k}.get(method, 2 * k), sequences * (k + 1)
-        head = self._head(sequences * k, sequences * k, draft, draft.hidden_size)
-        parts = self._own_layers(asked, draft, self.verifying) | head
+        parts = self._own_layers(asked, draft, self.verifying)
+        parts |= self._head(sequences * k, sequences * k, draft, draft.hidden_size)
         if method not in BLOCK_METHODS:
             return _as_one(parts | self._fusion(asked, draft, draft.fused_hidden_states))
         parts |= self._fusion(verified, draft, draft.fused_hidden_states) | self._context(verified, draft)
+        parts["small"] = self.layers.operators.stream(self._logit_bytes(sequences * k, draft, 0.0), PASS_KERNELS)
         if draft.markov_rank:
-            step = self._head(sequences, sequences, draft, draft.markov_rank)
-            step["added"] = self.layers.operators.stream(
-                sequences * (draft.vocab_size * BIAS_PASSES * BYTES_PER_ELEMENT["bf16"])
-            )
-            parts = {name: timed for name, timed in parts.items() if name != "sampling"}
-            parts |= {f"bias: {name}": timed.repeated(k) for name, timed in step.items()}
+            token = self._head(sequences, sequences, draft, draft.markov_rank)
+            moved = self._logit_bytes(sequences, draft, BIAS_PASSES)
+            token["small"] = self.layers.operators.stream(moved, TOKEN_KERNELS)
+            # Tokens are drawn one by one, not all at once.
+            parts |= {f"of a token: {name}": timed.repeated(k) for name, timed in token.items()}
+            del parts["sampling"]
         return _as_one(parts)
+
+    def _logit_bytes(self, rows: FloatArray, draft: DraftCard, passes: float) -> FloatArray:
+        """Bytes of ``passes`` over BF16 logits, and of the copy that joins the parts of several GPUs."""
+        shared = (self.speculation.draft_tensor_parallel or self.layers.engine.tensor_parallel) > 1
+        return rows * (draft.vocab_size * BYTES_PER_ELEMENT["bf16"] * (passes + (JOINING_PASSES if shared else 0.0)))
 
     def _context(self, tokens: FloatArray, draft: DraftCard) -> Components:
         """Keys and values that the layers of a block drafter make of the target's states."""

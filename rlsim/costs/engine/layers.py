@@ -27,8 +27,9 @@ from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 
 SAMPLER_PASSES = 4.0
 """Passes over FP32 logits when sampling: temperature, softmax (two), draw. Counted from the published samplers."""
-ELEMENTWISE_KERNELS = 4.0
-"""Elementwise kernels per layer: two fused add-norms, rotary embedding with KV write, gated activation."""
+ELEMENTWISE_KERNELS, MIXING_KERNELS = 4.0, 6.0
+"""Elementwise kernels per layer: two fused add-norms, rotary embedding with KV write, gated activation; and of residual
+streams: into each of two blocks the weights and the mixing, and the mixing behind it."""
 ATTENTION_LAUNCHES, DENSE_LAUNCHES, MOE_LAUNCHES = 13, 4, 8
 """Launches that a compiled engine spends on attention, a dense FFN and a MoE FFN of a layer outside a graph. Attention
 is an operator of its own between the compiled pieces, with some Python before its kernels: outside the graph it
@@ -388,7 +389,8 @@ def elementwise(
     for op, values, times in kernels:
         found = None if card.mla is not None else operators.elementwise(op, tokens, values)
         if found is None:
-            return operators.stream(work.elementwise_bytes(tokens, card.hidden_size, width), ELEMENTWISE_KERNELS)
+            moved = work.elementwise_bytes(tokens, card.hidden_size, width, card.residual_streams)
+            return operators.stream(moved, ELEMENTWISE_KERNELS + (MIXING_KERNELS if card.residual_streams > 1 else 0.0))
         measured = measured + found.repeated(times)
     return measured
 

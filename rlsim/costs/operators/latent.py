@@ -211,6 +211,7 @@ class SparseBlock(LatentBlock, frozen=True):
 
     def _matrices(self) -> list[Matrix]:
         own = work.attention_matrices(self.card, self.tensor_parallel)
+        own += recurrent.entry_matrices(self.card, self.indexer)
         return [*own, *(recurrent.indexer_matrices(self.card) if self.indexer else ())]
 
     def _module(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
@@ -221,7 +222,7 @@ class SparseBlock(LatentBlock, frozen=True):
 
     def _attended(self, context: FloatArray) -> FloatArray:
         sparse = self.card.sparse_attention
-        return context if sparse is None else np.minimum(context, float(sparse.top_k_tokens))
+        return context if sparse is None else sparse.attended(self.indexer, context)
 
     def _attention_work(self, batch: FloatArray, context: FloatArray) -> Work:
         attended = super()._attention_work(batch, self._attended(context))
