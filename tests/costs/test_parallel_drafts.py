@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rlsim.costs.engine.draft import Drafting, draft_card
+from rlsim.costs.engine.layers import total
 from rlsim.costs.engine.releases import draft_graph
 from rlsim.errors import InputError
 from rlsim.loading.models import load_card
@@ -114,3 +115,23 @@ def test_what_does_not_go_together_is_refused(values: dict[str, Any], message: s
     drafts = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0, **values}
     with pytest.raises((InputError, ValueError), match=message):
         builders.scenario("mimo-7b", engine={"tensor_parallel": 4}, speculation=drafts)
+
+
+def test_dspark_on_b300_takes_what_was_measured() -> None:
+    """DeepSeek-V4-Flash on four B300 (vLLM blog of 2026-08-14, its cost table read off a chart): milliseconds of a
+    verification by tokens, and of drafting by sequences; k is unpublished, 7 as in its other figures."""
+    verified = {1: 5.11, 16: 5.59, 64: 7.9, 112: 9.2, 272: 12.52, 448: 15.67, 1008: 20.26}
+    drafted = {1: 0.88, 16: 1.32, 64: 2.27, 128: 3.14, 200: 4.44, 256: 5.38}
+    engine = {"tensor_parallel": 4, "weight_precision": "mxfp4", "kv_precision": "fp8", "max_captured_tokens": 2048}
+    drafts = {"method": "dspark", "draft_length": 7, "acceptance_length": 3.0}
+    given = builders.scenario("deepseek-v4-flash", "b300_sxm", engine=engine, speculation=drafts)
+    drafting = Drafting(builders.layers(given), given.speculation, given.hardware.eager_launch_s.value)
+    tokens, sequences = (np.array(list(table), dtype=float) for table in (verified, drafted))
+    context = np.full(len(tokens), 1024.0)
+    verify_s = total(drafting.layers.components(tokens)) + drafting.layers.cached_attention(tokens, context, 1).seconds
+    draft_s = drafting.passes(sequences, np.zeros(len(sequences), dtype=bool), np.full(len(sequences), 1.0))[0].seconds
+    draft_s = draft_s + drafting.cached_attention(sequences, context[: len(sequences)]).seconds
+    for predicted_s, measured in ((verify_s, verified), (draft_s, drafted)):
+        errors = np.abs(1e3 * predicted_s / list(measured.values()) - 1)
+        assert np.median(errors) < 0.15
+        assert errors.max() < 0.25
