@@ -211,8 +211,8 @@ class SparseBlock(LatentBlock, frozen=True):
 
     def _matrices(self) -> list[Matrix]:
         own = work.attention_matrices(self.card, self.tensor_parallel)
-        own += recurrent.entry_matrices(self.card, self.indexer)
-        return [*own, *(recurrent.indexer_matrices(self.card) if self.indexer else ())]
+        ranking = recurrent.indexer_matrices(self.card)
+        return own + (ranking if self.indexer else recurrent.entry_matrices(self.card, False))
 
     def _module(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
         return tables.sparse_decode_s(self._shape, batch, context) if self._as_measured else None

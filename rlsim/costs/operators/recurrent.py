@@ -181,7 +181,8 @@ def indexer_matrices(card: ModelCard) -> list[Matrix]:
     if sparse is None or mla is None or mla.q_lora_rank is None:
         return []
     queries = Matrix("index_query", sparse.index_heads * sparse.index_head_dim, mla.q_lora_rank)
-    return [queries, Matrix("index_key", sparse.index_head_dim + sparse.index_heads, card.hidden_size)]
+    key = Matrix("index_key", sparse.index_head_dim + sparse.index_heads, card.hidden_size)
+    return [queries, key, *entry_matrices(card, True)]
 
 
 def entry_matrices(card: ModelCard, ranks: bool) -> list[Matrix]:
