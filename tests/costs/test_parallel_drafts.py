@@ -8,7 +8,7 @@ import pytest
 
 from rlsim.costs.engine.draft import Drafting, draft_card
 from rlsim.costs.engine.layers import total
-from rlsim.costs.engine.releases import draft_graph
+from rlsim.costs.engine.releases import draft_graph, proposer_launches
 from rlsim.errors import InputError
 from rlsim.loading.models import load_card
 from rlsim.schema.drafter import DraftCard, block_draft, draft_parameters, met_draft_parameters
@@ -59,6 +59,45 @@ def test_dspark_adds_its_sequence_to_the_block() -> None:
     # Each of k tokens reads the bias of its own token: V x rank of BF16 at no more than the peak bandwidth.
     least = 7 * builders.VOCABULARY * 256 * 2 / 3.35e12
     assert (biased - block)[0] > least
+
+
+def _bare(tensor_parallel: int = 1, **values: Any) -> tuple[Drafting, DraftCard]:
+    """Of a device whose operators come from the roofline alone."""
+    drafts = {
+        "method": "dspark",
+        "draft_length": 3,
+        "acceptance_length": 1.5,
+        "draft": _draft(markov_rank=256),
+        **values,
+    }
+    given = builders.bare(engine={"tensor_parallel": tensor_parallel}, speculation=drafts)
+    return Drafting(builders.layers(given), given.speculation, 1.0), _draft(markov_rank=256)
+
+
+def test_a_block_makes_keys_and_values_of_its_context_and_passes_over_logits() -> None:
+    (drafting, draft), (shared, _) = _bare(), _bare(tensor_parallel=2)
+    rows = np.array([5000.0])
+    context = drafting._context(rows, draft)["context"].seconds
+    assert context == builders.exactly(2 * 5000 * 4096 * 5 * 2 * 8 * 128 / builders.MATRIX_RATE)
+    halves = shared._context(rows, draft)["context"].seconds
+    assert halves == builders.exactly(2 * 5000 * 4096 * 5 * 2 * 4 * 128 / builders.MATRIX_RATE)
+    # Rows of BF16 logits: both addends read, the sum written; read and written to join the parts of two GPUs.
+    assert drafting._logit_bytes(rows, draft, 3.0) == builders.exactly(5000 * builders.VOCABULARY * 2 * 3)
+    assert shared._logit_bytes(rows, draft, 3.0) == builders.exactly(5000 * builders.VOCABULARY * 2 * 5)
+    # Each token of a sequence: V x rank, draw and small kernels; beside what the block of DFlash does in k + 1 rows.
+    one = drafting.layers.operators.stream(drafting._logit_bytes(rows, draft, 3.0), 4.0).seconds
+    head = total(drafting._head(rows, rows, draft, 256))
+    base = drafting._own_layers(3 * rows, draft, drafting.verifying) | drafting._fusion(4 * rows, draft, 5)
+    base |= drafting._context(4 * rows, draft) | {"LM head": drafting._head(3 * rows, rows, draft, 4096)["LM head"]}
+    small = drafting.layers.operators.stream(0.0, 8.0).seconds
+    assert drafting._block(rows, draft).seconds == builders.exactly(total(base)[0] + small + 3 * (head + one)[0])
+
+
+def test_the_host_launches_context_and_proposer_of_a_block_outside_its_graph() -> None:
+    around = proposer_launches(Engine()) + 7 + 5  # of the context: seven, and one for each layer
+    for graph, launches in (("one", 0), ("full", around), ("piecewise", around + 5 * 14 + 1)):
+        drafting, draft = _bare(draft_graph=graph)
+        assert drafting._launch_s(draft)[0] == launches
 
 
 def test_a_drafter_on_one_gpu_computes_all_and_reduces_nothing() -> None:
