@@ -20,6 +20,7 @@ from rlsim.costs.interface import EngineCounters
 from rlsim.costs.memory import trainer_memory
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.transfer.job import job_of
+from rlsim.errors import InputError
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
@@ -107,6 +108,17 @@ def test_a_schedule_of_all_or_nothing_is_off_above(drawn: list[tuple[float, floa
     off, stated = (policy_costs(engines(), policy_of(kind, drawn, threshold)) for kind in ("off_above", "by_schedule"))
     assert np.array_equal(off.table.step_s, stated.table.step_s)
     assert np.array_equal(off.table.attention_s, stated.table.attention_s)
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ("speculation.policy=by_schedule", "policy by_schedule needs schedule"),
+    ("speculation.schedule=[[2, 5, 3]]", "schedule must begin at 1 sequence"),
+    ("speculation.schedule=[[1, 5, 3], [5, 9, 1]]", "rise without overlaps; got 5 to 9"),
+    ("speculation.policy=budget", "policy budget needs a drafter of one pass"),
+])  # fmt: skip
+def test_schedules_with_holes_and_budgets_of_chains_are_refused(values: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scenario(values)
 
 
 def test_sglang_drafts_less_for_more_sequences_and_more_where_more_is_accepted() -> None:

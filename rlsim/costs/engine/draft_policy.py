@@ -154,7 +154,11 @@ def _choice(policy: DraftPolicy, options: _Options, seconds: FloatArray) -> Poli
     if policy.kind == "off_above":
         best = np.where(np.arange(seconds.shape[1]) > policy.off_above_sequences, 0, longest)
     elif policy.kind in ("by_schedule", "adaptive"):
-        stated = _adaptive(policy.lengths) if policy.kind == "adaptive" else [(a, k) for a, _, k in policy.schedule]
+        stated = (
+            _adaptive(policy.lengths)
+            if policy.kind == "adaptive"
+            else [(first, min(length, longest)) for first, _, length in policy.schedule]
+        )
         starts, lengths = np.array(stated).T
         # A gap keeps the length before it, and so does everything beyond the last (build_dynamic_sd_schedule_lookup,
         # vllm/v1/spec_decode/dynamic/utils.py @14b450ca).
