@@ -170,13 +170,15 @@ def engine_parts(scenario: Scenario) -> tuple[MemoryParts, int | None]:
     """Bytes of a rollout GPU by part, and the sequences of a replica whose recurrent states fit; None without such."""
     engine, card = scenario.released_engine, scenario.model
     draft = draft_card(scenario.speculation, card)
-    draft_precision = engine.dense_precision(card) if draft is not None and draft.kind == "mtp" else "bf16"
-    drafting = 0.0 if draft is None else draft_parameters(draft, card) / engine.tensor_parallel
+    drafting = scenario.speculation
+    published = engine.dense_precision(card) if draft is not None and draft.kind == "mtp" else "bf16"
+    draft_precision = drafting.draft_precision or published
+    shared = drafting.draft_tensor_parallel or engine.tensor_parallel
     parts = MemoryParts(
         weights=_weights(scenario),
         runtime=communication_bytes(engine.tensor_parallel),
         activations=engine_activation_bytes(card, engine),
-        draft=drafting * BYTES_PER_ELEMENT[draft_precision],
+        draft=0.0 if draft is None else draft_parameters(draft, card) / shared * BYTES_PER_ELEMENT[draft_precision],
         graphs=_graph_bytes(scenario),
         context=CONTEXT_BYTES,
     )
@@ -261,6 +263,7 @@ def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
     total /= sharing * engine.pipeline_parallel
     draft = draft_card(scenario.speculation, card)
     if draft is not None:
-        shared = 1 if draft.kind == "mtp" and card.mla is not None else min(tp, draft.num_kv_heads)
+        own = scenario.speculation.draft_tensor_parallel or tp
+        shared = 1 if draft.kind == "mtp" and card.mla is not None else min(own, draft.num_kv_heads)
         total += draft_kv_bytes_per_token(draft, card, engine.kv_precision) / shared
     return total

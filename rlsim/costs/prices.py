@@ -245,7 +245,8 @@ def _policy(scenario: Scenario) -> DraftPolicy | None:
     steps = scenario.measured_steps
     lengths, kinds = draft_outlook(speculation, workload, (steps.start + steps.stop - 1) // 2)
     context = expected_prompt_tokens(workload) + 0.5 * expected_response_tokens(workload)
-    return DraftPolicy(speculation.policy, speculation.off_above_sequences, context, lengths, kinds)
+    above, schedule = speculation.off_above_sequences, speculation.schedule
+    return DraftPolicy(speculation.policy, above, context, lengths, kinds, schedule)
 
 
 def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | None = None) -> ScenarioPrices:

@@ -253,7 +253,10 @@ NEAR_ONE = 0.05
 """Distance from 1 below which a measured speed-up has no sign."""
 SERIES = ("source", "model", "draft", "gpu", "tp", "engine", "batch_or_concurrency", "dataset")
 """Columns that rows of several draft lengths share."""
-_SERVED: Mapping[str, tuple[str, ...]] = {"mtp": ("mtp", "nextn"), "eagle3": ("eagle-3", "eagle3"), "eagle": ("eagle",)}
+_SERVED: Mapping[str, tuple[str, ...]] = {
+    "p-eagle": ("p-eagle", "peagle"), "dflash": ("dflash",), "dspark": ("dspark",), "mtp": ("mtp", "nextn"),
+    "eagle3": ("eagle-3", "eagle3"), "eagle": ("eagle",),
+}  # fmt: skip
 _TREE = re.compile(r"topk=(\d+) num_draft_tokens=(\d+)")
 
 
@@ -261,8 +264,12 @@ def _method(draft: str, model: ModelCard) -> dict[str, object]:
     """Keys of speculation that a published drafter's name says; SkippedRow for one that drafts no chain or tree."""
     name = draft.lower()
     found = next((method for method, words in _SERVED.items() if any(word in name for word in words)), "")
-    if "p-eagle" in name or not found:
+    if not found:
         raise SkippedRow(f"draft {draft[:40]!r} is not simulated")
+    if found == "p-eagle":
+        layers = int(stated[1]) if (stated := re.search(r"(\d{1,2})[- ]layer", name)) else 1
+        head = changed(default_eagle3_draft(model), num_layers=layers)
+        return {"method": "eagle3", "parallel_drafting": True, "draft": head}
     if found != "eagle":
         return {"method": found}
     # EAGLE and EAGLE-2 read one state and draft from the model's whole vocabulary.

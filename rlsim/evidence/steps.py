@@ -242,6 +242,7 @@ def _speculation(row: Row) -> dict[str, object]:
         "method": name,
         "draft_length": k,
         "acceptance_length": number(row, "acceptance_length", default),
+        "trained_context_tokens": whole_number(row, "max_seq_len"),  # measured over these responses
     }
 
 

@@ -20,7 +20,7 @@ from rlsim.parameters.sets import own_sets
 from rlsim.projection.efficiency import engines_of
 from rlsim.projection.model_assumptions import drafting_assumptions, model_assumptions, said, training_assumptions
 from rlsim.projection.summary import phase_estimate
-from rlsim.projection.uncertainty.inputs import NETWORK, guesses_of
+from rlsim.projection.uncertainty.inputs import NETWORK, beyond_reach, guesses_of
 from rlsim.projection.uncertainty.predictive import open_draws
 from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant
@@ -39,6 +39,8 @@ TOLD_LAUNCH_SHARE = 0.05
 """Share of a rollout that waits for launches from which an answer says that it hangs on them."""
 TOLD_HOST_SHARE = 0.2
 """Share of an update that waits for the host from which an answer says so."""
+TOLD_REACH_SHARE = 0.1
+"""Share of verifications behind contexts that a drafter does not know from which an answer warns."""
 TOLD_EAGER_SHARE = 0.02
 """Share of eager iterations from which an answer warns of them."""
 
@@ -255,6 +257,8 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     lost = max((one.below.get("generation", 0.0) for one, _ in open_draws(run) if one.stepped), default=0.0)
     if eager <= TOLD_EAGER_SHARE and lost >= TOLD_LAUNCH_SHARE:
         out.append(said("near limit", tokens=tokens, factor=np.exp(lost)))
+    if (share := beyond_reach(run)) >= TOLD_REACH_SHARE:
+        out.append(said("reach", share=percent(share), tokens=scenario.speculation.reach_tokens))
     # Faster kernels would not shorten an update whose host launches them too slowly.
     parts = [part for step in run.every_step for part in step.cost.train.parts]
     floor = sum(part.seconds for part in parts if part.name == "host floor") / max(1e-12, sum(p.seconds for p in parts))

@@ -160,7 +160,7 @@ class Support(Record):
 
 
 SCHEMA: Literal["rlsim.projection/2"] = "rlsim.projection/2"
-Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
+Method = Literal["none", "eagle3", "mtp", "draft_model", "dflash", "dspark", "ngram", "suffix"]
 
 
 class PhasePart(Record):

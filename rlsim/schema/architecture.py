@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from rlsim.schema.base import NonNegativeInt, PositiveInt, Strict
-from rlsim.units import BYTES_PER_ELEMENT
+from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 LayerKind = Literal["full_attention", "sliding_attention", "linear_attention", "mamba", "attention", "moe", "mlp"]
 """Kinds of layers by the names of config.json. full_attention, sliding_attention and linear_attention are a mixer and a
@@ -94,6 +96,20 @@ class MLACard(Strict):
     """Part of a query or key head without position."""
     v_head_dim: PositiveInt
     """Width of a value head."""
+    output_groups: PositiveInt | None = None
+    """Groups of heads that an output projection of low rank takes each for itself (DeepSeek-V4), whose heads attend to
+    the cached vector itself; null: one projection of all, and keys and values made of the vector."""
+    output_rank: PositiveInt | None = None
+    """Rank of each group's projection."""
+
+    def _problems(self) -> Iterator[str]:
+        if (self.output_groups is None) != (self.output_rank is None):
+            yield "output_groups and output_rank must be given together"
+
+    @property
+    def grouped_width(self) -> int:
+        """Values between the two output projections; 0 with one."""
+        return (self.output_groups or 0) * (self.output_rank or 0)
 
     @property
     def cached_values(self) -> int:
@@ -205,7 +221,31 @@ class SparseAttentionCard(Strict):
     top_k_tokens: PositiveInt
     """Tokens that a query attends to."""
     index_layers: PositiveInt | None = None
-    """Layers that rank tokens; the others reuse a ranking. Null: all."""
+    """Layers that rank tokens; the others reuse a ranking, or see all entries of entry_tokens_elsewhere. Null: all."""
+    entry_tokens: PositiveInt = 1
+    """Tokens that share an entry of the cache, which is what is ranked (DeepSeek-V4: 4)."""
+    entry_tokens_elsewhere: PositiveInt | None = None
+    """The same in layers that do not rank (DeepSeek-V4: 128); null where they reuse a ranking."""
+    window_tokens: NonNegativeInt = 0
+    """Latest tokens that every layer attends to besides."""
+
+    def attended(self, ranks: bool, context: FloatArray) -> FloatArray:
+        """Entries and tokens that a query behind ``context`` tokens attends to in a layer that ``ranks`` or not."""
+        if not ranks and self.entry_tokens_elsewhere is not None:
+            return context / self.entry_tokens_elsewhere + np.minimum(context, float(self.window_tokens))
+        return np.minimum(context / self.entry_tokens, float(self.top_k_tokens)) + np.minimum(
+            context, float(self.window_tokens)
+        )
+
+    def entry_columns(self, ranks: bool, values: int) -> int:
+        """Columns of the projection that entries of ``values`` are pooled from: values and weights, twice where groups
+        overlap, which those that are ranked do, and so for their keys; 0 where every token is an entry.
+
+        Counted in DeepseekCompressor (vllm/models/deepseek_v4/compressor.py).
+        """
+        if self.entry_tokens_elsewhere is None:
+            return 0
+        return 4 * (values + self.index_head_dim) if ranks else 2 * values
 
     @property
     def key_bytes(self) -> float:

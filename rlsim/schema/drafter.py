@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from rlsim.errors import InputError
 from rlsim.schema.architecture import MLP_MATRICES
-from rlsim.schema.base import Name, NonNegativeInt, PositiveInt, Precision, Strict
+from rlsim.schema.base import Name, NonNegativeInt, PositiveInt, Precision, Strict, changed
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.units import BYTES_PER_ELEMENT
 
@@ -15,16 +15,22 @@ EAGLE3_FUSED_STATES = 3
 """Hidden states of the target that EAGLE-3 fuses (arXiv 2503.01840 section 3.1)."""
 MOE_DRAFT_WIDTH_RATIO = 6
 """Width / hidden size of the published heads of MoE targets (Qwen3-30B-A3B and 235B-A22B: 6)."""
+BLOCK_LAYERS, BLOCK_FUSED_STATES = 5, 5
+"""Layers and fused states of the published DFlash heads (SpecForge configs/qwen3-8b-dflash.json and most others)."""
+TARGET_BLOCK_LAYERS, TARGET_BLOCK_FUSED_STATES, MARKOV_RANK = 3, 3, 256
+"""DSpark of DeepSeek-V4: layers of the target's own kind, the target's states that they read and the rank of the bias
+by the token before (vllm/models/deepseek_v4/nvidia/dspark.py; config.json of DeepSeek-V4-Flash-DSpark)."""
 LATENT_DRAFT_HEAD_DIM = 128
 LATENT_DRAFT_KV_HEADS = 8
 """Head layout assumed for a head whose target uses MLA: the one of the published dense 8B heads."""
 
 
 class DraftCard(Strict):
-    """Architecture of a drafter: an EAGLE-3 head, a small draft model, or a native MTP layer."""
+    """Architecture of a drafter: an EAGLE-3 head, a small draft model, layers of the target's kind, or a block head."""
 
-    kind: Literal["eagle3", "draft_model", "mtp"]
-    """Kind of drafter."""
+    kind: Literal["eagle3", "draft_model", "mtp", "dflash"]
+    """Kind of drafter. mtp: layers of the target's own kind; dflash: dense layers that attend to keys and values made
+    of the target's states."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_layers: PositiveInt = 1
@@ -41,6 +47,8 @@ class DraftCard(Strict):
     """Rows of the drafter's LM head."""
     fused_hidden_states: NonNegativeInt = EAGLE3_FUSED_STATES
     """Hidden states of the target fused into the input; 0 for a draft model."""
+    markov_rank: NonNegativeInt = 0
+    """dspark: rank of the bias that a drafted token puts on the next one's logits; 0 without."""
     tied_embeddings: bool = False
     """Whether a draft model's LM head reuses its embedding."""
     source: Name
@@ -105,6 +113,23 @@ def mtp_draft(card: ModelCard) -> DraftCard:
     return _draft("mtp", card, intermediate_size=width, fused_hidden_states=1, source=source)
 
 
+def block_draft(card: ModelCard, markov: bool) -> DraftCard:
+    """Drafter of a block for ``card``: DFlash's, or with ``markov`` DSpark's.
+
+    DSpark ships with models that have MTP layers as three layers of their own kind; other drafters are dense layers of
+    the target's attention shape, as the published ones of dense models.
+    """
+    rank = MARKOV_RANK if markov else 0
+    if markov and card.mtp_layers:
+        own = {"num_layers": TARGET_BLOCK_LAYERS, "fused_hidden_states": TARGET_BLOCK_FUSED_STATES}
+        source = f"layers of {card.name}, as many as DeepSeek-V4's DSpark has"
+        return changed(mtp_draft(card), **own, markov_rank=rank, source=source)
+    shape = dict(zip(_SHAPE, (*_derived_shape(card), card.vocab_size), strict=True))
+    source = f"assumed from the shape of {card.name} as the published DFlash heads suggest"
+    more = {"num_layers": BLOCK_LAYERS, "fused_hidden_states": BLOCK_FUSED_STATES, "markov_rank": rank}
+    return _draft("dflash", card, source=source, **shape, **more)
+
+
 def draft_model_from_card(card: ModelCard) -> DraftCard:
     """A small dense model as an external drafter. InputError for a MoE or MLA model."""
     if card.moe is not None or card.mla is not None:
@@ -124,13 +149,18 @@ def draft_parameters(card: DraftCard, target: ModelCard) -> float:
 
     eagle3: fusion matrix (fused x target hidden -> hidden, only above one state), layers whose Q, K and V read
     [embedding, hidden] (2 x hidden), and an LM head over the draft vocabulary; the embedding is the target's.
-    mtp: one MTP layer; embedding and head are the target's. draft_model: everything, embedding included.
+    mtp: MTP layers; embedding and head are the target's. dflash: fusion and layers; embedding and head are the
+    target's. draft_model: everything, embedding included. A Markov bias has two matrices, vocabulary x rank.
     """
     hidden = card.hidden_size
+    markov = 2.0 * card.vocab_size * card.markov_rank
     if card.kind == "mtp":
         if target.mtp_layers == 0:
             raise InputError(f"model '{target.name}' has no MTP layer (mtp_layers is 0); choose another drafter")
-        return card.num_layers * parameter_counts(target).mtp / target.mtp_layers
+        return card.num_layers * parameter_counts(target).mtp / target.mtp_layers + markov
+    if card.kind == "dflash":
+        fusion = card.fused_hidden_states * target.hidden_size * hidden
+        return float(fusion + card.num_layers * _layer_parameters(card, hidden) + hidden + markov)
     if card.kind == "eagle3":
         # One state goes in as it is: there is nothing to fuse.
         fusion = card.fused_hidden_states * target.hidden_size * hidden if card.fused_hidden_states > 1 else 0
@@ -143,10 +173,12 @@ def draft_parameters(card: DraftCard, target: ModelCard) -> float:
 
 def met_draft_parameters(card: DraftCard, target: ModelCard) -> float:
     """Parameters of the drafter that a token meets in its training: of an MTP layer's experts those that it goes to,
-    and the target's LM head beside."""
+    and the target's LM head beside, which block drafters share too."""
     whole = draft_parameters(card, target)
-    if card.kind != "mtp":
+    if card.kind not in ("mtp", "dflash"):
         return whole
+    if card.kind == "dflash":
+        return whole + target.vocab_size * target.hidden_size
     counts, moe = parameter_counts(target), target.moe
     # Training works on the experts that a token goes to, whatever the layer holds.
     idle = 0.0 if moe is None else (moe.num_experts - moe.top_k) * counts.expert

@@ -79,6 +79,8 @@ class ModelCard(Strict):
     """Mamba-2 of the mamba layers."""
     sparse_attention: SparseAttentionCard | None = None
     """Indexer of latent attention to few tokens; null: to all."""
+    residual_streams: PositiveInt = 1
+    """Copies of the residual stream that every block mixes (hyper-connections of DeepSeek-V4: 4)."""
     attention_output_gate: bool = False
     """Whether a gate as wide as the queries multiplies the attention's output."""
     gated_ffn: bool = True
@@ -229,7 +231,8 @@ class ModelCard(Strict):
         """Layers by kind over whole prompts, where sparse attention makes as many pairs as a window of top_k_tokens."""
         if self.sparse_attention is None:
             return self.attention_kinds
-        return ((self.num_layers, self.sparse_attention.top_k_tokens),)
+        sparse = self.sparse_attention
+        return ((self.num_layers, sparse.top_k_tokens + sparse.window_tokens),)
 
     @property
     def num_dense_layers(self) -> int:
@@ -282,6 +285,9 @@ def _latent_attention_parameters(card: ModelCard, mla: MLACard) -> int:
     else:
         query = mla.q_lora_rank * (card.hidden_size + 1 + query_width)  # 1: the norm between both
     key_value_down = card.hidden_size * (mla.kv_lora_rank + mla.qk_rope_head_dim) + mla.kv_lora_rank
+    if mla.output_rank is not None:
+        heads_down = mla.output_rank * card.num_heads * mla.v_head_dim
+        return query + key_value_down + heads_down + mla.grouped_width * card.hidden_size
     key_value_up = mla.kv_lora_rank * card.num_heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     return query + key_value_down + key_value_up + card.num_heads * mla.v_head_dim * card.hidden_size
 
@@ -307,6 +313,8 @@ def mixer_parameters(card: ModelCard) -> int:
     if card.sparse_attention is not None and card.mla is not None and card.mla.q_lora_rank is not None:
         indexer = card.sparse_attention.parameters(card.hidden_size, card.mla.q_lora_rank)
         total += card.num_index_layers * indexer
+        for ranks, layers in ((True, card.num_index_layers), (False, card.num_layers - card.num_index_layers)):
+            total += layers * card.hidden_size * card.sparse_attention.entry_columns(ranks, card.mla.cached_values)
     if card.recurrent is not None:
         total += card.num_recurrent_layers * card.recurrent.parameters(card.hidden_size)
     return total
@@ -319,7 +327,11 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
     embedding = card.vocab_size * hidden
     lm_head = 0 if card.tied_embeddings else embedding
     attention = attention_parameters(card)
-    norms = hidden if card.single_blocks else 2 * hidden  # one before each block
+    blocks, streams = 1 if card.single_blocks else 2, card.residual_streams
+    norms = blocks * hidden  # one before each block
+    if streams > 1:
+        # Each block makes its mixing of all streams from them: in, out and between each other (arXiv 2409.19606).
+        norms += blocks * streams * (streams + 2) * streams * hidden
     dense_ffn = (MLP_MATRICES if card.gated_ffn else UNGATED_MATRICES) * hidden * card.intermediate_size
     router = expert = shared = latent = active_experts = all_experts = 0
     if card.moe is not None:
@@ -370,7 +382,9 @@ def kv_bytes_per_token(card: ModelCard, kv_precision: Precision, windowed_share:
         latent = values * BYTES_PER_ELEMENT[kv_precision]
         if kv_precision == "fp8" and (card.mla.kv_lora_rank, card.mla.qk_rope_head_dim) == SPARSE_FP8_RANKS:
             latent = SPARSE_FP8_LATENT_BYTES
-        return layers * latent + card.num_index_layers * card.sparse_attention.key_bytes
+        sparse, ranked = card.sparse_attention, card.num_index_layers
+        entries = ranked / sparse.entry_tokens + (layers - ranked) / (sparse.entry_tokens_elsewhere or 1)
+        return entries * latent + ranked / sparse.entry_tokens * sparse.key_bytes
     return (layers - card.sliding_window_layers * (1.0 - windowed_share)) * values * BYTES_PER_ELEMENT[kv_precision]
 
 

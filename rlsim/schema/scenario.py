@@ -377,6 +377,12 @@ def _global_batch(s: Scenario) -> None:
 def _speculation_and_model(s: Scenario) -> None:
     if s.speculation.method == "mtp" and s.speculation.active and s.model.mtp_layers < 1:
         raise ValueError(f"speculation.method mtp needs a native MTP head; {s.model.name} has none")
+    stated = s.speculation.draft_tensor_parallel
+    if s.speculation.active and stated is not None and s.engine.tensor_parallel % stated:
+        raise ValueError(
+            f"speculation.draft_tensor_parallel {stated} does not divide engine.tensor_parallel "
+            f"{s.engine.tensor_parallel}"
+        )
     draft = s.speculation.draft
     if s.speculation.method != "draft_model" or not s.speculation.active:
         return

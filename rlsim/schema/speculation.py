@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from rlsim.schema.base import Strict
+from rlsim.schema.base import Precision, Strict
 from rlsim.schema.drafter import DraftCard
 
 MAX_KNOTS = 1000
@@ -99,11 +99,15 @@ class Drift(Strict):
             yield "steps must not be negative and must rise"
 
 
-Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
+Method = Literal["none", "eagle3", "mtp", "draft_model", "dflash", "dspark", "ngram", "suffix"]
 DraftGraph = Literal["none", "piecewise", "full", "one"]
-Policy = Literal["fixed", "off_above", "by_batch", "per_request"]
+Policy = Literal["fixed", "off_above", "by_batch", "per_request", "by_schedule", "adaptive", "budget"]
 LOOKUP_METHODS = ("ngram", "suffix")
 """Methods that look tokens up on the host and have no network."""
+BLOCK_METHODS = ("dflash", "dspark")
+"""Methods that draft a block in one pass, over keys and values that they make of the target's hidden states."""
+HEAD_METHODS, HEAD_CONTEXT_TOKENS = ("eagle3", "dflash", "dspark"), 4096
+"""Methods whose drafters are trained apart from the model, on sequences of so many tokens."""
 ACCEPTANCE_KEYS = ("acceptance_length", "position_acceptance", "first_acceptance")
 """Keys of which one states the acceptance."""
 ACCEPTANCE_AT = "acceptance_at_draft_length"
@@ -113,7 +117,10 @@ class Speculation(Strict):
     """A chain of ``draft_length`` drafted tokens, or a tree so deep, is verified in one pass."""
 
     method: Method = "none"
-    """none, eagle3, mtp (native head), draft_model, ngram or suffix."""
+    """none, eagle3, mtp (native head), draft_model, dflash, dspark, ngram or suffix."""
+    parallel_drafting: bool = False
+    """eagle3, draft_model: all tokens are drafted in one pass (vLLM's key: P-EAGLE, PARD). dflash and dspark always do.
+    """
     draft_length: int = Field(0, ge=0, le=32)
     """k: tokens drafted before each verification."""
     acceptance_length: float | None = Field(None, ge=1, le=33)
@@ -137,6 +144,14 @@ class Speculation(Strict):
     the stated acceptance is the tree's. Default draft_length + 1, a chain."""
     draft: DraftCard | None = None
     """Dimensions of the draft network; EAGLE-3 heads of known models and MTP heads are looked up."""
+    draft_tensor_parallel: int | None = Field(None, ge=1, le=1024)
+    """GPUs that share the drafter; null: all of the engine as far as its heads allow. vLLM has 1 or all, and with 1
+    every GPU computes the whole."""
+    draft_precision: Precision | None = None
+    """Weights of the drafter; null: bf16 as published heads have them, of an MTP layer as the model's own."""
+    trained_context_tokens: int | None = Field(None, ge=1, le=100_000_000)
+    """Longest context that the drafter was trained on, or that the stated acceptance was measured at; null: of heads
+    4,096, as the recipes of SpecForge and DeepSpec have it, of a model's own layers and of draft models any."""
     heterogeneous_vocabulary: bool = False
     """draft_model: the engine translates between vocabularies of draft and model (arXiv:2502.05202); vLLM and others
     refuse a draft model with another vocabulary."""
@@ -152,8 +167,10 @@ class Speculation(Strict):
 
     match_probability: float = Field(1.0, ge=0, le=1)
     """n-gram and suffix: share of iterations in which the lookup proposes anything."""
-    lookup_s_per_1k_tokens: float = Field(3e-5, ge=0, le=1)
-    """n-gram and suffix: host time per sequence and 1,000 tokens of its context. Assumption."""
+    lookup_s_per_1k_tokens: float = Field(2.8e-6, ge=0, le=1)
+    """n-gram and suffix: host time per sequence and 1,000 tokens of its context. 2.8 ns a token: the search of vLLM
+    (v1/spec_decode/ngram_proposer.py @016e8ede) written in C, gcc -O2, on one Xeon core, over 8,000 tokens drawn by
+    Zipf's law. Its threads share it from 0.11 on, which is not counted."""
     online_training: bool = False
     """The draft head is trained in the policy's own pass and refitted with it."""
     online_interval_steps: int = Field(1, ge=1, le=100_000)
@@ -170,7 +187,12 @@ class Speculation(Strict):
     policy: Policy = "fixed"
     """Which draft length an iteration has. fixed: draft_length. off_above: none with more than off_above_sequences
     live. by_batch: the best of 0 to draft_length for the live batch. per_request: of every request, by its own
-    acceptance and the live batch."""
+    acceptance and the live batch. What engines do by themselves: by_schedule (vLLM), as schedule says; adaptive
+    (SGLang), of its candidates by the live batch the one that its mean of accepted tokens settles on; budget (DSpark in
+    vLLM), draft_length tokens are drafted always, and as many verified as pay by each request's acceptance."""
+    schedule: tuple[tuple[int, int, int], ...] = ()
+    """by_schedule: (fewest live sequences, most, tokens drafted, at most draft_length), rising
+    (num_speculative_tokens_per_batch_size)."""
     off_above_sequences: int = Field(32, ge=0, le=1_000_000)
     """off_above: most live sequences of a replica that draft (TLT: 32)."""
 
@@ -183,6 +205,18 @@ class Speculation(Strict):
     def queries(self) -> int:
         """Positions of a verification; 1 where nothing is drafted."""
         return (self.verified_positions or self.draft_length + 1) if self.active else 1
+
+    @property
+    def in_one_pass(self) -> bool:
+        """Whether all tokens are drafted in one pass."""
+        return self.parallel_drafting or self.method in BLOCK_METHODS
+
+    @property
+    def reach_tokens(self) -> int | None:
+        """Longest context that the stated acceptance speaks of; None: any."""
+        own = self.draft is not None and self.draft.kind == "mtp"
+        unknown = not self.active or own or self.method not in HEAD_METHODS
+        return self.trained_context_tokens or (None if unknown else HEAD_CONTEXT_TOKENS)
 
     @property
     def acceptance_draft_length(self) -> int:
@@ -199,6 +233,8 @@ class Speculation(Strict):
         """Draft lengths for which an engine captures graphs: 1, or as many as its policy may choose."""
         if not self.active or self.policy == "fixed":
             return 1
+        if self.policy == "budget":
+            return 1  # of sizes in tokens, whatever a request has of them
         return 2 if self.policy == "off_above" else self.draft_length + 1  # drafting, and not
 
     def _problems(self) -> Iterator[str]:
@@ -209,6 +245,11 @@ class Speculation(Strict):
         if not self.active:
             return
         self._check_tree()
+        if self.parallel_drafting and self.method not in ("eagle3", "draft_model", *BLOCK_METHODS):
+            yield f"parallel_drafting needs method eagle3, draft_model, dflash or dspark; got {self.method}"
+        yield from self._check_schedule()
+        if self.in_one_pass and self.tree_width > 1:
+            yield "tree_width must be 1 where all tokens are drafted in one pass"
         if self.variation is not None and self.variation.group_gain and self.method != "suffix":
             yield "variation.group_gain needs method suffix, which drafts from what the group has generated"
         k = self.acceptance_draft_length
@@ -222,6 +263,19 @@ class Speculation(Strict):
         if self.position_acceptance is not None:
             self._check_positions(k, stated_at)
 
+    def _check_schedule(self) -> Iterator[str]:
+        if self.policy == "by_schedule" and not self.schedule:
+            yield "policy by_schedule needs schedule, such as [[1, 16, 3], [17, 64, 0]]"
+        after = 0
+        for first, last, length in self.schedule:
+            if first > last or first <= after or (after == 0 and first != 1):
+                yield f"schedule must begin at 1 sequence and rise without overlaps; got {first} to {last}"
+            if length < 0:
+                yield f"schedule drafts 0 tokens or more; got {length}"
+            after = last
+        if self.policy == "budget" and not self.in_one_pass:
+            yield "policy budget needs a drafter of one pass (dspark, dflash or parallel_drafting)"
+
     def _check_tree(self) -> None:
         if self.queries <= self.draft_length:
             raise ValueError(
@@ -230,7 +284,7 @@ class Speculation(Strict):
         if self.tree_width > 1 and self.verified_positions is None:
             raise ValueError("tree_width above 1 needs verified_positions, how many of the tree are verified")
         # A stated acceptance of a tree is of that tree alone: nothing says what a shallower one has.
-        if self.verified_positions is not None and self.policy in ("by_batch", "per_request"):
+        if self.verified_positions is not None and self.policy not in ("fixed", "off_above"):
             raise ValueError(f"policy {self.policy} varies the length of a chain: leave verified_positions out")
 
     def _check_positions(self, k: int, stated_at: str) -> None:

@@ -49,7 +49,7 @@ def test_a_draft_pass_launches_its_layer_and_its_proposer_and_fuses_two_hidden_s
     mtp = Drafting(layers(latent), latent.speculation, 0.0)
     draft = mtp.draft
     rest = mtp._own_layers(tokens, draft, mtp.layers) | mtp.layers.head_components(
-        tokens, tokens, (draft.vocab_size, 7168)
+        tokens, tokens, (draft.vocab_size, 7168, 16)
     )
     fusion = mtp._pass(tokens, tokens, draft, False).seconds - sum(timed.seconds for timed in rest.values())
     assert fusion[0] == exactly(2 * 5000 * 7168 * 2 * card.hidden_size / MATRIX_RATE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from rlsim.costs.interface import EngineCounters
 from rlsim.costs.memory import trainer_memory
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.transfer.job import job_of
+from rlsim.errors import InputError
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
@@ -60,7 +62,7 @@ def policy_of(
     kinds = tuple((weight / whole, tuple(np.cumprod(first * decay ** np.arange(K)).tolist()))
                   for weight, first, decay in drawn)  # fmt: skip
     mean = np.sum([[share * p for p in rates] for share, rates in kinds], axis=0)
-    return DraftPolicy(kind, threshold, 600.0, lengths_of(mean), kinds)
+    return DraftPolicy(kind, threshold, 600.0, lengths_of(mean), kinds, ((1, threshold, K), (threshold + 1, 999, 0)))
 
 
 def seconds_per_token(costs: IterationCosts, policy: DraftPolicy) -> np.ndarray:
@@ -98,6 +100,53 @@ def test_off_above_drafts_everything_or_nothing(drawn: list[tuple[float, float, 
     expected = engines()[0].table.step_s[many] * policy.lengths[K]
     assert costs.table.step_s[many] == pytest.approx(expected)
     assert set(costs.choice.drafted[1:].tolist()) <= {0.0, float(K)}
+
+
+@settings(max_examples=10, deadline=None)
+@given(drawn=KINDS, threshold=st.integers(1, 300))
+def test_a_schedule_of_all_or_nothing_is_off_above(drawn: list[tuple[float, float, float]], threshold: int) -> None:
+    off, stated = (policy_costs(engines(), policy_of(kind, drawn, threshold)) for kind in ("off_above", "by_schedule"))
+    assert np.array_equal(off.table.step_s, stated.table.step_s)
+    assert np.array_equal(off.table.attention_s, stated.table.attention_s)
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ("speculation.policy=by_schedule", "policy by_schedule needs schedule"),
+    ("speculation.schedule=[[2, 5, 3]]", "schedule must begin at 1 sequence"),
+    ("speculation.schedule=[[1, 5, 3], [5, 9, 1]]", "rise without overlaps; got 5 to 9"),
+    ("speculation.policy=budget", "policy budget needs a drafter of one pass"),
+])  # fmt: skip
+def test_schedules_with_holes_and_budgets_of_chains_are_refused(values: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scenario(values)
+
+
+def test_sglang_drafts_less_for_more_sequences_and_more_where_more_is_accepted() -> None:
+    by_rate = [
+        policy_costs(engines(), policy_of("adaptive", [(1.0, first, 1.0)])).choice.drafted[[1, 8, 32, 64]].tolist()
+        for first in (0.1, 0.5, 0.75, 0.99)
+    ]
+    for drafted in by_rate:
+        assert drafted == sorted(drafted, reverse=True)
+        assert drafted[-1] == 0.0
+    for rarely, often in pairwise(by_rate):
+        assert all(a <= b for a, b in zip(rarely, often, strict=True))
+    # All accepted: the longest candidate for each batch, of those that this engine may draft; next to nothing: the
+    # shortest, which is one token up to seven sequences and none above.
+    assert (by_rate[-1], by_rate[0]) == ([5.0, 3.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0])
+
+
+@settings(max_examples=10, deadline=None)
+@given(drawn=KINDS)
+def test_a_budget_pays_its_whole_block(drawn: list[tuple[float, float, float]]) -> None:
+    budget, own = (policy_of(kind, drawn) for kind in ("budget", "per_request"))
+    costs = policy_costs(engines(), budget)
+    paid, free = seconds_per_token(costs, budget), seconds_per_token(policy_costs(engines(), own), own)
+    fixed = seconds_per_token(engines()[K], budget)
+    # Tables hold attention that never falls with more sequences, which parts alone need not.
+    assert np.all(free <= paid * 1.01)
+    assert np.all(paid <= fixed * 1.01)
+    assert set(costs.choice.most.tolist()) == {K}
 
 
 @settings(max_examples=25, deadline=None)

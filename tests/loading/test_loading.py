@@ -131,7 +131,7 @@ BAD_OVERRIDES = {
     "speculation.draft_length=-1": "speculation.draft_length: must be at least 0, got -1",
     "speculation.acceptance_length=5": "acceptance_length must lie between 1 and draft_length + 1 = 4; got 5",
     "speculation.acceptance_length=0.5": "speculation.acceptance_length: must be at least 1",
-    "speculation.method=eagle4": "'draft_model', 'ngram' or 'suffix', got 'eagle4'",
+    "speculation.method=eagle4": "'draft_model', 'dflash', 'dspark', 'ngram' or 'suffix', got 'eagle4'",
     "speculation.method=mtp": "speculation.method mtp needs a native MTP head; Qwen3-8B has none",
     "engine.tensor_parallel=7": "must divide the 8 generation GPUs",
     "engine.tensor_paralel=8": "unknown key 'engine.tensor_paralel'; did you mean 'engine.tensor_parallel'?",

@@ -196,3 +196,12 @@ def test_guessed_values_fit_fall_when_stated_and_an_assumed_device_holds_the_lay
     told = import_config("nemo-rl", path, asked=asked).scenario
     assert told.assumptions == () and told.hardware.name == "h200_sxm" and told.model.name == "Qwen3-14B"
     assert told.speculation.acceptance_length == 2.5
+
+
+def test_drafters_of_one_pass_and_schedules_are_those_of_the_engine() -> None:
+    drafts = "++policy.generation.vllm_kwargs.speculative_config."
+    stated = ("method=dflash", "num_speculative_tokens=7", "draft_tensor_parallel_size=1",
+              "num_speculative_tokens_per_batch_size=[[1,16,7],[17,64,0]]")  # fmt: skip
+    speculation = import_config("nemo-rl", NEMO / "base.yaml", [drafts + one for one in stated]).scenario.speculation
+    assert (speculation.method, speculation.draft_length, speculation.draft_tensor_parallel) == ("dflash", 7, 1)
+    assert (speculation.policy, speculation.schedule) == ("by_schedule", ((1, 16, 7), (17, 64, 0)))

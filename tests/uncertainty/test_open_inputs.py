@@ -64,6 +64,21 @@ def test_the_verdict_names_guesses_and_keeps_no_simulation() -> None:
     assert alive() is None
 
 
+def test_heads_behind_contexts_that_they_do_not_know_may_accept_less() -> None:
+    base = load_scenario("quickstart", ["workload.prompts_per_step=16", "simulation.replications=2"])
+    known, short, any_context = (
+        project(vary(base, f"speculation.trained_context_tokens={tokens}")) for tokens in ("null", 64, 10**6)
+    )
+    assert known.rollout_speedup == any_context.rollout_speedup  # responses of 800 tokens are known to every head
+    assert short.rollout_speedup.mean == known.rollout_speedup.mean
+    assert short.rollout_speedup.low < 0.9 * known.rollout_speedup.low
+    told = [text for text in short.warnings if "trained_context_tokens" in text]
+    assert len(told) == 1 and "64 tokens" in told[0]
+    assert not any("trained_context_tokens" in text for text in known.warnings)
+    stated = vary(base, {"speculation.trained_context_tokens": 64, "speculation.variation.trend_per_1k_tokens": -0.01})
+    assert not any("trained_context_tokens" in text for text in project(stated).warnings)
+
+
 def test_neighbours_on_both_sides_of_an_assumed_cliff_overlap_and_every_command_warns() -> None:
     """12 sequences x (k + 1) tokens meet the 512 captured tokens between k = 7 and k = 8 in the larger study."""
     base = load_scenario("qwen235b_512", ["speculation.first_acceptance=0.75", "simulation.replications=1"])

@@ -28,6 +28,10 @@ from rlsim.costs.operators.time import OperatorTime, zero
 from rlsim.schema.speculation import Policy
 from rlsim.units import FloatArray, IntArray, distinct
 
+SGLANG_CANDIDATES = {1: ((1, 3, 5, 7), -0.25), 8: ((0, 1, 3), 0.0), 32: ((0, 1), 0.0), 64: ((0,), 0.0)}
+"""Draft lengths that SGLang chooses from, by the live sequences from which they count, and what lowers the threshold of
+a shorter one (srt/speculative/adaptive_spec_params.py and adaptive_step_router.py @015c8726)."""
+
 
 class DraftPolicy(Struct, frozen=True):
     """Which draft length an iteration has, and what it goes by.
@@ -41,6 +45,7 @@ class DraftPolicy(Struct, frozen=True):
     context_tokens: float
     lengths: tuple[float, ...]
     requests: tuple[tuple[float, tuple[float, ...]], ...]
+    schedule: tuple[tuple[int, int, int], ...] = ()
 
 
 class _Options(NamedTuple):
@@ -102,7 +107,10 @@ def _options(policy: DraftPolicy) -> _Options:
     """
     uniform = np.arange(len(policy.lengths))
     options = _Options(uniform.astype(np.float64), uniform, np.asarray(policy.lengths))
-    if policy.kind != "per_request" or len(policy.requests) < 2:
+    if policy.kind == "budget":
+        # A block is drafted whole, whatever of it is verified.
+        options = options._replace(most=np.full_like(uniform, uniform[-1]))
+    if policy.kind not in ("per_request", "budget") or len(policy.requests) < 2:
         return options
     shares = np.array([share for share, _ in policy.requests])
     rates = np.array([rate for _, rate in policy.requests])
@@ -111,7 +119,8 @@ def _options(policy: DraftPolicy) -> _Options:
     tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
     emitted = np.take_along_axis(tokens[None, :, :], lengths[:, :, None], axis=2)[:, :, 0] @ shares
     # Draft passes run for the longest of a batch, whose others are idle in them; verified is what each of them drafted.
-    every = zip(options, (lengths @ shares, lengths.max(axis=1), emitted), strict=True)
+    most = lengths.max(axis=1) if policy.kind == "per_request" else np.full(len(lengths), uniform[-1])
+    every = zip(options, (lengths @ shares, most, emitted), strict=True)
     return _Options(*(np.concatenate(both) for both in every))
 
 
@@ -144,6 +153,16 @@ def _choice(policy: DraftPolicy, options: _Options, seconds: FloatArray) -> Poli
     longest = len(policy.lengths) - 1
     if policy.kind == "off_above":
         best = np.where(np.arange(seconds.shape[1]) > policy.off_above_sequences, 0, longest)
+    elif policy.kind in ("by_schedule", "adaptive"):
+        stated = (
+            _adaptive(policy.lengths)
+            if policy.kind == "adaptive"
+            else [(first, min(length, longest)) for first, _, length in policy.schedule]
+        )
+        starts, lengths = np.array(stated).T
+        # A gap keeps the length before it, and so does everything beyond the last (build_dynamic_sd_schedule_lookup,
+        # vllm/v1/spec_decode/dynamic/utils.py @14b450ca).
+        best = lengths[np.maximum(np.searchsorted(starts, np.arange(seconds.shape[1]), side="right") - 1, 0)]
     else:
         # Seconds a token: iterations of different lengths give sequences differently much.
         best = np.argmin(seconds / options.tokens[:, None], axis=0)
@@ -151,6 +170,32 @@ def _choice(policy: DraftPolicy, options: _Options, seconds: FloatArray) -> Poli
     low = np.minimum(drafted.astype(np.int64), longest)
     repeats = policy.lengths[longest] / options.tokens[best]
     return PolicyChoice(low, np.minimum(low + 1, longest), drafted - low, options.most[best], repeats)
+
+
+def _adaptive(lengths: tuple[float, ...]) -> list[tuple[int, int]]:
+    """What SGLang's rule settles on: (live sequences from which, draft length).
+
+    A mean of accepted drafts within half a token of all drafted ones asks for the next longer candidate, one that a
+    shorter candidate would give too for that. Of two lengths that take turns the shorter one; probes in between and the
+    noise of the mean are neglected.
+    """
+    return [(batch, _settled(steps, lower, lengths)) for batch, (steps, lower) in SGLANG_CANDIDATES.items()]
+
+
+def _settled(steps: tuple[int, ...], lower: float, lengths: tuple[float, ...]) -> int:
+    longest = len(lengths) - 1
+    known = [step for step in steps if step <= longest] or [0]
+    path = [known.index(longest) if longest in known else len(known) // 2]
+    while True:
+        at = path[-1]
+        step, accepted = known[at], lengths[known[at]] - 1.0
+        if at and accepted <= max(known[at - 1], 1) - 0.5 + lower:
+            at -= 1
+        elif at + 1 < len(known) and (step == 0 or accepted > step - 0.5):
+            at += 1
+        if at in path:
+            return known[min(path[path.index(at) :])]
+        path.append(at)
 
 
 def _mixed(by_length: Sequence[Components], choice: PolicyChoice) -> Components:

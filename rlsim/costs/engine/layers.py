@@ -27,8 +27,9 @@ from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 
 SAMPLER_PASSES = 4.0
 """Passes over FP32 logits when sampling: temperature, softmax (two), draw. Counted from the published samplers."""
-ELEMENTWISE_KERNELS = 4.0
-"""Elementwise kernels per layer: two fused add-norms, rotary embedding with KV write, gated activation."""
+ELEMENTWISE_KERNELS, MIXING_KERNELS = 4.0, 6.0
+"""Elementwise kernels per layer: two fused add-norms, rotary embedding with KV write, gated activation; and of residual
+streams: into each of two blocks the weights and the mixing, and the mixing behind it."""
 ATTENTION_LAUNCHES, DENSE_LAUNCHES, MOE_LAUNCHES = 13, 4, 8
 """Launches that a compiled engine spends on attention, a dense FFN and a MoE FFN of a layer outside a graph. Attention
 is an operator of its own between the compiled pieces, with some Python before its kernels: outside the graph it
@@ -61,8 +62,8 @@ ALL_REDUCE_OVER_TRAYS = ("sglang", "trtllm")
 """Engines whose own all-reduce works between nodes of one NVLink domain (multi-node NVLink memory); vLLM takes NCCL."""
 
 Components = dict[str, OperatorTime]
-Head = tuple[int, int]
-"""Vocabulary and hidden size of an LM head."""
+Head = tuple[int, int, int]
+"""Vocabulary and hidden size of an LM head, and the GPUs that share it."""
 
 
 class EngineLayers(Struct, frozen=True):
@@ -223,8 +224,7 @@ class EngineLayers(Struct, frozen=True):
 
     def head_components(self, rows: FloatArray, sampled: FloatArray, head: Head | None = None) -> Components:
         """LM head over ``rows`` positions, gathering logits over TP, and sampling on ``sampled`` of them."""
-        vocab, hidden = head or (self.card.vocab_size, self.card.hidden_size)
-        tp = self.engine.tensor_parallel
+        vocab, hidden, tp = head or (self.card.vocab_size, self.card.hidden_size, self.engine.tensor_parallel)
         product = self.operators.gemm(rows, Matrix("lm_head", -(-vocab // tp), hidden), "bf16")
         gather = self.fabric.collective("all_gather", tp, rows * vocab * BYTES_PER_ELEMENT["bf16"])
         moved = sampled * vocab * BYTES_PER_ELEMENT["fp32"] * SAMPLER_PASSES
@@ -389,7 +389,8 @@ def elementwise(
     for op, values, times in kernels:
         found = None if card.mla is not None else operators.elementwise(op, tokens, values)
         if found is None:
-            return operators.stream(work.elementwise_bytes(tokens, card.hidden_size, width), ELEMENTWISE_KERNELS)
+            moved = work.elementwise_bytes(tokens, card.hidden_size, width, card.residual_streams)
+            return operators.stream(moved, ELEMENTWISE_KERNELS + (MIXING_KERNELS if card.residual_streams > 1 else 0.0))
         measured = measured + found.repeated(times)
     return measured
 

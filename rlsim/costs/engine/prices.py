@@ -41,6 +41,7 @@ HOST_KEYS = ("host_iteration_s", "host_sequence_s")
 ACCEPTANCE_KEYS = (
     "acceptance_length", "acceptance_at_draft_length", "position_acceptance", "first_acceptance", "acceptance_decay",
     "variation", "sampling", "drift", "online_interval_steps", "online_packing", "policy", "off_above_sequences",
+    "schedule", "trained_context_tokens",
 )  # fmt: skip
 """Keys of speculation that decide how many iterations a response takes and not how long one lasts, or that
 ``EngineInputs.policy`` holds."""

@@ -70,7 +70,9 @@ def draft_graph(engine: Engine, card: ModelCard, drafting: Speculation) -> Draft
     if engine.name != "vllm":
         return "none"
     kind = "dense" if card.moe is None and card.recurrent is None else "other"
-    if _since(engine, VLLM_FULL_DRAFTS[kind]):
+    # Runner V2 has no graphs of P-EAGLE yet (worker/gpu/spec_decode/peagle/speculator.py @484e39a1); V1 has its pieces.
+    eagle_block = drafting.parallel_drafting and drafting.method == "eagle3"
+    if _since(engine, VLLM_FULL_DRAFTS[kind]) and not eagle_block:
         return "full"
     return "none" if drafting.method == "draft_model" else "piecewise"
 

@@ -211,7 +211,8 @@ class SparseBlock(LatentBlock, frozen=True):
 
     def _matrices(self) -> list[Matrix]:
         own = work.attention_matrices(self.card, self.tensor_parallel)
-        return [*own, *(recurrent.indexer_matrices(self.card) if self.indexer else ())]
+        ranking = recurrent.indexer_matrices(self.card)
+        return own + (ranking if self.indexer else recurrent.entry_matrices(self.card, False))
 
     def _module(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
         return tables.sparse_decode_s(self._shape, batch, context) if self._as_measured else None
@@ -221,7 +222,7 @@ class SparseBlock(LatentBlock, frozen=True):
 
     def _attended(self, context: FloatArray) -> FloatArray:
         sparse = self.card.sparse_attention
-        return context if sparse is None else np.minimum(context, float(sparse.top_k_tokens))
+        return context if sparse is None else sparse.attended(self.indexer, context)
 
     def _attention_work(self, batch: FloatArray, context: FloatArray) -> Work:
         attended = super()._attention_work(batch, self._attended(context))

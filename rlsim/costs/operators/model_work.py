@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlsim.costs.operators import work
-from rlsim.costs.operators.recurrent import indexer_matrices, recurrent_matrices
+from rlsim.costs.operators.recurrent import entry_matrices, indexer_matrices, recurrent_matrices
 from rlsim.costs.operators.work import Matrix
 from rlsim.schema.model import ModelCard
 from rlsim.tables.operators import ExpertShape
@@ -32,6 +32,9 @@ def token_flops(card: ModelCard) -> float:
     counts = card.layer_counts
     attention = _elements(work.attention_matrices(card, 1)) * counts.attention
     indexers = _elements(indexer_matrices(card)) * card.num_index_layers
+    indexers += _elements(entry_matrices(card, False)) * (card.num_layers - card.num_index_layers)
+    if card.residual_streams > 1:  # the mixing of each of two blocks of a layer
+        indexers += 2 * card.num_layers * card.residual_streams**2 * (card.residual_streams + 2) * card.hidden_size
     recurrent = _elements(recurrent_matrices(card, 1)) * (counts.linear + counts.mamba)
     dense = _elements(work.ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn)) * counts.dense
     return 2.0 * (attention + indexers + recurrent + dense) + counts.moe * _expert_flops(card) + head_flops(card)

@@ -181,18 +181,26 @@ def indexer_matrices(card: ModelCard) -> list[Matrix]:
     if sparse is None or mla is None or mla.q_lora_rank is None:
         return []
     queries = Matrix("index_query", sparse.index_heads * sparse.index_head_dim, mla.q_lora_rank)
-    return [queries, Matrix("index_key", sparse.index_head_dim + sparse.index_heads, card.hidden_size)]
+    key = Matrix("index_key", sparse.index_head_dim + sparse.index_heads, card.hidden_size)
+    return [queries, key, *entry_matrices(card, True)]
+
+
+def entry_matrices(card: ModelCard, ranks: bool) -> list[Matrix]:
+    """Projection that entries of several tokens are pooled from, whole on every GPU; empty where each token is one."""
+    sparse, mla = card.sparse_attention, card.mla
+    columns = 0 if sparse is None or mla is None else sparse.entry_columns(ranks, mla.cached_values)
+    return [Matrix("entries", columns, card.hidden_size)] if columns else []
 
 
 def index_scores(queries: ArrayLike, context_tokens: ArrayLike, card: ModelCard) -> Work:
-    """Scores of ``queries`` positions over ``context_tokens`` cached tokens each: every index head on every key.
+    """Scores of ``queries`` positions over ``context_tokens`` cached tokens each: every index head on each key.
 
     Keys are read once for each query, in FP8 with their scales.
     """
     sparse = card.sparse_attention
     if sparse is None:
         raise ValueError(f"{card.name} has no indexer")
-    pairs = np.asarray(queries, dtype=np.float64) * np.asarray(context_tokens, dtype=np.float64)
+    pairs = np.asarray(queries, dtype=np.float64) * (np.asarray(context_tokens, dtype=np.float64) / sparse.entry_tokens)
     return Work(2.0 * pairs * sparse.index_heads * sparse.index_head_dim, pairs * sparse.key_bytes)
 
 

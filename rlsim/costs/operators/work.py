@@ -189,6 +189,10 @@ def attention_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
         query_rank = mla.q_lora_rank or 0
         down = Matrix("qkv_down", query_rank + mla.kv_lora_rank + mla.qk_rope_head_dim, h)
         query = Matrix("query_up", heads * card.head_dim, query_rank or h)
+        if mla.output_groups is not None:
+            own = mla.grouped_width // t
+            grouped = Matrix("output_down", own, card.num_heads * mla.v_head_dim // mla.output_groups)
+            return [down, query, grouped, Matrix("output", h, own)]
         latent = Matrix("kv_up", heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank)
         return [down, query, latent, Matrix("output", h, heads * mla.v_head_dim)]
     kv_heads = max(1, card.num_kv_heads // t)
@@ -229,16 +233,19 @@ def latent_expert_matrices(card: ModelCard) -> list[Matrix]:
             Matrix("from_latent", card.hidden_size, card.moe.latent_size)]  # fmt: skip
 
 
-def elementwise_bytes(tokens: ArrayLike, hidden: float, width: float) -> FloatArray:
+def elementwise_bytes(tokens: ArrayLike, hidden: float, width: float, streams: int = 1) -> FloatArray:
     """Bytes of norms, rotary embedding, activation and residuals of one layer in BF16.
 
     Two fused add-norms (read two, write two rows of ``hidden``) and the gated activation (read 2, write 1 of width).
+    Of several residual ``streams`` each of two blocks mixes all into its input, and itself and them into all: 3 rows of
+    each and two more (mhc_pre and mhc_post, vllm/model_executor/layers/mhc.py).
 
     >>> float(elementwise_bytes(tokens=1, hidden=100, width=400))  # (800 + 1200) x 2 bytes
     4000.0
     """
     t = np.asarray(tokens, dtype=np.float64)
-    return np.asarray(t * (8.0 * hidden + 3.0 * width) * BYTES_PER_ELEMENT["bf16"], dtype=np.float64)
+    mixed = 2.0 * (3 * streams + 2) * hidden if streams > 1 else 0.0
+    return np.asarray(t * (8.0 * hidden + 3.0 * width + mixed) * BYTES_PER_ELEMENT["bf16"], dtype=np.float64)
 
 
 UNPACKED = ExpertShape("int4", 7168, 2048, 8, 384, tensor_parallel=1, expert_parallel=1)

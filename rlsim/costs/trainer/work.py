@@ -243,7 +243,9 @@ class TrainedLayer(Struct, frozen=True):
         width = card.intermediate_size if self.shape.ffn and moe is None else 0.0
         whole = self.shape.ffn and self.shape.mixer != "none"
         moved = float(
-            work.elementwise_bytes(self.tokens / tp, card.hidden_size if whole else card.hidden_size / 2, width)
+            work.elementwise_bytes(
+                self.tokens / tp, card.hidden_size if whole else card.hidden_size / 2, width, card.residual_streams
+            )
         )
         if self.shape.mixer == "recurrent" and card.recurrent is not None:
             moved += float(gate_bytes(self.tokens, card.recurrent, tp))

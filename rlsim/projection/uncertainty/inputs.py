@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rlsim.costs.engine.draft_policy import tokens_factor
 from rlsim.costs.engine.prices import decode_points_s
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
@@ -42,6 +43,10 @@ OTHER_OVERLAP = 0.15
 """Standard deviation of workload.routing_overlap around its default: independent routing, 1, lies two of them above,
 and as far below what samples of one prompt may share (Jaccard 0.65, arXiv 2604.17182). Assumption."""
 OVERLAP = "experts that drafted tokens share: not stated (workload.routing_overlap)"
+HALVED_AT_SPREADS = 2.0
+"""Standard deviations at which a head accepts half as many tokens beyond the contexts of its training: EAGLE-3.1 claims
+up to twice the acceptance length of EAGLE-3 on long contexts (vLLM blog of 2026-07-13). Assumption; never more."""
+REACH = "acceptance behind contexts longer than the drafter knows (speculation.trained_context_tokens)"
 CAPTURED = "how much is captured: half or double the largest CUDA graph (assumed)"
 
 
@@ -72,7 +77,7 @@ class OpenInput(Struct, frozen=True):
 def open_inputs(run: SimulatedVariant) -> tuple[OpenInput, ...]:
     """The inputs that ``run`` leaves open and that change its phases."""
     found = [_guess(run, one) for one in run.scenario.assumptions if one.log_spread is not None]
-    every = (*found, _captured(run), _overlap(run), *_of_users(run))
+    every = (*found, _captured(run), _overlap(run), _reach(run), *_of_users(run))
     return tuple(one for one in every if one.curve or any(one.above.values()) or any(one.below.values()))
 
 
@@ -154,6 +159,25 @@ def _overlap(run: SimulatedVariant) -> OpenInput:
         sides[move] = {"generation": math.log(seconds(inputs.routing_overlap + move) / base_s)}
     most = (1.0 - inputs.routing_overlap) / OTHER_OVERLAP
     return OpenInput(OVERLAP, "workload.routing_overlap", sides[OTHER_OVERLAP], sides[-OTHER_OVERLAP], most)
+
+
+def beyond_reach(run: SimulatedVariant) -> float:
+    """Share of verifications behind contexts (means of batches) that the stated acceptance does not speak of."""
+    drafting = run.scenario.speculation
+    trend = drafting.variation is not None and drafting.variation.trend_per_1k_tokens
+    sequences, contexts, counts = points_of(run.counters)
+    if drafting.reach_tokens is None or trend or not len(counts):
+        return 0.0
+    return float((sequences * counts) @ (contexts > drafting.reach_tokens) / (sequences @ counts))
+
+
+def _reach(run: SimulatedVariant) -> OpenInput:
+    """Response of generation to fewer accepted tokens behind long contexts; none where drafts never get there."""
+    share, drawn = beyond_reach(run), [step.tokens_per_verification for step in run.steps[0]]
+    tokens = float(np.mean(drawn)) * tokens_factor(run.prices.engine, run.counters)
+    less = min(2.0 ** (1.0 / HALVED_AT_SPREADS), tokens)
+    below = {"generation": math.log(1.0 + share * (less - 1.0))} if share else {}
+    return OpenInput(REACH, "speculation.trained_context_tokens", {}, below)
 
 
 def _captured(run: SimulatedVariant) -> OpenInput:

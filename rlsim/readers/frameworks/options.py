@@ -167,6 +167,19 @@ def integers(*, name: str = "") -> Option[list[int]]:
     return Option(listed, name, stated=True)
 
 
+def batches(*, name: str = "") -> Option[tuple[tuple[int, int, int], ...]]:
+    """(From, to, value) by batch, as vLLM's schedules of drafts without contexts; empty where it is not there."""
+
+    def listed(r: Reader, key: str) -> tuple[tuple[int, int, int], ...]:
+        found = r.value(key)
+        rows = found if isinstance(found, list) else [] if found in (None, "") else [found]
+        if not all(isinstance(row, list) and len(row) == 3 and all(type(n) is int for n in row) for row in rows):
+            raise r.error(key, "must be a list of [from, to, tokens], whole numbers", found)
+        return tuple((first, last, value) for first, last, value in rows)
+
+    return Option(listed, name, stated=True)
+
+
 def section(*, name: str = "", resolved: bool = True) -> Option[dict[str, Any] | None]:
     """A section as it stands; None where it is something else. resolved: with what its interpolations refer to."""
     read = Reader.value if resolved else Reader.raw

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from rlsim.schema.asynchrony import Stale, Style
 from rlsim.schema.engine import Precision
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.speculation import Method
+from rlsim.schema.speculation import Method, Policy
 from rlsim.schema.trainer import Dispatcher, RankBalance
 
 V = TypeVar("V")
@@ -110,6 +110,10 @@ class Speculation:
 
     method = Target[Method]()
     draft_length = Target[int]()
+    parallel_drafting = Target[bool]()
+    draft_tensor_parallel = Target[int]()
+    policy = Target[Policy]()
+    schedule = Target[tuple[tuple[int, int, int], ...]]()
     tree_width = Target[int]()
     verified_positions = Target[int]()
     online_training = Target[bool]()

@@ -171,6 +171,10 @@ RULES = (
     ),
     of(Speculation.method).rule(lambda c: c.method, values.set_method),
     of(Speculation.draft_length).same(Drafts.num_speculative_tokens),
+    of(Speculation.parallel_drafting).same(Drafts.parallel_drafting),
+    of(Speculation.draft_tensor_parallel).same(Drafts.draft_tensor_parallel_size),
+    of(Speculation.policy).rule(lambda c: "by_schedule" if c.drafts.num_speculative_tokens_per_batch_size else None),
+    of(Speculation.schedule).rule(lambda c: c.drafts.num_speculative_tokens_per_batch_size or None),
     of(Speculation.online_training).by(Policy.draft, lambda c: c.policy.draft and c.method is not None),
     of(Trainer.backend).cases(
         Case("megatron", [Megatron.enabled.holds(True)], [Dtensor.enabled.to(False)]),

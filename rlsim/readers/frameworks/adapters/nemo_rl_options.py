@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from rlsim.readers.frameworks.options import Options, flag, integer, integers, number, section, size, switch, text
+from rlsim.readers.frameworks.options import (
+    Options,
+    batches,
+    flag,
+    integer,
+    integers,
+    number,
+    section,
+    size,
+    switch,
+    text,
+)
 
 
 class Grpo(Options, section="grpo"):
@@ -167,7 +178,9 @@ class Drafts(Options, section="policy.generation.vllm_kwargs.speculative_config"
     """Of a drafter."""
 
     method, model = text(), text()
-    num_speculative_tokens = integer()
+    num_speculative_tokens, draft_tensor_parallel_size = integer(), integer()
+    parallel_drafting = flag(False)
+    num_speculative_tokens_per_batch_size = batches()
 
 
 class Trtllm(Options, section="policy.generation.trtllm_cfg"):

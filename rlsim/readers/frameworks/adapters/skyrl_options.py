@@ -8,6 +8,7 @@ from rlsim.readers.frameworks.options import (
     Part,
     anything,
     aside,
+    batches,
     flag,
     integer,
     number,
@@ -102,7 +103,9 @@ class Drafts(Options, section="generator.inference_engine.speculative_config"):
     """Of a drafter of its own."""
 
     method, model = text(), text()
-    num_speculative_tokens = integer()
+    num_speculative_tokens, draft_tensor_parallel_size = integer(), integer()
+    parallel_drafting = flag(False)
+    num_speculative_tokens_per_batch_size = batches()
 
 
 class Skyrl(Options):

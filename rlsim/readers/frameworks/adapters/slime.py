@@ -119,12 +119,19 @@ class Slime(Options):
     @property
     def drafting(self) -> bool:
         """Whether drafts of a stated length are verified."""
+        if self.block:
+            return (self.sglang_speculative_num_draft_tokens or 0) > 1
         return self.sglang_speculative_algorithm is not None and (self.sglang_speculative_num_steps or 0) > 0
+
+    @property
+    def block(self) -> bool:
+        """Whether a draft is a block of one pass."""
+        return (self.sglang_speculative_algorithm or "").upper() in ("DFLASH", "DSPARK")
 
     @property
     def tree(self) -> bool:
         """Whether a draft is a tree."""
-        return self.drafting and self.sglang_speculative_eagle_topk > 1
+        return self.drafting and not self.block and self.sglang_speculative_eagle_topk > 1
 
     @property
     def positions(self) -> int:
@@ -133,7 +140,7 @@ class Slime(Options):
         0.5.15 alike."""
         if not self.drafting:
             return 1
-        if self.tree:
+        if self.tree or self.block:
             return self.sglang_speculative_num_draft_tokens or 1
         return (self.sglang_speculative_num_steps or 0) + 1
 
@@ -252,9 +259,17 @@ RULES = (
         ("EAGLE", "mtp"),
         ("NEXTN", "mtp"),
         ("STANDALONE", "draft_model"),
+        ("DFLASH", "dflash"),
+        ("DSPARK", "dspark"),
         (None, "none"),
     ),
-    of(Speculation.draft_length).same(Slime.sglang_speculative_num_steps),
+    of.either(
+        # A block holds the verified position too (SGLang's server_args.py of 0.5.15).
+        of(Speculation.draft_length, when=lambda c: c.block).by(
+            Slime.sglang_speculative_num_draft_tokens, lambda c: (c.sglang_speculative_num_draft_tokens or 1) - 1
+        ),
+        of(Speculation.draft_length).same(Slime.sglang_speculative_num_steps),
+    ),
     of(Speculation.tree_width, when=lambda c: c.tree).same(Slime.sglang_speculative_eagle_topk),
     of(Speculation.verified_positions, when=lambda c: c.tree).same(Slime.sglang_speculative_num_draft_tokens),
     of(Trainer.backend).constant("megatron"),

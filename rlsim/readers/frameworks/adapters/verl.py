@@ -179,6 +179,12 @@ RULES = (
         of(Speculation.draft_length, when=lambda c: c.on_sglang).same(Sglang.speculative_num_steps),
         of(Speculation.draft_length).same(Vllm.num_speculative_tokens),
     ),
+    of(Speculation.parallel_drafting, when=lambda c: not c.on_sglang).same(Vllm.parallel_drafting),
+    of(Speculation.draft_tensor_parallel, when=lambda c: not c.on_sglang).same(Vllm.draft_tensor_parallel_size),
+    of(Speculation.policy, when=lambda c: not c.on_sglang).rule(
+        lambda c: "by_schedule" if c.vllm.drafts_by_batch else None
+    ),
+    of(Speculation.schedule, when=lambda c: not c.on_sglang).rule(lambda c: c.vllm.drafts_by_batch or None),
     of(Trainer.backend).rule(
         lambda c: "megatron" if c.by_megatron else "fsdp",
         lambda c, value: [

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from rlsim.readers.frameworks.options import Options, anything, flag, integer, integers, number, size, switch, text
+from rlsim.readers.frameworks.options import (
+    Options,
+    anything,
+    batches,
+    flag,
+    integer,
+    integers,
+    number,
+    size,
+    switch,
+    text,
+)
 
 
 class Run(Options, section="trainer"):
@@ -156,6 +167,9 @@ class Vllm(Options, section="actor_rollout_ref.rollout.engine_kwargs.vllm"):
     draft_method = text("", name="speculative_config.method")
     draft_model = text("", name="speculative_config.model")
     num_speculative_tokens = integer(name="speculative_config.num_speculative_tokens")
+    draft_tensor_parallel_size = integer(name="speculative_config.draft_tensor_parallel_size")
+    parallel_drafting = flag(False, name="speculative_config.parallel_drafting")
+    drafts_by_batch = batches(name="speculative_config.num_speculative_tokens_per_batch_size")
 
 
 class Sglang(Options, section="actor_rollout_ref.rollout.engine_kwargs.sglang"):
