@@ -11,7 +11,9 @@ import typer
 
 from rlsim.cli.options import AsJson, LogSteps, Out, Overrides, Root, ScenarioName, Words
 from rlsim.cli.output import given_scenario, print_answer, say, step_range, terminal_style
+from rlsim.errors import InputError
 from rlsim.files.progress import ProgressLine
+from rlsim.files.reading import shown_path
 from rlsim.readers.traces import Format
 
 if TYPE_CHECKING:
@@ -203,6 +205,44 @@ def log(
         write_files(files, out)
         text += f"\nwritten: {out}; predict with what is known now: rlsim project {out / 'scenario.yaml'}"
     print_answer(json.dumps(answer.as_dict()) if as_json else text)
+
+
+def contribute(
+    file: Annotated[Path, typer.Argument(metavar="LOG", help="A log, as rlsim log takes it.")],
+    scenario: ScenarioName,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the files to attach.")],
+    words: Words = None,
+    overrides: Overrides = None,
+    steps: LogSteps = None,
+    source: Annotated[
+        str, typer.Option(metavar="TEXT", help="How you want to be named in the table; default not at all.")
+    ] = "contributed",
+) -> None:
+    """Give a measured run away: one anonymous row for the public table, beside what rlsim predicts of it.
+
+    SCENARIO may be a framework's configuration. What stays are medians of phases and the scenario's numbers and known
+    names; every other text is left out, and its key printed. Written are steps.csv, scenarios/ID.yaml and the text of a
+    pull request; rlsim validate table DIR/steps.csv --kind wild scores them. A run that cannot be is refused.
+    """
+    from rlsim.cli.logged import run_scenario
+    from rlsim.readers.logs.contribution import contribution_of
+    from rlsim.readers.logs.reading import read_log
+    from rlsim.readers.logs.steady import steady_of, with_facts
+    from rlsim.report.folder import write_files
+
+    given, _ = run_scenario(scenario, words, overrides)
+    with ProgressLine("records") as progress:
+        found = read_log(file, progress.reach).of_loop(given.loop.mode)
+    steady = steady_of(found, None if steps is None else step_range(steps))
+    made = contribution_of(with_facts(given, steady, stated=False)[0], steady, found.framework, source)
+    if made.objections:
+        raise InputError(f"{shown_path(file)}: cannot be of this scenario: {'; '.join(made.objections)}")
+    files: dict[str, Content] = {
+        "steps.csv": made.table, "pull_request.md": made.text, f"scenarios/{made.name}.yaml": made.scenario_yaml,
+    }  # fmt: skip
+    write_files(files, out)
+    left = f"left out: {', '.join(made.removed)}" if made.removed else "nothing was left out"
+    print_answer("\n".join([*made.lines, left, f"written: {out}; look at each file before you give it away"]))
 
 
 FRAGMENT_SUFFIXES = (".yaml", ".yml")

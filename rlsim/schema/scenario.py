@@ -132,11 +132,9 @@ class Scenario(Strict, metaclass=InOurWords):
     @property
     def replications(self) -> int:
         """Replications that are simulated first: as stated, else enough for an error of their mean."""
-        if self.simulation.replications is not None:
-            return self.simulation.replications
         cycles = len(self.measured_steps) // self.cycle_steps
-        wanted = max(2, -(-LEAST_CYCLES // cycles))
-        return min(wanted, max(2, MOST_SAMPLES // (self.measured_steps.stop * self.workload.samples_per_step)))
+        affordable = MOST_SAMPLES // (self.measured_steps.stop * self.workload.samples_per_step)
+        return self.simulation.replications or max(2, min(affordable, math.ceil(LEAST_CYCLES / cycles)))
 
     @property
     def known_batches(self) -> bool:
