@@ -68,8 +68,8 @@ class Facts:
     gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap, response_cap: tokens. model: name, and the key
     that holds it. turns, least_turns: most and fewest turns. cap_of_turn: response_cap bounds each of them. pools:
     models beside the policy as records of scenario.pools, their model being the name of a checkpoint. drafter: name of
-    an external draft model. dynamic: groups with equal rewards are thrown away and generated again. settings: further
-    scenario keys.
+    an external draft model. device: the one that the launcher names. dynamic: groups with equal rewards are thrown away
+    and generated again. settings: further scenario keys.
     """
 
     gpus_per_node: int
@@ -83,6 +83,7 @@ class Facts:
     pools: tuple[Mapping[str, Any], ...] = ()
     drafter: str = ""
     dynamic: bool = False
+    device: str = ""
     settings: tuple[tuple[str, Any], ...] = ()
 
 
@@ -172,7 +173,8 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             draft.assume("larger", hardware=asked.hardware, smaller=asked.smaller_device, gpus=gpus)
         return
     words = re.split(r"[^a-z0-9]+", where.lower())
-    named = next(filter(None, (profile_called(" ".join(words[at:])) for at in range(len(words)))), None)
+    names = [facts.device.lower(), *(" ".join(words[at:]) for at in range(len(words)))]
+    named = next(filter(None, (profile_called(name) for name in names if name)), None)
     blackwell = "nvfp4" in (draft.keys.get("engine.weight_precision"), draft.keys.get("trainer.precision"))
     usual = "gb200_nvl72" if facts.gpus_per_node == 4 else "b200_sxm" if blackwell else "h100_sxm"
     draft.keys["hardware"] = named or usual

@@ -83,9 +83,10 @@ class Framework:
     framework's own base configurations and the shipped trees that stand in for each, one over the other, where the file
     is not there. start: those under a file that inherits from none of them; start_asynchronous: under an export of an
     asynchronous scenario. form: hydra (defaults are Hydra's lists), yaml, toml, or words (options as argparse takes
-    them; dashes: with dashes in their names). entry: patterns of the programs that launch it, with what they read
-    unasked (config; or folder and name of a Hydra configuration). renamed: keys of earlier releases by what they are
-    called now. begin: keys that an export without a base begins with.
+    them; dashes: with dashes in their names). python: its launchers are Python too. entry: patterns of the programs
+    that launch it, with what they read unasked (config; or folder and name of a Hydra configuration). language: pattern
+    of the words by which any other program is taken for the first of them. renamed: keys of earlier releases by what
+    they are called now. begin: keys that an export without a base begins with.
     """
 
     name: str
@@ -106,6 +107,8 @@ class Framework:
     renamed: Mapping[str, str] = field(default_factory=dict)
     begin: Mapping[str, Any] = field(default_factory=dict)
     dashes: bool = False
+    python: bool = False
+    language: str = ""
 
     @property
     def hydra(self) -> bool:

@@ -18,7 +18,15 @@ from rlsim.readers.frameworks.accounting import Accounting, account_for, idle_se
 from rlsim.readers.frameworks.asked import LARGER, Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
 from rlsim.readers.frameworks.framework import Framework
-from rlsim.readers.frameworks.launch import Launch, flag_layer, framework_of_file, launch_of, repository_of, starts_run
+from rlsim.readers.frameworks.launch import (
+    Launch,
+    flag_layer,
+    framework_of_file,
+    launch_of,
+    launcher_of,
+    repository_of,
+    starts_run,
+)
 from rlsim.readers.frameworks.missing import missing_parts
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.registry import FORKS, framework_of
@@ -77,6 +85,7 @@ def import_config(
     even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
     Raises InputError naming file, key and the nearest known key.
     """
+    path, overrides = launcher_of(framework_of(framework), path, overrides)
     try:
         tree = read_config(framework, path, overrides, root, start)
         document, accounting = document_of(framework, tree, asked or Asked())

@@ -15,6 +15,7 @@ from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.yaml import lists_beside, parse_value
 from rlsim.readers.frameworks.files import document_in
 from rlsim.readers.frameworks.framework import Framework
+from rlsim.readers.frameworks.launchers import PYTHON, python_commands
 from rlsim.readers.frameworks.trees import Layer, Mappings, nested, present
 from rlsim.readers.shell.script import commands_of
 
@@ -47,7 +48,14 @@ class Launch:
 
 def starts_run(path: Path, words: Sequence[str]) -> bool:
     """Whether ``path`` with ``words`` behind it is a launch script or a command line, not a configuration."""
-    return path.suffix.lower() in SCRIPTS or (not path.suffix and not path.exists() and bool(words))
+    return path.suffix.lower() in (*SCRIPTS, *PYTHON) or (not path.suffix and not path.exists() and bool(words))
+
+
+def launcher_of(framework: Framework, path: Path, words: Sequence[str]) -> tuple[Path, Sequence[str]]:
+    """The Python launcher that a command line starts and what is behind it; else the command line as it is."""
+    if framework.python and path.stem in ("python", "python3") and words and Path(words[0]).suffix in PYTHON:
+        return Path(words[0]), words[1:]
+    return path, words
 
 
 def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path | None) -> Launch:
@@ -56,9 +64,12 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
     words: of a script its parameters, with NAME=VALUE in capitals for its variables; of a command line what follows.
     Raises InputError where it starts none, telling what it starts.
     """
-    if path.suffix.lower() in SCRIPTS:
-        given = {found[1]: found[2] for word in words if (found := _VARIABLE.match(word))}
-        rest = [word for word in words if not _VARIABLE.match(word)]
+    given = {found[1]: found[2] for word in words if (found := _VARIABLE.match(word))}
+    rest = [word for word in words if not _VARIABLE.match(word)]
+    if path.suffix.lower() in PYTHON:
+        folder = root or repository_of(path)
+        commands, rest = python_commands(path, rest, given, flags(rest), folder)
+    elif path.suffix.lower() in SCRIPTS:
         text = read_text(path, DOCUMENT_BYTES)
         for pattern, names in _KNOWN["slurm"].items():
             for number in re.findall(rf"^#SBATCH\s.*?{pattern}", text, re.MULTILINE)[:1]:
@@ -69,6 +80,8 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         folder, rest, commands = root or Path(), [], [[str(path), *words]]
     runs = [run for argv in commands for run in _runs(framework, argv, folder, path)]
     if not runs:
+        if path.suffix.lower() in PYTHON and not commands:
+            raise InputError(f"{shown_path(path)}: calls nothing that starts a training of {framework.name}")
         programs = [word for argv in commands for word in argv if re.search(r"(\.py$|^[a-z_]+(\.\w+)+$)", word)]
         shown = f"; it starts {', '.join(map(shortened, dict.fromkeys(programs[:4])))}" if programs else ""
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
@@ -107,11 +120,27 @@ def _absent(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[str]:
             yield f"{shortened(Path(name).name)}, which the script reads, is not there: what it sets is left out"
 
 
-def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> Iterator[Launch]:
+def _programs(framework: Framework, argv: list[str]) -> Iterator[tuple[int, Mapping[str, str], str]]:
+    """Places of programs that launch the framework, what they read unasked, and a note; last those that another
+    project wrote in its language."""
     for at, word in enumerate(argv):
-        entry = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
-        if entry is None or (word.endswith(".py") and at and argv[at - 1].startswith("--")):
-            continue
+        found = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
+        if found is not None and not (word.endswith(".py") and at and argv[at - 1].startswith("--")):
+            yield at, found, ""
+    spoken = [at for at, word in enumerate(argv) if framework.language and re.match(framework.language, word)]
+    before = [at for at in range(min(spoken, default=0)) if re.search(r"\.py$|^[A-Za-z_]\w*(\.\w+)+$", argv[at])]
+    for at in before[-1:]:
+        name = shortened(argv[at])
+        yield (
+            at,
+            next(iter(framework.entry.values())),
+            f"{name} has {framework.name}'s words and is read as its trainer",
+        )
+
+
+def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> Iterator[Launch]:
+    for at, entry, foreign in _programs(framework, argv):
+        word = argv[at]
         words, named = _named(argv[at + 1 :])
         before = {key: value for key, value in flags(argv[:at]).items() if isinstance(value, int | str)}
         config = named.get("config", entry.get("config"))
@@ -131,7 +160,7 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
                              f"{framework.name}'s repository")  # fmt: skip
         asked = named.get("config_name", name or "").removesuffix(".yaml")
         stands_in = f"{shortened(asked)}.yaml is not there: {name}.yaml stands in"
-        note = "" if name is None or asked == name else stands_in
+        note = foreign if name is None or asked == name else stands_in
         yield Launch(word, target, name, tuple(words), before, note)
         return
 
@@ -163,7 +192,7 @@ def flags(words: Sequence[str]) -> Mappings:
     out: Mappings = {}
     key = None
     for word in words:
-        if re.match(r"--[A-Za-z]", word):
+        if re.match(r"--[A-Za-z][^\s=]*(=|$)", word):
             name, equals, value = word[2:].partition("=")
             key = name.replace("-", "_")
             out[key] = plain(value) if equals else True

@@ -39,7 +39,7 @@ of = Rules(Verl)
 FLEX = Transformer.moe_token_dispatcher_type.holds("flex")
 NO_DEEPEP = [Transformer.moe_enable_deepep.to(False)]
 RULES = (
-    of(Workload.generations_per_prompt).same(Rollout.n),
+    of(Workload.generations_per_prompt).by(Rollout.n, lambda c: c.samples),
     of(Workload.max_sequence_tokens).rule(lambda c: c.cap, values.set_max_sequence),
     of(Workload.max_response_tokens).rule(
         lambda c: c.data.max_response_length,
@@ -213,9 +213,7 @@ RULES = (
     of(Trainer.flash_attention_2).words(
         Model.attn_implementation, ("*flash_attention_[34]*", False), ("*flash-attn[34]*", False), ("*", None)
     ),
-    of(Trainer.global_batch_samples).by(
-        Actor.ppo_mini_batch_size, lambda c: c.actor.ppo_mini_batch_size * (c.rollout.n or 1)
-    ),
+    of(Trainer.global_batch_samples).by(Actor.ppo_mini_batch_size, lambda c: c.batch),
     of(Trainer.epochs).same(Actor.ppo_epochs),
     of(Trainer.critic).cases(
         Case(True, [Verl.critic.holds(True)]),
@@ -303,7 +301,8 @@ def _facts(c: Verl) -> Facts:
     return Facts(
         settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if c.by_megatron else "verl")),
         gpus_per_node=c.node,
-        prompt_cap=c.data.max_prompt_length,
+        prompt_cap=c.kin.max_start_length or c.data.max_prompt_length,
+        cap_of_turn=c.kin.max_turns > 0,
         response_cap=min(c.data.max_response_length, c.rollout.max_model_len or c.cap),
         turns=c.turns,
         pools=verl_teachers(c),
@@ -369,6 +368,7 @@ FRAMEWORK = of.framework(
     },
     start=["verl"],
     start_asynchronous=["verl", "verl_fully_async"],
+    language=r"\+{0,2}(actor_rollout_ref|async_training)\.",
     entry={
         r"^verl\.trainer\.main_ppo": _PPO,
         r"^verl\.experimental\.fully_async_policy\.": {"folder": "config", "name": "fully_async_ppo_trainer"},

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from rlsim.readers.frameworks.options import Options, anything, flag, integer, integers, number, size, switch, text
+from rlsim.readers.frameworks.options import (
+    Options,
+    anything,
+    aside,
+    flag,
+    integer,
+    integers,
+    number,
+    section,
+    size,
+    switch,
+    text,
+)
 
 
 class Run(Options, section="trainer"):
@@ -51,6 +63,19 @@ class Pool(Options, section="rollout"):
     """GPUs of a rollout pool of its own."""
 
     nnodes, n_gpus_per_node = integer(0), integer(0)
+
+
+class Kin(Options):
+    """Of projects that have verl's words and some of their own: Search-R1 (verl/trainer/config/ppo_trainer.yaml:10, 91,
+    179 and search_r1/llm_agent/generation.py:233-290 at a14dc3a) and rllm
+    (trainer/config/_generated_agent_ppo_trainer.yaml:364-366, trainer/verl/verl_backend.py:528 at 9beb6e0f)."""
+
+    do_search = flag(True)
+    max_turns = integer(0)
+    max_start_length = integer(0, name="data.max_start_length")
+    n_agent = integer(0, name="actor_rollout_ref.rollout.n_agent")
+    rllm = aside(section())
+    max_steps = integer(0, name="rllm.agent.max_steps")
 
 
 class Mtp(Options, section="actor_rollout_ref.model.mtp"):

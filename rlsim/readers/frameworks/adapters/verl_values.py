@@ -11,6 +11,7 @@ from rlsim.readers.frameworks.adapters.verl_options import (
     Async,
     Data,
     Fsdp,
+    Kin,
     Megatron,
     Model,
     Mtp,
@@ -33,7 +34,7 @@ class Verl(Options):
     """A whole configuration."""
 
     trainer, data, algorithm, asynchronous_training = Part(Run), Part(Data), Part(Algorithm), Part(Async)
-    pool, model, mtp, actor = Part(Pool), Part(Model), Part(Mtp), Part(Actor)
+    kin, pool, model, mtp, actor = Part(Kin), Part(Pool), Part(Model), Part(Mtp), Part(Actor)
     mcore, transformer, fsdp, veomni = Part(Megatron), Part(Transformer), Part(Fsdp), Part(Veomni)
     rollout, vllm, sglang = Part(Rollout), Part(Vllm), Part(Sglang)
 
@@ -218,6 +219,10 @@ class Verl(Options):
     @property
     def turns(self) -> int:
         """Most turns of a sample."""
+        if self.kin.max_turns:  # Search-R1: so many searches at the most, and an answer
+            return 1 + (self.kin.max_turns if self.kin.do_search else 0)
+        if self.kin.max_steps:
+            return self.kin.max_steps
         answers, asked = self.rollout.max_assistant_turns, self.rollout.max_user_turns
         # The loop obeys both whatever enable says (experimental/agent_loop/tool_agent_loop.py:108-109, 280-282).
         if not (self.rollout.multi_turn or answers or asked):
@@ -225,6 +230,19 @@ class Verl(Options):
         if answers and asked:
             return min(answers, asked + 1)
         return answers or (asked + 1 if asked else 8)
+
+    @property
+    def samples(self) -> int:
+        """Samples of a prompt; Search-R1 repeats prompts itself, and counts a mini-batch in samples then."""
+        return self.kin.n_agent or self.rollout.n or 1
+
+    @property
+    def batch(self) -> int:
+        """Samples of a mini-batch. rllm trains on all of a step where it asks for more."""
+        prompts = self.actor.ppo_mini_batch_size
+        if self.kin.rllm is not None:
+            prompts = min(prompts, self.data.train_batch_size)
+        return prompts * (self.rollout.n or 1)
 
     @property
     def positions(self) -> int:
