@@ -49,3 +49,38 @@ def test_rllm_trains_on_all_of_a_step_where_a_mini_batch_is_larger(tmp_path: Pat
     found = run(tmp_path, "verl", f"python3 train.py {words} rllm.agent.max_steps=6")
     assert found.scenario.trainer.global_batch_samples == 64
     assert found.scenario.workload.agent is not None and found.scenario.workload.agent.max_turns == 6
+
+
+OWN = """HERE="$(pwd)"
+python3 -m verl.trainer.main_ppo --config-path="$HERE/cfg" --config-name=mine \\
+  actor_rollout_ref.model.path=Qwen/Qwen2.5-3B-Instruct trainer.n_gpus_per_node=8
+"""
+
+
+def test_a_script_of_a_sub_folder_runs_in_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cfg").mkdir()
+    own = "data: {train_batch_size: 256}\nactor_rollout_ref: {rollout: {n: 16, multi_turn: {enable: true}}}\n"
+    (tmp_path / "cfg" / "mine.yaml").write_text(own)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "run.sh").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    found = import_config("verl", Path("sub/run.sh")).scenario
+    assert (found.workload.prompts_per_step, found.workload.generations_per_prompt) == (256, 16)
+    assert found.workload.agent is not None
+    monkeypatch.chdir(tmp_path / "sub")
+    with pytest.raises(InputError, match=r"mine\.yaml is not there.*--root"):  # no defaults in place of a user's file
+        import_config("verl", Path("run.sh"))
+
+
+def test_a_page_out_of_its_repository_finds_what_it_inherits_or_says_where_it_stands(tmp_path: Path) -> None:
+    clone = tmp_path / "RL" / "examples" / "configs" / "recipes"
+    clone.mkdir(parents=True)
+    sizes = "cluster: {gpus_per_node: 8, num_nodes: 2}\ngrpo: {num_prompts_per_step: 64}\n"
+    (clone.parent / "base.yaml").write_text(f"defaults: grpo_math_1B.yaml\n{sizes}")
+    page = tmp_path / "page.yaml"
+    for parent, message in (("./base.yaml", "no such file as"), ("../base.yaml", "lies outside")):
+        page.write_text(f"defaults: {parent}\npolicy: {{model_name: Qwen/Qwen3-8B}}\n")
+        with pytest.raises(InputError, match=rf"{message}.*--root.*NVIDIA-NeMo/RL|{message}.*NVIDIA-NeMo/RL.*--root"):
+            import_config("nemo-rl", page)
+    found = import_config("nemo-rl", page, root=tmp_path / "RL").scenario
+    assert (found.cluster.num_gpus, found.workload.prompts_per_step) == (16, 64)

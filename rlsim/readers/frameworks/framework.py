@@ -86,7 +86,8 @@ class Framework:
     them; dashes: with dashes in their names). python: its launchers are Python too. entry: patterns of the programs
     that launch it, with what they read unasked (config; or folder and name of a Hydra configuration). language: pattern
     of the words by which any other program is taken for the first of them. renamed: keys of earlier releases by what
-    they are called now. begin: keys that an export without a base begins with.
+    they are called now. home: its repository and the folder of it that holds its configurations. begin: keys that an
+    export without a base begins with.
     """
 
     name: str
@@ -109,11 +110,17 @@ class Framework:
     dashes: bool = False
     python: bool = False
     language: str = ""
+    home: str = "its repository"
 
     @property
     def hydra(self) -> bool:
         """Whether defaults are Hydra's lists."""
         return self.form == "hydra"
+
+    @property
+    def whereabouts(self) -> str:
+        """What a message says of a file of the framework's that is not there."""
+        return f"; what is {self.name}'s own stands in {self.home}: give --root with a clone of it"
 
     @cached_property
     def known(self) -> frozenset[str]:

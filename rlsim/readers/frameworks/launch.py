@@ -93,11 +93,13 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
 
 
 def repository_of(path: Path) -> Path:
-    """The folder above that is a repository or a package, else the file's own; folders of packages within count not."""
+    """The folder above that is a repository or a package, folders of packages within aside; else the current one
+    where it holds the file, else the file's own."""
     folder = path.absolute().parent
     marked = [above for above in (folder, *folder.parents) if (above / "pyproject.toml").exists()]
     git = [above for above in (folder, *folder.parents) if (above / ".git").exists()]
-    return (git[:1] or marked[-1:] or [folder])[0]
+    current = [Path.cwd()] if folder.is_relative_to(Path.cwd()) else []  # where its commands would run
+    return (git[:1] or marked[-1:] or current or [folder])[0]
 
 
 def _not_handed_on(given: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
@@ -153,11 +155,14 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
             near = difflib.get_close_matches(name, framework.shipped, n=1)
             files = [one / f"{stem}.yaml" for stem in (name, *near) for one in places]
             config = next((str(file) for file in files if _at(folder, path, file)), None)
-            name = near[0] if near and (config is None or Path(config).stem != name) else name
+            other = near and "config_path" not in named and (config is None or Path(config).stem != name)
+            name = near[0] if other else name
         target = None if config is None else _at(folder, path, Path(config))
+        own = name is not None and name not in framework.shipped and (not near or "config_path" in named)
+        if own and target is None:
+            raise InputError(f"{shown_path(path)}: {shortened(name or '')}.yaml is not there{framework.whereabouts}")
         if config is not None and target is None and name is None:
-            raise InputError(f"{shown_path(path)}: {shortened(config)} is not there; give --root with the folder of "
-                             f"{framework.name}'s repository")  # fmt: skip
+            raise InputError(f"{shown_path(path)}: {shortened(config)} is not there{framework.whereabouts}")
         asked = named.get("config_name", name or "").removesuffix(".yaml")
         stands_in = f"{shortened(asked)}.yaml is not there: {name}.yaml stands in"
         note = foreign if name is None or asked == name else stands_in

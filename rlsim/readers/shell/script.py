@@ -287,7 +287,11 @@ class _Run:
 
     def _run_read(self, words: list[str], node: Command) -> bool:
         if words and node.document is not None:
-            self.v.assign(words[-1], self._document(node))
+            text = self._document(node)
+            if any(re.fullmatch(r"-\w*a", word) for word in words[:-1]):  # read -ra NAME
+                self.v.arrays[words[-1]] = text.split()
+            else:
+                self.v.assign(words[-1], text)
         return True
 
     def _document(self, node: Command) -> str:

@@ -362,5 +362,6 @@ FRAMEWORK = of.framework(
     form="hydra",
     shipped={"roll": ["roll"]},
     entry={r"start_(rlvr|agentic|rlvr_vl)\w*_pipeline\.py$": {"name": "rlvr_config"}},
+    home="github.com/alibaba/ROLL (examples)",
     begin={option.key: "list(range(0,8))" for option in (Train.device_mapping, Infer.device_mapping)},
 )
