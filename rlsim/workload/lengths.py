@@ -194,6 +194,8 @@ def _check_inverse(quantiles: FloatArray, tokens: FloatArray, where: str) -> tup
 
 
 _POINTS = 4096
+MOST_SIGMA = 3.0
+"""Widest spread of lengths, as of log_sigma (schema/workload.py)."""
 
 
 class LengthDistribution(Struct, frozen=True, eq=False):
@@ -238,8 +240,7 @@ def solve_distribution(length: section.Length, caps: FloatArray, subject: Subjec
     if isinstance(length, section.ConstantLength):
         return LengthDistribution(location=math.log(length.tokens))
     if isinstance(length, section.LognormalLength):
-        _check_cap(length.mean_tokens, caps, subject)
-        return _lognormal(length.mean_tokens, length.log_sigma, caps)
+        return _lognormal_of(length, caps, subject)
     if isinstance(length, section.QuantileLength):
         quantiles, tokens = np.asarray(length.quantiles), np.asarray(length.tokens)
     else:
@@ -300,6 +301,28 @@ def _lognormal(mean: float, sigma: float, caps: FloatArray) -> LengthDistributio
         return sum(limited_lognormal_mean(location, sigma, cap) for cap in caps) / caps.size - mean
 
     return LengthDistribution(location=_increasing_root(gap), sigma=sigma)
+
+
+def _lognormal_of(length: section.LognormalLength, caps: FloatArray, subject: Subject) -> LengthDistribution:
+    """Lognormal lengths with the mean and, where it is given, the share at the cap of a section."""
+    mean, reach = length.mean_tokens, float(caps.mean())
+    if length.cut_share is None:
+        if mean >= reach:  # of the lengths before they are cut: no other mean is as large
+            return LengthDistribution(location=math.log(mean) - length.log_sigma**2 / 2, sigma=length.log_sigma)
+        return _lognormal(mean, length.log_sigma, caps)
+    _check_mean(mean, reach, subject, "the cap, as the mean beside cut_share is that after the cut")
+    score = float(np.interp(1.0 - length.cut_share, _normal_table()[1], _normal_table()[0]))
+
+    def gap(log_sigma: float) -> float:  # the wider, the less the lengths below the cap hold
+        sigma = math.exp(log_sigma)
+        return mean - limited_lognormal_mean(math.log(reach) - sigma * score, sigma, reach)
+
+    sigma = math.exp(_increasing_root(gap))
+    if sigma > MOST_SIGMA:
+        least = limited_lognormal_mean(math.log(reach) - MOST_SIGMA * score, MOST_SIGMA, reach)
+        share = f"as a share of {length.cut_share:g} at the cap of {reach:,.0f} holds so much"
+        raise InputError(f"{_NAMES['keys'][subject]}.mean_tokens must be above {least:,.0f}, {share}; got {mean:g}")
+    return LengthDistribution(location=math.log(reach) - sigma * score, sigma=sigma)
 
 
 def _check_cap(mean: float, caps: FloatArray, subject: Subject) -> None:
