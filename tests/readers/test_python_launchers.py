@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -163,3 +164,72 @@ def test_a_script_reads_no_module_outside_its_repository(tmp_path: Path) -> None
     text = LAUNCHER.replace("import tools.launch as U", "import tools.launch as U\nimport outside")
     with pytest.raises(InputError, match="actor_num_gpus_per_node"):
         launched(inner, text.replace("{args.gpus}", "{outside.GPUS}"))
+
+
+TRL = """
+import argparse
+from trl import GRPOConfig, GRPOTrainer
+parser = argparse.ArgumentParser()
+parser.add_argument("--model-id", default="Qwen/Qwen2.5-7B-Instruct")
+parser.add_argument("--samples", type=int, default=2)
+args = parser.parse_args()
+config = GRPOConfig(per_device_train_batch_size=1, num_generations=args.samples, max_completion_length=512,
+                    gradient_accumulation_steps=4, steps_per_generation=4)
+GRPOTrainer(model=args.model_id, args=config, reward_funcs=[len]).train()
+"""
+UNSLOTH = """
+from unsloth import FastLanguageModel
+if True:
+    !pip install unsloth
+model, tokenizer = FastLanguageModel.from_pretrained(model_name="unsloth/Qwen3-4B-Base", max_seq_length=2048,
+    load_in_4bit=True, fast_inference=True, gpu_memory_utilization=0.6)
+model = FastLanguageModel.get_peft_model(model, r=32, lora_alpha=64)
+config = GRPOConfig(per_device_train_batch_size=4, num_generations=4, max_prompt_length=256,
+                    max_completion_length=2048 - 256)
+GRPOTrainer(model=model, processing_class=tokenizer, reward_funcs=[], args=config).train()
+"""
+
+
+def test_trl_as_python_says_what_its_words_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = launched(tmp_path, TRL, framework="trl").scenario
+    assert (plain.model.name, plain.workload.generations_per_prompt, plain.cluster.num_gpus) == ("Qwen2.5-7B", 2, 8)
+    assert launched(tmp_path, TRL, "--samples", "4", framework="trl").scenario.workload.generations_per_prompt == 4
+    monkeypatch.chdir(tmp_path)
+    words = "launch --num_processes 4 grpo.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct --num_generations 2 "
+    words += "--per_device_train_batch_size 1 --max_completion_length 512 --gradient_accumulation_steps 4"
+    stated = import_config("trl", Path("accelerate"), words.split()).scenario
+    beside = import_config("trl", Path("accelerate"), ("launch", "--num_processes", "4", "run.py")).scenario
+    assert beside == stated
+
+
+def test_a_launcher_that_shares_nothing_is_plain_data_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.py").write_text(TRL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zero2.yaml").write_text(
+        "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\nnum_processes: 4\n"
+    )
+
+    def shared(*words: str) -> tuple[int | None, int]:
+        found = import_config("trl", Path("accelerate"), ("launch", *words, "run.py")).scenario
+        return found.trainer.zero_stage, found.cluster.num_gpus
+
+    assert shared("--multi_gpu", "--num_processes", "4") == (0, 4)
+    assert shared("--config_file", "zero2.yaml") == (2, 4)
+    assert shared("--config_file=zero2.yaml", "--num_processes=8") == (2, 8)
+    assert shared("--use_fsdp", "--num_processes", "4") == (3, 4)
+    with pytest.raises(InputError, match=r"--config_file nothere\.yaml is not there"):
+        shared("--config_file", "nothere.yaml")
+
+
+def test_unsloth_in_a_notebook_is_trl_on_one_gpu(tmp_path: Path) -> None:
+    notebook = tmp_path / "grpo.ipynb"
+    cells = [
+        {"cell_type": "code", "source": UNSLOTH.splitlines(keepends=True)},
+        {"cell_type": "markdown", "source": []},
+    ]
+    notebook.write_text(json.dumps({"cells": cells}))
+    found = import_config("trl", notebook)
+    scenario = found.scenario
+    assert (scenario.model.name, scenario.cluster.num_gpus, scenario.trainer.lora_rank) == ("Qwen3-4B", 1, 32)
+    assert (scenario.engine.gpu_memory_utilization, scenario.workload.max_sequence_tokens) == (0.6, 2048)
+    assert any("4-bit base weights" in text for text in scenario.missing_parts)

@@ -15,7 +15,7 @@ from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.yaml import lists_beside, parse_value
 from rlsim.readers.frameworks.files import document_in
 from rlsim.readers.frameworks.framework import Framework
-from rlsim.readers.frameworks.launchers import PYTHON, python_commands
+from rlsim.readers.frameworks.launchers import PYTHON, configured_words, python_commands
 from rlsim.readers.frameworks.trees import Layer, Mappings, nested, present
 from rlsim.readers.shell.script import commands_of
 
@@ -122,9 +122,11 @@ def _absent(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[str]:
             yield f"{shortened(Path(name).name)}, which the script reads, is not there: what it sets is left out"
 
 
-def _programs(framework: Framework, argv: list[str]) -> Iterator[tuple[int, Mapping[str, str], str]]:
+def _programs(
+    framework: Framework, argv: list[str], folder: Path, path: Path
+) -> Iterator[tuple[int, Mapping[str, str], str]]:
     """Places of programs that launch the framework, what they read unasked, and a note; last those that another
-    project wrote in its language."""
+    project wrote in its language, and scripts that configure its trainer."""
     for at, word in enumerate(argv):
         found = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
         if found is not None and not (word.endswith(".py") and at and argv[at - 1].startswith("--")):
@@ -132,19 +134,21 @@ def _programs(framework: Framework, argv: list[str]) -> Iterator[tuple[int, Mapp
     spoken = [at for at, word in enumerate(argv) if framework.language and re.match(framework.language, word)]
     before = [at for at in range(min(spoken, default=0)) if re.search(r"\.py$|^[A-Za-z_]\w*(\.\w+)+$", argv[at])]
     for at in before[-1:]:
-        name = shortened(argv[at])
-        yield (
-            at,
-            next(iter(framework.entry.values())),
-            f"{name} has {framework.name}'s words and is read as its trainer",
-        )
+        note = f"{shortened(argv[at])} has {framework.name}'s words and is read as its trainer"
+        yield at, next(iter(framework.entry.values())), note
+    for at, word in enumerate(argv) if framework.python else ():
+        file = _at(folder, path, Path(word)) if word.endswith(".py") else None
+        if file is not None and configured_words(file, folder):
+            yield at, {}, ""
 
 
 def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> Iterator[Launch]:
-    for at, entry, foreign in _programs(framework, argv):
+    for at, entry, foreign in _programs(framework, argv, folder, path):
         word = argv[at]
         words, named = _named(argv[at + 1 :])
-        before = {key: value for key, value in flags(argv[:at]).items() if isinstance(value, int | str)}
+        before = _launcher(flags(argv[:at]), folder, path)
+        if framework.python and word.endswith(".py") and (file := _at(folder, path, Path(word))) is not None:
+            words = [*configured_words(file, folder), *words]
         config = named.get("config", entry.get("config"))
         beside = Path(word).parent if word.endswith(".py") else Path(*word.split(".")[:-1])
         name = named.get("config_name", entry.get("name"))
@@ -168,6 +172,20 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
         note = foreign if name is None or asked == name else stands_in
         yield Launch(word, target, name, tuple(words), before, note)
         return
+
+
+def _launcher(given: Mappings, folder: Path, path: Path) -> dict[str, Any]:
+    """Options of a launcher, over the file of accelerate's that they name; InputError where that is not there."""
+    name, held = given.get("config_file"), dict[str, Any]()
+    if isinstance(name, str):
+        file = _at(folder, path, Path(name))
+        found = None if file is None else document_in(file)
+        if not isinstance(found, dict):
+            raise InputError(
+                f"{shown_path(path)}: --config_file {shortened(name)} is not there; give --root with its folder"
+            )
+        held = {**found, **(found.get("deepspeed_config") or {})}
+    return {key: value for key, value in {**held, **given}.items() if isinstance(value, int | str)}
 
 
 def _at(folder: Path, path: Path, name: Path) -> Path | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError
-from rlsim.files.reading import shown_path
+from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.readers.python.script import Call, Options, calls_of
 from rlsim.readers.python.values import CLOSE, OPEN, Record, plain
 
@@ -17,6 +17,16 @@ PYTHON = (".py", ".ipynb")
 """Endings of what is followed as Python."""
 COMMANDS = ("run", "check_call", "system", "Popen", "call", "exec_command")
 """Functions that hand a text to a shell."""
+UNSLOTH = {
+    "load_in_4bit": "load_in_4bit",
+    "fast_inference": "use_vllm",
+    "gpu_memory_utilization": "vllm_gpu_memory_utilization",
+}
+"""Words of Unsloth's from_pretrained(...) by those of trl that they mean (unsloth/models/loader.py)."""
+AGENT = {"tools", "environment_factory", "rollout_func"}
+"""What makes an agent of what trl's trainers train."""
+CONFIGURED = re.compile(r"\b(GRPO|RLOO)Config\(")
+"""How a training script states the options of its trainer."""
 _OPEN_WORD = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}")
 
 
@@ -31,7 +41,7 @@ def python_commands(
     options = Options(dict(held), commands, set())
     calls, stop = calls_of(path, options, environment, root)
     found = [*_trainings(calls, path), *_trainers(calls, path)]
-    if stop and not any(call.name.startswith("execute_train") for call in calls):
+    if stop and not any(re.match("execute_train|(GRPO|RLOO)Config$", call.name) for call in calls):
         raise InputError(f"{shown_path(path)}: {stop}; its options stand behind it")
     rest, taking = list[str](), False
     for word in words:
@@ -40,6 +50,17 @@ def python_commands(
         if not taking and word not in options.read:
             rest.append(word)
     return found, rest
+
+
+def configured_words(path: Path, root: Path) -> list[str]:
+    """What a training script of trl's states in its GRPOConfig(...), as words of a command line; none where it has
+    none."""
+    if path.suffix not in PYTHON or not CONFIGURED.search(read_text(path, DOCUMENT_BYTES)):
+        return []
+    calls, _ = calls_of(path, Options({}, []), {}, root)
+    return next(
+        (words[words.index(one) + 1 :] for words in _trainers(calls, path) for one in words if one[-3:] == ".py"), []
+    )
 
 
 def _trainings(calls: Sequence[Call], path: Path) -> Iterator[list[str]]:
@@ -54,7 +75,8 @@ def _trainings(calls: Sequence[Call], path: Path) -> Iterator[list[str]]:
         yield ["python3", *launcher, script, *_words(call.named.get("train_args"), call, path)]
     for call in [] if launches else [call for call in calls if call.name in COMMANDS and call.given]:
         handed = call.given[0]
-        yield _words(handed[-1] if isinstance(handed, list) and handed[1:2] == ["-c"] else handed, call, path)
+        if isinstance(handed, str | list):
+            yield _words(handed[-1] if isinstance(handed, list) and handed[1:2] == ["-c"] else handed, call, path)
 
 
 def _words(text: Any, call: Call, path: Path) -> list[str]:
@@ -75,11 +97,13 @@ def _trainers(calls: Sequence[Call], path: Path) -> Iterator[list[str]]:
     options: dict[str, Any] = {}
     entry = ""
     for call in calls:
+        if call.name in ("GRPOTrainer", "RLOOTrainer") and AGENT & {*call.named}:
+            options["environment_factory"] = "its tools"
         if call.name in ("from_pretrained", "GRPOTrainer", "RLOOTrainer"):
             named = [call.named.get(key) for key in ("model_name", "pretrained_model_name_or_path", "model")]
             model = next((one for one in (*named, *call.given[:1]) if isinstance(one, str)), None)
             options |= {} if model is None or "model_name_or_path" in options else {"model_name_or_path": model}
-            options |= {key: call.named[key] for key in ("load_in_4bit",) if key in call.named}
+            options |= {key: call.named[name] for name, key in UNSLOTH.items() if name in call.named}
         elif call.name in ("LoraConfig", "get_peft_model") and ("r" in call.named or call.name == "LoraConfig"):
             options |= {"use_peft": True, "lora_r": call.named.get("r", 8)}  # peft's LoraConfig.r
         elif call.name in ("GRPOConfig", "RLOOConfig"):
@@ -87,4 +111,7 @@ def _trainers(calls: Sequence[Call], path: Path) -> Iterator[list[str]]:
             options |= call.named
     if entry:
         stated = {name: value for name, value in options.items() if plain(value) and value is not None}
-        yield ["python3", entry, *(word for name, value in stated.items() for word in (f"--{name}", str(value)))]
+        alone = path.suffix == ".ipynb" or any("fast_inference" in call.named for call in calls)  # Unsloth has one GPU
+        launcher = ["--num_processes", "1"] if alone else []
+        words = [word for name, value in stated.items() for word in (f"--{name}", str(value))]
+        yield ["python3", *launcher, entry, *words]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,8 +69,8 @@ def parsed(path: Path) -> ast.Module:
     try:
         if path.suffix.lower() == ".ipynb":
             cells = [cell["source"] for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
-            lines = [line for cell in cells for line in "".join(cell).splitlines() if line.strip()[:1] not in "%!"]
-            text = "\n".join(lines)
+            lines = [line for cell in cells for line in "".join(cell).splitlines()]
+            text = "\n".join(re.sub(r"^(\s*)[%!].*", r"\1pass", line) for line in lines)  # of the notebook, not Python
         return ast.parse(text)
     except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise InputError(f"{shown_path(path)}: is no Python ({shortened(str(error), 80)})") from error
@@ -113,8 +114,21 @@ class _Script(Expressions):
             return self.entered(first)
         if isinstance(first, Class) and last in ("cli", "parse", "HfArgumentParser", "TrlParser"):
             return self.record(first, [], {})
+        if last == "parse_args":
+            return self.namespace()
         self.calls.append(Call(last, tuple(given), named, line))
         return Unknown(last)
+
+    def namespace(self) -> Record:
+        """What argparse gives of the arguments that were added before."""
+        made = Record(Class(ast.ClassDef("Namespace", [], [], [], []), Scope({}), ()))
+        for call in self.calls:
+            named = [name for name in call.given if isinstance(name, str) and name.startswith("--")]
+            if call.name == "add_argument" and named:
+                name = str(call.named.get("dest", named[-1].removeprefix("--").replace("-", "_")))
+                switch = False if call.named.get("action") == "store_true" else None
+                made.held[name] = self.option(name, call.named.get("default", switch))
+        return made
 
     def typer_commands(self) -> None:
         """Follow the commands of a script that registers some: those asked for, else one after the other until one
