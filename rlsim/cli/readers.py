@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 FrameworkName = StrEnum(
     "FrameworkName",
     {"nemo_rl": "nemo-rl", "verl": "verl", "skyrl": "skyrl", "slime": "slime", "vime": "vime", "miles": "miles",
-     "areal": "areal", "prime_rl": "prime-rl", "openrlhf": "openrlhf", "roll": "roll", "trl": "trl"},
+     "areal": "areal", "prime_rl": "prime-rl", "openrlhf": "openrlhf", "roll": "roll", "trl": "trl",
+     "easyr1": "easyr1"},
 )  # fmt: skip
 """Frameworks whose configurations are known."""
 
@@ -30,7 +31,7 @@ Framework = Annotated[
     FrameworkName,
     typer.Argument(
         metavar="FRAMEWORK",
-        help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl.",
+        help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1.",
     ),
 ]
 Config = Annotated[
@@ -128,7 +129,7 @@ def export(
         FrameworkName,
         typer.Option(
             metavar="FRAMEWORK",
-            help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl.",
+            help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1.",
         ),
     ],
     words: Words = None,

@@ -201,6 +201,7 @@ def _named(words: list[str]) -> tuple[list[str], dict[str, str]]:
     """Words without the names of configurations, and those names."""
     rest, named, given = [], {}, iter(words)
     for word in given:
+        word = re.sub(r"^config=(?=.+\.ya?ml$)", "--config=", word)  # EasyR1's
         found = re.match(r"^(?:--(config|config[-_]name|config[-_]path)(?:=(.*))?|@)$", word)
         if found is None:
             rest.append(word)
