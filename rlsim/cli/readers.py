@@ -22,7 +22,7 @@ FrameworkName = StrEnum(
     "FrameworkName",
     {"nemo_rl": "nemo-rl", "verl": "verl", "skyrl": "skyrl", "slime": "slime", "vime": "vime", "miles": "miles",
      "areal": "areal", "prime_rl": "prime-rl", "openrlhf": "openrlhf", "roll": "roll", "trl": "trl",
-     "easyr1": "easyr1"},
+     "easyr1": "easyr1", "swift": "swift"},
 )  # fmt: skip
 """Frameworks whose configurations are known."""
 
@@ -31,7 +31,7 @@ Framework = Annotated[
     FrameworkName,
     typer.Argument(
         metavar="FRAMEWORK",
-        help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1.",
+        help="nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1 or swift.",
     ),
 ]
 Config = Annotated[
@@ -129,7 +129,7 @@ def export(
         FrameworkName,
         typer.Option(
             metavar="FRAMEWORK",
-            help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1.",
+            help="nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1 or swift.",
         ),
     ],
     words: Words = None,

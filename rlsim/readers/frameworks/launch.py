@@ -129,7 +129,7 @@ def _programs(
     project wrote in its language, and scripts that configure its trainer."""
     for at, word in enumerate(argv):
         found = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
-        if found is not None and not (word.endswith(".py") and at and argv[at - 1].startswith("--")):
+        if found is not None and not (word.endswith(".py") and at and re.match(r"--[^=]+$", argv[at - 1])):
             yield at, found, ""
     spoken = [at for at, word in enumerate(argv) if framework.language and re.match(framework.language, word)]
     before = [at for at in range(min(spoken, default=0)) if re.search(r"\.py$|^[A-Za-z_]\w*(\.\w+)+$", argv[at])]
@@ -146,7 +146,8 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
     for at, entry, foreign in _programs(framework, argv, folder, path):
         word = argv[at]
         words, named = _named(argv[at + 1 :])
-        before = _launcher(flags(argv[:at]), folder, path)
+        stated = {one[1].lower(): plain(one[2]) for one in map(_VARIABLE.match, argv[:at]) if one}
+        before = _launcher({**stated, **flags(argv[:at]), "program": argv[at - 1] if at else ""}, folder, path)
         if framework.python and word.endswith(".py") and (file := _at(folder, path, Path(word))) is not None:
             words = [*configured_words(file, folder), *words]
         config = named.get("config", entry.get("config"))
@@ -179,7 +180,7 @@ def _launcher(given: Mappings, folder: Path, path: Path) -> dict[str, Any]:
     name, held = given.get("config_file"), dict[str, Any]()
     if isinstance(name, str):
         file = _at(folder, path, Path(name))
-        found = None if file is None else document_in(file)
+        found = None if file is None else parse_value(read_text(file, DOCUMENT_BYTES), shown_path(file))
         if not isinstance(found, dict):
             raise InputError(
                 f"{shown_path(path)}: --config_file {shortened(name)} is not there; give --root with its folder"

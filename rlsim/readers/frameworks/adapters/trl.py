@@ -17,7 +17,6 @@ class Trl(Options):
     """Options of the command line and of its launcher."""
 
     entry = text("", name="launcher.entry")
-    num_machines = size(name="launcher.num_machines")
     distributed_type = text("", name="launcher.distributed_type")
     zero_stage = integer(name="launcher.zero_stage")
     use_deepspeed, use_fsdp = switch(name="launcher.use_deepspeed"), switch(name="launcher.use_fsdp")
@@ -166,7 +165,7 @@ RULES = (
 
 def _facts(c: Trl) -> Facts:
     return Facts(
-        gpus_per_node=8 if c.server else max(1, c.ranks // c.num_machines),
+        gpus_per_node=8,
         prompt_cap=c.prompt_cap,
         response_cap=c.max_completion_length,
         turns=1 + c.max_tool_calling_iterations,
