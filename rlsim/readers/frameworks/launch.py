@@ -84,6 +84,8 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
             raise InputError(f"{shown_path(path)}: calls nothing that starts a training of {framework.name}")
         programs = [word for argv in commands for word in argv if re.search(r"(\.py$|^[a-z_]+(\.\w+)+$)", word)]
         shown = f"; it starts {', '.join(map(shortened, dict.fromkeys(programs[:4])))}" if programs else ""
+        if any(re.search(r"(^|[._/])(sft|dpo|reward_model)([._]|_trainer|$)", word) for word in programs):
+            shown += ", which generates nothing: rlsim projects steps of RL"
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
     first = runs[0]
     extra = _not_handed_on(rest, first.words)
@@ -155,7 +157,10 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
         name = named.get("config_name", entry.get("name"))
         if name is not None:
             place = named.get("config_path", entry.get("folder", "."))
-            places = [beside / place, Path(place), Path(entry.get("folder", "."))]
+            # A repository may lie elsewhere or be the package itself, as verl-recipe is: ends of both paths count.
+            tails = [Path(*whole.parts[at:]) for whole in (beside / place, Path(place)) for at in (1, 2, 3)]
+            ends = [tail for tail in tails if len(tail.parts) > 1]
+            places = [beside / place, Path(place), Path(entry.get("folder", ".")), *ends]
             name = name.removesuffix(".yaml")
             near = difflib.get_close_matches(name, framework.shipped, n=1)
             files = [one / f"{stem}.yaml" for stem in (name, *near) for one in places]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlsim.errors import InputError
 from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, aside, flag, integer, integers, number, size, switch, text
@@ -29,7 +30,7 @@ class Slime(Options):
     n_samples_per_prompt = size()
     over_sampling_batch_size, rollout_max_context_len, rollout_max_prompt_len = integer(), integer(), integer()
     rollout_max_response_len = integer(1024)
-    rollout_function_path = text("")
+    rollout_function_path, loss_type = text(""), text("")
     update_weights_interval = integer(1)
     update_weight_mode, dynamic_sampling_filter_path = text(), text()
 
@@ -142,6 +143,13 @@ class Slime(Options):
         return (self.sglang_speculative_num_steps or 0) + 1
 
 
+def prompts(c: Slime) -> int | None:
+    """Prompts of a step. Raises InputError for what trains on given samples (miles/rollout/sft_rollout.py)."""
+    if c.loss_type == "sft_loss" or "sft_rollout" in c.rollout_function_path:
+        raise InputError(f"{c.r.where}: loss_type: sft_loss generates nothing, and rlsim projects steps of RL")
+    return c.rollout_batch_size
+
+
 def set_max_response(c: Slime, value: int) -> Iterator[Change]:
     """The prompts get what is left of the cap."""
     yield Slime.rollout_max_response_len.to(value)
@@ -195,7 +203,7 @@ PACKED_INT4 = ("INT4", "int4", "W4A16", "w4a16", "AWQ", "GPTQ", "Kimi-K2-Thinkin
 """Words of names of checkpoints with weights in INT4; Moonshot publishes these models so (config.json)."""
 of = Rules(Slime)
 RULES = (
-    of(Workload.prompts_per_step).same(Slime.rollout_batch_size),
+    of(Workload.prompts_per_step).by(Slime.rollout_batch_size, prompts),
     of(Workload.generations_per_prompt).same(Slime.n_samples_per_prompt),
     of(Workload.max_sequence_tokens).by(Slime.rollout_max_response_len, lambda c: c.cap),
     of(Workload.max_response_tokens).rule(lambda c: c.rollout_max_response_len, set_max_response),
