@@ -84,3 +84,26 @@ def test_a_page_out_of_its_repository_finds_what_it_inherits_or_says_where_it_st
             import_config("nemo-rl", page)
     found = import_config("nemo-rl", page, root=tmp_path / "RL").scenario
     assert (found.cluster.num_gpus, found.workload.prompts_per_step) == (16, 64)
+
+
+def test_ragens_groups_of_environments_are_prompts_and_what_others_refer_to_is_used(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("""
+model_path: Qwen/Qwen2.5-0.5B-Instruct
+ppo_mini_batch_size: 32
+actor_rollout_ref:
+  model: {path: '${model_path}'}
+  actor: {ppo_mini_batch_size: '${ppo_mini_batch_size}', ppo_micro_batch_size_per_gpu: 1}
+  rollout: {tensor_model_parallel_size: 1, max_model_len: 3600, response_length: 400, rollout_filter_ratio: 0.25}
+data: {max_prompt_length: null, max_response_length: null, train_batch_size: null}
+trainer: {n_gpus_per_node: 1}
+agent_proxy: {max_turn: 5}
+es_manager: {train: {env_groups: 8, group_size: 16}}
+ctx_manager: {generation: {gen_config: {response_length: '${actor_rollout_ref.rollout.response_length}'}}}
+""")
+    found = import_config("verl", tmp_path / "c.yaml")
+    workload = found.scenario.workload
+    assert (workload.prompts_per_step, workload.generations_per_prompt, workload.max_sequence_tokens) == (8, 16, 3600)
+    assert (workload.max_response_tokens, found.scenario.trainer.global_batch_samples) == (400, 32)
+    assert workload.agent is not None and workload.agent.max_turns == 5
+    assert {one.key: one.status for one in found.accounting.keys}["ppo_mini_batch_size"] == "used"
+    assert any("trains on 0.25 of the groups" in text for text in found.scenario.missing_parts)

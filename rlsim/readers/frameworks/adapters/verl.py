@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rlsim.readers.frameworks.adapters import verl_values as values
 from rlsim.readers.frameworks.adapters.pools import verl_teachers
@@ -42,7 +43,7 @@ RULES = (
     of(Workload.generations_per_prompt).by(Rollout.n, lambda c: c.samples),
     of(Workload.max_sequence_tokens).rule(lambda c: c.cap, values.set_max_sequence),
     of(Workload.max_response_tokens).rule(
-        lambda c: c.data.max_response_length,
+        lambda c: c.kin.turn_tokens or c.data.max_response_length,
         lambda c, value: [Data.max_response_length.to(value), Data.max_prompt_length.to(max(1, c.cap - value))],
     ),
     of(
@@ -54,7 +55,9 @@ RULES = (
         of(Workload.prompts_per_step, when=lambda c: c.fully_async).by(
             Async.require_batches, lambda c: c.asynchronous_training.require_batches * c.actor.ppo_mini_batch_size
         ),
-        of(Workload.prompts_per_step).same(Data.train_batch_size),
+        of(Workload.prompts_per_step).by(
+            Data.train_batch_size, lambda c: c.kin.env_groups or c.data.train_batch_size or None
+        ),
     ),
     of(Cluster.num_gpus).rule(lambda c: c.every_gpu, lambda c, value: values.set_trainer_gpus(c, value - c.generating)),
     of(Cluster.generation_gpus).rule(lambda c: None if c.pool_by is None else c.generating, values.set_generation_gpus),
@@ -297,13 +300,29 @@ RULES = (
 )
 
 
+def _unused(c: Verl, scenario: Mapping[str, Any]) -> Iterator[str]:
+    """The legacy section of a reward model is laid over the other one
+    (verl/experimental/reward_loop/reward_loop.py:63-77)."""
+    megatron = scenario["trainer.backend"] == "megatron"
+    yield "actor_rollout_ref.actor.fsdp_config" if megatron else "actor_rollout_ref.actor.megatron"
+    if not scenario["trainer.critic"]:
+        yield "critic"
+    if not c.legacy_reward_model and not c.reward_model:
+        yield from ("reward_model", "reward.reward_model")
+    for engine in ("vllm", "sglang", "trtllm"):
+        if c.rollout.name != engine:
+            yield f"actor_rollout_ref.rollout.engine_kwargs.{engine}"
+    if not scenario["trainer.reference_logprobs"]:
+        yield "actor_rollout_ref.ref"
+
+
 def _facts(c: Verl) -> Facts:
     return Facts(
         settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if c.by_megatron else "verl")),
         gpus_per_node=c.node,
         prompt_cap=c.kin.max_start_length or c.data.max_prompt_length,
-        cap_of_turn=c.kin.max_turns > 0,
-        response_cap=min(c.data.max_response_length, c.rollout.max_model_len or c.cap),
+        cap_of_turn=c.kin.max_turns > 0 or c.kin.turn_tokens > 0,
+        response_cap=min(c.kin.turn_tokens or c.data.max_response_length, c.rollout.max_model_len or c.cap),
         turns=c.turns,
         pools=verl_teachers(c),
         drafter=c.sglang.speculative_draft_model_path if c.on_sglang else c.vllm.draft_model,
@@ -354,7 +373,7 @@ FRAMEWORK = of.framework(
     RULES,
     _facts,
     _assumptions,
-    unused=values.unused,
+    unused=_unused,
     model=Model.path,
     node_size=Run.n_gpus_per_node,
     form="hydra",
