@@ -114,6 +114,8 @@ def idle_sections(
 
 def _status(framework: Framework, reader: Reader, key: str, value: Any) -> tuple[str, str]:
     """Status and detail of a key that is active."""
+    if framework.hydra and key.rpartition(".")[2] == "_target_":  # a class that Hydra makes
+        return "irrelevant", "launch"
     found, purposes = framework.why(key), reader.purposes(key)
     if key in framework.declared or (found is None and purposes):  # itself, or what refers to it
         return "used", ", ".join(purposes) or "assumptions"

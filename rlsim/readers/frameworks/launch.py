@@ -154,7 +154,7 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
             words = [*configured_words(file, folder), *words]
         config = named.get("config", entry.get("config"))
         beside = Path(word).parent if word.endswith(".py") else Path(*word.split(".")[:-1])
-        name = named.get("config_name", entry.get("name"))
+        name = named.get("config_name") or entry.get("name")
         if name is not None:
             place = named.get("config_path", entry.get("folder", "."))
             # A repository may lie elsewhere or be the package itself, as verl-recipe is: ends of both paths count.

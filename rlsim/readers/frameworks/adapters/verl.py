@@ -289,7 +289,7 @@ RULES = (
         lambda _, value: [Actor.use_kl_loss.to(value), None if value else Algorithm.use_kl_in_reward.to(False)],
     ),
     of(Trainer.offload).rule(values.offload, values.set_offload),
-    of(Loop.refit_method).words(
+    of(Loop.refit_method, when=lambda c: c.pool_by is not None, otherwise="auto").words(
         Rollout.transfer,
         ("nccl", "nccl_broadcast"),
         ("nixl", "rdma"),
