@@ -107,3 +107,36 @@ ctx_manager: {generation: {gen_config: {response_length: '${actor_rollout_ref.ro
     assert workload.agent is not None and workload.agent.max_turns == 5
     assert {one.key: one.status for one in found.accounting.keys}["ppo_mini_batch_size"] == "used"
     assert any("trains on 0.25 of the groups" in text for text in found.scenario.missing_parts)
+
+
+def test_arctics_own_switch_shares_the_gpus(tmp_path: Path) -> None:
+    words = (
+        "trainer.placement.colocate_all=false trainer.placement.policy_num_gpus_per_node=8 trainer.train_batch_size=64 "
+        "generator.inference_engine.num_engines=8 trainer.policy.model.path=Qwen/Qwen3-8B "
+        "trainer.policy_mini_batch_size=64 generator.n_samples_per_prompt=4 "
+    )
+    command = f"python -m skyrl.train.entrypoints.main_base {words}"
+    apart, shared = (
+        run(tmp_path, "skyrl", command + more).scenario.cluster for more in ("", "trainer.arctic_rl.colocate=true")
+    )
+    assert (apart.num_gpus, apart.colocated) == (16, False)
+    assert (shared.num_gpus, shared.colocated) == (8, True)
+
+
+def test_tools_without_a_switch_and_workers_on_a_part_of_the_gpus_are_said(tmp_path: Path) -> None:
+    tools = "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml"
+    found = run(tmp_path, "verl", f"python3 -m verl.trainer.main_ppo {VERL.format(n=4)} {tools}").scenario
+    assert any("further turns of an agent (tools.yaml)" in text for text in found.missing_parts)
+    roll = """
+pretrain: Qwen/Qwen2.5-7B-Instruct
+rollout_batch_size: 64
+num_return_sequences_in_group: 8
+response_length: 2048
+actor_train:
+  device_mapping: 'list(range(0,{gpus}))'
+  training_args: {{per_device_train_batch_size: 1, gradient_accumulation_steps: 32}}
+actor_infer: {{device_mapping: 'list(range(0,16))'}}
+"""
+    for gpus, said in ((8, ("without training on 8 of the 16 GPUs alone: the real step is longer",)), (16, ())):
+        (tmp_path / "roll.yaml").write_text(roll.format(gpus=gpus))
+        assert import_config("roll", tmp_path / "roll.yaml").scenario.missing_parts == said

@@ -76,7 +76,8 @@ class Facts:
     that holds it. turns, least_turns: most and fewest turns. cap_of_turn: response_cap bounds each of them. pools:
     models beside the policy as records of scenario.pools, their model being the name of a checkpoint. drafter: name of
     an external draft model. device: the one that the launcher names. dynamic: groups with equal rewards are thrown away
-    and generated again. settings: further scenario keys.
+    and generated again. lacking: parts of the run that the scenario does not hold and that make the step longer.
+    settings: further scenario keys.
     """
 
     gpus_per_node: int
@@ -91,6 +92,7 @@ class Facts:
     drafter: str = ""
     dynamic: bool = False
     device: str = ""
+    lacking: tuple[str, ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
 
 

@@ -220,6 +220,7 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}
     lacking = missing_parts(framework, tree, reader, draft.keys, idle_sections(known, tree, reader, draft.keys))
+    lacking += [{"part": part, "step": "longer", "keys": []} for part in facts.lacking]
     # A model that is asked for by its name has its own stated on loading.
     tower = None if asked.model else lacking_tower(facts.model)
     lacking += [tower] if tower else []
