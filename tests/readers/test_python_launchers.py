@@ -147,6 +147,7 @@ def test_commands_of_typer_are_followed_until_one_trains(tmp_path: Path) -> None
         "(" * 5000,
         "-" * 20000 + "1",
         "x = \x00",
+        "x = 1if True else 2",
     ],
 )
 def test_a_hostile_script_is_answered_at_once(tmp_path: Path, text: str) -> None:

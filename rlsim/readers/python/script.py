@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +72,9 @@ def parsed(path: Path) -> ast.Module:
             cells = [cell["source"] for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
             lines = [line for cell in cells for line in "".join(cell).splitlines()]
             text = "\n".join(re.sub(r"^(\s*)[%!].*", r"\1pass", line) for line in lines)  # of the notebook, not Python
-        return ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a text that is not ours
+            return ast.parse(text)
     except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise InputError(f"{shown_path(path)}: is no Python ({shortened(str(error), 80)})") from error
 
