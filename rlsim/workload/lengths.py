@@ -23,6 +23,7 @@ from rlsim.files.yaml import lists_beside
 from rlsim.schema import workload as section
 from rlsim.schema.base import Strict
 from rlsim.units import FloatArray, IntArray
+from rlsim.workload.lognormal import increasing_root, limited_lognormal_mean
 
 Subject = Literal["prompt", "response", "observation", "time"]
 
@@ -277,30 +278,13 @@ def solve_time(time: section.Time) -> LengthDistribution:
     return LengthDistribution(quantiles=quantiles, tokens=seconds)
 
 
-def limited_lognormal_mean(location: float, sigma: float, cap: float) -> float:
-    """E[min(X, cap)] for ln X normal with mean ``location`` and standard deviation ``sigma``; tokens.
-
-    Limited expected value of the lognormal (Klugman, Panjer, Willmot, Loss Models, appendix A.5.1).
-
-    >>> round(limited_lognormal_mean(7.0, 0.0, 2000.0), 3) == round(math.exp(7.0), 3)
-    True
-    """
-    if sigma == 0:
-        return min(math.exp(min(location, 700.0)), cap)  # exp overflows beyond 709
-    # Both tails by erfc: 1 - Phi would lose all digits where the cap lies far out.
-    z = (math.log(cap) - location) / sigma
-    below = math.erfc((sigma - z) / math.sqrt(2)) / 2
-    mean = math.exp(location + sigma * sigma / 2) * below if below > 0 else 0.0
-    return mean + cap * math.erfc(z / math.sqrt(2)) / 2
-
-
 def _lognormal(mean: float, sigma: float, caps: FloatArray) -> LengthDistribution:
     """Lognormal lengths whose mean is that one after they are cut at the caps."""
 
     def gap(location: float) -> float:
         return sum(limited_lognormal_mean(location, sigma, cap) for cap in caps) / caps.size - mean
 
-    return LengthDistribution(location=_increasing_root(gap), sigma=sigma)
+    return LengthDistribution(location=increasing_root(gap), sigma=sigma)
 
 
 def _lognormal_of(length: section.LognormalLength, caps: FloatArray, subject: Subject) -> LengthDistribution:
@@ -317,7 +301,7 @@ def _lognormal_of(length: section.LognormalLength, caps: FloatArray, subject: Su
         sigma = math.exp(log_sigma)
         return mean - limited_lognormal_mean(math.log(reach) - sigma * score, sigma, reach)
 
-    sigma = math.exp(_increasing_root(gap))
+    sigma = math.exp(increasing_root(gap))
     if sigma > MOST_SIGMA:
         least = limited_lognormal_mean(math.log(reach) - MOST_SIGMA * score, MOST_SIGMA, reach)
         share = f"as a share of {length.cut_share:g} at the cap of {reach:,.0f} holds so much"
@@ -343,19 +327,7 @@ def _scale_for(mean: float, quantiles: FloatArray, tokens: FloatArray, caps: Flo
     def gap(log_scale: float) -> float:
         return float(np.mean([np.minimum(math.exp(log_scale) * points, cap).mean() for cap in caps])) - mean
 
-    return math.exp(_increasing_root(gap))
-
-
-def _increasing_root(function: Callable[[float], float]) -> float:
-    """Root of an increasing function in -30..60 (logarithms of tokens or scales) by bisection, to 1e-12."""
-    # Bisection and not Newton: the truncated mean is flat where nearly all lengths reach the cap.
-    low, high = -30.0, 60.0
-    while high - low > 1e-12 * max(1.0, abs(low)):
-        middle = 0.5 * (low + high)
-        if middle in (low, high):  # no double lies between them
-            break
-        low, high = (middle, high) if function(middle) < 0 else (low, middle)
-    return high
+    return math.exp(increasing_root(gap))
 
 
 @cache

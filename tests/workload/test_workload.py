@@ -24,7 +24,8 @@ from rlsim.workload.batches import (
     expected_response_tokens,
 )
 from rlsim.workload.draw import draw
-from rlsim.workload.lengths import Place, ignored_ids, limited_lognormal_mean, read_lengths
+from rlsim.workload.lengths import Place, ignored_ids, read_lengths
+from rlsim.workload.lognormal import limited_lognormal_mean
 
 
 def workload(response: dict[str, Any], **keys: Any) -> Workload:
