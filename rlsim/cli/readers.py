@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FrameworkName = StrEnum(
     "FrameworkName",
     {"nemo_rl": "nemo-rl", "verl": "verl", "skyrl": "skyrl", "slime": "slime", "vime": "vime", "miles": "miles",
-     "areal": "areal", "prime_rl": "prime-rl", "openrlhf": "openrlhf", "roll": "roll", "trl": "trl"},
+     "areal": "areal", "prime_rl": "prime-rl", "openrlhf": "openrlhf", "roll": "roll", "trl": "trl",
+     "easyr1": "easyr1", "swift": "swift"},
 )  # fmt: skip
 """Frameworks whose configurations are known."""
 
@@ -32,7 +33,7 @@ Framework = Annotated[
     FrameworkName,
     typer.Argument(
         metavar="FRAMEWORK",
-        help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl.",
+        help="nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1 or swift.",
     ),
 ]
 Config = Annotated[
@@ -53,6 +54,9 @@ ConfigWords = Annotated[
 ]
 MeanResponseTokens = Annotated[float | None, typer.Option(metavar="N", min=1, help="Mean response, in tokens.")]
 ResponseLogSigma = Annotated[float | None, typer.Option(metavar="X", min=0, max=5, help="Spread of log length.")]
+ResponseCutShare = Annotated[
+    float | None, typer.Option(metavar="X", min=0.001, max=0.999, help="Responses that reach the cap (clip ratio).")
+]
 AcceptanceLength = Annotated[float | None, typer.Option(metavar="X", min=1, help="Tokens of a verification.")]
 UsableGroupShare = Annotated[
     float | None, typer.Option(metavar="X", min=0.001, max=1, help="Usable groups (dynamic sampling).")
@@ -81,6 +85,7 @@ def import_config(
     mean_prompt_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Mean prompt, in tokens.")] = None,
     mean_response_tokens: MeanResponseTokens = None,
     response_log_sigma: ResponseLogSigma = None,
+    response_cut_share: ResponseCutShare = None,
     acceptance_length: AcceptanceLength = None,
     usable_group_share: UsableGroupShare = None,
     mean_turns: Annotated[float | None, typer.Option(metavar="X", min=1, help="Turns of an agent.")] = None,
@@ -106,8 +111,8 @@ def import_config(
     from rlsim.report.folder import write_files
 
     asked = Asked(
-        hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, acceptance_length,
-        usable_group_share, mean_turns, observation_tokens, environment_s, refuse_idle=True,
+        hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, response_cut_share,
+        acceptance_length, usable_group_share, mean_turns, observation_tokens, environment_s, refuse_idle=True,
     )  # fmt: skip
     found = run(framework.value, config, words or (), asked, root, config_name, strict, lenient)
     if out is not None:
@@ -126,7 +131,7 @@ def export(
         FrameworkName,
         typer.Option(
             metavar="FRAMEWORK",
-            help="One of nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl.",
+            help="nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1 or swift.",
         ),
     ],
     words: Words = None,

@@ -82,7 +82,7 @@ def _assumed(scenario: Scenario) -> list[UncertainInput]:
     low, high = max(0.0, rho - CORRELATION_SPREAD), min(1.0, rho + CORRELATION_SPREAD)
     out = [UncertainInput("workload.group_correlation", low, high, False, "unpublished", rho)]
     mean = getattr(length, "mean_tokens", None)
-    if mean is not None:
+    if mean is not None and mean < scenario.workload.longest_response_tokens:
         low = mean / MEAN_LENGTH_FACTOR
         # No distribution that is cut at a cap has a mean close to it: solve_distribution refuses one that reaches it.
         high = min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.longest_response_tokens)

@@ -28,7 +28,16 @@ from rlsim.report.format import percent
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import LOOKUP_METHODS
-from rlsim.schema.workload import ConstantTime, LognormalTime, QuantileTime, Time, TraceLength, Workload
+from rlsim.schema.stated import ACCEPTANCE, PROMPT, RESPONSE
+from rlsim.schema.workload import (
+    ConstantTime,
+    LognormalLength,
+    LognormalTime,
+    QuantileTime,
+    Time,
+    TraceLength,
+    Workload,
+)
 from rlsim.units import GIB, GIGA, MICROSECOND
 from rlsim.workload.batches import at_cap
 from rlsim.workload.lengths import ignored_ids
@@ -202,7 +211,11 @@ def _draft_graph(scenario: Scenario) -> str:
 def _length_warnings(run: SimulatedVariant) -> list[str]:
     workload, out = run.scenario.workload, []
     cut = float(np.mean(np.concatenate([at_cap(workload, one.batch) for one in run.first_step.rollouts])))
-    if isinstance(workload.response_tokens, TraceLength) and cut > 0:
+    length = workload.response_tokens
+    longer = isinstance(length, LognormalLength) and (
+        length.cut_share is not None or length.mean_tokens >= workload.longest_response_tokens
+    )
+    if (isinstance(length, TraceLength) or longer) and cut > 0:
         most = (
             ""
             if workload.max_response_tokens is None
@@ -223,6 +236,16 @@ def caveats_of(scenario: Scenario) -> tuple[str, ...]:
     guessed = [f"{', '.join(most)}{' and ' if most else ''}{last} assumed"] if last else []
     started = ["the start-up of the loop in it (simulation.warmup_steps)"] if _starts(scenario) else []
     return (*unknown, *guessed, *started)
+
+
+def deciding_guess(run: SimulatedVariant) -> tuple[str, ...]:
+    """A clause that names the guessed input with most of the variance of a step, where one has more than half of it."""
+    first = next(iter(sources_of(run)), None)
+    if first is None or first.share <= 0.5:
+        return ()
+    key = next((one.key for one, _ in open_draws(run) if one.name == first.name), "")
+    words = {PROMPT: "the prompts", RESPONSE: "the responses", ACCEPTANCE: "the acceptance"}
+    return tuple(f"{what} deciding (state {name})" for name, what in words.items() if key.startswith(name))
 
 
 def _starts(scenario: Scenario) -> bool:

@@ -56,9 +56,13 @@ class LognormalLength(Strict):
 
     kind: Literal["lognormal"] = "lognormal"
     mean_tokens: float = Field(ge=1, le=1e7)
-    """Mean length after truncation at the cap, in tokens."""
+    """Mean length after truncation at the cap, in tokens. At the cap or above it the mean of the lengths before they
+    are cut, since no other can be."""
     log_sigma: float = Field(0.6, ge=0, le=3)
     """Standard deviation of the logarithm of the untruncated length."""
+    cut_share: float | None = Field(None, gt=0, lt=1)
+    """Share of the lengths that reach the cap, as logs print it (clip ratio, truncation rate): the spread is solved for
+    it in place of log_sigma, for a mean after truncation."""
 
 
 class QuantileLength(_Quantiles):

@@ -23,6 +23,7 @@ from rlsim.files.yaml import lists_beside
 from rlsim.schema import workload as section
 from rlsim.schema.base import Strict
 from rlsim.units import FloatArray, IntArray
+from rlsim.workload.lognormal import increasing_root, limited_lognormal_mean
 
 Subject = Literal["prompt", "response", "observation", "time"]
 
@@ -195,6 +196,8 @@ def _check_inverse(quantiles: FloatArray, tokens: FloatArray, where: str) -> tup
 
 
 _POINTS = 4096
+MOST_SIGMA = 3.0
+"""Widest spread of lengths, as of log_sigma (schema/workload.py)."""
 
 
 class LengthDistribution(Struct, frozen=True, eq=False):
@@ -239,8 +242,7 @@ def solve_distribution(length: section.Length, caps: FloatArray, subject: Subjec
     if isinstance(length, section.ConstantLength):
         return LengthDistribution(location=math.log(length.tokens))
     if isinstance(length, section.LognormalLength):
-        _check_cap(length.mean_tokens, caps, subject)
-        return _lognormal(length.mean_tokens, length.log_sigma, caps)
+        return _lognormal_of(length, caps, subject)
     if isinstance(length, section.QuantileLength):
         quantiles, tokens = np.asarray(length.quantiles), np.asarray(length.tokens)
     else:
@@ -277,30 +279,35 @@ def solve_time(time: section.Time) -> LengthDistribution:
     return LengthDistribution(quantiles=quantiles, tokens=seconds)
 
 
-def limited_lognormal_mean(location: float, sigma: float, cap: float) -> float:
-    """E[min(X, cap)] for ln X normal with mean ``location`` and standard deviation ``sigma``; tokens.
-
-    Limited expected value of the lognormal (Klugman, Panjer, Willmot, Loss Models, appendix A.5.1).
-
-    >>> round(limited_lognormal_mean(7.0, 0.0, 2000.0), 3) == round(math.exp(7.0), 3)
-    True
-    """
-    if sigma == 0:
-        return min(math.exp(min(location, 700.0)), cap)  # exp overflows beyond 709
-    # Both tails by erfc: 1 - Phi would lose all digits where the cap lies far out.
-    z = (math.log(cap) - location) / sigma
-    below = math.erfc((sigma - z) / math.sqrt(2)) / 2
-    mean = math.exp(location + sigma * sigma / 2) * below if below > 0 else 0.0
-    return mean + cap * math.erfc(z / math.sqrt(2)) / 2
-
-
 def _lognormal(mean: float, sigma: float, caps: FloatArray) -> LengthDistribution:
     """Lognormal lengths whose mean is that one after they are cut at the caps."""
 
     def gap(location: float) -> float:
         return sum(limited_lognormal_mean(location, sigma, cap) for cap in caps) / caps.size - mean
 
-    return LengthDistribution(location=_increasing_root(gap), sigma=sigma)
+    return LengthDistribution(location=increasing_root(gap), sigma=sigma)
+
+
+def _lognormal_of(length: section.LognormalLength, caps: FloatArray, subject: Subject) -> LengthDistribution:
+    """Lognormal lengths with the mean and, where it is given, the share at the cap of a section."""
+    mean, reach = length.mean_tokens, float(caps.mean())
+    if length.cut_share is None:
+        if mean >= reach:  # of the lengths before they are cut: no other mean is as large
+            return LengthDistribution(location=math.log(mean) - length.log_sigma**2 / 2, sigma=length.log_sigma)
+        return _lognormal(mean, length.log_sigma, caps)
+    _check_mean(mean, reach, subject, "the cap, as the mean beside cut_share is that after the cut")
+    score = float(np.interp(1.0 - length.cut_share, _normal_table()[1], _normal_table()[0]))
+
+    def gap(log_sigma: float) -> float:  # the wider, the less the lengths below the cap hold
+        sigma = math.exp(log_sigma)
+        return mean - limited_lognormal_mean(math.log(reach) - sigma * score, sigma, reach)
+
+    sigma = math.exp(increasing_root(gap))
+    if sigma > MOST_SIGMA:
+        least = limited_lognormal_mean(math.log(reach) - MOST_SIGMA * score, MOST_SIGMA, reach)
+        share = f"as a share of {length.cut_share:g} at the cap of {reach:,.0f} holds so much"
+        raise InputError(f"{_NAMES['keys'][subject]}.mean_tokens must be above {least:,.0f}, {share}; got {mean:g}")
+    return LengthDistribution(location=math.log(reach) - sigma * score, sigma=sigma)
 
 
 def _check_cap(mean: float, caps: FloatArray, subject: Subject) -> None:
@@ -321,19 +328,7 @@ def _scale_for(mean: float, quantiles: FloatArray, tokens: FloatArray, caps: Flo
     def gap(log_scale: float) -> float:
         return float(np.mean([np.minimum(math.exp(log_scale) * points, cap).mean() for cap in caps])) - mean
 
-    return math.exp(_increasing_root(gap))
-
-
-def _increasing_root(function: Callable[[float], float]) -> float:
-    """Root of an increasing function in -30..60 (logarithms of tokens or scales) by bisection, to 1e-12."""
-    # Bisection and not Newton: the truncated mean is flat where nearly all lengths reach the cap.
-    low, high = -30.0, 60.0
-    while high - low > 1e-12 * max(1.0, abs(low)):
-        middle = 0.5 * (low + high)
-        if middle in (low, high):  # no double lies between them
-            break
-        low, high = (middle, high) if function(middle) < 0 else (low, middle)
-    return high
+    return math.exp(increasing_root(gap))
 
 
 @cache

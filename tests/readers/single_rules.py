@@ -9,7 +9,7 @@ from rlsim.loading.scenario import vary
 from rlsim.readers.frameworks.exporting import export_scenario
 from rlsim.readers.frameworks.importing import Imported, import_config, read_config
 
-ENDINGS = {"prime-rl": "toml", "roll": "yaml", "areal": "yaml"}
+ENDINGS = {"easyr1": "yaml", "prime-rl": "toml", "roll": "yaml", "areal": "yaml"}
 
 
 def written(folder: Path, framework: str, text: str) -> Path:

@@ -32,6 +32,17 @@ SIZES = {"workload.prompts_per_step": 64, "workload.generations_per_prompt": 16}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "slime": (SLIME, SIZES),
     "trl": (TRL, SIZES),
+    "swift": (
+        "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --model Qwen/Qwen3-8B --use_vllm true --vllm_mode colocate "
+        "--global_batch_size 64 --max_length 1024 --max_completion_length 2048",
+        {**SIZES, "engine.tensor_parallel": 2, "trainer.tensor_parallel": 2, "trainer.epochs": 2},
+    ),
+    "easyr1": (
+        "worker: {actor: {model: {model_path: Qwen/Qwen3-8B}, global_batch_size: 128}, rollout: {n: 8}}\n"
+        "data: {max_prompt_length: 1024, max_response_length: 2048}\ntrainer: {n_gpus_per_node: 8}\n",
+        {**SIZES, "cluster.num_gpus": 16, "trainer.global_batch_samples": 512, "trainer.context_parallel": 2,
+         "trainer.reference_logprobs": False, "engine.tensor_parallel": 4},
+    ),
     "openrlhf": (
         "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --vllm.num_engines 4 "
         "--vllm.tensor_parallel_size 2 --rollout.batch_size 128 --rollout.n_samples_per_prompt 8 --data.max_len 4096 "

@@ -132,7 +132,7 @@ def test_warm_up_drift_and_lengths_of_the_log_are_taken_or_told(tmp_path: Path) 
         ("workload.response_tokens.mean_tokens", 800, 1200)
     ]
     assert answer_run(log, given, Asked(as_stated=True)).taken == ()
-    with pytest.raises(InputError, match="mean_tokens must be below"):
+    with pytest.raises(InputError, match="mean response of 9,000 tokens must be below the cap"):
         answer_run(write_log(tmp_path / "far.csv", {"step": 9.0}, 5, **{"response_length/mean": 9000.0}), given)
     log = write_log(tmp_path / "log.csv", {"step": 100.0}, 5)
     with pytest.raises(InputError, match="a run moves the posterior"):

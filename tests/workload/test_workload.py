@@ -24,7 +24,8 @@ from rlsim.workload.batches import (
     expected_response_tokens,
 )
 from rlsim.workload.draw import draw
-from rlsim.workload.lengths import Place, ignored_ids, limited_lognormal_mean, read_lengths
+from rlsim.workload.lengths import Place, ignored_ids, read_lengths
+from rlsim.workload.lognormal import limited_lognormal_mean
 
 
 def workload(response: dict[str, Any], **keys: Any) -> Workload:
@@ -83,8 +84,6 @@ def test_a_response_has_a_cap_of_its_own(prompt: dict[str, Any]) -> None:
     assert expected_response_tokens(work) == pytest.approx(700, rel=0.05)
     none, wide = (draw_batch(workload(shape, **more), Place(0, 0, 0)) for more in ({}, {"max_response_tokens": 8192}))
     assert np.array_equal(none.response_tokens, wide.response_tokens)
-    with pytest.raises(InputError, match=r"below 1024, the cap that workload.max_sequence_tokens or max_response_tok"):
-        draw_batch(workload({**shape, "mean_tokens": 1024.0}, max_response_tokens=1024), Place(0, 0, 0))
 
 
 def test_the_cap_of_a_response_is_that_of_each_turn() -> None:
@@ -133,13 +132,32 @@ def test_draws_depend_on_seed_step_and_replication_and_the_first_token_on_the_pr
     assert (batch.response_tokens - 1).sum() / drafted.sum() == pytest.approx(2.4, rel=0.01)
 
 
-@pytest.mark.parametrize("shape", [
-    {"kind": "lognormal", "mean_tokens": 8085.0},
-    {"kind": "quantiles", "quantiles": [0, 1], "tokens": [1, 9], "mean_tokens": 9000.0},
-])  # fmt: skip
-def test_mean_at_the_cap_is_an_input_error(shape: dict[str, Any]) -> None:
+def test_a_mean_that_quantiles_cannot_have_is_an_input_error() -> None:
+    shape = {"kind": "quantiles", "quantiles": [0, 1], "tokens": [1, 9], "mean_tokens": 9000.0}
     with pytest.raises(InputError, match=r"workload\.response_tokens\.mean_tokens must be below 8085"):
         draw_batch(workload(shape), Place(0, 0, 0))
+    with pytest.raises(InputError, match=r"mean_tokens must be below 8085, the cap, as the mean beside cut_share"):
+        draw_batch(workload({"kind": "lognormal", "mean_tokens": 8085.0, "cut_share": 0.4}), Place(0, 0, 0))
+    with pytest.raises(InputError, match=r"mean_tokens must be above [\d,]+, as a share of 0.47 at the cap of 8,085"):
+        draw_batch(workload({"kind": "lognormal", "mean_tokens": 3000.0, "cut_share": 0.47}), Place(0, 0, 0))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2, 2.0])
+def test_a_mean_beyond_the_cap_is_that_of_the_uncut_lengths(factor: float) -> None:
+    cap, sigma = 8192 - 107, 0.7
+    work = workload({"kind": "lognormal", "mean_tokens": factor * cap, "log_sigma": sigma})
+    drawn = np.concatenate([draw_batch(work, Place(3, 0, r)).response_tokens for r in range(10)])
+    # P(X > cap) of ln X ~ N(ln mean - sigma^2 / 2, sigma)
+    cut = NormalDist().cdf((math.log(factor) - sigma**2 / 2) / sigma)
+    assert (drawn == cap).mean() == pytest.approx(cut, abs=0.01)
+
+
+@pytest.mark.parametrize(("mean", "share"), [(6600.0, 0.47), (4500.0, 0.1), (8000.0, 0.9)])
+def test_the_share_at_the_cap_gives_the_spread(mean: float, share: float) -> None:
+    work = workload({"kind": "lognormal", "mean_tokens": mean, "cut_share": share})
+    drawn = np.concatenate([draw_batch(work, Place(3, 0, r)).response_tokens for r in range(10)])
+    assert (drawn == 8085).mean() == pytest.approx(share, abs=0.01)
+    assert drawn.mean() == pytest.approx(mean, rel=0.01)
 
 
 FILES = {"mooncake.jsonl": '{"timestamp": 0, "input_length": 70, "output_length": 7, "hash_ids": [0]}\n' * 3,

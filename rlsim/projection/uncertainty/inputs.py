@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 from msgspec import Struct
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import tokens_factor
 from rlsim.costs.engine.prices import decode_points_s
+from rlsim.errors import Infeasible
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.uncertainty.user_inputs import (
@@ -32,6 +34,9 @@ from rlsim.schema.scenario import Scenario
 from rlsim.schema.stated import ACCEPTANCE, RESPONSE, Assumption
 from rlsim.units import FloatArray
 
+WIDE, FAR_END = 0.8, 1.645
+"""Standard deviation of a guess's logarithm beyond which more of it is simulated too, and the deviations at which: the
+upper end of a 90 % interval."""
 OTHER_LIMIT = 2.0
 """Factor by which what an engine captures may be larger or smaller than its default: one standard deviation either way.
 Assumption: releases and frameworks set 256, 512 and 1,024 tokens."""
@@ -119,19 +124,40 @@ def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
         if value:
             less = max(1.0, value * math.exp(-spread))
             # Means close to the cap have no distribution (workload.lengths): the draws stop short of it.
-            most = max(0.0, math.log(0.9 * scenario.workload.longest_response_tokens / value)) / spread
+            most = max(0.0, math.log(0.9 * _longest(scenario, key) / value)) / spread
     elif scenario.speculation.active and (value := scenario.speculation.first_acceptance or 0.0):
         # The spread is of the odds, so that no draw passes 1; an acceptance of 1 has infinite ones.
         odds = value / max(1.0 - value, 1e-9) * math.exp(-spread)
         less = odds / (1.0 + odds)
     if not less:
         return OpenInput(name, key, {}, {})
-    changes = {number: round(less) if number.endswith(".tokens") else less, "simulation.replications": 1}
-    one = simulate_variant(vary(scenario, changes), stretch=run.stretch, tokens=False)
+    slopes = _moves(run, number, less)
+    above = {phase: -move for phase, move in slopes.items()}  # linear in the logarithm, which spares a simulation
+    if key != ACCEPTANCE and spread > WIDE and most > 0:
+        reach = min(FAR_END, most)
+        with suppress(Infeasible):
+            above = {
+                phase: move / reach for phase, move in _moves(run, number, value * math.exp(reach * spread)).items()
+            }
+    return OpenInput(name, key, above, slopes, most)
+
+
+def _moves(run: SimulatedVariant, number: str, value: float) -> dict[str, float]:
+    """What another value of a guess adds to the logarithm of the time of each phase, from one replication."""
+    changes = {number: round(value) if number.endswith(".tokens") else value, "simulation.replications": 1}
+    one = simulate_variant(vary(run.scenario, changes), stretch=run.stretch, tokens=False)
     before, after = _phase_s(run), _phase_s(one)
-    slopes = {phase: math.log(before[phase] / after[phase]) for phase in before if before[phase] and after[phase]}
-    # Taken as linear in the logarithm, which spares a second simulation with more of it.
-    return OpenInput(name, key, slopes, {phase: -slope for phase, slope in slopes.items()}, most)
+    return {phase: math.log(after[phase] / before[phase]) for phase in before if before[phase] and after[phase]}
+
+
+def _longest(scenario: Scenario, key: str) -> float:
+    """Most tokens of a response, or what its cap (or mean, where it has none of its own) leaves of a sample to a
+    prompt."""
+    workload = scenario.workload
+    if key == RESPONSE:
+        return workload.longest_response_tokens
+    response = workload.max_response_tokens or _length(scenario, RESPONSE)[1]
+    return max(1.0, workload.max_sequence_tokens - response)
 
 
 def _phase_s(run: SimulatedVariant) -> dict[str, float]:

@@ -114,9 +114,11 @@ def idle_sections(
 
 def _status(framework: Framework, reader: Reader, key: str, value: Any) -> tuple[str, str]:
     """Status and detail of a key that is active."""
-    if key in framework.declared:
-        return "used", ", ".join(reader.purposes(key)) or "assumptions"
-    found = framework.why(key)
+    if framework.hydra and key.rpartition(".")[2] == "_target_":  # a class that Hydra makes
+        return "irrelevant", "launch"
+    found, purposes = framework.why(key), reader.purposes(key)
+    if key in framework.declared or (found is None and purposes):  # itself, or what refers to it
+        return "used", ", ".join(purposes) or "assumptions"
     section = any(known.startswith(f"{key}.") for known in framework.known)
     if value in (None, {}, []) and (section or (found is not None and found[0] == "not_simulated")):
         return "irrelevant", "unset"

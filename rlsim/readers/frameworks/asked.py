@@ -17,8 +17,14 @@ from rlsim.tables.profile import profile_called
 
 PROMPT_TOKENS = 107
 """OpenMathInstruct-2 with its template, the prompts of NeMo-RL's performance recipes (schema/workload.py)."""
+LONG_PROMPTS = 2048
+"""Cap above which prompts are taken for longer than mathematical problems, in tokens. Published runs with a cap up to
+it have means of 82 to 571 (calibration/published/wild/steps.csv: DAS, GSM8K, ReTool, rLLM), with a larger one of 1,800
+and more (DeepSWE)."""
 RESPONSE_SHARE = 0.5
-"""Mean response over its cap, where nothing is told. Assumption."""
+"""Mean response over its cap, where nothing is told: the median of the 15 single-turn runs with both in
+calibration/published (rl_steps.csv, wild/steps.csv) is 0.52, of 0.25 to 1, their standard deviation of the logarithm
+0.43."""
 RESPONSE_SIGMA = 0.7
 """Spread of log length, as in the scenarios that come with rlsim. Assumption."""
 FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
@@ -50,6 +56,7 @@ class Asked:
     mean_prompt_tokens: int | None = None
     mean_response_tokens: float | None = None
     response_log_sigma: float | None = None
+    response_cut_share: float | None = None
     acceptance_length: float | None = None
     usable_group_share: float | None = None
     mean_turns: float | None = None
@@ -68,8 +75,9 @@ class Facts:
     gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap, response_cap: tokens. model: name, and the key
     that holds it. turns, least_turns: most and fewest turns. cap_of_turn: response_cap bounds each of them. pools:
     models beside the policy as records of scenario.pools, their model being the name of a checkpoint. drafter: name of
-    an external draft model. dynamic: groups with equal rewards are thrown away and generated again. settings: further
-    scenario keys.
+    an external draft model. device: the one that the launcher names. dynamic: groups with equal rewards are thrown away
+    and generated again. lacking: parts of the run that the scenario does not hold and that make the step longer.
+    settings: further scenario keys.
     """
 
     gpus_per_node: int
@@ -83,6 +91,8 @@ class Facts:
     pools: tuple[Mapping[str, Any], ...] = ()
     drafter: str = ""
     dynamic: bool = False
+    device: str = ""
+    lacking: tuple[str, ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
 
 
@@ -94,9 +104,10 @@ class Draft:
     assumptions: list[dict[str, Any]]
 
     def assume(self, name: str, **values: float | str) -> None:
-        """Add the assumption ``name`` of ASSUMED with ``values`` in its text."""
+        """Add the assumption ``name`` of ASSUMED with ``values`` in its text; log_spread takes the place of its own."""
         found = ASSUMED[name]
-        self.assumptions.append({**found, "text": found["text"].format(**values), "keys": list(found["keys"])})
+        spread = {"log_spread": values["log_spread"]} if "log_spread" in values else {}
+        self.assumptions.append({**found, **spread, "text": found["text"].format(**values), "keys": [*found["keys"]]})
 
 
 def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
@@ -125,6 +136,8 @@ def _check_effect(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     for option, given, acts, instead in (
         ("--observation-tokens", asked.observation_tokens, agent, "an agent; give --mean-turns beside it"),
         ("--environment-s", asked.environment_s, agent, "an agent; give --mean-turns beside it"),
+        ("--response-cut-share", asked.response_cut_share, asked.mean_response_tokens is not None,
+         "a mean that logs give; give --mean-response-tokens beside it"),
         ("--acceptance-length", asked.acceptance_length, drafting, "speculative decoding, which it does not use"),
         ("--draft-model", asked.draft_model, draft.keys.get("speculation.method") == "draft_model",
          "a draft model, which it does not use"),
@@ -172,7 +185,8 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             draft.assume("larger", hardware=asked.hardware, smaller=asked.smaller_device, gpus=gpus)
         return
     words = re.split(r"[^a-z0-9]+", where.lower())
-    named = next(filter(None, (profile_called(" ".join(words[at:])) for at in range(len(words)))), None)
+    names = [facts.device.lower(), *(" ".join(words[at:]) for at in range(len(words)))]
+    named = next(filter(None, (profile_called(name) for name in names if name)), None)
     blackwell = "nvfp4" in (draft.keys.get("engine.weight_precision"), draft.keys.get("trainer.precision"))
     usual = "gb200_nvl72" if facts.gpus_per_node == 4 else "b200_sxm" if blackwell else "h100_sxm"
     draft.keys["hardware"] = named or usual
@@ -190,13 +204,24 @@ def mean_sample_tokens(facts: Facts, asked: Asked, cap: int) -> float:
 
 def _means(facts: Facts, asked: Asked, cap: int) -> tuple[int, float, int, float]:
     """Mean prompt and mean response of a turn, the most tokens of a response, and the share of them that it has."""
-    prompt = asked.mean_prompt_tokens or max(1, min(PROMPT_TOKENS, facts.prompt_cap // 2, cap // 2))
+    prompt = asked.mean_prompt_tokens or _prompt(facts.prompt_cap, cap)[0]
     room = max(2, min(facts.response_cap, cap - prompt))
     turns = asked.mean_turns or _mean_turns(facts.turns, facts.least_turns)
     if facts.cap_of_turn:  # as much of it as leaves all turns within their share of the sequence
         turns = max(1.0, turns * room / max(2, cap - prompt))
     share = RESPONSE_SHARE / turns
     return prompt, asked.mean_response_tokens or max(1.0, float(round(share * room))), room, share
+
+
+def _prompt(most: int, cap: int) -> tuple[int, float]:
+    """Mean prompt and the standard deviation of its logarithm, where nothing is told but the cap of prompts.
+
+    A cap of their own above LONG_PROMPTS says that they are longer than mathematical problems, and no more: every
+    length between is as likely in the logarithm. The cap of a whole sample says nothing of them.
+    """
+    if LONG_PROMPTS < most < cap:
+        return round(math.sqrt(PROMPT_TOKENS * most)), round(math.log(most / PROMPT_TOKENS) / math.sqrt(12), 3)
+    return max(1, min(PROMPT_TOKENS, most // 2, cap // 2)), ASSUMED["prompt"]["log_spread"]
 
 
 def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
@@ -208,12 +233,15 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
     if draft.keys.get("workload.max_response_tokens", cap) >= draft.keys["workload.max_sequence_tokens"] - prompt:
         draft.keys.pop("workload.max_response_tokens", None)  # the other cap comes first
     if asked.mean_prompt_tokens is None:
-        draft.assume("prompt", tokens=prompt, usual=PROMPT_TOKENS)
+        spread = _prompt(facts.prompt_cap, cap)[1]
+        longer = "long_prompt" if prompt > PROMPT_TOKENS else "prompt"
+        draft.assume(longer, tokens=prompt, usual=PROMPT_TOKENS, most=facts.prompt_cap, log_spread=spread)
     sigma = RESPONSE_SIGMA if asked.response_log_sigma is None else asked.response_log_sigma
-    draft.keys["workload.response_tokens"] = {"kind": "lognormal", "mean_tokens": float(mean), "log_sigma": sigma}
+    shape = {"log_sigma": sigma} if asked.response_cut_share is None else {"cut_share": asked.response_cut_share}
+    draft.keys["workload.response_tokens"] = {"kind": "lognormal", "mean_tokens": float(mean), **shape}
     if asked.mean_response_tokens is None:
         draft.assume("response", tokens=mean, share=share, room=room)
-    elif asked.response_log_sigma is None:
+    elif asked.response_log_sigma is None and asked.response_cut_share is None:
         draft.assume("sigma", sigma=sigma)
 
 

@@ -17,6 +17,8 @@ from rlsim.readers.frameworks.trees import ConfigTree, Layer, Mappings, check_bo
 SHIPPED = Path(__file__).parent / "defaults"
 MAX_FILES = 64
 """Files that one configuration may consist of."""
+_PLAIN_NAME = r"[\w.-]{1,200}"
+"""Of a file that is looked for in a repository."""
 _SUFFIXES = (".yaml", ".yml", ".toml")
 _ROOT_MARKS = (".git", "pyproject.toml")
 _PACKAGE = re.compile(
@@ -42,7 +44,7 @@ def read_tree(
     groups that the command line chooses. Raises InputError naming the
     file for what cannot be read, for circles, and for inherited files outside ``root``.
     """
-    reading = _Reading(framework, (root or _root_of(path)).resolve(), path.parent, choices or {})
+    reading = _Reading(framework, root, path, choices or {})
     layers = [] if override_list(path) else reading.layers(path, ())
     if not any(layer.own for layer in layers):
         layers = [*map(shipped_layer, start or framework.start), *layers]
@@ -74,6 +76,13 @@ def document_in(path: Path) -> Any:
     return value
 
 
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def _root_of(path: Path) -> Path:
     folder = path.absolute().parent
     marked = (above for above in (folder, *folder.parents) if any((above / mark).exists() for mark in _ROOT_MARKS))
@@ -83,8 +92,9 @@ def _root_of(path: Path) -> Path:
 class _Reading:
     """One reading of a file: what it may read, and what stood in for what."""
 
-    def __init__(self, framework: Framework, root: Path, top: Path, choices: Mapping[str, str]) -> None:
-        self._framework, self._root, self._top = framework, root, top
+    def __init__(self, framework: Framework, root: Path | None, path: Path, choices: Mapping[str, str]) -> None:
+        self._framework, self._given, self._top = framework, root is not None, path.parent
+        self._root, top = (root or _root_of(path)).resolve(), path.parent
         self._choices, self._search = dict(choices), [top]
         self._count = 0
         self.notes: list[str] = []
@@ -129,10 +139,22 @@ class _Reading:
     def _path_entry(self, entry: Any, path: Path, chain: tuple[Path, ...]) -> list[Layer]:
         if not isinstance(entry, str):
             raise InputError(f"{shown_path(path)}: defaults: {shortened(repr(entry))} is no path")
-        target = self._inside(path.parent / entry, path, entry)
-        if target.name in self._framework.shipped and not target.exists():
-            return self._stand_in(target.name, target.name)
+        target = self._elsewhere(path.parent / entry) or self._inside(path.parent / entry, path, entry)
+        if not target.exists():
+            if target.name in self._framework.shipped:
+                return self._stand_in(target.name, target.name)
+            where, name = shown_path(path), shortened(target.name)
+            raise InputError(f"{where}: defaults: no such file as {name}{self._framework.whereabouts}")
         return self.layers(target, chain)
+
+    def _elsewhere(self, target: Path) -> Path | None:
+        """A file that a copied one inherits, as the folder given for inherited files has it; None where it has none."""
+        if not self._given or _there(target) or not re.fullmatch(_PLAIN_NAME, target.name):
+            return None
+        asked = [part for part in target.parts if part not in (".", "..")]
+        folder = asked[-2] if len(asked) > 1 else ""
+        found = sorted(self._root.rglob(target.name))
+        return next((one for one in found if one.parent.name == folder), found[0] if found else None)
 
     def _group_entry(self, entry: Any, chosen: dict[str, str], path: Path, chain: tuple[Path, ...]) -> list[Layer]:
         """Layers of one entry of a Hydra list: a file, or a file of a group laid into its package.
@@ -193,6 +215,6 @@ class _Reading:
         if not real.is_relative_to(self._root) and not stands_in:
             raise InputError(
                 f"{shown_path(path)}: defaults: '{shortened(entry)}' lies outside {shown_path(self._root)}; "
-                "give --root DIR to read it"
+                f"give --root DIR to read it, of {self._framework.name}'s own files a clone of {self._framework.home}"
             )
         return target

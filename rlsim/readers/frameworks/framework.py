@@ -83,9 +83,11 @@ class Framework:
     framework's own base configurations and the shipped trees that stand in for each, one over the other, where the file
     is not there. start: those under a file that inherits from none of them; start_asynchronous: under an export of an
     asynchronous scenario. form: hydra (defaults are Hydra's lists), yaml, toml, or words (options as argparse takes
-    them; dashes: with dashes in their names). entry: patterns of the programs that launch it, with what they read
-    unasked (config; or folder and name of a Hydra configuration). renamed: keys of earlier releases by what they are
-    called now. begin: keys that an export without a base begins with.
+    them; dashes: with dashes in their names). python: its launchers are Python too. entry: patterns of the programs
+    that launch it, with what they read unasked (config; or folder and name of a Hydra configuration). language: pattern
+    of the words by which any other program is taken for the first of them. renamed: keys of earlier releases by what
+    they are called now. home: its repository and the folder of it that holds its configurations. begin: keys that an
+    export without a base begins with.
     """
 
     name: str
@@ -106,11 +108,19 @@ class Framework:
     renamed: Mapping[str, str] = field(default_factory=dict)
     begin: Mapping[str, Any] = field(default_factory=dict)
     dashes: bool = False
+    python: bool = False
+    language: str = ""
+    home: str = "its repository"
 
     @property
     def hydra(self) -> bool:
         """Whether defaults are Hydra's lists."""
         return self.form == "hydra"
+
+    @property
+    def whereabouts(self) -> str:
+        """What a message says of a file of the framework's that is not there."""
+        return f"; what is {self.name}'s own stands in {self.home}: give --root with a clone of it"
 
     @cached_property
     def known(self) -> frozenset[str]:

@@ -18,7 +18,15 @@ from rlsim.readers.frameworks.accounting import Accounting, account_for, idle_se
 from rlsim.readers.frameworks.asked import LARGER, Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
 from rlsim.readers.frameworks.framework import Framework
-from rlsim.readers.frameworks.launch import Launch, flag_layer, framework_of_file, launch_of, repository_of, starts_run
+from rlsim.readers.frameworks.launch import (
+    Launch,
+    flag_layer,
+    framework_of_file,
+    launch_of,
+    launcher_of,
+    repository_of,
+    starts_run,
+)
 from rlsim.readers.frameworks.missing import missing_parts
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.registry import FORKS, framework_of
@@ -75,6 +83,7 @@ def import_config(
     even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
     Raises InputError naming file, key and the nearest known key.
     """
+    path, overrides = launcher_of(framework_of(framework), path, overrides)
     try:
         tree = read_config(framework, path, overrides, root, start)
         document, accounting = document_of(framework, tree, asked or Asked())
@@ -207,6 +216,7 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}
     lacking = missing_parts(framework, tree, reader, draft.keys, idle_sections(known, tree, reader, draft.keys))
+    lacking += [{"part": part, "step": "longer", "keys": []} for part in facts.lacking]
     # A model that is asked for by its name has its own stated on loading.
     tower = None if asked.model else lacking_tower(facts.model)
     lacking += [tower] if tower else []

@@ -15,6 +15,7 @@ from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.yaml import lists_beside, parse_value
 from rlsim.readers.frameworks.files import document_in
 from rlsim.readers.frameworks.framework import Framework
+from rlsim.readers.frameworks.launchers import PYTHON, configured_words, python_commands
 from rlsim.readers.frameworks.trees import Layer, Mappings, nested, present
 from rlsim.readers.shell.script import commands_of
 
@@ -47,7 +48,14 @@ class Launch:
 
 def starts_run(path: Path, words: Sequence[str]) -> bool:
     """Whether ``path`` with ``words`` behind it is a launch script or a command line, not a configuration."""
-    return path.suffix.lower() in SCRIPTS or (not path.suffix and not path.exists() and bool(words))
+    return path.suffix.lower() in (*SCRIPTS, *PYTHON) or (not path.suffix and not path.exists() and bool(words))
+
+
+def launcher_of(framework: Framework, path: Path, words: Sequence[str]) -> tuple[Path, Sequence[str]]:
+    """The Python launcher that a command line starts and what is behind it; else the command line as it is."""
+    if framework.python and path.stem in ("python", "python3") and words and Path(words[0]).suffix in PYTHON:
+        return Path(words[0]), words[1:]
+    return path, words
 
 
 def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path | None) -> Launch:
@@ -56,9 +64,12 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
     words: of a script its parameters, with NAME=VALUE in capitals for its variables; of a command line what follows.
     Raises InputError where it starts none, telling what it starts.
     """
-    if path.suffix.lower() in SCRIPTS:
-        given = {found[1]: found[2] for word in words if (found := _VARIABLE.match(word))}
-        rest = [word for word in words if not _VARIABLE.match(word)]
+    given = {found[1]: found[2] for word in words if (found := _VARIABLE.match(word))}
+    rest = [word for word in words if not _VARIABLE.match(word)]
+    if path.suffix.lower() in PYTHON:
+        folder = root or repository_of(path)
+        commands, rest = python_commands(path, rest, given, flags(rest), folder)
+    elif path.suffix.lower() in SCRIPTS:
         text = read_text(path, DOCUMENT_BYTES)
         for pattern, names in _KNOWN["slurm"].items():
             for number in re.findall(rf"^#SBATCH\s.*?{pattern}", text, re.MULTILINE)[:1]:
@@ -69,8 +80,12 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         folder, rest, commands = root or Path(), [], [[str(path), *words]]
     runs = [run for argv in commands for run in _runs(framework, argv, folder, path)]
     if not runs:
+        if path.suffix.lower() in PYTHON and not commands:
+            raise InputError(f"{shown_path(path)}: calls nothing that starts a training of {framework.name}")
         programs = [word for argv in commands for word in argv if re.search(r"(\.py$|^[a-z_]+(\.\w+)+$)", word)]
         shown = f"; it starts {', '.join(map(shortened, dict.fromkeys(programs[:4])))}" if programs else ""
+        if any(re.search(r"(^|[._/])(sft|dpo|reward_model)([._]|_trainer|$)", word) for word in programs):
+            shown += ", which generates nothing: rlsim projects steps of RL"
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
     first = runs[0]
     extra = _not_handed_on(rest, first.words)
@@ -80,11 +95,13 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
 
 
 def repository_of(path: Path) -> Path:
-    """The folder above that is a repository or a package, else the file's own; folders of packages within count not."""
+    """The folder above that is a repository or a package, folders of packages within aside; else the current one
+    where it holds the file, else the file's own."""
     folder = path.absolute().parent
     marked = [above for above in (folder, *folder.parents) if (above / "pyproject.toml").exists()]
     git = [above for above in (folder, *folder.parents) if (above / ".git").exists()]
-    return (git[:1] or marked[-1:] or [folder])[0]
+    current = [Path.cwd()] if folder.is_relative_to(Path.cwd()) else []  # where its commands would run
+    return (git[:1] or marked[-1:] or current or [folder])[0]
 
 
 def _not_handed_on(given: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
@@ -107,33 +124,74 @@ def _absent(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[str]:
             yield f"{shortened(Path(name).name)}, which the script reads, is not there: what it sets is left out"
 
 
-def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> Iterator[Launch]:
+def _programs(
+    framework: Framework, argv: list[str], folder: Path, path: Path
+) -> Iterator[tuple[int, Mapping[str, str], str]]:
+    """Places of programs that launch the framework, what they read unasked, and a note; last those that another
+    project wrote in its language, and scripts that configure its trainer."""
     for at, word in enumerate(argv):
-        entry = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
-        if entry is None or (word.endswith(".py") and at and argv[at - 1].startswith("--")):
-            continue
+        found = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
+        if found is not None and not (word.endswith(".py") and at and re.match(r"--[^=]+$", argv[at - 1])):
+            yield at, found, ""
+    spoken = [at for at, word in enumerate(argv) if framework.language and re.match(framework.language, word)]
+    before = [at for at in range(min(spoken, default=0)) if re.search(r"\.py$|^[A-Za-z_]\w*(\.\w+)+$", argv[at])]
+    for at in before[-1:]:
+        note = f"{shortened(argv[at])} has {framework.name}'s words and is read as its trainer"
+        yield at, next(iter(framework.entry.values())), note
+    for at, word in enumerate(argv) if framework.python else ():
+        file = _at(folder, path, Path(word)) if word.endswith(".py") else None
+        if file is not None and configured_words(file, folder):
+            yield at, {}, ""
+
+
+def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> Iterator[Launch]:
+    for at, entry, foreign in _programs(framework, argv, folder, path):
+        word = argv[at]
         words, named = _named(argv[at + 1 :])
-        before = {key: value for key, value in flags(argv[:at]).items() if isinstance(value, int | str)}
+        stated = {one[1].lower(): plain(one[2]) for one in map(_VARIABLE.match, argv[:at]) if one}
+        before = _launcher({**stated, **flags(argv[:at]), "program": argv[at - 1] if at else ""}, folder, path)
+        if framework.python and word.endswith(".py") and (file := _at(folder, path, Path(word))) is not None:
+            words = [*configured_words(file, folder), *words]
         config = named.get("config", entry.get("config"))
         beside = Path(word).parent if word.endswith(".py") else Path(*word.split(".")[:-1])
-        name = named.get("config_name", entry.get("name"))
+        name = named.get("config_name") or entry.get("name")
         if name is not None:
             place = named.get("config_path", entry.get("folder", "."))
-            places = [beside / place, Path(place), Path(entry.get("folder", "."))]
+            # A repository may lie elsewhere or be the package itself, as verl-recipe is: ends of both paths count.
+            tails = [Path(*whole.parts[at:]) for whole in (beside / place, Path(place)) for at in (1, 2, 3)]
+            ends = [tail for tail in tails if len(tail.parts) > 1]
+            places = [beside / place, Path(place), Path(entry.get("folder", ".")), *ends]
             name = name.removesuffix(".yaml")
             near = difflib.get_close_matches(name, framework.shipped, n=1)
             files = [one / f"{stem}.yaml" for stem in (name, *near) for one in places]
             config = next((str(file) for file in files if _at(folder, path, file)), None)
-            name = near[0] if near and (config is None or Path(config).stem != name) else name
+            other = near and "config_path" not in named and (config is None or Path(config).stem != name)
+            name = near[0] if other else name
         target = None if config is None else _at(folder, path, Path(config))
+        own = name is not None and name not in framework.shipped and (not near or "config_path" in named)
+        if own and target is None:
+            raise InputError(f"{shown_path(path)}: {shortened(name or '')}.yaml is not there{framework.whereabouts}")
         if config is not None and target is None and name is None:
-            raise InputError(f"{shown_path(path)}: {shortened(config)} is not there; give --root with the folder of "
-                             f"{framework.name}'s repository")  # fmt: skip
+            raise InputError(f"{shown_path(path)}: {shortened(config)} is not there{framework.whereabouts}")
         asked = named.get("config_name", name or "").removesuffix(".yaml")
         stands_in = f"{shortened(asked)}.yaml is not there: {name}.yaml stands in"
-        note = "" if name is None or asked == name else stands_in
+        note = foreign if name is None or asked == name else stands_in
         yield Launch(word, target, name, tuple(words), before, note)
         return
+
+
+def _launcher(given: Mappings, folder: Path, path: Path) -> dict[str, Any]:
+    """Options of a launcher, over the file of accelerate's that they name; InputError where that is not there."""
+    name, held = given.get("config_file"), dict[str, Any]()
+    if isinstance(name, str):
+        file = _at(folder, path, Path(name))
+        found = None if file is None else parse_value(read_text(file, DOCUMENT_BYTES), shown_path(file))
+        if not isinstance(found, dict):
+            raise InputError(
+                f"{shown_path(path)}: --config_file {shortened(name)} is not there; give --root with its folder"
+            )
+        held = {**found, **(found.get("deepspeed_config") or {})}
+    return {key: value for key, value in {**held, **given}.items() if isinstance(value, int | str)}
 
 
 def _at(folder: Path, path: Path, name: Path) -> Path | None:
@@ -149,6 +207,7 @@ def _named(words: list[str]) -> tuple[list[str], dict[str, str]]:
     """Words without the names of configurations, and those names."""
     rest, named, given = [], {}, iter(words)
     for word in given:
+        word = re.sub(r"^config=(?=.+\.ya?ml$)", "--config=", word)  # EasyR1's
         found = re.match(r"^(?:--(config|config[-_]name|config[-_]path)(?:=(.*))?|@)$", word)
         if found is None:
             rest.append(word)
@@ -163,7 +222,7 @@ def flags(words: Sequence[str]) -> Mappings:
     out: Mappings = {}
     key = None
     for word in words:
-        if re.match(r"--[A-Za-z]", word):
+        if re.match(r"--[A-Za-z][^\s=]*(=|$)", word):
             name, equals, value = word[2:].partition("=")
             key = name.replace("-", "_")
             out[key] = plain(value) if equals else True

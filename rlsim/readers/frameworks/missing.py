@@ -26,13 +26,14 @@ def missing_parts(
     idle: sections of the configuration that are switched off.
     """
     off = tuple(f"{section}." for section in idle)
-    given = {key: value for key, value in leaves(tree.values) if key in tree.given and not f"{key}.".startswith(off)}
+    stated = {key: value for key, value in leaves(tree.values) if key in tree.given}
+    active = {key: value for key, value in stated.items() if not f"{key}.".startswith(off)}
     found: dict[str, dict[str, Any]] = {}
     for entry in STARTED.get(framework, ()):
         keys = entry.get("keys", [])
         if any(f"{held}.".startswith(f"{key}.") for key in keys for held in scenario):
             continue
-        for value in _held(entry, given, reader):
+        for value in _held(entry, active if entry.get("switched", True) else stated, reader):
             part = entry["part"].format(value=shortened(value, SHOWN_CHARACTERS))
             found.setdefault(part, {"part": part, "step": entry.get("step", "longer"), "keys": list(keys)})
             break

@@ -140,6 +140,7 @@ class Trainer:
     logprob_micro_batch_tokens = Target[int]()
     logprob_micro_batch_samples = Target[int]()
     rank_balance = Target[RankBalance]()
+    zero_stage = Target[Literal[0, 1, 2, 3]]()
     recompute = Target[Literal["none", "selective", "full"]]()
     mtp_layers = Target[int]()
     optimizer = Target[Literal["adam", "muon"]]()

@@ -205,6 +205,11 @@ def _lengths(scenario: Scenario, steady: Steady, known: set[str]) -> list[Taken]
         stated = float(length.tokens) if constant else length.mean_tokens
         measured = float(max(1, round(found.mean))) if constant else found.mean
         if stated is None or abs(measured / stated - 1) > SAME:
+            if measured >= scenario.workload.longest_response_tokens and name == "response_tokens":
+                raise InputError(
+                    f"the log's mean response of {measured:,.0f} tokens must be below the cap of the scenario, "
+                    f"{scenario.workload.longest_response_tokens:,} (workload.max_sequence_tokens, max_response_tokens)"
+                )
             key = f"workload.{name}.{'tokens' if constant else 'mean_tokens'}"
             out.append(Taken(key, stated, int(measured) if constant else float(f"{measured:.6g}")))
     return out

@@ -52,6 +52,10 @@ _PRINTED: Mapping[str, Callable[[list[str], str], str]] = {
 """What builtins and small programs print of their words, in a working directory."""
 
 
+_READ_BY = dict.fromkeys(("swift", "megatron"), ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES"))
+"""Variables that programs read in place of options; they stand before the words of these."""
+
+
 class _Exit(Exception):  # noqa: N818 - no error
     """The script ended itself."""
 
@@ -248,7 +252,8 @@ class _Run:
     def _program(self, argv: list[str]) -> bool:
         """A program: taken down, not run; ``bash FILE`` and ``bash -c TEXT`` are followed."""
         if not self.asking:
-            self.commands.append(argv)
+            read = [f"{name}={self.v.texts[name]}" for name in _READ_BY.get(argv[0], ()) if self.v.texts.get(name)]
+            self.commands.append([*read, *argv])
         shells = [at for at, word in enumerate(argv) if posixpath.basename(word) in ("bash", "sh")]
         for at in shells[:1]:
             rest = argv[at + 1 :]
@@ -287,7 +292,11 @@ class _Run:
 
     def _run_read(self, words: list[str], node: Command) -> bool:
         if words and node.document is not None:
-            self.v.assign(words[-1], self._document(node))
+            text = self._document(node)
+            if any(re.fullmatch(r"-\w*a", word) for word in words[:-1]):  # read -ra NAME
+                self.v.arrays[words[-1]] = text.split()
+            else:
+                self.v.assign(words[-1], text)
         return True
 
     def _document(self, node: Command) -> str:

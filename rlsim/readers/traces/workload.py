@@ -15,7 +15,7 @@ from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.results.record import rounded
 from rlsim.units import BoolArray, FloatArray, IntArray
-from rlsim.workload.lengths import limited_lognormal_mean
+from rlsim.workload.lognormal import limited_lognormal_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -351,6 +351,7 @@ FRAMEWORK = of.framework(
     node_size=Nodes.gpus_per_node,
     shipped={"grpo_math_1B.yaml": ["nemo_rl"]},
     start=["nemo_rl"],
+    home="github.com/NVIDIA-NeMo/RL (examples)",
     entry={r"(^|/)run_(grpo|vlm_grpo|ppo|distillation)\w*\.py$": {"config": "examples/configs/grpo_math_1B.yaml"}},
     renamed={"ppo.async_ppo": "grpo.async_grpo", "ppo": "grpo", "distillation": "grpo"},
 )

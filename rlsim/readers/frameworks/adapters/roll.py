@@ -338,12 +338,19 @@ def _facts(c: Roll) -> Facts:
         response_cap=c.cap if c.agentic else c.response_length,
         turns=c.max_actions_per_traj or (c.max_turns if c.agentic else 1),
         dynamic=c.use_additional_prompts,
+        lacking=tuple(_partial(c)),
     )
 
 
+def _partial(c: Roll) -> Iterator[str]:
+    """Workers on a part of GPUs that others share are simulated on all of them."""
+    every = c.training | c.generating
+    for name, devices_ in (("training", c.training), ("generation", c.generating)):
+        if not c.apart and devices_ < every:
+            yield f"{name} on {len(devices_)} of the {len(every)} GPUs alone"
+
+
 def _assumptions(c: Roll) -> Iterator[Assumption]:
-    if not c.apart and c.generating != c.training:
-        yield Assumption("Generation on a part of the trainer's GPUs is simulated on all of them.", [Cluster.num_gpus])
     if c.agentic and not c.max_actions_per_traj:
         yield Assumption(
             "The most turns of the environments are taken as 10 where the configuration does not say them at its top.",
@@ -362,5 +369,6 @@ FRAMEWORK = of.framework(
     form="hydra",
     shipped={"roll": ["roll"]},
     entry={r"start_(rlvr|agentic|rlvr_vl)\w*_pipeline\.py$": {"name": "rlvr_config"}},
+    home="github.com/alibaba/ROLL (examples)",
     begin={option.key: "list(range(0,8))" for option in (Train.device_mapping, Infer.device_mapping)},
 )

@@ -30,6 +30,7 @@ class Run(Options, section="trainer"):
     """Of a step and of training."""
 
     strategy = text("fsdp")
+    arctic_colocate = switch(name="arctic_rl.colocate")
     train_batch_size = integer()
     policy_mini_batch_size = integer(1)
     update_epochs_per_batch = integer()
@@ -130,8 +131,9 @@ class Skyrl(Options):
 
     @property
     def split(self) -> bool:
-        """Whether generation has GPUs of its own."""
-        return not self.placement.colocate_all
+        """Whether generation has GPUs of its own. Arctic RL shares them by a switch of its own, beside which
+        colocate_all must be off (integrations/arctic_rl/config.py:42-46 at a9564572e)."""
+        return not self.placement.colocate_all and not self.run.arctic_colocate
 
     @property
     def fully(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlsim.errors import InputError
 from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, aside, flag, integer, integers, number, size, switch, text
@@ -16,6 +17,7 @@ class Slime(Options):
     """Options of the command line."""
 
     entry = text("", name="launcher.entry")
+    hardware = text("", name="launcher.hardware")
     hf_checkpoint = text("")
     num_gpus_per_node = integer()
     actor_num_nodes = size()
@@ -28,7 +30,7 @@ class Slime(Options):
     n_samples_per_prompt = size()
     over_sampling_batch_size, rollout_max_context_len, rollout_max_prompt_len = integer(), integer(), integer()
     rollout_max_response_len = integer(1024)
-    rollout_function_path = text("")
+    rollout_function_path, loss_type = text(""), text("")
     update_weights_interval = integer(1)
     update_weight_mode, dynamic_sampling_filter_path = text(), text()
 
@@ -53,7 +55,10 @@ class Slime(Options):
 
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
     expert_model_parallel_size, virtual_pipeline_model_parallel_size = size(), size()
-    fp8_format = text()
+    fp8_format, train_backend = text(), text("megatron")
+    lora_rank = integer(0)
+    gradient_checkpointing, fsdp_cpu_offload, fully_async = flag(False), flag(False), flag(False)  # miles
+    max_seq_len, generate_max_turns = integer(), integer(1)
     global_batch_size = integer()
     num_steps_per_rollout = size()
     advantage_estimator = text()
@@ -79,7 +84,7 @@ class Slime(Options):
     @property
     def fully(self) -> bool:
         """Whether rollouts run on while the trainer works."""
-        return self.overlapping and "fully_async" in self.rollout_function_path
+        return self.overlapping and (self.fully_async or "fully_async" in self.rollout_function_path)
 
     @property
     def split(self) -> bool:
@@ -99,7 +104,7 @@ class Slime(Options):
     @property
     def cap(self) -> int:
         """Most tokens of a sample."""
-        return self.rollout_max_context_len or (self.prompt_cap + self.rollout_max_response_len)
+        return self.rollout_max_context_len or self.max_seq_len or (self.prompt_cap + self.rollout_max_response_len)
 
     @property
     def generation_gpus(self) -> int:
@@ -143,6 +148,13 @@ class Slime(Options):
         if self.tree or self.block:
             return self.sglang_speculative_num_draft_tokens or 1
         return (self.sglang_speculative_num_steps or 0) + 1
+
+
+def prompts(c: Slime) -> int | None:
+    """Prompts of a step. Raises InputError for what trains on given samples (miles/rollout/sft_rollout.py)."""
+    if c.loss_type == "sft_loss" or "sft_rollout" in c.rollout_function_path:
+        raise InputError(f"{c.r.where}: loss_type: sft_loss generates nothing, and rlsim projects steps of RL")
+    return c.rollout_batch_size
 
 
 def set_max_response(c: Slime, value: int) -> Iterator[Change]:
@@ -198,7 +210,7 @@ PACKED_INT4 = ("INT4", "int4", "W4A16", "w4a16", "AWQ", "GPTQ", "Kimi-K2-Thinkin
 """Words of names of checkpoints with weights in INT4; Moonshot publishes these models so (config.json)."""
 of = Rules(Slime)
 RULES = (
-    of(Workload.prompts_per_step).same(Slime.rollout_batch_size),
+    of(Workload.prompts_per_step).by(Slime.rollout_batch_size, prompts),
     of(Workload.generations_per_prompt).same(Slime.n_samples_per_prompt),
     of(Workload.max_sequence_tokens).by(Slime.rollout_max_response_len, lambda c: c.cap),
     of(Workload.max_response_tokens).rule(lambda c: c.rollout_max_response_len, set_max_response),
@@ -272,12 +284,13 @@ RULES = (
     ),
     of(Speculation.tree_width, when=lambda c: c.tree).same(Slime.sglang_speculative_eagle_topk),
     of(Speculation.verified_positions, when=lambda c: c.tree).same(Slime.sglang_speculative_num_draft_tokens),
-    of(Trainer.backend).constant("megatron"),
+    of(Trainer.backend).words(Slime.train_backend, ("fsdp", "fsdp"), other="megatron"),
     of(Trainer.tensor_parallel).same(Slime.tensor_model_parallel_size),
     of(Trainer.pipeline_parallel).same(Slime.pipeline_model_parallel_size),
     of(Trainer.context_parallel).same(Slime.context_parallel_size),
     of(Trainer.expert_parallel).same(Slime.expert_model_parallel_size),
     of(Trainer.virtual_stages).rule(lambda c: c.virtual_pipeline_model_parallel_size),
+    of(Trainer.lora_rank).rule(lambda c: c.lora_rank or None, lambda _, value: [Slime.lora_rank.to(value or 0)]),
     of(Trainer.precision).words(Slime.fp8_format, ("?*", "fp8"), other="bf16"),
     of(Trainer.global_batch_samples).by(Slime.global_batch_size, global_batch_samples),
     of(Trainer.critic).rule(lambda c: c.advantage_estimator == "ppo"),
@@ -291,13 +304,21 @@ RULES = (
     ),
     of(Trainer.micro_batch_samples, when=lambda c: not c.dynamic_batches).same(Slime.micro_batch_size),
     of(Trainer.rank_balance).switched(Slime.balance_data, "tokens", "samples", readonly=True),
-    of(Trainer.recompute).words(
-        Slime.recompute_granularity, ("full", "full"), ("selective", "selective"), (None, "none")
+    of.either(
+        of(Trainer.recompute, when=lambda c: c.train_backend == "fsdp").switched(
+            Slime.gradient_checkpointing, "full", "none"
+        ),
+        of(Trainer.recompute).words(
+            Slime.recompute_granularity, ("full", "full"), ("selective", "selective"), (None, "none")
+        ),
     ),
     of.under(Slime.enable_mtp_training, of(Trainer.mtp_layers).same(Slime.mtp_num_layers), otherwise=0),
     of(Trainer.optimizer).words(Slime.optimizer, ("*muon*", "muon"), other="adam"),
     of(Trainer.optimizer_bytes_per_parameter).switched(Slime.use_precision_aware_optimizer, 8.0, 12.0),
-    of(Trainer.optimizer_on_host).same(Slime.optimizer_cpu_offload),
+    of.either(
+        of(Trainer.optimizer_on_host, when=lambda c: c.train_backend == "fsdp").same(Slime.fsdp_cpu_offload),
+        of(Trainer.optimizer_on_host).same(Slime.optimizer_cpu_offload),
+    ),
     of(Trainer.logits_chunk_tokens).rule(lambda c: most if (most := c.log_probs_chunk_size or -1) > 0 else None),
     of(Trainer.offload).rule(lambda c: not c.no_offload_train),
     of(Trainer.reference_logprobs).by(Slime.use_kl_loss, lambda c: c.use_kl_loss or c.kl_coef > 0),
@@ -315,6 +336,8 @@ RULES = (
 def _facts(c: Slime) -> Facts:
     return Facts(
         pools=slime_teacher(c.r, c.hf_checkpoint),
+        device=c.hardware,
+        turns=c.generate_max_turns,
         gpus_per_node=c.num_gpus_per_node or c.actor_num_gpus_per_node,
         prompt_cap=c.prompt_cap,
         response_cap=c.rollout_max_response_len,
@@ -349,4 +372,6 @@ FRAMEWORK = of.framework(
     entry={r"(^|/)train(_async)?\.py$": {}},
     form="words",
     dashes=True,
+    python=True,
+    renamed={"sglang_data_parallel_size": "sglang_dp_size"},
 )

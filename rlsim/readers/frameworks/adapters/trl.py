@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, flag, integer, number, size, switch, text
@@ -16,7 +17,10 @@ class Trl(Options):
     """Options of the command line and of its launcher."""
 
     entry = text("", name="launcher.entry")
-    num_machines = size(name="launcher.num_machines")
+    distributed_type = text("", name="launcher.distributed_type")
+    zero_stage = integer(name="launcher.zero_stage")
+    use_deepspeed, use_fsdp = switch(name="launcher.use_deepspeed"), switch(name="launcher.use_fsdp")
+    deepspeed, fsdp = text(""), text("")
     launched_processes = integer(name="launcher.num_processes")
     cp_size = integer(1, name="launcher.cp_size")
     num_processes = integer()
@@ -45,7 +49,22 @@ class Trl(Options):
     @property
     def ranks(self) -> int:
         """Processes of the trainer, one a GPU."""
-        return self.launched_processes or self.num_processes or 8
+        stated = self.launched_processes or self.num_processes
+        batch = self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
+        fitting = (most for most in range(8, 0, -1) if batch * most % self.generations == 0)  # trl refuses others
+        return stated or next(fitting, 8)
+
+    @property
+    def shared(self) -> Literal[0, 1, 2, 3] | None:
+        """What data-parallel ranks share, as stages of ZeRO: nothing where neither the launcher nor its file says
+        DeepSpeed or FSDP (accelerate's MULTI_GPU, torchrun); None where no launcher is known."""
+        kind = self.distributed_type.upper()
+        if self.deepspeed or self.use_deepspeed or kind == "DEEPSPEED":
+            stages: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
+            return next((stage for stage in stages if stage == self.zero_stage), None)
+        if self.fsdp or self.use_fsdp or kind == "FSDP":
+            return 3
+        return 0 if self.entry else None
 
     @property
     def server(self) -> bool:
@@ -59,6 +78,11 @@ class Trl(Options):
 
     @property
     def batch(self) -> int:
+        """Samples of one generation, or of all those that an optimizer step accumulates over."""
+        return max(self.generated, self.per_device_train_batch_size * self.ranks * self.gradient_accumulation_steps)
+
+    @property
+    def generated(self) -> int:
         """Samples of one generation."""
         return self.generation_batch_size or self.per_device_train_batch_size * self.ranks * (
             self.steps_per_generation or self.gradient_accumulation_steps
@@ -119,6 +143,7 @@ RULES = (
     of(Engine.max_batched_tokens, when=lambda c: c.use_vllm and not c.server).constant(4096),  # vllm_generation.py:363
     of(Engine.gpu_memory_utilization, when=lambda c: not c.server).same(Trl.vllm_gpu_memory_utilization),
     of(Trainer.backend).constant("fsdp"),
+    of(Trainer.zero_stage).rule(lambda c: c.shared),
     of(Trainer.context_parallel).same(Trl.cp_size),
     of.under(Trl.use_peft, of(Trainer.lora_rank).same(Trl.lora_r)),
     of(Trainer.flash_attention_2).words(
@@ -140,7 +165,7 @@ RULES = (
 
 def _facts(c: Trl) -> Facts:
     return Facts(
-        gpus_per_node=8 if c.server else max(1, c.ranks // c.num_machines),
+        gpus_per_node=8,
         prompt_cap=c.prompt_cap,
         response_cap=c.max_completion_length,
         turns=1 + c.max_tool_calling_iterations,
@@ -152,6 +177,12 @@ def _assumptions(c: Trl) -> Iterator[Assumption]:
         yield Assumption(
             "No option caps prompts; 512 tokens are left for them beside the completion.",
             [Workload.max_sequence_tokens],
+        )
+    if c.generated < c.batch:
+        yield Assumption(
+            f"The {c.batch // c.generated} generations of an accumulated step are simulated as one of all samples, "
+            "which is faster.",
+            [Workload.prompts_per_step],
         )
     if not c.use_vllm:
         yield Assumption(
@@ -165,7 +196,7 @@ def _assumptions(c: Trl) -> Iterator[Assumption]:
         )
     if not c.launched_processes and not c.num_processes:
         yield Assumption(
-            "The launcher names no number of processes; 8 are assumed (num_processes).", [Cluster.num_gpus]
+            f"The launcher names no number of processes; {c.ranks} are assumed (num_processes).", [Cluster.num_gpus]
         )
 
 
@@ -180,4 +211,5 @@ FRAMEWORK = of.framework(
     shipped={"trl": ["trl"]},
     entry={r"(^|/)(train_)?(grpo|gspo|rloo)\w*(\.py)?$": {}},
     form="words",
+    python=True,
 )

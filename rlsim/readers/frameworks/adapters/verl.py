@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rlsim.readers.frameworks.adapters import verl_values as values
 from rlsim.readers.frameworks.adapters.pools import verl_teachers
@@ -39,10 +40,10 @@ of = Rules(Verl)
 FLEX = Transformer.moe_token_dispatcher_type.holds("flex")
 NO_DEEPEP = [Transformer.moe_enable_deepep.to(False)]
 RULES = (
-    of(Workload.generations_per_prompt).same(Rollout.n),
+    of(Workload.generations_per_prompt).by(Rollout.n, lambda c: c.samples),
     of(Workload.max_sequence_tokens).rule(lambda c: c.cap, values.set_max_sequence),
     of(Workload.max_response_tokens).rule(
-        lambda c: c.data.max_response_length,
+        lambda c: c.kin.turn_tokens or c.data.max_response_length,
         lambda c, value: [Data.max_response_length.to(value), Data.max_prompt_length.to(max(1, c.cap - value))],
     ),
     of(
@@ -54,7 +55,9 @@ RULES = (
         of(Workload.prompts_per_step, when=lambda c: c.fully_async).by(
             Async.require_batches, lambda c: c.asynchronous_training.require_batches * c.actor.ppo_mini_batch_size
         ),
-        of(Workload.prompts_per_step).same(Data.train_batch_size),
+        of(Workload.prompts_per_step).by(
+            Data.train_batch_size, lambda c: c.kin.env_groups or c.data.train_batch_size or None
+        ),
     ),
     of(Cluster.num_gpus).rule(lambda c: c.every_gpu, lambda c, value: values.set_trainer_gpus(c, value - c.generating)),
     of(Cluster.generation_gpus).rule(lambda c: None if c.pool_by is None else c.generating, values.set_generation_gpus),
@@ -219,9 +222,7 @@ RULES = (
     of(Trainer.flash_attention_2).words(
         Model.attn_implementation, ("*flash_attention_[34]*", False), ("*flash-attn[34]*", False), ("*", None)
     ),
-    of(Trainer.global_batch_samples).by(
-        Actor.ppo_mini_batch_size, lambda c: c.actor.ppo_mini_batch_size * (c.rollout.n or 1)
-    ),
+    of(Trainer.global_batch_samples).by(Actor.ppo_mini_batch_size, lambda c: c.batch),
     of(Trainer.epochs).same(Actor.ppo_epochs),
     of(Trainer.critic).cases(
         Case(True, [Verl.critic.holds(True)]),
@@ -294,7 +295,7 @@ RULES = (
         lambda _, value: [Actor.use_kl_loss.to(value), None if value else Algorithm.use_kl_in_reward.to(False)],
     ),
     of(Trainer.offload).rule(values.offload, values.set_offload),
-    of(Loop.refit_method).words(
+    of(Loop.refit_method, when=lambda c: c.pool_by is not None, otherwise="auto").words(
         Rollout.transfer,
         ("nccl", "nccl_broadcast"),
         ("nixl", "rdma"),
@@ -305,12 +306,29 @@ RULES = (
 )
 
 
+def _unused(c: Verl, scenario: Mapping[str, Any]) -> Iterator[str]:
+    """The legacy section of a reward model is laid over the other one
+    (verl/experimental/reward_loop/reward_loop.py:63-77)."""
+    megatron = scenario["trainer.backend"] == "megatron"
+    yield "actor_rollout_ref.actor.fsdp_config" if megatron else "actor_rollout_ref.actor.megatron"
+    if not scenario["trainer.critic"]:
+        yield "critic"
+    if not c.legacy_reward_model and not c.reward_model:
+        yield from ("reward_model", "reward.reward_model")
+    for engine in ("vllm", "sglang", "trtllm"):
+        if c.rollout.name != engine:
+            yield f"actor_rollout_ref.rollout.engine_kwargs.{engine}"
+    if not scenario["trainer.reference_logprobs"]:
+        yield "actor_rollout_ref.ref"
+
+
 def _facts(c: Verl) -> Facts:
     return Facts(
         settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if c.by_megatron else "verl")),
         gpus_per_node=c.node,
-        prompt_cap=c.data.max_prompt_length,
-        response_cap=min(c.data.max_response_length, c.rollout.max_model_len or c.cap),
+        prompt_cap=c.kin.max_start_length or c.data.max_prompt_length,
+        cap_of_turn=c.kin.max_turns > 0 or c.kin.turn_tokens > 0,
+        response_cap=min(c.kin.turn_tokens or c.data.max_response_length, c.rollout.max_model_len or c.cap),
         turns=c.turns,
         pools=verl_teachers(c),
         drafter=c.sglang.speculative_draft_model_path if c.on_sglang else c.vllm.draft_model,
@@ -361,7 +379,7 @@ FRAMEWORK = of.framework(
     RULES,
     _facts,
     _assumptions,
-    unused=values.unused,
+    unused=_unused,
     model=Model.path,
     node_size=Run.n_gpus_per_node,
     form="hydra",
@@ -375,6 +393,7 @@ FRAMEWORK = of.framework(
     },
     start=["verl"],
     start_asynchronous=["verl", "verl_fully_async"],
+    language=r"\+{0,2}(actor_rollout_ref|async_training)\.",
     entry={
         r"^verl\.trainer\.main_ppo": _PPO,
         r"^verl\.experimental\.fully_async_policy\.": {"folder": "config", "name": "fully_async_ppo_trainer"},

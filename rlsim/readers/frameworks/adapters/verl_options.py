@@ -5,11 +5,13 @@ from __future__ import annotations
 from rlsim.readers.frameworks.options import (
     Options,
     anything,
+    aside,
     batches,
     flag,
     integer,
     integers,
     number,
+    section,
     size,
     switch,
     text,
@@ -62,6 +64,24 @@ class Pool(Options, section="rollout"):
     """GPUs of a rollout pool of its own."""
 
     nnodes, n_gpus_per_node = integer(0), integer(0)
+
+
+class Kin(Options):
+    """Of projects that have verl's words and some of their own: Search-R1 (verl/trainer/config/ppo_trainer.yaml:10, 91,
+    179 and search_r1/llm_agent/generation.py:233-290 at a14dc3a), rllm
+    (trainer/config/_generated_agent_ppo_trainer.yaml:364-366, trainer/verl/verl_backend.py:528 at 9beb6e0f) and RAGEN
+    (config/base.yaml at 5eb79b8), whose groups of environments stand for prompts."""
+
+    do_search = flag(True)
+    max_turns = integer(0)
+    max_start_length = integer(0, name="data.max_start_length")
+    n_agent = integer(0, name="actor_rollout_ref.rollout.n_agent")
+    rllm = aside(section())
+    max_steps = integer(0, name="rllm.agent.max_steps")
+    env_groups = integer(0, name="es_manager.train.env_groups")
+    group_size = integer(0, name="es_manager.train.group_size")
+    max_turn = integer(0, name="agent_proxy.max_turn")
+    turn_tokens = integer(0, name="ctx_manager.generation.gen_config.response_length")
 
 
 class Mtp(Options, section="actor_rollout_ref.model.mtp"):

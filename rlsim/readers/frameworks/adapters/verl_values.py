@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, cast
+from collections.abc import Iterator
+from typing import Literal, cast
 
 from rlsim.readers.frameworks.adapters.verl_options import (
     Actor,
@@ -11,6 +11,7 @@ from rlsim.readers.frameworks.adapters.verl_options import (
     Async,
     Data,
     Fsdp,
+    Kin,
     Megatron,
     Model,
     Mtp,
@@ -33,7 +34,7 @@ class Verl(Options):
     """A whole configuration."""
 
     trainer, data, algorithm, asynchronous_training = Part(Run), Part(Data), Part(Algorithm), Part(Async)
-    pool, model, mtp, actor = Part(Pool), Part(Model), Part(Mtp), Part(Actor)
+    kin, pool, model, mtp, actor = Part(Kin), Part(Pool), Part(Model), Part(Mtp), Part(Actor)
     mcore, transformer, fsdp, veomni = Part(Megatron), Part(Transformer), Part(Fsdp), Part(Veomni)
     rollout, vllm, sglang = Part(Rollout), Part(Vllm), Part(Sglang)
 
@@ -61,6 +62,8 @@ class Verl(Options):
     @property
     def cap(self) -> int:
         """Most tokens of a sample."""
+        if self.kin.env_groups and self.rollout.max_model_len:
+            return self.rollout.max_model_len
         return self.data.max_prompt_length + self.data.max_response_length
 
     @property
@@ -218,6 +221,10 @@ class Verl(Options):
     @property
     def turns(self) -> int:
         """Most turns of a sample."""
+        if self.kin.max_turns:  # Search-R1: so many searches at the most, and an answer
+            return 1 + (self.kin.max_turns if self.kin.do_search else 0)
+        if self.kin.max_steps or self.kin.max_turn:
+            return self.kin.max_steps or self.kin.max_turn
         answers, asked = self.rollout.max_assistant_turns, self.rollout.max_user_turns
         # The loop obeys both whatever enable says (experimental/agent_loop/tool_agent_loop.py:108-109, 280-282).
         if not (self.rollout.multi_turn or answers or asked):
@@ -225,6 +232,19 @@ class Verl(Options):
         if answers and asked:
             return min(answers, asked + 1)
         return answers or (asked + 1 if asked else 8)
+
+    @property
+    def samples(self) -> int:
+        """Samples of a prompt; Search-R1 repeats prompts itself, and counts a mini-batch in samples then."""
+        return self.kin.n_agent or self.kin.group_size or self.rollout.n or 1
+
+    @property
+    def batch(self) -> int:
+        """Samples of a mini-batch. rllm trains on all of a step where it asks for more."""
+        prompts = self.actor.ppo_mini_batch_size
+        if self.kin.rllm is not None:
+            prompts = min(prompts, self.data.train_batch_size)
+        return prompts * (self.rollout.n or 1)
 
     @property
     def positions(self) -> int:
@@ -371,19 +391,3 @@ def set_offload(c: Verl, value: bool) -> Iterator[Change]:
     kind: type[Megatron] | type[Veomni] | type[Fsdp] = Veomni if c.by_veomni else Fsdp
     kind = Megatron if c.by_megatron else kind
     yield from (kind.param_offload.to(value), kind.optimizer_offload.to(value))
-
-
-def unused(c: Verl, scenario: Mapping[str, Any]) -> Iterator[str]:
-    """The legacy section of a reward model is laid over the other one
-    (verl/experimental/reward_loop/reward_loop.py:63-77)."""
-    megatron = scenario["trainer.backend"] == "megatron"
-    yield "actor_rollout_ref.actor.fsdp_config" if megatron else "actor_rollout_ref.actor.megatron"
-    if not scenario["trainer.critic"]:
-        yield "critic"
-    if not c.legacy_reward_model and not c.reward_model:
-        yield from ("reward_model", "reward.reward_model")
-    for engine in ("vllm", "sglang", "trtllm"):
-        if c.rollout.name != engine:
-            yield f"actor_rollout_ref.rollout.engine_kwargs.{engine}"
-    if not scenario["trainer.reference_logprobs"]:
-        yield "actor_rollout_ref.ref"

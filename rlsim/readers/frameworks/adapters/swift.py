@@ -1,0 +1,256 @@
+"""ms-swift's options (swift rlhf and megatron rlhf with --rlhf_type grpo or gkd; swift/arguments, swift/rlhf_trainers,
+swift/megatron/arguments) at 3602360a5. Lines named below are of that commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from rlsim.errors import InputError
+from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, size, switch, text
+from rlsim.readers.frameworks.rules import Assumption, Rules
+from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
+
+
+class Swift(Options):
+    """Options of the command line and what its environment says of processes."""
+
+    program = text("swift", name="launcher.program")
+    processes, launched = integer(name="launcher.nproc_per_node"), integer(name="launcher.num_processes")
+    devices = anything(name="launcher.cuda_visible_devices")
+    nnodes = size(name="launcher.nnodes")
+
+    rlhf_type = text("dpo")
+    model, teacher_model, teacher_model_server = text(""), text(""), text("")
+    tuner_type, train_type = text(), text("lora")
+    lora_rank = integer(8)
+    attn_impl, deepspeed, fsdp = text(), text(""), text("")
+
+    use_vllm = switch()
+    vllm_mode = text("server")
+    vllm_tensor_parallel_size, vllm_pipeline_parallel_size, vllm_data_parallel_size = size(), size(), size()
+    vllm_gpu_memory_utilization = number(0.9)
+    vllm_max_num_seqs, vllm_max_model_len = integer(256), integer()
+    vllm_enforce_eager, vllm_enable_prefix_caching = flag(False), flag(True)
+    async_generate, offload_model, offload_optimizer = flag(False), flag(False), flag(False)
+
+    per_device_train_batch_size = integer(1)
+    gradient_accumulation_steps, generation_batch_size, steps_per_generation = integer(), integer(), integer()
+    num_generations, num_iterations = integer(8), size()
+    max_length, max_completion_length = integer(), integer(512)
+    max_turns = integer()
+    multi_turn_scheduler = text()
+    beta = number()
+    dynamic_sample, gradient_checkpointing, padding_free = flag(False), flag(True), flag()
+    sequence_parallel_size = size()
+
+    micro_batch_size, global_batch_size = size(), integer(16)
+    tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
+    expert_model_parallel_size = size()
+    recompute_granularity = text("selective")
+    optimizer_cpu_offload = flag(False)
+
+    @property
+    def megatron(self) -> bool:
+        """Whether Megatron-Core trains."""
+        return self.program == "megatron"
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the trainer, one a GPU: as its environment says, else one (swift/cli/main.py:31-33)."""
+        if self.launched:  # accelerate's count is of all nodes
+            return self.launched
+        visible = len(str(self.devices).split(",")) if self.devices is not None and not self.processes else 1
+        return (self.processes or visible) * self.nnodes
+
+    @property
+    def server(self) -> bool:
+        """Whether vLLM has GPUs of its own."""
+        return self.use_vllm and self.vllm_mode == "server"
+
+    @property
+    def served(self) -> int:
+        """GPUs of the server."""
+        engine = self.vllm_tensor_parallel_size * self.vllm_pipeline_parallel_size
+        return engine * self.vllm_data_parallel_size if self.server else 0
+
+    @property
+    def accumulated(self) -> int:
+        """Micro-batches of an optimizer step (rlhf_args.py:527-530, trainers/arguments.py:283-286)."""
+        fill = max(1, -(-16 // (self.per_device_train_batch_size * self.ranks)))
+        return self.gradient_accumulation_steps or (1 if self.rlhf_type == "grpo" else fill)
+
+    @property
+    def trained(self) -> int:
+        """Samples of an optimizer step."""
+        if self.megatron:
+            return self.global_batch_size
+        return self.per_device_train_batch_size * self.ranks * self.accumulated // self.sequence_parallel_size
+
+    @property
+    def batch(self) -> int:
+        """Samples of one generation, and of an optimizer step at least (args_mixin.py:203, megatron_args.py:261)."""
+        parts = self.steps_per_generation or (1 if self.megatron else self.accumulated)
+        each = self.trained if self.megatron else self.trained // self.accumulated
+        return max(self.generation_batch_size or parts * each, self.trained)
+
+    @property
+    def samples(self) -> int:
+        """Samples of a prompt."""
+        return self.num_generations if self.rlhf_type == "grpo" else 1
+
+    @property
+    def prompt_cap(self) -> int:
+        """Most tokens of a prompt: max_length, of which GRPO cuts prompts (rlhf_args.py:156)."""
+        return self.max_length or 2048
+
+    @property
+    def cap(self) -> int:
+        """Most tokens of a sample."""
+        longest = self.prompt_cap + self.max_completion_length
+        served = self.vllm_max_model_len or longest
+        return min(served, longest) if self.max_length else served
+
+    @property
+    def packed(self) -> bool:
+        """Whether samples are flattened without padding; Megatron's default."""
+        return self.megatron if self.padding_free is None else self.padding_free
+
+    @property
+    def shared(self) -> Literal[0, 1, 2, 3] | None:
+        """What data-parallel ranks share, as stages of ZeRO; nothing without DeepSpeed or FSDP."""
+        stages: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
+        found = re.match(r"zero(\d)", self.deepspeed)
+        stated = next((stage for stage in stages if found and str(stage) == found[1]), None)
+        return None if self.megatron or self.fsdp or (self.deepspeed and not found) else stated or 0
+
+
+def prompts(c: Swift) -> int:
+    """Prompts of a step. Raises InputError for what generates nothing."""
+    if c.rlhf_type not in ("grpo", "gkd"):
+        raise InputError(f"{c.r.where}: rlhf_type: '{c.shown(Swift.rlhf_type)}' is not simulated; known: grpo, gkd")
+    return max(1, c.batch // c.samples)
+
+
+of = Rules(Swift)
+RULES = (
+    of(Workload.prompts_per_step).by(Swift.generation_batch_size, prompts),
+    of(Workload.generations_per_prompt).by(Swift.num_generations, lambda c: c.samples),
+    of(Workload.max_sequence_tokens).by(Swift.max_length, lambda c: c.cap),
+    of(Workload.max_response_tokens).same(Swift.max_completion_length),
+    of(Cluster.num_gpus).rule(lambda c: c.ranks + c.served),
+    of(Cluster.generation_gpus, when=lambda c: c.server).rule(lambda c: c.served),
+    of(Loop.mode, when=lambda c: c.server and c.async_generate, otherwise="sync").constant("async"),
+    of(Loop.style, when=lambda c: c.server and c.async_generate).constant("slime"),
+    of(Loop.policy_lag, when=lambda c: c.server and c.async_generate).constant(1),
+    of(Engine.name).constant("vllm"),
+    of(Engine.tensor_parallel).same(Swift.vllm_tensor_parallel_size),
+    of(Engine.pipeline_parallel).same(Swift.vllm_pipeline_parallel_size),
+    of(Engine.max_running_sequences).same(Swift.vllm_max_num_seqs),
+    of(Engine.gpu_memory_utilization).same(Swift.vllm_gpu_memory_utilization),
+    of(Engine.cuda_graphs).opposite(Swift.vllm_enforce_eager),
+    of(Engine.prefix_caching).same(Swift.vllm_enable_prefix_caching),
+    of(Trainer.backend).rule(lambda c: "megatron" if c.megatron else "fsdp"),
+    of(Trainer.zero_stage).rule(lambda c: c.shared),
+    of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Swift.tensor_model_parallel_size),
+    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Swift.pipeline_model_parallel_size),
+    of(Trainer.expert_parallel, when=lambda c: c.megatron).same(Swift.expert_model_parallel_size),
+    of.either(
+        of(Trainer.context_parallel, when=lambda c: c.megatron).same(Swift.context_parallel_size),
+        of(Trainer.context_parallel).same(Swift.sequence_parallel_size),
+    ),
+    of(Trainer.lora_rank, when=lambda c: (c.tuner_type or c.train_type) in ("lora", "longlora", "adalora")).same(
+        Swift.lora_rank
+    ),
+    of(Trainer.flash_attention_2).words(
+        Swift.attn_impl, ("*flash_attention_[34]*", False), ("*flash_attn_[34]*", False), ("*", None)
+    ),
+    of(Trainer.global_batch_samples).by(Swift.global_batch_size, lambda c: c.trained),
+    of(Trainer.epochs).same(Swift.num_iterations),
+    of(Trainer.sequence_packing).rule(lambda c: c.packed, lambda _, value: [Swift.padding_free.to(value)]),
+    of(Trainer.micro_batch_tokens, when=lambda c: c.packed).rule(
+        lambda c: c.r.real_tokens(c.micro_batch_size if c.megatron else c.per_device_train_batch_size, c.cap)
+    ),
+    of.either(
+        of(Trainer.micro_batch_samples, when=lambda c: c.megatron).same(Swift.micro_batch_size),
+        of(Trainer.micro_batch_samples).same(Swift.per_device_train_batch_size),
+    ),
+    of.either(
+        of(Trainer.recompute, when=lambda c: c.megatron).words(
+            Swift.recompute_granularity, ("full", "full"), ("selective", "selective"), ("none", "none")
+        ),
+        of(Trainer.recompute).switched(Swift.gradient_checkpointing, "full", "none"),
+    ),
+    of.either(
+        of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Swift.optimizer_cpu_offload),
+        of(Trainer.optimizer_on_host).rule(lambda c: c.deepspeed.endswith("_offload")),
+    ),
+    of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(10.0),  # the trainer of Hugging Face, as trl's
+    # grpo_trainer.py:778: always; a distillation has no ratio. rlhf_args.py:355-356: beta is 0.04 where none is stated.
+    of(Trainer.policy_logprobs).rule(lambda c: c.rlhf_type == "grpo"),
+    of(Trainer.reference_logprobs).rule(lambda c: c.rlhf_type == "grpo" and c.beta != 0),
+    of(Trainer.offload).rule(
+        lambda c: c.offload_model or c.offload_optimizer,
+        lambda _, value: [Swift.offload_model.to(value), Swift.offload_optimizer.to(value)],
+    ),
+)
+
+
+def _teacher(c: Swift) -> tuple[dict[str, Any], ...]:
+    """The teacher that the trainer holds; one behind teacher_model_server is another server."""
+    if not c.teacher_model or c.teacher_model_server:
+        return ()
+    layout = {
+        "tensor_parallel": c.tensor_model_parallel_size,
+        "pipeline_parallel": c.pipeline_model_parallel_size,
+        "context_parallel": c.context_parallel_size,
+    }
+    pool = {"name": f"teacher {c.teacher_model.split('/')[-1]}"[:60], "role": "teacher", "model": c.teacher_model}
+    return ({**pool, "runs_on": "trainer", **(layout if c.megatron else {})},)
+
+
+def _facts(c: Swift) -> Facts:
+    return Facts(
+        gpus_per_node=8,
+        prompt_cap=c.prompt_cap,
+        response_cap=c.max_completion_length,
+        turns=(c.max_turns or 1) if c.multi_turn_scheduler else 1,
+        pools=_teacher(c),
+        dynamic=c.dynamic_sample,
+    )
+
+
+def _assumptions(c: Swift) -> Iterator[Assumption]:
+    if not c.max_length:
+        yield Assumption(
+            "No option caps prompts; 2,048 tokens are left for them beside the completion (max_length).",
+            [Workload.max_sequence_tokens],
+        )
+    if not c.use_vllm:
+        yield Assumption(
+            "Generation by transformers is simulated as by vLLM, which is several times as fast.", [Engine.name]
+        )
+    if c.server:
+        yield Assumption(
+            f"The server of swift rollout is taken to have {c.served} GPU(s) of its own (cluster.generation_gpus).",
+            [Cluster.generation_gpus, Cluster.num_gpus],
+        )
+    if c.rlhf_type == "gkd":
+        yield Assumption("Every sample of the distillation is generated by the student (lmbda 1).", [Loop.mode])
+
+
+FRAMEWORK = of.framework(
+    "swift",
+    RULES,
+    _facts,
+    _assumptions,
+    borrowed="ms-swift",
+    model=Swift.model,
+    node_size=Swift.processes,
+    shipped={"swift": ["swift"]},
+    entry={r"^rlhf$|(^|/)cli/(_megatron/)?rlhf\.py$": {}},
+    form="words",
+    home="github.com/modelscope/ms-swift (examples)",
+)

@@ -1,0 +1,74 @@
+"""ms-swift's launch scripts: trl's and Megatron's words under names of their own, processes from the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.readers.frameworks.importing import Imported, import_config
+
+GRPO = """CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=4 \\
+swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B-Instruct --use_vllm true --vllm_mode {mode} \\
+ --vllm_tensor_parallel_size 2 --max_length 1024 --max_completion_length 2048 --per_device_train_batch_size 4 \\
+ --gradient_accumulation_steps 2 --num_generations 8 {more}
+"""
+MEGATRON = """NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --model Qwen/Qwen3-30B-A3B --use_vllm true \\
+ --vllm_mode colocate --tuner_type full --tensor_model_parallel_size 2 --expert_model_parallel_size 4 \\
+ --global_batch_size 64 --micro_batch_size 2 --steps_per_generation 4 --num_generations 8 --max_length 2048 \\
+ --max_completion_length 2048 --recompute_granularity full {more}
+"""
+GKD = """NPROC_PER_NODE=8 swift rlhf --rlhf_type gkd --model Qwen/Qwen3-1.7B --teacher_model Qwen/Qwen3-32B \\
+ --tuner_type full --use_vllm true --vllm_mode colocate --max_length 1024 --max_completion_length 1024 \\
+ --per_device_train_batch_size 4 --deepspeed zero3
+"""
+
+
+def imported(folder: Path, text: str, *words: str) -> Imported:
+    script = folder / "run.sh"
+    script.write_text(text)
+    return import_config("swift", script, words)
+
+
+def test_a_grpo_script_counts_completions_on_the_processes_of_its_environment(tmp_path: Path) -> None:
+    found = imported(tmp_path, GRPO.format(mode="colocate", more="--deepspeed zero2")).scenario
+    assert (found.cluster.num_gpus, found.cluster.colocated, found.engine.tensor_parallel) == (4, True, 2)
+    assert (found.workload.prompts_per_step, found.trainer.global_batch_samples) == (4 * 4 * 2 // 8, 4 * 4 * 2)
+    assert (found.workload.max_sequence_tokens, found.trainer.lora_rank, found.trainer.zero_stage) == (3072, 8, 2)
+    assert found.trainer.reference_logprobs  # beta is 0.04 where none is stated
+    assert not imported(tmp_path, GRPO.format(mode="colocate", more="--beta 0")).scenario.trainer.reference_logprobs
+    more = imported(tmp_path, GRPO.format(mode="server", more="--steps_per_generation 8 --tuner_type full")).scenario
+    assert (more.cluster.num_gpus, more.cluster.generation_gpus, more.trainer.lora_rank) == (6, 2, None)
+    assert more.workload.prompts_per_step * 8 == 4 * 4 * 8 and more.loop.mode == "sync"
+    assert more.trainer.zero_stage == 0  # neither DeepSpeed nor FSDP
+    ahead = imported(tmp_path, GRPO.format(mode="server", more="--async_generate true")).scenario
+    assert (ahead.loop.mode, ahead.loop.policy_lag) == ("async", 1)
+
+
+def test_megatron_counts_its_own_batch(tmp_path: Path) -> None:
+    found = imported(tmp_path, MEGATRON.format(more="")).scenario
+    trainer = found.trainer
+    assert (trainer.backend, trainer.tensor_parallel, trainer.expert_parallel) == ("megatron", 2, 4)
+    assert (trainer.global_batch_samples, found.workload.prompts_per_step, trainer.lora_rank) == (64, 32, None)
+    assert (trainer.recompute, trainer.sequence_packing, trainer.zero_stage) == ("full", True, None)
+
+
+def test_turns_and_teachers_are_simulated_or_said(tmp_path: Path) -> None:
+    turns = imported(tmp_path, GRPO.format(mode="colocate", more="--multi_turn_scheduler s --max_turns 3")).scenario
+    assert turns.workload.agent is not None and turns.workload.agent.max_turns == 3
+    unbounded = imported(tmp_path, GRPO.format(mode="colocate", more="--multi_turn_scheduler tool_loop")).scenario
+    assert any("the further turns of tool_loop" in text for text in unbounded.missing_parts)
+    (pool,) = imported(tmp_path, GKD).scenario.pools
+    assert (pool.role, pool.model.name, pool.gpus) == ("teacher", "Qwen3-32B", 0)
+    served = imported(tmp_path, GKD.replace("--teacher_model Qwen/Qwen3-32B", "--teacher_model_server http://t:1"))
+    assert any("teacher behind http://t:1" in text for text in served.scenario.missing_parts)
+
+
+def test_what_generates_nothing_is_refused_and_trl_is_not_taken_for_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="rlhf_type: 'dpo' is not simulated; known: grpo, gkd"):
+        imported(tmp_path, "swift rlhf --rlhf_type dpo --model Qwen/Qwen3-8B")
+    script = tmp_path / "run.sh"
+    script.write_text(GRPO.format(mode="colocate", more=""))
+    with pytest.raises(InputError, match="is swift's; rlsim import swift"):
+        import_config("trl", script)
