@@ -31,7 +31,7 @@ ASYNCHRONOUS_KEYS = (
 """Keys without a meaning in synchronous loops; the older ones are ignored there."""
 LIMITS = ("staleness_fraction", "queue_batches")
 """Keys that say in place of policy_lag how far generation may get ahead."""
-MOST_GPUS = 1_000_000
+MOST_GPUS = 2**20
 
 
 class Cluster(Strict):
@@ -39,9 +39,9 @@ class Cluster(Strict):
 
     num_gpus: int = Field(ge=1, le=MOST_GPUS)
     """All GPUs."""
-    generation_gpus: int | None = Field(None, ge=1, le=1_000_000)
+    generation_gpus: int | None = Field(None, ge=1, le=MOST_GPUS)
     """GPUs of the rollout engine in a split cluster."""
-    training_gpus: int | None = Field(None, ge=1, le=1_000_000)
+    training_gpus: int | None = Field(None, ge=1, le=MOST_GPUS)
     """GPUs of the trainer in a split cluster."""
     reference_gpus: int = Field(0, ge=0, le=MOST_GPUS)
     """Of num_gpus those that hold the reference policy alone, in the trainer's layout: its log-probs run beside those

@@ -79,7 +79,7 @@ def test_an_engine_that_evicts_nothing_reserves_and_a_measured_rollout_narrows(t
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"concurrency": "64"}, "closed loop"),
     ({"num_gpus": "3"}, "num_gpus 3 is no multiple"),
-    ({"num_gpus": "100000000"}, "num_gpus must be at most 1,000,000"),
+    ({"num_gpus": "100000000"}, "num_gpus must be at most 1,048,576"),
     ({"num_requests": "1e19"}, "num_requests must be at most 1e"),
     ({"num_requests": "1.5"}, "num_requests must be a whole number"),
     ({"num_requests": "100000"}, "more than 16,384 sequences"),

@@ -27,8 +27,8 @@ LAGGED = {
     (RACING,): "loop.mode sync",
     (STREAMING,): "streaming .* needs mode sync",
     (*SYNC, "workload.tail_batching={}", STREAMING): "one of both",
-    ("cluster.num_gpus=2_000_000",): r"num_gpus.*1000000",
-    (f"cluster.num_gpus={10**30}",): r"num_gpus.*1000000",  # whose split was once looked for one by one
+    ("cluster.num_gpus=2_000_000",): r"num_gpus.*1048576",
+    (f"cluster.num_gpus={10**30}",): r"num_gpus.*1048576",  # whose split was once looked for one by one
     ("loop.refit_method=cuda_ipc",): "same GPUs",
 }
 QUICKSTART = {
