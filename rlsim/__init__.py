@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rlsim.loading.scenario import vary as vary
     from rlsim.planning.compare import compare as compare
     from rlsim.planning.draft_lengths import draft_lengths as draft_lengths
+    from rlsim.planning.fitting import largest_that_fit as largest_that_fit
+    from rlsim.planning.fitting import preflight as preflight
     from rlsim.planning.new import Answers as Answers
     from rlsim.planning.objective import Objective as Objective
     from rlsim.planning.plan import plan as plan
@@ -48,10 +50,12 @@ _HOMES = {
     "compare": "rlsim.planning.compare",
     "draft_lengths": "rlsim.planning.draft_lengths",
     "headroom": "rlsim.attribution.headroom",
+    "largest_that_fit": "rlsim.planning.fitting",
     "live": "rlsim.explore.live",
     "live_report": "rlsim.readers.logs.reporting",
     "load_scenario": "rlsim.loading.scenario",
     "plan": "rlsim.planning.plan",
+    "preflight": "rlsim.planning.fitting",
     "project": "rlsim.projection.project",
     "run": "rlsim.runs.run",
     "sensitivity": "rlsim.planning.sensitivity",
