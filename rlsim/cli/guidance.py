@@ -107,18 +107,24 @@ Staleness = Annotated[
     int | None,
     typer.Option(metavar="N", min=0, help="Largest policy lag; default as plan's of a scenario, 0 of a model."),
 ]
+Devices = Annotated[
+    str | None, typer.Option(metavar="D1,D2", help="Hardware profiles, with commas; default the scenario's.")
+]
+Batch = Annotated[
+    str | None, typer.Option(metavar="PROMPTSxSAMPLES", help="Of a model: prompts, samples; default 64x16.")
+]
+Free = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY", help="Of a scenario as it is: the key's largest value that fits; all: the usual."),
+]
 
 
 def size(
     subject: Subject,
     words: Words = None,
     overrides: Overrides = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="D1,D2", help="Hardware profiles, with commas; default the scenario's.")
-    ] = None,
-    batch: Annotated[
-        str | None, typer.Option(metavar="PROMPTSxSAMPLES", help="Of a model: prompts, samples; default 64x16.")
-    ] = None,
+    device: Devices = None,
+    batch: Batch = None,
     response_tokens: Annotated[
         str | None, typer.Option(metavar="N", help="Of a model: mean length of a response; default 2000.")
     ] = None,
@@ -129,10 +135,7 @@ def size(
     max_staleness: Staleness = None,
     precision: Annotated[str | None, typer.Option(metavar="NAME", help="Of the weights that generate.")] = None,
     drafts: Annotated[bool, typer.Option("--drafts/--no-drafts", help="Let the scenario's drafter draft.")] = True,
-    free: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY", help="Of a scenario as it is: the key's largest value that fits; all: the usual."),
-    ] = None,
+    free: Free = None,
     as_json: AsJson = False,
     full: Full = False,
     out: Out = None,
