@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rlsim.loading.scenario import vary as vary
     from rlsim.planning.compare import compare as compare
     from rlsim.planning.draft_lengths import draft_lengths as draft_lengths
+    from rlsim.planning.fitting import largest_that_fit as largest_that_fit
+    from rlsim.planning.fitting import preflight as preflight
     from rlsim.planning.new import Answers as Answers
     from rlsim.planning.objective import Objective as Objective
     from rlsim.planning.plan import plan as plan
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from rlsim.planning.space import SearchLimits as SearchLimits
     from rlsim.planning.sweep import sweep as sweep
     from rlsim.projection.project import project as project
+    from rlsim.readers.logs.reporting import live_report as live_report
+    from rlsim.readers.logs.reporting import trainer_callback as trainer_callback
     from rlsim.runs.run import run as run
     from rlsim.schema.scenario import Scenario as Scenario
 
@@ -46,17 +50,23 @@ _HOMES = {
     "compare": "rlsim.planning.compare",
     "draft_lengths": "rlsim.planning.draft_lengths",
     "headroom": "rlsim.attribution.headroom",
+    "largest_that_fit": "rlsim.planning.fitting",
     "live": "rlsim.explore.live",
+    "live_report": "rlsim.readers.logs.reporting",
     "load_scenario": "rlsim.loading.scenario",
     "plan": "rlsim.planning.plan",
+    "preflight": "rlsim.planning.fitting",
     "project": "rlsim.projection.project",
     "run": "rlsim.runs.run",
     "sensitivity": "rlsim.planning.sensitivity",
     "size": "rlsim.planning.size",
     "sweep": "rlsim.planning.sweep",
+    "trainer_callback": "rlsim.readers.logs.reporting",
     "vary": "rlsim.loading.scenario",
 }
 """Public names and the modules that they are of."""
+_IN_TRAINING = ("live_report", "trainer_callback")
+"""Names that training jobs import: no answer is shown there, and pydantic, numpy and the like stay out."""
 __all__ = [*_HOMES]
 __version__: str
 
@@ -69,7 +79,8 @@ def __getattr__(name: str) -> Any:
         value = installed_version()
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
-        _show_answers()
+        if name not in _IN_TRAINING:
+            _show_answers()
     else:
         raise AttributeError(f"module 'rlsim' has no attribute '{name}'")
     globals()[name] = value

@@ -26,6 +26,7 @@ from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import vary
 from rlsim.projection.summary import contract_name, iteration_tokens, mean_value, phase_parts
+from rlsim.projection.uncertainty.features import VALUES
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -178,6 +179,18 @@ def _reloaded_base(scenario: Scenario, bytes_per_s: float) -> Cause:
     return Cause("reloaded_base", "", {"loop.refit_fixed_s": (scenario.loop.refit_fixed_s or 0.0) + seconds})
 
 
+def _routes_through_driver(scenario: Scenario, bytes_per_s: float) -> Cause | None:
+    """A driver passes on the experts of every token and layer at ``bytes_per_s``, 4 bytes each (THUDM/slime 624b824a,
+    slime/utils/types.py: routed_experts of shape tokens, layers, top-k in int32)."""
+    moe = scenario.model.moe
+    if moe is None:
+        return None
+    sample_bytes = float(VALUES["sequence"](scenario)) * scenario.model.num_layers * moe.top_k * INT32_BYTES
+    most = 1.0  # of the schema
+    seconds = min(most, scenario.loop.driver_sample_s + sample_bytes / bytes_per_s)
+    return Cause("driven_routes", "", {"loop.driver_sample_s": seconds})
+
+
 FUNCTIONS: Mapping[str, Callable[[Scenario, float], Cause | None]] = {
     "idle_replicas": _idle_replicas,
     "slow_trainer": lambda scenario, factor: Cause(
@@ -188,11 +201,12 @@ FUNCTIONS: Mapping[str, Callable[[Scenario, float], Cause | None]] = {
     "longer_responses": longer_responses,
     "slow_turns": _slow_turns,
     "reloaded_base": _reloaded_base,
+    "routes_through_driver": _routes_through_driver,
 }
 """Faults that no key says."""
 
 
-BF16_BYTES = 2.0
+BF16_BYTES, INT32_BYTES = 2.0, 4.0
 MOST_STEPS = 4
 """Measured steps of a lagged loop that a fault is simulated on: differences on equal drawn work settle early."""
 DESCRIBING = ("name", "question", "assumptions", "missing")

@@ -27,14 +27,15 @@ tables, and says what speculative decoding and asynchronous execution would chan
 - `rlsim run qwen235b_2048 --steps 1000 --out results`: a whole run: time, cost, energy, what it loses
 - `rlsim report results`: one HTML page of what a folder of results holds
 
-Exit codes: 0 done, 2 bad input or a configuration that cannot run (one message on stderr), 1 a bug.
+Exit codes: 0 done, 2 bad input or a configuration that cannot run (one message on stderr), 1 a bug; of preflight 3:
+it cannot run.
 """
 
 ASK, DECIDE, UNDERSTAND = "Ask about a run", "Decide", "Understand an answer"
 BRING, MEASURE, LOOK_UP = "Bring your own", "Measure", "Look up"
 COMMANDS = {
     "project": ("project:project", ASK), "run": ("project:run", ASK), "check": ("guidance:check", ASK),
-    "watch": ("watch:watch", ASK), "new": ("guidance:new", ASK),
+    "watch": ("watch:watch", ASK), "preflight": ("preflight:preflight", ASK), "new": ("guidance:new", ASK),
     "plan": ("planning:plan", DECIDE), "size": ("guidance:size", DECIDE), "sweep": ("planning:sweep", DECIDE),
     "improve": ("guidance:improve", DECIDE), "compare": ("planning:compare", DECIDE),
     "techniques": ("planning:techniques", DECIDE), "k": ("planning:draft_lengths", DECIDE),

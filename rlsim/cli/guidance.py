@@ -14,7 +14,7 @@ from msgspec import structs
 
 from rlsim.cli.logged import logged_run, run_scenario
 from rlsim.cli.options import AsJson, Full, LogSteps, ModelName, Out, Overrides, ScenarioName, Words
-from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style
+from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style, with_remedies
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
 
@@ -107,18 +107,24 @@ Staleness = Annotated[
     int | None,
     typer.Option(metavar="N", min=0, help="Largest policy lag; default as plan's of a scenario, 0 of a model."),
 ]
+Devices = Annotated[
+    str | None, typer.Option(metavar="D1,D2", help="Hardware profiles, with commas; default the scenario's.")
+]
+Batch = Annotated[
+    str | None, typer.Option(metavar="PROMPTSxSAMPLES", help="Of a model: prompts, samples; default 64x16.")
+]
+Free = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY", help="Of a scenario as it is: the key's largest value that fits; all: the usual."),
+]
 
 
 def size(
     subject: Subject,
     words: Words = None,
     overrides: Overrides = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="D1,D2", help="Hardware profiles, with commas; default the scenario's.")
-    ] = None,
-    batch: Annotated[
-        str | None, typer.Option(metavar="PROMPTSxSAMPLES", help="Of a model: prompts, samples; default 64x16.")
-    ] = None,
+    device: Devices = None,
+    batch: Batch = None,
     response_tokens: Annotated[
         str | None, typer.Option(metavar="N", help="Of a model: mean length of a response; default 2000.")
     ] = None,
@@ -129,6 +135,7 @@ def size(
     max_staleness: Staleness = None,
     precision: Annotated[str | None, typer.Option(metavar="NAME", help="Of the weights that generate.")] = None,
     drafts: Annotated[bool, typer.Option("--drafts/--no-drafts", help="Let the scenario's drafter draft.")] = True,
+    free: Free = None,
     as_json: AsJson = False,
     full: Full = False,
     out: Out = None,
@@ -138,8 +145,12 @@ def size(
     It is plan with the number of GPUs free, of a scenario or of a plain one of a model. For each device the least
     cluster and doublings of it, each in the layout that plan finds fastest, the knee of the step, the cheapest within a
     deadline or the fastest within a budget, and the largest safe memory share of the engine. --out DIR writes size.json
-    and size.png.
+    and size.png. --free KEY leaves the cluster alone and finds the largest token budget, micro-batch, cap or share that
+    fits it.
     """
+    if free:
+        _print_free(subject, [*(words or ()), *(overrides or ())], free, as_json)
+        return
     from rlsim.planning.new import CHECKS
     from rlsim.planning.size import size as run
     from rlsim.report.text.run import unanswered
@@ -157,6 +168,14 @@ def size(
     print_result(answer, as_json, full, out)
     if answer.best is None:
         raise InputError(f"infeasible: {unanswered(answer)}; what each device came to is on standard output")
+
+
+def _print_free(subject: str, changes: Sequence[str], free: Sequence[str], as_json: bool) -> None:
+    from rlsim.planning.fitting import largest_that_fit
+
+    scenario = run_scenario(subject, changes, None)[0]
+    with with_remedies(scenario):
+        print_result(largest_that_fit(scenario, () if list(free) == ["all"] else free), as_json)
 
 
 def _wanted(subject: str, changes: Sequence[str], devices: Sequence[str], stated: Mapping[str, str]) -> Wanted:

@@ -72,6 +72,8 @@ def run(
     words: Words = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Training steps of the run.")] = None,
     samples: Annotated[int | None, typer.Option(metavar="M", help="Or: as many steps as consume M samples.")] = None,
+    rows: Annotated[int | None, typer.Option(metavar="N", help="Or: as many as use up N prompts of data.")] = None,
+    epochs: Annotated[float, typer.Option(metavar="E", help="With --rows: times that the data set is used.")] = 1.0,
     overrides: Overrides = None,
     seed: Seed = None,
     replications: Annotated[int, typer.Option(metavar="N", min=1, help="Independent runs; their mean is printed.")] = 1,
@@ -79,7 +81,7 @@ def run(
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
-    """Simulate a whole run: N training steps, or as many as consume M samples.
+    """Simulate a whole run: N training steps, or as many as consume M samples or a data set.
 
     The same run without speculation stands beside it, on the same drawn work. Prints time, cost, energy and tokens,
     how the steps evolve, and what the run loses to validation, checkpoints and failures (section run of the scenario).
@@ -92,8 +94,9 @@ def run(
     with with_remedies(given), ProgressLine("steps") as progress:
         seen = progress.reach
         answer = simulate(
-            given, steps, samples, replications=replications, baseline=not no_baseline, out=out, progress=seen
-        )
+            given, steps, samples, rows=rows, epochs=epochs, replications=replications, baseline=not no_baseline,
+            out=out, progress=seen,
+        )  # fmt: skip
     print_result(answer, as_json)
 
 

@@ -1,30 +1,161 @@
-"""Which single setting would make a scenario fit into memory that does not."""
+"""Whether a scenario fits into memory: what alone would make it fit, how far keys may grow, and what a launcher asks
+before the job starts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rlsim.costs.memory import check_beside, check_host, engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError
+from rlsim.loading.overrides import value_at
+from rlsim.planning.plan import plan
+from rlsim.planning.space import HEADROOM, SearchLimits
 from rlsim.projection.moves import varied
+from rlsim.projection.project import project
+from rlsim.results.fitting import FreeKeys, Largest, Layout, Preflight
+from rlsim.results.sweep import Plan
 from rlsim.schema.scenario import Scenario
+from rlsim.units import SECONDS_PER_HOUR
 
 HALVINGS = 6
 """A setting is lowered to a sixty-fourth at most: below that nobody runs."""
 SHARES = (0.95, 0.92, 0.88, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35, 0.3)
 """Shares of a GPU's memory that are tried for an engine, the nearest to the stated one first."""
+FREE = (
+    "trainer.micro_batch_tokens", "trainer.micro_batch_samples", "workload.max_sequence_tokens",
+    "engine.max_running_sequences", "engine.max_batched_tokens",
+)  # fmt: skip
+"""Keys that people raise until memory ends."""
+STAND_INS = {
+    "trainer.micro_batch_tokens": "workload.max_sequence_tokens",
+    "trainer.logprob_micro_batch_tokens": "trainer.micro_batch_tokens",
+}
+"""Key that holds where another is left to its default."""
+DOUBLINGS = 12
+"""A whole number is raised to 4,096 times its value at most: nobody runs beyond that."""
+HUNDREDTHS = 0.01
+"""Shares are looked at in steps of one hundredth, as people write them."""
 
 
 def fits(scenario: Scenario) -> bool:
     """Whether engine, trainer and host have room for ``scenario``."""
+    return not _refusal(scenario)
+
+
+def _refusal(scenario: Scenario) -> str:
+    """Why engine, trainer or host have no room for ``scenario``; empty where they have."""
     try:
-        engine_memory(scenario)
-        trainer_memory(scenario)
-        check_beside(scenario)
-        check_host(scenario)
-    except Infeasible:
-        return False
-    return True
+        _check(scenario)
+    except Infeasible as error:
+        return error.reason.partition(" (")[0]
+    return ""
+
+
+def _check(scenario: Scenario) -> None:
+    engine_memory(scenario)
+    trainer_memory(scenario)
+    check_beside(scenario)
+    check_host(scenario)
+
+
+def largest_that_fit(scenario: Scenario, keys: Sequence[str] = ()) -> FreeKeys:
+    """How far each of ``keys`` alone may grow before ``scenario`` no longer fits or is none, the nearest limit first.
+
+    keys: whole numbers or shares; default those of FREE that have a limit. What fits holds with the scenario's
+    ``simulation.fit_probability``. Raises InputError for a key without such a value, Infeasible where the scenario does
+    not fit as it is.
+    """
+    _check(scenario)
+    named = [key for key in FREE if _now(scenario, key) is not None] if not keys else list(dict.fromkeys(keys))
+    found = sorted((_largest(scenario, key) for key in named), key=lambda one: one.room)
+    found = [one for one in found if keys or one.limit]
+    return FreeKeys(scenario=scenario.name, fit_probability=scenario.simulation.fit_probability, keys=tuple(found))
+
+
+def _now(scenario: Scenario, key: str) -> object:
+    value = value_at(scenario, key)
+    return _now(scenario, STAND_INS[key]) if value is None and key in STAND_INS else value
+
+
+def _largest(scenario: Scenario, key: str) -> Largest:
+    if key == "engine.gpu_memory_utilization":  # what is safe depends on more than what fits
+        raise InputError(f"--free {key}: rlsim size {scenario.name} names the largest safe share")
+    now = _now(scenario, key)
+    if now is None:
+        varied(scenario, {key: 1})  # a key that does not exist is answered with the nearest
+    if isinstance(now, bool) or not isinstance(now, int | float) or now <= 0:
+        raise InputError(f"--free {key}: its value is {now!r}; a number above 0 is needed, such as {FREE[0]}")
+
+    def refusal(value: float) -> str:
+        try:
+            return _refusal(varied(scenario, {key: value}))
+        except InputError as error:  # beyond what the key or a rule beside it allows
+            return str(error)
+
+    unit = 1 if isinstance(now, int) else HUNDREDTHS
+    best, limit = _furthest(lambda count: refusal(count * unit), round(now / unit))
+    return Largest(key=key, now=now, largest=max(now, round(best * unit, 2)), limit=limit)
+
+
+def _furthest(refusal: Callable[[int], str], now: int) -> tuple[int, str]:
+    """The largest number that is not refused, and why the next one is; empty where none was found. Between ``now`` and
+    it refusals are taken to begin once."""
+    low, high, why = now, now, ""
+    for _ in range(DOUBLINGS):
+        low, high = high, 2 * high
+        if why := refusal(high):
+            break
+    else:
+        return high, ""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if found := refusal(middle):
+            high, why = middle, found
+        else:
+            low = middle
+    return low, why
+
+
+def preflight(scenario: Scenario, layout: bool = True) -> Preflight:
+    """What a launcher asks before a job starts: the step, memory with its probability, price, one faster layout.
+
+    layout: search that layout, of the same GPUs, lag and draft length, so that the update is the same. Never raises
+    Infeasible: ``runs`` is false then, with the reason and settings each of which alone would make it fit.
+    """
+    cluster = f"{scenario.cluster.num_gpus:,} {scenario.hardware.name}"
+    try:
+        answer = project(scenario)
+    except Infeasible as error:
+        better = _faster(scenario) if layout else None
+        return Preflight(
+            scenario=scenario.name, cluster=cluster, runs=False, reason=str(error), better=better,
+            settings=tuple(settings_that_fit(scenario)) if error.unit == "bytes" else (),
+            missing=scenario.missing_parts,
+        )  # fmt: skip
+    hourly_usd = answer.num_gpus * answer.price_per_gpu_hour_usd
+    return Preflight(
+        scenario=scenario.name, cluster=cluster, runs=True, step_s=answer.candidate.step_s,
+        usd_per_step=answer.candidate.step_s.mean * hourly_usd / SECONDS_PER_HOUR, memory=answer.candidate.memory,
+        better=_faster(scenario) if layout else None, missing=answer.missing,
+    )  # fmt: skip
+
+
+def _faster(scenario: Scenario) -> Layout | None:
+    """The fastest layout of the scenario's GPUs; None where a plan has none that is more likely than not shorter."""
+    drafted = scenario.speculation.draft_length if scenario.speculation.active else 0
+    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), HEADROOM, tuple({0: 0, drafted: 0}))
+    try:
+        found: Plan = plan(scenario, limits=limits, rest=False)
+    except (Infeasible, InputError):  # what a plan knows no layouts of, as two kinds of GPU
+        return None
+    best, shorter = found.best, found.best.beats_current
+    if not found.changes or (shorter is not None and shorter <= 0.5):
+        return None
+    speedup = None if found.current is None else found.current.step.mean / best.numbers.step.mean
+    return Layout(
+        name=best.name, step_s=best.numbers.step, usd_per_step=best.numbers.cost_per_step_usd, speedup=speedup,
+        shorter=shorter, changes=found.changes,
+    )  # fmt: skip
 
 
 def settings_that_fit(scenario: Scenario) -> list[str]:

@@ -47,13 +47,16 @@ def run(
     steps: int | None = None,
     samples: int | None = None,
     *,
+    rows: int | None = None,
+    epochs: float = 1.0,
     replications: int = 1,
     baseline: bool = True,
     out: Path | str | None = None,
     progress: Progress | None = None,
     chapter_steps: int | None = None,
 ) -> Run:
-    """Simulate a run of ``steps`` training steps, or of as many as consume ``samples``; one of both is needed.
+    """Simulate a run of ``steps`` training steps, of as many as consume ``samples``, or as use up a data set of
+    ``rows`` prompts ``epochs`` times; one of the three is needed.
 
     replications: independent runs whose mean is given. baseline: also without speculation, where there is any. out:
     folder for run.json, steps.csv, run.png and scenario.yaml; an interrupted run into the same folder goes on where it
@@ -61,7 +64,7 @@ def run(
     simulated together, in place of what memory allows. The scenario's ``run`` section counts; ``simulation.steps``,
     ``warmup_steps`` and ``replications`` do not. Raises InputError and Infeasible.
     """
-    count = _steps(scenario, steps, samples)
+    count = _steps(scenario, steps, samples, rows, epochs)
     if not 1 <= replications <= MAX_SIMULATED_STEPS:
         raise InputError(f"--replications must be 1 to {MAX_SIMULATED_STEPS:,}, got {replications:,}")
     if not 1 <= count * replications <= MOST_STEPS:
@@ -89,15 +92,30 @@ def run(
     return answer
 
 
-def _steps(scenario: Scenario, steps: int | None, samples: int | None) -> int:
-    if (steps is None) == (samples is None):
-        raise InputError("a run needs either --steps N or --samples M")
+def _steps(scenario: Scenario, steps: int | None, samples: int | None, rows: int | None, epochs: float) -> int:
+    if [steps, samples, rows].count(None) != 2:
+        raise InputError("a run needs either --steps N or --samples M, or --rows N of a data set")
+    if rows is not None:
+        return _steps_of_data(scenario, rows, epochs)
     if samples is not None:
         if samples < 1:
             raise InputError(f"--samples must be at least 1, got {samples}")
         return math.ceil(samples / scenario.workload.samples_per_step)
     assert steps is not None
     return steps
+
+
+def _steps_of_data(scenario: Scenario, rows: int, epochs: float) -> int:
+    """Steps that a data set of ``rows`` prompts lasts: whole batches of each epoch, as loaders that drop the last one
+    count (verl, NeMo-RL), each of all prompts that are generated, also for groups that are thrown away."""
+    workload = scenario.workload
+    taken = workload.prompts_per_step * workload.generated_batch_factor / workload.usable_group_share
+    if not 0 < epochs <= MOST_STEPS:
+        raise InputError(f"--rows with --epochs {epochs:g}: must be above 0 and at most {MOST_STEPS:,}")
+    count = math.floor(math.floor(rows / taken) * epochs)
+    if count < 1:
+        raise InputError(f"--rows {rows:,}, --epochs {epochs:g}: fewer than the {taken:,.0f} prompts that a step takes")
+    return count
 
 
 def _simulated(

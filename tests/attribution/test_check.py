@@ -16,6 +16,7 @@ from rlsim.cli.main import main
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
+from rlsim.projection.uncertainty.features import VALUES
 from rlsim.report.text.attribution import render_check
 from rlsim.results.check import Check
 from rlsim.results.record import P90_DEVIATIONS, PHASE_FLOOR
@@ -102,6 +103,29 @@ def test_base_weights_that_an_adapter_run_loads_anew_take_the_longer_the_slower_
     seconds = [cause.changes["loop.refit_fixed_s"] for x in (8e9, 4e9) if (cause := fault.at(adapter, x, 1.0))]
     fixed = adapter.loop.refit_fixed_s or 0.0
     assert seconds[1] - fixed == pytest.approx(2 * (seconds[0] - fixed))
+
+
+def test_routes_through_a_driver_take_as_long_as_their_bytes_and_dense_models_have_none(quickstart: Faulty) -> None:
+    fault = next(one for one in catalogue() if one.name == "driven_routes")
+    assert not fault.possible(quickstart.scenario) and fault.at(quickstart.scenario, 1e9, 1.0) is None
+    scenario = load_scenario("qwen235b_512")
+    driver_s, moe = scenario.loop.driver_sample_s, scenario.model.moe
+    assert fault.possible(scenario) and moe is not None
+    fast, slow = (fault.at(scenario, rate, 1.0) for rate in (1e9, 5e8))
+    assert fast is not None and slow is not None
+    added = [cause.changes["loop.driver_sample_s"] - driver_s for cause in (fast, slow)]
+    assert added[1] == pytest.approx(2 * added[0])
+    tokens = 1e9 * added[0] / (4 * scenario.model.num_layers * moe.top_k)
+    assert tokens == pytest.approx(VALUES["sequence"](scenario))
+
+
+def test_experts_in_a_loop_are_named_where_the_trainer_groups_them() -> None:
+    grouped = load_scenario("verl_dapo_7b", ["model=qwen3-30b-a3b", "simulation.replications=1"])
+    looped = pattern_of(simulate_changed(vary(grouped, "trainer.expert_products=loop"), ()))
+    found = check(grouped, {name: looped.phases[name] for name in ("step", "exposed_generation", "train")})
+    assert "looped_experts" in names(found)
+    fault = next(one for one in catalogue() if one.name == "looped_experts")
+    assert not fault.possible(load_scenario("verl_dapo_7b")) and not fault.possible(load_scenario("qwen235b_512"))
 
 
 def test_groups_hold_what_agrees_and_figures_tell_alike_faults_apart(quickstart: Faulty) -> None:

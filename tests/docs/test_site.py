@@ -100,7 +100,7 @@ Run = Callable[..., tuple[int, str, str]]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```", re.M | re.S)
 TAKES_WORDS = ("project", "plan", "sensitivity", "compare", "blame")
-MOST_STEPS = "20"
+MOST_STEPS, FEW_ROWS = "20", "400"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ def small(command: str) -> list[str]:
     if words[0] in ("plan", "sensitivity"):
         words += ["--jobs", "1"]
     if words[0] == "run":
-        words[words.index("--steps") + 1] = MOST_STEPS
+        option, few = ("--steps", MOST_STEPS) if "--steps" in words else ("--rows", FEW_ROWS)
+        words[words.index(option) + 1] = few
     return words
 
 

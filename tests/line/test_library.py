@@ -90,7 +90,8 @@ def test_all_public_names_are_there_and_documented_and_no_others() -> None:
     assert rlsim.__all__ == sorted(rlsim.__all__)
     assert set(rlsim.__all__) == {
         *("Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"),
-        *("Answers", "Wanted", "check", "headroom", "live", "size"),
+        *("Answers", "Wanted", "check", "headroom", "largest_that_fit", "live", "preflight", "size"),
+        *("live_report", "trainer_callback"),
         *("Objective", "SearchLimits", "blame", "compare", "draft_lengths", "plan", "run", "sensitivity", "sweep"),
     }
     for name in rlsim.__all__:

@@ -1,11 +1,20 @@
 """Settings that make a scenario fit: each does so alone, and the nearest of a key is named."""
 
+import json
+from collections.abc import Callable
+
 import pytest
 
-from rlsim.loading.scenario import load_scenario
-from rlsim.planning.fitting import fits, settings_that_fit
+from rlsim.errors import Infeasible, InputError
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.fitting import FREE, fits, largest_that_fit, preflight, settings_that_fit
 from rlsim.projection.moves import varied
+from rlsim.projection.project import project
+from rlsim.report.text.fitting import render_free, render_preflight
 from rlsim.schema.scenario import Scenario
+
+Command = Callable[..., tuple[int, str, str]]
+TOO_LONG = "trainer.micro_batch_tokens=131072"
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +46,50 @@ def test_what_fits_or_nothing_saves_has_none(quickstart: Scenario) -> None:
     huge = {"model": "deepseek-v3", "cluster.num_gpus": 8}
     scenario = load_scenario("quickstart", overrides=[f"{k}={v}" for k, v in huge.items()])
     assert settings_that_fit(scenario) == []
+
+
+def test_the_largest_value_fits_and_the_next_does_not(quickstart: Scenario) -> None:
+    found = largest_that_fit(quickstart)
+    assert {one.key for one in found.keys} <= set(FREE) and len(found.keys) >= 3
+    assert [one.room for one in found.keys] == sorted(one.room for one in found.keys)
+    for one in found.keys:
+        assert fits(varied(quickstart, {one.key: int(one.largest)})) and one.largest >= one.now and one.limit
+        assert not fits(varied(quickstart, {one.key: int(one.largest) + 1}))
+    assert all(len(line) <= 100 for line in render_free(found).splitlines())
+    surer = largest_that_fit(vary(quickstart, "simulation.fit_probability=0.95"), ["trainer.micro_batch_tokens"]).keys[
+        0
+    ]
+    plain = next(one for one in found.keys if one.key == surer.key)
+    assert surer.largest < plain.largest
+
+
+@pytest.mark.parametrize(("key", "message"), [
+    ("trainer.micro_batch_token", "did you mean"), ("engine.name", "a number above 0"),
+    ("engine.gpu_memory_utilization", "safe share"),
+])  # fmt: skip
+def test_a_key_that_cannot_be_freed_is_refused(quickstart: Scenario, key: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        largest_that_fit(quickstart, [key])
+    with pytest.raises(Infeasible):
+        largest_that_fit(vary(quickstart, TOO_LONG), [FREE[0]])
+
+
+def test_preflight_is_the_projection_and_its_layout_is_more_likely_shorter(quickstart: Scenario) -> None:
+    short = vary(quickstart, "simulation.replications=2")
+    found, answer = preflight(short), project(short)
+    assert found.runs and found.step_s == answer.candidate.step_s and found.memory == answer.candidate.memory
+    dear = preflight(vary(short, "hardware.price_per_gpu_hour_usd=6"), layout=False)
+    assert dear.usd_per_step == pytest.approx(2 * (found.usd_per_step or 0.0)) and dear.better is None
+    assert found.better is None or (found.better.shorter or 0.0) > 0.5
+    assert all(len(line) <= 100 for line in render_preflight(found).splitlines())
+
+
+def test_a_launcher_stops_at_what_cannot_run(run: Command) -> None:
+    code, out, err = run("preflight", "quickstart", TOO_LONG, "--no-layout", "--json")
+    answer = json.loads(out)
+    assert (code, err, answer["runs"]) == (3, "", False) and answer["reason"].startswith("infeasible: ")
+    assert run("preflight", "quickstart", *answer["settings"][:1], "--no-layout", "simulation.replications=1")[0] == 0
+    code, out, err = run("preflight", "quickstart", "trainer.micro_batch=1")
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    code, out, err = run("size", "quickstart", "--free", "trainer.micro_batch_tokens", "--json")
+    assert (code, err) == (0, "") and json.loads(out)["keys"][0]["key"] == "trainer.micro_batch_tokens"

@@ -166,6 +166,18 @@ def test_an_interrupted_run_ends_with_the_bytes_of_a_whole_one(tmp_path: Path, m
     assert len(files(tmp_path / "whole")["steps.csv"].splitlines()) == 2 * 40 + 1
 
 
+def test_a_data_set_lasts_as_many_whole_batches_as_it_has_prompts_for() -> None:
+    scenario = small(CONSTANT)
+    batch = scenario.workload.prompts_per_step
+    for rows, epochs, steps in ((5 * batch, 2, 10), (6 * batch - 1, 2, 10), (4 * batch, 0.5, 2)):
+        assert rlsim.run(scenario, rows=rows, epochs=epochs) == rlsim.run(scenario, steps)
+    twice = small(CONSTANT, {"workload.generated_batch_factor": 2.0})
+    assert rlsim.run(twice, rows=6 * batch).num_steps == 3  # groups that are thrown away use up prompts too
+    for wrong in ({"rows": batch - 1}, {"rows": batch, "epochs": 0}, {"rows": batch, "steps": 1}):
+        with pytest.raises(InputError, match="--rows"):
+            rlsim.run(scenario, **wrong)  # type: ignore[arg-type]
+
+
 def test_what_no_run_can_do_is_refused(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).write_text('{"run":"another"}\n')
     with pytest.raises(InputError, match="belongs to another, interrupted run"):

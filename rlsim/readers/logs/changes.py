@@ -29,7 +29,7 @@ WIDER = 1.5
 STALLED = 0.5
 """Logarithm of a step over the median from which on it says nothing of the others. Assumption."""
 SMALL = 0.02
-"""Share of a step below which a phase's changes are none."""
+"""Share of a step below which a phase counts as this much, so that it moves only where it grows beyond."""
 WORK = ("response_tokens", "prompt_tokens", "acceptance_length", "turns")
 """What a run's work changes by itself: lengths grow, drafts fall behind."""
 
@@ -96,11 +96,12 @@ def _first_changes(log: RunLog, place: int, level: Level) -> list[Change]:
     start = log.steps.index(level.first) + level.steps
     step_s, alarms = level.medians.get("step", 0.0), list[tuple[int, int, str]]()
     for name, before in level.medians.items():
-        if name not in (*PHASES, *WORK) or before <= 0 or (name in PHASES and before < SMALL * step_s):
+        if name not in (*PHASES, *WORK) or before <= 0:
             continue
-        values = log.values[name]
+        least = SMALL * step_s if name in PHASES else 0.0
+        values = np.maximum(log.values[name], least)
         deviation = _deviation(values[start - level.steps : start])
-        found = _alarm(values[start:], before, deviation)
+        found = _alarm(values[start:], max(before, least), deviation)
         if found is not None:
             alarms.append((start + found[1], start + found[0], name))
     if not alarms:
@@ -152,9 +153,15 @@ def _finite(values: FloatArray) -> FloatArray:
 
 
 def relative(level: Level, now: Level, expected: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    """What a run that met expectations at ``level`` would take now, seconds by phase: expected, moved as it moved."""
-    return {
-        name: expected[name] * now.medians[name] / level.medians[name]
-        for name in names
-        if expected.get(name, 0) > 0 and level.medians.get(name, 0) > 0 and name in now.medians
-    }
+    """What a run that met expectations at ``level`` would take now, seconds by phase: expected, moved as it moved.
+
+    A phase that was next to nothing is moved by seconds: its ratio says nothing of one that was expected otherwise.
+    """
+    small, out = SMALL * level.medians.get("step", 0.0), dict[str, float]()
+    for name in names:
+        if expected.get(name, 0) > 0 and level.medians.get(name, 0) > 0 and name in now.medians:
+            before, after = level.medians[name], now.medians[name]
+            out[name] = (
+                expected[name] * after / before if before >= small else expected[name] + max(0.0, after - before)
+            )
+    return out

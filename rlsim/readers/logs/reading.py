@@ -17,10 +17,11 @@ from rlsim.readers.logs.forms import SAMPLES, add_text
 from rlsim.readers.logs.naming import FACTS, LESS, PHASES, Naming, frameworks, naming_of, scale_of
 from rlsim.readers.logs.retold import told_twice
 from rlsim.readers.logs.tensorboard import Advance, Scalars, add_events, is_event_file, number_of
+from rlsim.readers.logs.wandb import add_run_file, is_run_file
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 
-EVENT_FILES = "*tfevents*"
+EVENT_FILES, RUN_FILES = "*tfevents*", "*.wandb"
 TEXT_FILES = ("*.jsonl", "*.log*", "*.out", "*.txt", "*.csv", "*.json")
 """Text logs of a folder; a run that several of them hold is read in the order in which they were written."""
 STDIN = Path("-")
@@ -86,11 +87,7 @@ def read_log(path: Path, advance: Advance = lambda done, total: None) -> RunLog:
         return read_text_log(sys.stdin.read(TRACE_BYTES), "standard input")
     scalars = Scalars(shown_path(path))
     if not path.is_dir():
-        content = read_bytes(path, TRACE_BYTES)
-        if not is_event_file(content):
-            return log_of(scalars, add_text(scalars, _text(content, scalars.where)))
-        add_events(scalars, content, scalars.where, advance)
-        return log_of(scalars, "TensorBoard")
+        return log_of(scalars, _added(scalars, read_bytes(path, TRACE_BYTES), scalars.where, advance))
     if (path / "metrics").is_dir() and not any(path.glob(EVENT_FILES)):
         _add_mlflow(scalars, path / "metrics")
         return log_of(scalars, "MLflow")
@@ -114,26 +111,35 @@ def _text(content: bytes, where: str) -> str:
 
 def _folder(scalars: Scalars, path: Path, advance: Advance) -> RunLog:
     events = sorted(path.glob(EVENT_FILES)) or sorted(path.glob(f"*/{EVENT_FILES}"))
-    texts = [] if events else [file for form in TEXT_FILES for file in path.glob(form)]
-    files = events or sorted(dict.fromkeys(texts), key=lambda file: (file.stat().st_mtime_ns, file.name))
+    runs = events or sorted(path.glob(RUN_FILES))
+    texts = [] if runs else [file for form in TEXT_FILES for file in path.glob(form)]
+    files = runs or sorted(dict.fromkeys(texts), key=lambda file: (file.stat().st_mtime_ns, file.name))
     if not files:
         raise InputError(
-            f"{shown_path(path)}: the folder holds no event files of TensorBoard ({EVENT_FILES}), no metrics/ of "
-            "MLflow and no text log"
+            f"{shown_path(path)}: the folder holds no event files of TensorBoard ({EVENT_FILES}), no run file of wandb "
+            f"({RUN_FILES}), no metrics/ of MLflow and no text log"
         )
     if len(files) > MOST_FILES:
         raise InputError(f"{shown_path(path)}: holds {len(files):,} logs; at most {MOST_FILES} are read")
-    size, form = 0, "TensorBoard"
+    size, form = 0, ""
     for file in files:
         content = read_bytes(file, TRACE_BYTES)
         size += len(content)
         if size > TABLE_BYTES:
             raise InputError(f"{scalars.where}: files of more than {TABLE_BYTES / 2**20:,.0f} MiB are not read")
-        if events:
-            add_events(scalars, content, shown_path(file), advance)
-        else:
-            form = add_text(scalars, _text(content, shown_path(file)))
+        form = _added(scalars, content, shown_path(file), advance)
     return log_of(scalars, form)
+
+
+def _added(scalars: Scalars, content: bytes, where: str, advance: Advance) -> str:
+    """Take the metrics of a file in; the name of its form."""
+    if is_event_file(content):
+        add_events(scalars, content, where, advance)
+        return "TensorBoard"
+    if is_run_file(content):
+        add_run_file(scalars, content, where)
+        return "wandb"
+    return add_text(scalars, _text(content, where))
 
 
 def _add_mlflow(scalars: Scalars, folder: Path) -> None:

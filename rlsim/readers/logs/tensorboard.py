@@ -200,7 +200,7 @@ def _table() -> U32:
     return table
 
 
-def _message(data: bytes) -> dict[tuple[int, int], list[Any]]:
+def message(data: bytes) -> dict[tuple[int, int], list[Any]]:
     """Values of a message by (number, wire type): varints as integers, all others as bytes. Raises ValueError."""
     out, at = defaultdict[tuple[int, int], list[Any]](list), 0
     while at < len(data):
@@ -225,11 +225,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _add_event(scalars: Scalars, data: bytes) -> None:
-    event = _message(data)
+    event = message(data)
     step = _signed(event[2, VARINT][-1]) if event[2, VARINT] else 0
     for summary in event[5, COUNTED]:
-        for one in _message(summary)[1, COUNTED]:
-            value = _message(one)
+        for one in message(summary)[1, COUNTED]:
+            value = message(one)
             tag = b"".join(value[1, COUNTED][-1:]).decode("utf-8")
             found = [*(_number("<f4", each) for each in value[2, FOUR]), *map(_tensor_scalar, value[8, COUNTED])]
             if tag and found and found[-1] is not None:
@@ -238,7 +238,7 @@ def _add_event(scalars: Scalars, data: bytes) -> None:
 
 def _tensor_scalar(data: bytes) -> float | None:
     """The element of a TensorProto that has one; None of any other."""
-    tensor = _message(data)
+    tensor = message(data)
     found = [float(_signed(each)) for number in (7, 10) for each in tensor[number, VARINT]]
     for number, form, wire in ((5, "<f4", FOUR), (6, "<f8", EIGHT)):
         listed = [each for each in tensor[number, COUNTED] if len(each) == SIZES[wire]]

@@ -13,6 +13,7 @@ RENDERERS = {
     "Techniques": "attribution:render_techniques", "Sensitivity": "planning:render_sensitivity",
     "Check": "attribution:render_check", "Sizing": "run:render_size", "Headroom": "attribution:render_headroom",
     "Improvement": "improvement:render_improvement", "DraftCurve": "improvement:render_draft_curve",
+    "Preflight": "fitting:render_preflight", "FreeKeys": "fitting:render_free",
     "Validation": "validation:validation_text", "Published": "validation:published_text",
     "CrossValidation": "validation:cross_text",
 }  # fmt: skip

@@ -254,7 +254,7 @@ def render_answer(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
         style.opening(findings.headline(projection), about),
         [*times_table(projection, style), *style.paragraphs(_beside(projection))],
         [style.bold("What bounds it"), *_bounds(projection, style), *_try_first(projection, style)],
-        [style.bold("Memory and price"), *style.paragraphs([_held(projection), price])],
+        [style.bold("Memory and price"), *style.paragraphs([held_text(projection.candidate.memory), price])],
         [style.bold("How sure"), *style.paragraphs(sure)],
     ]
     more = [*map(style.dim, style.wrapped(_MORE))]
@@ -310,10 +310,11 @@ def _fits(use: MemoryUse) -> str:
     return "" if use.fits is None else f", fits {fmt.percent(use.fits) if use.fits < SURE else '>99 %'}"
 
 
-def _held(projection: Projection) -> str:
+def held_text(memory: Mapping[str, MemoryUse]) -> str:
+    """Sentence with the bytes of a GPU by pool, and the probability that each fits."""
     pools = [
         f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB ({pool}{_fits(use)})"
-        for pool, use in projection.candidate.memory.items()
+        for pool, use in memory.items()
     ]
     return f"a GPU holds {', '.join(pools)}"
 

@@ -1,0 +1,67 @@
+"""What a launcher asks before a run, and how far single keys may grow before it no longer fits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlsim.results.answer import Answer
+from rlsim.results.memory import MemoryUse
+from rlsim.results.record import Interval, Record, Rounded, Rounded6
+
+
+class Layout(Record):
+    """A faster layout of the same GPUs. speedup: over the scenario as it is, on the same drawn work, with the
+    probability ``shorter`` that there is any; None where that cannot run. changes: what to set for it."""
+
+    name: str
+    step_s: Interval
+    usd_per_step: Rounded
+    speedup: Rounded6 | None
+    shorter: Rounded6 | None
+    changes: tuple[str, ...]
+
+
+class Preflight(Answer):
+    """A run before it starts. runs: whether it can; reason: why not, with ``settings`` each of which alone would help.
+
+    memory: of a GPU by pool, with the probability that it fits. better: a faster layout, None where none was found.
+    """
+
+    schema_: Literal["rlsim.preflight/1"] = Field(default="rlsim.preflight/1", alias="schema")
+    scenario: str
+    cluster: str
+    runs: bool
+    reason: str = ""
+    settings: tuple[str, ...] = ()
+    step_s: Interval | None = None
+    usd_per_step: Rounded | None = None
+    memory: dict[str, MemoryUse] = Field(default_factory=dict)
+    better: Layout | None = None
+    missing: tuple[str, ...] = ()
+
+
+class Largest(Record):
+    """A key's value now, and the largest with which the scenario fits. limit: what refuses the next one, empty where
+    nothing does up to ``largest``."""
+
+    key: str
+    now: float
+    largest: float
+    limit: str
+
+    @property
+    def room(self) -> float:
+        """Times that the value may grow."""
+        return self.largest / self.now
+
+
+class FreeKeys(Answer):
+    """How far keys may grow, one at a time, the nearest limit first. fit_probability: with which it then fits."""
+
+    rows_in = "keys"
+    schema_: Literal["rlsim.free/1"] = Field(default="rlsim.free/1", alias="schema")
+    scenario: str
+    fit_probability: Rounded6
+    keys: tuple[Largest, ...]
