@@ -92,7 +92,7 @@ def test_message_lists_take_times_and_usage_and_without_them_characters() -> Non
         iter([(1, {"messages": bare, "group_index": 2, "status": "truncated"})]), "f", 4.0, remarks
     )
     assert [(one.context_tokens, one.response_tokens) for one in miles.calls] == [(10, 20), (35, 2)]
-    assert (miles.key, miles.cut, miles.failed) == (2, True, False) and "4 characters" in remarks[0]
+    assert (miles.key, miles.cut, miles.failed) == ("2", True, False) and "4 characters" in remarks[0]
     assert one_of({"messages": bare, "status": "aborted"}).failed
 
 
@@ -107,7 +107,7 @@ def test_rollouts_of_nemo_gym_take_token_ids_and_join_the_items_of_a_call() -> N
     row = {"responses_create_params": {"input": "q"}, "response": {"output": output}, "_ng_task_index": 4}
     found = one_of(row)
     assert [one[:2] for one in found.calls] == [(100, 20), (130, 5)] and found.calls[0].tool == "search"
-    assert found.key == 4 and not found.cut
+    assert found.key == "4" and not found.cut
     assert one_of({**row, "response": {"output": output, "incomplete_details": {"reason": "max"}}}).cut
 
 
@@ -121,6 +121,21 @@ def test_what_is_no_trajectory_is_one_message(row: dict[str, Any], message: str,
     path.write_text(json.dumps(row) + "\n")
     code, out, err = run("traces", path, "--format", "agents")
     assert (code, out) == (2, "") and message in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "key", "message"),
+    [(1e300, "a", "environment_s"), (math.inf, ["a", {}], ""), (-5.0, {"a": 1}, ""), (10**400, "a", "no whole")],
+)
+def test_hostile_times_and_keys_end_in_a_workload_or_one_message(
+    end: float, key: object, message: str, run: Command, tmp_path: Path
+) -> None:
+    row = {"messages": [{"role": "user", "content": "q", "timestamp": 0}, {"role": "assistant", "timestamp": 1},
+                        {"role": "tool", "content": "z", "timestamp": end}, {"role": "assistant", "timestamp": end}],
+           "group_index": key}  # fmt: skip
+    (tmp_path / "t.jsonl").write_text(f"{json.dumps(row)}\n" * 24)
+    code, _, err = run("traces", tmp_path / "t.jsonl")
+    assert (code, err.count("\n")) == ((2, 1) if message else (0, 0)) and message in err
 
 
 # estimates
@@ -190,7 +205,7 @@ def test_a_process_that_does_not_describe_the_sample_says_so() -> None:
     for place in range(400):
         turns, tokens = (20, 20) if rng.random() < 0.5 else (2, 2000)
         calls = [Call(100.0 + turn * tokens, tokens, start_s=turn * 1.0, end_s=turn + 0.5) for turn in range(turns)]
-        found.append(Trajectory(tuple(calls), place // 8))
+        found.append(Trajectory(tuple(calls), str(place // 8)))
     answer = agents_of(found, "made")
     assert any("does not describe" in one and "generated tokens" in one for one in answer.remarks())
 
@@ -199,7 +214,7 @@ def test_trajectories_without_times_or_prompts_say_what_is_left_open() -> None:
     calls = (Call(100.0, 20.0), Call(150.0, 30.0))
     answer = agents_of([Trajectory(calls)] * 24, "made")
     told = " ".join(answer.remarks())
-    assert "environment_s" not in answer.of_agent and "no times" in told and "nothing names the prompts" in told
+    assert "environment_s" not in answer.of_agent and "not every time" in told and "nothing names the prompts" in told
     assert {one.name for one in answer.tests} == {"turns", "generated tokens", "final context"}
     with pytest.raises(InputError, match="at least 20"):
         agents_of([Trajectory(calls)] * 19, "made")

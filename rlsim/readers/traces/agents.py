@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from rlsim.errors import InputError
 from rlsim.readers.traces.process import (
@@ -78,7 +79,7 @@ class AgentAnswer:
             f"{failed / total:.1%} of the trajectories failed and are in failure_share alone; {cut:.1%} were cut"
         )
         known = [f"{one.name} to {_error(one.measured, self.columns.group):.0%}" for one in self.tests]
-        out.append(f"so few trajectories give the mean (90 % interval) of {', '.join(known)}; no interval has this")
+        out.append(f"so many give the means (90 %) of {', '.join(known)}; intervals of project do not hold this")
         far = [one.name for one in self.tests if one.p < UNLIKELY]
         if far:
             out.append(f"the fitted process does not describe {', '.join(far)}: its draws are seldom as far from it")
@@ -116,7 +117,7 @@ class AgentAnswer:
         seconds: dict[str, list[float]] = {}
         for one in self.found:
             for old, now in pairwise(one.calls):
-                seconds.setdefault(old.tool or "(none)", []).append(max(0.0, now.start_s - old.end_s))
+                seconds.setdefault(old.tool or "(none)", []).append(float(np.maximum(now.start_s - old.end_s, 0.0)))
         ordered = Counter({name: len(values) for name, values in seconds.items()}).most_common(8)
         return [(name, n, float(np.mean(seconds[name])), float(np.quantile(seconds[name], 0.9))) for name, n in ordered]
 
@@ -199,14 +200,20 @@ def agents_of(
     marginals, settings, of_agent = _marginals(columns)
     remarks = [*notes, *_correlated(columns, settings, of_agent)]
     if "environment_s" not in of_agent:
-        remarks.append("no times between the turns: state workload.agent.environment_s")
+        remarks.append("not every time between two turns is there: state workload.agent.environment_s")
     rewards = [one.reward_s for one in found if not math.isnan(one.reward_s)]
     if rewards:
         settings["environment_s"] = round(float(np.mean(rewards)), 4)
     if good < len(found):
         of_agent["failure_share"] = round(1 - good / len(found), 4)
     given = {**settings, "agent": of_agent, "prompts_per_step": 1, "generations_per_prompt": 1}
-    tests = tests_of(columns, Workload.model_validate(given))
+    try:
+        fitted = Workload.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{where}: is no workload that rlsim simulates: {place}: {first['msg']}") from error
+    tests = tests_of(columns, fitted)
     return AgentAnswer(found, columns, where, marginals, settings, of_agent, tests, remarks)
 
 

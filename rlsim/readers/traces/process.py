@@ -62,18 +62,19 @@ class Columns:
         calls = [found[place].calls for place in good]
         gaps = [(owner, *pair) for owner, row in enumerate(calls) for pair in pairwise(row)]
         observed = [now.context_tokens - old.context_tokens - old.response_tokens for _, old, now in gaps]
+        waits = np.array([now.start_s - old.end_s for _, old, now in gaps])
         return cls(
             np.array([len(row) for row in calls]),
-            np.array([row[0].context_tokens for row in calls]),
+            np.array([max(1.0, row[0].context_tokens) for row in calls]),
             np.array([row[-1].context_tokens + row[-1].response_tokens for row in calls]),
             np.array([found[place].cut for place in good]),
             np.array([found[place].turn_limit for place in good]),
             None if groups is None else groups[good],
             np.repeat(np.arange(len(calls)), [len(row) for row in calls]),
-            np.array([call.response_tokens for row in calls for call in row]),
+            np.array([max(1.0, call.response_tokens) for row in calls for call in row]),
             np.array([owner for owner, *_ in gaps], dtype=np.int64),
             np.maximum(np.array(observed), 1.0),
-            np.maximum(np.array([now.start_s - old.end_s for _, old, now in gaps]), 0.0),
+            np.where(np.isfinite(waits), np.maximum(waits, 0.0), np.nan),
         )
 
     @classmethod

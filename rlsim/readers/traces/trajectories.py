@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ class Trajectory:
     NaN where not given; branches: calls of sub-agents and compactions, which are left out."""
 
     calls: tuple[Call, ...]
-    key: Hashable | None = None
+    key: str | None = None
     cut: bool = False
     failed: bool = False
     reward_s: float = math.nan
@@ -86,7 +86,7 @@ def trajectories_of(rows: Rows, where: str, characters_per_token: float, remarks
             )
         try:
             yield from reader(row, characters_per_token)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{where}, line {line}: no whole trajectory ({shortened(repr(error))})") from error
         if not remarks and reader in (_messages, _gym) and not _counted(row):
             remarks.append(
@@ -134,9 +134,8 @@ def _trace(row: Mapping[str, Any], _: float) -> Iterator[Trajectory]:
     cut = row.get("stop_condition") in LIMITS or bool(done and done[-1].get("finish_reason") == "length")
     failed = not row.get("ok", True) or not main
     calls = tuple(_call(call, nodes) for call in main)
-    yield Trajectory(
-        calls, key, cut, failed, _span(scoring), len(done) - len(main), row.get("stop_condition") == LIMITS[0]
-    )
+    turn_limit = row.get("stop_condition") == LIMITS[0]
+    yield Trajectory(calls, _name(key), cut, failed, _span(scoring), len(done) - len(main), turn_limit)
 
 
 def _longest_path(nodes: list[Any], calls: list[Any]) -> list[Any]:
@@ -163,11 +162,11 @@ def _call(call: Mapping[str, Any], nodes: list[Any]) -> Call:
     context = _count(usage, "prompt_tokens", "input_tokens")
     cached = _count(usage, "cached_input_tokens", "cached_tokens", default=math.nan)
     thought = response * _thought_share(message)
-    return Call(context, response, thought, float(time["start"]), float(time["end"]), cached, _tool(message))
+    return Call(context, response, thought, _clock(time["start"]), _clock(time["end"]), cached, _tool(message))
 
 
 def _span(span: Mapping[str, Any]) -> float:
-    return max(0.0, float(span["end"]) - float(span["start"])) if span.get("end") else math.nan
+    return max(0.0, _clock(span["end"]) - _clock(span["start"])) if span.get("end") else math.nan
 
 
 def _messages(row: Mapping[str, Any], characters: float) -> Iterator[Trajectory]:
@@ -184,9 +183,9 @@ def _messages(row: Mapping[str, Any], characters: float) -> Iterator[Trajectory]
     failed = row.get("status") in FAILED or bool(row.get("error"))
     named = (row.get("group_index"), *(row.get(name) for name in PROMPT_IDS))
     opening = [message for message in row["messages"] if message["role"] != "assistant"][:2]
-    key = next((name for name in named if name is not None), _text(opening))
+    key = next((name for name in named if name is not None), opening)
     calls = _calls_of(pieces)
-    yield Trajectory(calls, key, cut, failed or not calls)
+    yield Trajectory(calls, _name(key), cut, failed or not calls)
 
 
 def _gym(row: Mapping[str, Any], characters: float) -> Iterator[Trajectory]:
@@ -203,7 +202,8 @@ def _gym(row: Mapping[str, Any], characters: float) -> Iterator[Trajectory]:
         pieces.append(_Piece(ours, tokens, thought, math.nan, tool, usage))
     cut = bool(row["response"].get("incomplete_details"))
     calls = _calls_of(pieces)
-    yield Trajectory(calls, row.get("_ng_task_index"), cut, bool(row.get("_ng_failure_class")) or not calls)
+    failed = bool(row.get("_ng_failure_class")) or not calls
+    yield Trajectory(calls, _name(row.get("_ng_task_index")), cut, failed)
 
 
 def _calls_of(pieces: list[_Piece]) -> tuple[Call, ...]:
@@ -238,10 +238,15 @@ def _count(found: Mapping[str, Any], *names: str, default: float | None = None) 
 
 
 def _clock(value: Any) -> float:
-    """Seconds of a number, or of ISO 8601; NaN for none."""
+    """Seconds of a number, or of ISO 8601; NaN for none, and for what is no moment."""
     if value is None:
         return math.nan
-    return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else float(value)
+    seconds = datetime.fromisoformat(value).timestamp() if isinstance(value, str) else float(value)
+    return seconds if math.isfinite(seconds) else math.nan
+
+
+def _name(key: Any) -> str | None:
+    return None if key is None else _text(key)
 
 
 def _text(value: Any) -> str:
