@@ -79,7 +79,7 @@ class AgentAnswer:
             f"{failed / total:.1%} of the trajectories failed and are in failure_share alone; {cut:.1%} were cut"
         )
         known = [f"{one.name} to {_error(one.measured, self.columns.group):.0%}" for one in self.tests]
-        out.append(f"so many give the means (90 %) of {', '.join(known)}; intervals of project do not hold this")
+        out.append(f"the sample gives the mean (90 %) of {', '.join(known)}: intervals of project lack that")
         far = [one.name for one in self.tests if one.p < UNLIKELY]
         if far:
             out.append(f"the fitted process does not describe {', '.join(far)}: its draws are seldom as far from it")

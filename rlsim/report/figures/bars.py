@@ -253,6 +253,8 @@ def process_figure(title: str, tests: Sequence[Test]) -> Figure:
         axes.set_xlabel(f"{one.name} (p = {one.p:.2f})")
         # Long tails would press the rest to the left; environments may take no time at all.
         axes.set_xscale("symlog" if one.measured.min() < 1 else "log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.xaxis.set_minor_formatter("")
         if place == 0:
             axes.set_ylabel("share of trajectories up to it")
             axes.legend(frameon=False, loc="upper left")
