@@ -57,14 +57,21 @@ def new(
         str | None, typer.Option(metavar="PROMPTSxSAMPLES", help="Prompts of a step and samples of each.")
     ] = None,
     response_tokens: Annotated[str | None, typer.Option(metavar="N", help="Mean length of a response.")] = None,
+    mean_turns: Annotated[float | None, typer.Option(metavar="X", min=1, max=1000, help="Turns of an agent.")] = None,
+    observation_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=1_000_000, help="What its environment answers to a turn.")
+    ] = None,
+    environment_s: Annotated[
+        float | None, typer.Option(metavar="X", min=0.001, max=100_000, help="Seconds that it takes for that.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.yaml where it exists.")] = False,
 ) -> None:
-    """Write a first scenario from five answers.
+    """Write a first scenario from five answers, with --mean-turns of an agent.
 
     Asks for model, GPUs, their number, batch and response length where no option gives them, on a terminal. The file is
     commented, states what it assumes, and has the layout that plan finds shortest; project it and change it.
     """
-    from rlsim.planning.new import QUESTIONS, Answers, write_new
+    from rlsim.planning.new import QUESTIONS, Answers, Turns, write_new
 
     options = {
         "model": model, "hardware": hardware, "gpus": gpus, "batch": batch, "response-tokens": response_tokens
@@ -74,7 +81,12 @@ def new(
     if missing and not sys.stdin.isatty():
         raise InputError(f"new asks on a terminal only; here it needs {', '.join(missing)}")
     given = {name: _asked(name) if value is None else value for name, value in options.items()}
-    scenario = write_new(Answers.parse(given), target, overwrite)
+    turns = None
+    if mean_turns is not None and observation_tokens is not None and environment_s is not None:
+        turns = Turns(mean_turns, observation_tokens, environment_s)
+    elif (mean_turns, observation_tokens, environment_s) != (None, None, None):
+        raise InputError("an agent needs all of --mean-turns, --observation-tokens and --environment-s")
+    scenario = write_new(structs.replace(Answers.parse(given), turns=turns), target, overwrite)
     print_answer(f"written: {target} ({scenario.question})\nnext: rlsim project {target}")
 
 

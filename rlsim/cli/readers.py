@@ -275,24 +275,26 @@ def traces(
         typer.Option("--out", "-o", metavar="PATH", help="FILE.yaml for the fragment, or a folder for all."),
     ] = None,
 ) -> None:
-    """Turn measured requests into a workload, or vLLM's counters of speculative decoding into its acceptance.
+    """Turn measured requests into a workload, trajectories of agents into theirs, or vLLM's counters into acceptance.
 
     Reads CSV, JSONL, Parquet, Mooncake and Azure traces, rollouts of verl and train_data of NeMo-RL (a file, or a
-    folder of several steps), Prometheus counters vllm:spec_decode_* and log lines "SpecDecoding metrics". Prints a
+    folder of several steps), trajectories (traces.jsonl of verifiers and prime-rl, NeMo-Gym, miles, message lists),
+    Prometheus counters vllm:spec_decode_* and log lines "SpecDecoding metrics". Prints a
     fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures and a picture.
     """
     from rlsim.readers.traces.reading import MeasuredAcceptance, Reading, read_trace
-    from rlsim.readers.traces.workload import TraceAnswer, workload_of
+    from rlsim.readers.traces.requests import Requests
+    from rlsim.readers.traces.workload import workload_of
     from rlsim.report.folder import write_files
 
     names = (column, prompt_column, group_column)
     found = read_trace(file, Reading(form, *names, group_size, characters_per_token))
-    answer = found if isinstance(found, MeasuredAcceptance) else workload_of(found)
+    answer = workload_of(found) if isinstance(found, Requests) else found
     if out is not None and out.suffix in FRAGMENT_SUFFIXES:
         write_files({out.name: answer.fragment()}, out.parent)
     elif out is not None:
         figures = json.dumps(answer.as_dict(), indent=1) + "\n"
-        lengths = {"lengths.png": answer.picture()} if isinstance(answer, TraceAnswer) else {}
+        lengths = {} if isinstance(answer, MeasuredAcceptance) else {"lengths.png": answer.picture()}
         write_files({"fragment.yaml": answer.fragment(), "trace.json": figures, **lengths}, out)
     written = "" if out is None else f"\nwritten: {out}"
     print_answer(json.dumps(answer.as_dict()) if as_json else answer.text(terminal_style()) + written)

@@ -38,14 +38,23 @@ QUESTIONS: Mapping[str, Mapping[str, str]] = lists_beside(__file__)["questions"]
 _BATCH = re.compile(r"(\d{1,8}) *[x*,] *(\d{1,6})")
 
 
+class Turns(Struct, frozen=True):
+    """Of an agent in the mean: turns, tokens that its environment answers to each but the last, seconds it takes."""
+
+    mean_turns: float
+    observation_tokens: int
+    environment_s: float
+
+
 class Answers(Struct, frozen=True):
-    """Checked answers to the questions. batch: prompts, samples of each."""
+    """Checked answers to the questions. batch: prompts, samples of each; turns: where responses are turns of agents."""
 
     model: str
     hardware: str
     gpus: int
     batch: tuple[int, int]
     response_tokens: int
+    turns: Turns | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Answers:
@@ -147,8 +156,14 @@ def scenario_text(
         shown = ", ".join(f"{size}: {value}" for size, value in keys.items())
         return f"{key}: {{{shown}}}" if keys else f"# {key}: one GPU holds it; {key}.tensor_parallel: 2 would share it"
 
-    model, hardware = answers.model, answers.hardware
-    return Template(lists_beside(__file__)["scenario"]).substitute(
+    model, hardware, turns = answers.model, answers.hardware, answers.turns
+    agent, assumed = "# agents: rlsim explain workload.agent; rlsim traces FILE fits it to trajectories", ""
+    mean_tokens: float = answers.response_tokens
+    if turns is not None:
+        parts = lists_beside(__file__)["agent"]
+        agent, assumed = (Template(parts[part]).substitute(asdict(turns)).rstrip() for part in ("keys", "assumed"))
+        mean_tokens = turns.mean_turns * (answers.response_tokens + turns.observation_tokens)
+    text = Template(lists_beside(__file__)["scenario"]).substitute(
         asdict(answers),
         # A text of JSON is one of YAML too, whatever quotes or colons a path holds.
         name=json.dumps(name),
@@ -159,12 +174,15 @@ def scenario_text(
         prompts=answers.batch[0],
         samples=answers.batch[1],
         # The next power of two over CAP_FACTOR means and a prompt.
-        cap=1 << (CAP_FACTOR * answers.response_tokens + PROMPT_TOKENS - 1).bit_length(),
+        cap=1 << (round(CAP_FACTOR * mean_tokens) + PROMPT_TOKENS - 1).bit_length(),
         cap_factor=CAP_FACTOR,
         log_sigma=LOG_SIGMA,
+        agent=agent,
+        assumed=assumed,
         engine=section("engine", engine),
         trainer=section("trainer", trainer),
     )
+    return f"{text.rstrip()}\n"
 
 
 def _plain(name: str) -> str:

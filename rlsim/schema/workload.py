@@ -189,6 +189,14 @@ class Agent(Strict):
     """Share of the variance of log environment time common to all trajectories of a prompt."""
     environment_trajectory_correlation: float = Field(0.0, ge=0, le=1)
     """Share common to all turns of a trajectory, beside its prompt's."""
+    turns_group_correlation: float | None = Field(None, ge=0, le=1)
+    """Share of the variance of log turns common to all trajectories of a prompt; default workload.group_correlation."""
+    response_trajectory_correlation: float = Field(0.0, ge=0, le=1)
+    """Share of the variance of log turn length common to all turns of a trajectory, beside its prompt's."""
+    turns_length_correlation: float = Field(0.0, ge=-1, le=1)
+    """Correlation of the turns and the length of turns that a prompt's trajectories share: hard prompts have more."""
+    environment_length_correlation: float = Field(0.0, ge=-1, le=1)
+    """Correlation of the environment times and the length of turns that a prompt's trajectories share."""
     max_environments: int | None = Field(None, ge=1, le=10_000_000)
     """Turns that environments work on at once; others queue."""
     max_trajectories: int | None = Field(None, ge=1, le=10_000_000)
@@ -211,10 +219,8 @@ class Agent(Strict):
 
     def _problems(self) -> Iterator[str]:
         if (both := self.environment_group_correlation + self.environment_trajectory_correlation) > 1:
-            yield (
-                "environment_group_correlation + environment_trajectory_correlation must not exceed 1; "
-                f"they are {both:g}"
-            )
+            keys = "environment_group_correlation + environment_trajectory_correlation"
+            yield f"{keys} must not exceed 1; it is {both:g}"
         turns = self.turns
         if isinstance(turns, ConstantTurns) and turns.turns > self.max_turns:
             yield f"turns.turns ({turns.turns}) must not exceed max_turns ({self.max_turns})"
@@ -375,17 +381,18 @@ class Workload(Strict):
             yield f"tail_batching must not start more than {most}; it starts {launched:,}"
 
     def _bounds(self) -> Iterator[str]:
+        both = self.group_correlation + (self.agent.response_trajectory_correlation if self.agent else 0.0)
+        if both > 1:
+            yield f"group_correlation + agent.response_trajectory_correlation must not exceed 1; it is {both:g}"
         if self.samples_per_step * self.generated_batch_factor > MOST_STEP_SAMPLES:
             yield f"prompts_per_step x generations_per_prompt must not exceed {MOST_STEP_SAMPLES:,} samples"
         # In the mean: a run that is unluckier than this is refused when its groups are drawn.
-        most = self.usable_group_share * self.generated_batch_factor * self.max_rollouts_per_step
-        if most < 1:
+        usable = self.usable_group_share * self.generated_batch_factor * self.max_rollouts_per_step
+        if usable < 1:
             yield (
-                f"usable_group_share x generated_batch_factor x max_rollouts_per_step ({most:.3g}) must be at least 1: "
-                "fewer prompt groups would be usable than prompts_per_step"
+                f"usable_group_share x generated_batch_factor x max_rollouts_per_step ({usable:.3g}) must be at least 1"
+                ": fewer prompt groups would be usable than prompts_per_step"
             )
         if isinstance(self.prompt_tokens, ConstantLength) and self.prompt_tokens.tokens >= self.max_sequence_tokens:
-            yield (
-                f"prompt_tokens ({self.prompt_tokens.tokens}) must be below "
-                f"max_sequence_tokens ({self.max_sequence_tokens})"
-            )
+            most = self.max_sequence_tokens
+            yield f"prompt_tokens ({self.prompt_tokens.tokens}) must be below max_sequence_tokens ({most})"

@@ -28,8 +28,8 @@ from rlsim.workload.lengths import (
 
 # Purposes below are those of batches.py.
 _FIRST_PURPOSE = 16
-_COUNTS, _GROUP_COUNTS, _TURNS, _OBSERVATIONS, _TIMES, _OWN_TIMES, _GROUP_TIMES, _FAILURES, _JUDGE = range(
-    _FIRST_PURPOSE, _FIRST_PURPOSE + 9
+_COUNTS, _GROUP_COUNTS, _TURNS, _OBSERVATIONS, _TIMES, _OWN_TIMES, _GROUP_TIMES, _FAILURES, _JUDGE, _OWN_TURNS = range(
+    _FIRST_PURPOSE, _FIRST_PURPOSE + 10
 )
 _NO_CAP = 10_000_000
 
@@ -86,9 +86,10 @@ class _Draw(Struct):
         stream = self.stream(purpose, attempt)
         return (stream.standard_normal(self.group.size) for _ in count())
 
-    def of_groups(self, purpose: int) -> FloatArray:
-        """One normal score a prompt, for each of its trajectories."""
-        return self.stream(purpose).standard_normal(int(self.group[-1]) + 1)[self.group]
+    def of_groups(self, purpose: int, with_lengths: float) -> FloatArray:
+        """One normal score a prompt, for each of its trajectories. with_lengths: its correlation with ``shared``."""
+        own = self.stream(purpose).standard_normal(int(self.group[-1]) + 1)[self.group]
+        return with_lengths * self.shared + math.sqrt(1 - with_lengths**2) * own
 
 
 @cached_with_files(64)
@@ -138,21 +139,25 @@ def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, 
     """
     agent, cap = draw.agent, draw.workload.max_sequence_tokens
     counts, observations, times, *_ = _distributions(agent)
-    rho = draw.workload.group_correlation
+    rho, own_rho = draw.workload.group_correlation, agent.response_trajectory_correlation
+    turns_rho = rho if agent.turns_group_correlation is None else agent.turns_group_correlation
     own_counts = next(draw.normals(_COUNTS, attempt))
-    score = math.sqrt(rho) * draw.of_groups(_GROUP_COUNTS) + math.sqrt(1 - rho) * own_counts
+    hard = draw.of_groups(_GROUP_COUNTS, agent.turns_length_correlation)
+    score = math.sqrt(turns_rho) * hard + math.sqrt(1 - turns_rho) * own_counts
     wanted = whole_tokens(counts.at(score), agent.max_turns)
     length, seen, slow = (draw.normals(purpose, attempt) for purpose in (_TURNS, _OBSERVATIONS, _TIMES))
     # What all turns of a trajectory share of the score of their environment times.
-    pace = math.sqrt(agent.environment_group_correlation) * draw.of_groups(_GROUP_TIMES)
+    slow_prompts = draw.of_groups(_GROUP_TIMES, agent.environment_length_correlation)
+    pace = math.sqrt(agent.environment_group_correlation) * slow_prompts
     own_pace = next(draw.normals(_OWN_TIMES, attempt))
     pace = pace + math.sqrt(agent.environment_trajectory_correlation) * own_pace
     rest_s = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
+    level = math.sqrt(rho) * draw.shared + math.sqrt(own_rho) * next(draw.normals(_OWN_TURNS, attempt))
     context, alive, turns = draw.prompt.copy(), open_.copy(), list[_Turn]()
     # Scores are drawn for all trajectories at every turn: one that ends moves no draw of another.
     for turn in range(int(wanted[open_].max())):
         own = first if turn == 0 and first is not None else next(length)
-        scores = math.sqrt(rho) * draw.shared + math.sqrt(1 - rho) * own
+        scores = level + math.sqrt(1 - rho - own_rho) * own
         response = whole_tokens(draw.turn_lengths.at(scores), response_caps(draw.workload, context))
         answer = np.maximum(np.rint(observations.at(next(seen))), 1).astype(np.int64)
         seconds = times.at(pace + rest_s * next(slow))

@@ -228,7 +228,18 @@ def test_hostile_files_are_one_message(name: str, run: Command, tmp_path: Path) 
 def test_no_format_takes_a_folder_without_rollouts(run: Command, tmp_path: Path) -> None:
     assert run("traces", tmp_path)[0] == 2
     assert run("traces", tmp_path / "none.csv")[0] == 2
-    assert set(Format) == {"auto", "csv", "jsonl", "parquet", "mooncake", "azure", "verl", "nemo-rl", "vllm-metrics"}
+    assert set(Format) == {
+        "auto",
+        "csv",
+        "jsonl",
+        "parquet",
+        "mooncake",
+        "azure",
+        "verl",
+        "nemo-rl",
+        "agents",
+        "vllm-metrics",
+    }
 
 
 def counters(drafts: float, accepted: tuple[float, ...], engine: int = 0) -> str:

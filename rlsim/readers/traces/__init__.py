@@ -1,4 +1,4 @@
-"""Traces of requests and of speculative decoding as the workload and the acceptance of a scenario."""
+"""Traces of requests, of agents and of speculative decoding as the workload and the acceptance of a scenario."""
 
 from enum import StrEnum
 
@@ -14,4 +14,5 @@ class Format(StrEnum):
     AZURE = "azure"
     VERL = "verl"
     NEMO_RL = "nemo-rl"
+    AGENTS = "agents"
     VLLM_METRICS = "vllm-metrics"

@@ -19,6 +19,8 @@ from typing import Any
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
 from rlsim.readers.traces import Format, requests
+from rlsim.readers.traces.agents import AgentAnswer, agents_of
+from rlsim.readers.traces.trajectories import is_trajectory, trajectories_of
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.workload.lengths import QUANTILE, number_in, rows_of
@@ -81,6 +83,8 @@ def format_of(text: str, where: str) -> Format:
     if first is None:
         raise InputError(f"{where}: no rows; at least one length is needed")
     row = first[1]
+    if is_trajectory(row):
+        return Format.AGENTS
     if not text.lstrip().startswith("{"):
         return Format.AZURE if "ContextTokens" in row and "GeneratedTokens" in row else Format.CSV
     if "output_length" in row and (requests.TOKEN_BLOCKS in row or "timestamp" in row):
@@ -128,8 +132,9 @@ def _key(row: Mapping[str, Any], name: str, where: str, line: int) -> str | floa
     return value
 
 
-def read_trace(path: Path, reading: Reading) -> requests.Requests | MeasuredAcceptance:
-    """Lengths of the requests in ``path``, a file or a folder of rollouts; of engine metrics their acceptance.
+def read_trace(path: Path, reading: Reading) -> requests.Requests | MeasuredAcceptance | AgentAnswer:
+    """Lengths of the requests in ``path``, a file or a folder of rollouts; of trajectories their process; of
+    engine metrics their acceptance.
 
     Raises InputError naming file and line of what cannot be used.
     """
@@ -140,6 +145,10 @@ def read_trace(path: Path, reading: Reading) -> requests.Requests | MeasuredAcce
     form = format_of(text, where) if reading.form is Format.AUTO else reading.form
     if form is Format.VLLM_METRICS:
         return read_acceptance(text, where)
+    if form is Format.AGENTS:
+        notes = list[str]()
+        found = [*trajectories_of(rows_of(text, where), where, reading.characters_per_token, notes)]
+        return agents_of(found, where, reading.group_size, notes)
     return read_requests(text, where, form, reading)
 
 

@@ -21,6 +21,7 @@ from rlsim.results.check import Check, Headroom
 from rlsim.results.planning import Blame, Techniques
 
 if TYPE_CHECKING:
+    from rlsim.readers.traces.process import Test
     from rlsim.readers.traces.workload import Lengths
 
 WIDTH_IN, BAR_IN, ROW_GAP_IN = 9.0, 0.2, 0.13
@@ -236,6 +237,26 @@ def lengths_figure(title: str, shown: Sequence[Lengths], cap: float | None) -> F
             if cap is not None:
                 axes.axvline(cap, color=GREY, linewidth=0.8, linestyle=":")
             axes.set_ylabel("share of samples up to this length")
+            axes.legend(frameon=False, loc="upper left")
+    figure.suptitle(title, x=0.01, ha="left")
+    return figure
+
+
+def process_figure(title: str, tests: Sequence[Test]) -> Figure:
+    """Cumulative distributions of trajectories, measured and drawn from a fitted process, with the test's p."""
+    figure = Figure(figsize=(3.4 * len(tests) + 0.4, 3.6), facecolor=BACKGROUND, layout="constrained")
+    fine = np.linspace(0.0, 1.0, POINTS)
+    for place, one in enumerate(tests):
+        axes = figure.add_subplot(1, len(tests), place + 1)
+        for values, color, label in ((one.measured, INK, "measured"), (one.drawn, LINE_COLORS[1], "fitted process")):
+            axes.plot(np.quantile(values, fine, method="hazen"), fine, color=color, linewidth=1.6, label=label)
+        axes.set_xlabel(f"{one.name} (p = {one.p:.2f})")
+        # Long tails would press the rest to the left; environments may take no time at all.
+        axes.set_xscale("symlog" if one.measured.min() < 1 else "log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.xaxis.set_minor_formatter("")
+        if place == 0:
+            axes.set_ylabel("share of trajectories up to it")
             axes.legend(frameon=False, loc="upper left")
     figure.suptitle(title, x=0.01, ha="left")
     return figure
