@@ -282,7 +282,9 @@ def written(folder: Path, tokens: int) -> Path:
 @pytest.mark.parametrize("key", ["workload.response_tokens", "workload.prompt_tokens"])
 def test_an_edited_length_file_is_read_again(key: str, tmp_path: Path) -> None:
     path = written(tmp_path, 100)
-    scenario = load_scenario("quickstart", [*SMALL, f"{key}={{kind: trace, path: {path}}}"])
+    scenario = load_scenario(
+        "quickstart", [*SMALL, "simulation.replications=8", f"{key}={{kind: trace, path: {path}}}"]
+    )
     before, digest = project(scenario).candidate.step_s.mean, scenario_digest(scenario)
     written(tmp_path, 900)
     again = project(scenario)

@@ -184,9 +184,7 @@ RULES = (
     ),
     of(Speculation.parallel_drafting, when=lambda c: not c.on_sglang).same(Vllm.parallel_drafting),
     of(Speculation.draft_tensor_parallel, when=lambda c: not c.on_sglang).same(Vllm.draft_tensor_parallel_size),
-    of(Speculation.policy, when=lambda c: not c.on_sglang).rule(
-        lambda c: "by_schedule" if c.vllm.drafts_by_batch else None
-    ),
+    of(Speculation.policy, when=lambda c: not c.on_sglang and c.vllm.drafts_by_batch).constant("by_schedule"),
     of(Speculation.schedule, when=lambda c: not c.on_sglang).rule(lambda c: c.vllm.drafts_by_batch or None),
     of(Trainer.backend).rule(
         lambda c: "megatron" if c.by_megatron else "fsdp",
@@ -315,9 +313,8 @@ def _unused(c: Verl, scenario: Mapping[str, Any]) -> Iterator[str]:
         yield "critic"
     if not c.legacy_reward_model and not c.reward_model:
         yield from ("reward_model", "reward.reward_model")
-    for engine in ("vllm", "sglang", "trtllm"):
-        if c.rollout.name != engine:
-            yield f"actor_rollout_ref.rollout.engine_kwargs.{engine}"
+    engines = (name for name in ("vllm", "sglang", "trtllm") if name != c.rollout.name)
+    yield from (f"actor_rollout_ref.rollout.engine_kwargs.{name}" for name in engines)
     if not scenario["trainer.reference_logprobs"]:
         yield "actor_rollout_ref.ref"
 
