@@ -184,7 +184,7 @@ RULES = (
     ),
     of(Speculation.parallel_drafting, when=lambda c: not c.on_sglang).same(Vllm.parallel_drafting),
     of(Speculation.draft_tensor_parallel, when=lambda c: not c.on_sglang).same(Vllm.draft_tensor_parallel_size),
-    of(Speculation.policy, when=lambda c: not c.on_sglang and c.vllm.drafts_by_batch).constant("by_schedule"),
+    of(Speculation.policy, when=lambda c: not c.on_sglang and bool(c.vllm.drafts_by_batch)).constant("by_schedule"),
     of(Speculation.schedule, when=lambda c: not c.on_sglang).rule(lambda c: c.vllm.drafts_by_batch or None),
     of(Trainer.backend).rule(
         lambda c: "megatron" if c.by_megatron else "fsdp",
