@@ -155,6 +155,19 @@ def _beside(scenario: Scenario, cell: Cell, before: Cell) -> Cell:
     return replace(cell, numbers=numbers)
 
 
+def carried(cell: Cell, scale: float) -> Cell:
+    """``cell`` with all its seconds times ``scale`` (:func:`~rlsim.projection.precision.anchor`); ratios stay."""
+    numbers, found = cell.numbers, cell.timed
+    if scale == 1.0 or numbers is None:
+        return cell
+    times = {name: scale * getattr(numbers, name) for name in (*PHASES, "cost_per_step_usd", "energy_per_step_j")}
+    rates = {name: getattr(numbers, name) / scale for name in ("tokens_per_s", "tokens_per_s_per_gpu")}
+    numbers = dataclasses.replace(numbers, step_s=numbers.step_s.times(scale), **times, **rates)
+    if found is not None:
+        found = replace(found, generation=found.generation.times(scale), step=found.step.times(scale))
+    return replace(cell, numbers=numbers, timed=found)
+
+
 def _numbers(scenario: Scenario, run: SimulatedVariant, step_s: Interval | Mean) -> StepNumbers:
     """Numbers of a simulated scenario without those of a baseline. scenario: as asked for; it may have warmed up for
     longer."""

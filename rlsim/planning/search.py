@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import Candidate
-from rlsim.planning.evaluate import Cell, Seen, evaluate_means, evaluate_overrides, see
+from rlsim.planning.evaluate import Cell, Seen, carried, evaluate_means, evaluate_overrides, see
 from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
+from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed
 from rlsim.projection.variant import SEARCH_REPLICATIONS, searched
 from rlsim.results.sweep import Against, PlanRow, StepNumbers
@@ -335,13 +336,14 @@ def final_task(scenario: Scenario, overrides: Overrides) -> Task:
 
 
 def simulate_finally(task: Task) -> Cell:
-    """A varied scenario on all drawn workloads of an answer, with the draws around its times."""
-    return evaluate_overrides(*final_task(*task), with_baseline=False)
+    """A varied scenario on all drawn workloads of an answer, with the draws around its times, carried over to the step
+    that ``project`` answers of the scenario."""
+    return carried(evaluate_overrides(*final_task(*task), with_baseline=False), anchor(task[0]))
 
 
 def final_means(task: Task) -> Cell:
     """The means of :func:`simulate_finally`."""
-    return evaluate_means(*final_task(*task))
+    return carried(evaluate_means(*final_task(*task)), anchor(task[0]))
 
 
 def final_replications(scenario: Scenario) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from rlsim.errors import Infeasible
 from rlsim.projection.summary import phase_estimate
 from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, MOST_SAMPLES, Scenario
@@ -37,11 +38,15 @@ def precise(run: SimulatedVariant) -> SimulatedVariant:
 @lru_cache(maxsize=8)
 def anchor(scenario: Scenario) -> float:
     """The step that ``project`` answers over that of the first block, on which alternatives are compared: what carries
-    their steps over to it, as ratios on equal drawn work hardly depend on how much is drawn. 1 of stated replications.
+    their steps over to it, as ratios on equal drawn work hardly depend on how much is drawn. 1 of stated replications,
+    and of a scenario that cannot run itself.
     """
     if scenario.simulation.replications is not None:
         return 1.0
-    first = simulate_variant(scenario, tokens=False)
+    try:
+        first = simulate_variant(scenario, tokens=False)
+    except Infeasible:
+        return 1.0
     return phase_estimate(precise(first), "step").mean / phase_estimate(first, "step").mean
 
 

@@ -36,6 +36,10 @@ class Mean:
     low: None = None
     high: None = None
 
+    def times(self, factor: float) -> Mean:
+        """The number times a known ``factor``."""
+        return Mean(factor * self.mean)
+
 
 @dataclass(frozen=True)
 class StepNumbers:
@@ -110,7 +114,7 @@ class SweepResult(Answer):
     replications: int
     rows: tuple[Row, ...]
     batch: tuple[int, int] = Field(default=(1, 1), exclude=True)
-    own_replications: int = Field(default=0, exclude=True)
+    own_replications: int | None = Field(default=None, exclude=True)
     caveats: tuple[str, ...] = Field(default=(), exclude=True)
     verdict: tuple[str, ...] = ()
 

@@ -10,7 +10,9 @@ from rlsim.cli.main import main
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare
+from rlsim.planning.plan import plan
 from rlsim.planning.sensitivity import sensitivity
+from rlsim.planning.space import HEADROOM, SearchLimits
 from rlsim.planning.sweep import sweep
 from rlsim.planning.techniques import techniques
 from rlsim.projection.moves import SETTING, moves
@@ -205,6 +207,9 @@ def test_alternatives_stand_beside_the_step_that_project_answers() -> None:
     scenario = load_scenario("quickstart", ["workload.prompts_per_step=16"])  # states no replications, which differ
     step_s = pytest.approx(project(scenario).candidate.step_s.mean)
     assert anchor(scenario) != 1.0
+    small = SearchLimits((8,), (0,), HEADROOM)
+    best = plan(scenario, limits=small, jobs=1)
+    assert best.current is not None and best.current.step_s.mean == step_s
     moves, idle = techniques(scenario), blame(scenario)
     assert (moves.step_s.mean, idle.step_s, headroom(scenario).rungs[0].step_s) == (step_s, step_s, step_s)
     assert sensitivity(scenario).step_s.mean == step_s

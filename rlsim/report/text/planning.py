@@ -26,8 +26,10 @@ def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
     # Cells of different batches compare only by the time of a sample.
     done = sorted(result.done, key=lambda row: row["step_s"] / (result.samples(row) if result.batch_varies else 1))
     counts = f"{len(result.rows)} cells, {len(done)} can run, {result.replications} replications each"
-    if result.replications < result.own_replications:
+    if result.own_replications and result.replications < result.own_replications:
         counts += f" (project takes {result.own_replications}: --replications {result.own_replications} says the same)"
+    if result.own_replications == 0:
+        counts += " (project takes as many as simulation.precision asks for)"
     shown = done[:SHOWN]
     prices = {row["cost_per_step_usd"] / row["step_s"] / row["num_gpus"] * SECONDS_PER_HOUR for row in shown}
     named = [(" ".join(f"{name.rpartition('.')[2]}={row[name]}" for name in result.columns), row) for row in done]
