@@ -136,9 +136,10 @@ def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
     return Cell(seen=Seen(scenario.cluster.num_gpus, Mean(step_s), used["generation"], used["training"], given_up))
 
 
-def beside_baseline(scenario: Scenario, cell: Cell) -> Cell:
-    """``cell`` with the numbers of the baseline of ``scenario``. Raises Infeasible and InputError."""
-    return _beside(scenario, cell, _simulated_once(baseline_of(scenario)))
+def beside_baseline(scenario: Scenario, cell: Cell, scale: float) -> Cell:
+    """``cell``, whose seconds are carried over by ``scale``, with the numbers of the baseline of ``scenario``, carried
+    over alike. Raises Infeasible and InputError."""
+    return _beside(scenario, cell, carried(_simulated_once(baseline_of(scenario)), scale))
 
 
 def _beside(scenario: Scenario, cell: Cell, before: Cell) -> Cell:

@@ -35,6 +35,7 @@ from rlsim.planning.search import (
 )
 from rlsim.planning.space import HEADROOM, InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.planning.verdict import unmeasured_winner
+from rlsim.projection.precision import anchor
 from rlsim.projection.summary import price_usd
 from rlsim.projection.variant import searched
 from rlsim.report.format import percent
@@ -240,8 +241,9 @@ def _constraints(contest: Contest, best: Simulated) -> tuple[ConstraintMet, ...]
 
 def _beside_baseline(scenario: Scenario, best: Simulated) -> Simulated:
     """The plan with its speed-ups over the autoregressive baseline, where that can run."""
+    found = Cell(best.full, best.timed)
     try:
-        cell = beside_baseline(vary(*final_task(scenario, best.layout.overrides())), Cell(best.full, best.timed))
+        cell = beside_baseline(vary(*final_task(scenario, best.layout.overrides())), found, anchor(scenario))
     except (Infeasible, InputError):
         return best
     assert cell.numbers is not None

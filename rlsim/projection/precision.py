@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 from rlsim.errors import Infeasible
@@ -20,18 +21,21 @@ TURN = 0.4
 verl_dapo_7b on one machine."""
 
 
-def precise(run: SimulatedVariant) -> SimulatedVariant:
+def precise(
+    run: SimulatedVariant, progress: Callable[[int, int], object] = lambda done, total: None
+) -> SimulatedVariant:
     """``run`` with so many replications that the standard error of its step is within the precision of its scenario, or
     MOST_SAMPLES are simulated; as it is where the scenario states its replications.
 
     Blocks of whole replications whose number follows from the draws alone: same scenario and seed, same answer.
+    progress: as of :func:`~rlsim.projection.variant.extended`.
     """
     while run.scenario.simulation.replications is None:
         now = len(run.traces)
         wanted = min(GROWTH * now, _wanted(run), _affordable(run))
         if wanted <= now:
             break
-        run = extended(run, wanted)
+        run = extended(run, wanted, progress)
     return run
 
 

@@ -44,19 +44,19 @@ def project(
     """
     # Without speculation a scenario is its own baseline, simulated once: all ratios are then 1 to the bit.
     variants = [baseline_of(scenario), scenario] if scenario.speculation.active else [baseline_of(scenario)]
-    each = scenario.replications
+    each, seen = scenario.replications, progress or (lambda done, total: None)
 
     def simulated(place: int) -> SimulatedVariant:
         def advance(done: int, work: object) -> None:
-            if progress is not None:
-                progress(place * each + done, len(variants) * each)
+            seen(place * each + done, len(variants) * each)
 
         return simulate_variant(variants[place], tables, advance, detailed=timeline)
 
     runs = [simulated(place) for place in range(len(variants))]
     # As exact as the candidate alone is elsewhere: every command has one prediction of it.
-    runs[-1] = precise(runs[-1])
-    runs[0] = extended(runs[0], len(runs[-1].traces)) if len(runs) > 1 else runs[-1]
+    runs[-1] = precise(runs[-1], lambda done, total: seen(done, len(variants) * total))
+    count = len(runs[-1].traces)
+    runs[0] = extended(runs[0], count, lambda done, total: seen(count + done, 2 * total)) if runs[1:] else runs[-1]
     # Other tables are a study of their own, which asks for no advice.
     return _answer(scenario, runs[0], runs[-1], len(variants) if tables is None else 0)
 

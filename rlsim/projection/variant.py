@@ -172,11 +172,15 @@ def _simulated(
     return SimulatedVariant(inputs, first_steps[0], tuple(prices), tuple(traces), stretch, plan)
 
 
-def extended(run: SimulatedVariant, replications: int) -> SimulatedVariant:
-    """``run`` with so many replications: its own, and further ones simulated now."""
+def extended(
+    run: SimulatedVariant, replications: int, progress: Callable[[int, int], object] = lambda done, total: None
+) -> SimulatedVariant:
+    """``run`` with so many replications: its own, and further ones simulated now. progress: called with (done, total)
+    of them."""
     prices, traces = list(run.by_replication), list(run.traces)
     for replication in range(len(traces), replications):
         workload = draw(run.scenario, replication, run.draft_plan, run.stretch)
         prices.append(priced(run.inputs, workload))
         traces.append(simulate(run.scenario, workload, prices[-1], Trace(False, traces[0].tokens)))
+        progress(replication + 1, replications)
     return replace(run, by_replication=tuple(prices), traces=tuple(traces))

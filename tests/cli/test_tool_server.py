@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import mcp
 import pytest
 
 from rlsim.cli.tool_server import server_of
-
-mcp = pytest.importorskip("mcp")
 
 SMALL = """
 extends: quickstart

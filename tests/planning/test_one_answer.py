@@ -210,6 +210,10 @@ def test_alternatives_stand_beside_the_step_that_project_answers() -> None:
     small = SearchLimits((8,), (0,), HEADROOM)
     best = plan(scenario, limits=small, jobs=1)
     assert best.current is not None and best.current.step_s.mean == step_s
+    stated = plan(vary(scenario, {"simulation.replications": scenario.replications}), limits=small, jobs=1).best.numbers
+    for name in ("end_to_end_speedup", "rollout_speedup"):  # ratios are those of the work that was compared
+        assert getattr(best.best.numbers, name).mean == pytest.approx(getattr(stated, name).mean)
+    assert best.best.numbers.baseline_step_s == pytest.approx(anchor(scenario) * stated.baseline_step_s)
     moves, idle = techniques(scenario), blame(scenario)
     assert (moves.step_s.mean, idle.step_s, headroom(scenario).rungs[0].step_s) == (step_s, step_s, step_s)
     assert sensitivity(scenario).step_s.mean == step_s

@@ -48,7 +48,7 @@ class Args(U.Config):
 
     @property
     def checkpoint(self):
-        return f"/root/models/{self.model_name}{'-FP8' if self.fp8 else ''}"
+        return f"/models/{self.model_name}{'-FP8' if self.fp8 else ''}"
 
 def execute(args: Args):
     rollout = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,27 +51,27 @@ class Returned(Exception):  # noqa: N818 - no error
         self.value = value
 
 
-class Expressions:
+class Expressions(ABC):
     """Values of expressions within scopes. What statements mean, and what calls of others do, is said below."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment, self.steps, self.depth, self.built = dict(environment), 0, 0, 0
 
+    @abstractmethod
     def imported(self, dotted: str) -> Any:
         """What an imported name stands for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def noted(self, name: str, given: list[Any], named: dict[str, Any], line: int) -> Any:
         """The outcome of a call of what the script does not define."""
-        raise NotImplementedError
 
+    @abstractmethod
     def record(self, of: Class, given: list[Any], named: dict[str, Any]) -> Record:
         """An object of a class of the script."""
-        raise NotImplementedError
 
+    @abstractmethod
     def body(self, nodes: Sequence[ast.stmt], scope: Scope) -> None:
         """Follow statements."""
-        raise NotImplementedError
 
     def step(self, node: ast.AST) -> None:
         """Count one more step. Raises InputError beyond MAX_STEPS."""
