@@ -38,6 +38,9 @@ PHASES = ("generation", "logprob", "train", "transfer")
 UNSURE = 0.15
 """Change of the logarithm of a phase with a network 1.25 standard deviations away from which it hangs on it."""
 
+WARM_UP = "holds compilation"
+"""Part of a flag: a step that says nothing of those that follow."""
+
 
 def table() -> list[Row]:
     """Rows of the published runs of users."""
@@ -84,6 +87,8 @@ def deviations(rows: Sequence[Row], user_runs: str) -> list[Deviation]:
     """What every source takes over its prediction, by phase and family."""
     ratios: dict[tuple[str, str, tuple[str, ...]], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
+        if WARM_UP in row["flag"]:
+            continue
         run = simulated(row, user_runs)
         if run.scenario.training_stack is None or run.scenario.training_stack.tuned:
             continue
@@ -112,11 +117,14 @@ def _by_host(curve: Sequence[float] | None, log_ratio: float) -> float:
 
 def fitted_link(rows: Sequence[Row], user_runs: str, known: UserLink) -> UserLink:
     """``known`` with the rate of each source's cluster at which FSDP updates and log-probs come out as measured, by
-    least squares of their logarithms, and what these are spread around."""
+    least squares of their logarithms, and what these are spread around.
+
+    Dense models tell it: what experts take on FSDP is unsure by more than a link is.
+    """
     errors: dict[str, FloatArray] = {}
     for row in rows:
         run = simulated(row, user_runs)
-        if run.scenario.trainer.backend == "fsdp" and link_curve(run):
+        if run.scenario.trainer.backend == "fsdp" and run.scenario.model.moe is None and link_curve(run):
             measured = phases_of(row)
             for place, rate in enumerate(RATES):
                 found = trained_s(run, vary(run.scenario, {"cluster.node_bandwidth_bytes_per_s": float(rate)}))
@@ -124,7 +132,8 @@ def fitted_link(rows: Sequence[Row], user_runs: str, known: UserLink) -> UserLin
                 if both:
                     errors.setdefault(row["source"].split(" (")[0], np.zeros(len(RATES)))[place] += np.dot(both, both)
     new = {source: float(f"{RATES[int(np.argmin(error))]:.2g}") for source, error in errors.items()}
-    values = known.values | new
+    sources = {row["source"].split(" (")[0] for row in rows}
+    values = {name: rate for name, rate in known.values.items() if name not in sources} | new
     rates = list(values.values())
     spread = round(float(np.std(np.log(rates), ddof=1)), 1)
     return changed(known, values=values, bytes_per_s=float(np.median(rates)), log_spread=spread)
@@ -194,8 +203,10 @@ def main() -> None:
     known, rows, path = load_user_runs(), table(), published_table("wild/steps.csv")
     assert known is not None
     with tempfile.TemporaryDirectory() as name:
-        start = bare(Path(name), known)
-        known = changed(known, node_link=fitted_link(rows, start, known.node_link))
+        # What software adds is told by runs that no link binds; links are what then is left of the others.
+        start = Path(name) / "software.yaml"
+        start.write_text(dump_yaml(fitted(known, deviations(rows, bare(Path(name), known)))), encoding="utf-8")
+        known = changed(known, node_link=fitted_link(rows, str(start), known.node_link))
         found = deviations(rows, bare(Path(name), known))
         new = fitted(known, found)
         values = list(left_out(rows, known, found, Path(name)))

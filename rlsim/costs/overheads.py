@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from rlsim.costs.engine.releases import unhidden_s
 from rlsim.costs.operators.groups import phase_groups, refit_method
-from rlsim.costs.stack_terms import blackwell, stack_terms
+from rlsim.costs.stack_terms import StackTerms, blackwell, host_s, stack_terms
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.costs.users import user_deviation, user_host
 from rlsim.parameters.sets import Fitted
@@ -20,7 +20,7 @@ from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
-from rlsim.schema.parameters import GlobalParameters, TrainingParameters
+from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.trainer import FsdpTerms, StackFeatures, Trainer
@@ -111,6 +111,7 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
     and the precision change. moe_host_layer_s, expert_host_s: with graphs, overlap, static shapes and the processor of
     the host. launch_factor: host time of a launch over an x86 host's. update_speed: speed in the passes of an update
     over that in log-prob passes. fsdp: of a trainer around a model of Hugging Face; None of any other.
+    adapter_passes: elementwise_passes of adapters that run beside their matrices.
     logprob_factor: deviation of log-prob passes over that of updates, which ``factor`` holds.
     """
 
@@ -121,6 +122,7 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
     wide_efficiency: float
     wide_grouped_efficiency: float
     elementwise_passes: float
+    adapter_passes: float
     permute_passes: float
     quantise_bytes: float
     logits_bytes: float
@@ -315,8 +317,8 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     )
     for_all, of_experts = trainer.device_efficiency, trainer.moe_device_efficiency
     of_experts = for_all if of_experts is None else of_experts
-    layer_s, expert_s = _host_s(terms, features, trainer.precision)
-    return TrainingOverheads(
+    layer_s, expert_s = host_s(terms, features, trainer.precision)
+    found = TrainingOverheads(
         dense_speed=stack.speed if for_all is None else for_all / efficiency,
         moe_speed=stack.speed if of_experts is None else of_experts / efficiency,
         dense_efficiency=efficiency,
@@ -324,6 +326,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
         wide_efficiency=wide,
         wide_grouped_efficiency=grouped,
         elementwise_passes=terms.elementwise_passes,
+        adapter_passes=terms.elementwise_passes,
         permute_passes=terms.permute_passes * (1.0 if features.moe_dispatcher == "alltoall" else terms.flex_permute),
         quantise_bytes=terms.quantise_bytes * (terms.nvfp4_quantise if four_bits else 1.0),
         logits_bytes=terms.logits_bytes if features.fused_cross_entropy else terms.unfused_logits_bytes,
@@ -341,6 +344,26 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
         fsdp=stack.fsdp,
         factor=fitted.factor(phase_groups(scenario)["train"]) if factor is None else factor,
     )
+    return found if stack.fsdp is None else _of_hugging_face(found, stack, stack.fsdp, trainer)
+
+
+def _of_hugging_face(
+    found: TrainingOverheads, stack: StackTerms, fsdp: FsdpTerms, trainer: Trainer
+) -> TrainingOverheads:
+    """``found`` with what an FSDP trainer around a model of Hugging Face differs by; a stated key wins."""
+    features = found.features
+    if trainer.fused_adapters is None:  # PEFT's run beside their matrices
+        features = changed(features, fused_adapters=False)
+    # Elementwise kernels take as long whatever the speed of products.
+    fused = found.elementwise_passes * found.dense_speed
+    elementwise = fused if trainer.fused_kernels else fsdp.elementwise_passes * found.dense_speed
+    attended = fsdp.attention_flops_per_s if features.flash_attention_2 else math.inf
+    layer_s = _stated(trainer.moe_host_layer_s, stack.moe_host_layer_s)
+    expert_s = stack.expert_host_s if trainer.moe_host_layer_s is None else 0.0
+    return replace(
+        found, features=features, elementwise_passes=elementwise, adapter_passes=fused, logits_bytes=fsdp.logits_bytes,
+        attention_flops_per_s=attended, moe_host_layer_s=layer_s, expert_host_s=expert_s,
+    )  # fmt: skip
 
 
 def _able(scenario: Scenario) -> StackFeatures:
@@ -350,17 +373,6 @@ def _able(scenario: Scenario) -> StackFeatures:
         # The kernel is one for MXFP8 and SwiGLU (TransformerEngine: ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
         return changed(features, fused_grouped_mlp=False)
     return features
-
-
-def _host_s(terms: TrainingParameters, features: StackFeatures, precision: str) -> tuple[float, float]:
-    """Share of a MoE layer's host time that the stack's features leave, and host seconds of each expert on a rank."""
-    layer, expert_s = 1.0, terms.expert_host_s
-    if features.cuda_graphs != "none":
-        layer = terms.graph_host_share
-    elif features.exchange_overlap:
-        layer, expert_s = terms.overlap_host_factor, expert_s * terms.overlap_host_factor
-    expert_s *= terms.bf16_expert_host_share if precision == "bf16" else 1.0
-    return layer, expert_s * (terms.static_host_share if features.token_drop else 1.0)
 
 
 def _sustained(profile: HardwareProfile, exponent: float) -> float:

@@ -93,20 +93,37 @@ class StackFeatures(Strict):
 
 
 class FsdpTerms(Strict):
-    """An FSDP trainer around a model of Hugging Face, whose kernels no framework fused."""
+    """An FSDP trainer around a model of Hugging Face, whose kernels no framework fused.
 
-    speed: float = Field(gt=0, le=1)
-    """Speed of its layers in every pass, log-probs and updates alike, over that of the RL trainers fitted on
-    Megatron-Core: a forward pass of log-probs is the same code as that of an update."""
+    Defaults are fitted by ``python -m research.passes`` to passes of transformers 5.17 measured on one H200
+    (calibration/own/h200_sxm/passes.jsonl); the script prints what they leave. What users' runs take beyond them is
+    fitted as their deviation.
+    """
+
+    speed: float = Field(1.03, gt=0, le=2)
+    """Speed of products over that of operator tables, in log-probs and updates alike."""
+    attention_flops_per_s: float = Field(4.6e14, gt=0, le=1e16)
+    """Rate that FlashAttention-2 reaches at most, whatever a newer device could."""
+    elementwise_passes: float = Field(6.7, ge=1, le=64)
+    """Bytes of norms, rotations, activations and residuals, each a chain of kernels, over those of one fused kernel."""
+    logits_bytes: float = Field(41.0, gt=0, le=256)
+    """Bytes that log-probs and entropy of a log-prob pass move for a logit; the loss of an update and its gradient move
+    about as many."""
+    layer_launches: float = Field(220.0, ge=0, le=10000)
+    """Host time of a layer's forward pass in launches (trainer.host_launch_s): modules, autocast and hooks included."""
+    grouped_launches: float = Field(230.0, ge=0, le=10000)
+    """The same of a MoE layer whose experts run as one grouped product."""
+    expert_launches: float = Field(38.0, ge=0, le=10000)
+    """What each expert adds where they run one after the other."""
+    optimizer_bytes: float = Field(101.0, gt=0, le=1000)
+    """Bytes that AdamW moves for a parameter of a rank's shard as torch makes it by default, a kernel for each term,
+    with the norm of the gradients; FP32 weights, gradients and moments."""
     pass_fixed_s: float = Field(0.0, ge=0, le=60)
-    """Time of a pass over the batch besides: micro-batches are built, results gathered, the cache emptied."""
+    """Time of a pass over the batch besides, log-probs and updates alike: micro-batches are built, results gathered,
+    the cache emptied."""
     logprob_batches: float = Field(1.0, ge=1, le=64)
     """Micro-batches of an update that one of a log-prob pass holds, where a scenario states none: nothing of a forward
     pass stays for a backward one."""
-    grouped_layer_s: float = Field(0.0, ge=0, le=10)
-    """Least time of a MoE layer's forward pass over a micro-batch where its experts run as one grouped product."""
-    looped_layer_s: float = Field(0.0, ge=0, le=10)
-    """The same where they run one after the other."""
 
 
 class Stack(Strict):
@@ -208,6 +225,9 @@ class Trainer(Strict):
     recompute_modules: tuple[Literal["core_attn", "layernorm", "mlp", "moe", "moe_act"], ...] = ()
     """Modules that selective recomputation computes again, of Megatron-Core's recompute_modules; time counts the
     attention, memory all of them."""
+    fused_kernels: bool = False
+    """Norms, rotations and activations of a model of Hugging Face are one kernel each (Liger kernels); of other
+    trainers the framework says it."""
     mtp_layers: int = Field(0, ge=0, le=8)
     """Depths of multi-token prediction that an update trains beside the model, each with a loss of its own; a layer
     that is used several times counts as often."""

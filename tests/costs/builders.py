@@ -84,9 +84,9 @@ ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, steps=1)
 even = partial(StackFeatures, expert_imbalance=1.0)  # routing is forced to be even
 PLAIN_TRAINING = TrainingOverheads(
     dense_speed=1.0, moe_speed=1.0, dense_efficiency=1.0, grouped_efficiency=1.0, wide_efficiency=1.0,
-    wide_grouped_efficiency=1.0, elementwise_passes=1.0, permute_passes=6.0, quantise_bytes=4.0, logits_bytes=72.0,
-    overlap_cost=0.5, exchange_factor=1.0, attention_speed=1.0, context_attention=1.0, moe_host_layer_s=0.0055,
-    expert_host_s=0.0, launch_factor=1.0, step_fixed_s=0.0, features=even(),
+    wide_grouped_efficiency=1.0, elementwise_passes=1.0, adapter_passes=1.0, permute_passes=6.0, quantise_bytes=4.0,
+    logits_bytes=72.0, overlap_cost=0.5, exchange_factor=1.0, attention_speed=1.0, context_attention=1.0,
+    moe_host_layer_s=0.0055, expert_host_s=0.0, launch_factor=1.0, step_fixed_s=0.0, features=even(),
 )  # fmt: skip
 PLAIN = Overheads(
     engine=HostOverheads(iteration_s=0.0015, sequence_s=1.5e-5),

@@ -152,8 +152,8 @@ class TrainingLayers(Struct, frozen=True, dict=True):
         slowest_s = attended * raw.attention_flops / own.attention_flops_per_s
         activated = 0.0 if own.features.fused_grouped_mlp else raw.expert_bytes
         adapted = 0.0 if own.features.fused_adapters else raw.adapter_bytes
-        swept = raw.elementwise_bytes + activated + raw.biased_bytes + adapted
-        moved = swept * own.elementwise_passes + raw.routed_bytes * own.permute_passes
+        swept = raw.elementwise_bytes + activated + raw.biased_bytes
+        moved = swept * own.elementwise_passes + adapted * own.adapter_passes + raw.routed_bytes * own.permute_passes
         parts += (
             attention.lasting(max(attention.seconds, slowest_s), attention.measured),
             self._moved("quantisation", raw.quantised[backward] * own.quantise_bytes, speed),
@@ -198,6 +198,8 @@ class TrainingLayers(Struct, frozen=True, dict=True):
             return self.overheads.moe_floor_s(moe.num_experts / self.trainer.expert_parallel, moe.matrices)
         if self.overheads.features.cuda_graphs == "iteration":
             return 0.0
+        if self.overheads.fsdp is not None:
+            return self.overheads.fsdp.layer_launches * self.trainer.host_launch_s * self.overheads.launch_factor
         launches = {WHOLE_LAYER: UNCOMPILED_LAUNCHES, ALONE: UNCOMPILED_LAUNCHES - MIXER_LAUNCHES}
         count = launches.get(shape, UNCOMPILED_LAUNCHES if shape.ffn else MIXER_LAUNCHES)
         return count * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s * self.overheads.launch_factor
@@ -256,6 +258,10 @@ def host_step_bytes_per_s(trainer: Trainer, profile: HardwareProfile) -> float:
     return trainer.host_memory_bytes_per_s or kind
 
 
+GATHERED_BYTES, SHARD_BYTES = 4, 6
+"""Bytes of copies for a gathered BF16 value (read and written), and for a rank's FP32 one that is cast before."""
+FLATTENED_BYTES, ACCUMULATED_BYTES = 6, 12
+"""The same of a BF16 gradient that is written as FP32, and of a rank's share that is added to the one it holds."""
 NEWTON_SCHULZ_STEPS = 5
 """Orthogonalisation steps of Muon (published default)."""
 
@@ -282,6 +288,24 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
         fabric = self.device.fabric
         total, at_line_rate = (self._gathers_s(one, backward) for one in (fabric, fabric.at_line_rate))
         return self.overheads.exposed_s(total, stage_s, True, at_line_rate)
+
+    @property
+    def set_up(self) -> Part:
+        """What an FSDP trainer takes for a phase beside its passes."""
+        fsdp = self.overheads.fsdp
+        return Part("pass set-up", 0.0 if fsdp is None else fsdp.pass_fixed_s, "host")
+
+    def copying_s(self, backward: bool) -> float:
+        """Copies around FSDP's collectives of one pass: a rank casts its shard, takes gathered weights apart, and
+        flattens gradients (torch.distributed.fsdp, _fsdp_collectives.py). They are kernels between those of layers."""
+        if self.overheads.fsdp is None:
+            return 0.0
+        moved = 0.0
+        for elements, trained, shards, _ in self.layout.groups(self.trainer):
+            gathered = elements * (GATHERED_BYTES + SHARD_BYTES / shards)
+            reduced = trained * (FLATTENED_BYTES + ACCUMULATED_BYTES / shards)
+            moved += 2 * gathered + reduced if backward else gathered
+        return float(self.device.operators.stream(moved).seconds)
 
     def _gathers_s(self, fabric: Collectives, backward: bool) -> float:
         """Seconds of FSDP's collectives of one pass over ``fabric``."""
@@ -324,7 +348,9 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
             # Gradients go to the host and weights come back; the state never leaves it.
             seconds = (state + handed) / host_bytes_per_s + float(self.device.fabric.host_copy(handed).seconds)
         else:
-            seconds = float(self.device.operators.stream(state + handed).seconds)
+            fsdp = self.overheads.fsdp
+            moved = state + handed if fsdp is None else fsdp.optimizer_bytes * parameters
+            seconds = float(self.device.operators.stream(moved).seconds)
             seconds += float(self.device.fabric.host_copy(state).seconds) if trainer.optimizer_on_host else 0.0
         return seconds + self.orthogonalisation_s() if trainer.optimizer == "muon" else seconds
 

@@ -46,8 +46,7 @@ MTP_LAYERS = "MTP layers"
 MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
 REFERENCE_POOL = "reference pool"
-LM_HEAD, LOSS = "LM head", "loss"
-PASS_SET_UP, PHASE_SWAP = "pass set-up", "weights and optimizer in and out"
+LM_HEAD, LOSS, PHASE_SWAP = "LM head", "loss", "weights and optimizer in and out"
 
 
 class TrainingCosts(Struct, frozen=True, dict=True):
@@ -102,7 +101,8 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         product = found.forward
         if backward:
             product = found.inputs if self.trainer.lora_rank is not None else found.inputs + found.weights
-        share = (LOSS_BACKWARD if backward else 1.0) / (1.0 + LOSS_BACKWARD)
+        apart = LOSS_BACKWARD if own.fsdp is None else 0.0
+        share = (apart if backward else 1.0) / (1.0 + apart)
         loss = operators.stream(np.array([tokens * shard * own.logits_bytes * share]))
         # One large product of cuBLAS: what slows the many kernels of a stack's layers does not concern it.
         timed = at_efficiency(LM_HEAD, product, own.wide_efficiency)
@@ -159,9 +159,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
         """One log-prob pass over the whole step's samples."""
         if self.measured is not None:
             return PhaseCost.of([measured_passes("log-prob passes", self.measured.logprob, batch)])
-        fsdp = self.overheads.fsdp
-        set_up = Part(PASS_SET_UP, 0.0 if fsdp is None else fsdp.pass_fixed_s, "host")
-        return PhaseCost.of((*self._passes(batch, backward=False).parts, set_up))
+        return PhaseCost.of((*self._passes(batch, backward=False).parts, self.update.set_up))
 
     def _passes(self, batch: MicroBatches, backward: bool) -> PhaseCost:
         """All micro-batches through the pipeline, with its bubbles."""
@@ -173,6 +171,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
             Part("pipeline bubble", bubble_s, "schedule"),
             Part("stage transfers", micro_batches * self._sends_s(batch, backward), "network"),
             Part("parameter gathering", gathered_s, "network"),
+            Part("parameter copies", micro_batches * self.update.copying_s(backward), "memory"),
         )
         return PhaseCost.of(parts)
 
@@ -232,6 +231,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
             Part("gradient exchange", batch.steps * self.update.exchange_s(forward_s, backward_s), "network"),
             Part("optimizer", batch.steps * self.update.optimizer_s, self.update.optimizer_bound),
             Part("step synchronisation", batch.steps * self.overheads.step_fixed_s, "host"),
+            self.update.set_up,
         )
         return PhaseCost.of(parts)
 

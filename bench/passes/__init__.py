@@ -1,0 +1,1 @@
+"""Passes of trainers around models of Hugging Face's transformers, measured on one device (needs transformers)."""
