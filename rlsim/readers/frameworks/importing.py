@@ -35,9 +35,11 @@ from rlsim.schema.scenario import Scenario
 
 LONGEST = "workload.max_sequence_tokens"
 """The scenario key without which no length can be told."""
+OF_ROLLOUTS = ("engine.", "speculation.", "loop.mode", "loop.refit", "cluster.generation_gpus", "trainer.offload",
+               "trainer.policy_logprobs", "trainer.critic", "trainer.epochs", "trainer.global_batch_samples",
+               "workload.max_response_tokens")  # fmt: skip
+"""Scenario keys without a meaning where nothing is generated and each batch of a data set is an update."""
 NO_RL = {
-    "sft": "supervised fine-tuning",
-    "dpo": "preference tuning",
     "rm": "reward modelling",
     "distillation": "distillation",
 }
@@ -208,6 +210,8 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     facts = known.facts(reader)
     reader.mean_tokens = mean_sample_tokens(facts, asked, cap) if cap else None
     draft = Draft(keys_of(known, reader), known.assumed(reader))
+    if draft.keys.get("loop.supervised"):
+        draft.keys = {key: value for key, value in draft.keys.items() if not key.startswith(OF_ROLLOUTS)}
     for rule in known.rules:
         if rule.target in REQUIRED and rule.target not in draft.keys:
             raise reader.error(rule.key(reader), "must be given", reader.value(rule.key(reader)))

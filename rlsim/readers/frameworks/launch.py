@@ -85,7 +85,7 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         programs = [word for argv in commands for word in argv if re.search(r"(\.py$|^[a-z_]+(\.\w+)+$)", word)]
         shown = f"; it starts {', '.join(map(shortened, dict.fromkeys(programs[:4])))}" if programs else ""
         if any(re.search(r"(^|[._/])(sft|dpo|reward_model)([._]|_trainer|$)", word) for word in programs):
-            shown += ", which generates nothing: rlsim projects steps of RL"
+            shown += f", which generates nothing: of {framework.name} rlsim reads steps of RL"
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
     first = runs[0]
     extra = _not_handed_on(rest, first.words)
