@@ -167,8 +167,11 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
             config = next((str(file) for file in files if _at(folder, path, file)), None)
             other = near and "config_path" not in named and (config is None or Path(config).stem != name)
             name = near[0] if other else name
-        target = None if config is None else _at(folder, path, Path(config))
         own = name is not None and name not in framework.shipped and (not near or "config_path" in named)
+        if own and config is None and len(held := _configurations(folder, path, places)) == 1:
+            foreign = f"{shortened(name or '')}.yaml is not there: {held[0].name}, alone in its folder, stands in"
+            config = str(held[0])
+        target = None if config is None else _at(folder, path, Path(config))
         if own and target is None:
             raise InputError(f"{shown_path(path)}: {shortened(name or '')}.yaml is not there{framework.whereabouts}")
         if config is not None and target is None and name is None:
@@ -178,6 +181,12 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
         note = foreign if name is None or asked == name else stands_in
         yield Launch(word, target, name, tuple(words), before, note)
         return
+
+
+def _configurations(folder: Path, path: Path, places: Sequence[Path]) -> list[Path]:
+    """Configurations of the first of ``places`` that is a folder, as :func:`_at` finds it."""
+    every = (one for place in places for one in (folder / place, path.parent / place) if one.is_dir())
+    return sorted(next(every, path).glob("*.yaml"))
 
 
 def _launcher(given: Mappings, folder: Path, path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rlsim.errors import InputError
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, size, switch, text
-from rlsim.readers.frameworks.rules import Assumption, Rules
+from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
 
@@ -263,9 +263,7 @@ def _assumptions(c: Swift) -> Iterator[Assumption]:
             [Workload.max_sequence_tokens],
         )
     if not c.use_vllm:
-        yield Assumption(
-            "Generation by transformers is simulated as by vLLM, which is several times as fast.", [Engine.name]
-        )
+        yield TRANSFORMERS
     if c.server:
         yield Assumption(
             f"The server of swift rollout is taken to have {c.served} GPU(s) of its own (cluster.generation_gpus).",

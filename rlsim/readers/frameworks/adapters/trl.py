@@ -9,7 +9,7 @@ from typing import Literal
 
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, flag, integer, number, size, switch, text
-from rlsim.readers.frameworks.rules import Assumption, Rules
+from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
 
@@ -220,9 +220,7 @@ def _assumptions(c: Trl) -> Iterator[Assumption]:
             [Workload.prompts_per_step],
         )
     if not c.use_vllm and not c.supervised:
-        yield Assumption(
-            "Generation by transformers is simulated as by vLLM, which is several times as fast.", [Engine.name]
-        )
+        yield TRANSFORMERS
     if c.server:
         yield Assumption(
             f"vLLM's server is taken to have {c.shown(Trl.vllm_tensor_parallel_size)} GPU(s) of its own; "
