@@ -87,6 +87,20 @@ def test_log_probs_that_were_computed_before_cost_a_step_nothing(tmp_path: Path)
     assert not imported(tmp_path, "trl", "dpo", "--precompute_ref_log_probs true").trainer.reference_logprobs
 
 
+@pytest.mark.parametrize(("trainer", "packing"), [
+    ("fsdp_sft_trainer", "use_remove_padding=true"), ("sft_trainer", "data.use_dynamic_bsz=false"),
+])  # fmt: skip
+def test_verl_knows_its_supervised_trainers_by_their_programs(tmp_path: Path, trainer: str, packing: str) -> None:
+    model = "model.partial_pretrain" if trainer.startswith("fsdp") else "model.path"
+    (tmp_path / "run.sh").write_text(
+        f"torchrun --nnodes=2 --nproc_per_node=4 -m verl.trainer.{trainer} data.train_batch_size=64 {packing} "
+        f"data.micro_batch_size_per_gpu=2 data.max_length=2048 {model}=Qwen/Qwen3-8B\n"
+    )
+    found = import_config("verl", tmp_path / "run.sh").scenario
+    assert found.loop.supervised and found.cluster.num_gpus == 8 and found.workload.samples_per_step == 64
+    assert found.trainer.sequence_packing and found.trainer.micro_batch_tokens >= found.workload.max_sequence_tokens
+
+
 def test_what_is_no_update_of_a_data_set_is_still_refused(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("deepspeed --module openrlhf.cli.train_rm --train.batch_size 64\n")
     with pytest.raises(InputError, match="starts no training of openrlhf"):

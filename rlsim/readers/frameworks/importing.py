@@ -26,10 +26,11 @@ from rlsim.readers.frameworks.launch import (
     launcher_of,
     repository_of,
     starts_run,
+    starts_supervised,
 )
 from rlsim.readers.frameworks.missing import missing_parts
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.registry import FORKS, framework_of
+from rlsim.readers.frameworks.registry import FORKS, SUPERVISED, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
 from rlsim.schema.scenario import Scenario
 
@@ -85,6 +86,9 @@ def import_config(
     even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
     Raises InputError naming file, key and the nearest known key.
     """
+    own = SUPERVISED.get(framework)
+    if own is not None and (starts_supervised(overrides) or framework_of_file(path) == own):
+        framework = own
     path, overrides = launcher_of(framework_of(framework), path, overrides)
     try:
         tree = read_config(framework, path, overrides, root, start)
@@ -94,7 +98,8 @@ def import_config(
         whose = framework_of_file(path)
         if whose in (None, framework) or framework in FORKS:
             raise
-        raise InputError(f"{shown_path(path)}: is {whose}'s; rlsim import {whose} {shown_path(path)}") from error
+        known = next((name for name, sft in SUPERVISED.items() if sft == whose), whose)
+        raise InputError(f"{shown_path(path)}: is {known}'s; rlsim import {known} {shown_path(path)}") from error
     imported = _imported(path, tree, document, accounting)
     if _too_small(imported.scenario):
         imported = _on_larger_device(framework, path, tree, asked or Asked(), imported.scenario) or imported

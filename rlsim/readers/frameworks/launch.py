@@ -51,6 +51,11 @@ def starts_run(path: Path, words: Sequence[str]) -> bool:
     return path.suffix.lower() in (*SCRIPTS, *PYTHON) or (not path.suffix and not path.exists() and bool(words))
 
 
+def starts_supervised(words: Sequence[str]) -> bool:
+    """Whether a command line starts a trainer of supervised fine-tuning."""
+    return any(re.search(r"(^|[./_])sft_trainer", word) for word in words)
+
+
 def launcher_of(framework: Framework, path: Path, words: Sequence[str]) -> tuple[Path, Sequence[str]]:
     """The Python launcher that a command line starts and what is behind it; else the command line as it is."""
     if framework.python and path.stem in ("python", "python3") and words and Path(words[0]).suffix in PYTHON:
