@@ -99,7 +99,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
         return [said("measured stack", name=stack.name, source=stack.source)]
     trained = [*training_assumptions(scenario, found.training)]
     if scenario.loop.supervised:
-        return trained
+        return [*trained, *([said("reference swap")] if scenario.trainer.reference_logprobs else [])]
     job, stated = job_of(scenario), scenario.loop.refit_tensor_s is not None
     return [
         *trained,
