@@ -26,6 +26,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import scenario_digest
+from rlsim.loading.variation import check_rollout
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.idle import BUBBLE, idle_of
 from rlsim.projection.moves import ALREADY, Move, best_way, move_named
@@ -60,6 +61,7 @@ def headroom(
     those below it is left out and says so. progress: called with (done, total) rungs. Raises Infeasible where the
     scenario cannot run.
     """
+    check_rollout(scenario, "headroom")
     run, scale = simulate_changed(scenario, ()), anchor(scenario)
     rungs = [_rung("as it is", {"how": "", "who": ""}, run, None)]
     if planned is not None:

@@ -315,6 +315,8 @@ def improve(
 
     given = given_scenario(scenario, words, overrides)
     wanted = set(Part) if only is None else {only}
+    if given.loop.supervised and only is None:
+        wanted.remove(Part.HEADROOM)  # its rungs are of rollouts
     answer = Improvement(
         scenario=given.name,
         digest=scenario_digest(given),

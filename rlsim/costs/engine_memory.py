@@ -193,6 +193,9 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     """Memory of one rollout GPU. Raises Infeasible where the weights leave no room for one longest sequence, or where
     there are more replicas than sequences."""
     engine, card = scenario.engine, scenario.model
+    if scenario.loop.supervised:  # nobody asks this engine for anything
+        held = MemoryParts(weights=0.0, runtime=0.0, activations=0.0)
+        return EngineMemory(held, scenario.hardware.memory_bytes.value, scenario.workload.max_sequence_tokens, 0.0, 1)
     _check_replicas(scenario)
     parts, running = engine_parts(scenario)
     room, per_token = room_bytes(scenario, parts), kv_bytes_per_gpu_token(scenario)

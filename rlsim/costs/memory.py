@@ -50,7 +50,7 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
             scenario, trainer_parts(scenario, scenario.cluster.reference_gpus, update=False), "the reference policy of"
         )
     parts = trainer_parts(scenario, scenario.cluster.training, update=True)
-    if scenario.cluster.colocated:
+    if scenario.shares_gpus:
         parts = replace(parts, engine=leftover_bytes(scenario))
     _check_fits(scenario, parts, "training")
     return parts
@@ -101,10 +101,10 @@ def host_bytes(scenario: Scenario) -> float:
     each = 0.0
     if trainer.optimizer_on_host:
         each += layout.optimizer_parameters * TERMS["host_optimizer_bytes"]
-    elif cluster.colocated and trainer.offload:
+    elif scenario.shares_gpus and trainer.offload:
         held = layout.sharded_parameters if trainer.backend == "fsdp" else layout.parameters
         each += layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter + held * BYTES_PER_ELEMENT["bf16"]
-    if cluster.colocated and scenario.engine.name == "vllm":
+    if scenario.shares_gpus and scenario.engine.name == "vllm":
         each += engine_parts(scenario)[0].weights
     node = scenario.training_device.gpus_per_node.value
     return each * min(cluster.training, int(node))
@@ -126,7 +126,7 @@ def resident_bytes(scenario: Scenario) -> float:
     and Megatron's buffers of gradients, of a value model too; FSDP's gradients go with the step (PyTorch: zero_grad
     sets them to none)."""
     trainer = scenario.trainer
-    if not scenario.cluster.colocated or trainer.offload:
+    if not scenario.shares_gpus or trainer.offload:
         return 0.0
     layout = train_layout(trainer, scenario.model, scenario.cluster.training)
     optimizer = (

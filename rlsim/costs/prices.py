@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, engine_times, running_at_most
-from rlsim.costs.interface import Prices, StepCost
+from rlsim.costs.interface import PhaseCost, Prices, StepCost
 from rlsim.costs.links import node_link
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import (
@@ -185,6 +185,8 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         engine = (engine_times if self.bare else engine_prices)(self.engine)
         lagged = scenario.loop.mode == "async"
         handed = None if (stack := stack_of(scenario)) is None else hand_over(stack)
+        if scenario.loop.supervised:
+            handed = PhaseCost(0.0)
         return ScenarioPrices(
             iteration=engine.table,
             replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,

@@ -178,3 +178,12 @@ def split_gpus(num_gpus: int, share: float, replica_gpus: int, shard_gpus: int) 
         return min(max(1, round(wanted / replica_gpus)) * replica_gpus, max(1, num_gpus - 1))
     # Of two equally near the smaller, so that the answer does not hang on the order of the candidates.
     return min(candidates, key=lambda n: (abs(n - wanted), n))
+
+
+def check_rollout(scenario: Scenario, what: str) -> None:
+    """Raise InputError where ``what``, which is of a rollout and its engines, is asked of a loop without one."""
+    if scenario.loop.supervised:
+        raise InputError(
+            f"{scenario.name}: loop.supervised generates nothing, and {what} needs a rollout; rlsim project, run, "
+            "sweep, compare, techniques and sensitivity answer for the update alone"
+        )

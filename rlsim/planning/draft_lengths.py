@@ -8,6 +8,7 @@ from rlsim.costs.engine.prices import decode_points_s
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError
 from rlsim.loading.scenario import scenario_digest, vary
+from rlsim.loading.variation import check_rollout
 from rlsim.planning.sweep import sweep
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.variant import simulate_variant
@@ -29,6 +30,7 @@ def draft_lengths(scenario: Scenario, longest: int = LONGEST) -> DraftCurve:
     Raises InputError where nothing is drafted or the draft is a tree, whose acceptance is that of one depth, and
     Infeasible where the scenario cannot run.
     """
+    check_rollout(scenario, "a draft length")
     drafting = scenario.speculation
     if drafting.method == "none":
         raise InputError(

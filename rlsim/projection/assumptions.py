@@ -78,7 +78,8 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     style = scenario.loop.style
     if scenario.loop.mode == "async" and style is not None:
         own.append(said("style", style=style, description=STYLES[style].description))
-    own += model_assumptions(scenario, run.prices.engine_memory.running_sequences)
+    running = None if scenario.loop.supervised else run.prices.engine_memory.running_sequences
+    own += model_assumptions(scenario, running)
     own += _drafting(scenario, run.prices.engine.choice)
     own.append(said("intervals"))
     devices = dict.fromkeys((scenario.hardware, scenario.training_device))
@@ -96,9 +97,12 @@ def _terms(run: SimulatedVariant) -> list[str]:
     stack = scenario.simulation.measured_stack
     if stack is not None:
         return [said("measured stack", name=stack.name, source=stack.source)]
+    trained = [*training_assumptions(scenario, found.training)]
+    if scenario.loop.supervised:
+        return [*trained, *([said("reference swap")] if scenario.trainer.reference_logprobs else [])]
     job, stated = job_of(scenario), scenario.loop.refit_tensor_s is not None
     return [
-        *training_assumptions(scenario, found.training),
+        *trained,
         said(
             "host",
             iteration_ms=engine.iteration_s * 1e3,

@@ -88,7 +88,7 @@ def identity(scenario: Scenario) -> dict[str, Any]:
     return {
         "scenario": scenario.name,
         "digest": scenario_digest(scenario),
-        "mode": scenario.loop.mode,
+        "mode": "supervised" if scenario.loop.supervised else scenario.loop.mode,
         "num_gpus": scenario.cluster.num_gpus,
         "model": scenario.model.name,
         "hardware": name if trained is None else f"{name} (training: {trained.name})",

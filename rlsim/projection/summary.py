@@ -227,14 +227,14 @@ def _peak_kv_tokens(run: SimulatedVariant) -> float:
 
 def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
     """Memory of the generating and of the training GPUs, by pool."""
-    scenario = run.scenario
+    scenario, training = run.scenario, run.scenario.training_device.memory_bytes.value
+    trainer = run.prices.trainer_bytes
+    pools = {"training": MemoryUse.of(trainer, training, trainer_fits(trainer, training))}
+    if scenario.loop.supervised:
+        return pools
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
-    generating, training = (one.memory_bytes.value for one in (scenario.hardware, scenario.training_device))
-    engine, trainer = dataclasses.replace(run.prices.engine_memory.parts, kv_cache=cached), run.prices.trainer_bytes
-    return {
-        "generation": MemoryUse.of(engine, generating, engine_fits(scenario)),
-        "training": MemoryUse.of(trainer, training, trainer_fits(trainer, training)),
-    }
+    engine = dataclasses.replace(run.prices.engine_memory.parts, kv_cache=cached)
+    return {"generation": MemoryUse.of(engine, scenario.hardware.memory_bytes.value, engine_fits(scenario)), **pools}
 
 
 def memory_phases(run: SimulatedVariant) -> dict[str, MemoryUse]:
@@ -250,6 +250,8 @@ def memory_phases(run: SimulatedVariant) -> dict[str, MemoryUse]:
     passes = trainer_parts(scenario, cluster.training, False)
     if cluster.colocated:
         passes = dataclasses.replace(passes, engine=trainer.engine)
+    if scenario.loop.supervised:
+        return {"update": pools["training"]}
     return {
         "generation": pools["generation"],
         "hand-over": MemoryUse.of(handed, pools["generation"].available_bytes, pools["generation"].fits or 0.0),

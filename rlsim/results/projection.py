@@ -307,6 +307,11 @@ class About(Answer):
         """Whether generation runs beside the trainer."""
         return self.mode == "async"
 
+    @property
+    def order(self) -> str:
+        """How generation and training follow each other: synchronous, asynchronous, or supervised without the first."""
+        return {"async": "asynchronous", "supervised": "supervised"}.get(self.mode, "synchronous")
+
 
 class Projection(About):
     """The answer to a scenario: baseline and candidate on the same drawn work.

@@ -134,3 +134,21 @@ class Engine(Strict):
                 f"attention_data_parallel ({self.attention_data_parallel}) must divide "
                 f"tensor_parallel ({self.tensor_parallel})"
             )
+
+
+def check_divides(part: int, whole: int, key: str, what: str) -> None:
+    """Raise ValueError naming ``key`` where ``part`` does not divide the ``whole``."""
+    if whole % part:
+        raise ValueError(f"{key} ({part}) must divide the {whole} {what}")
+
+
+def check_heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
+    """Raise ValueError where so many GPUs cannot share the heads of a layer."""
+    check_divides(tensor_parallel, model.num_heads, key, f"attention heads of {model.name}")
+    kv = model.num_kv_heads
+    if model.mla is None and max(kv, tensor_parallel) % min(kv, tensor_parallel):
+        raise ValueError(f"{key} ({tensor_parallel}) must divide or be a multiple of the {kv} KV heads of {model.name}")
+    if model.linear_attention is not None:
+        check_divides(tensor_parallel, model.linear_attention.num_value_heads, key, f"value heads of {model.name}")
+    if model.mamba is not None:
+        check_divides(tensor_parallel, model.mamba.num_heads, key, f"Mamba heads of {model.name}")

@@ -158,6 +158,10 @@ class Loop(Strict):
     streaming: bool = False
     """Synchronous, on split pools: the trainer begins on samples that are done while others are generated; gradients
     accumulate and nothing is stale (StreamRL, AsyncFlow). Training units are samples in the order of their rewards."""
+    supervised: bool = False
+    """No rollout: a step is the update alone, on samples of a data set that workload describes (supervised
+    fine-tuning). With two workload.generations_per_prompt, a pair, and trainer.reference_logprobs it is DPO: the
+    reference's forward pass and the update. The engine section is without effect."""
     overlap: bool = True
     """Asynchronous: false stops generation while the trainer works; unfinished requests wait (partial rollouts)."""
     refit_method: Literal[
@@ -274,6 +278,8 @@ class Loop(Strict):
         return "keep" if self.in_flight_updates and default == "drain" else default
 
     def _problems(self) -> Iterator[str]:
+        if self.supervised and (self.streaming or self.mode == "async"):
+            yield "supervised has no rollout that training could run beside: it needs mode sync without streaming"
         if self.mode == "sync":
             self._refuse_asynchronous_keys()
             return

@@ -6,14 +6,14 @@ from typing import Any, Self
 from pydantic import Field
 
 from rlsim.schema.base import Strict, changed, replaced
-from rlsim.schema.engine import Engine
+from rlsim.schema.engine import Engine, check_divides, check_heads
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
 from rlsim.schema.messages import InOurWords
 from rlsim.schema.model import ModelCard
 from rlsim.schema.run import RunConditions
-from rlsim.schema.speculation import Speculation
+from rlsim.schema.speculation import Speculation, check_drafting
 from rlsim.schema.stated import Assumption, Missing, Pool
 from rlsim.schema.trainer import Stack, StackFeatures, Trainer
 from rlsim.schema.workload import Workload
@@ -97,6 +97,11 @@ class Scenario(Strict, metaclass=InOurWords):
         return engine if found == {key: getattr(engine, key) for key in found} else replaced(engine, found)
 
     @property
+    def shares_gpus(self) -> bool:
+        """Whether an engine takes turns with the trainer on its GPUs."""
+        return self.cluster.colocated and not self.loop.supervised
+
+    @property
     def rack_aligned(self) -> bool:
         """Whether groups of GPUs lie within NVLink domains: as stated, else as the stack places them."""
         stated = self.cluster.placement or ("aligned" if self.stack is None else self.stack.placement)
@@ -106,6 +111,8 @@ class Scenario(Strict, metaclass=InOurWords):
     def policy_logprobs(self) -> bool:
         """Whether the policy's log-probs are recomputed: as stated, else as the stack's recipes do."""
         trainer, stack = self.trainer, self.training_stack
+        if self.loop.supervised:
+            return False
         if trainer.policy_logprobs is not None:
             return trainer.policy_logprobs
         one_update = (trainer.global_batch_samples or self.workload.samples_per_step) >= self.workload.samples_per_step
@@ -149,7 +156,7 @@ class Scenario(Strict, metaclass=InOurWords):
     @property
     def driver_bytes_per_s(self) -> float | None:
         """Rate at which one driver hands the padded batch over: as stated, else the stack's; None: it does not."""
-        stack = self.training_stack
+        stack = None if self.loop.supervised else self.training_stack  # each rank reads its own part of a data set
         return self.loop.driver_bytes_per_s or (None if stack is None else stack.driver_bytes_per_s)
 
     @property
@@ -175,9 +182,9 @@ class Scenario(Strict, metaclass=InOurWords):
     def fits_together(self) -> Self:
         """Itself. Raises ValueError where its sections do not fit each other."""
         _simulated_steps(self)
-        for check in (_loop_and_cluster, _engine_and_model, _trainer_and_model, _global_batch, _speculation_and_model):
+        for check in (_supervised, _loop_and_cluster, _engine_and_model, _trainer_and_model, _global_batch, _run):
             check(self)
-        _run(self)
+        check_drafting(self.speculation, self.model, self.engine.tensor_parallel)
         return self
 
 
@@ -188,6 +195,33 @@ def _simulated_steps(s: Scenario) -> None:
         raise ValueError(
             f"simulation: ({measured.start:,} warmup_steps + {len(measured):,} steps) x {replications:,} replications"
             f" are {count:,} simulated steps; at most {MAX_SIMULATED_STEPS:,} are simulated"
+        )
+
+
+def _supervised(s: Scenario) -> None:
+    """What a loop without a rollout cannot have."""
+    if not s.loop.supervised:
+        return
+    w, validation = s.workload, None if s.run is None else s.run.validation
+    for stated, key in (
+        (s.speculation.active, "speculation.method"),
+        (w.agent is not None, "workload.agent"),
+        (w.racing, "workload.tail_batching"),
+        (w.launched_prompts > w.prompts_per_step, "workload.generated_batch_factor"),
+        (w.usable_group_share < 1, "workload.usable_group_share"),
+        (w.environment_s + w.batch_reward_s > 0, "workload.environment_s and batch_reward_s"),
+        (not s.cluster.colocated, "cluster.generation_gpus and training_gpus"),
+        (bool(s.trainer.policy_logprobs), "trainer.policy_logprobs"),
+        (s.trainer.critic, "trainer.critic"),
+        (bool(s.pools), "pools"),
+        (validation is not None and validation.samples is not None, "run.validation.samples"),
+    ):
+        if stated:
+            raise ValueError(f"loop.supervised trains on a data set and generates nothing: give no {key}")
+    if s.trainer.reference_logprobs and w.generations_per_prompt < 2:
+        raise ValueError(
+            "loop.supervised with trainer.reference_logprobs is DPO, of pairs: give workload.generations_per_prompt 2, "
+            "or trainer.reference_logprobs false for supervised fine-tuning"
         )
 
 
@@ -277,29 +311,9 @@ def _refit(s: Scenario) -> None:
         )
 
 
-def _divides(part: int, whole: int, key: str, what: str) -> None:
-    if whole % part:
-        raise ValueError(f"{key} ({part}) must divide the {whole} {what}")
-
-
-def _heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
-    _divides(tensor_parallel, model.num_heads, key, f"attention heads of {model.name}")
-    kv = model.num_kv_heads
-    if model.mla is None and max(kv, tensor_parallel) % min(kv, tensor_parallel):
-        raise ValueError(f"{key} ({tensor_parallel}) must divide or be a multiple of the {kv} KV heads of {model.name}")
-
-
-def _recurrent_heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
-    if model.linear_attention is not None:
-        _divides(tensor_parallel, model.linear_attention.num_value_heads, key, f"value heads of {model.name}")
-    if model.mamba is not None:
-        _divides(tensor_parallel, model.mamba.num_heads, key, f"Mamba heads of {model.name}")
-
-
 def _layout(key: str, layout: Engine | Trainer, tensor_parallel: int, model: ModelCard) -> None:
     """What engine and trainer share; tensor_parallel: GPUs that share the heads of a layer."""
-    _heads(tensor_parallel, model, f"{key}.tensor_parallel")
-    _recurrent_heads(tensor_parallel, model, f"{key}.tensor_parallel")
+    check_heads(tensor_parallel, model, f"{key}.tensor_parallel")
     if (stages := layout.pipeline_parallel) > model.num_layers:
         raise ValueError(f"{key}.pipeline_parallel ({stages}) exceeds the {model.num_layers} layers of {model.name}")
     if (experts := layout.expert_parallel) > 1 and model.moe is None:
@@ -340,21 +354,23 @@ def _trainer_and_model(s: Scenario) -> None:
         raise ValueError(f"trainer.precision nvfp4 is not supported by {s.training_device.name}; take bf16 or fp8")
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
     sizes = "trainer.tensor_parallel x pipeline_parallel x context_parallel"
-    _divides(shard, gpus, sizes, "training GPUs (cluster.num_gpus or cluster.training_gpus)")
+    check_divides(shard, gpus, sizes, "training GPUs (cluster.num_gpus or cluster.training_gpus)")
     if apart and not trainer.reference_logprobs:
         raise ValueError("cluster.reference_gpus has nothing to do with trainer.reference_logprobs false")
-    _divides(shard, apart, sizes, "of cluster.reference_gpus")
+    check_divides(shard, apart, sizes, "of cluster.reference_gpus")
     if (pooled := sum(pool.gpus for pool in s.pools)) != s.cluster.pool_gpus:
         raise ValueError(f"pools: their gpus ({pooled}) must equal cluster.pool_gpus ({s.cluster.pool_gpus})")
     if model.moe is not None:
-        _divides(trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}")
+        check_divides(
+            trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}"
+        )
         for count, pool in ((gpus, "training"), (apart, "reference")):
             stage = f"{pool} GPUs of one pipeline stage"
-            _divides(trainer.expert_parallel, count // trainer.pipeline_parallel, "trainer.expert_parallel", stage)
+            check_divides(trainer.expert_parallel, count // trainer.pipeline_parallel, "trainer.expert_parallel", stage)
     if (local := trainer.local_batch_samples) is not None:
         if trainer.sequence_packing:
             raise ValueError("trainer.local_batch_samples needs trainer.sequence_packing false")
-        _divides(
+        check_divides(
             trainer.micro_batch_samples, local, "trainer.micro_batch_samples", "samples of trainer.local_batch_samples"
         )
     if trainer.mtp_layers and not model.mtp_layers:
@@ -369,29 +385,7 @@ def _global_batch(s: Scenario) -> None:
             "(workload.prompts_per_step x generations_per_prompt)"
         )
     if batch is not None:
-        _divides(batch, s.workload.samples_per_step, "trainer.global_batch_samples", "samples of a step")
-
-
-def _speculation_and_model(s: Scenario) -> None:
-    if s.speculation.method == "mtp" and s.speculation.active and s.model.mtp_layers < 1:
-        raise ValueError(f"speculation.method mtp needs a native MTP head; {s.model.name} has none")
-    stated = s.speculation.draft_tensor_parallel
-    if s.speculation.active and stated is not None and s.engine.tensor_parallel % stated:
-        raise ValueError(
-            f"speculation.draft_tensor_parallel {stated} does not divide engine.tensor_parallel "
-            f"{s.engine.tensor_parallel}"
-        )
-    draft = s.speculation.draft
-    if s.speculation.method != "draft_model" or not s.speculation.active:
-        return
-    if draft is None:
-        raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")
-    if draft.vocab_size != s.model.vocab_size and not s.speculation.heterogeneous_vocabulary:
-        raise ValueError(
-            f"speculation.draft has a vocabulary of {draft.vocab_size:,} tokens and {s.model.name} one of "
-            f"{s.model.vocab_size:,}, which engines refuse; give another draft, speculation.draft.vocab_size, or "
-            "speculation.heterogeneous_vocabulary true where yours translates between them"
-        )
+        check_divides(batch, s.workload.samples_per_step, "trainer.global_batch_samples", "samples of a step")
 
 
 def _run(s: Scenario) -> None:

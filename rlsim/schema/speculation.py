@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from rlsim.schema.base import Precision, Strict
 from rlsim.schema.drafter import DraftCard
+from rlsim.schema.model import ModelCard
 
 MAX_KNOTS = 1000
 MAX_LOGIT = 10.0
@@ -293,3 +294,25 @@ class Speculation(Strict):
             raise ValueError(f"position_acceptance needs {stated_at} = {k} values; got {len(rates)}")
         if any(not 0 <= p <= 1 for p in rates) or any(b > a for a, b in pairwise(rates)):
             raise ValueError("position_acceptance must lie in 0..1 and must not increase (it is cumulative)")
+
+
+def check_drafting(speculation: Speculation, model: ModelCard, tensor_parallel: int) -> None:
+    """Raise ValueError where a model or an engine of so many GPUs cannot be drafted for as stated."""
+    if speculation.method == "mtp" and speculation.active and model.mtp_layers < 1:
+        raise ValueError(f"speculation.method mtp needs a native MTP head; {model.name} has none")
+    stated = speculation.draft_tensor_parallel
+    if speculation.active and stated is not None and tensor_parallel % stated:
+        raise ValueError(
+            f"speculation.draft_tensor_parallel {stated} does not divide engine.tensor_parallel {tensor_parallel}"
+        )
+    draft = speculation.draft
+    if speculation.method != "draft_model" or not speculation.active:
+        return
+    if draft is None:
+        raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")
+    if draft.vocab_size != model.vocab_size and not speculation.heterogeneous_vocabulary:
+        raise ValueError(
+            f"speculation.draft has a vocabulary of {draft.vocab_size:,} tokens and {model.name} one of "
+            f"{model.vocab_size:,}, which engines refuse; give another draft, speculation.draft.vocab_size, or "
+            "speculation.heterogeneous_vocabulary true where yours translates between them"
+        )

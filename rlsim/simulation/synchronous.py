@@ -51,7 +51,10 @@ def run_synchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices,
         # Weights move once a step; between two rollouts of it a colocated engine only sleeps and wakes.
         prepare_s = prices.prepare.seconds + (len(planned.rollouts) - 1) * prices.wake.seconds
         now_s = trace.passed("trainer", "prepare_s", step, now_s, prepare_s)
-        made = _generated(scenario, planned, prices, trace, rounds, step, now_s)
+        if scenario.loop.supervised:
+            made = _Generated(planned, 0.0, 0.0, np.zeros(0))
+        else:
+            made = _generated(scenario, planned, prices, trace, rounds, step, now_s)
         now_s += made.seconds
         cost = prices.steps[step] if prices.steps else _cost(made.drawn, prices)
         exposed_s, overlapped_s = made.seconds, 0.0

@@ -140,8 +140,8 @@ def test_a_misspelt_key_never_hides_and_a_configuration_without_rl_says_so(tmp_p
     )  # fmt: skip
     with pytest.raises(InputError, match="force_on_policy_ratios"):
         import_config("nemo-rl", tmp_path / "config.yaml", strict=True)
-    text = "policy: {model_name: Qwen/Qwen3-8B}\nsft: {val_batches: 2}\n"
-    with pytest.raises(InputError, match="supervised fine-tuning"):
+    text = "policy: {model_name: Qwen/Qwen3-8B}\nrm: {val_batches: 2}\n"
+    with pytest.raises(InputError, match="reward modelling"):
         import_config("nemo-rl", written(tmp_path, text))
 
 

@@ -66,8 +66,8 @@ def test_turns_and_teachers_are_simulated_or_said(tmp_path: Path) -> None:
 
 
 def test_what_generates_nothing_is_refused_and_trl_is_not_taken_for_it(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="rlhf_type: 'dpo' is not simulated; known: grpo, gkd"):
-        imported(tmp_path, "swift rlhf --rlhf_type dpo --model Qwen/Qwen3-8B")
+    with pytest.raises(InputError, match="rlhf_type: 'kto' is not simulated; known: grpo, gkd"):
+        imported(tmp_path, "swift rlhf --rlhf_type kto --model Qwen/Qwen3-8B")
     script = tmp_path / "run.sh"
     script.write_text(GRPO.format(mode="colocate", more=""))
     with pytest.raises(InputError, match="is swift's; rlsim import swift"):

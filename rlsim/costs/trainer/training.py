@@ -304,7 +304,7 @@ def trainer_inputs(
         critic_update_swap_s=transfers.critic_swap_s(update=True),
         pass_swap_s=transfers.phase_swap_s(update=False),
         update_swap_s=transfers.phase_swap_s(update=True),
-        driver_sample_s=scenario.loop.driver_sample_s,
+        driver_sample_s=0.0 if scenario.loop.supervised else scenario.loop.driver_sample_s,
         driver_bytes_per_s=scenario.driver_bytes_per_s,
         batch_reward_s=scenario.workload.batch_reward_s,
         measured=stack_of(scenario),

@@ -146,7 +146,7 @@ def trained_draft_bytes(scenario: Scenario) -> float:
 def in_phases(scenario: Scenario) -> bool:
     """Whether the trainer's offload happens within log-probs and updates."""
     stack = scenario.training_stack
-    return scenario.cluster.colocated and scenario.trainer.offload and stack is not None and stack.offload_in_phases
+    return scenario.shares_gpus and scenario.trainer.offload and stack is not None and stack.offload_in_phases
 
 
 class WeightTransfer(Struct, frozen=True, dict=True):

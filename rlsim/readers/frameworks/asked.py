@@ -25,6 +25,10 @@ RESPONSE_SHARE = 0.5
 """Mean response over its cap, where nothing is told: the median of the 15 single-turn runs with both in
 calibration/published (rl_steps.csv, wild/steps.csv) is 0.52, of 0.25 to 1, their standard deviation of the logarithm
 0.43."""
+SAMPLE_SHARE = 10**-0.5
+"""Mean sample of a data set over the cap of its samples, where nothing is told: of a tenth to all of it every share is
+as likely in the logarithm, whose mean this is and whose standard deviation assumed.yaml has (ln 10 / sqrt 12).
+Assumption."""
 RESPONSE_SIGMA = 0.7
 """Spread of log length, as in the scenarios that come with rlsim. Assumption."""
 FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
@@ -75,7 +79,8 @@ class Facts:
     gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap, response_cap: tokens. model: name, and the key
     that holds it. turns, least_turns: most and fewest turns. cap_of_turn: response_cap bounds each of them. pools:
     models beside the policy as records of scenario.pools, their model being the name of a checkpoint. drafter: name of
-    an external draft model. device: the one that the launcher names. dynamic: groups with equal rewards are thrown away
+    an external draft model. device: the one that the launcher names. supervised: samples are of a data set, which is
+    packed into rows of the cap where it is filled. dynamic: groups with equal rewards are thrown away
     and generated again. lacking: parts of the run that the scenario does not hold and that make the step longer.
     settings: further scenario keys.
     """
@@ -90,6 +95,8 @@ class Facts:
     cap_of_turn: bool = False
     pools: tuple[Mapping[str, Any], ...] = ()
     drafter: str = ""
+    supervised: bool = False
+    filled: bool = False
     dynamic: bool = False
     device: str = ""
     lacking: tuple[str, ...] = ()
@@ -210,6 +217,8 @@ def _means(facts: Facts, asked: Asked, cap: int) -> tuple[int, float, int, float
     if facts.cap_of_turn:  # as much of it as leaves all turns within their share of the sequence
         turns = max(1.0, turns * room / max(2, cap - prompt))
     share = RESPONSE_SHARE / turns
+    if facts.supervised:
+        room, share = cap - prompt, 1.0 if facts.filled else SAMPLE_SHARE
     return prompt, asked.mean_response_tokens or max(1.0, float(round(share * room))), room, share
 
 
@@ -239,7 +248,12 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
     sigma = RESPONSE_SIGMA if asked.response_log_sigma is None else asked.response_log_sigma
     shape = {"log_sigma": sigma} if asked.response_cut_share is None else {"cut_share": asked.response_cut_share}
     draft.keys["workload.response_tokens"] = {"kind": "lognormal", "mean_tokens": float(mean), **shape}
-    if asked.mean_response_tokens is None:
+    if facts.filled and asked.mean_response_tokens is None:
+        draft.keys["workload.response_tokens"] = {"kind": "constant", "tokens": room}
+        draft.assume("packed", tokens=cap)
+    elif asked.mean_response_tokens is None and facts.supervised:
+        draft.assume("data set", tokens=mean, share=share, room=room)
+    elif asked.mean_response_tokens is None:
         draft.assume("response", tokens=mean, share=share, room=room)
     elif asked.response_log_sigma is None and asked.response_cut_share is None:
         draft.assume("sigma", sigma=sigma)

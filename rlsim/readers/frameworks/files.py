@@ -108,6 +108,8 @@ class _Reading:
         if self._count > MAX_FILES:
             raise InputError(f"{where}: more than {MAX_FILES} files are inherited (defaults)")
         document = document_in(path)
+        if document is None and above:  # Hydra inherits nothing from an empty file
+            document = {}
         if not isinstance(document, dict):
             raise InputError(f"{where}: expected a mapping of keys to values")
         parents = document.get("defaults")

@@ -26,18 +26,21 @@ from rlsim.readers.frameworks.launch import (
     launcher_of,
     repository_of,
     starts_run,
+    starts_supervised,
 )
 from rlsim.readers.frameworks.missing import missing_parts
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.registry import FORKS, framework_of
+from rlsim.readers.frameworks.registry import FORKS, SUPERVISED, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
 from rlsim.schema.scenario import Scenario
 
 LONGEST = "workload.max_sequence_tokens"
 """The scenario key without which no length can be told."""
+OF_ROLLOUTS = ("engine.", "speculation.", "loop.mode", "loop.refit", "cluster.generation_gpus", "trainer.offload",
+               "trainer.policy_logprobs", "trainer.critic", "trainer.epochs", "trainer.global_batch_samples",
+               "workload.max_response_tokens")  # fmt: skip
+"""Scenario keys without a meaning where nothing is generated and each batch of a data set is an update."""
 NO_RL = {
-    "sft": "supervised fine-tuning",
-    "dpo": "preference tuning",
     "rm": "reward modelling",
     "distillation": "distillation",
 }
@@ -83,6 +86,9 @@ def import_config(
     even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
     Raises InputError naming file, key and the nearest known key.
     """
+    own = SUPERVISED.get(framework)
+    if own is not None and (starts_supervised(overrides) or framework_of_file(path) == own):
+        framework = own
     path, overrides = launcher_of(framework_of(framework), path, overrides)
     try:
         tree = read_config(framework, path, overrides, root, start)
@@ -92,7 +98,8 @@ def import_config(
         whose = framework_of_file(path)
         if whose in (None, framework) or framework in FORKS:
             raise
-        raise InputError(f"{shown_path(path)}: is {whose}'s; rlsim import {whose} {shown_path(path)}") from error
+        known = next((name for name, sft in SUPERVISED.items() if sft == whose), whose)
+        raise InputError(f"{shown_path(path)}: is {known}'s; rlsim import {known} {shown_path(path)}") from error
     imported = _imported(path, tree, document, accounting)
     if _too_small(imported.scenario):
         imported = _on_larger_device(framework, path, tree, asked or Asked(), imported.scenario) or imported
@@ -208,6 +215,8 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     facts = known.facts(reader)
     reader.mean_tokens = mean_sample_tokens(facts, asked, cap) if cap else None
     draft = Draft(keys_of(known, reader), known.assumed(reader))
+    if draft.keys.get("loop.supervised"):
+        draft.keys = {key: value for key, value in draft.keys.items() if not key.startswith(OF_ROLLOUTS)}
     for rule in known.rules:
         if rule.target in REQUIRED and rule.target not in draft.keys:
             raise reader.error(rule.key(reader), "must be given", reader.value(rule.key(reader)))

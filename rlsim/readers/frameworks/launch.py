@@ -51,6 +51,11 @@ def starts_run(path: Path, words: Sequence[str]) -> bool:
     return path.suffix.lower() in (*SCRIPTS, *PYTHON) or (not path.suffix and not path.exists() and bool(words))
 
 
+def starts_supervised(words: Sequence[str]) -> bool:
+    """Whether a command line starts a trainer of supervised fine-tuning."""
+    return any(re.search(r"(^|[./_])sft_trainer", word) for word in words)
+
+
 def launcher_of(framework: Framework, path: Path, words: Sequence[str]) -> tuple[Path, Sequence[str]]:
     """The Python launcher that a command line starts and what is behind it; else the command line as it is."""
     if framework.python and path.stem in ("python", "python3") and words and Path(words[0]).suffix in PYTHON:
@@ -85,7 +90,7 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         programs = [word for argv in commands for word in argv if re.search(r"(\.py$|^[a-z_]+(\.\w+)+$)", word)]
         shown = f"; it starts {', '.join(map(shortened, dict.fromkeys(programs[:4])))}" if programs else ""
         if any(re.search(r"(^|[._/])(sft|dpo|reward_model)([._]|_trainer|$)", word) for word in programs):
-            shown += ", which generates nothing: rlsim projects steps of RL"
+            shown += f", which generates nothing: of {framework.name} rlsim reads steps of RL"
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
     first = runs[0]
     extra = _not_handed_on(rest, first.words)
@@ -167,8 +172,11 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
             config = next((str(file) for file in files if _at(folder, path, file)), None)
             other = near and "config_path" not in named and (config is None or Path(config).stem != name)
             name = near[0] if other else name
-        target = None if config is None else _at(folder, path, Path(config))
         own = name is not None and name not in framework.shipped and (not near or "config_path" in named)
+        if own and config is None and len(held := _configurations(folder, path, places)) == 1:
+            foreign = f"{shortened(name or '')}.yaml is not there: {held[0].name}, alone in its folder, stands in"
+            config = str(held[0])
+        target = None if config is None else _at(folder, path, Path(config))
         if own and target is None:
             raise InputError(f"{shown_path(path)}: {shortened(name or '')}.yaml is not there{framework.whereabouts}")
         if config is not None and target is None and name is None:
@@ -178,6 +186,12 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
         note = foreign if name is None or asked == name else stands_in
         yield Launch(word, target, name, tuple(words), before, note)
         return
+
+
+def _configurations(folder: Path, path: Path, places: Sequence[Path]) -> list[Path]:
+    """Configurations of the first of ``places`` that is a folder, as :func:`_at` finds it."""
+    every = (one for place in places for one in (folder / place, path.parent / place) if one.is_dir())
+    return sorted(next(every, path).glob("*.yaml"))
 
 
 def _launcher(given: Mappings, folder: Path, path: Path) -> dict[str, Any]:

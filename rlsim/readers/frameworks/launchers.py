@@ -25,8 +25,10 @@ UNSLOTH = {
 """Words of Unsloth's from_pretrained(...) by those of trl that they mean (unsloth/models/loader.py)."""
 AGENT = {"tools", "environment_factory", "rollout_func"}
 """What makes an agent of what trl's trainers train."""
-CONFIGURED = re.compile(r"\b(GRPO|RLOO)Config\(")
+CONFIGURED = re.compile(r"\b(GRPO|RLOO|SFT|DPO)Config\(")
 """How a training script states the options of its trainer."""
+TRAINERS = {f"{name}Trainer": f"{name}Config" for name in ("GRPO", "RLOO", "SFT", "DPO")}
+"""trl's trainers that are read, with what holds their options."""
 _OPEN_WORD = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}")
 
 
@@ -41,7 +43,7 @@ def python_commands(
     options = Options(dict(held), commands, set())
     calls, stop = calls_of(path, options, environment, root)
     found = [*_trainings(calls, path), *_trainers(calls, path)]
-    if stop and not any(re.match("execute_train|(GRPO|RLOO)Config$", call.name) for call in calls):
+    if stop and not any(re.match("execute_train|(GRPO|RLOO|SFT|DPO)Config$", call.name) for call in calls):
         raise InputError(f"{shown_path(path)}: {stop}; its options stand behind it")
     rest, taking = list[str](), False
     for word in words:
@@ -93,21 +95,21 @@ def _words(text: Any, call: Call, path: Path) -> list[str]:
 
 
 def _trainers(calls: Sequence[Call], path: Path) -> Iterator[list[str]]:
-    """trl's GRPOConfig(...) and RLOOConfig(...) with the model and the adapter that the script builds beside them."""
+    """trl's GRPOConfig(...) and its like with the model and the adapter that the script builds beside them."""
     options: dict[str, Any] = {}
     entry = ""
     for call in calls:
-        if call.name in ("GRPOTrainer", "RLOOTrainer") and AGENT & {*call.named}:
+        if call.name in TRAINERS and AGENT & {*call.named}:
             options["environment_factory"] = "its tools"
-        if call.name in ("from_pretrained", "GRPOTrainer", "RLOOTrainer"):
+        if call.name in ("from_pretrained", *TRAINERS):
             named = [call.named.get(key) for key in ("model_name", "pretrained_model_name_or_path", "model")]
             model = next((one for one in (*named, *call.given[:1]) if isinstance(one, str)), None)
             options |= {} if model is None or "model_name_or_path" in options else {"model_name_or_path": model}
             options |= {key: call.named[name] for name, key in UNSLOTH.items() if name in call.named}
         elif call.name in ("LoraConfig", "get_peft_model") and ("r" in call.named or call.name == "LoraConfig"):
             options |= {"use_peft": True, "lora_r": call.named.get("r", 8)}  # peft's LoraConfig.r
-        elif call.name in ("GRPOConfig", "RLOOConfig"):
-            entry = "rloo.py" if call.name == "RLOOConfig" else "grpo.py"
+        elif call.name in TRAINERS.values():
+            entry = f"{call.name.removesuffix('Config').lower()}.py"
             options |= call.named
     if entry:
         stated = {name: value for name, value in options.items() if plain(value) and value is not None}

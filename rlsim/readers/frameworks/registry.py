@@ -10,6 +10,8 @@ from rlsim.readers.frameworks.framework import Framework, stem_of
 
 FORKS = {"vime": "slime", "miles": "slime"}
 """Frameworks with the words of another one."""
+SUPERVISED = {"verl": "verl-sft"}
+"""Frameworks whose supervised fine-tuning has a configuration of its own."""
 
 
 @cache

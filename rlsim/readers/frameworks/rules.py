@@ -31,7 +31,7 @@ from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.framework import Framework, Rule, evaluated, tables_of
 from rlsim.readers.frameworks.options import Change, Condition, Option, Options
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.targets import Target, default_of
+from rlsim.readers.frameworks.targets import Engine, Target, default_of
 from rlsim.readers.frameworks.trees import nested
 from rlsim.schema.engine import Precision
 
@@ -54,6 +54,11 @@ class Assumption(NamedTuple):
 
     text: str
     keys: Sequence[str | Target[Any]]
+
+
+TRANSFORMERS = Assumption(
+    "Generation by transformers is simulated as by vLLM, which is several times as fast.", [Engine.name]
+)
 
 
 class Case(NamedTuple, Generic[C, V]):

@@ -69,6 +69,7 @@ class Loop:
     """Keys of the section ``loop``."""
 
     mode = Target[Literal["sync", "async"]]()
+    supervised = Target[bool]()
     style = Target[Style]()
     overlap = Target[bool]()
     policy_lag = Target[int]()

@@ -281,6 +281,10 @@ class _Run:
         beside = Path(self.v.arrays.get("BASH_SOURCE", [""])[0]).parent
         return [Path(self.cwd) / name, beside / name, self.root / name] if len(name) < MOST_PATH else []
 
+    def _run_expr(self, words: list[str], node: Node) -> bool:
+        self.printed.append(str(self.v.arithmetic(" ".join(words))))
+        return True
+
     def _run_source(self, words: list[str], node: Command) -> bool:
         if words and not any(place.is_file() for place in self._places(words[0])) and not self.asking:
             self.commands.append(["source", words[0]])

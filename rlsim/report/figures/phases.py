@@ -56,7 +56,8 @@ def phases_figure(projection: Projection) -> Figure:
     """The step of both arms as stacked bars, then running sequences over time; lanes of trainer and generator between
     them where generation runs beside training."""
     title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
-    return _page(projection, title, [_bars, *([_lanes] if projection.asynchronous else []), _curves])
+    lanes = {"asynchronous": [_lanes, _curves], "synchronous": [_curves]}.get(projection.order, [])
+    return _page(projection, title, [_bars, *lanes])
 
 
 @picture_style()
@@ -93,8 +94,7 @@ def _page(projection: Projection, title: Sequence[str], panels: Sequence[Panel])
 
     if title:
         text(0.25, 0.22, "\n".join(title), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
-        mode = "asynchronous" if projection.asynchronous else "synchronous"
-        about = f"{projection.model}, {mode}, seed {projection.seed}; brackets: 90 % interval"
+        about = f"{projection.model}, {projection.order}, seed {projection.seed}; brackets: 90 % interval"
         text(0.25, head_in - 0.36, about, fontsize=9.5, color=GREY, va="top")
     if _bars in panels:
         _key(figure, phases, projection.asynchronous, 1 - (head_in - 0.12) / height_in)

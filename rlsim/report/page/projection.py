@@ -40,10 +40,8 @@ def projection_part(data: Projection) -> Part:
         "projection-evidence": _evidence(data),
         "projection-assumptions": assumed(data.assumptions, data.warnings),
     }
-    mode = "asynchronous" if data.asynchronous else "synchronous"
-    about = ", ".join(filter(None, (data.model, mode, f"seed {data.seed}", f"digest {data.digest}")))
-    verdict = findings.verdict_on(arm, data.rollout_speedup, data.end_to_end_speedup, where)
-    headline = f"{findings.missing_words(data)}{verdict}"
+    about = ", ".join(filter(None, (data.model, data.order, f"seed {data.seed}", f"digest {data.digest}")))
+    headline = findings.headline(data, where)
     figures = [ranged("A step takes", arm.step_s, fmt.seconds)]
     if arm.speculates:
         figures.append(speedup("Step, speed-up", data.end_to_end_speedup))

@@ -82,12 +82,20 @@ def verdict(speedup: Interval) -> str:
     return "shortens" if speedup.low > 1 else "lengthens" if speedup.high < 1 else "unclear"
 
 
-def headline(projection: Projection) -> str:
-    """The answer in one sentence, which claims no more than the intervals."""
-    where = f"on {projection.num_gpus:,} {projection.hardware}"
-    if projection.caveats:
-        where += f", with {' and '.join(projection.caveats)}"
-    verdict = verdict_on(projection.candidate, projection.rollout_speedup, projection.end_to_end_speedup, where)
+def headline(projection: Projection, where: str = "") -> str:
+    """The answer in one sentence, which claims no more than the intervals; ``where`` ends it, by default with the GPUs
+    and what it assumes."""
+    arm, step_s = projection.candidate, projection.candidate.step_s
+    if not where:
+        where = f"on {projection.num_gpus:,} {projection.hardware}"
+        where += f", with {' and '.join(projection.caveats)}" if projection.caveats else ""
+    if arm.speculates:
+        verdict = _verdict_on(arm, projection.rollout_speedup, projection.end_to_end_speedup, where)
+    else:
+        supervised = projection.order == "supervised"
+        plain = "Nothing is generated" if supervised else "No speculative decoding is configured"
+        took = f"{fmt.seconds(step_s.mean)} [{fmt.seconds(step_s.low)}, {fmt.seconds(step_s.high)}]"
+        verdict = f"{plain}: a step takes {took} {where}."
     return f"{missing_words(projection)}{verdict}"
 
 
@@ -96,14 +104,8 @@ def missing_words(projection: Projection) -> str:
     return "".join(f"{text[:1].upper()}{text[1:]}. " for text in projection.missing)
 
 
-def verdict_on(arm: Variant, rollout: Interval, step: Interval, where: str) -> str:
-    """:func:`headline` of the candidate ``arm`` and its speedups; ``where`` ends the sentence."""
-    if not arm.speculates:
-        took = arm.step_s
-        return (
-            f"No speculative decoding is configured: a step takes {fmt.seconds(took.mean)} "
-            f"[{fmt.seconds(took.low)}, {fmt.seconds(took.high)}] {where}."
-        )
+def _verdict_on(arm: Variant, rollout: Interval, step: Interval, where: str) -> str:
+    """:func:`headline` of the candidate ``arm`` that speculates, and its speedups; ``where`` ends the sentence."""
     verdicts = {verdict(rollout), verdict(step)}
     if len(verdicts) > 1:
         link = "and" if verdicts == {"unclear", "unchanged"} else "but"

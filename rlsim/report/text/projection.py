@@ -18,8 +18,8 @@ _PLAIN_REMARK = "Baseline and candidate are the same: set speculation.method and
 def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     """The answer in full as text: verdict, times, memory, bottlenecks, provenance, support, statistics,
     assumptions, warnings."""
-    mode = "asynchronous" if projection.asynchronous else "synchronous"
-    about = f"{projection.scenario}: {projection.model}, {mode}, seed {projection.seed}, digest {projection.digest}"
+    seeded = f"seed {projection.seed}, digest {projection.digest}"
+    about = f"{projection.scenario}: {projection.model}, {projection.order}, {seeded}"
     return sections(
         style.opening(findings.headline(projection), projection.question, about),
         times_lines(projection, style),
@@ -27,7 +27,7 @@ def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
         support.bottleneck_lines(projection, style),
         support.provenance_lines(projection.provenance, style),
         support.support_lines(projection.support, style),
-        _statistics(projection, style),
+        [] if projection.order == "supervised" else _statistics(projection, style),
         support.efficiency_lines(projection, style),
         style.numbered("Assumptions", projection.assumptions),
         style.numbered("Warnings", projection.warnings),
@@ -106,7 +106,7 @@ def _phases(projection: Projection) -> dict[str, list[Interval]]:
             found[phase] = [Interval(*[column.get(phase, 0.0)] * 3) for column in columns]
         elif any(column[phase] for column in columns):
             found[phase] = [arm.phases[phase] for arm in arms]
-        if phase == "prepare_s" and not projection.asynchronous:
+        if phase == "prepare_s" and projection.order == "synchronous":
             found["refit_s"] = [arm.phases.refit_s for arm in arms]
     return found
 
@@ -146,7 +146,7 @@ def _same(projection: Projection, phases: Mapping[str, Sequence[Interval]], deci
 def _remarks(projection: Projection) -> list[str]:
     """Remarks: which side sets the pace of an asynchronous step, ages of its samples, how to get a comparison."""
     arms = projection.variants
-    remarks = [] if len(arms) == 2 else [_PLAIN_REMARK]
+    remarks = [] if len(arms) == 2 or projection.order == "supervised" else [_PLAIN_REMARK]
     if projection.asynchronous:
         remarks += [(f"{name}: " if len(arms) == 2 else "") + _pace(arm) for name, arm in arms.items()]
         remarks += _of_sides("age of consumed samples", {name: _ages(arm) for name, arm in arms.items()})
@@ -241,8 +241,8 @@ _MORE = "--full: assumptions, parts, what the interval leans on. --out DIR: pict
 
 def render_answer(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     """The answer in at most 40 lines of 100 columns."""
-    mode = "asynchronous" if projection.asynchronous else "synchronous"
-    about = f"{projection.scenario}: {projection.model} on {projection.num_gpus:,} {projection.hardware}, {mode}"
+    gpus = f"{projection.num_gpus:,} {projection.hardware}"
+    about = f"{projection.scenario}: {projection.model} on {gpus}, {projection.order}"
     rates = " -> ".join(fmt.number(arm.tokens_per_s_per_gpu.mean) for arm in projection.variants.values())
     price = f"a step {_costs(projection)}; {rates} tokens/s/GPU"
     sure = [f"Its seconds are {_rests(projection)}; {len(projection.assumptions)} assumptions."]

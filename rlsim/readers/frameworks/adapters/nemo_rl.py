@@ -33,8 +33,14 @@ from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation,
 of = Rules(NemoRl)
 FLEX = Megatron.moe_token_dispatcher_type.holds("flex")
 RULES = (
-    of(Workload.prompts_per_step).same(Grpo.num_prompts_per_step),
-    of(Workload.generations_per_prompt).same(Grpo.num_generations_per_prompt),
+    of.either(
+        of(Workload.prompts_per_step, when=lambda c: c.supervised).same(Policy.train_global_batch_size),
+        of(Workload.prompts_per_step).same(Grpo.num_prompts_per_step),
+    ),
+    of.either(
+        of(Workload.generations_per_prompt, when=lambda c: c.supervised).rule(lambda c: c.pair),
+        of(Workload.generations_per_prompt).same(Grpo.num_generations_per_prompt),
+    ),
     of(Workload.max_sequence_tokens).same(Policy.max_total_sequence_length),
     of(Workload.max_response_tokens).by(
         Generation.max_new_tokens, lambda c: most if 0 < (most := c.generation.max_new_tokens) < c.cap else None
@@ -51,6 +57,7 @@ RULES = (
         lambda c: "aligned" if c.cluster.segment_size else None,
         lambda c, value: [Nodes.segment_size.to(None if value != "aligned" else 16 if c.node == 4 else 1)],
     ),
+    of(Loop.supervised).rule(lambda c: c.supervised or None),
     of(Loop.mode).rule(lambda c: "async" if c.asynchronous else "sync", values.set_mode),
     of(Loop.overlap, when=lambda c: c.async_colocated).constant(False),
     of.either(
@@ -223,9 +230,17 @@ RULES = (
             Dynamic.logprob_mb_tokens, lambda c: c.dynamic.logprob_mb_tokens or c.cap * c.logprob_samples
         ),
     ),
-    of(Trainer.micro_batch_samples, when=lambda c: c.unpacked).same(Policy.train_micro_batch_size),
+    of.either(
+        # algorithms/dpo.py:602-603 at 7ea279abf: batches are counted in pairs.
+        of(Trainer.micro_batch_samples, when=lambda c: c.unpacked and c.pair == 2).by(
+            Policy.train_micro_batch_size, lambda c: 2 * c.policy.train_micro_batch_size
+        ),
+        of(Trainer.micro_batch_samples, when=lambda c: c.unpacked).same(Policy.train_micro_batch_size),
+    ),
     # models/policy/workers/megatron_policy_worker.py:1835-1857, dtensor_policy_worker.py:1039-1083 at 7ea279abf.
-    of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked).same(Policy.logprob_batch_size),
+    of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked and not c.supervised).same(
+        Policy.logprob_batch_size
+    ),
     of(Trainer.recompute).cases(
         Case("full", [Dtensor.activation_checkpointing.holds(True)], when=lambda c: not c.megatron),
         Case("none", [Dtensor.activation_checkpointing.holds(False)], when=lambda c: not c.megatron),
@@ -258,7 +273,11 @@ RULES = (
         Case(True, [Loss.force_on_policy_ratio.holds(False)]),
     ),
     of(Trainer.reference_logprobs).rule(
-        lambda c: not c.grpo.skip_reference_policy_logprobs_calculation and c.loss.reference_policy_kl_penalty > 0,
+        lambda c: (
+            c.pair == 2
+            if c.supervised
+            else not c.grpo.skip_reference_policy_logprobs_calculation and c.loss.reference_policy_kl_penalty > 0
+        ),
         values.set_reference_logprobs,
     ),
     # Unset: as the stack's recipes do. flex sends through HybridEP, or through DeepEP where that is enabled.
@@ -302,10 +321,11 @@ def _facts(c: NemoRl) -> Facts:
         gpus_per_node=c.node,
         prompt_cap=c.data.max_input_seq_length or c.cap,
         response_cap=min(c.generation.max_new_tokens or c.cap, c.vllm.max_model_len or c.cap),
-        turns=c.turns,
-        pools=(*nemo_rl_teachers(c), *nemo_rl_reward_models(c)),
+        turns=1 if c.supervised else c.turns,
+        pools=() if c.supervised else (*nemo_rl_teachers(c), *nemo_rl_reward_models(c)),
+        supervised=c.supervised,
         drafter=c.drafts.model or "",
-        dynamic=c.grpo.use_dynamic_sampling,
+        dynamic=c.grpo.use_dynamic_sampling and not c.supervised,
     )
 
 
@@ -352,6 +372,10 @@ FRAMEWORK = of.framework(
     shipped={"grpo_math_1B.yaml": ["nemo_rl"]},
     start=["nemo_rl"],
     home="github.com/NVIDIA-NeMo/RL (examples)",
-    entry={r"(^|/)run_(grpo|vlm_grpo|ppo|distillation)\w*\.py$": {"config": "examples/configs/grpo_math_1B.yaml"}},
+    entry={
+        r"(^|/)run_(grpo|vlm_grpo|ppo|distillation)\w*\.py$": {"config": "examples/configs/grpo_math_1B.yaml"},
+        r"(^|/)run_(vlm_)?sft\w*\.py$": {"config": "examples/configs/sft.yaml"},
+        r"(^|/)run_dpo\w*\.py$": {"config": "examples/configs/dpo.yaml"},
+    },
     renamed={"ppo.async_ppo": "grpo.async_grpo", "ppo": "grpo", "distillation": "grpo"},
 )

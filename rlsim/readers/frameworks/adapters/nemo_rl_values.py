@@ -49,6 +49,17 @@ class NemoRl(Options):
     data_section = aside(anything(name="data", resolved=False))
     gym_section = aside(anything(name="env.nemo_gym", resolved=False))
     distillation = aside(flag(False, name="on_policy_distillation.enabled"))
+    sft, dpo = aside(section()), aside(section())
+
+    @property
+    def supervised(self) -> bool:
+        """Whether examples/run_sft.py or run_dpo.py trains on a data set."""
+        return self.sft is not None or self.pair == 2
+
+    @property
+    def pair(self) -> int:
+        """Samples of a row of the data set: chosen and rejected under DPO."""
+        return 1 if self.dpo is None else 2
 
     @property
     def megatron(self) -> bool:

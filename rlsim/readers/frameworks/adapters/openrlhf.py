@@ -1,9 +1,10 @@
-"""OpenRLHF's options (openrlhf/cli/train_ppo_ray.py) at 3c3be623; those without dots are of before ed62d0e2."""
+"""OpenRLHF's options (openrlhf/cli/train_ppo_ray.py, train_sft.py, train_dpo.py) at 3c3be623; those without dots are of
+before ed62d0e2."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, Part, aside, flag, integer, number, size, switch, text
@@ -50,6 +51,7 @@ class Train(Options, section="train"):
 
     batch_size = integer(128)
     micro_batch_size = size()
+    micro_batch_stated = integer(name="micro_batch_size")
     max_epochs = integer(1)
     max_tokens_per_gpu = integer(16192)
     dynamic_batch_enable = flag(False)
@@ -70,6 +72,7 @@ class Ds(Options, section="ds"):
     packing_samples = switch()
     adam_offload = flag(False)
     enable_sleep = switch()
+    zero_stage = aside(integer(2))
 
 
 class Openrlhf(Options):
@@ -83,12 +86,36 @@ class Openrlhf(Options):
     dynamic_filtering = switch(name="algo.dynamic_filtering_enable")
     reward_model = aside(text(name="reward.model_name_or_path"))
     reward_url = aside(text(name="reward.remote_url"))
+    entry = text("", name="launcher.entry")
+    launched, nodes = integer(name="launcher.num_gpus"), size(name="launcher.num_nodes")
+
+    @property
+    def supervised(self) -> bool:
+        """Whether train_sft.py or train_dpo.py trains on a data set."""
+        return "train_sft" in self.entry or self.pair == 2
+
+    @property
+    def pair(self) -> int:
+        """Samples of a row of the data set: chosen and rejected under DPO."""
+        return 2 if "train_dpo" in self.entry else 1
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of a micro-batch (train_sft.py:166, train_dpo.py: 8 rows)."""
+        return self.pair * (self.train.micro_batch_stated or 8) if self.supervised else self.train.micro_batch_size
+
+    @property
+    def trainer_gpus(self) -> int:
+        """GPUs of the trainer; deepspeed starts a process for each of a node."""
+        if self.supervised:
+            return (self.launched or 8) * self.nodes
+        return self.actor.num_nodes * self.actor.num_gpus_per_node
 
     @property
     def shared(self) -> bool:
         """Whether engines share the actor's GPUs. An asynchronous run has engines of their own, and colocate_all the
         models of DeepSpeed alone (lines 56, 75, 667)."""
-        return self.train.colocate_all and not self.train.async_enable
+        return self.supervised or (self.train.colocate_all and not self.train.async_enable)
 
     @property
     def critic(self) -> bool:
@@ -104,7 +131,7 @@ class Openrlhf(Options):
     def beside(self) -> int:
         """GPUs of the reference beside the actor's, which it shares with either flag (41-48, 92-100); critic and reward
         models do with colocate_all (105-143)."""
-        if not self.referring or self.train.colocate_all or self.train.colocate_actor_ref:
+        if self.supervised or not self.referring or self.train.colocate_all or self.train.colocate_actor_ref:
             return 0
         return self.ref.num_nodes * self.ref.num_gpus_per_node
 
@@ -181,21 +208,27 @@ def _set_reference_gpus(c: Openrlhf, value: int) -> Iterator[Change]:
     yield from (Ref.num_gpus_per_node.to(node), Ref.num_nodes.to(value // node if value else c.actor.num_nodes))
 
 
+ZERO_STAGES: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
 of = Rules(Openrlhf)
 RULES = (
-    of(Workload.prompts_per_step).same(Rollout.batch_size),
-    of(Workload.generations_per_prompt).same(Rollout.n_samples_per_prompt),
+    of.either(
+        of(Workload.prompts_per_step, when=lambda c: c.supervised).same(Train.batch_size),
+        of(Workload.prompts_per_step).same(Rollout.batch_size),
+    ),
+    of.either(
+        of(Workload.generations_per_prompt, when=lambda c: c.supervised).rule(lambda c: c.pair),
+        of(Workload.generations_per_prompt).same(Rollout.n_samples_per_prompt),
+    ),
     of(Workload.max_sequence_tokens).rule(lambda c: c.cap, _set_max_sequence),
     of(Workload.max_response_tokens).rule(lambda c: c.response if c.response < c.cap else None, _set_max_response),
     of(
         Workload.generated_batch_factor,
         when=lambda c: (c.rollout.vllm_generate_batch_size or 0) > c.rollout.batch_size > 0,
     ).by(Rollout.vllm_generate_batch_size, lambda c: (c.rollout.vllm_generate_batch_size or 0) / c.rollout.batch_size),
-    of(Cluster.num_gpus).rule(
-        lambda c: c.actor.num_nodes * c.actor.num_gpus_per_node + c.apart + c.beside, _set_num_gpus
-    ),
+    of(Cluster.num_gpus).rule(lambda c: c.trainer_gpus + c.apart + c.beside, _set_num_gpus),
     of(Cluster.generation_gpus, when=lambda c: not c.shared).rule(lambda c: c.engines, _set_generation_gpus),
     of(Cluster.reference_gpus).rule(lambda c: c.beside or None, _set_reference_gpus),
+    of(Loop.supervised).rule(lambda c: c.supervised or None),
     of(Loop.mode).switched(Train.async_enable, "async", "sync"),
     of(Loop.style, when=lambda c: c.train.async_enable).switched(
         Train.partial_rollout_enable, "openrlhf_partial", "openrlhf"
@@ -226,14 +259,14 @@ RULES = (
         lambda c: (
             c.bounded(c.train.max_tokens_per_gpu)
             if c.train.dynamic_batch_enable
-            else c.r.real_tokens(c.train.micro_batch_size, c.cap)
+            else c.r.real_tokens(c.micro_batch, c.cap)
         ),
         lambda c, value: [
             Train.dynamic_batch_enable.to(True),
             Train.max_tokens_per_gpu.to(value // c.ds.ring_attn_size),
         ],
     ),
-    of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.packed).by(
+    of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.packed and not c.supervised).by(
         Rollout.max_tokens_per_gpu,
         lambda c: (
             c.bounded(c.rollout.max_tokens_per_gpu or c.train.max_tokens_per_gpu)
@@ -241,15 +274,21 @@ RULES = (
             else c.r.real_tokens(c.rollout.micro_batch_size, c.cap)
         ),
     ),
-    of(Trainer.micro_batch_samples, when=lambda c: not c.packed).same(Train.micro_batch_size),
-    of(Trainer.logprob_micro_batch_samples, when=lambda c: not c.packed).same(Rollout.micro_batch_size),
+    of(Trainer.micro_batch_samples, when=lambda c: not c.packed).by(Train.micro_batch_size, lambda c: c.micro_batch),
+    of(Trainer.logprob_micro_batch_samples, when=lambda c: not c.packed and not c.supervised).same(
+        Rollout.micro_batch_size
+    ),
+    of(Trainer.zero_stage, when=lambda c: c.supervised).rule(
+        lambda c: next((stage for stage in ZERO_STAGES if stage == c.ds.zero_stage), None)
+    ),
     of(Trainer.rank_balance).switched(Train.dynamic_batch_enable, "tokens", "samples", readonly=True),
     of(Trainer.recompute).switched(Actor.gradient_checkpointing_enable, "full", "none"),
     of(Trainer.policy_logprobs).constant(True),
     of(Trainer.optimizer_on_host).same(Ds.adam_offload),
     of(Trainer.logits_bytes).constant(10.0),
     of(Trainer.reference_logprobs).rule(
-        lambda c: c.referring, lambda _, value: [Openrlhf.kl_coef.to(0.01 if value else 0)]
+        lambda c: c.pair == 2 if c.supervised else c.referring,
+        lambda _, value: [Openrlhf.kl_coef.to(0.01 if value else 0)],
     ),
     of(Trainer.offload).by(Ds.enable_sleep, lambda c: c.ds.enable_sleep or c.ds.adam_offload),
 )
@@ -258,6 +297,7 @@ RULES = (
 def _facts(c: Openrlhf) -> Facts:
     return Facts(
         gpus_per_node=c.actor.num_gpus_per_node,
+        supervised=c.supervised,
         prompt_cap=c.cap - c.response if c.response < c.cap else c.cap,
         response_cap=min(c.cap, c.response),
         dynamic=c.dynamic_filtering,
@@ -266,7 +306,12 @@ def _facts(c: Openrlhf) -> Facts:
 
 def _assumptions(c: Openrlhf) -> Iterator[Assumption]:
     yield Assumption("DeepSpeed ZeRO 3 shards as FSDP does and is simulated so.", [Trainer.backend])
-    if not c.train.colocate_all and (c.critic or (c.reward_model is not None and not c.unscored)):
+    if c.supervised and not c.launched:
+        yield Assumption(
+            f"The launcher names no number of GPUs; {c.trainer_gpus} are assumed (deepspeed's num_gpus).",
+            [Cluster.num_gpus],
+        )
+    if not c.supervised and not c.train.colocate_all and (c.critic or (c.reward_model is not None and not c.unscored)):
         yield Assumption("GPUs of the critic and of reward models beside the actor's are left out.", [Cluster.num_gpus])
 
 
@@ -311,8 +356,11 @@ FRAMEWORK = of.framework(
     node_size=Actor.num_gpus_per_node,
     form="words",
     shipped={"openrlhf": ["openrlhf"]},
-    entry={r"train_ppo_ray(\.py)?$": {}},
+    entry={r"train_(ppo_ray|sft|dpo)(\.py)?$": {}},
     renamed={
+        "model": "actor",  # of train_sft.py and train_dpo.py
+    }
+    | {
         old: f"{section}.{new or old.removeprefix(f'{section}_')}"
         for section, names in _FORMER.items()
         for old, _, new in (name.partition("=") for name in names.split())

@@ -1,82 +1,24 @@
-"""ROLL's configurations (roll/configs, start_rlvr_pipeline.py and start_agentic_pipeline.py) at 8eb27cc2."""
+"""ROLL's configurations (roll/configs; pipelines rlvr, agentic, sft and dpo) at 8eb27cc2."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Any
 
+from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import Change, Options, Part, anything, flag, integer, number, size, switch, text
+from rlsim.readers.frameworks.options import (
+    Change,
+    Options,
+    Part,
+    aside,
+    integer,
+    number,
+    size,
+    switch,
+    text,
+)
 from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
-
-MAX_DEVICES = 100_000
-"""Largest number of a GPU in a mapping."""
-_RANGE = re.compile(r"range\(\s*(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?\s*\)")
-
-
-def devices(given: Any) -> frozenset[int]:
-    """GPUs of a mapping: ``list(range(0,8))``, joined by ``+``, or numbers."""
-    words = str(given or "")
-    ranges = [[int(part) for part in found if part] for found in _RANGE.findall(words)]
-    if any(max(found) > MAX_DEVICES for found in ranges):
-        raise ValueError(f"more than {MAX_DEVICES} GPUs")
-    listed = [int(number) for number in re.findall(r"\d+", "" if ranges else words)]
-    return frozenset(listed).union(*(range(*found) for found in ranges))
-
-
-class Train(Options, section="actor_train"):
-    """Of the trainer."""
-
-    strategy = text("megatron_train", name="strategy_args.strategy_name")
-    device_mapping = anything()
-    use_sequence_packing, use_dynamic_batching_in_train, use_remove_padding = switch(), switch(), switch()
-    use_dynamic_batching_in_infer = switch()
-    max_tokens_per_microbatch_in_train = integer()
-    max_tokens_per_microbatch_in_infer = size()
-    packed_train = integer(name="sequence_packing_args.max_packed_sequence_length_train")
-    packed_forward = integer(name="sequence_packing_args.max_packed_sequence_length_forward")
-    infer_batch_size = integer(16)
-    batch_size = integer(8, name="training_args.per_device_train_batch_size")
-    accumulation = size(name="training_args.gradient_accumulation_steps")
-    ulysses_size = integer(name="model_args.ulysses_size")
-    lora_rank = integer(name="model_args.lora_rank")
-    disable_gradient_checkpointing = switch(name="model_args.disable_gradient_checkpointing")
-
-
-class Strategy(Options, section="actor_train.strategy_args.strategy_config"):
-    """Of the trainer's engine."""
-
-    tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
-    expert_model_parallel_size, virtual_pipeline_model_parallel_size = integer(1), integer(1)
-    ulysses_size = size()
-    ep_size = integer(1)
-    recompute_granularity = text()
-    moe_layer_recompute, optimizer_cpu_offload, offload_policy = switch(), switch(), switch()
-    moe_token_dispatcher_type = text()
-
-
-class Infer(Options, section="actor_infer"):
-    """Of generation."""
-
-    strategy = text("vllm", name="strategy_args.strategy_name")
-    device_mapping = anything()
-    num_gpus_per_worker = size()
-
-
-class Inference(Options, section="actor_infer.strategy_args.strategy_config"):
-    """Of the inference engines."""
-
-    tensor_parallel_size, tp_size = integer(), integer()
-    pipeline_parallel_size = integer(1)
-    enable_expert_parallel = switch()
-    ep_size = size()
-    quantization = text()
-    max_running_requests, max_num_seqs, max_num_batched_tokens = integer(), integer(), integer()
-    mem_fraction_static, gpu_memory_utilization = number(), number()
-    enforce_eager = flag(False)
-    enable_prefix_caching = flag()
 
 
 class Roll(Options):
@@ -99,6 +41,22 @@ class Roll(Options):
     max_actions_per_traj = integer()
     max_turns = integer(10)
     use_additional_prompts = switch()
+    response_key, chosen_key = aside(text()), aside(text())
+
+    @property
+    def supervised(self) -> bool:
+        """Whether samples are of a data set (pipeline/sft, pipeline/dpo), by the keys of its rows."""
+        return self.response_key is not None or self.pair == 2
+
+    @property
+    def pair(self) -> int:
+        """Samples of a row: chosen and rejected under DPO."""
+        return 1 if self.chosen_key is None else 2
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of a micro-batch."""
+        return self.pair * self.trainer.batch_size
 
     @property
     def megatron(self) -> bool:
@@ -128,7 +86,7 @@ class Roll(Options):
     @property
     def generating(self) -> frozenset[int]:
         """GPUs that generate."""
-        return devices(self.infer.device_mapping)
+        return frozenset() if self.supervised else devices(self.infer.device_mapping)
 
     @property
     def apart(self) -> bool:
@@ -215,7 +173,7 @@ def _set_generation_gpus(c: Roll, value: int | None) -> list[Change]:
 def _micro_batch_tokens(c: Roll) -> int:
     one = c.trainer
     stated = one.max_tokens_per_microbatch_in_train or one.packed_train
-    return stated or c.r.real_tokens(one.batch_size, c.cap)
+    return stated or c.r.real_tokens(c.micro_batch, c.cap)
 
 
 def _logprob_micro_batch_tokens(c: Roll) -> int:
@@ -239,10 +197,16 @@ def _set_policy_logprobs(c: Roll, value: bool) -> Iterator[Change]:
 
 of = Rules(Roll)
 RULES = (
-    of(Workload.prompts_per_step).by(
-        Roll.rollout_batch_size, lambda c: c.rollout_batch_size // c.group if c.agentic else c.rollout_batch_size
+    of.either(
+        of(Workload.prompts_per_step, when=lambda c: c.supervised).rule(lambda c: c.update * c.ranks),
+        of(Workload.prompts_per_step).by(
+            Roll.rollout_batch_size, lambda c: c.rollout_batch_size // c.group if c.agentic else c.rollout_batch_size
+        ),
     ),
-    of(Workload.generations_per_prompt).by(Roll.num_return_sequences_in_group, lambda c: c.group),
+    of(Workload.generations_per_prompt).by(
+        Roll.num_return_sequences_in_group, lambda c: c.pair if c.supervised else c.group
+    ),
+    of(Loop.supervised).rule(lambda c: c.supervised or None),
     of(Workload.max_sequence_tokens).by(Roll.response_length, lambda c: c.cap),
     of(Workload.max_response_tokens).rule(
         lambda c: None if c.agentic else c.response_length,
@@ -297,7 +261,7 @@ RULES = (
     of(Trainer.critic).rule(lambda c: c.estimator == "gae"),
     of(Trainer.sequence_packing).rule(lambda c: c.packed),
     of(Trainer.micro_batch_tokens, when=lambda c: c.packed).rule(_micro_batch_tokens),
-    of(Trainer.micro_batch_samples, when=lambda c: not c.packed).same(Train.batch_size),
+    of(Trainer.micro_batch_samples, when=lambda c: not c.packed).by(Train.batch_size, lambda c: c.micro_batch),
     of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.packed).rule(
         _logprob_micro_batch_tokens,
         lambda c, value: [Train.infer_batch_size.to(max(1, round(value / (c.r.mean_tokens or c.cap))))],
@@ -320,7 +284,9 @@ RULES = (
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(10.0),
     of(Trainer.policy_logprobs).rule(_policy_logprobs, _set_policy_logprobs),
     # base_config.py:575, 654-656: either kind of KL needs it, and alone it runs too (rlvr_pipeline.py:578).
-    of(Trainer.reference_logprobs).rule(lambda c: c.enable_reference or c.use_kl_loss or c.init_kl_coef > 0),
+    of(Trainer.reference_logprobs).rule(
+        lambda c: c.pair == 2 if c.supervised else c.enable_reference or c.use_kl_loss or c.init_kl_coef > 0
+    ),
     of(Trainer.moe_dispatcher, when=lambda c: c.megatron).words(
         Strategy.moe_token_dispatcher_type,
         ("alltoall", "alltoall"),
@@ -334,6 +300,7 @@ RULES = (
 def _facts(c: Roll) -> Facts:
     return Facts(
         gpus_per_node=c.num_gpus_per_node,
+        supervised=c.supervised,
         prompt_cap=c.prompt_length or max(1, c.cap // 2),
         response_cap=c.cap if c.agentic else c.response_length,
         turns=c.max_actions_per_traj or (c.max_turns if c.agentic else 1),
@@ -368,7 +335,8 @@ FRAMEWORK = of.framework(
     node_size=Roll.num_gpus_per_node,
     form="hydra",
     shipped={"roll": ["roll"]},
-    entry={r"start_(rlvr|agentic|rlvr_vl)\w*_pipeline\.py$": {"name": "rlvr_config"}},
+    entry={r"start_(rlvr|agentic|rlvr_vl|sft|dpo)\w*_pipeline\.py$": {"name": "rlvr_config"}},
+    renamed={"sft_train": "actor_train"},
     home="github.com/alibaba/ROLL (examples)",
     begin={option.key: "list(range(0,8))" for option in (Train.device_mapping, Infer.device_mapping)},
 )

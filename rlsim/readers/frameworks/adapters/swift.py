@@ -1,4 +1,4 @@
-"""ms-swift's options (swift rlhf and megatron rlhf with --rlhf_type grpo or gkd; swift/arguments, swift/rlhf_trainers,
+"""ms-swift's options (swift and megatron: sft; rlhf with --rlhf_type grpo, gkd or dpo; swift/arguments,
 swift/megatron/arguments) at 3602360a5. Lines named below are of that commit."""
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any, Literal
 from rlsim.errors import InputError
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, size, switch, text
-from rlsim.readers.frameworks.rules import Assumption, Rules
+from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
 
 class Swift(Options):
     """Options of the command line and what its environment says of processes."""
 
-    program = text("swift", name="launcher.program")
+    program, entry = text("swift", name="launcher.program"), text("", name="launcher.entry")
     processes, launched = integer(name="launcher.nproc_per_node"), integer(name="launcher.num_processes")
     devices = anything(name="launcher.cuda_visible_devices")
     nnodes = size(name="launcher.nnodes")
@@ -44,6 +44,7 @@ class Swift(Options):
     multi_turn_scheduler = text()
     beta = number()
     dynamic_sample, gradient_checkpointing, padding_free = flag(False), flag(True), flag()
+    packing = flag(False)
     sequence_parallel_size = size()
 
     micro_batch_size, global_batch_size = size(), integer(16)
@@ -55,7 +56,18 @@ class Swift(Options):
     @property
     def megatron(self) -> bool:
         """Whether Megatron-Core trains."""
-        return self.program == "megatron"
+        return self.program == "megatron" or "_megatron" in self.entry
+
+    @property
+    def supervised(self) -> bool:
+        """Whether samples are of a data set."""
+        return self.pair == 2 or re.search(r"(^|/)sft(\.py)?$", self.entry) is not None
+
+    @property
+    def pair(self) -> int:
+        """Samples of a row of the data set: chosen and rejected under DPO."""
+        tuned = re.search(r"(^|/)rlhf(\.py)?$", self.entry) is not None
+        return 2 if tuned and self.rlhf_type == "dpo" else 1
 
     @property
     def ranks(self) -> int:
@@ -83,8 +95,13 @@ class Swift(Options):
         return self.gradient_accumulation_steps or (1 if self.rlhf_type == "grpo" else fill)
 
     @property
+    def micro_batch(self) -> int:
+        """Samples of a micro-batch."""
+        return self.pair * (self.micro_batch_size if self.megatron else self.per_device_train_batch_size)
+
+    @property
     def trained(self) -> int:
-        """Samples of an optimizer step."""
+        """Samples, of DPO pairs, of an optimizer step."""
         if self.megatron:
             return self.global_batch_size
         return self.per_device_train_batch_size * self.ranks * self.accumulated // self.sequence_parallel_size
@@ -109,6 +126,8 @@ class Swift(Options):
     @property
     def cap(self) -> int:
         """Most tokens of a sample."""
+        if self.supervised:
+            return self.prompt_cap
         longest = self.prompt_cap + self.max_completion_length
         served = self.vllm_max_model_len or longest
         return min(served, longest) if self.max_length else served
@@ -116,7 +135,7 @@ class Swift(Options):
     @property
     def packed(self) -> bool:
         """Whether samples are flattened without padding; Megatron's default."""
-        return self.megatron if self.padding_free is None else self.padding_free
+        return self.packing or (self.megatron if self.padding_free is None else self.padding_free)
 
     @property
     def shared(self) -> Literal[0, 1, 2, 3] | None:
@@ -129,15 +148,20 @@ class Swift(Options):
 
 def prompts(c: Swift) -> int:
     """Prompts of a step. Raises InputError for what generates nothing."""
+    if c.supervised:
+        return c.trained
     if c.rlhf_type not in ("grpo", "gkd"):
-        raise InputError(f"{c.r.where}: rlhf_type: '{c.shown(Swift.rlhf_type)}' is not simulated; known: grpo, gkd")
+        raise InputError(
+            f"{c.r.where}: rlhf_type: '{c.shown(Swift.rlhf_type)}' is not simulated; known: grpo, gkd, dpo"
+        )
     return max(1, c.batch // c.samples)
 
 
 of = Rules(Swift)
 RULES = (
     of(Workload.prompts_per_step).by(Swift.generation_batch_size, prompts),
-    of(Workload.generations_per_prompt).by(Swift.num_generations, lambda c: c.samples),
+    of(Workload.generations_per_prompt).by(Swift.num_generations, lambda c: c.pair if c.supervised else c.samples),
+    of(Loop.supervised).rule(lambda c: c.supervised or None),
     of(Workload.max_sequence_tokens).by(Swift.max_length, lambda c: c.cap),
     of(Workload.max_response_tokens).same(Swift.max_completion_length),
     of(Cluster.num_gpus).rule(lambda c: c.ranks + c.served),
@@ -171,11 +195,11 @@ RULES = (
     of(Trainer.epochs).same(Swift.num_iterations),
     of(Trainer.sequence_packing).rule(lambda c: c.packed, lambda _, value: [Swift.padding_free.to(value)]),
     of(Trainer.micro_batch_tokens, when=lambda c: c.packed).rule(
-        lambda c: c.r.real_tokens(c.micro_batch_size if c.megatron else c.per_device_train_batch_size, c.cap)
+        lambda c: c.micro_batch * c.cap if c.packing else c.r.real_tokens(c.micro_batch, c.cap)
     ),
     of.either(
-        of(Trainer.micro_batch_samples, when=lambda c: c.megatron).same(Swift.micro_batch_size),
-        of(Trainer.micro_batch_samples).same(Swift.per_device_train_batch_size),
+        of(Trainer.micro_batch_samples, when=lambda c: c.megatron).by(Swift.micro_batch_size, lambda c: c.micro_batch),
+        of(Trainer.micro_batch_samples).by(Swift.per_device_train_batch_size, lambda c: c.micro_batch),
     ),
     of.either(
         of(Trainer.recompute, when=lambda c: c.megatron).words(
@@ -190,7 +214,9 @@ RULES = (
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(10.0),  # the trainer of Hugging Face, as trl's
     # grpo_trainer.py:778: always; a distillation has no ratio. rlhf_args.py:355-356: beta is 0.04 where none is stated.
     of(Trainer.policy_logprobs).rule(lambda c: c.rlhf_type == "grpo"),
-    of(Trainer.reference_logprobs).rule(lambda c: c.rlhf_type == "grpo" and c.beta != 0),
+    of(Trainer.reference_logprobs).rule(
+        lambda c: c.pair == 2 if c.supervised else c.rlhf_type == "grpo" and c.beta != 0
+    ),
     of(Trainer.offload).rule(
         lambda c: c.offload_model or c.offload_optimizer,
         lambda _, value: [Swift.offload_model.to(value), Swift.offload_optimizer.to(value)],
@@ -214,6 +240,8 @@ def _teacher(c: Swift) -> tuple[dict[str, Any], ...]:
 def _facts(c: Swift) -> Facts:
     return Facts(
         gpus_per_node=8,
+        supervised=c.supervised,
+        filled=c.supervised and c.packing,
         prompt_cap=c.prompt_cap,
         response_cap=c.max_completion_length,
         turns=(c.max_turns or 1) if c.multi_turn_scheduler else 1,
@@ -223,15 +251,19 @@ def _facts(c: Swift) -> Facts:
 
 
 def _assumptions(c: Swift) -> Iterator[Assumption]:
+    if c.supervised:
+        if not c.max_length:
+            yield Assumption(
+                "No option caps samples; 2,048 tokens are taken (max_length).", [Workload.max_sequence_tokens]
+            )
+        return
     if not c.max_length:
         yield Assumption(
             "No option caps prompts; 2,048 tokens are left for them beside the completion (max_length).",
             [Workload.max_sequence_tokens],
         )
     if not c.use_vllm:
-        yield Assumption(
-            "Generation by transformers is simulated as by vLLM, which is several times as fast.", [Engine.name]
-        )
+        yield TRANSFORMERS
     if c.server:
         yield Assumption(
             f"The server of swift rollout is taken to have {c.served} GPU(s) of its own (cluster.generation_gpus).",
@@ -250,7 +282,7 @@ FRAMEWORK = of.framework(
     model=Swift.model,
     node_size=Swift.processes,
     shipped={"swift": ["swift"]},
-    entry={r"^rlhf$|(^|/)cli/(_megatron/)?rlhf\.py$": {}},
+    entry={r"^(rlhf|sft)$|(^|/)cli/(_megatron/)?(rlhf|sft)\.py$": {}},
     form="words",
     home="github.com/modelscope/ms-swift (examples)",
 )

@@ -1,5 +1,5 @@
-"""trl's GRPO and RLOO options (trl/trainer/grpo_config.py; trl grpo, examples/scripts) at f2cd57710. Lines named below
-are of that commit."""
+"""trl's options of GRPO, RLOO, SFT and DPO (trl/trainer/*_config.py; trl grpo, examples/scripts) at f2cd57710, of which
+the lines named below are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal
 
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, flag, integer, number, size, switch, text
-from rlsim.readers.frameworks.rules import Assumption, Rules
-from rlsim.readers.frameworks.targets import Cluster, Engine, Trainer, Workload
+from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
+from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
 
 class Trl(Options):
@@ -41,6 +41,8 @@ class Trl(Options):
     max_prompt_length = integer()
     max_completion_length = integer(512)  # grpo_config.py:489, rloo_config.py:312
     max_tool_calling_iterations = integer(0)
+    max_length = integer(1024)  # sft_config.py:205, dpo_config.py:188
+    packing, padding_free, precompute_ref_log_probs = flag(False), flag(False), flag(False)
     beta = number()
     gradient_checkpointing = flag(True)
     use_peft = flag(False)
@@ -52,7 +54,22 @@ class Trl(Options):
         stated = self.launched_processes or self.num_processes
         batch = self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
         fitting = (most for most in range(8, 0, -1) if batch * most % self.generations == 0)  # trl refuses others
-        return stated or next(fitting, 8)
+        return stated or (8 if self.supervised else next(fitting, 8))
+
+    @property
+    def supervised(self) -> bool:
+        """sft.py and dpo.py, or the commands of trl."""
+        return re.match("(.*/)?(train_)?(sft|dpo)", self.entry) is not None
+
+    @property
+    def pair(self) -> int:
+        """Samples of a row of the data set: chosen and rejected under DPO."""
+        return 2 if self.supervised and "dpo" in self.entry.rpartition("/")[2] else 1
+
+    @property
+    def packed(self) -> bool:
+        """Whether micro-batches have no padding (sft_config.py:84-89)."""
+        return self.supervised and (self.packing or self.padding_free)
 
     @property
     def shared(self) -> Literal[0, 1, 2, 3] | None:
@@ -79,7 +96,12 @@ class Trl(Options):
     @property
     def batch(self) -> int:
         """Samples of one generation, or of all those that an optimizer step accumulates over."""
-        return max(self.generated, self.per_device_train_batch_size * self.ranks * self.gradient_accumulation_steps)
+        return max(self.generated, self.update)
+
+    @property
+    def update(self) -> int:
+        """Samples, of DPO pairs, of an optimizer step."""
+        return self.per_device_train_batch_size * self.ranks * self.gradient_accumulation_steps
 
     @property
     def generated(self) -> int:
@@ -110,7 +132,7 @@ class Trl(Options):
     @property
     def cap(self) -> int:
         """Most tokens of a sample."""
-        return self.prompt_cap + self.max_completion_length
+        return self.max_length if self.supervised else self.prompt_cap + self.max_completion_length
 
 
 def policy_logprobs(c: Trl) -> bool:
@@ -124,13 +146,18 @@ def policy_logprobs(c: Trl) -> bool:
 def reference_logprobs(c: Trl) -> bool:
     """grpo_config.py:672, rloo_config.py:495."""
     beta = c.beta
+    if c.supervised:
+        return c.pair == 2 and not c.precompute_ref_log_probs
     return (beta if beta is not None else 0.05 if c.rloo else 0.0) != 0
 
 
 of = Rules(Trl)
 RULES = (
-    of(Workload.prompts_per_step).by(Trl.generation_batch_size, lambda c: max(1, c.batch // c.generations)),
-    of(Workload.generations_per_prompt).by(Trl.num_generations, lambda c: c.generations),
+    of(Workload.prompts_per_step).by(
+        Trl.generation_batch_size, lambda c: c.update if c.supervised else max(1, c.batch // c.generations)
+    ),
+    of(Workload.generations_per_prompt).by(Trl.num_generations, lambda c: c.pair if c.supervised else c.generations),
+    of(Loop.supervised).rule(lambda c: c.supervised or None),
     of(Workload.max_sequence_tokens).by(Trl.max_completion_length, lambda c: c.cap),
     of(Workload.max_response_tokens).rule(
         lambda c: c.max_completion_length,
@@ -149,13 +176,19 @@ RULES = (
     of(Trainer.flash_attention_2).words(
         Trl.attn_implementation, ("*flash_attention_[34]*", False), ("*flash-attn[34]*", False), ("*", None)
     ),
-    of(Trainer.global_batch_samples).by(
-        Trl.gradient_accumulation_steps,
-        lambda c: c.per_device_train_batch_size * c.ranks * c.gradient_accumulation_steps,
-    ),
+    of(Trainer.global_batch_samples).by(Trl.gradient_accumulation_steps, lambda c: c.update),
     of(Trainer.epochs).same(Trl.num_iterations),
-    of(Trainer.sequence_packing).constant(False),
-    of(Trainer.micro_batch_samples).same(Trl.per_device_train_batch_size),
+    of(Trainer.sequence_packing).rule(lambda c: c.packed),
+    of(Trainer.micro_batch_tokens, when=lambda c: c.packed).rule(
+        lambda c: (
+            c.cap * c.per_device_train_batch_size * c.pair
+            if c.packing
+            else c.r.real_tokens(c.per_device_train_batch_size * c.pair, c.cap)
+        )
+    ),
+    of(Trainer.micro_batch_samples).by(
+        Trl.per_device_train_batch_size, lambda c: c.per_device_train_batch_size * c.pair
+    ),
     of(Trainer.recompute).switched(Trl.gradient_checkpointing, "full", "none"),
     of(Trainer.logits_bytes).constant(10.0),
     of(Trainer.policy_logprobs).rule(policy_logprobs),
@@ -166,6 +199,8 @@ RULES = (
 def _facts(c: Trl) -> Facts:
     return Facts(
         gpus_per_node=8,
+        supervised=c.supervised,
+        filled=c.supervised and c.packing,
         prompt_cap=c.prompt_cap,
         response_cap=c.max_completion_length,
         turns=1 + c.max_tool_calling_iterations,
@@ -173,21 +208,19 @@ def _facts(c: Trl) -> Facts:
 
 
 def _assumptions(c: Trl) -> Iterator[Assumption]:
-    if not c.max_prompt_length:
+    if not c.max_prompt_length and not c.supervised:
         yield Assumption(
             "No option caps prompts; 512 tokens are left for them beside the completion.",
             [Workload.max_sequence_tokens],
         )
-    if c.generated < c.batch:
+    if c.generated < c.batch and not c.supervised:
         yield Assumption(
             f"The {c.batch // c.generated} generations of an accumulated step are simulated as one of all samples, "
             "which is faster.",
             [Workload.prompts_per_step],
         )
-    if not c.use_vllm:
-        yield Assumption(
-            "Generation by transformers is simulated as by vLLM, which is several times as fast.", [Engine.name]
-        )
+    if not c.use_vllm and not c.supervised:
+        yield TRANSFORMERS
     if c.server:
         yield Assumption(
             f"vLLM's server is taken to have {c.shown(Trl.vllm_tensor_parallel_size)} GPU(s) of its own; "
@@ -209,7 +242,7 @@ FRAMEWORK = of.framework(
     model=Trl.model_name_or_path,
     node_size=Trl.launched_processes,
     shipped={"trl": ["trl"]},
-    entry={r"(^|/)(train_)?(grpo|gspo|rloo)\w*(\.py)?$": {}},
+    entry={r"(^|/)(train_)?(grpo|gspo|rloo|sft|dpo)\w*(\.py)?$": {}},
     form="words",
     python=True,
 )

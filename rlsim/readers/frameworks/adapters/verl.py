@@ -25,7 +25,7 @@ from rlsim.readers.frameworks.adapters.verl_options import (
 )
 from rlsim.readers.frameworks.adapters.verl_values import Verl
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.rules import INT4, Assumption, Case, Rules
+from rlsim.readers.frameworks.rules import INT4, TRANSFORMERS, Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 from rlsim.schema.asynchrony import Style
 
@@ -88,7 +88,7 @@ RULES = (
     of(Loop.stale, when=lambda c: c.v1).words(
         Run.max_off_policy_strategy, ("drop*", "drop"), ("wait", "wait"), ("?*", "train"), readonly=True
     ),
-    of(Engine.name).words(Rollout.name, ("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm")),
+    of(Engine.name).words(Rollout.name, ("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm"), ("hf", "vllm")),
     of(Engine.tensor_parallel).rule(
         lambda c: c.rollout.tensor_model_parallel_size * c.copies,
         lambda c, value: [Rollout.tensor_model_parallel_size.to(value // c.copies)],
@@ -348,9 +348,9 @@ def _assumptions(c: Verl) -> Iterator[Assumption]:
         )
     if c.mode == "colocate_async":
         yield Assumption(
-            "The V1 trainer's generation is one batch ahead and stops while the trainer works.",
-            [Loop.policy_lag, Loop.overlap],
+            "V1 generates a batch ahead and stops while the trainer works.", [Loop.policy_lag, Loop.overlap]
         )
+    yield from [TRANSFORMERS] if c.rollout.name == "hf" else []
     if c.fixed_samples:
         yield Assumption(
             "A micro-batch of a fixed number of samples without padding counts as that many of mean length, packed.",
