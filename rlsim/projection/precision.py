@@ -57,11 +57,11 @@ def anchor(scenario: Scenario) -> float:
 
 def _wanted(run: SimulatedVariant) -> int:
     """Replications after which the error would be within the precision; it falls with their root, but for what one pool
-    of engines leaves open of many."""
+    of engines leaves open of many, which they only show better."""
     step, asked = phase_estimate(run, "step"), run.scenario.simulation.precision
-    left = asked**2 - step.carried**2
-    if step.error <= asked or left <= 0.0:
+    if step.error <= asked:
         return len(run.traces)
+    left = max(asked**2 - step.carried**2, (asked / 2) ** 2)
     return math.ceil(RESERVE * len(run.traces) * (step.error**2 - step.carried**2) / left)
 
 

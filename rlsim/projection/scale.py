@@ -3,7 +3,7 @@ and both halves of it, which show what engines do together that no pool of them 
 
 All of a cluster's engines wait for the slowest of them where a step waits for its own groups, so that a step grows with
 their number. What doubling the pool adds to each step is measured on equal drawn work and carried on to the whole by
-FADING; the trainer's work is priced for all samples of the cluster.
+how maxima of many grow; the trainer's work is priced for all samples of the cluster.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
 from rlsim.results import PHASES, Curve, StepPhases
 from rlsim.schema.base import replaced
 from rlsim.schema.scenario import MOST_SAMPLES, Scenario
+from rlsim.schema.workload import LognormalTime
 from rlsim.simulation.intake import groups_each, most_in_flight
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
@@ -32,10 +33,12 @@ LEAST = 16
 """Engines, and prompts of a step, of half a pool: fewer are no cluster in small."""
 LEAST_POOLS = 4
 """Pools below which one of them and its halves take about as long as all."""
-FADING = np.linspace(0.5, 1.0, 51)
-"""What a doubling of engines adds over what the one before added: equally likely all between a half, as what goes with
-one over their number, and all of it, as the mean maximum of many exponential tails, which grows with its logarithm
-(Gumbel, Statistics of Extremes, 1958); of lengths that a cap cuts it lies between. Measured: benchmarks/scale.py."""
+LEAST_GROWTH, BOUNDED_GROWTH, FREE_GROWTH = 0.5, 1.0, math.sqrt(2.0)
+"""What a doubling of engines adds over what the one before added: all values between the first and another one are
+equally likely. A half: what goes with one over their number. 1: the mean maximum of exponential tails, which grows with
+the logarithm of their number; that of times which a cap or a timeout cuts grows less. Where nothing cuts them at most
+that of tails of finite variance, with the root of their number (Gumbel, Statistics of Extremes, 1958). Measured:
+benchmarks/scale.py."""
 PRICED_LEVELS = 100
 """A batch of other mean length is priced at the nearest hundredth of the typical one."""
 
@@ -43,22 +46,26 @@ PRICED_LEVELS = 100
 def pools_of(scenario: Scenario) -> int:
     """Equal pools that the engines of a scenario are taken as, of which one is simulated; 1: all of them are.
 
-    More where two replications of all samples are more than MOST_SAMPLES and nothing asks for all
-    (:attr:`Scenario.exact`): as few as let two of a pool and its halves be no more, where engines, prompts and all
-    limits on what is in flight divide evenly.
+    More where two replications of all samples are more than MOST_SAMPLES and nothing asks for all (simulation.exact):
+    as few as let two of a pool and its halves be no more, where engines, prompts and all limits on what is in flight
+    divide evenly.
     """
+    asked = scenario.simulation
+    exact = asked.replications is not None if asked.exact is None else asked.exact
     samples = scenario.measured_steps.stop * scenario.workload.samples_per_step
-    if scenario.exact or scenario.loop.mode == "sync" or 2 * samples <= MOST_SAMPLES:
+    if exact or scenario.loop.mode == "sync" or 2 * samples <= MOST_SAMPLES:
         return 1
-    workload, agent, most = scenario.workload, scenario.workload.agent, most_in_flight(scenario)
-    limits = [] if most == sys.maxsize else [most // groups_each(scenario)]
+    workload, agent, limits = scenario.workload, scenario.workload.agent, list[int]()
+    if (in_flight := most_in_flight(scenario)) != sys.maxsize:
+        limits.append(in_flight // groups_each(scenario))
     if agent is not None:
         judge = agent.judge and agent.judge.concurrency
         limits += [limit for limit in (agent.max_environments, agent.max_trajectories, judge) if limit]
     engines = scenario.cluster.generation // scenario.engine.gpus_per_replica
-    least = min(engines, workload.prompts_per_step) // (2 * LEAST)
+    # Of fewer engines than a prompt has samples some would meet a prompt again and find it in their prefix cache.
+    most = min(engines // max(LEAST, workload.generations_per_prompt), workload.prompts_per_step // LEAST) // 2
     shared = math.gcd(engines, workload.prompts_per_step, workload.launched_prompts, *limits)
-    fitting = [count for count in range(LEAST_POOLS, least + 1) if shared % (2 * count) == 0]
+    fitting = [count for count in range(LEAST_POOLS, most + 1) if shared % (2 * count) == 0]
     return next((count for count in fitting if 4 * samples <= count * MOST_SAMPLES), max(fitting, default=1))
 
 
@@ -130,24 +137,26 @@ def simulate_pool(scenario: Scenario, workload: DrawnWorkload, prices: Prices, t
     if len(found.steps) == measured.stop:  # not given up
         halves = [run(2 * count, half, Trace(tokens=False)) for half in _halves(workload)]
         pairs = [replace(one, steps=one.steps[measured.start :]) for one in halves]
-        _carry_on(found, [list(each) for each in zip(*(one.steps for one in pairs), strict=True)], count)
+        _carry_on(found, [list(each) for each in zip(*(one.steps for one in pairs), strict=True)], carried(scenario)[0])
     return _times(found, count)
 
 
-def carried(count: int) -> tuple[float, float]:
-    """What ``count`` pools add over what doubling one did: mean and standard deviation over FADING.
-
-    >>> [round(value, 2) for value in carried(2)]
-    [0.75, 0.15]
-    """
-    doublings = math.log2(count)
-    sums = np.array([doublings if one == 1.0 else one * (1.0 - one**doublings) / (1.0 - one) for one in FADING])
+def carried(scenario: Scenario) -> tuple[float, float]:
+    """What all pools of a scenario add over what doubling one did: mean and standard deviation over the growths."""
+    agent = scenario.workload.agent
+    times = [] if agent is None else [agent.environment_s, *([agent.judge.trajectory_s] if agent.judge else [])]
+    cut = agent is None or agent.turn_timeout_s or agent.trajectory_timeout_s
+    free = not cut and any(isinstance(time, LognormalTime) for time in times)
+    # Midpoints, none of which is 1.
+    growth = np.linspace(LEAST_GROWTH, FREE_GROWTH if free else BOUNDED_GROWTH, 101)
+    growth = (growth[1:] + growth[:-1]) / 2
+    sums = growth * (1.0 - growth ** math.log2(pools_of(scenario))) / (1.0 - growth)
     return float(sums.mean()), float(sums.std())
 
 
-def _carry_on(found: Trace, halves: list[list[StepRecord]], count: int) -> None:
-    """Add to the measured steps of a pool what more of them add."""
-    times, start = carried(count)[0], len(found.steps) - len(halves)
+def _carry_on(found: Trace, halves: list[list[StepRecord]], times: float) -> None:
+    """Add to the measured steps of a pool so many times what doubling it did."""
+    start = len(found.steps) - len(halves)
     added = dict.fromkeys(("step", *PHASES), 0.0)
     for place, pair in enumerate(halves, start):
         step = found.steps[place]

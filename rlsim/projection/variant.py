@@ -93,7 +93,7 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """Standard deviation of the mean seconds of a phase, or of ``step``, by how far what was simulated of a cluster
         stands for all of it (projection/scale.py); below 0 where it may take less. 0 where all was simulated."""
         added = [trace.doubling.get(name, 0.0) for trace in self.traces]
-        return carried(pools_of(self.scenario))[1] * float(np.mean(added)) if any(added) else 0.0
+        return carried(self.scenario)[1] * float(np.mean(added)) if any(added) else 0.0
 
     @cached_property
     def unsettled(self) -> float:

@@ -137,12 +137,6 @@ class Scenario(Strict, metaclass=InOurWords):
         return self.simulation.replications or max(2, min(affordable, math.ceil(LEAST_CYCLES / cycles)))
 
     @property
-    def exact(self) -> bool:
-        """Whether all engines are simulated however many there are: as stated, else where replications are."""
-        asked = self.simulation
-        return asked.replications is not None if asked.exact is None else asked.exact
-
-    @property
     def known_batches(self) -> bool:
         """Whether the batch of a step is known before it is generated: not where a trainer takes what is done first."""
         return not self.workload.racing if self.loop.mode == "sync" else self.loop.asynchrony.membership == "target"
