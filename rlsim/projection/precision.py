@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from rlsim.errors import Infeasible
-from rlsim.projection.scale import pools_of
+from rlsim.projection.scale import TURN, pools_of
 from rlsim.projection.summary import phase_estimate
 from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, MOST_SAMPLES, Scenario
@@ -16,10 +16,6 @@ GROWTH = 4
 """Times the replications of a block that the next one brings at most: an error found in few of them may be far off."""
 RESERVE = 1.2
 """Replications over those that the error of now asks for, so that one further block mostly does."""
-
-TURN = 0.4
-"""Work of a turn of an agent over that of a sample: 660,000 turns a second of mlperf_grpo, 270,000 samples of
-verl_dapo_7b on one machine."""
 
 
 def precise(
