@@ -37,7 +37,7 @@ FURTHER = {
     "sync tail batching": ("workload.tail_batching={prompts_factor: 1.25, samples_factor: 1.25}",),
     "sync fast drafts": ("speculation.method=eagle3", "speculation.draft_length=4", "speculation.acceptance_length=3"),
 }
-LONG_RUNS = 3
+LONG_RUNS = 1
 """Seeds of the long run, each of all steps that a scenario may simulate."""
 
 

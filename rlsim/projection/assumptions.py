@@ -83,7 +83,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         step = phase_estimate(run, "step")
         doubling = float(np.mean([trace.doubling.get("step", 0.0) for trace in run.traces]))
         share, error = carried(scenario)[0] * doubling / step.mean, abs(step.carried)
-        own.append(said("pools", count=pools, added=percent(share), error=percent(error)))
+        own.append(said("pools", count=pools, added=percent(share, 1), error=percent(error, 1)))
     own += model_assumptions(scenario, run.prices.engine_memory.running_sequences)
     own += _drafting(scenario, run.prices.engine.choice)
     own.append(said("intervals"))
@@ -278,9 +278,8 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     asked, error = scenario.simulation, phase_estimate(run, "step").error
     if asked.replications is None and error > asked.precision:
         exact = ", or simulation.exact," if pools_of(scenario) > 1 else ""
-        out.append(
-            said("imprecise", error=percent(error), asked=percent(asked.precision), count=len(run.traces), exact=exact)
-        )
+        wanted, count = percent(asked.precision, 1), len(run.traces)
+        out.append(said("imprecise", error=percent(error, 1), asked=wanted, count=count, exact=exact))
     engine = run.prices.engine
     tokens, eager = engine.captured_tokens, engine.eager_share(counted(engine, run.counters).iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
