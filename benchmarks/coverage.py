@@ -1,6 +1,6 @@
 """Whether the simulation's stated error holds the long-run mean: ``python benchmarks/coverage.py [--seeds 20]``
 
-For sixty small scenarios (rules of dispatch, styles of asynchrony, tails, agents) the step of each seed, as exact as
+For 69 small scenarios (rules of dispatch, styles of asynchrony, tails, agents) the step of each seed, as exact as
 ``project`` asks for, beside the mean of many other replications: the share of 90 % intervals of the simulation's own
 error that hold it, by kind and together. One that is right holds it in 90 % of all cases.
 """
@@ -42,7 +42,7 @@ LONG_RUNS = 1
 
 
 def cases() -> Iterator[tuple[str, str, Scenario]]:
-    """Kind, name and scenario of sixty cases."""
+    """Kind, name and scenario of every case."""
     for tail, moves in TAILS.items():
         for dispatch in DISPATCH:
             kind = "sync agents" if tail == "agents" else "sync"
