@@ -11,14 +11,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rlsim.costs.interface import Part, PhaseCost, Prices, StepCost
-from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
+from rlsim.costs.prices import PriceInputs, ScenarioPrices
 from rlsim.costs.trainer.layer import IMBALANCE
 from rlsim.loading.scenario import vary
 from rlsim.projection.idle import BUBBLE
+from rlsim.projection.scale import pool_of, pools_of, priced_pool, simulate_pool, whole_step
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.loop import Loop
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.run import simulate
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import DrawnStep, DrawnWorkload, draw
@@ -177,12 +177,12 @@ def simulate_changed(scenario: Scenario, causes: Sequence[Cause]) -> SimulatedVa
     inputs = PriceInputs(scenario)
     found_prices, traces, first_steps = [], [], []
     for replication in range(scenario.replications):
-        workload = draw(scenario, replication, inputs.draft_plan)
+        workload = draw(pool_of(scenario, pools_of(scenario)), replication, inputs.draft_plan)
         # Priced before the causes change the work: the trainer keeps the lengths that it really has.
-        prices = priced(inputs, workload)
+        prices = priced_pool(inputs, workload)
         for cause in causes:
             workload, prices = cause.workload(workload), cast(ScenarioPrices, cause.prices(prices))
         found_prices.append(prices)
-        traces.append(simulate(scenario, workload, prices))
-        first_steps.append(workload.steps[scenario.measured_steps.start])
+        traces.append(simulate_pool(scenario, workload, prices))
+        first_steps.append(whole_step(scenario, workload))
     return SimulatedVariant(inputs, first_steps[0], tuple(found_prices), tuple(traces), draft_plan=inputs.draft_plan)

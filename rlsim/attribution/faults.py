@@ -27,7 +27,7 @@ from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import vary
 from rlsim.projection.summary import contract_name, iteration_tokens, mean_value, phase_parts
 from rlsim.projection.uncertainty.features import VALUES
-from rlsim.projection.variant import SimulatedVariant
+from rlsim.projection.variant import SimulatedVariant, so_many
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, ConstantTime
@@ -332,7 +332,7 @@ def _same(first: Scenario, second: Scenario) -> bool:
 
 def _shortened(scenario: Scenario) -> Scenario:
     """One replication, and of a lagged loop few steps."""
-    changes: dict[str, int] = {"simulation.replications": 1}
+    changes = so_many(scenario, 1)
     if scenario.loop.mode == "async" and len(scenario.measured_steps) > MOST_STEPS:
         changes["simulation.steps"] = MOST_STEPS
     return vary(scenario, changes)

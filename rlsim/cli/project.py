@@ -27,6 +27,9 @@ def project(
     replications: Annotated[
         int | None, typer.Option(metavar="N", help="Repetitions behind the intervals (simulation.replications).")
     ] = None,
+    exact: Annotated[
+        bool | None, typer.Option("--exact", help="Simulate all engines, however many (simulation.exact).")
+    ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")] = False,
     full: Full = False,
 ) -> None:
@@ -38,7 +41,7 @@ def project(
     """
     from rlsim.projection.project import project as run
 
-    simulated = _simulation(seed=seed, replications=replications)
+    simulated = _simulation(seed=seed, replications=replications, exact=exact)
     given = given_scenario(scenario, words, overrides, *simulated, warn=False)
     with with_remedies(given), ProgressLine("replications") as progress:
         # Spans and curves take time and memory and stand in files alone.

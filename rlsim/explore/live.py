@@ -14,7 +14,7 @@ from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
-from rlsim.projection.variant import simulate_variant
+from rlsim.projection.variant import simulate_variant, so_many
 from rlsim.report.text.findings import ASYNC_PHASES, SYNC_PHASES, headline, step_phases
 from rlsim.results import Projection, Variant
 from rlsim.results.record import Record
@@ -108,7 +108,7 @@ class Live:
         if known is not None:
             return self._exact_answer(changes, known)
         few = min(self.scenario.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
-        scenario = vary(self.scenario, {**changes, "simulation.replications": few})
+        scenario = vary(self.scenario, {**changes, **so_many(self.scenario, few)})
         run = simulate_variant(scenario)
         last = self._last.candidate.step_s
         mean = mean_value(run, lambda step: step.seconds)

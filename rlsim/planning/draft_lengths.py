@@ -11,7 +11,7 @@ from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.loading.variation import check_rollout
 from rlsim.planning.sweep import sweep
 from rlsim.projection.uncertainty.slopes import points_of
-from rlsim.projection.variant import simulate_variant
+from rlsim.projection.variant import simulate_variant, so_many
 from rlsim.results import Interval
 from rlsim.results.planning import DraftCurve, DraftLength
 from rlsim.results.record import Row
@@ -40,7 +40,7 @@ def draft_lengths(scenario: Scenario, longest: int = LONGEST) -> DraftCurve:
         raise InputError(f"{scenario.name}: speculation.verified_positions asks for a tree; k is the length of a chain")
     base = vary(scenario, KEYS)
     rows = {int(str(row["k"])): row for row in sweep(base, [f"k=0:{longest}"]).rows}
-    plain = simulate_variant(vary(base, {"k": 0, "simulation.replications": 1}), tokens=False)
+    plain = simulate_variant(vary(base, {"k": 0, **so_many(base, 1)}), tokens=False)
     points = points_of(plain.counters)
     most = int(np.max(np.flatnonzero(plain.counters.iterations_at), initial=1))
     known = [_length(base, k, row, points, most) for k, row in rows.items() if row["status"] == "ok"]

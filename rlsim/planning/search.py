@@ -21,7 +21,7 @@ from rlsim.planning.objective import Objective, Seconds, p90, probability, quant
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed
-from rlsim.projection.variant import SEARCH_REPLICATIONS, searched
+from rlsim.projection.variant import SEARCH_REPLICATIONS, searched, so_many
 from rlsim.results.sweep import Against, PlanRow, StepNumbers
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -332,7 +332,7 @@ def checked(contest: Contest, candidate: Candidate, cell: Cell) -> Simulated | I
 
 def final_task(scenario: Scenario, overrides: Overrides) -> Task:
     """A varied scenario on all drawn workloads of an answer."""
-    return scenario, {**overrides, "simulation.replications": final_replications(scenario)}
+    return scenario, {**overrides, **so_many(scenario, final_replications(scenario))}
 
 
 def simulate_finally(task: Task) -> Cell:

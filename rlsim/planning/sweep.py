@@ -24,6 +24,7 @@ from rlsim.planning.grammar import Axis, axis_of, grid, parse_axis
 from rlsim.planning.verdict import PLAIN_HOST, backing, host_decides, unmeasured_winner
 from rlsim.projection.assumptions import caveats_of
 from rlsim.projection.moves import varied
+from rlsim.projection.variant import so_many
 from rlsim.report.format import seconds
 from rlsim.results.record import Row
 from rlsim.results.sweep import SweepResult, identity_in, write_csv, write_parquet
@@ -76,7 +77,7 @@ def sweep(
         raise InputError("a sweep needs at least one --vary KEY=VALUES")
     cells, count = grid(axes), replications or min(SWEEP_REPLICATIONS, scenario.replications)
     fixed = any(key == "simulation.replications" for axis in axes for key in axis.keys)
-    base = _Chunk(scenario, {} if fixed else {"simulation.replications": count}, tuple(enumerate(cells)), run_steps)
+    base = _Chunk(scenario, {} if fixed else so_many(scenario, count), tuple(enumerate(cells)), run_steps)
     written = [[axis.keys, axis.values] for axis in axes]  # what must agree for a sweep to be continued
     content = (JOURNAL_FORMAT, installed_version(), scenario_digest(scenario), written, base.settings, run_steps)
     identity = hashlib.sha256(json.dumps(content).encode()).hexdigest()

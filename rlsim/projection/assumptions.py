@@ -19,6 +19,7 @@ from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import own_sets
 from rlsim.projection.efficiency import engines_of
 from rlsim.projection.model_assumptions import drafting_assumptions, model_assumptions, said, training_assumptions
+from rlsim.projection.scale import carried, pools_of
 from rlsim.projection.summary import phase_estimate
 from rlsim.projection.uncertainty.inputs import NETWORK, beyond_reach, guesses_of
 from rlsim.projection.uncertainty.predictive import open_draws
@@ -78,6 +79,11 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     style = scenario.loop.style
     if scenario.loop.mode == "async" and style is not None:
         own.append(said("style", style=style, description=STYLES[style].description))
+    if (pools := pools_of(scenario)) > 1:
+        step = phase_estimate(run, "step")
+        doubling = float(np.mean([trace.doubling.get("step", 0.0) for trace in run.traces]))
+        share, error = carried(scenario)[0] * doubling / step.mean, abs(step.carried)
+        own.append(said("pools", count=pools, added=percent(share, 1), error=percent(error, 1)))
     running = None if scenario.loop.supervised else run.prices.engine_memory.running_sequences
     own += model_assumptions(scenario, running)
     own += _drafting(scenario, run.prices.engine.choice)
@@ -275,7 +281,9 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
         out.append(said("unsettled", share=percent(abs(run.unsettled)), way=way, warmup=scenario.measured_steps.start))
     asked, error = scenario.simulation, phase_estimate(run, "step").error
     if asked.replications is None and error > asked.precision:
-        out.append(said("imprecise", error=percent(error), asked=percent(asked.precision), count=len(run.traces)))
+        exact = ", or simulation.exact," if pools_of(scenario) > 1 else ""
+        wanted, count = percent(asked.precision, 1), len(run.traces)
+        out.append(said("imprecise", error=percent(error, 1), asked=wanted, count=count, exact=exact))
     engine = run.prices.engine
     tokens, eager = engine.captured_tokens, engine.eager_share(counted(engine, run.counters).iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from rlsim.errors import Infeasible
+from rlsim.projection.scale import TURN, pools_of
 from rlsim.projection.summary import phase_estimate
 from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, MOST_SAMPLES, Scenario
@@ -15,10 +16,6 @@ GROWTH = 4
 """Times the replications of a block that the next one brings at most: an error found in few of them may be far off."""
 RESERVE = 1.2
 """Replications over those that the error of now asks for, so that one further block mostly does."""
-
-TURN = 0.4
-"""Work of a turn of an agent over that of a sample: 660,000 turns a second of mlperf_grpo, 270,000 samples of
-verl_dapo_7b on one machine."""
 
 
 def precise(
@@ -55,14 +52,19 @@ def anchor(scenario: Scenario) -> float:
 
 
 def _wanted(run: SimulatedVariant) -> int:
-    """Replications after which the error would be within the precision; it falls with their root."""
-    excess = phase_estimate(run, "step").error / run.scenario.simulation.precision
-    return math.ceil(RESERVE * len(run.traces) * excess**2) if excess > 1.0 else len(run.traces)
+    """Replications after which the error would be within the precision; it falls with their root, but for what one pool
+    of engines leaves open of many, which they only show better."""
+    step, asked = phase_estimate(run, "step"), run.scenario.simulation.precision
+    if step.error <= asked:
+        return len(run.traces)
+    left = max(asked**2 - step.carried**2, (asked / 2) ** 2)
+    return math.ceil(RESERVE * len(run.traces) * (step.error**2 - step.carried**2) / left)
 
 
 def _affordable(run: SimulatedVariant) -> int:
     """Replications that MOST_SAMPLES pay for."""
-    steps, samples = run.scenario.measured_steps, run.scenario.workload.samples_per_step
+    steps, samples, pools = run.scenario.measured_steps, run.scenario.workload.samples_per_step, pools_of(run.scenario)
     turns = run.agents.turns / (len(run.traces) * len(steps) * samples)
+    samples = 2 * samples // pools if pools > 1 else samples  # a pool and its halves
     by_work = int(MOST_SAMPLES / (steps.stop * samples * max(1.0, TURN * turns)))
     return min(by_work, MAX_SIMULATED_STEPS // steps.stop)

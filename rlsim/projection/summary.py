@@ -83,7 +83,8 @@ def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:
     """Seconds of a phase of the contract, or of ``step``."""
     values = step_values(run, lambda step: step.seconds if name == "step" else step.phases[name])
     mean = float(np.mean(values))
-    return Estimate.of(mean, prediction_of(run).factor(name, mean), _independent_means(run, values))
+    parts, carried = _independent_means(run, values), run.carried_s(name) / mean if mean else 0.0
+    return Estimate.of(mean, prediction_of(run).factor(name, mean), parts, carried)
 
 
 def _independent_means(run: SimulatedVariant, values: Sequence[float]) -> FloatArray:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rlsim.costs.interface import EngineCounters
-from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
+from rlsim.costs.prices import PriceInputs, ScenarioPrices
+from rlsim.projection.scale import carried, pool_of, pools_of, priced_pool, simulate_pool, whole_step
 from rlsim.results import PHASES
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, Scenario
-from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.simulation.trajectories import AgentCounters
 from rlsim.tables.operators import OperatorTables
@@ -88,6 +89,12 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
             counters.add(trace.counters)
         return counters
 
+    def carried_s(self, name: str) -> float:
+        """Standard deviation of the mean seconds of a phase, or of ``step``, by how far what was simulated of a cluster
+        stands for all of it (projection/scale.py); below 0 where it may take less. 0 where all was simulated."""
+        added = [trace.doubling.get(name, 0.0) for trace in self.traces]
+        return carried(self.scenario)[1] * float(np.mean(added)) if any(added) else 0.0
+
     @cached_property
     def unsettled(self) -> float:
         """Tokens that the measured steps left in flight, below 0 lived on, over those generated; 0 where the loop is
@@ -108,16 +115,26 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return counters
 
 
+def so_many(scenario: Scenario, replications: int) -> dict[str, Any]:
+    """Overrides that ask for so many replications; the first ones draw the same work whatever their number. What is
+    simulated of a replication stays, as it would not where a user states them."""
+    asked = scenario.simulation
+    whole: dict[str, Any] = {} if asked.exact is not None or asked.replications else {"simulation.exact": False}
+    return {"simulation.replications": replications, **whole}
+
+
 def replicated(scenario: Scenario, replications: int) -> Scenario:
-    """The scenario with so many replications; the first ones draw the same work whatever their number."""
-    return changed(scenario, simulation=changed(scenario.simulation, replications=replications))
+    """The scenario with so many replications."""
+    asked = {key.removeprefix("simulation."): value for key, value in so_many(scenario, replications).items()}
+    return changed(scenario, simulation=changed(scenario.simulation, **asked))
 
 
 def searched(scenario: Scenario) -> Scenario:
     """The scenario as a search compares it with others: SEARCH_REPLICATIONS, and at most SEARCH_STEPS steps."""
-    asked = scenario.simulation
-    steps = None if asked.steps is None else min(asked.steps, SEARCH_STEPS)
-    return changed(scenario, simulation=changed(asked, replications=SEARCH_REPLICATIONS, steps=steps))
+    one = replicated(scenario, SEARCH_REPLICATIONS)
+    asked = one.simulation.steps
+    steps = None if asked is None else min(asked, SEARCH_STEPS)
+    return changed(one, simulation=changed(one.simulation, steps=steps))
 
 
 def simulate_variant(
@@ -160,13 +177,14 @@ def _simulated(
     asked: Trace,
 ) -> SimulatedVariant:
     prices, traces, first_steps, scenario = [], [], [], inputs.scenario
+    pools = pools_of(scenario)
     for replication in range(scenario.replications):
-        workload = draw(scenario, replication, inputs.draft_plan, stretch)
-        prices.append(priced(inputs, workload))
+        workload = draw(pool_of(scenario, pools), replication, inputs.draft_plan, stretch)
+        prices.append(priced_pool(inputs, workload))
         # Pictures show one replication: spans of the others would only fill the memory.
         trace = Trace(detailed and replication == 0, asked.tokens, asked.within_s)
-        traces.append(simulate(scenario, workload, prices[-1], trace))
-        first_steps.append(workload.steps[scenario.measured_steps.start])
+        traces.append(simulate_pool(scenario, workload, prices[-1], trace))
+        first_steps.append(whole_step(scenario, workload))
         see(replication + 1, workload)
     plan = inputs.draft_plan
     return SimulatedVariant(inputs, first_steps[0], tuple(prices), tuple(traces), stretch, plan)
@@ -177,10 +195,10 @@ def extended(
 ) -> SimulatedVariant:
     """``run`` with so many replications: its own, and further ones simulated now. progress: called with (done, total)
     of them."""
-    prices, traces = list(run.by_replication), list(run.traces)
+    prices, traces, pool = list(run.by_replication), list(run.traces), pool_of(run.scenario, pools_of(run.scenario))
     for replication in range(len(traces), replications):
-        workload = draw(run.scenario, replication, run.draft_plan, run.stretch)
-        prices.append(priced(run.inputs, workload))
-        traces.append(simulate(run.scenario, workload, prices[-1], Trace(False, traces[0].tokens)))
+        workload = draw(pool, replication, run.draft_plan, run.stretch)
+        prices.append(priced_pool(run.inputs, workload))
+        traces.append(simulate_pool(run.scenario, workload, prices[-1], Trace(False, traces[0].tokens)))
         progress(replication + 1, replications)
     return replace(run, by_replication=tuple(prices), traces=tuple(traces))

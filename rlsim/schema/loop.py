@@ -338,6 +338,9 @@ class Simulation(Strict):
     replications: int | None = Field(None, ge=1, le=10_000)
     """Independent repetitions behind the intervals; null: as many as give 8 cycles, at least 2, and more until
     precision is met or a million samples (some five seconds) are simulated."""
+    exact: bool | None = None
+    """Whether a lagged loop is simulated with all of its engines, whatever it costs; false: as one of many equal pools
+    where two replications hold more than a million samples. Null: true where replications are stated, else false."""
     steps: int | None = Field(None, ge=1, le=100_000)
     """Steps simulated per replication after the warm-up; rounded up to whole cycles, asynchronous of policy_lag, else
     of the rounds of workload.tail_batching. Default 1, asynchronous 6."""

@@ -87,7 +87,8 @@ class Trace(Struct):
     slowest replica's time over the mean, for each measured synchronous rollout. agents: what trajectories of several
     turns did besides generating in the measured steps. ledger: where their response tokens went; None for agents. Of
     lagged loops ledger and ages of tokens are found only with ``tokens``, and one whose measured steps take longer than
-    ``within_s`` in the mean, whatever is left of them, is given up.
+    ``within_s`` in the mean, whatever is left of them, is given up. doubling: of one pool of many, the mean seconds
+    that it adds to its halves', by phase and of the step (projection/scale.py).
     """
 
     detailed: bool = False
@@ -101,6 +102,7 @@ class Trace(Struct):
     imbalances: list[float] = field(default_factory=list)
     agents: AgentCounters = field(default_factory=AgentCounters)
     ledger: TokenLedger | None = None
+    doubling: dict[str, float] = field(default_factory=dict)
 
     def passed(self, actor: str, phase: str, step: int, begin_s: float, seconds: float) -> float:
         """Record that ``seconds`` passed for ``actor`` from ``begin_s`` on; when that ends."""

@@ -24,7 +24,8 @@ class Estimate(Struct, frozen=True, eq=False):
     factors: draws over the mean of all that the model does not know, shape (DRAWS,). parts: means of independent parts
     of the simulation, whose spread is its own error; those of equal index of two estimates are of the same drawn work.
     error: standard error of the mean by them, as a share of it, with so many degrees of freedom; 0 of a single part,
-    which says nothing of it.
+    which says nothing of it. carried: what of it no further part lessens, by which one pool of engines stands for many,
+    with the sign by which it moves together in all that is simulated so.
     """
 
     mean: float
@@ -32,11 +33,13 @@ class Estimate(Struct, frozen=True, eq=False):
     parts: FloatArray
     error: float
     degrees: int
+    carried: float = 0.0
 
     @classmethod
-    def of(cls, mean: float, factors: FloatArray, parts: FloatArray) -> Estimate:
-        """An estimate whose simulation error is that of the mean of ``parts``."""
-        return cls(mean, factors, parts, relative_error(parts, mean), max(1, len(parts) - 1))
+    def of(cls, mean: float, factors: FloatArray, parts: FloatArray, carried: float = 0.0) -> Estimate:
+        """An estimate whose simulation error is that of the mean of ``parts``, and what is ``carried`` over."""
+        error = math.hypot(relative_error(parts, mean), carried)
+        return cls(mean, factors, parts, error, max(1, len(parts) - 1), carried)
 
     @property
     def draws(self) -> FloatArray:
@@ -73,7 +76,8 @@ class Estimate(Struct, frozen=True, eq=False):
         mean, factors = self.mean / other.mean, self.factors / other.factors
         if len(self.parts) == len(other.parts):
             residuals = self.parts - self.parts.mean() / other.parts.mean() * other.parts
-            return Estimate.of(mean, factors, mean * (1.0 + residuals / self.parts.mean()))
+            parts = mean * (1.0 + residuals / self.parts.mean())
+            return Estimate.of(mean, factors, parts, self.carried - other.carried)
         error = math.hypot(self.error, other.error)
         # One part says nothing of its error: that of the other is all that is known.
         known = [one.degrees for one in (self, other) if one.error]

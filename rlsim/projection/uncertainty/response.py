@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rlsim.projection.scale import pool_of, pools_of, simulate_pool
 from rlsim.projection.variant import SimulatedVariant
-from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import Trace
 from rlsim.units import FloatArray
 from rlsim.workload.draw import draw
@@ -145,7 +145,7 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     # Iterations alone: what generation waits for besides does not slow down with its engines.
     scaled = {name: getattr(prices.iteration, name) * factor for name in names}
     slowed = replace(prices, iteration=replace(prices.iteration, **scaled))
-    work = draw(scenario, 0, run.draft_plan, run.stretch)
-    steps = simulate(scenario, work, slowed, Trace(tokens=False)).steps[scenario.measured_steps.start :]
+    work = draw(pool_of(scenario, pools_of(scenario)), 0, run.draft_plan, run.stretch)
+    steps = simulate_pool(scenario, work, slowed, Trace(tokens=False)).steps[scenario.measured_steps.start :]
     chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
     return sum(step.seconds for step in steps) / chain_s
