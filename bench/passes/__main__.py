@@ -32,6 +32,16 @@ _TINY = [
 ]  # fmt: skip
 
 
+def further() -> list[Shape]:
+    """Shapes that need PEFT and Liger's kernels: adapters, fused kernels, both."""
+    found = []
+    for lora_rank, liger in ((32, False), (0, True), (32, True)):
+        for model in ("qwen3-1.7b", "qwen3-8b", "qwen2.5-0.5b"):
+            layers, batches = _DENSE[model]
+            found += [Shape(model, layers, *batch, True, "", lora_rank, liger) for batch in batches[-2:]]
+    return found
+
+
 def shapes() -> list[Shape]:
     """What is measured, the most telling first: a run that ends early has lost the least."""
     found = [
@@ -53,13 +63,15 @@ def main() -> None:
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--budget", type=float, default=400.0, help="seconds after which no further pass begins")
     words.add_argument("--tiny", action="store_true", help="a few passes of the smallest shapes, for a CPU")
+    words.add_argument("--further", action="store_true", help="adapters and fused kernels (needs peft, liger-kernel)")
     given = words.parse_args()
+    wanted = _TINY if given.tiny else further() if given.further else shapes()
     device, started = torch.device(given.device), time.monotonic()
     with given.out.open("w", encoding="utf-8") as lines:
         copied = (_GIB // 16, 1) if given.tiny else (_GIB // 4, 16)
         machine = {**asdict(describe(device, "passes")), "transformers": transformers.__version__}
         print(json.dumps({"machine": machine, **offloads(device, *copied)}), file=lines, flush=True)
-        for one in passes(_TINY if given.tiny else shapes(), device):
+        for one in passes(wanted, device):
             print(json.dumps(one.record()), file=lines, flush=True)
             told = f"{one.seconds * 1e3:9.1f} ms" if one.seconds is not None else one.failed
             print(f"{time.monotonic() - started:6.1f} s  {one.kind:9} {told}  {one.shape}", flush=True)

@@ -27,7 +27,7 @@ _MAX_NORM = 1.0
 @dataclass(frozen=True)
 class Shape:
     """A model and the batch that a pass is over. sequences: of ``tokens`` tokens each; experts: as transformers names
-    the way to multiply them, empty without experts."""
+    the way to multiply them, empty without experts; lora_rank, liger: of bench.passes.models.random_model."""
 
     model: str
     layers: int
@@ -35,6 +35,8 @@ class Shape:
     tokens: int
     fsdp: bool = False
     experts: str = ""
+    lora_rank: int = 0
+    liger: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,11 @@ def passes(shapes: list[Shape], device: torch.device) -> Iterator[Measured]:
     """Every pass over every shape; shapes that share a model, in order, share its weights."""
     model, built = None, None
     for shape in shapes:
-        wanted = (shape.model, shape.layers, shape.experts, shape.fsdp)
+        wanted = (shape.model, shape.layers, shape.experts, shape.fsdp, device, shape.lora_rank, shape.liger)
         if wanted != built:
             model = None
             _empty(device)
-            model, built = random_model(*wanted, device), wanted
+            model, built = random_model(*wanted), wanted
         assert model is not None
         yield from _passes(model, shape, device)
 

@@ -80,11 +80,15 @@ MODELS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
 """Configuration class and shape (config.json of each model) by the name of rlsim's model card."""
 
 
-def random_model(name: str, layers: int, experts: str, fsdp: bool, device: torch.device) -> nn.Module:
+def random_model(
+    name: str, layers: int, experts: str, fsdp: bool, device: torch.device, lora_rank: int = 0, liger: bool = False
+) -> nn.Module:
     """The model ``name`` with ``layers`` layers and random weights on ``device``, in training mode with recomputation
     of every layer: BF16, or with ``fsdp`` FP32 weights that FSDP2 casts to BF16 as it gathers them.
 
     experts: how transformers multiplies experts: "grouped_mm", "eager" for a loop over parts of one tensor, or MODULES.
+    lora_rank: of PEFT's adapters beside every matrix, which then are all that is trained; liger: with Liger's kernels
+    for norms, rotations and activations.
     """
     kind, shape = MODELS[name]
     config = kind(num_hidden_layers=layers, max_position_embeddings=_POSITIONS, use_cache=False, **shape)
@@ -96,9 +100,23 @@ def random_model(name: str, layers: int, experts: str, fsdp: bool, device: torch
         if experts == MODULES:
             for layer in model.model.layers:
                 layer.mlp.experts = _ExpertModules(config).to(precision)
+    if liger:
+        from liger_kernel.transformers.monkey_patch import _apply_liger_kernel_to_instance
+
+        _apply_liger_kernel_to_instance(model=model)  # as verl's workers do
+    if lora_rank:
+        from peft import LoraConfig, get_peft_model
+
+        adapters = LoraConfig(r=lora_rank, lora_alpha=lora_rank, target_modules="all-linear", task_type="CAUSAL_LM")
+        model = get_peft_model(model, adapters)
     model.train()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return _sharded(model, device) if fsdp else model
+
+
+def _layers(model: nn.Module) -> nn.ModuleList:
+    """Decoder layers, of a model or of the one that PEFT wraps."""
+    return next(part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) > 0)
 
 
 def _sharded(model: nn.Module, device: torch.device) -> nn.Module:
@@ -113,7 +131,7 @@ def _sharded(model: nn.Module, device: torch.device) -> nn.Module:
         init_process_group("nccl" if device.type == "cuda" else "gloo", rank=0, world_size=1)
     mesh = init_device_mesh(device.type, (1,))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in model.model.layers:
+    for layer in _layers(model):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     return model
