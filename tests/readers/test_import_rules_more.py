@@ -1,4 +1,4 @@
-"""Rules of trl, AReaL and prime-rl: defaults that differ by algorithm, bounds of agents, layouts of launchers."""
+"""Rules of trl, AReaL, prime-rl and verl: defaults that differ by algorithm, bounds of agents, layouts of launchers."""
 
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,10 @@ train_dataset: {batch_size: 64, max_length: 512}
 """
 AGENT = AREAL.replace("ness: 2}", "ness: 2, agent: {mode: inline, engine_max_tokens: '${gconfig.max_tokens}'}}")
 LAST = "kl_ctl: 0.0"
+VERL = (
+    "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.n_gpus_per_node=8 "
+    "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.name=vllm "
+)
 VLLM = AREAL.replace("sglang:", "vllm:")
 PRIME = """
 seq_len = 8192
@@ -44,7 +48,10 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("trl", TRL + "--use_vllm --vllm_mode server", {"cluster.generation": 1, "engine.max_batched_tokens": 16384}),
     ("trl", TRL + "--use_vllm --vllm_importance_sampling_correction false", {"policy_logprobs": False}),
     ("trl", TRL + "--generation_batch_size 128", {"policy_logprobs": True, "workload.prompts_per_step": 16}),
-    ("trl", TRL, {"policy_logprobs": False, "trainer.reference_logprobs": False}),
+    ("trl", TRL, {"policy_logprobs": False, "trainer.reference_logprobs": False, "trainer.fused_kernels": False}),
+    ("trl", TRL + "--use_liger_kernel", {"trainer.fused_kernels": True}),
+    ("verl", VERL, {"trainer.fused_kernels": False}),
+    ("verl", VERL + "actor_rollout_ref.model.use_liger=True", {"trainer.fused_kernels": True}),
     ("trl", RLOO, {"policy_logprobs": True, "trainer.reference_logprobs": True, "workload.generations_per_prompt": 2,
                    "workload.prompts_per_step": 32}),
     ("trl", RLOO + "--beta 0 --num_generations 4",

@@ -70,7 +70,7 @@ class Ds(Options, section="ds"):
     lora_rank = integer(name="lora.rank")
     attn_implementation = text()
     packing_samples = switch()
-    adam_offload = flag(False)
+    adam_offload, use_liger_kernel = flag(False), flag(False)
     enable_sleep = switch()
     zero_stage = aside(integer(2))
 
@@ -283,6 +283,7 @@ RULES = (
     ),
     of(Trainer.rank_balance).switched(Train.dynamic_batch_enable, "tokens", "samples", readonly=True),
     of(Trainer.recompute).switched(Actor.gradient_checkpointing_enable, "full", "none"),
+    of(Trainer.fused_kernels).same(Ds.use_liger_kernel),
     of(Trainer.policy_logprobs).constant(True),
     of(Trainer.optimizer_on_host).same(Ds.adam_offload),
     of(Trainer.logits_bytes).constant(10.0),

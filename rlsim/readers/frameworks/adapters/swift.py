@@ -44,7 +44,7 @@ class Swift(Options):
     multi_turn_scheduler = text()
     beta = number()
     dynamic_sample, gradient_checkpointing, padding_free = flag(False), flag(True), flag()
-    packing = flag(False)
+    packing, use_liger_kernel = flag(False), flag(False)
     sequence_parallel_size = size()
 
     micro_batch_size, global_batch_size = size(), integer(16)
@@ -207,6 +207,7 @@ RULES = (
         ),
         of(Trainer.recompute).switched(Swift.gradient_checkpointing, "full", "none"),
     ),
+    of(Trainer.fused_kernels, when=lambda c: not c.megatron).same(Swift.use_liger_kernel),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Swift.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).rule(lambda c: c.deepspeed.endswith("_offload")),

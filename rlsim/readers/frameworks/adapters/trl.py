@@ -44,7 +44,7 @@ class Trl(Options):
     max_length = integer(1024)  # sft_config.py:205, dpo_config.py:188
     packing, padding_free, precompute_ref_log_probs = flag(False), flag(False), flag(False)
     beta = number()
-    gradient_checkpointing = flag(True)
+    gradient_checkpointing, use_liger_kernel = flag(True), flag(False)
     use_peft = flag(False)
     lora_r = integer(16)
 
@@ -190,6 +190,7 @@ RULES = (
         Trl.per_device_train_batch_size, lambda c: c.per_device_train_batch_size * c.pair
     ),
     of(Trainer.recompute).switched(Trl.gradient_checkpointing, "full", "none"),
+    of(Trainer.fused_kernels).same(Trl.use_liger_kernel),
     of(Trainer.logits_bytes).constant(10.0),
     of(Trainer.policy_logprobs).rule(policy_logprobs),
     of(Trainer.reference_logprobs).rule(reference_logprobs),

@@ -32,8 +32,7 @@ from rlsim.schema.asynchrony import Style
 STYLES: dict[str, Style] = {
     "fully_async": "verl",
     "one_step_off": "slime",
-    "separate_async": "verl_v1",
-    "colocate_async": "verl_v1",
+    **dict.fromkeys(("separate_async", "colocate_async"), "verl_v1"),
 }
 
 of = Rules(Verl)
@@ -261,6 +260,7 @@ RULES = (
         of(Trainer.optimizer_on_host, when=lambda c: c.by_megatron).same(Actor.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Fsdp.offload_policy),
     ),
+    of(Trainer.fused_kernels, when=lambda c: not c.by_megatron).same(Model.use_liger),
     # BF16 logits, whose gradient takes their place (verl/utils/torch_functional.py:73-120).
     of(Trainer.logits_bytes, when=lambda c: not c.by_megatron).constant(4.0),
     of(Trainer.logits_chunk_tokens, when=lambda c: c.model.use_fused_kernels).constant(512),

@@ -97,7 +97,7 @@ class Model(Options, section="actor_rollout_ref.model"):
     path = text("")
     use_remove_padding = flag(False)
     use_fused_kernels = switch()
-    enable_gradient_checkpointing = flag(False)
+    enable_gradient_checkpointing, use_liger = flag(False), flag(False)
     lora_rank = integer()
     megatron_lora_rank = integer(name="lora.rank")
     attn_implementation = text(name="override_config.attn_implementation")
