@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from rlsim.costs.engine.releases import launched_drafts, schedules_ahead
+from rlsim.costs.stack_terms import fsdp_terms
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.differences import differences
@@ -62,6 +63,7 @@ class Move(Struct, frozen=True):
             "in_order": scenario.loop.mode == "async" and scenario.loop.asynchrony.membership == "target",
             "synchronous": scenario.loop.mode == "sync",
             "apart": not scenario.cluster.colocated,
+            "hugging_face": fsdp_terms(scenario) is not None,
             "one_update": batch is None or batch >= scenario.workload.samples_per_step,
         }
         return "" if holds[self.needs] else str(LISTS["needs"][self.needs])
