@@ -237,7 +237,7 @@ def test_a_group_counts_once_for_each_phase_that_it_is_in() -> None:
 
 
 SLOWER = ("hardware.memory_bandwidth_bytes_per_s=2e12",)
-"""Half of the H20's, on a scenario whose generation is wholly hidden: the step over a long run is the same."""
+"""Half of the H20's, on a scenario whose generation is wholly hidden: over a long run the step is a little longer."""
 
 
 def test_intervals_of_ratios_hold_the_simulation_s_own_error() -> None:
