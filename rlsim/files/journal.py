@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlsim.errors import InputError, RlsimError
-from rlsim.files.writing import STAGE_PREFIX, lock
+from rlsim.files.writing import lock
 
 
 class Journal:
@@ -30,9 +29,6 @@ class Journal:
             if not lock(self._file.fileno(), wait=False):
                 raise InputError(f"{self.path}: another rlsim writes there; choose another --out")
             whole = self._read(identity)
-            if whole:
-                for half_written in folder.glob(f"{STAGE_PREFIX}*"):  # by a run that was killed meanwhile
-                    shutil.rmtree(half_written)
             self._file.truncate(whole)
             self._file.seek(whole)
             if not whole:
