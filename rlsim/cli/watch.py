@@ -57,11 +57,9 @@ def watch(
     given = None if scenario is None else run_scenario(scenario, words, overrides)[0]
     reader = Source(source)
     same = json.dumps([installed_version(), source, every, None if given is None else scenario_digest(given)])
-    with opened_journal(out, same, "watch", ("step", "verdict")) as journal:
-        lines = list[WatchLine]()
-        for _, row in sorted(journal.rows.items()) if journal is not None else ():
-            with suppress(ValueError):  # a damaged line
-                lines.append(WatchLine.model_validate(row))
+    with opened_journal(out, same, "watch") as journal:
+        rows = sorted(journal.rows.items()) if journal is not None else ()
+        lines = [WatchLine.model_validate(row) for _, row in rows]
         _show(lines, lines, as_json, reader.where, out)
         watcher = Watcher(given, check, every, max((line.step for line in lines), default=-1))
         with suppress(KeyboardInterrupt):
