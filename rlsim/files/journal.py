@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlsim.errors import InputError, RlsimError
-from rlsim.files.writing import STAGE_PREFIX, lock
+from rlsim.files.writing import lock
 
 
 class Journal:
     """Append-only file in the output folder.
 
-    The first line identifies what is computed; a line is only believed when its newline was written, so that an end at
-    any moment costs at most the line being written. command: what computes (sweep, run), which the file is named
-    after. needed: names that every row has. Raises InputError where the folder holds another one's.
+    The first line identifies what is computed; a line is only believed when its newline was written and its sum
+    holds, so that an end at any moment costs at most the line being written. command: what computes (sweep, run),
+    which the file is named after. Raises InputError where the folder holds another one's.
     """
 
-    def __init__(self, folder: Path, identity: str, command: str, needed: Sequence[str] = ()) -> None:
-        self.path, self._command, self._needed = folder / journal_name(command), command, needed
+    def __init__(self, folder: Path, identity: str, command: str) -> None:
+        self.path, self._command = folder / journal_name(command), command
         self.rows: dict[int, dict[str, Any]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -30,9 +30,6 @@ class Journal:
             if not lock(self._file.fileno(), wait=False):
                 raise InputError(f"{self.path}: another rlsim writes there; choose another --out")
             whole = self._read(identity)
-            if whole:
-                for half_written in folder.glob(f"{STAGE_PREFIX}*"):  # by a run that was killed meanwhile
-                    shutil.rmtree(half_written)
             self._file.truncate(whole)
             self._file.seek(whole)
             if not whole:
@@ -64,16 +61,15 @@ class Journal:
         for line in lines[1:]:
             with suppress(ValueError, TypeError, KeyError, RecursionError):
                 entry = json.loads(line)
-                index, row = int(entry["cell"]), dict(entry["row"])
-                if all(name in row for name in self._needed):
-                    self.rows[index] = row
+                if entry == _entry(entry["cell"], entry["row"]):
+                    self.rows[entry["cell"]] = entry["row"]
         return whole
 
     def add(self, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
         """Put finished cells down."""
         added = dict(rows)
         self.rows |= added
-        self._write([{"cell": index, "row": row} for index, row in added.items()])
+        self._write([_entry(index, row) for index, row in added.items()])
 
     def _write(self, entries: list[dict[str, Any]]) -> None:
         text = "".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in entries)
@@ -93,15 +89,18 @@ class Journal:
         self.path.unlink()
 
 
+def _entry(cell: int, row: dict[str, Any]) -> dict[str, Any]:
+    """The line of a cell. Its sum is one of what is read back: floats survive JSON to the last bit."""
+    return {"cell": cell, "row": row, "sum": zlib.crc32(json.dumps([cell, row]).encode())}
+
+
 def journal_name(command: str) -> str:
     """File name of the journal of a command."""
     return f"{command}.journal"
 
 
 @contextmanager
-def opened_journal(
-    out: Path | None, identity: str, command: str, needed: Sequence[str] = ()
-) -> Iterator[Journal | None]:
+def opened_journal(out: Path | None, identity: str, command: str) -> Iterator[Journal | None]:
     """The journal of ``out``, None without one. It goes when the block is done and stays where that is interrupted.
 
     Where the question is wrong (an error of the user's before any cell ran, which has no status or the status ok)
@@ -111,7 +110,7 @@ def opened_journal(
         yield None
         return
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
-    journal = Journal(out, identity, command, needed)
+    journal = Journal(out, identity, command)
     try:
         yield journal
     except BaseException as error:

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from rlsim.errors import InputError
@@ -18,28 +18,58 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 STAGE_PREFIX = ".rlsim-"
-"""Beginning of the names of temporary folders; those of a killed run may be removed."""
+"""Beginning of the names of temporary folders in ``--out``."""
 
 
 @contextmanager
 def staged_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder in or beside ``out``; its files move into ``out`` when the block ends without an error.
+    """A temporary folder in ``out``; its files move into ``out`` when the block ends without an error.
 
-    Where the block or the device fails nothing of it is left, and what ``out`` held before is untouched.
-    Raises InputError naming ``out`` where it cannot be written (read-only, full, a file of that name).
+    Where the block or the device fails nothing of it is left, and what ``out`` held before is untouched; what a killed
+    run left goes with the next one. Raises InputError naming ``out`` where it cannot be written (read-only, full, a
+    file of that name).
     """
     try:
         if out.exists() and not out.is_dir():
             raise InputError(f"{shown_path(out)}: is a file; --out needs a folder")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=STAGE_PREFIX, dir=out if out.is_dir() else out.parent))
+        made = not out.exists()
+        out.mkdir(parents=True, exist_ok=True)
         try:
-            yield stage
-            _move_files(stage, out)
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
+            with _stage(out) as stage:
+                yield stage
+                with exclusive(out):
+                    _replace(stage, out)
+        except BaseException:
+            if made:
+                with suppress(OSError):  # another one writes there too
+                    out.rmdir()
+            raise
     except OSError as error:
         raise InputError(f"{shown_path(out)}: cannot be written ({error.strerror or error})") from error
+
+
+@contextmanager
+def _stage(out: Path) -> Iterator[Path]:
+    """A temporary folder, locked while it is filled, so that those of killed runs are known by having no lock."""
+    with ExitStack() as filled:
+        with exclusive(out):
+            _remove_left(out)
+            stage = Path(tempfile.mkdtemp(prefix=STAGE_PREFIX, dir=out))
+            filled.callback(shutil.rmtree, stage, ignore_errors=True)
+            filled.enter_context(exclusive(stage))
+        yield stage
+
+
+def _remove_left(out: Path) -> None:
+    """Remove the temporary folders of killed runs."""
+    for left in out.glob(f"{STAGE_PREFIX}*") if fcntl is not None else ():
+        with suppress(OSError):
+            opened = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                if lock(opened, wait=False):
+                    shutil.rmtree(left)
+            finally:
+                os.close(opened)
 
 
 @contextmanager
@@ -65,12 +95,6 @@ def lock(opened: int, wait: bool) -> bool:
         except BlockingIOError:
             return False
     return True
-
-
-def _move_files(stage: Path, out: Path) -> None:
-    out.mkdir(exist_ok=True)
-    with exclusive(out):
-        _replace(stage, out)
 
 
 def _replace(stage: Path, out: Path) -> None:

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ a third more CPU."""
 WATCH_S, WORKERLESS_S = 5.0, 60.0
 """How often a cluster that finishes nothing is looked at, and how long one without workers is waited for: batch systems
 start a worker anew within a minute."""
+KEPT = "what is finished is kept in --out, and the same command goes on from there"
 ORPHAN_CHECK_S = 1.0
 """How often a worker looks whether its parent still lives."""
 
@@ -66,12 +67,11 @@ def executor(jobs: int | str | None = 1, most: int | None = None) -> Iterator[Ru
 
     jobs: local processes (None: all cores, as soon as they pay), or the address of a running Dask scheduler,
     tcp://host:8786. most: number of tasks to come, where it is known; fewer tasks take fewer processes than jobs.
+    Raises InputError where processes are ended from outside and the tasks cannot be.
     """
     if isinstance(jobs, str):
-        with _dask_client(jobs) as client:
-            # A scheduler whose workers are still to come counts 0 threads.
-            width = max(1, sum(client.nthreads().values()))
-            yield partial(_on_pool, client.get_executor(), width, watch=_Workers(jobs, client).check)
+        with _on_dask(jobs) as run:
+            yield run
         return
     count = local_jobs(jobs) if most is None else min(local_jobs(jobs), most)
     if count <= 1 or (jobs is None and most is None and count < MANY_CORES):
@@ -109,6 +109,11 @@ def _on_processes(count: int, function: Callable[[Any], Any], tasks: Iterable[An
     try:
         yield from _on_pool(pool, count, function, tasks)
         done = True
+    except BrokenExecutor as error:
+        raise InputError(
+            f"a process of --jobs was ended from outside, as a system does that is short of memory; {KEPT}, with fewer "
+            "--jobs where it was that"
+        ) from error
     finally:
         pool.shutdown(wait=done, kill_workers=not done)  # an interrupted one does not wait for what runs
 
@@ -150,10 +155,7 @@ class _Workers:
         if there:
             self._seen_s = time.monotonic()
         elif time.monotonic() - self._seen_s > WORKERLESS_S:
-            raise InputError(
-                f"--dask {self._address}: no worker has been there for {WORKERLESS_S:.0f} s; what is finished is kept "
-                "in --out, and the same command goes on from there"
-            )
+            raise InputError(f"--dask {self._address}: no worker has been there for {WORKERLESS_S:.0f} s; {KEPT}")
 
 
 def _numbered(function: Callable[[Any], Any], index: int, task: Any) -> tuple[int, Any]:
@@ -172,6 +174,21 @@ def _left_to_parent(parent: int) -> None:
         os._exit(1)  # from a thread nothing else ends a process whose main thread waits for a task
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _on_dask(address: str) -> Iterator[Runner]:
+    with _dask_client(address) as client:
+        from dask.distributed import KilledWorker
+
+        # A scheduler whose workers are still to come counts 0 threads.
+        width = max(1, sum(client.nthreads().values()))
+        try:
+            yield partial(_on_pool, client.get_executor(), width, watch=_Workers(address, client).check)
+        except KilledWorker as error:  # of one task, as often as Dask allows
+            raise InputError(f"--dask {address}: every worker that took one of the tasks died; {KEPT}") from error
+        except CancelledError as error:
+            raise InputError(f"--dask {address}: the scheduler is gone; {KEPT}") from error
 
 
 def _dask_client(address: str) -> Any:

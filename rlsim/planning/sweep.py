@@ -85,7 +85,7 @@ def sweep(
     finished = out is not None and not overwrite and (out / CSV).exists() and not (out / JOURNAL).exists()
     if out is not None and finished and identity_in(out / PARQUET) != identity:
         raise InputError(f"{out}: holds the results of another sweep; choose another --out or give --overwrite")
-    with opened_journal(out, identity, COMMAND, ("status",)) as journal:
+    with opened_journal(out, identity, COMMAND) as journal:
         rows = _run(base, jobs, journal)
         result = SweepResult(
             scenario=scenario.name,

@@ -85,7 +85,7 @@ def run(
     # What must agree for an interrupted run to be continued.
     content = [JOURNAL_FORMAT, scenario_digest(given), len(sides), [[c.first, c.stop, c.forgotten] for c in chapters]]
     same = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    with opened_journal(folder, same, COMMAND, ChapterRecord.__struct_fields__) as journal:
+    with opened_journal(folder, same, COMMAND) as journal:
         records = _simulated(sides, chapters, journal, progress)
         answer = _answer(given, count, sides, records)
         write_out(answer, folder)

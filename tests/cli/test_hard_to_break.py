@@ -136,18 +136,30 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     Journal(tmp_path, "same", "sweep").remove()
 
 
-@pytest.mark.parametrize("torn", ['{"cell": 1, "row": {"sta', '{"cell": 1, "row": {}}', "[]", '{"cell": "x"}', "\x00"])
+@pytest.mark.parametrize(
+    "torn", ['{"cell": 1, "row": {"sta', '{"cell": 1, "row": {"step_s": 2.5}, "sum": 7}', "[]", '{"cell": "x"}', "\x00"]
+)
 def test_a_torn_line_costs_its_own_cell(torn: str, tmp_path: Path) -> None:
-    journal = Journal(tmp_path, "same", "sweep", ("status",))
+    journal = Journal(tmp_path, "same", "sweep")
     journal.add([(0, {"status": "ok"}), (2, {"status": "ok"})])
     journal.close()
     head, first, last = journal.path.read_text().splitlines()
     journal.path.write_text("\n".join((head, first, torn, last)) + "\n")
-    again = Journal(tmp_path, "same", "sweep", ("status",))
+    again = Journal(tmp_path, "same", "sweep")
     assert sorted(again.rows) == [0, 2]
     again.add([(1, {"status": "ok"})])
     again.close()
     assert json.loads(journal.path.read_text().splitlines()[-1])["cell"] == 1
+
+
+def test_a_changed_figure_of_a_journal_is_computed_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "same", "sweep")
+    journal.add([(0, {"step_s": 0.1 + 0.2, "text": "é", "none": None}), (1, {"step_s": 2.5})])
+    journal.close()
+    journal.path.write_text(journal.path.read_text().replace("2.5", "2.6"))
+    again = Journal(tmp_path, "same", "sweep")
+    again.close()
+    assert again.rows == {0: {"step_s": 0.1 + 0.2, "text": "é", "none": None}}
 
 
 # -- amounts -----------------------------------------------------------------------------------------------------------

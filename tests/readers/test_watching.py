@@ -90,6 +90,21 @@ def test_a_slower_phase_is_an_alarm_and_longer_responses_are_other_work() -> Non
     assert not any(line.alarm for line in found) and "other work" in [line.verdict for line in found]
 
 
+def test_a_watch_that_goes_on_gives_what_is_new_and_begins_anew_with_a_run() -> None:
+    usual = usual_s()
+    slow = usual | {"step": 2 * usual["step"]}
+    early = read_text_log(console(range(1, 26), usual), "run")
+    late = read_text_log(console(range(1, 31), usual) + console(range(31, 61), slow), "run")
+    through = Watcher(None, check)
+    first, rest = through.lines(early), through.lines(late)
+    last = first[-1].step
+    resumed = Watcher(None, check, written=last).lines(late)
+    assert last == 25 and resumed == rest and resumed[0].moved
+    assert Watcher(None, check, written=last).lines(early) == []
+    anew = read_text_log(console(range(1, 21), usual), "run")
+    assert Watcher(None, check, written=last).lines(anew) == Watcher(None, check).lines(anew) != []
+
+
 def test_lines_fit_a_terminal_and_the_page_shows_no_markup_of_the_log() -> None:
     line = WatchLine(step=7, verdict="cannot tell", step_s=3.5, own_s=3.0, remark="<script>x</script> " * 20)
     assert all(len(one) <= 80 for one in watch_text(line, Style(width=80)).splitlines())

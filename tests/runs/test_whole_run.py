@@ -25,6 +25,7 @@ from rlsim.results import PHASES
 from rlsim.results.run import CAUSES, COLUMNS
 from rlsim.runs.chapters import BlockRecord, state_bytes
 from rlsim.runs.losses import Course, Losses, losses_of
+from rlsim.runs.run import OPTIONAL
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.draw import Stretch, draw
 
@@ -178,7 +179,29 @@ def test_a_data_set_lasts_as_many_whole_batches_as_it_has_prompts_for() -> None:
             rlsim.run(scenario, **wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("key", FAULTY)
+def test_a_condition_of_a_run_is_stated_where_it_holds_and_missed_where_not(key: str) -> None:
+    given = {key: FAULTY[key]} | ({"run.checkpoint": FAULTY["run.checkpoint"]} if key == "run.faults" else {})
+    held, plain = (rlsim.run(small(CONSTANT, one), 3).assumptions for one in (given, {}))
+    assert any(key in text for text in held) and not any(key in text for text in plain)
+    word = OPTIONAL[key.removeprefix("run.")]
+    assert word in next(text for text in plain if text.startswith("Not in this run"))
+    assert word not in next(text for text in held if text.startswith("Not in this run"))
+
+
+def test_a_run_is_as_unsure_as_its_steps() -> None:
+    scenario = small(CONSTANT)
+    step, whole = rlsim.project(scenario).candidate.step_s, rlsim.run(scenario, 20).candidate.seconds
+    assert [whole.low / whole.mean, whole.high / whole.mean] == pytest.approx(
+        [step.low / step.mean, step.high / step.mean], rel=1e-9
+    )
+    assert 1 - whole.low / whole.mean < whole.high / whole.mean - 1  # as factors are, and not their inverses
+
+
 def test_what_no_run_can_do_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="chapter_steps must be at least 1, got 0"):
+        rlsim.run(small(), 3, chapter_steps=0)
+    assert rlsim.run(small(CONSTANT), 2, chapter_steps=1).candidate.samples == 64
     (tmp_path / JOURNAL).write_text('{"run":"another"}\n')
     with pytest.raises(InputError, match="belongs to another, interrupted run"):
         rlsim.run(small(), 3, out=tmp_path)

@@ -29,11 +29,12 @@ RECENT = 5
 
 class Watcher:
     """What has been seen of a run. scenario: what it should be, None to know the run by itself alone; every: steps
-    between two lines."""
+    between two lines; written: the last step of lines that an interrupted watch of it has given, which do not come
+    again."""
 
-    def __init__(self, scenario: Scenario | None, explain: Explain, every: int = 10) -> None:
+    def __init__(self, scenario: Scenario | None, explain: Explain, every: int = 10, written: int = -1) -> None:
         self.scenario, self.explain, self.every = scenario, explain, every
-        self.last = -1
+        self.last = self.written = written
         self.told = 0
         self.since = -2 * TOGETHER
         self.level: Level | None = None
@@ -45,6 +46,8 @@ class Watcher:
         """The lines that are due now that the run has come as far as ``log``."""
         if self.scenario is not None:
             log = log.of_loop(self.scenario.loop.mode)
+        if log.steps[-1] < self.written:  # a run that began anew
+            self.last = self.written = -1
         changes, level = changes_of(log)
         out, now = list[WatchLine](), log.steps[-1]
         if self.level is None and (base := level_of(log)) is not None:
@@ -58,7 +61,7 @@ class Watcher:
         if self.last < 0 or now >= self.last + self.every:
             out.append(self._line(log, now, "learning" if level is None else "as usual"))
             self.last = now
-        return out
+        return [line for line in out if line.step > self.written]
 
     def _line(
         self, log: RunLog, step: int, verdict: WatchVerdict, own: Level | None = None,
