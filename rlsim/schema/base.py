@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+MOST_COUNTED = 2**40
+"""Largest whole number of a card or a profile: products of a few of them are still numbers of a machine."""
+PositiveInt = Annotated[int, Field(gt=0, le=MOST_COUNTED)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MOST_COUNTED)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0)]
 Fraction01 = Annotated[float, Field(ge=0.0, le=1.0)]

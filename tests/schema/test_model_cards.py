@@ -137,6 +137,7 @@ def test_parts_and_cache_bytes_add_up() -> None:
     ("qwen3-30b-a3b", {"sliding_window_tokens": 0, "sliding_window_layers": 1}, "greater than 0"),
     ("qwen3-30b-a3b", {"num_kv_heads": 5}, "does not divide num_heads"),
     ("qwen3-30b-a3b", {"num_layers": 0}, "greater than 0"),
+    ("qwen3-30b-a3b", {"intermediate_size": 10**300}, "less than or equal to 1099511627776"),
     ("qwen3-30b-a3b", {"hidden_size": "2048"}, "valid integer"),
     ("qwen3-30b-a3b", {"hidden_size": True}, "valid integer"),
     ("qwen3-30b-a3b", {"tied_embeddings": 1}, "valid boolean"),
