@@ -41,7 +41,7 @@ COMMANDS = {
     "techniques": ("planning:techniques", DECIDE), "k": ("planning:draft_lengths", DECIDE),
     "blame": ("project:blame", UNDERSTAND), "headroom": ("guidance:headroom", UNDERSTAND),
     "sensitivity": ("planning:sensitivity", UNDERSTAND), "explore": ("project:explore", UNDERSTAND),
-    "report": ("project:report", UNDERSTAND), "plot": ("project:plot", UNDERSTAND),
+    "report": ("project:report", UNDERSTAND), "site": ("site:site", LOOK_UP), "plot": ("project:plot", UNDERSTAND),
     "import": ("readers:import_config", BRING), "export": ("readers:export", BRING), "log": ("readers:log", BRING),
     "traces": ("readers:traces", BRING), "contribute": ("readers:contribute", BRING),
     "mcp": ("tool_server:mcp", BRING),
