@@ -11,7 +11,7 @@ from rlsim.evidence.published import published_table
 from rlsim.evidence.tables import Kind
 from rlsim.files.reading import data_folder
 from rlsim.loading.models import load_card
-from rlsim.results.sizing_grid import Anchor, PastScore
+from rlsim.results.site import Anchor, PastScore
 from rlsim.results.validation import ComparedRow, Validation
 from rlsim.tables.profile import list_profiles
 

@@ -17,7 +17,7 @@ from rlsim.planning.plan import best_overrides
 from rlsim.planning.size import WAYS
 from rlsim.projection.project import project
 from rlsim.projection.summary import cost_usd
-from rlsim.results.sizing_grid import GridCell
+from rlsim.results.site import GridCell
 
 TASK = "sizing"
 """The scenario that every cell varies."""
@@ -48,16 +48,22 @@ class Place(Struct, frozen=True):
 
 
 def sizing_grid(grid: Grid, jobs: int | None = None) -> list[GridCell]:
-    """The cells of ``grid``, by model, device and size. Raises InputError where a name is none."""
+    """The cells of ``grid``, by device, model and size. Raises InputError where a name is none."""
     for model, device, name in itertools.product(grid.models, grid.devices, grid.frameworks):
         load_scenario(TASK, [f"model={model}", f"hardware={device}", f"stack={name}"])
-    places = [Place(*each, grid.frameworks) for each in itertools.product(grid.models, grid.devices, grid.gpus)]
-    cells: dict[int, list[GridCell]] = {}
-    with ProgressLine("places of the grid", len(places)) as progress, executor(jobs, len(places)) as run:
-        for index, found in run(place_cells, places):
-            cells[index] = found
-            progress.advance(1)
-    return [cell for index in range(len(places)) for cell in cells[index]]
+    found: dict[str, dict[int, list[GridCell]]] = {}
+    total = len(grid.models) * len(grid.devices) * len(grid.gpus)
+    with ProgressLine("places of the grid", total) as progress:
+        for device in grid.devices:
+            places = [Place(model, device, gpus, grid.frameworks) for model in grid.models for gpus in grid.gpus]
+            found[device] = {}
+            # Processes anew for each device: they hold its tables, and those of all devices are too much for one.
+            with executor(jobs, len(places)) as run:
+                for index, cells in run(place_cells, places):
+                    found[device][index] = cells
+                    progress.advance(1)
+    each = range(len(grid.models) * len(grid.gpus))
+    return [cell for device in grid.devices for index in each for cell in found[device][index]]
 
 
 def place_cells(place: Place) -> list[GridCell]:

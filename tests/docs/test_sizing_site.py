@@ -12,7 +12,7 @@ import pytest
 from rlsim import InputError
 from rlsim.planning.grid import Grid, sizing_grid
 from rlsim.report.page.site import accuracy_sections, site_files
-from rlsim.results.sizing_grid import PastScore
+from rlsim.results.site import PastScore
 from rlsim.results.validation import ComparedRow, Validation
 
 GRID = ("--models", "qwen3-8b,deepseek-v3", "--devices", "h100_sxm", "--gpus", "8", "--frameworks", "nemo_rl-0.7,verl")

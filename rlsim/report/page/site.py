@@ -13,7 +13,7 @@ from rlsim.report.page.report import environment, inlined
 from rlsim.report.table import Table
 from rlsim.report.text.validation import TITLES, errors_of, rows_table, scores_table
 from rlsim.results.record import Interval
-from rlsim.results.sizing_grid import Anchor, GridCell, PastScore
+from rlsim.results.site import Anchor, GridCell, PastScore
 from rlsim.results.validation import ComparedRow, Score, Validation
 
 DIGITS = 4
