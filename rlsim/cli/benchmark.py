@@ -35,7 +35,7 @@ def score(
 
     low_s and high_s are the ends of a 90 % interval, blank without.
     """
-    from rlsim.evidence.benchmark import score as run
+    from rlsim.evidence.shown.benchmark import score as run
 
     found = run(predictions, _steps(steps))
     print_answer(json.dumps(found.as_dict(), indent=2) if as_json else "\n".join(found.lines))
@@ -48,7 +48,7 @@ def baseline(
     steps: Steps = None,
 ) -> None:
     """Write what a baseline predicts: a roofline by hand, or operator tables for decoding; training by a formula."""
-    from rlsim.evidence.benchmark import baseline as run
+    from rlsim.evidence.shown.benchmark import baseline as run
     from rlsim.report.folder import write_files
 
     text = run(name, _steps(steps))

@@ -32,7 +32,7 @@ def site(
     from msgspec.structs import replace
 
     from rlsim import __version__
-    from rlsim.evidence.shown import TABLES, anchors, past_scores, shown_tables
+    from rlsim.evidence.shown.site import TABLES, anchors, past_scores, shown_tables
     from rlsim.evidence.tables import Kind
     from rlsim.loading.scenario import load_scenario
     from rlsim.planning.grammar import parse_sizes

@@ -48,7 +48,7 @@ def git(root: Path, *words: str) -> None:
 def test_a_contributed_run_becomes_a_row_that_is_scored(script, tmp_path: Path) -> None:
     from rlsim.cli.commands import run as command
     from rlsim.evidence.compare import validate_table
-    from rlsim.evidence.shown import anchors
+    from rlsim.evidence.shown.site import anchors
     from rlsim.loading.scenario import load_scenario
     from tests.readers.test_contribution import log_of, small
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlsim import InputError
-from rlsim.evidence.benchmark import BASELINES, baseline, crps, regret, score
 from rlsim.evidence.published import published_table
+from rlsim.evidence.shown.benchmark import BASELINES, baseline, crps, regret, score
 from rlsim.results.validation import ComparedRow, Score
 
 STEPS = published_table("rl_steps.csv")
