@@ -1,13 +1,11 @@
-"""The reference is that of the sources, the site's navigation is whole, the benchmark's script scores."""
+"""The reference is that of the sources, the site's navigation is whole, what pages show runs."""
 
-import csv
 import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
@@ -64,36 +62,6 @@ def test_links_that_leave_the_documentation_become_names(script) -> None:
     text = "[readme](../../README.md), [model](../model.md), [gone](../../GONE.md)"
     told = script("scripts/site_links.py").on_page_markdown(text, page=Page, config={"docs_dir": str(DOCS)})
     assert told == "readme (`README.md`), [model](../model.md), [gone](../../GONE.md)"
-
-
-def test_benchmark_scores(tmp_path: Path, script, capsys: pytest.CaptureFixture[str]) -> None:
-    program = script("scripts/benchmark_score")
-    with program.STEPS.open() as file:
-        rows = [row for row in csv.DictReader(file) if row["total_step_time_s"]][:10]
-    lines = ["id,predicted_s,low_s,high_s"]
-    for number, row in enumerate(rows):
-        time = float(row["total_step_time_s"])
-        lines.append(f"{row['id']},{time * (1 + number / 100)},{time * (0.9 if number else 2)},{time * 3}")
-    (tmp_path / "predictions.csv").write_text("\n".join(lines))
-    program.main([str(tmp_path / "predictions.csv")])
-    told = capsys.readouterr().out
-    assert "10 of 66 steps" in told and "median error 4.5%, p90 8.0%, median bias +4.5%" in told
-    assert "coverage 90% of 90 % intervals" in told
-    program.main(["--baseline", str(tmp_path / "by_hand.csv")])
-    by_hand = program.score(tmp_path / "by_hand.csv", program.STEPS)
-    assert by_hand.startswith("62 of 66 steps") and "coverage" not in by_hand
-
-
-def test_the_score_of_a_distribution_is_that_of_many_draws(script) -> None:
-    program = script("scripts/benchmark_score")
-    draws = np.random.default_rng(0).normal(0.0, 0.3, 4000)
-    for error in (0.0, 0.2, -0.9):
-        sampled = np.abs(draws - error).mean() - 0.5 * np.abs(draws[:, None] - draws[None, :]).mean()
-        assert program.crps(error, 0.3) == pytest.approx(sampled, abs=0.01)
-        assert program.crps(error, 0.0) == abs(error)
-    right = [({"model": "a"}, 10.0, 1.0), ({"model": "a"}, 20.0, 2.0), ({"model": "b"}, 5.0, 9.0)]
-    assert program.regret(right) == (0.0, 1)
-    assert program.regret([right[0], ({"model": "a"}, 15.0, 0.5)]) == (0.5, 1)
 
 
 Run = Callable[..., tuple[int, str, str]]

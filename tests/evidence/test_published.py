@@ -1,13 +1,9 @@
 """The published tables inside the project, the document, pictures and notebook made of them."""
 
-import json
 from pathlib import Path
-from typing import Any
 
-import matplotlib
 import pytest
 
-from rlsim.evidence import tables as module
 from rlsim.evidence.published import measured_speculation, published_refits, published_table, study
 from rlsim.evidence.tables import read_table
 from rlsim.report.figures.style import save_picture
@@ -63,25 +59,3 @@ def test_reliability_is_drawn_by_kind_of_time(tmp_path: Path) -> None:
     ranks = Ranks(grouping="release", kind="step", values=(0.1, 0.5, 0.9))
     save_picture(reliability(CrossValidation(scores=(), own_rows=(), ranks=(ranks,))), tmp_path / "r.png")
     assert (tmp_path / "r.png").stat().st_size > 10_000
-
-
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_accuracy.ipynb"
-
-
-def code_cells() -> list[str]:
-    cells: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-
-
-def test_every_cell_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
-    monkeypatch.setattr(module, "read_table", lambda *given: read_table(*given)[10:15])
-    namespace: dict[str, Any] = {}
-    for cell in code_cells():
-        exec(cell, namespace)
-    out = capsys.readouterr().out
-    assert "5 rows of kind steps, 5 simulated" in out
-    assert "worst: nemorl-v0.5.0-h100-dsv3-dapo-sync-512g" in out

@@ -86,8 +86,7 @@ def test_sensitivity_and_compare_print_their_answers(run: Run, tiny: Scenario, f
 
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NAMES = ("01_first_projection", "03_choose_k", "04_split_and_lag", "05_size_the_cluster")
-NOTEBOOKS = [FOLDER / f"{name}.ipynb" for name in NAMES]
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LONGEST_CELL_S = 120
 
 
@@ -96,22 +95,29 @@ def code_of(notebook: nbformat.NotebookNode) -> str:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_on_public_names_only(path: Path) -> None:
+def test_a_story_runs_on_public_names_and_ends_with_a_picture(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells)
+    assert f"notebooks/{path.name}" in notebook.cells[0].source  # where Colab opens it
+    code = code_of(notebook)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from nbclient import NotebookClient
 
         client = NotebookClient(notebook, timeout=LONGEST_CELL_S, kernel_name="python3")
         client.execute()
-    printed = [cell for cell in notebook.cells if cell.get("outputs")]
-    assert len(printed) >= 2
-    tree = ast.parse(code_of(nbformat.read(path, as_version=4)))
+    assert any("image/png" in output.get("data", {}) for output in notebook.cells[-1].outputs)
+    tree = ast.parse(code)
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names] == ["rlsim"]
+    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert imported == {"sys", "matplotlib.pyplot", "rlsim"}
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not [name for name in attributes if name.startswith("_")]
+
+
+def test_five_stories_are_told_and_listed() -> None:
+    listed = (FOLDER.parent / "README.md").read_text()
+    assert len(NOTEBOOKS) == 5 and all(f"notebooks/{path.name}" in listed for path in NOTEBOOKS)
 
 
 @pytest.mark.parametrize("name", ["compare", "plan", "sensitivity", "sweep"])

@@ -32,6 +32,7 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "techniques": answers.techniques_part,
 }
 SUFFIXES = (".html", ".htm")
+HERE = Path(__file__).parent
 
 
 def report(folder: Path) -> str:
@@ -47,17 +48,23 @@ def report(folder: Path) -> str:
         with drawable(folder / KINDS[kind][0]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matplotlib says of odd numbers
             parts.append(PARTS[kind](read_answer(kind, folder, left_out)))
-    here = Path(__file__).parent
-    style = (here / "style.css").read_text(encoding="utf-8")
-    # The page allows its own style by hash, so that no other style or script can run.
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(here), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined,
-        # Every value passes here: readable() takes control characters out of texts of files.
+    style, digest = inlined("style.css")
+    content = {"parts": parts, "titles": WORDS["sections"], "notes": list(dict.fromkeys(left_out)), "digest": digest}
+    return environment().get_template("page.html.j2").render(**content, style=style)
+
+
+def inlined(name: str) -> tuple[Markup, str]:
+    """A style or script beside this module and its SHA-256 as a page's policy wants it: nothing else can run there."""
+    text = (HERE / name).read_text(encoding="utf-8")
+    return Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def environment() -> jinja2.Environment:
+    """What renders the templates: every text is escaped, and rid of control characters, which files may hold."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined,
         finalize=lambda value: readable(value) if type(value) is str else value,
     )  # fmt: skip
-    content = {"parts": parts, "titles": WORDS["sections"], "notes": list(dict.fromkeys(left_out)), "digest": digest}
-    return environment.get_template("page.html.j2").render(**content, style=Markup(style))
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:

@@ -1,0 +1,1 @@
+"""What others are shown of the evidence: a benchmark of anybody's predictions, and the tables of the site."""
