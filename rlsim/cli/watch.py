@@ -46,8 +46,7 @@ def watch(
     The job's own level is learnt from its first ten steady steps and judged as rlsim check does. From then on a line
     comes every N steps, and another where lengths grow, acceptance falls or a phase slows, with the step at which that
     began; an alarm where a fault is likely. Ctrl-C ends it. --out DIR also writes watch.jsonl and watch.html, a page
-    that loads itself again; a watch that was killed goes on after the lines there.
-    """
+    that loads itself again; one that was killed goes on after its lines."""
     from rlsim.attribution.check import check
     from rlsim.loading.scenario import scenario_digest
     from rlsim.readers.logs.source import Source
@@ -58,8 +57,8 @@ def watch(
     reader = Source(source)
     same = json.dumps([installed_version(), source, every, None if given is None else scenario_digest(given)])
     with opened_journal(out, same, "watch") as journal:
-        rows = sorted(journal.rows.items()) if journal is not None else ()
-        lines = [WatchLine.model_validate(row) for _, row in rows]
+        rows = {} if journal is None else journal.rows
+        lines = [WatchLine.model_validate(rows[number]) for number in sorted(rows)]
         _show(lines, lines, as_json, reader.where, out)
         watcher = Watcher(given, check, every, max((line.step for line in lines), default=-1))
         with suppress(KeyboardInterrupt):

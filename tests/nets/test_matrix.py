@@ -19,10 +19,9 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading.models import list_cards, load_card
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.model_assumptions import training_assumptions
-from rlsim.schema.engine import Engine
+from rlsim.schema.engine import Engine, check_heads
 from rlsim.schema.hardware import BOUNDS, UNMEASURED_BOUNDS
 from rlsim.schema.model import ModelCard
-from rlsim.schema.scenario import _heads, _recurrent_heads
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.trainer import Trainer
 from rlsim.simulation.iteration_times import prepare
@@ -49,8 +48,7 @@ def _layouts() -> Iterator[tuple[ModelCard, int]]:
         card = load_card(name)
         for size in SIZES:
             try:
-                _heads(size, card, "tensor_parallel")
-                _recurrent_heads(size, card, "tensor_parallel")
+                check_heads(size, card, "tensor_parallel")
             except ValueError:
                 continue
             yield card, size

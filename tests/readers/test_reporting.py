@@ -58,13 +58,13 @@ def test_a_job_loads_nothing_heavy() -> None:
 
 
 def test_transformers_itself_calls_the_callback(tmp_path: Path) -> None:
-    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerControl, TrainerState
     from transformers.trainer_callback import CallbackHandler
 
     file = tmp_path / "trl.jsonl"
     callback = rlsim.trainer_callback(file)
     handler = CallbackHandler([callback], None, None, None, None)
-    args, state, control = TrainingArguments(str(tmp_path / "run")), TrainerState(global_step=3), TrainerControl()
+    args, state, control = SimpleNamespace(), TrainerState(global_step=3), TrainerControl()
     handler.on_step_begin(args, state, control)
     handler.on_step_end(args, state, control)
     handler.on_log(args, state, control, {"loss": 0.5, "completions/mean_length": 300.0})
