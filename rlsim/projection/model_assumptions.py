@@ -8,7 +8,7 @@ from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.prices import most_sequences
 from rlsim.costs.memory import windowed_share
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.stack_terms import measured_framework
+from rlsim.costs.stack_terms import fsdp_terms, measured_framework
 from rlsim.costs.trainer.layer import host_step_bytes_per_s
 from rlsim.costs.trainer.work import LayerSplit
 from rlsim.files.yaml import lists_beside
@@ -158,9 +158,11 @@ def _terms(scenario: Scenario) -> str:
 
 
 def _origin(scenario: Scenario, name: str, stated: float | None) -> str:
-    """Where a value comes from: stated, fitted to training steps of the framework, or to RL steps."""
+    """Where a value comes from: stated, fitted to passes, to training steps of the framework, or to RL steps."""
     if stated is not None:
         return "stated"
+    if fsdp_terms(scenario) is not None:
+        return said("passes")
     if measured_framework(scenario, own_sets(scenario).training) is not None:
         return _terms(scenario)
     return f"{own_sets(scenario).steps.origin(name)}: {own_sets(scenario).steps.name}"
