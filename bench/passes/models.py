@@ -17,67 +17,35 @@ from transformers.models.qwen3_moe import Qwen3MoeConfig
 _POSITIONS = 65536
 MODULES = "modules"
 """Experts as modules of their own, a loop over them: transformers before 5."""
-_TINY = {
-    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128,
-    "vocab_size": 512, "tie_word_embeddings": False,
+_COLUMNS = (
+    "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size",
+    "tie_word_embeddings",
+)  # fmt: skip
+
+
+def _shape(*values: int, **further: Any) -> dict[str, Any]:
+    """Words of a configuration: ``values`` of the columns, and what its kind has besides."""
+    return {**dict(zip(_COLUMNS, values, strict=True)), **further}
+
+
+_EXPERTS = {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True}
+_TINY = (64, 4, 2, 16, 128, 512, False)
+_TINY_EXPERTS = {"moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+_TINY_HEADS = {
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 4, "linear_num_value_heads": 4,
 }  # fmt: skip
 MODELS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
-    "qwen2.5-0.5b": (
-        Qwen2Config,
-        {
-            "hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864,
-            "vocab_size": 151936, "tie_word_embeddings": True,
-        },
-    ),
-    "qwen3-1.7b": (
-        Qwen3Config,
-        {
-            "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
-            "intermediate_size": 6144, "vocab_size": 151936, "tie_word_embeddings": True,
-        },
-    ),
-    "qwen3-8b": (
-        Qwen3Config,
-        {
-            "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-            "intermediate_size": 12288, "vocab_size": 151936, "tie_word_embeddings": False,
-        },
-    ),
-    "qwen2.5-32b": (
-        Qwen2Config,
-        {
-            "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 8, "intermediate_size": 27648,
-            "vocab_size": 152064, "tie_word_embeddings": False,
-        },
-    ),
-    "qwen3-30b-a3b": (
-        Qwen3MoeConfig,
-        {
-            "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
-            "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
-            "norm_topk_prob": True, "vocab_size": 151936, "tie_word_embeddings": False,
-        },
-    ),
-    "qwen3.5-9b": (
-        Qwen3_5TextConfig,
-        {
-            "hidden_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
-            "intermediate_size": 12288, "vocab_size": 248320, "tie_word_embeddings": False,
-        },
-    ),
-    "tiny-dense": (Qwen3Config, _TINY),
-    "tiny-experts": (
-        Qwen3MoeConfig, {**_TINY, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2},
-    ),
-    "tiny-linear": (
-        Qwen3_5TextConfig,
-        {
-            **_TINY, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 4,
-            "linear_num_value_heads": 4,
-        },
-    ),
-}  # fmt: skip
-"""Configuration class and shape (config.json of each model) by the name of rlsim's model card."""
+    "qwen2.5-0.5b": (Qwen2Config, _shape(896, 14, 2, 64, 4864, 151936, True)),
+    "qwen3-1.7b": (Qwen3Config, _shape(2048, 16, 8, 128, 6144, 151936, True)),
+    "qwen3-8b": (Qwen3Config, _shape(4096, 32, 8, 128, 12288, 151936, False)),
+    "qwen2.5-32b": (Qwen2Config, _shape(5120, 40, 8, 128, 27648, 152064, False)),
+    "qwen3-30b-a3b": (Qwen3MoeConfig, _shape(2048, 32, 4, 128, 6144, 151936, False, **_EXPERTS)),
+    "qwen3.5-9b": (Qwen3_5TextConfig, _shape(4096, 16, 4, 256, 12288, 248320, False)),
+    "tiny-dense": (Qwen3Config, _shape(*_TINY)),
+    "tiny-experts": (Qwen3MoeConfig, _shape(*_TINY, **_TINY_EXPERTS)),
+    "tiny-linear": (Qwen3_5TextConfig, _shape(*_TINY, **_TINY_HEADS)),
+}
+"""Configuration class and shape by the name of rlsim's model card, with which a test compares them."""
 
 
 def random_model(

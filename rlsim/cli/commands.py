@@ -116,11 +116,11 @@ def run(words: Sequence[str]) -> object:
         # standalone_mode would print usage errors in another form than all others, and end the process.
         return app()(args=words, prog_name="rlsim", standalone_mode=False)
     except USAGE_ERROR as error:
-        raise InputError(_wrong_words(error)) from error
+        raise InputError(_wrong_words(error, words)) from error
 
 
-def _wrong_words(error: Any) -> str:
-    """Message for words on the command line that typer cannot take; ends with the help where there are none."""
+def _wrong_words(error: Any, words: Sequence[str]) -> str:
+    """Message for ``words`` on the command line that typer cannot take; ends with the help where there are none."""
     message = " ".join(str(error.format_message()).splitlines()).replace("\t", "")  # typer lists one choice a line
     if error.ctx is None:
         return message
@@ -135,4 +135,7 @@ def _wrong_words(error: Any) -> str:
         if isinstance(wrong, ValidationError):
             name = param.opts[-1] if param.opts[-1].startswith("-") else param.metavar
             return str(as_input_error(wrong, name, BaseModel))
+    unknown = str(getattr(error, "option_name", ""))
+    if unknown in words[:-1]:  # with what was given to it, which says more of what was meant
+        message = message.replace(unknown, f"{unknown} {words[words.index(unknown) + 1]}", 1)
     return f"{shortened(message, 400)} (see {error.ctx.command_path} --help)"

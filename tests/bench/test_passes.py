@@ -12,8 +12,9 @@ from transformers.models.qwen3_moe import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
 from bench.passes import __main__ as program
-from bench.passes.models import _TINY, _ExpertModules, random_model
+from bench.passes.models import MODELS, _ExpertModules, random_model
 from research.passes import FITTED, fit, measured
+from rlsim.loading.models import load_card
 from rlsim.schema.trainer import FsdpTerms
 
 
@@ -30,7 +31,7 @@ def test_every_pass_of_every_shape_is_measured(tmp_path: Path, monkeypatch: pyte
 
 
 def test_experts_as_modules_compute_what_those_of_transformers_do() -> None:
-    config = Qwen3MoeConfig(**_TINY, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2, hidden_act="silu")
+    config = Qwen3MoeConfig(**MODELS["tiny-experts"][1], hidden_act="silu")
     torch.manual_seed(0)
     fused, apart = Qwen3MoeExperts(config), _ExpertModules(config)
     with torch.no_grad():
@@ -44,6 +45,21 @@ def test_experts_as_modules_compute_what_those_of_transformers_do() -> None:
     hidden = torch.randn(12, config.hidden_size)
     weights, chosen = torch.rand(12, config.num_experts).topk(2)
     torch.testing.assert_close(apart(hidden, chosen, weights), fused(hidden, chosen, weights))
+
+
+def test_models_have_the_shapes_of_their_cards() -> None:
+    for name, (_, shape) in MODELS.items():
+        if name.startswith("tiny"):
+            continue
+        card = load_card(name)
+        assert [shape[word] for word in ("hidden_size", "head_dim", "intermediate_size", "vocab_size")] == [
+            card.hidden_size, card.head_dim, card.intermediate_size, card.vocab_size
+        ]  # fmt: skip
+        heads = (shape["num_attention_heads"], shape["num_key_value_heads"], shape["tie_word_embeddings"])
+        assert heads == (card.num_heads, card.num_kv_heads, card.tied_embeddings)
+        if card.moe is not None:
+            experts = (shape["moe_intermediate_size"], shape["num_experts"], shape["num_experts_per_tok"])
+            assert experts == (card.moe.expert_intermediate_size, card.moe.num_experts, card.moe.top_k)
 
 
 def test_layers_are_recomputed_and_cut() -> None:

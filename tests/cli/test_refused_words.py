@@ -37,7 +37,7 @@ REFUSED = {
     ("plan", "SMALL", "--max-staleness", "-1"): "--max-staleness: must be at least 0, got '-1'",
     ("plan", "SMALL", "--objective", "mean,regret"): "regret is no statistic of a plan any more",
     ("plan", "SMALL", "--target-step-s", "3"): "No such option",
-    ("calibrate", "--from-steps", "x.csv"): "No such option",
+    ("calibrate", "--from-steps", "x.csv"): "No such option: --from-steps x.csv",
     ("plan", "SMALL", "--gpus", "0"): "at least 1 GPU",
     ("plan", "SMALL", "--steps", "9", "--deadline-hours", "1e-5", "--max-staleness", "0"): "no plan keeps to",
     ("sensitivity", "SMALL", "--uncertain", "x"): "is not KEY=LOW:HIGH",
