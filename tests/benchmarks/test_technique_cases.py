@@ -79,7 +79,7 @@ def test_healthy_and_unlisted_take_places_and_the_page_has_all_tables() -> None:
     assert len(SCENARIOS) == 8 and TRIALS == 200
 
 
-def test_steps_are_within_10_percent_speedups_within_13_and_phases_within_27():
+def test_steps_and_speedups_are_within_10_percent_and_phases_within_27():
     run = subprocess.run([sys.executable, SCRIPT.with_name("verl_runs.py"), "--json"], check=True, capture_output=True,
                          text=True)  # fmt: skip
     found = json.loads(run.stdout)
@@ -91,4 +91,4 @@ def test_steps_are_within_10_percent_speedups_within_13_and_phases_within_27():
         for phase, pair in row["phases"].items():
             assert abs(pair["predicted_s"] / pair["measured_s"] - 1) < 0.27, (name, phase)
     for gpus, pair in speedups.items():
-        assert abs(pair["predicted"] / pair["measured"] - 1) < 0.13, gpus
+        assert abs(pair["predicted"] / pair["measured"] - 1) < 0.1, gpus
