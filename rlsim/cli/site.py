@@ -39,6 +39,7 @@ def site(
     from rlsim.planning.grid import TASK, Grid, sizing_grid
     from rlsim.report.folder import write_files
     from rlsim.report.page.site import site_files
+    from rlsim.tables.profile import load_profile
 
     lists = {"models": models, "devices": devices, "frameworks": frameworks}
     chosen: dict[str, tuple[object, ...]] = {
@@ -46,12 +47,14 @@ def site(
     }
     if gpus is not None:
         chosen["gpus"] = parse_sizes(gpus)
-    cells = sizing_grid(replace(Grid(), **chosen), jobs)
+    grid = replace(Grid(), **chosen)
+    cells = sizing_grid(grid, jobs)
     wanted = {Kind.STEPS: TABLES[Kind.STEPS]} if steps_only else TABLES
     with ProgressLine("tables", len(wanted)) as progress:
         tables = shown_tables(wanted, progress.advance)
     documented = (out / "docs" / "index.html").is_file()
     question = load_scenario(TASK).question
-    files = site_files(TASK, question, cells, anchors(tables), tables, past_scores(), __version__, documented)
+    bare = [name for name in grid.devices if load_profile(name).operator_tables is None]
+    files = site_files(TASK, question, cells, anchors(tables), tables, past_scores(), __version__, documented, bare)
     write_files(files, out)
     print_answer(f"{len(cells):,} cells and {sum(len(one.scored) for one in tables.values()):,} measured values: {out}")

@@ -31,11 +31,13 @@ def site_files(
     past: Sequence[PastScore],
     version: str,
     documentation: bool,
+    bare: Sequence[str] = (),
 ) -> dict[str, str]:
     """The files of the site by name: index.html, accuracy.html, and site.json, which index.html holds too, since a
     page from a folder may read no other file.
 
-    task: the scenario whose words the cells hold. documentation: whether docs/index.html lies beside them.
+    task: the scenario whose words the cells hold. documentation: whether docs/index.html lies beside them. bare:
+    devices of which no operators were measured.
     """  # fmt: skip
     data = json.dumps(_rounded(site_data(task, cells, anchors)), separators=(",", ":"), sort_keys=True)
     sheets = {name: inlined(f"{name}.css") for name in ("style", "site")}
@@ -50,10 +52,11 @@ def site_files(
         "index.html": pages.get_template("site.html.j2").render(
             **shared, question=question, script=script, script_digest=script_digest, sections={},
             # Within a script element nothing but its end could end it.
-            data=Markup(data.replace("<", "\\u003c")), steps=len(anchors),
+            data=Markup(data.replace("<", "\\u003c")), steps=len(anchors), bare=list(bare),
         ),
         "accuracy.html": pages.get_template("site.html.j2").render(
-            **shared, question="", script="", script_digest="", data="", sections=accuracy_sections(tables, past),
+            **shared, question="", script="", script_digest="", data="", bare=[],
+            sections=accuracy_sections(tables, past),
         ),
         "site.json": f"{data}\n",
     }  # fmt: skip
