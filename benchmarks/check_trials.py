@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsim.attribution.causes import simulate_changed
 from rlsim.attribution.check import check
-from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, pattern_of
+from rlsim.attribution.faults import Faulty, Pattern, pattern_of
 from rlsim.attribution.likelihood import NOISE, phase_factors
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.moves import Fault, faults
 from rlsim.projection.variant import simulate_variant
 from rlsim.results.check import Check
 from rlsim.schema.scenario import Scenario
@@ -75,8 +75,8 @@ def place_of(fault: str, found: Check) -> tuple[int, int, int]:
 def visible(faulty: Faulty) -> list[Fault]:
     """Faults that move the step of a scenario enough at their gravest."""
     out = []
-    for fault in catalogue():
-        if not fault.possible(faulty.scenario):
+    for fault in faults():
+        if fault.missing(faulty.scenario):
             continue
         found = [faulty.with_fault(fault, severity) for severity in fault.severities or (1.0,)]
         if any(one is not None and _moved(one, faulty.healthy) for one in found):
@@ -99,7 +99,7 @@ def injected(scenario: Scenario, healthy_s: float, fault: Fault, rng: np.random.
     own = vary(scenario, {"simulation.seed": int(rng.integers(1, 2**31))})
     try:
         cause = fault.at(own, severity, healthy_s)
-        found = None if cause is None else pattern_of(simulate_changed(own, [cause]))
+        found = None if cause is None else pattern_of(simulate_variant(own, changes=[cause]))
     except (Infeasible, InputError):
         return None
     return found if found is not None and abs(found.step_s / healthy_s - 1.0) >= VISIBLE else None
@@ -118,7 +118,7 @@ def trials(
     faulties = {name: Faulty(scenario) for name, scenario in scenarios.items()}
     known = {name: visible(faulty) for name, faulty in faulties.items()}
     factors = {name: phase_factors(simulate_variant(scenario)) for name, scenario in scenarios.items()}
-    healthy = {name: pattern_of(simulate_changed(scenario, ())).step_s for name, scenario in scenarios.items()}
+    healthy = {name: pattern_of(simulate_variant(scenario)).step_s for name, scenario in scenarios.items()}
     out: list[Trial] = []
     for number in range(count):
         name = names[number % len(names)]
@@ -155,7 +155,7 @@ def share(of: Sequence[Trial], holds: Callable[[Trial], bool]) -> str:
 HEAD = """# How often `rlsim check` names the fault
 
 Written by `python benchmarks/check_trials.py --page`, which also prints a table by fault. {count} trials: a shipped
-scenario in turn, a fault of the catalogue (`rlsim/attribution/faults.yaml`, {catalogue} entries) that moves its step by
+scenario in turn, a fault of the catalogue (`rlsim/projection/faults.yaml`, {catalogue} entries) that moves its step by
 {visible} or more, a severity drawn between its mildest and its gravest, responses drawn anew, {noise} noise on every
 phase.
 
@@ -208,7 +208,7 @@ def tables(found: Sequence[Trial], scenarios: Sequence[str]) -> str:
     for name in scenarios:
         of = [one for one in plain if one.scenario == name]
         faulty = Faulty(load_scenario(name))
-        possible = sum(fault.possible(faulty.scenario) for fault in catalogue())
+        possible = sum(not fault.missing(faulty.scenario) for fault in faults())
         lines.append(
             f"| {name} | {len(of)} | {share(of, lambda one: one.named)} | {share(of, lambda one: one.strictly)} "
             f"| {possible} | {len(visible(faulty))} |"
@@ -230,7 +230,7 @@ def main() -> None:
     given = parser.parse_args()
     found = trials(SCENARIOS, given.trials, given.seed)
     told = tables(found, SCENARIOS)
-    numbers = {"count": given.trials, "catalogue": len(catalogue())}
+    numbers = {"count": given.trials, "catalogue": len(faults())}
     head = HEAD.format(**numbers, visible=f"{100 * VISIBLE:.0f} %", noise=f"{100 * NOISE:.0f} %")
     if given.page:
         PAGE.write_text(head + told.partition("\n## By fault")[0] + TAIL, encoding="utf-8", newline="\n")

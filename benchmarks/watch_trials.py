@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from rlsim.attribution.check import check
-from rlsim.attribution.faults import Fault, Faulty, catalogue
+from rlsim.attribution.faults import Faulty
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import load_scenario
+from rlsim.projection.moves import Fault, faults
 from rlsim.readers.logs import naming
 from rlsim.readers.logs.reading import read_text_log
 from rlsim.readers.logs.watching import Watcher
@@ -87,9 +88,9 @@ def place_of(found: Check, fault: Fault) -> int:
 
 def faults_of(faulty: Faulty, severities: int) -> Iterator[tuple[Fault, Mapping[str, float]]]:
     """Faults that move the step enough to be looked for, mild to grave, with their phases."""
-    for fault in catalogue():
+    for fault in faults():
         # A misstated scenario is no fault that begins within a run.
-        if fault.misstated or not fault.possible(faulty.scenario):
+        if fault.misstated or fault.missing(faulty.scenario):
             continue
         for severity in (fault.severities or (1.0,))[-severities:]:
             found = faulty.with_fault(fault, severity)

@@ -10,15 +10,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlsim.attribution import likelihood
-from rlsim.attribution.faults import Fault, Faulty, Pattern, catalogue, figures, longer_responses, prior_of
+from rlsim.attribution.faults import Faulty, Pattern, figures
 from rlsim.costs.links import node_link
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
-from rlsim.projection.precision import precise
+from rlsim.projection.effects import longer_responses
+from rlsim.projection.moves import FAULTS, Fault, best_way, faults, move_named, timed_of
+from rlsim.projection.precision import anchor, precise
 from rlsim.projection.project import identity
 from rlsim.projection.tuned import tuned_step_s
 from rlsim.projection.uncertainty.inputs import guesses_of
-from rlsim.projection.variant import simulate_variant
+from rlsim.projection.variant import replicated, simulate_variant
 from rlsim.results import Interval
 from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement, StatedFault
 from rlsim.results.record import PHASE_FLOOR
@@ -104,7 +106,7 @@ def check(
     expected_s = expected["step"].mean
     # A length that the run itself shows is not wrong.
     right = ("longer_responses",) if len(measured) < asked else ()
-    possible = [one for one in catalogue() if one.does not in right and one.possible(faulty.scenario)]
+    possible = [one for one in faults() if one.does not in right and not one.missing(faulty.scenario)]
     run = _Run(observed, expected, faulty, given.get("step", expected_s), possible)
     scored = _scores(run, progress)
     healthy = run.logs(faulty.healthy)
@@ -121,7 +123,7 @@ def check(
         unlisted=shares[1],
         groups=tuple(_group(group, run) for group in groups),
         tests=_tests(groups, faulty.healthy.step_s),
-        stated=_stated(run, expected_s),
+        stated=_stated(scenario),
         tuned_step_s=tuned_step_s(simulated),
         tried=len(possible),
         without_effect=len(possible) - len(scored),
@@ -145,8 +147,8 @@ def _ranked(
     observed: likelihood.Observed, healthy: FloatArray, scored: Sequence[_Scored]
 ) -> tuple[float, float, list[_Scored]]:
     """Probabilities that nothing is wrong and of a cause on no list, and the faults with theirs, likely ones first."""
-    weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
-    weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
+    weights = [math.log(FAULTS["healthy"]) + observed.log_likelihood(healthy)]
+    weights.append(math.log(FAULTS["unlisted"]) + observed.log_likelihood_unlisted(healthy))
     shares = likelihood.probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
     weighed = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
     # What moves nothing of what was given explains none of it.
@@ -165,11 +167,11 @@ def known_lengths(scenario: Scenario, measured: Mapping[str, float]) -> tuple[Sc
     mean = length.tokens if isinstance(length, ConstantLength) else length.mean_tokens
     if not (guessed and mean and tokens):
         return scenario, measured
-    cause = longer_responses(scenario, tokens / mean)
-    if cause is None:
+    change = longer_responses(scenario, tokens / mean)
+    if change is None:
         raise InputError(f"{LENGTH}={tokens:g}: the scenario's cap of a sequence leaves no room for that mean")
     left = tuple(one for one in scenario.assumptions if RESPONSE not in one.keys)
-    stated = replaced(vary(scenario, cause.changes), {"assumptions": left})
+    stated = replaced(vary(scenario, change.keys), {"assumptions": left})
     return stated, {name: value for name, value in measured.items() if name != LENGTH}
 
 
@@ -271,12 +273,12 @@ def _explanation(one: _Scored, run: _Run) -> Explanation:
 
 def _changes(fault: Fault, faulty: Faulty, severity: float) -> tuple[str, ...]:
     """The fault as overrides of the scenario; in words where no key states it."""
-    cause = fault.at(faulty.scenario, severity, faulty.healthy.step_s)
-    if cause is None:
+    change = fault.at(faulty.scenario, severity, faulty.healthy.step_s)
+    if change is None:
         return ()
-    if not cause.changes:
-        return (f"{cause.how}, {severity:.3g}",)
-    return tuple(f"{key}={_plain(value)}" for key, value in cause.changes.items() if value is not None)
+    if not change.keys:
+        return (f"{change.how}, {severity:.3g}",)
+    return tuple(f"{key}={_plain(value)}" for key, value in change.keys.items() if value is not None)
 
 
 def _plain(value: object) -> str:
@@ -316,15 +318,20 @@ def _test(first: _Scored, second: _Scored, step_s: float) -> Measurement | None:
     return Measurement(between=between, figure=f"{phase}/{part}", title=title, how="a profile of a step", values=values)
 
 
-def _stated(run: _Run, expected_s: float) -> tuple[StatedFault, ...]:
-    """Known misconfigurations that the scenario states itself and that cost it time."""
-    found = []
-    for fault in run.possible:
-        cured = run.faulty.cured(fault)
-        saved = 0.0 if cured is None else 1.0 - cured.step_s / run.faulty.healthy.step_s
+def _stated(scenario: Scenario) -> tuple[StatedFault, ...]:
+    """Known misconfigurations that the scenario states itself and that cost it time, by what ``improve`` shows of the
+    moves that undo them."""
+    one, found = replicated(scenario, scenario.replications), []
+    for fault in faults():
+        if not (fault.undo and fault.stated(scenario)):
+            continue
+        undone = best_way(one, move_named(fault.undo))
+        if isinstance(undone, str):
+            continue
+        step_s, scale = timed_of(one).step_s, anchor(scenario)
         # Below that the gain lies within what every phase may be off by.
-        if saved >= 2 * PHASE_FLOOR:
-            changes = tuple(f"{key}={_plain(value)}" for key, value in fault.cured.items())
-            about = {"name": fault.name, "title": fault.title, "cure": fault.cure, "changes": changes}
-            found.append(StatedFault(**about, saved_s=saved * expected_s))
+        if step_s - undone.step_s >= 2 * PHASE_FLOOR * step_s:
+            about = {"name": fault.name, "title": fault.title, "cure": fault.cure}
+            keys = tuple(f"{key}={_plain(value)}" for key, value in undone.overrides.items())
+            found.append(StatedFault(**about, changes=keys, saved_s=scale * (step_s - undone.step_s)))
     return tuple(sorted(found, key=lambda one: -one.saved_s))

@@ -9,27 +9,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from rlsim.attribution.causes import (
-    Cause,
-    causes_of,
-    iterations_with,
-    no_refit,
-    passes_with,
-    simulate_changed,
-    without_parts,
-)
 from rlsim.costs.efficiency import iteration_bytes
 from rlsim.costs.engine.releases import launched_drafts
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
 from rlsim.costs.trainer.layer import IMBALANCE
 from rlsim.errors import Infeasible, InputError
-from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import check_rollout
+from rlsim.projection.change import Change, iterations_with, no_refit, passes_with, without_parts
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.idle import BUBBLE, idle_of
-from rlsim.projection.moves import ALREADY, Move, best_way, move_named
+from rlsim.projection.moves import ALREADY, LISTS, Move, best_way, ideals, move_named, states
 from rlsim.projection.precision import anchor
 from rlsim.projection.project import identity
 from rlsim.projection.variant import SimulatedVariant, replicated, simulate_variant
@@ -45,9 +36,8 @@ NO_LINKS = without_parts(lambda part: part.bound in ("network", "host link"))
 NO_DATA = passes_with(lambda phase, part: 0.0 if phase == "data" else 1.0)
 EVEN = ("straggler tail", BUBBLE, IMBALANCE)
 """Causes without which lengths are equal, and no rank or stage of the trainer waits for another."""
-_LISTS = lists_beside(__file__, "headroom.yaml")
 Shown = TypeVar("Shown", Rung, Removal, WhatIf)
-Climb = Callable[[SimulatedVariant], Sequence[Cause]]
+Climb = Callable[[SimulatedVariant], Sequence[Change]]
 """The causes that a rung takes away, known once those below it are."""
 
 
@@ -62,30 +52,32 @@ def headroom(
     scenario cannot run.
     """
     check_rollout(scenario, "headroom")
-    run, scale = simulate_changed(scenario, ()), anchor(scenario)
-    rungs = [_rung("as it is", {"how": "", "who": ""}, run, None)]
+    run, scale = simulate_variant(scenario), anchor(scenario)
+    rungs = [_rung("as it is", "", "", run, None)]
     if planned is not None:
         laid_out, changes = planned
-        found = simulate_changed(laid_out, ())
+        found = simulate_variant(laid_out)
         better = _step_s(found) <= rungs[-1].step_s
-        about = {"how": "the layout that rlsim plan finds fastest on these GPUs", "who": "you: keys"}
-        rungs.append(_rung("best layout", about, found if better else run, rungs[-1], changes if better else ()))
+        how = "the layout that rlsim plan finds fastest on these GPUs"
+        kept = (found, rungs[-1], changes) if better else (run, rungs[-1])
+        rungs.append(_rung("best layout", how, "you: keys", *kept))
         scenario, run = (laid_out, found) if better else (scenario, run)
-    climbed: list[Cause] = []
-    (taken_away, keys), steps = _steps(scenario), _LISTS["rungs"]
-    for done, (name, about) in enumerate(steps.items(), start=1):
+    climbed: list[Change] = []
+    (taken_away, keys), steps = _steps(scenario), ideals("rung")
+    for done, one in enumerate(steps, start=1):
+        name, how, who = one.name, one.title, one.asks
         # From the run below: what is left to gain depends on what was climbed already.
         causes = [*climbed, *taken_away[name](run)]
         try:
-            found = simulate_changed(scenario, causes)
+            found = simulate_variant(scenario, changes=causes)
         except (Infeasible, InputError) as error:
-            rungs.append(_rung(name, about, run, rungs[-1], why=str(error)))
+            rungs.append(_rung(name, how, who, run, rungs[-1], why=str(error)))
             continue
         if _step_s(found) <= rungs[-1].step_s * (1.0 + SAME):
             climbed, run, why = causes, found, ""
         else:
             why = f"on top of the rungs below it costs {_step_s(found) - rungs[-1].step_s:.1f} s: other waits grow"
-        rungs.append(_rung(name, about, run, rungs[-1], keys.get(name, ()), why))
+        rungs.append(_rung(name, how, who, run, rungs[-1], keys.get(name, ()), why))
         if progress is not None:
             progress(done, len(steps))
     return Headroom(**identity(scenario), rungs=tuple(_carried(one, scale) for one in rungs))
@@ -93,17 +85,18 @@ def headroom(
 
 def _rung(
     name: str,
-    about: Mapping[str, str],
+    how: str,
+    who: str,
     run: SimulatedVariant,
     below: Rung | None,
     changes: Sequence[str] = (),
     why: str = "",
 ) -> Rung:
-    """The rung of a simulated run. about: how it is climbed, and who can."""
+    """The rung of a simulated run. how: it is climbed; who: can."""
     step_s, generation_s = _step_s(run), run.phases_s["generation_s"]
     saved_s = 0.0 if below is None else below.step_s - step_s
     seconds = {"step_s": step_s, "generation_s": generation_s, "saved_s": saved_s}
-    return Rung(name=name, **about, **seconds, changes=tuple(changes), why=why)
+    return Rung(name=name, how=how, who=who, **seconds, changes=tuple(changes), why=why)
 
 
 def _step_s(run: SimulatedVariant) -> float:
@@ -120,15 +113,15 @@ def _carried(found: Shown, scale: float) -> Shown:
 def _steps(scenario: Scenario) -> tuple[dict[str, Climb], dict[str, tuple[str, ...]]]:
     """How each rung above the layout is climbed, and the keys that do the same, where there are any."""
     hostless = _hostless(scenario)
-    overlapping = [key for key in _LISTS["overlap"] if not value_at(scenario, key)]
+    overlapping = [key for key in LISTS["overlap"] if not value_at(scenario, key)]
     if scenario.model.moe is not None and not scenario.trainer.exchange_overlap:
         overlapping.append("trainer.exchange_overlap")
     causes: dict[str, Climb] = {
-        "no host time": lambda run: [Cause("host", "", hostless), Cause("host parts", "", prices=NO_HOST)],
+        "no host time": lambda run: [Change("host", "", hostless), Change("host parts", "", prices=NO_HOST)],
         "best kernels": lambda run: [_faster(run, _best(scenario))],
-        "perfect overlap": lambda run: [Cause("refit", "", prices=no_refit), Cause("links", "", prices=NO_LINKS)],
+        "perfect overlap": lambda run: [Change("refit", "", prices=no_refit), Change("links", "", prices=NO_LINKS)],
         "no straggler tail": lambda run: [one for one in causes_of(scenario) if one.name in EVEN],
-        "roofline": lambda run: [_faster(run, {"train": 1.0, "decode": 1.0}), Cause("data", "", prices=NO_DATA)],
+        "roofline": lambda run: [_faster(run, {"train": 1.0, "decode": 1.0}), Change("data", "", prices=NO_DATA)],
     }
     changes = {
         "no host time": tuple(
@@ -141,7 +134,7 @@ def _steps(scenario: Scenario) -> tuple[dict[str, Climb], dict[str, tuple[str, .
 
 def _hostless(scenario: Scenario) -> dict[str, float | bool | str]:
     """Keys without which an engine waits for no host."""
-    changes = dict(_LISTS["hostless"])
+    changes = dict(LISTS["hostless"])
     if scenario.speculation.active and launched_drafts(scenario):
         changes["speculation.draft_graph"] = "one"
     if scenario.loop.mode == "async":
@@ -162,7 +155,7 @@ def _best(scenario: Scenario) -> Mapping[str, float]:
     return out
 
 
-def _faster(run: SimulatedVariant, shares: Mapping[str, float]) -> Cause:
+def _faster(run: SimulatedVariant, shares: Mapping[str, float]) -> Change:
     """All work at a share of the device's peak: passes by their MFU, iterations by the larger of bandwidth and MFU.
 
     What is at or above it already stays; a share of 0 stands for nothing measured.
@@ -179,7 +172,7 @@ def _faster(run: SimulatedVariant, shares: Mapping[str, float]) -> Cause:
     def faster(prices: Prices) -> Prices:
         return passes_with(lambda phase, part: passes.get(phase, 1.0))(iterations_with(iterations)(prices))
 
-    return Cause("kernels", "", prices=faster)
+    return Change("kernels", "", prices=faster)
 
 
 def _iteration_share(run: SimulatedVariant) -> float:
@@ -209,6 +202,13 @@ def _iteration_seconds(table: IterationTable, counters: EngineCounters) -> float
     return float((times * (table.step_s[: len(times)] + attention)).sum()) + counters.prefill_s
 
 
+def causes_of(scenario: Scenario) -> tuple[Change, ...]:
+    """The causes of idle time that a scenario can have, as changes without each, in the order of the list."""
+    known = (one.at(scenario) for one in ideals("idle") if not one.missing(scenario))
+    # What the scenario has already (no polling, say) is no cause.
+    return tuple(one for one in known if one is not None and (not one.keys or not states(scenario, one.keys)))
+
+
 def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
     """Why the GPUs of ``scenario`` are idle, and what removing each cause gains.
 
@@ -220,7 +220,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
     # Of equal numbers in every policy, as for techniques.
     scenario = replicated(scenario, scenario.replications)
     causes = causes_of(scenario)
-    policies = [move_named(name) for name in _LISTS["policies"]]
+    policies = [move_named(name) for name in LISTS["policies"]]
     policies = [one for one in policies if not one.missing(scenario)]
     total, done = 2 * len(causes) + len(policies) + 1, itertools.count(1)
 
@@ -233,7 +233,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
     step_s = _step_s(run)
     alone = {}
     for cause in causes:
-        alone[cause.name] = _step_s(simulate_changed(scenario, (cause,)))
+        alone[cause.name] = _step_s(simulate_variant(scenario, changes=(cause,)))
         advance()
     removals, left_s = _in_turn(scenario, causes, alone, step_s, advance)
     if any(alone_s < left_s - SAME * step_s for alone_s in alone.values()):  # the one that gains most goes first
@@ -260,13 +260,13 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
 
 
 def _in_turn(
-    scenario: Scenario, causes: Sequence[Cause], alone: Mapping[str, float], step_s: float, advance: Callable[[], None]
+    scenario: Scenario, causes: Sequence[Change], alone: Mapping[str, float], step_s: float, advance: Callable[[], None]
 ) -> tuple[list[Removal], float]:
     """Removals one after the other, and the step after all of them; what would cost time in its turn stays."""
-    removals, removed, before_s = list[Removal](), list[Cause](), step_s
+    removals, removed, before_s = list[Removal](), list[Change](), step_s
     for cause in causes:
         alone_s = alone[cause.name]
-        chain_s = _step_s(simulate_changed(scenario, (*removed, cause))) if removed else alone_s
+        chain_s = _step_s(simulate_variant(scenario, changes=(*removed, cause))) if removed else alone_s
         costs = [when for when, more in (("alone", alone_s - step_s), ("in turn", chain_s - before_s)) if more > 0]
         why = f"{' and '.join(costs)} it costs time, as {cause.rebound}" if costs else ""
         if chain_s <= before_s:

@@ -31,6 +31,7 @@ from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import executor, in_order
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
+from rlsim.projection.moves import LISTS, move_named
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed, mean_value, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
@@ -56,30 +57,21 @@ class Alternative(Struct, frozen=True):
 
 
 def alternatives(scenario: Scenario) -> tuple[Alternative, ...]:
-    """The scenario as it is and its valid neighbours: without speculation, other draft lengths, engine tensor
-    parallelism, and no lag."""
+    """The scenario as it is, and every way of a few moves that ask for keys alone (projection/moves.yaml)."""
     out = [Alternative(AS_IT_IS, scenario)]
-    for name, overrides in _wanted(scenario):
+    known = [move_named(name) for name in LISTS["alternatives"]]
+    for overrides in (way for move in known if not move.missing(scenario) for way in move.ways(scenario)):
         try:
             other = vary(scenario, overrides)
         except InputError:
             continue
         if all(other != known.scenario for known in out):
-            out.append(Alternative(name, other, changes(scenario, other)))
+            out.append(Alternative(_named(overrides), other, changes(scenario, other)))
     return tuple(out)
 
 
-def _wanted(scenario: Scenario) -> list[tuple[str, Overrides]]:
-    out: list[tuple[str, Overrides]] = []
-    k, tensor = scenario.speculation.draft_length, scenario.engine.tensor_parallel
-    if scenario.speculation.active:
-        out += [("no speculation", {"k": 0})]
-        out += [(f"draft length {other}", {"k": other}) for other in (k - 1, k + 1) if other > 0]
-    sizes = [size for size in (tensor // 2, tensor * 2) if size > 0]
-    out += [(f"engine tensor parallel {size}", {"engine.tensor_parallel": size}) for size in sizes]
-    if scenario.loop.mode == "async":
-        out += [("no lag, on shared GPUs", {"lag": 0})]
-    return out
+def _named(overrides: Overrides) -> str:
+    return ", ".join(f"{key}={value}" for key, value in overrides.items())
 
 
 class Arm(Struct, frozen=True, eq=False):

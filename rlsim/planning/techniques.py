@@ -22,6 +22,7 @@ from rlsim.projection.moves import (
     Tried,
     best_way,
     faster,
+    held,
     moves,
     timed_of,
     tried,
@@ -52,7 +53,8 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
     # Of equal numbers in every alternative, whose loops may ask for others, so that all of them pair.
     scenario = replicated(scenario, scenario.replications)
     base = timed_of(scenario)
-    known = [one for one in moves() if settings or one.kind != SETTING]
+    # What undoes a setting that the scenario does not have is nothing to tell of.
+    known = [one for one in moves() if (settings or one.kind != SETTING) and held(scenario, one.when)]
     found: list[Tried] = []
     left_out: list[LeftOut] = []
     with ProgressLine("moves tried", len(known) + LISTS["pairs"]) as progress:
@@ -113,7 +115,8 @@ def _combined(scenario: Scenario, first: Tried, second: Tried) -> Tried | None:
     """Both together; None where they cannot be."""
     one, other = first.move, second.move
     title, asks, source = (f"{getattr(one, each)}; {getattr(other, each)}" for each in ("title", "asks", "source"))
-    move = Move(f"{one.name} + {other.name}", title, one.kind, {}, asks, source, one.exact and other.exact)
+    about = replace(one, name=f"{one.name} + {other.name}", title=title, asks=asks, source=source)
+    move = replace(about, sets={}, exact=one.exact and other.exact)
     try:
         return tried(scenario, move, {**first.overrides, **second.overrides})
     except (Infeasible, InputError):

@@ -1,7 +1,8 @@
-"""Moves: named changes of a scenario that may shorten its step, each with what it asks and where it comes from.
+"""Moves: named changes of a scenario, each with what it asks and where it comes from.
 
-One registry (moves.yaml) for every command that asks "what would change this answer": what two commands show of a move
-is one number, since both simulate the same overrides on the same drawn work.
+One registry (moves.yaml, faults.yaml) for every command that asks "what would change this answer": what a user can do,
+what idle time has as causes, what nobody can do, and what goes wrong. What two commands show of a move is one number,
+since both simulate the same change on the same drawn work.
 """
 
 from __future__ import annotations
@@ -11,21 +12,27 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert, field
+from msgspec.structs import replace
 
 from rlsim.costs.engine.releases import launched_drafts, schedules_ahead
 from rlsim.costs.stack_terms import fsdp_terms
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.differences import differences
+from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
+from rlsim.projection.change import Change, Keys
+from rlsim.projection.effects import FUNCTIONS
 from rlsim.projection.summary import Timed, mean_value, timed
 from rlsim.projection.variant import searched, simulate_variant
 from rlsim.schema.scenario import Scenario
 
 LISTS: Mapping[str, Any] = lists_beside(__file__, "moves.yaml")
 """Moves, what they need, and the values that are tried."""
+FAULTS: Mapping[str, Any] = lists_beside(__file__, "faults.yaml")
+"""Misconfigurations, their priors, and the figures that tell them apart."""
 ALREADY = "the scenario does so already"
 TIMED_CACHED = 128
 """Scenarios whose times are cached per process: all that one answer tries. Each takes some hundred kB of draws."""
@@ -35,38 +42,47 @@ SETTING = "setting"
 """Kind of a move that asks for keys alone: the same samples, update, engine release and GPUs."""
 
 
-class Move(Struct, frozen=True):
-    """A move as the list has it. sets: its overrides, words included; asks: of algorithm or user; exact: whether the
-    same samples train the same update, in distribution."""
+FORMS: Mapping[str, Callable[[float, float, float], float]] = {
+    "x": lambda now, x, step: x,
+    "now * x": lambda now, x, step: now * x,
+    "now / x": lambda now, x, step: now / x,
+    "step * x": lambda now, x, step: step * x,
+    "1 + (now - 1) * x": lambda now, x, step: 1 + (now - 1) * x,
+}
+"""What a key becomes: from its value now, the severity x and the expected seconds of a step."""
+GIVEN = "given"
+"""In a condition: any value but none."""
+Conditions = Mapping[str, Sequence[Any]]
+"""Keys or properties of a scenario, each with the values of which it must have one."""
+
+
+class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A named change as the lists have it (the heads of moves.yaml and faults.yaml say what each field means)."""
 
     name: str
     title: str
     kind: str
-    sets: Overrides
-    asks: str
-    source: str
-    exact: bool
+    sets: Overrides = field(default_factory=dict, name="set")
+    does: str = ""
     tries: str = ""
     needs: str = ""
+    when: Conditions = field(default_factory=dict)
+    asks: str = "nothing else"
+    source: str = ""
+    exact: bool = True
+    rebound: str = "other waits grow"
 
     def missing(self, scenario: Scenario) -> str:
         """Why the scenario is none for it; empty where it is."""
-        batch, drafts = scenario.trainer.global_batch_samples, scenario.speculation
-        holds = {
-            "": True,
-            "agent": scenario.workload.agent is not None,
-            "reference": scenario.trainer.reference_logprobs,
-            "undrafted": not drafts.active,
-            "drafts": drafts.active,
-            "eager_drafts": launched_drafts(scenario),
-            "unscheduled": not schedules_ahead(scenario.released_engine, scenario.model, drafts),
-            "in_order": scenario.loop.mode == "async" and scenario.loop.asynchrony.membership == "target",
-            "synchronous": scenario.loop.mode == "sync",
-            "apart": not scenario.cluster.colocated,
-            "hugging_face": fsdp_terms(scenario) is not None,
-            "one_update": batch is None or batch >= scenario.workload.samples_per_step,
-        }
-        return "" if holds[self.needs] else str(LISTS["needs"][self.needs])
+        if self.needs and not _NEEDS[self.needs](scenario):
+            return str(LISTS["needs"][self.needs])
+        return "" if held(scenario, self.when) else ALREADY
+
+    def at(self, scenario: Scenario, severity: float = 1.0, step_s: float = 0.0) -> Change | None:
+        """What it changes of a scenario whose step is expected to take ``step_s``; None where there is nothing."""
+        found = FUNCTIONS[self.does](scenario, severity) if self.does else Change(keys=self.sets)
+        how = found.how or self.title if found else ""
+        return None if found is None else replace(found, name=self.name, how=how, rebound=self.rebound)
 
     def ways(self, scenario: Scenario) -> list[Overrides]:
         """Its overrides, with each value of what it tries out; a cluster that is split already stays so."""
@@ -74,6 +90,71 @@ class Move(Struct, frozen=True):
             return [self.sets]
         tried = _TRIED[self.tries]
         return [{**self.sets, **tried(scenario, value)} for value in LISTS["values"][self.tries]]
+
+
+class Fault(Move, frozen=True, kw_only=True):
+    """A known misconfiguration: a move that a run took unasked, by its severity."""
+
+    cure: str
+    prior: float
+    severities: tuple[float, ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
+    undo: str = ""
+    misstated: bool = False
+    whole: bool = False
+
+    def at(self, scenario: Scenario, severity: float = 1.0, step_s: float = 0.0) -> Change | None:
+        """The fault at a severity; None where it has no key."""
+        keys: dict[str, Any] = {}
+        for key, form in self.sets.items():
+            if form not in FORMS:
+                keys[key] = form
+                continue
+            now = value_at(scenario, key)
+            if now is None and key in self.instead:
+                now = value_at(scenario, self.instead[key])
+            if now is None and "now" in str(form):
+                return None
+            value = FORMS[str(form)](now or 0.0, severity, step_s)
+            # Counts (GPUs, sequences) must stay whole and above 0 for the schema.
+            keys[key] = max(1, round(value)) if isinstance(now, int) else value
+        found = super().at(scenario, severity, step_s)
+        return found if found is None or self.does else replace(found, keys=keys)
+
+    def stated(self, scenario: Scenario) -> bool:
+        """Whether the scenario itself is as the fault would make it."""
+        return bool(self.sets) and states(scenario, self.sets)
+
+
+def states(scenario: Scenario, keys: Keys) -> bool:
+    """Whether a scenario has these values of these keys already."""
+    return all(value_at(scenario, key) == value for key, value in keys.items())
+
+
+def held(scenario: Scenario, conditions: Conditions) -> bool:
+    """Whether a scenario has one of the allowed values of every key."""
+    values = ((value_at(scenario, key), allowed) for key, allowed in conditions.items())
+    return all(value in allowed or (GIVEN in allowed and value is not None) for value, allowed in values)
+
+
+_NEEDS: Mapping[str, Callable[[Scenario], bool]] = {
+    "agent": lambda one: one.workload.agent is not None,
+    "reference": lambda one: one.trainer.reference_logprobs,
+    "undrafted": lambda one: not one.speculation.active,
+    "drafts": lambda one: one.speculation.active,
+    "eager_drafts": launched_drafts,
+    "unscheduled": lambda one: not schedules_ahead(one.released_engine, one.model, one.speculation),
+    "in_order": lambda one: one.loop.mode == "async" and one.loop.asynchrony.membership == "target",
+    "synchronous": lambda one: one.loop.mode == "sync",
+    "lagged": lambda one: one.loop.mode == "async",
+    "apart": lambda one: not one.cluster.colocated,
+    "hugging_face": lambda one: fsdp_terms(one) is not None,
+    "one_update": lambda one: (one.trainer.global_batch_samples or math.inf) >= one.workload.samples_per_step,
+    "waiting": lambda one: bool(one.workload.environment_s) or one.workload.agent is not None,
+    "single_turns": lambda one: one.workload.agent is None,
+    "stages": lambda one: one.trainer.pipeline_parallel > 1,
+}
+"""What of a scenario a move needs, in words of the list."""
 
 
 class Tried(Struct, frozen=True):
@@ -92,11 +173,22 @@ class Tried(Struct, frozen=True):
 
 @cache
 def moves() -> tuple[Move, ...]:
-    """All moves of the list."""
-    return tuple(
-        Move(name=name, sets=one["set"], **{key: value for key, value in one.items() if key != "set"})
-        for name, one in LISTS["moves"].items()
-    )
+    """All moves that a user can make."""
+    return tuple(convert({"name": name, **one}, Move) for name, one in LISTS["moves"].items())
+
+
+@cache
+def ideals(kind: str) -> tuple[Move, ...]:
+    """Moves that nobody can make wholly, in the order in which they are made one on top of the other: ``idle``, each
+    without a cause of idle time, or ``rung``, each nearer to the roofline."""
+    return tuple(convert({"name": name, "kind": kind, **one}, Move) for name, one in LISTS[kind].items())
+
+
+@cache
+def faults() -> tuple[Fault, ...]:
+    """All known misconfigurations."""
+    listed: Mapping[str, Any] = FAULTS["faults"]
+    return tuple(convert({"name": name, "kind": "fault", **one}, Fault) for name, one in listed.items())
 
 
 def move_named(name: str) -> Move:

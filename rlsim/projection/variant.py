@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices
+from rlsim.projection.change import Change, with_keys
 from rlsim.projection.scale import carried, pool_of, pools_of, priced_pool, simulate_pool, whole_step
 from rlsim.results import PHASES
 from rlsim.schema.base import changed
@@ -40,7 +41,7 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """A scenario with the prices and the trace of each replication; at most the first trace is detailed.
 
     inputs: what it was priced from. first_step: drawn work of the first measured step. stretch: the part of a run that
-    was drawn. draft_plan: of draft lengths that follow the live batch.
+    was drawn. draft_plan: of draft lengths that follow the live batch. changes: made to drawn work and prices.
     """
 
     inputs: PriceInputs
@@ -49,6 +50,7 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
     traces: tuple[Trace, ...]
     stretch: Stretch = BEGINNING
     draft_plan: DraftPlan | None = None
+    changes: tuple[Change, ...] = ()
 
     @property
     def scenario(self) -> Scenario:
@@ -145,6 +147,7 @@ def simulate_variant(
     stretch: Stretch = BEGINNING,
     tokens: bool = True,
     within_s: float | None = None,
+    changes: Sequence[Change] = (),
 ) -> SimulatedVariant:
     """Draw, price and simulate every replication of ``scenario``; where it states no warm-up and is not settled after
     it, with twice the warm-up, and twice again.
@@ -153,20 +156,22 @@ def simulate_variant(
     work of the last one, which is dropped. detailed: with spans and curves of the first replication. stretch: the part
     of a run to draw. tokens: with what became of tokens and how old they were; without, only where whether a loop is
     settled depends on it. within_s: for times alone, and given up where the mean step of a lagged loop is known to take
-    longer. Raises Infeasible where it cannot run and InputError where it makes no sense.
+    longer. changes: made to its keys, its drawn work and its prices. Raises Infeasible where it cannot run and
+    InputError where it makes no sense.
     """
+    scenario = with_keys(scenario, changes)
     stocked = scenario.loop.batches_ahead > STOCKED_BATCHES  # how it settles takes the whole of it
     asked = Trace(False, tokens or stocked, math.inf if within_s is None or stocked else within_s)
     bare = within_s is not None
     for _ in range(LONGER_WARMUPS if scenario.simulation.warmup_steps is None else 0):
-        found = _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, asked)
+        found = _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, asked, changes)
         warmup = 2 * scenario.measured_steps.start
         # A longer warm-up than the schema lets a file ask for is not taken: the answer then warns that it is unsettled.
         steps = warmup + len(scenario.measured_steps)
         if not found.unsettled or steps * scenario.replications > MAX_SIMULATED_STEPS:
             return found
         scenario = changed(scenario, simulation=changed(scenario.simulation, warmup_steps=warmup))
-    return _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, asked)
+    return _simulated(PriceInputs(scenario, tables, bare), see, detailed, stretch, asked, changes)
 
 
 def _simulated(
@@ -175,19 +180,33 @@ def _simulated(
     detailed: bool,
     stretch: Stretch,
     asked: Trace,
+    changes: Sequence[Change],
 ) -> SimulatedVariant:
     prices, traces, first_steps, scenario = [], [], [], inputs.scenario
-    pools = pools_of(scenario)
     for replication in range(scenario.replications):
-        workload = draw(pool_of(scenario, pools), replication, inputs.draft_plan, stretch)
-        prices.append(priced_pool(inputs, workload))
+        workload, found = _work(inputs, replication, stretch, changes)
+        prices.append(found)
         # Pictures show one replication: spans of the others would only fill the memory.
         trace = Trace(detailed and replication == 0, asked.tokens, asked.within_s)
-        traces.append(simulate_pool(scenario, workload, prices[-1], trace))
+        traces.append(simulate_pool(scenario, workload, found, trace))
         first_steps.append(whole_step(scenario, workload))
         see(replication + 1, workload)
-    plan = inputs.draft_plan
-    return SimulatedVariant(inputs, first_steps[0], tuple(prices), tuple(traces), stretch, plan)
+    return SimulatedVariant(
+        inputs, first_steps[0], tuple(prices), tuple(traces), stretch, inputs.draft_plan, tuple(changes)
+    )
+
+
+def _work(
+    inputs: PriceInputs, replication: int, stretch: Stretch, changes: Sequence[Change]
+) -> tuple[DrawnWorkload, ScenarioPrices]:
+    """Drawn work of a replication and its prices, with ``changes`` made to both."""
+    pool = pool_of(inputs.scenario, pools_of(inputs.scenario))
+    workload = draw(pool, replication, inputs.draft_plan, stretch)
+    # Priced before the work changes: the trainer keeps the lengths that it really has.
+    prices = priced_pool(inputs, workload)
+    for change in changes:
+        workload, prices = change.workload(workload), cast(ScenarioPrices, change.prices(prices))
+    return workload, prices
 
 
 def extended(
@@ -195,10 +214,10 @@ def extended(
 ) -> SimulatedVariant:
     """``run`` with so many replications: its own, and further ones simulated now. progress: called with (done, total)
     of them."""
-    prices, traces, pool = list(run.by_replication), list(run.traces), pool_of(run.scenario, pools_of(run.scenario))
+    prices, traces = list(run.by_replication), list(run.traces)
     for replication in range(len(traces), replications):
-        workload = draw(pool, replication, run.draft_plan, run.stretch)
-        prices.append(priced_pool(run.inputs, workload))
-        traces.append(simulate_pool(run.scenario, workload, prices[-1], Trace(False, traces[0].tokens)))
+        workload, found = _work(run.inputs, replication, run.stretch, run.changes)
+        prices.append(found)
+        traces.append(simulate_pool(run.scenario, workload, found, Trace(False, traces[0].tokens)))
         progress(replication + 1, replications)
     return replace(run, by_replication=tuple(prices), traces=tuple(traces))

@@ -7,16 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsim.attribution.causes import simulate_changed
 from rlsim.attribution.check import check
-from rlsim.attribution.faults import FORMS, FUNCTIONS, Faulty, catalogue, figures, pattern_of
+from rlsim.attribution.faults import Faulty, figures, pattern_of
 from rlsim.attribution.likelihood import Observed, fitted, floored, student_log_density
 from rlsim.attribution.likelihood import Path as Severities
 from rlsim.cli.main import main
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.techniques import techniques
+from rlsim.projection.effects import FUNCTIONS
+from rlsim.projection.moves import FORMS, faults, ideals, moves
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.features import VALUES
+from rlsim.projection.variant import simulate_variant
 from rlsim.report.text.attribution import render_check
 from rlsim.results.check import Check
 from rlsim.results.record import P90_DEVIATIONS, PHASE_FLOOR
@@ -36,14 +39,15 @@ def quickstart() -> Faulty:
 
 
 def test_the_catalogue_is_complete() -> None:
-    known = catalogue()
+    known = faults()
     assert len(known) >= 20
-    assert {fault.does for fault in known} - {""} == set(FUNCTIONS)
-    used = {form for fault in known for form in fault.set.values() if isinstance(form, str)}
+    assert {one.does for one in (*known, *ideals("idle"), *moves())} - {""} == set(FUNCTIONS)
+    used = {form for fault in known for form in fault.sets.values() if isinstance(form, str)}
     assert set(FORMS) <= used
+    assert {fault.undo for fault in known} - {""} <= {one.name for one in moves()}
     for fault in known:
         assert fault.title and fault.cure and fault.prior > 0
-        assert bool(fault.set) != bool(fault.does)
+        assert bool(fault.sets) != bool(fault.does)
 
 
 @pytest.mark.parametrize("name", ["quickstart", "qwen235b_512", "qwen8b_async_lag1"])
@@ -52,8 +56,8 @@ def test_every_fault_runs_or_is_impossible_somewhere(name: str) -> None:
     faulty = Faulty(scenario)
     moved = [
         fault.name
-        for fault in catalogue()
-        if fault.possible(scenario) and faulty.with_fault(fault, (fault.severities or (1.0,))[-1]) is not None
+        for fault in faults()
+        if not fault.missing(scenario) and faulty.with_fault(fault, (fault.severities or (1.0,))[-1]) is not None
     ]
     assert len(moved) >= 20
 
@@ -78,7 +82,7 @@ def test_a_healthy_run_is_healthy_and_expected_is_what_project_answers() -> None
     [("padding", 1.0), ("serial_reward", 0.4), ("slow_rank", 2.0), ("longer_responses", 2.0), ("slow_tensors", 0.02)],
 )
 def test_a_fault_that_was_put_in_is_named(quickstart: Faulty, fault: str, severity: float) -> None:
-    known = next(one for one in catalogue() if one.name == fault)
+    known = next(one for one in faults() if one.name == fault)
     pattern = quickstart.with_fault(known, severity)
     assert pattern is not None
     found = check(load_scenario("quickstart"), pattern.phases, 0.05, quickstart)
@@ -91,29 +95,29 @@ def test_a_fault_that_was_put_in_is_named(quickstart: Faulty, fault: str, severi
 def test_one_request_at_a_time_is_named() -> None:
     """radixark/miles issue 979: a client that waits for every answer."""
     scenario = load_scenario("quickstart", ["speculation.method=none", "engine.max_running_sequences=1"])
-    measured = pattern_of(simulate_changed(scenario, ())).phases
+    measured = pattern_of(simulate_variant(scenario)).phases
     found = check(load_scenario("quickstart", ["speculation.method=none"]), measured)
     assert found.groups[0].members[0].name == "serial_client"
 
 
 def test_base_weights_that_an_adapter_run_loads_anew_take_the_longer_the_slower_the_storage(quickstart: Faulty) -> None:
-    fault = next(one for one in catalogue() if one.name == "reloaded_base")
-    assert not fault.possible(quickstart.scenario)
+    fault = next(one for one in faults() if one.name == "reloaded_base")
+    assert fault.missing(quickstart.scenario)
     adapter = vary(quickstart.scenario, "trainer.lora_rank=16")
-    seconds = [cause.changes["loop.refit_fixed_s"] for x in (8e9, 4e9) if (cause := fault.at(adapter, x, 1.0))]
+    seconds = [cause.keys["loop.refit_fixed_s"] for x in (8e9, 4e9) if (cause := fault.at(adapter, x, 1.0))]
     fixed = adapter.loop.refit_fixed_s or 0.0
     assert seconds[1] - fixed == pytest.approx(2 * (seconds[0] - fixed))
 
 
 def test_routes_through_a_driver_take_as_long_as_their_bytes_and_dense_models_have_none(quickstart: Faulty) -> None:
-    fault = next(one for one in catalogue() if one.name == "driven_routes")
-    assert not fault.possible(quickstart.scenario) and fault.at(quickstart.scenario, 1e9, 1.0) is None
+    fault = next(one for one in faults() if one.name == "driven_routes")
+    assert fault.missing(quickstart.scenario) and fault.at(quickstart.scenario, 1e9, 1.0) is None
     scenario = load_scenario("qwen235b_512")
     driver_s, moe = scenario.loop.driver_sample_s, scenario.model.moe
-    assert fault.possible(scenario) and moe is not None
+    assert not fault.missing(scenario) and moe is not None
     fast, slow = (fault.at(scenario, rate, 1.0) for rate in (1e9, 5e8))
     assert fast is not None and slow is not None
-    added = [cause.changes["loop.driver_sample_s"] - driver_s for cause in (fast, slow)]
+    added = [cause.keys["loop.driver_sample_s"] - driver_s for cause in (fast, slow)]
     assert added[1] == pytest.approx(2 * added[0])
     tokens = 1e9 * added[0] / (4 * scenario.model.num_layers * moe.top_k)
     assert tokens == pytest.approx(VALUES["sequence"](scenario))
@@ -121,11 +125,11 @@ def test_routes_through_a_driver_take_as_long_as_their_bytes_and_dense_models_ha
 
 def test_experts_in_a_loop_are_named_where_the_trainer_groups_them() -> None:
     grouped = load_scenario("verl_dapo_7b", ["model=qwen3-30b-a3b", "simulation.replications=1"])
-    looped = pattern_of(simulate_changed(vary(grouped, "trainer.expert_products=loop"), ()))
+    looped = pattern_of(simulate_variant(vary(grouped, "trainer.expert_products=loop")))
     found = check(grouped, {name: looped.phases[name] for name in ("step", "exposed_generation", "train")})
     assert "looped_experts" in names(found)
-    fault = next(one for one in catalogue() if one.name == "looped_experts")
-    assert not fault.possible(load_scenario("verl_dapo_7b")) and not fault.possible(load_scenario("qwen235b_512"))
+    fault = next(one for one in faults() if one.name == "looped_experts")
+    assert fault.missing(load_scenario("verl_dapo_7b")) and fault.missing(load_scenario("qwen235b_512"))
 
 
 def test_groups_hold_what_agrees_and_figures_tell_alike_faults_apart(quickstart: Faulty) -> None:
@@ -143,7 +147,7 @@ def test_groups_hold_what_agrees_and_figures_tell_alike_faults_apart(quickstart:
         told = render_check(check(scenario, measured, 0.05, quickstart))
         assert len(told.splitlines()) <= 40
         assert max(map(len, told.splitlines())) <= 100
-    known = {one.name: one for one in catalogue()}
+    known = {one.name: one for one in faults()}
     busy = quickstart.with_fault(known["busy_host"], 0.03)
     assert busy is not None
     assert set(busy.figures) <= set(figures())
@@ -160,6 +164,12 @@ def test_what_the_scenario_states_is_told_and_the_mfu_follows_the_time() -> None
     eager = next(one for one in found.stated if one.name == "eager")
     assert eager.changes == ("engine.cuda_graphs=true",)
     assert eager.saved_s > 20
+    # A scenario that states the fault cannot get it, and is told of it all the same.
+    padded = load_scenario("quickstart", ["trainer.sequence_packing=false"])
+    found = check(padded, {"step": 120.0})
+    told = next(one for one in found.stated if one.name == "padding")
+    improved = next(one for one in techniques(padded, settings=True).techniques if one.name == "packing")
+    assert told.saved_s == pytest.approx(project(padded).candidate.step_s.mean - improved.step_s.mean)
     found = {one.phase: one for one in check(load_scenario("quickstart"), {"train": 60.0, "step": 115.0}).phases}
     train = found["train"]
     assert train.mfu is not None and train.expected_mfu is not None

@@ -44,12 +44,12 @@ def test_the_interval_is_that_of_project_for_any_jobs(tiny: Scenario, lagged: Sc
 
 def test_alternatives_can_be_set_and_inputs_follow_the_scenario(tiny: Scenario) -> None:
     found = {one.name: one for one in alternatives(tiny)}
-    assert {AS_IT_IS, "no speculation", "draft length 2", "draft length 4", "engine tensor parallel 2"} == set(found)
+    assert {AS_IT_IS, "k=0", "k=1", "k=2", "k=4", "engine.tensor_parallel=2"} == set(found)
     for one in found.values():
         assert vary(tiny, *one.changes) == one.scenario
     # k drafts under the same acceptance process, not at the same acceptance length.
     rates = acceptance_of(tiny.speculation).position_rates
-    other = acceptance_of(found["draft length 2"].scenario.speculation).position_rates
+    other = acceptance_of(found["k=2"].scenario.speculation).position_rates
     np.testing.assert_allclose(other, rates[:2], atol=1e-4)
     keys = {item.key for item in uncertain_inputs(tiny)}
     assert {"workload.group_correlation", ACCEPTED, "workload.response_tokens.log_sigma"} <= keys

@@ -1,0 +1,105 @@
+"""What a "what if" changes of a scenario: its keys, the work that was drawn for it, or its prices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rlsim.costs.interface import Part, PhaseCost, Prices, StepCost
+from rlsim.loading.scenario import vary
+from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray, IntArray
+from rlsim.workload.batches import Batch, Generated
+from rlsim.workload.draw import DrawnStep, DrawnWorkload
+
+Keys = Mapping[str, Any]
+"""Values of scenario keys."""
+Workloads = Callable[[DrawnWorkload], DrawnWorkload]
+Priced = Callable[[Prices], Prices]
+
+
+class Change(Struct, frozen=True):
+    """One change. keys, workload, prices: what it makes of each; how: in words; rebound: why it may cost time."""
+
+    name: str = ""
+    how: str = ""
+    keys: Keys = field(default_factory=dict)
+    workload: Workloads = lambda workload: workload
+    prices: Priced = lambda prices: prices
+    rebound: str = "other waits grow"
+
+
+def with_keys(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
+    """The scenario under the keys of ``changes``. Raises InputError where these contradict it."""
+    for change in changes:
+        scenario = vary(scenario, change.keys) if change.keys else scenario
+    return scenario
+
+
+def equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
+    """All responses of a step with their mean length."""
+    return DrawnWorkload(tuple(_equal_step(step) for step in workload.steps), workload.trained)
+
+
+def _equal_step(step: DrawnStep) -> DrawnStep:
+    """A step with its tokens and iterations spread evenly; the trainer's batch, priced before, keeps its lengths."""
+    rollouts, iterations = [], []
+    for one, counts in zip(step.rollouts, step.iterations, strict=True):
+        batch = one.batch
+        even = Batch(batch.prompt_tokens, _evenly(batch.response_tokens), batch.group)
+        rollouts.append(Generated(even, one.trained))
+        iterations.append(_evenly(counts))
+    return DrawnStep(tuple(rollouts), tuple(iterations), step.acceptance)
+
+
+def _evenly(values: IntArray) -> IntArray:
+    """Whole numbers with the same sum, none more than 1 apart."""
+    low, larger = divmod(int(values.sum()), values.size)
+    return np.where(np.arange(values.size) < larger, low + 1, low).astype(np.int64)
+
+
+def no_refit(prices: Prices) -> Prices:
+    """Weights that reach the engine at once."""
+    nothing = PhaseCost(0.0)
+    return replace(prices, refit=nothing, prepare=nothing, wake=nothing)
+
+
+def without_parts(named: Callable[[Part], bool]) -> Priced:
+    """Log-probs and updates, and a driver's work on the batch, without the parts that are ``named``."""
+    return passes_with(lambda phase, part: 0.0 if named(part) else 1.0)
+
+
+def passes_with(factor: Callable[[str, Part], float]) -> Priced:
+    """Data handling, log-probs and updates with each part times ``factor`` of its phase (data, logprob, train)."""
+
+    def changed(cost: StepCost) -> StepCost:
+        def phase(name: str) -> PhaseCost:
+            parts = getattr(cost, name).parts
+            return PhaseCost.of(part.lasting(factor(name, part) * part.seconds, part.measured) for part in parts)
+
+        return StepCost(data=phase("data"), logprob=phase("logprob"), train=phase("train"))
+
+    def priced(prices: Prices) -> Prices:
+        batch = prices.batch
+
+        def again(total_tokens: FloatArray, generated_samples: int) -> StepCost:
+            return changed(batch(total_tokens, generated_samples))
+
+        return replace(prices, steps=tuple(changed(cost) for cost in prices.steps), batch=again)
+
+    return priced
+
+
+def iterations_with(factor: float) -> Priced:
+    """Engine iterations times ``factor``."""
+    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+
+    def priced(prices: Prices) -> Prices:
+        table = prices.iteration
+        return replace(prices, iteration=replace(table, **{name: factor * getattr(table, name) for name in names}))
+
+    return priced
