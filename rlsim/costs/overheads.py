@@ -9,7 +9,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from rlsim.costs.engine.releases import unhidden_s
+from rlsim.costs.engine.releases import prefill_factor, unhidden_s
 from rlsim.costs.operators.groups import phase_groups, refit_method
 from rlsim.costs.stack_terms import StackTerms, blackwell, host_s, stack_terms
 from rlsim.costs.transfer.methods import TransferTerms
@@ -87,9 +87,10 @@ def engine_host(
     family = fitted.family(engine.name)
     waited_s = unhidden_s(engine, card, drafting, family.unhidden_s)
     iteration_s = _stated(engine.host_iteration_s, family.iteration_s + waited_s)
+    prefill_s = prefill_factor(engine, drafting) * family.prefill.seconds(card, engine.weight_precision)
     return HostOverheads(
         iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
-        family.drafting_iteration_s, family.drafting_sequence_s, family.prefill.seconds(card, engine.weight_precision),
+        family.drafting_iteration_s, family.drafting_sequence_s, prefill_s,
         fitted.layers.seconds(card, engine.weight_precision),
     )  # fmt: skip
 

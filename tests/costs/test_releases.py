@@ -127,3 +127,13 @@ def test_latent_caches_are_read_for_each_position_by_sglang_on_hopper(
     sequences, context = np.array([16.0]), np.array([4000.0])
     one, three = (layers.cached_attention(sequences, context, queries).seconds[0] for queries in (1, 3))
     assert three == pytest.approx(factor * one, rel=0.05)
+
+
+def test_prefills_of_sglang_wait_twice_as_long_for_the_host_beside_drafts_until_the_device_takes_longer() -> None:
+    def added_s(drafts: dict[str, Any]) -> FloatArray:
+        given = builders.scenario("qwen3-30b-a3b", engine={"name": "sglang"}, speculation=drafts)
+        return np.asarray(builders.Costs(given).iteration.prefill_s[1, 1:])
+
+    ratio = added_s(EAGLE) / added_s({})
+    assert ratio[0] == pytest.approx(2.0, rel=0.1)
+    assert ratio[-1] == pytest.approx(1.0, abs=0.05)

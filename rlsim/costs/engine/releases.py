@@ -40,6 +40,10 @@ forward context, logits, draw. 0.83 ms for each drafted token at one sequence (g
 attention and the pieces of one layer. The hosts of the measurements are not stated: an assumption."""
 READS_LATENTS_AGAIN = ("sglang",)
 """Engines that read latent caches before Blackwell once a position (DeepSeek-R1 on H200); TensorRT-LLM packs them."""
+DRAFTING_PREFILL = 2.0
+"""Host time of a prefill of SGLang that speculates over one that does not: it keeps the hidden states of its layers,
+goes through the drafter too, and is in no piecewise graphs (none with drafts until PR 22128). Fitted by ``python -m
+research.drafting_prefill`` to 79 iterations of DeepSeek-R1 and Qwen3.5-397B, 12.6 % off at 1 and 8.4 % at 2."""
 COPIES_ACCEPTED_STATE = ("sglang",)
 """Engines that copy the state after the last accepted token back to the sequence's own (update_mamba_state_after_mtp_
 verify); vLLM reads it next time from where the verification left it."""
@@ -129,6 +133,11 @@ def unhidden_s(engine: Engine, card: ModelCard, drafting: Speculation, recurrent
     if engine.name != "sglang":
         return SCHEDULING_S
     return recurrent_s if _waits_for_states(engine, card) else SGLANG_SCHEDULING_S
+
+
+def prefill_factor(engine: Engine, drafting: Speculation) -> float:
+    """Host time of prefills that run operator by operator, over that of an engine that does not speculate."""
+    return DRAFTING_PREFILL if engine.name == "sglang" and drafting.active else 1.0
 
 
 def _waits_for_states(engine: Engine, card: ModelCard) -> bool:
