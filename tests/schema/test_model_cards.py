@@ -51,10 +51,17 @@ PUBLISHED = {
     "llama-2-70b": (69.0, 69.0), "llama-2-7b": (6.74, 6.74), "mixtral-8x22b": (141.0, 39.0),
     "mixtral-8x7b": (46.7, 12.9), "nemotron-h-56b": (56.0, 56.0), "nemotron-nano-9b-v2": (8.89, 8.89),
     "olmo-2-13b": (13.7, 13.7), "olmo-2-7b": (7.3, 7.3), "olmo-3-32b": (32.2, 32.2), "olmo-3-7b": (7.3, 7.3),
+    "deepseek-coder-1.3b": (1.35, 1.35), "deepseek-coder-6.7b": (6.74, 6.74), "deepseek-v2-lite": (15.7, 2.4),
+    "deepseek-v4-pro": (1600.0, 49.0), "gemma-2b": (2.51, 2.51), "gemma-3-270m": (0.27, 0.27), "gemma-7b": (8.54, 8.54),
+    "internlm2.5-1.8b": (1.89, 1.89), "internlm2.5-20b": (19.9, 19.9), "internlm2.5-7b": (7.74, 7.74),
+    "mistral-large-2407": (123.0, 123.0), "olmo-7b": (6.89, 6.89), "olmoe-1b-7b": (6.92, 1.3), "opt-1.3b": (1.3, 1.3),
+    "opt-125m": (0.125, 0.125), "phi-2": (2.78, 2.78), "phi-3-mini": (3.82, 3.82), "pythia-14m": (0.0141, 0.0141),
+    "pythia-160m": (0.162, 0.162), "pythia-1b": (1.01, 1.01), "pythia-410m": (0.405, 0.405),
+    "qwen2-57b-a14b": (57.4, 14.2), "smollm2-135m": (0.135, 0.135), "smollm2-360m": (0.362, 0.362),
     "phi-3.5-mini": (3.82, 3.82), "phi-4-mini": (3.84, 3.84), "tinyllama-1.1b": (1.1, 1.1),
 }  # fmt: skip
-TABLES_LEFT_OUT = {"deepseek-v3.2": (0, 1), "glm-4.5-air": (0, 2), "glm-5": (0, 2), "gpt-oss-120b": (0, 1),
-                   "gpt-oss-20b": (0, 1), "moonlight-16b-a3b": (2, 2)}  # fmt: skip
+TABLES_LEFT_OUT = {"deepseek-v2-lite": (0, 1), "deepseek-v3.2": (0, 1), "glm-4.5-air": (0, 2), "glm-5": (0, 2),
+                   "gpt-oss-120b": (0, 1), "gpt-oss-20b": (0, 1), "moonlight-16b-a3b": (2, 2)}  # fmt: skip
 """How many of embedding and LM head a publisher leaves out of (total, active)."""
 NAMED_BY_SIZE = 0.025
 """Of hybrids, active parameters are stated in the model's name alone, to whole billions (A17B: 16.5B to 17.5B)."""
@@ -71,6 +78,7 @@ ROUNDED = {
     "qwen2.5-0.5b": (0.02, 0.03),
     "ling-1t": (0.04, 0.03), "ling-flash-2.0": (0.03, 0.03),
     "kimi-k2": (0.03, 0.03), "kimi-k2.5": (0.03, 0.03), "minimax-m2": (0.01, 0.11), "minimax-m2.5": (0.01, 0.11),
+    "deepseek-v4-pro": (0.02, 0.03), "opt-125m": (0.015, 0.015),
     "qwen3-1.7b": (0.02, 0.02), "qwen3.5-397b-a17b": (0.01, NAMED_BY_SIZE),
 }  # fmt: skip
 """Shares within which a card that states one or two digits can be met: 10B is 9.5B to 10.5B without the embedding."""
@@ -194,7 +202,9 @@ def test_eagle3_heads_are_published_as_derived_or_say_that_they_are_assumed() ->
         assert ("assumed" in draft.source) is not known
         assert draft.hidden_size == card.hidden_size
         assert draft.num_heads % draft.num_kv_heads == 0
-        assert 0 < draft_parameters(draft, card) < 0.12 * parameter_counts(card).total
+        # One layer and a vocabulary are a small part of many layers alone.
+        share, total = draft_parameters(draft, card), parameter_counts(card).total
+        assert 0 < share < (0.12 if total > 2e9 else 0.5) * total
     # A model that differs from Qwen3-235B-A22B only by name gets the head that was published for it.
     card = load_card("qwen3-235b-a22b")
     renamed = ModelCard.model_validate({**card.model_dump(), "name": "other"})
