@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, delivered_lengths, length_file
 from rlsim.files.yaml import read_yaml
-from rlsim.loading.models import lacking_tower, load_card
+from rlsim.loading.models import lacking_tower, load_card, tower_of
 from rlsim.loading.overrides import Places, Setting, prefixes
 from rlsim.parameters.posterior import DEFAULT as DEFAULT_POSTERIOR
 from rlsim.parameters.posterior import SUFFIX, load_posterior
@@ -236,11 +236,17 @@ REFERENCES: dict[str, Callable[[str, Path | None], BaseModel | dict[str, Any]]] 
 
 
 def state_tower(document: dict[str, Any]) -> None:
-    """Say in ``missing`` what the card of a model that sees leaves out, where the model is given by its name."""
+    """Say in ``missing`` what of a model that sees is not stated, where the model is given by its name."""
     model, given = document.get("model"), document.get("missing") or []
-    part = lacking_tower(model) if isinstance(model, str) and isinstance(given, list) else None
-    if part is not None and as_path(str(model), (*YAML_SUFFIXES, ".json"), None) is None:
-        document["missing"] = [*given, part]
+    if not isinstance(model, str) or not isinstance(given, list):
+        return
+    lacking = lacking_tower(model)
+    if lacking is None or as_path(model, (*YAML_SUFFIXES, ".json"), None) is not None:
+        return
+    workload = document.get("workload")
+    seen = tower_of(model) is not None and isinstance(workload, dict) and bool(workload.get("images"))
+    others = [one for one in given if not (isinstance(one, dict) and one.get("part") == lacking["part"])]
+    document["missing"] = others if seen else [*others, lacking]
 
 
 def resolve_pools(document: dict[str, Any], places: Places, folder: Path | None) -> None:

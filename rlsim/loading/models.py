@@ -9,8 +9,10 @@ from typing import Any
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.files.yaml import lists_beside
+from rlsim.schema.base import changed
 from rlsim.schema.messages import read_record
 from rlsim.schema.model import ModelCard
+from rlsim.schema.vision import VisionTower
 
 _VARIANTS = re.compile(r"-(instruct|thinking|base|chat|hf|fp8|nvfp4|fp4|bf16|awq|gptq|2507|0528)(?=-|$)")
 """Endings that change weights or their precision and no dimension."""
@@ -57,10 +59,13 @@ def load_card(name_or_path: str | Path, base: Path | None = None) -> ModelCard:
     name = str(name_or_path)
     path = as_path(name, (*YAML_SUFFIXES, ".json"), base) or _named(name)
     if path.suffix.lower() not in YAML_SUFFIXES:
-        from rlsim.schema.huggingface import card_from_huggingface  # which no shipped model needs
+        from rlsim.loading.huggingface import card_from_huggingface  # which no shipped model needs
 
         return card_from_huggingface(path)
-    return read_record(path, ModelCard)
+    card = read_record(path, ModelCard)
+    # A card's own file says itself whether its model sees.
+    tower = None if as_path(name, YAML_SUFFIXES, base) else tower_of(name)
+    return card if tower is None else changed(card, vision=tower)
 
 
 _OTHER_WEIGHTS = re.compile(
@@ -96,15 +101,25 @@ def card_by_shape(name: str) -> tuple[str, str] | None:
 
 
 _SEES = re.compile(r"(?<![a-z])(vl|omni|\d(\.\d)?v)(?![a-z])|internvl", re.IGNORECASE)
-"""Names of models with a vision tower, of which a card holds the text part alone."""
+"""Names of models with a vision tower."""
+
+
+def tower_of(name: str) -> VisionTower | None:
+    """The vision tower of a checkpoint, by its name (towers.yaml); None where none is known."""
+    base, towers = name.rstrip("/").rpartition("/")[2].lower(), lists_beside(__file__, "towers.yaml")
+    found = next((tower for pattern, tower in towers.items() if re.fullmatch(pattern, base)), None)
+    return None if found is None else VisionTower.model_validate(found)
 
 
 def lacking_tower(name: str) -> dict[str, Any] | None:
-    """The record of ``missing`` for a checkpoint that sees, by its name; None for others."""
-    base = name.rstrip("/").rpartition("/")[2]
+    """The record of ``missing`` for a checkpoint that sees, by its name, without stated images; None for others."""
+    base = shortened(name.rstrip("/").rpartition("/")[2], 80)
     if not _SEES.search(base):
         return None
-    return {"part": f"the vision tower of {shortened(base, 80)} and the tokens of its images", "belongs_to": ["model"]}
+    part = f"the vision tower of {base} and the tokens of its images"
+    if tower_of(name) is not None:
+        part = f"the images that {base} sees (state workload.images)"
+    return {"part": part, "belongs_to": ["model"]}
 
 
 def _named(name: str) -> Path:

@@ -23,6 +23,7 @@ from rlsim.schema.architecture import (
     state_bytes,
 )
 from rlsim.schema.base import Name, NonNegativeInt, PositiveInt, Precision, Strict
+from rlsim.schema.vision import VisionTower
 from rlsim.units import BYTES_PER_ELEMENT
 
 
@@ -85,6 +86,8 @@ class ModelCard(Strict):
     """Whether a gate as wide as the queries multiplies the attention's output."""
     gated_ffn: bool = True
     """Whether dense FFNs have a gate projection."""
+    vision: VisionTower | None = None
+    """Tower of a model that sees; null: text alone."""
     max_position_embeddings: PositiveInt
     """Longest sequence in tokens."""
     extended_position_embeddings: PositiveInt | None = None
@@ -253,7 +256,8 @@ class ModelCard(Strict):
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Parameters by part of the model; ``total`` and ``active`` are without MTP layers.
+    """Parameters by part of the model; ``total`` and ``active`` are without MTP layers, total
+    with the vision tower.
 
     lm_head is 0 where tied. expert is one routed expert, shared_experts_per_layer all shared ones of a layer.
     active counts what one token passes, with the whole embedding and LM head as publishers of MoE models do.
@@ -347,6 +351,7 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
         all_experts = router + shared + latent + moe.num_experts * expert
     mixers = mixer_parameters(card)
     trunk = embedding + lm_head + hidden + mixers + card.num_layers * norms + card.num_dense_layers * dense_ffn
+    tower = 0 if card.vision is None else card.vision.parameters(hidden)
     last_ffn = all_experts if card.moe is not None else dense_ffn
     # DeepSeek-V3 (arXiv 2412.19437 section 2.2): two norms, a 2H x H projection, one decoder layer, a final norm. The
     # layer is one of attention and experts in hybrid models as well (config.json of Qwen3.5 and Nemotron 3).
@@ -364,7 +369,7 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
         mtp=mtp,
         mixers=mixers,
         latent_per_layer=latent,
-        total=trunk + card.num_moe_layers * all_experts,
+        total=trunk + tower + card.num_moe_layers * all_experts,
         active=trunk + card.num_moe_layers * active_experts,
     )
 

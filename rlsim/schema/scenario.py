@@ -16,6 +16,7 @@ from rlsim.schema.run import RunConditions
 from rlsim.schema.speculation import Speculation, check_drafting
 from rlsim.schema.stated import Assumption, Missing, Pool
 from rlsim.schema.trainer import Stack, StackFeatures, Trainer
+from rlsim.schema.vision import check_images
 from rlsim.schema.workload import Workload
 
 NEMO_RL = "nemo_rl"
@@ -327,6 +328,8 @@ def _engine_and_model(s: Scenario) -> None:
             f"simulation.engine_parameters {fitted.name} holds no family for engine.name {engine.name}, "
             f"only {', '.join(fitted.names)}"
         )
+    if s.workload.images is not None:
+        check_images(s.workload.images, model.vision, model.name)
     _layout("engine", engine, engine.tensor_parallel // engine.attention_data_parallel, model)
     # Engines of 24 or 48 GPUs hold some of 256 experts twice, so that every GPU has as many; more GPUs than experts
     # would leave some without any.

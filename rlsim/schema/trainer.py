@@ -243,6 +243,8 @@ class Trainer(Strict):
     """Of optimizer_on_host. host: gradients come there, the CPU steps, weights go back (Megatron-Core's CPU offload in
     turn, FSDP2's offload policy); device: the state comes to the GPU for the step and goes back (prime-rl
     optim_cpu_offload, trainer/optim/state_offload.py:50-67 at 559b44772)."""
+    frozen_vision: bool = False
+    """Whether the vision tower of a model that sees is not trained (its forward pass stays)."""
     expert_products: Literal["grouped", "loop"] | None = None
     """How an FSDP trainer of the models of Hugging Face runs the experts of a layer: as one grouped product
     (transformers 5, experts_implementation grouped_mm) or one after the other (eager, and transformers 4). Default:

@@ -1,13 +1,14 @@
 """What is generated in one RL step: how many samples, how long, in which groups."""
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rlsim.schema.asynchrony import TailBatching, rounded_up, rounds_per_cycle
 from rlsim.schema.base import Strict
+from rlsim.schema.vision import Images, image_faults
 
 
 def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str) -> None:
@@ -228,56 +229,6 @@ class Agent(Strict):
             yield f"turns.mean_turns ({turns.mean_turns:g}) must be below max_turns ({self.max_turns})"
 
 
-CYCLE_ROUNDS = 24
-"""Rounds that a cycle may have beyond its first long one."""
-
-
-class TailBatching(Strict):
-    """Tail batching with over-sampling (RollPacker, arXiv 2509.21009) in a synchronous loop.
-
-    A short round starts more prompts and samples than a step trains on and ends when as many prompts as it needs have
-    enough finished samples; what is not done is aborted. Prompts that were not complete are put off; once they fill a
-    step, a long round runs them anew from their prompts to the last sample, without a race.
-    """
-
-    prompts_factor: float = Field(1.25, ge=1, le=16)
-    """Prompts that a short round starts, over prompts_per_step; rounded up. 1: none is put off."""
-    samples_factor: float = Field(1.25, ge=1, le=16)
-    """Samples that it starts for each prompt, over generations_per_prompt; rounded up. The first of them to finish are
-    trained on."""
-
-    @property
-    def active(self) -> bool:
-        """Whether any round races."""
-        return self.prompts_factor > 1 or self.samples_factor > 1
-
-
-def rounded_up(count: int, factor: float) -> int:
-    """``factor`` times as many, rounded up; what rounding of the factor adds does not count."""
-    return math.ceil(count * factor - 1e-9)  # 1.1 x 10 is 11.000000000000002 in floats
-
-
-def rounds_per_cycle(prompts: int, put_off: int) -> int:
-    """Rounds after which as many prompts wait as at the start.
-
-    A short round puts ``put_off`` prompts off; the next round is a long one, of ``prompts``, as soon as so many wait.
-    Where that takes more than CYCLE_ROUNDS: the rounds after which fewest wait, those of one long round at least.
-    """
-    if not put_off:
-        return 1
-    waiting, rounds, best = 0, 0, (prompts, 0)
-    while waiting or not rounds:
-        short = -(-(prompts - waiting) // put_off)
-        long, waiting = divmod(waiting + short * put_off, prompts)
-        rounds += short + long
-        # Only once there is an answer: a first long round may itself lie beyond the limit.
-        if best[1] and rounds > CYCLE_ROUNDS:
-            break
-        # Fewest waiting first, then fewest rounds.
-        best = min(best, (waiting, rounds))
-    return best[1]
-
-
 class Workload(Strict):
     """The rollout batch of one RL step."""
 
@@ -295,6 +246,8 @@ class Workload(Strict):
     """Cap on the response alone, with agent on that of each turn; default: what max_sequence_tokens leaves."""
     group_correlation: float = Field(0.3, ge=0, le=1)
     """Share of the variance of log length common to the samples of a prompt. Unpublished; assumed."""
+    images: Images | None = None
+    """Images of prompts, whose tokens prompt_tokens holds; null: text alone."""
     routing_overlap: float | None = Field(None, ge=0, le=1)
     """Experts that positions of a sequence share when they are verified together: q of them touch as many as
     q^routing_overlap independent tokens; 1: independent, as random tokens are. Default 0.71 with a spread: 1.62 times
@@ -381,6 +334,10 @@ class Workload(Strict):
             yield f"tail_batching must not start more than {most}; it starts {launched:,}"
 
     def _bounds(self) -> Iterator[str]:
+        if self.images is not None:
+            prompt = self.prompt_tokens
+            mean = prompt.tokens if isinstance(prompt, ConstantLength) else prompt.mean_tokens
+            yield from image_faults(self.images, mean, self.agent is not None)
         both = self.group_correlation + (self.agent.response_trajectory_correlation if self.agent else 0.0)
         if both > 1:
             yield f"group_correlation + agent.response_trajectory_correlation must not exceed 1; it is {both:g}"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.runs.run import run as run_whole
-from rlsim.schema.workload import CYCLE_ROUNDS, rounds_per_cycle
+from rlsim.schema.asynchrony import CYCLE_ROUNDS, rounds_per_cycle
 from rlsim.workload.batches import Batch, Generated, draw_rollouts, first_done
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 from rlsim.workload.lengths import Place

@@ -179,6 +179,12 @@ class PrefillTimes(Struct, frozen=True, eq=False):
         bound = layers.compute_bound(of_stage).reshape(tokens.shape)
         return cls(grid, counts, linear, attention.seconds, head_s, measured, longest.bound, bound)
 
+    def seeing(self, token_s: float) -> PrefillTimes:
+        """The same where a vision tower adds ``token_s`` seconds to each token of a prompt."""
+        added_s = self.grid * token_s
+        share = added_s / np.maximum(self.linear[0] + self.attention + added_s, 1e-12)
+        return replace(self, linear=self.linear + added_s, measured=self.measured * (1.0 - share))
+
     def added_s(self, engine: Engine, host: HostOverheads) -> FloatArray:
         """What the tokens add to the same iteration without them.
 

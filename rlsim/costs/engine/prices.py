@@ -20,6 +20,7 @@ from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.measured import measured_costs, measured_iterations, of_method, stack_of
 from rlsim.costs.operators.device import Device
 from rlsim.costs.overheads import NO_HOST, HostOverheads
+from rlsim.costs.vision import tower_s
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
@@ -53,6 +54,7 @@ class EngineInputs(Struct, frozen=True):
     drafting: the speculation section without its acceptance. policy: of draft lengths that follow the live batch; None
     where draft_length is fixed. max_sequences: most sequences that a replica can ever
     decode at once. prompt_tokens: mean length of a prompt. routing_overlap: see Workload; 1 where it changes nothing.
+    vision_token_s: what a vision tower adds to a token of a prompt.
     """
 
     model: ModelCard
@@ -67,6 +69,7 @@ class EngineInputs(Struct, frozen=True):
     policy: DraftPolicy | None = None
     measured: MeasuredStack | None = None
     routing_overlap: float = 1.0
+    vision_token_s: float = 0.0
 
 
 def engine_inputs(
@@ -81,6 +84,7 @@ def engine_inputs(
         scenario.model, device, scenario.released_engine, drafting, host, most_sequences(scenario),
         scenario.workload.max_sequence_tokens, prompt_tokens, kv_capacity_tokens, measured=stack_of(scenario),
         routing_overlap=_overlap(scenario),
+        vision_token_s=tower_s(scenario, device.operators, scenario.engine.tensor_parallel) / max(prompt_tokens, 1.0),
     )  # fmt: skip
 
 
@@ -164,12 +168,14 @@ _known_prefill = lru_cache(maxsize=4 * TIMES_KEPT)(_prefill_times)
 
 @np.errstate(invalid="raise", divide="raise")
 def _prepared(inputs: EngineInputs, device: DeviceTimes, prefill: PrefillTimes) -> IterationCosts:
-    return iteration.build_iteration(_engine(inputs), device, prefill, inputs.kv_capacity_tokens)
+    seen = prefill if not inputs.vision_token_s else prefill.seeing(inputs.vision_token_s)
+    return iteration.build_iteration(_engine(inputs), device, seen, inputs.kv_capacity_tokens)
 
 
 def _kernels(inputs: EngineInputs) -> EngineInputs:
     """Inputs without the host, but for its terms of kernels: many hosts share a device's work."""
-    return replace(inputs, engine=changed(inputs.engine, **dict.fromkeys(HOST_KEYS)), host=inputs.host.of_kernels)
+    bare = changed(inputs.engine, **dict.fromkeys(HOST_KEYS))
+    return replace(inputs, engine=bare, host=inputs.host.of_kernels, vision_token_s=0.0)
 
 
 def drafting_fixed(inputs: EngineInputs, draft_length: int) -> EngineInputs:

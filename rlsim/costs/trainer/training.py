@@ -21,17 +21,12 @@ from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.stack_terms import with_logprob_batches
 from rlsim.costs.trainer.critic import critic_parts
-from rlsim.costs.trainer.driver import (
-    COLLECTED_BYTES,
-    LOGPROB_BYTES,
-    PADDED_BATCH,
-    UPDATE_BYTES,
-    handed_over,
-)
+from rlsim.costs.trainer.driver import COLLECTED_BYTES, LOGPROB_BYTES, PADDED_BATCH, UPDATE_BYTES, handed_over
 from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency, of_mean_rank, times
 from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, micro_batch_of, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
+from rlsim.costs.vision import tower_part, tower_s, update_passes
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import met_draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
@@ -247,7 +242,8 @@ class TrainerInputs(Struct, frozen=True, dict=True):
     """Everything that the trainer's work on a given batch depends on; equal inputs have equal prices.
 
     logprob_passes: forward passes before the update on its own GPUs. reference_gpus: those of a reference pass beside
-    them; 0 where there is none. streaming: both take samples as they are done.
+    them; 0 where there is none. streaming: both take samples as they are done. vision_s: of a vision tower over the
+    images of a sample, forward; vision_passes: such passes that an update takes.
     draft_training_share: FLOP of a drafter's own training over the policy's. The swaps move weights of the reference or
     of the value model in and out around their passes.
     """
@@ -271,6 +267,8 @@ class TrainerInputs(Struct, frozen=True, dict=True):
     measured: MeasuredStack | None = None
     reference_gpus: int = 0
     streaming: bool = False
+    vision_s: float = 0.0
+    vision_passes: float = 0.0
 
     @cached_property
     def costs(self) -> TrainingCosts:
@@ -310,6 +308,8 @@ def trainer_inputs(
         measured=stack_of(scenario),
         reference_gpus=apart,
         streaming=scenario.loop.streaming,
+        vision_s=tower_s(scenario, device.operators, trainer.tensor_parallel),
+        vision_passes=update_passes(scenario),
     )  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
 def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """The optimizer steps alone; a search asks for them before the rest."""
     trainer = inputs.trainer
-    cost = inputs.costs.step(batches_of(inputs, batch, update=True))
+    cost = _seeing(inputs, batch, inputs.costs.step(batches_of(inputs, batch, update=True)), inputs.vision_passes)
     drafter = Part("draft training", cost.seconds * inputs.draft_training_share, "compute")
     once = PhaseCost.of((*cost.parts, drafter))
     swap = Part(PHASE_SWAP, inputs.update_swap_s, "host link")
@@ -397,4 +397,12 @@ def positions_of(inputs: TrainerInputs, batch: TrainedBatch) -> int:
 
 def logprob_pass(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """One log-prob pass."""
-    return inputs.costs.forward(batches_of(inputs, batch, update=False))
+    return _seeing(inputs, batch, inputs.costs.forward(batches_of(inputs, batch, update=False)))
+
+
+def _seeing(inputs: TrainerInputs, batch: TrainedBatch, cost: PhaseCost, passes: float = 1.0) -> PhaseCost:
+    """``cost`` with the passes of a vision tower, where prompts have images."""
+    if not inputs.vision_s:
+        return cost
+    ranks = inputs.costs.layout.data_parallel
+    return PhaseCost.of((*cost.parts, tower_part(len(batch.total_tokens), ranks, inputs.vision_s, passes)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import lists_beside
-from rlsim.loading.models import card_by_shape
+from rlsim.loading.models import card_by_shape, tower_of
 from rlsim.schema.workload import MAX_TURNS
 from rlsim.tables.profile import profile_called
 
@@ -168,7 +168,8 @@ def _card(draft: Draft, facts: Facts, where: str) -> str:
     card, how = found
     if how != "name" or card_by_shape(facts.model) is None:
         draft.assume("card", checkpoint=shortened(facts.model.rstrip("/").split("/")[-1]), card=card)
-    return card
+    # A card is of the text part: by its own name a model has its vision tower too.
+    return card if tower_of(facts.model) is None else facts.model.rstrip("/").split("/")[-1]
 
 
 def _card_of_placeholder(model: str, where: str) -> tuple[str, str] | None:

@@ -143,7 +143,7 @@ class Trainer:
     rank_balance = Target[RankBalance]()
     zero_stage = Target[Literal[0, 1, 2, 3]]()
     recompute = Target[Literal["none", "selective", "full"]]()
-    fused_kernels = Target[bool]()
+    fused_kernels, frozen_vision = Target[bool](), Target[bool]()
     mtp_layers = Target[int]()
     optimizer = Target[Literal["adam", "muon"]]()
     optimizer_bytes_per_parameter = Target[float]()

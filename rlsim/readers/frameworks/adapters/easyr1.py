@@ -16,6 +16,7 @@ class Actor(Options, section="worker.actor"):
     model_path = text("", name="model.model_path")
     gradient_checkpointing = flag(True, name="model.enable_gradient_checkpointing")
     lora_rank = integer(0, name="model.lora.rank")
+    freeze_vision_tower = flag(False, name="model.freeze_vision_tower")
     global_batch_size = integer(256)
     update_samples = integer(4, name="micro_batch_size_per_device_for_update")
     experience_samples = integer(16, name="micro_batch_size_per_device_for_experience")
@@ -79,6 +80,7 @@ RULES = (
     of(Engine.cuda_graphs).opposite(Rollout.enforce_eager),
     of(Trainer.backend).constant("fsdp"),
     of(Trainer.context_parallel).same(Actor.ulysses_size),
+    of(Trainer.frozen_vision).same(Actor.freeze_vision_tower),
     of(Trainer.lora_rank).rule(lambda c: c.actor.lora_rank or None, lambda _, value: [Actor.lora_rank.to(value or 0)]),
     # Prompts, as verl's mini-batch (workers/fsdp_workers.py:142-143).
     of(Trainer.global_batch_samples).by(Actor.global_batch_size, lambda c: c.actor.global_batch_size * c.rollout.n),

@@ -69,8 +69,7 @@ RULES = (
     ),
     of(Loop.overlap, when=lambda c: c.mode == "colocate_async").constant(False),
     of(Loop.staleness_fraction, when=lambda c: c.fully_async).same(Async.staleness_threshold),
-    # The V1 trainer's step holds parameter_sync_step mini-batches and publishes once (trainer_base.py:511-537,
-    # trainer_separate_async.py:53-57, 347): update_every stays 1.
+    # V1: parameter_sync_step mini-batches, published once (trainer_base.py:511-537, trainer_separate_async.py:53-57).
     of(Loop.update_every, when=lambda c: c.fully_async).same(Async.trigger_parameter_sync_step),
     of(Loop.in_flight_updates, when=lambda c: c.fully_async).same(Async.partial_rollout),
     # verl's sample of asynchronous training is a prompt with all its responses.
@@ -261,6 +260,7 @@ RULES = (
         of(Trainer.optimizer_on_host).same(Fsdp.offload_policy),
     ),
     of(Trainer.fused_kernels, when=lambda c: not c.by_megatron).same(Model.use_liger),
+    of(Trainer.frozen_vision).same(Actor.freeze_vision_tower),
     # BF16 logits, whose gradient takes their place (verl/utils/torch_functional.py:73-120).
     of(Trainer.logits_bytes, when=lambda c: not c.by_megatron).constant(4.0),
     of(Trainer.logits_chunk_tokens, when=lambda c: c.model.use_fused_kernels).constant(512),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rlsim.errors import InputError
+from rlsim.loading.huggingface import card_from_huggingface
 from rlsim.loading.models import load_card
-from rlsim.schema.huggingface import card_from_huggingface
 from rlsim.schema.model import parameter_counts
 
 LLAMA: dict[str, Any] = {

@@ -29,7 +29,7 @@ def card_from_huggingface(path: Path) -> ModelCard:
     Reads dense (Llama, Mistral, Qwen2/2.5/3), MoE (Mixtral, Qwen-MoE, GLM-4.5, gpt-oss) and MLA models (DeepSeek-V2/V3,
     Kimi-K2), hybrids with linear attention (Qwen3-Next, Qwen3.5) or Mamba-2 (Nemotron-H and Nemotron 3), and sparse
     attention (DeepSeek-V3.2, GLM-5), with sliding windows in some or all layers, also nested under ``text_config``,
-    whose vision tower is left out. Raises InputError naming the key, and the nearest family, for whatever would make
+    with the vision towers of Qwen-VL. Raises InputError naming the key, and the nearest family, for whatever would make
     counts wrong: other recurrent layers, compressed attention, layers of unequal shape.
     """
     if path.is_dir():
@@ -72,6 +72,8 @@ class _Config:
         self.tied = bool(self.values.get("tie_word_embeddings", whole.get("tie_word_embeddings", False)))
         self.family = str(self.values.get("model_type") or "")
         self.delta_rule = self.family in self.names["delta_rule"]
+        sees = whole.get("vision_config")
+        self.sees: Mapping[str, Any] = sees if isinstance(sees, dict) else {}
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.values.get(key, default)
@@ -266,6 +268,27 @@ class _Config:
         # What transformers does where head_dim is not given (Llama, Qwen2).
         return hidden // heads
 
+    @property
+    def vision(self) -> dict[str, Any] | None:
+        """Values of the vision tower; None without one, and of towers whose configuration has other words."""
+        keys, one = self.names["vision"], self.sees
+        if any(not isinstance(one.get(theirs), int) for theirs in (*keys.values(), "spatial_merge_size")):
+            return None
+        # Qwen2.5-VL has windows and a gate; of Qwen2-VL hidden_size is that of the language model.
+        windows = {
+            "window_patches": (one["window_size"] // one["patch_size"]) ** 2,
+            "full_layers": len(one.get("fullatt_block_indexes") or ()),
+        } if one.get("window_size") else {}  # fmt: skip
+        return {
+            **{ours: one[theirs] for ours, theirs in keys.items()},
+            "hidden_size": one.get("embed_dim") or one.get("hidden_size"),
+            "gated_ffn": one.get("hidden_act") in self.names["gated_activations"],
+            "merged_patches": one["spatial_merge_size"] ** 2,
+            "mergers": 1 + len(one.get("deepstack_visual_indexes") or ()),
+            **windows,
+            "source": "vision_config of its config.json",
+        }
+
     def card(self, name: str) -> dict[str, Any]:
         """Values of the model card."""
         self.refuse_unsupported()
@@ -302,6 +325,7 @@ class _Config:
             # Qwen3-Next gates always, without a key.
             "attention_output_gate": bool(self.get("attn_output_gate", self.delta_rule)),
             "gated_ffn": self.gated,
+            "vision": self.vision,
             "max_position_embeddings": self.required("max_position_embeddings"),
             **self.extension,
             "source": f"Hugging Face config.json of {name}",
