@@ -116,10 +116,9 @@ def lacking_tower(name: str) -> dict[str, Any] | None:
     base = shortened(name.rstrip("/").rpartition("/")[2], 80)
     if not _SEES.search(base):
         return None
-    part = f"the vision tower of {base} and the tokens of its images"
-    if tower_of(name) is not None:
-        part = f"the images that {base} sees (state workload.images)"
-    return {"part": part, "belongs_to": ["model"]}
+    if tower_of(name) is None:
+        return {"part": f"the vision tower of {base} and the tokens of its images", "belongs_to": ["model"]}
+    return {"part": f"the images that {base} sees (state workload.images)", "belongs_to": ["model", "workload.images"]}
 
 
 def _named(name: str) -> Path:

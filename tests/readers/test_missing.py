@@ -17,6 +17,7 @@ from rlsim.readers.frameworks.importing import import_config
 from rlsim.readers.frameworks.missing import STARTED
 from rlsim.readers.frameworks.registry import framework_of
 from rlsim.report.text.findings import headline
+from rlsim.schema.base import changed
 from rlsim.schema.keys import keys_named
 from rlsim.schema.scenario import Scenario
 
@@ -171,10 +172,12 @@ def test_a_missing_part_is_no_part_of_the_digest_and_names_keys_that_exist() -> 
 def test_the_tower_of_a_model_that_sees_is_missing_wherever_its_name_stands_and_falls_with_it() -> None:
     seeing = load_scenario("quickstart", ["model=Qwen/Qwen2.5-VL-7B-Instruct"])
     text = load_scenario("quickstart", ["model=qwen2.5-7b"])
-    assert (seeing.model, text.missing) == (text.model, ())
+    assert (changed(seeing.model, vision=None), text.missing) == (text.model, ())
     assert [one.part for one in seeing.missing] == [
-        "the vision tower of Qwen2.5-VL-7B-Instruct and the tokens of its images"
+        "the images that Qwen2.5-VL-7B-Instruct sees (state workload.images)"
     ]
+    images = {"workload.images.tokens": 100, "workload.prompt_tokens": {"kind": "constant", "tokens": 200}}
+    assert vary(seeing, images).missing == ()
     assert vary(seeing, "simulation.seed=3").missing == seeing.missing
     assert vary(seeing, "model=qwen3-8b").missing == ()
     assert scenario_of_text(dump_scenario(seeing), "copy").missing == seeing.missing
