@@ -247,6 +247,11 @@ def _loop_and_cluster(s: Scenario) -> None:
             "workload.agent.max_trajectories lets trajectories start one by one, which engine.dispatch static cannot "
             "deal out; give round_robin, least_loaded or shared_queue"
         )
+    if s.engine.kv_offload is not None and (agent is None or not s.engine.prefix_caching):
+        raise ValueError(
+            "engine.kv_offload holds what trajectories left in a prefix cache: give workload.agent, and leave "
+            "engine.prefix_caching true"
+        )
     if s.cluster.generation % s.engine.gpus_per_replica:
         raise ValueError(
             f"engine.tensor_parallel x pipeline_parallel ({s.engine.gpus_per_replica}) must divide the "
