@@ -91,6 +91,10 @@ class PrefixCache:
         end = stored if self.tier.through else cached + stored
         return max(0, end - max(cached, resident))
 
+    def load_s(self, tokens: int) -> float:
+        """Seconds in which the tier brings so many tokens of one context."""
+        return 0.0 if self.tier is None else self.tier.latency_s + tokens * self.tier.token_s
+
     def take(self, sample: int, resident: int, loaded: int) -> None:
         """A sample runs again on what it found and loads."""
         self.reused += self.found(sample, resident)

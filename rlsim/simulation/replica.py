@@ -244,20 +244,18 @@ class Replica(RunningBatch):
 
     def _worth_loading(self, sequence: RunningRequest, resident: int, need: int) -> int:
         """Tokens of ``need`` that the tier below has, where it brings them sooner than they are prefilled alone."""
-        tier, timing, tokens = self.cache.tier, self._timing, self.cache.found_below(sequence.id, resident)
-        if tier is None or not tokens:
+        timing, tokens = self._timing, self.cache.found_below(sequence.id, resident)
+        if not tokens:
             return 0
         start, rest = sequence.prefill_end - need, need - tokens
         again_s = timing.prefill(0, need) - timing.prefill(0, rest) + timing.behind(start + tokens)
         again_s -= timing.behind(start)
-        load_s = max(self._link_free_s, self.now_s) - self.now_s + (tier.latency_s + tokens * tier.token_s)
+        load_s = max(self._link_free_s, self.now_s) - self.now_s + self.cache.load_s(tokens)
         return tokens if load_s < again_s else 0
 
     def _start_load(self, sequence: RunningRequest, tokens: int) -> None:
-        tier = self.cache.tier
-        if tier is not None:
-            begin_s = max(self._link_free_s, self.now_s)
-            self._link_free_s = sequence.loaded_s = begin_s + (tier.latency_s + tokens * tier.token_s)
+        begin_s = max(self._link_free_s, self.now_s)
+        self._link_free_s = sequence.loaded_s = begin_s + self.cache.load_s(tokens)
         self._loading.append(sequence)
 
     def _begin_segment(self, kv: float) -> None:

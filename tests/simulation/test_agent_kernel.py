@@ -87,7 +87,8 @@ def test_rollouts_as_the_reference(
     """Limits, time-outs, judges, failed attempts, reclaimed prefixes, tiers, eviction, every dispatch that starts one by
     one and every routing.
 
-    Besides: every turn is generated once, and nobody is left anywhere.
+    Besides: every turn is generated once, nobody is left anywhere, and every token of a context was prefilled, found or
+    loaded.
     """
     one, iterations = drawn
     table = cost_table(
@@ -103,6 +104,10 @@ def test_rollouts_as_the_reference(
     if slow["skipped_tokens"] == 0 and not slow["preemptions"]:
         assert slow["turns"] == one.turns.count
         assert sum(n * count for n, count in enumerate(slow["iterations_at"])) == iterations.sum()
+        assert slow["environment_s"] == pytest.approx(one.turns.environment_s.sum())
+        if one.batch.group[-1] + 1 == one.batch.samples:  # no prompt is another's
+            contexts = (np.repeat(one.batch.prompt_tokens, np.diff(one.turns.first)) + one.turns.history_tokens).sum()
+            assert slow["prefill_tokens"] + slow["reused_tokens"] + slow["loaded_tokens"] == contexts
     for presence in (slow["line"].environment, slow["line"].judge):
         assert not presence.counts or presence.counts[-1] == 0
 
