@@ -211,7 +211,6 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         across = scenario.cluster.generation > fabric.domain
         return float(fabric.broadcast(kv_bytes_per_gpu_token(scenario), across).seconds)
 
-
     def _tier(self) -> KvTier | None:
         """What kv_offload holds; copies of the attention read side by side."""
         given, engine = self.scenario.engine.kv_offload, self.scenario.engine

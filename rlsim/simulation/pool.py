@@ -25,8 +25,8 @@ from rlsim.units import FloatArray
 
 Dispatch = Literal["static", "round_robin", "least_loaded", "shared_queue"]
 IMBALANCE, IMBALANCE_FACTOR = 64, 1.5
-"""cache_aware leaves a prefix where the most loaded replica has more than so many samples above the least loaded one, and
-more than so many times its samples: defaults of SGLang's router (balance_*_threshold, router_args.py at 05e589ad)."""
+"""cache_aware leaves a prefix where the most loaded replica has more than so many samples above the least loaded one,
+and more than so many times its samples: defaults of SGLang's router (balance_*_threshold, router_args.py, 05e589ad)."""
 
 
 def assigned_at_once(samples: int, num_replicas: int, dispatch: Dispatch) -> NDArray[np.int64]:

@@ -26,6 +26,7 @@ JUDGES = st.sampled_from([None, None, JUDGE])
 DISPATCH = st.sampled_from(["round_robin", "least_loaded", "shared_queue"])
 
 
+MOSTLY = st.sampled_from([True, True, False])
 ROUTING = st.sampled_from(["sticky", "least_loaded", "cache_aware"])
 
 
@@ -41,7 +42,7 @@ def tiers(draw: st.DrawFn) -> KvTier | None:
 @st.composite
 def agents(draw: st.DrawFn) -> Agent:
     return Agent(
-        max_environments=draw(LIMITS), max_trajectories=draw(LIMITS), keep_prefix=draw(st.sampled_from([True, True, False])),
+        max_environments=draw(LIMITS), max_trajectories=draw(LIMITS), keep_prefix=draw(MOSTLY),
         trajectory_timeout_s=draw(st.sampled_from([None, None, 0.3, 2.0, 8.0])), judge=draw(JUDGES),
     )  # fmt: skip
 
@@ -79,13 +80,13 @@ def all_told(found: AgentRollout) -> dict[str, Any]:
 
 @RANDOM
 @given(drawn=trajectories(), agent=agents(), dispatch=DISPATCH, replicas=st.integers(1, 4),
-       prefix_caching=st.sampled_from([True, True, False]), slots=st.integers(1, 8), room=st.sampled_from([1, 40, 300, 1e6]),
+       prefix_caching=MOSTLY, slots=st.integers(1, 8), room=st.sampled_from([1, 40, 300, 1e6]),
        budget=st.sampled_from([16, 60, 8192]), chunked=st.booleans(), routing=ROUTING, tier=tiers())  # fmt: skip
 def test_rollouts_as_the_reference(
     both, drawn, agent, dispatch, replicas, prefix_caching, slots, room, budget, chunked, routing, tier
 ):
-    """Limits, time-outs, judges, failed attempts, reclaimed prefixes, tiers, eviction, every dispatch that starts one by
-    one and every routing.
+    """Limits, time-outs, judges, failed attempts, reclaimed prefixes, tiers, eviction, each dispatch that starts one by
+    one and each routing.
 
     Besides: every turn is generated once, nobody is left anywhere, and every token of a context was prefilled, found or
     loaded.
@@ -130,9 +131,7 @@ AGENT = (
 )
 
 
-def world(
-    costs: FixedCosts, table: dict[str, Any], *overrides: str, tier: KvTier | None = None, **keys: Any
-) -> World:
+def world(costs: FixedCosts, table: dict[str, Any], *overrides: str, tier: KvTier | None = None, **keys: Any) -> World:
     """Loops of trajectories on engines with few slots and a cache of one long context or more."""
     lengths = "workload.response_tokens={kind: lognormal, mean_tokens: 40, log_sigma: 0.8}"
     given_ = (lengths, AGENT, f"workload.max_sequence_tokens={LONG}", "simulation.steps=5", *overrides)

@@ -117,7 +117,7 @@ def test_faster_and_larger_tiers_take_no_longer_and_half_a_tier_misses_in_turn()
 
 
 def test_turns_elsewhere_lose_their_prefix_unless_a_store_is_shared():
-    """Of R replicas chosen by load one in R is that of before; a shared store gives back what the others are short of."""
+    """Of R replicas chosen by load one in R is that of before; a shared store gives back what others are short of."""
     rng = np.random.default_rng(1)
     one = trajectories(60, rng.exponential(0.05, (60, TURNS)))
     keys: dict[str, Any] = {"replicas": 3, "slots": 4}
