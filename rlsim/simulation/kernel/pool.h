@@ -138,13 +138,15 @@ typedef struct {
     _Alignas(64) int32_t number;
     int32_t outstanding, prefilled, next_pause, heap_length, heap_stale, heap_keys;
     int32_t room;
-    List waiting, prefilling, loading;
+    List waiting, prefilling;
     Running running;
-    double now_s, end_s, context_at_zero, tokens_per_iteration, held, peak_kv_tokens, link_free_s;
+    double now_s, end_s, context_at_zero, tokens_per_iteration, held, peak_kv_tokens;
     int64_t iteration, segment_iterations, decoded, waiting_prompts;
     Completion *heap;
     Residents residents;
     Emitted emitted;
+    List loading;
+    double link_free_s;
     Kept kept;
     Absence absence;
 } Replica;
