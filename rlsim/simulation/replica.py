@@ -15,8 +15,9 @@ Rules, after the scheduler of vLLM V1 (``vllm/v1/core/sched/scheduler.py``):
   decode iteration.
 - What a sample that will come back leaves in the prefix cache may be reclaimed, the oldest first, where running
   sequences need its room; when it is admitted again it prefills what is no longer there. What a tier below has of that
-  it loads instead where this is faster, as it would be if nothing else ran: one load after the other, while others
-  decode and prefill (vLLM's ``WAITING_FOR_REMOTE_KVS``).
+  it loads instead where this is faster, as it would be if nothing else ran, one load after the other: while others
+  decode and prefill (vLLM's ``WAITING_FOR_REMOTE_KVS``), or, without chunked prefill, layer by layer within the
+  iteration that prefills the rest, which takes the longer of both (SGLang's HiCache).
 - A sample counts as arrived at the first iteration that starts at or after its submission. A pause starts when the
   iteration in progress ends.
 
@@ -191,6 +192,8 @@ class Replica(RunningBatch):
             return
         # behind_s is negative for the first tokens of long prompts; no prefill gives time back.
         added_s = seconds = max(0.0, timing.prefill(decoding, tokens) + behind_s)
+        if not timing.chunked_prefill:
+            added_s = seconds = max(added_s, self._link_free_s - self.now_s)
         if decoding:
             context = (self._context_at_zero + self._iteration * self._tokens_per_iteration) / decoding
             seconds += timing.decode(decoding, context)
@@ -215,9 +218,10 @@ class Replica(RunningBatch):
                 need -= cache.found(sequence.id, resident)
             sequence.prefill_end = end = sequence.prompt + own
             loaded = self._worth_loading(sequence, resident, need) if cache.below.tokens else 0
-            chunk = 0 if loaded else timing.chunk(need or 1, tokens, budget)
+            apart = loaded and timing.chunked_prefill
+            chunk = 0 if apart else timing.chunk(need - loaded or 1, tokens, budget)
             # The first that does not fit blocks all behind it, as in vLLM: nobody overtakes.
-            if not (chunk or loaded) or kv + held + per_sequence > capacity:
+            if not (chunk or apart) or kv + held + per_sequence > capacity:
                 break
             kv += held + per_sequence
             tokens += chunk
@@ -230,11 +234,13 @@ class Replica(RunningBatch):
             running[sequence] = None
             if self._sharing:
                 residents[sequence.group] = others + 1
-            sequence.prefill_left = (need or 1) - loaded - chunk
+            need = need - loaded or 1
+            sequence.prefill_left = need - chunk
             if loaded:
                 self._start_load(sequence, loaded)
+            if apart:
                 continue
-            start = end - (need or 1)
+            start = end - need
             behind_s += timing.behind(start + chunk) - timing.behind(start)
             self.counters.prefill_squares += (2 * start + chunk) * chunk
             self._prefilling.append(sequence)
@@ -254,9 +260,10 @@ class Replica(RunningBatch):
         return tokens if load_s < again_s else 0
 
     def _start_load(self, sequence: RunningRequest, tokens: int) -> None:
-        begin_s = max(self._link_free_s, self.now_s)
-        self._link_free_s = sequence.loaded_s = begin_s + self.cache.load_s(tokens)
-        self._loading.append(sequence)
+        self._link_free_s = max(self._link_free_s, self.now_s) + self.cache.load_s(tokens)
+        if self._timing.chunked_prefill:
+            sequence.loaded_s = self._link_free_s
+            self._loading.append(sequence)
 
     def _begin_segment(self, kv: float) -> None:
         """Find how many iterations pass before the membership changes, and when the last of them ends."""

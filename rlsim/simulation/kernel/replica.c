@@ -147,6 +147,8 @@ static int64_t worth_loading(const Pool *pool, const Replica *replica, int32_t i
 static void start_load(const Pool *pool, Replica *replica, int32_t i, int64_t tokens) {
     const double begin_s = later(replica->link_free_s, replica->now_s);
     replica->link_free_s = begin_s + (pool->tier.latency_s + (double)tokens * pool->tier.token_s);
+    if (!pool->timing->chunked_prefill)
+        return;
     pool->sequences[i].loaded_s = replica->link_free_s;
     pool->sequences[i].loading = true;
     list_append(&replica->loading, pool->queue_links, i);
@@ -184,9 +186,10 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
         need = need ? need : 1;
         const bool below = kept->below && kept->below->tokens;
         const int64_t loaded = below ? worth_loading(pool, replica, i, resident, need, end) : 0;
-        const int64_t chunk = loaded ? 0 : chunk_of(pool, need, *tokens, budget);
+        const bool apart = loaded && timing->chunked_prefill;
+        const int64_t chunk = apart ? 0 : chunk_of(pool, need - loaded, *tokens, budget);
         /* The first that does not fit blocks all behind it, as in vLLM: nobody overtakes. */
-        if (!(chunk || loaded) || kv + held + (double)timing->tokens_per_sequence > timing->kv_capacity_tokens)
+        if (!(chunk || apart) || kv + held + (double)timing->tokens_per_sequence > timing->kv_capacity_tokens)
             break;
         kv += held + (double)timing->tokens_per_sequence;
         *tokens += chunk;
@@ -202,10 +205,10 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
             residents_add(&replica->residents, sequence->group);
         sequence->prefill_left = (int32_t)(need - loaded);
         sequence->prefill_end = end;
-        if (loaded) {
+        if (loaded)
             start_load(pool, replica, i, loaded);
+        if (apart)
             continue;
-        }
         *behind += behind_own_s(pool, sequence, chunk);
         sequence->prefill_left -= (int32_t)chunk;
         list_append(&replica->prefilling, pool->queue_links, i);
@@ -244,7 +247,9 @@ static void begin_prefill(Pool *pool, Replica *replica, double kv) {
         return;
     }
     /* `behind` is negative for the first tokens of long prompts; no prefill gives time back. */
-    const double added_s = later(0.0, prefill_s(timing, decoding, tokens) + behind);
+    double added_s = later(0.0, prefill_s(timing, decoding, tokens) + behind);
+    if (!timing->chunked_prefill)
+        added_s = later(added_s, replica->link_free_s - replica->now_s);
     double seconds = added_s;
     if (decoding) {
         const double context = context_sum(replica, replica->iteration) / (double)decoding;
