@@ -100,7 +100,9 @@ def loop_of(batch: Batch, iterations: IntArray, table: IterationTable, replicas:
         steps.append(DrawnStep((Generated(drawn, np.ones(half, dtype=np.bool_)),), (iterations[part],)))
     nothing = PhaseCost(0.0)
     step = StepCost(nothing, nothing, nothing)
-    prices = Prices(table, replicas, nothing, nothing, nothing, (step, step), lambda lengths, generated: step)
+    prices = Prices(
+        table, replicas, nothing, nothing, nothing, (step, step), lambda lengths, generated: step, 0.0, None
+    )
     return lambda: run_asynchronous(scenario, DrawnWorkload(tuple(steps), 2), prices, Trace())
 
 

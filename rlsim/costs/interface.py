@@ -144,6 +144,19 @@ class StepCost(Struct, frozen=True):
     reference_s: float = 0.0
 
 
+class KvTier(Struct, frozen=True):
+    """A store below the KV caches of engines. Of a replica: capacity_tokens, and latency_s + token_s for each token of
+    a load, one load after the other. through: a context is written when its turn ends, and stays when it is loaded;
+    else what a cache gives up is written, and leaves when its sample is back. shared: one store of all capacities.
+    """
+
+    capacity_tokens: int
+    token_s: float
+    latency_s: float = 0.0
+    through: bool = True
+    shared: bool = False
+
+
 class Prices(Struct, frozen=True):
     """Everything that takes time in the steps of one run, in seconds and known before the first of them.
 
@@ -151,7 +164,7 @@ class Prices(Struct, frozen=True):
     synchronous rollout; refit: the weight transfer alone, with all around it where a lagged loop shares its GPUs; wake:
     a colocated engine's sleep between two rollouts of a step. steps: the trainer's work by training step, where its
     batch is known beforehand. batch: the trainer's work on any batch, from the total tokens of its samples and how many
-    samples were generated for it. kv_token_s: a token of KV cache from one replica to another.
+    samples were generated for it. kv_token_s: a token of KV cache from one replica to another. tier: below the caches.
     """
 
     iteration: IterationTable
@@ -162,6 +175,7 @@ class Prices(Struct, frozen=True):
     steps: tuple[StepCost, ...]
     batch: Callable[[FloatArray, int], StepCost]
     kv_token_s: float
+    tier: KvTier | None
 
 
 class EngineCounters:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, engine_times, running_at_most
-from rlsim.costs.interface import PhaseCost, Prices, StepCost
+from rlsim.costs.interface import KvTier, PhaseCost, Prices, StepCost
 from rlsim.costs.links import node_link
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import (
@@ -196,6 +196,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
             steps=(),
             batch=self.batch_cost,
             kv_token_s=self._kv_token_s(),
+            tier=self._tier(),
             engine=engine,
             engine_memory=self.engine_memory,
             trainer_bytes=trainer_memory(scenario),
@@ -209,6 +210,17 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         # Requests may move between any two replicas: one pair across the network sets the rate.
         across = scenario.cluster.generation > fabric.domain
         return float(fabric.broadcast(kv_bytes_per_gpu_token(scenario), across).seconds)
+
+    def _tier(self) -> KvTier | None:
+        """What kv_offload holds; copies of the attention read side by side."""
+        given, engine = self.scenario.engine.kv_offload, self.scenario.engine
+        if given is None:
+            return None
+        token_bytes = kv_bytes_per_gpu_token(self.scenario) / engine.attention_data_parallel
+        link_s = float(self.device.fabric.host_copy(token_bytes).seconds)
+        read_s = link_s if given.bytes_per_s is None else token_bytes / given.bytes_per_s
+        capacity = int(given.capacity_bytes / token_bytes)
+        return KvTier(capacity, read_s, given.latency_s, given.write == "through", given.shared)
 
 
 def _pool_inputs(scenario: Scenario, pool: Pool) -> PoolInputs:

@@ -75,6 +75,9 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         own.append(said("reference pool", gpus=scenario.cluster.reference_gpus))
     if scenario.engine.migration != "none":
         own.append(said("migration", us=run.prices.kv_token_s / MICROSECOND))
+    if (offload := scenario.engine.kv_offload) is not None and (tier := run.prices.tier) is not None:
+        gib, us = offload.capacity_bytes / GIB, tier.token_s / MICROSECOND
+        own.append(said("kv offload", gib=gib, us=us, latency=offload.latency_s))
     own += [*_tail_batching(scenario.workload), *_agents(scenario)]
     style = scenario.loop.style
     if scenario.loop.mode == "async" and style is not None:

@@ -218,6 +218,7 @@ def _statistics(run: SimulatedVariant) -> EngineStatistics:
         turns=agents.turns / count if agents else None,
         environment_queue_s=agents.queued_s / max(1.0, agents.turns) if agents else None,
         reused_tokens=agents.reused_tokens / count if agents else None,
+        loaded_tokens=agents.loaded_tokens / count if agents and run.scenario.engine.kv_offload else None,
         timed_out=agents.timed_out / count if agents else None,
     )
 

@@ -196,7 +196,7 @@ class EngineStatistics:
     graph. peak_kv_tokens: most KV cache of one replica. replica_imbalance: the slowest replica's time over the mean.
     tokens_per_s: response tokens over the generation phase. iterations_per_s: of one replica. turns,
     environment_queue_s (mean wait of a turn for a free environment), reused_tokens (found in prefix caches by
-    trajectories that came back) and timed_out: of agents.
+    trajectories that came back), loaded_tokens (from engine.kv_offload) and timed_out: of agents.
     """
 
     replicas: Number
@@ -216,6 +216,7 @@ class EngineStatistics:
     turns: Number | None = None
     environment_queue_s: Number | None = None
     reused_tokens: Number | None = None
+    loaded_tokens: Number | None = None
     timed_out: Number | None = None
 
     def known(self) -> dict[str, float]:

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from rlsim.errors import shortened
 from rlsim.schema.base import Strict
+from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 
 RELEASE = re.compile(r"v?\d+(\.\d+){0,3}([-.+]?[a-z0-9]+)*", re.ASCII | re.IGNORECASE)
@@ -15,6 +16,24 @@ RELEASE = re.compile(r"v?\d+(\.\d+){0,3}([-.+]?[a-z0-9]+)*", re.ASCII | re.IGNOR
 
 Precision = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"]
 Migration = Literal["none", "recompute", "transfer", "cheaper"]
+Routing = Literal["sticky", "least_loaded", "cache_aware"]
+
+
+class KvOffload(Strict):
+    """KV cache beyond the engine's GPUs: host memory, a disk, or a store over the network (vLLM's offloading and
+    LMCache, SGLang's HiCache, Mooncake)."""
+
+    capacity_bytes: float = Field(gt=0, le=1e15)
+    """Of each engine GPU: its part of the host memory, or of the store."""
+    bytes_per_s: float | None = Field(None, gt=0, le=1e13)
+    """Rate at which an engine GPU reads. Default: its host link's, as for other copies."""
+    latency_s: float = Field(0.0, ge=0, le=60)
+    """Time until the first byte of a load. Nobody measured it; assumed."""
+    write: Literal["through", "on_eviction"] = "through"
+    """through: a context when its turn ends, as it is computed (vLLM; SGLang's write_through); on_eviction: what the
+    GPUs' cache gives up (SGLang's write_back). Writing takes no time."""
+    shared: bool = False
+    """One store for all replicas, of all their capacities: what one has written the others read."""
 
 
 class Engine(Strict):
@@ -73,6 +92,12 @@ class Engine(Strict):
     """Synchronous: a replica that runs dry takes half of the requests of the fullest, those that wait there first, then
     the newest. What these have generated they prefill again (recompute), or their KV cache follows over the slowest
     link between replicas (transfer), or whichever is faster (cheaper). none: requests stay (docs/SEMANTICS.md)."""
+    session_routing: Routing = "sticky"
+    """Where the next turn of a trajectory goes: to the replica of the turn before (sticky); to the one with the fewest
+    unfinished turns (least_loaded), where it finds nothing of its context but in a shared kv_offload; or to the one of
+    before unless that leaves replicas too uneven, by SGLang's router and its defaults (cache_aware)."""
+    kv_offload: KvOffload | None = None
+    """KV cache below the GPUs' own, for trajectories that come back; default: none."""
     expert_balance: Literal["balanced", "power_law_1.01", "power_law_1.2"] = "power_law_1.2"
     """Routing skew of the measured MoE tables."""
     host_iteration_s: float | None = Field(None, ge=0, le=10)
@@ -152,3 +177,31 @@ def check_heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
         check_divides(tensor_parallel, model.linear_attention.num_value_heads, key, f"value heads of {model.name}")
     if model.mamba is not None:
         check_divides(tensor_parallel, model.mamba.num_heads, key, f"Mamba heads of {model.name}")
+
+
+def check_layout(key: str, heads: int, stages: int, experts: int, model: ModelCard) -> None:
+    """Raise ValueError where an engine or a trainer cannot divide ``model`` so: GPUs that share the heads of a layer,
+    pipeline stages, and GPUs that share experts."""
+    check_heads(heads, model, f"{key}.tensor_parallel")
+    if stages > model.num_layers:
+        raise ValueError(f"{key}.pipeline_parallel ({stages}) exceeds the {model.num_layers} layers of {model.name}")
+    if experts > 1 and model.moe is None:
+        raise ValueError(f"{key}.expert_parallel ({experts}) needs a mixture of experts; {model.name} is dense")
+
+
+def check_engine(engine: Engine, model: ModelCard, hardware: HardwareProfile) -> None:
+    """Raise ValueError where an engine cannot run ``model`` on ``hardware``."""
+    heads = engine.tensor_parallel // engine.attention_data_parallel
+    check_layout("engine", heads, engine.pipeline_parallel, engine.expert_parallel, model)
+    # Engines of 24 or 48 GPUs hold some of 256 experts twice, so that every GPU has as many; more GPUs than experts
+    # would leave some without any.
+    if model.moe is not None and engine.expert_parallel > model.moe.num_experts:
+        raise ValueError(
+            f"engine.expert_parallel ({engine.expert_parallel}) exceeds the {model.moe.num_experts} experts of "
+            f"{model.name}"
+        )
+    for key in ("weight_precision", "kv_precision"):
+        if getattr(engine, key) == "nvfp4" and hardware.nvfp4_flops is None:
+            raise ValueError(f"engine.{key} nvfp4 is not supported by {hardware.name}; take bf16 or fp8")
+    if engine.weight_precision == "mxfp4" and model.moe is None:
+        raise ValueError(f"engine.weight_precision mxfp4 is of routed experts, which {model.name} has not; take fp8")

@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from rlsim.schema.base import Strict, changed, replaced
-from rlsim.schema.engine import Engine, check_divides, check_heads
+from rlsim.schema.engine import Engine, check_divides, check_engine, check_layout
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
@@ -248,6 +248,11 @@ def _loop_and_cluster(s: Scenario) -> None:
             "workload.agent.max_trajectories lets trajectories start one by one, which engine.dispatch static cannot "
             "deal out; give round_robin, least_loaded or shared_queue"
         )
+    if s.engine.kv_offload is not None and (agent is None or not s.engine.prefix_caching):
+        raise ValueError(
+            "engine.kv_offload holds what trajectories left in a prefix cache: give workload.agent, and leave "
+            "engine.prefix_caching true"
+        )
     if s.cluster.generation % s.engine.gpus_per_replica:
         raise ValueError(
             f"engine.tensor_parallel x pipeline_parallel ({s.engine.gpus_per_replica}) must divide the "
@@ -312,15 +317,6 @@ def _refit(s: Scenario) -> None:
         )
 
 
-def _layout(key: str, layout: Engine | Trainer, tensor_parallel: int, model: ModelCard) -> None:
-    """What engine and trainer share; tensor_parallel: GPUs that share the heads of a layer."""
-    check_heads(tensor_parallel, model, f"{key}.tensor_parallel")
-    if (stages := layout.pipeline_parallel) > model.num_layers:
-        raise ValueError(f"{key}.pipeline_parallel ({stages}) exceeds the {model.num_layers} layers of {model.name}")
-    if (experts := layout.expert_parallel) > 1 and model.moe is None:
-        raise ValueError(f"{key}.expert_parallel ({experts}) needs a mixture of experts; {model.name} is dense")
-
-
 def _engine_and_model(s: Scenario) -> None:
     engine, model, fitted = s.engine, s.model, s.simulation.engine_parameters
     if fitted is not None and engine.name not in fitted.names:
@@ -330,24 +326,12 @@ def _engine_and_model(s: Scenario) -> None:
         )
     if s.workload.images is not None:
         check_images(s.workload.images, model.vision, model.name)
-    _layout("engine", engine, engine.tensor_parallel // engine.attention_data_parallel, model)
-    # Engines of 24 or 48 GPUs hold some of 256 experts twice, so that every GPU has as many; more GPUs than experts
-    # would leave some without any.
-    if model.moe is not None and engine.expert_parallel > model.moe.num_experts:
-        raise ValueError(
-            f"engine.expert_parallel ({engine.expert_parallel}) exceeds the {model.moe.num_experts} experts of "
-            f"{model.name}"
-        )
-    for key in ("weight_precision", "kv_precision"):
-        if getattr(engine, key) == "nvfp4" and s.hardware.nvfp4_flops is None:
-            raise ValueError(f"engine.{key} nvfp4 is not supported by {s.hardware.name}; take bf16 or fp8")
-    if engine.weight_precision == "mxfp4" and model.moe is None:
-        raise ValueError(f"engine.weight_precision mxfp4 is of routed experts, which {model.name} has not; take fp8")
+    check_engine(engine, model, s.hardware)
 
 
 def _trainer_and_model(s: Scenario) -> None:
     trainer, model, gpus, apart = s.trainer, s.model, s.cluster.training, s.cluster.reference_gpus
-    _layout("trainer", trainer, trainer.tensor_parallel, model)
+    check_layout("trainer", trainer.tensor_parallel, trainer.pipeline_parallel, trainer.expert_parallel, model)
     if trainer.virtual_stages > 1 and trainer.pipeline_parallel * trainer.virtual_stages > model.num_layers + 2:
         raise ValueError(
             f"trainer.pipeline_parallel x virtual_stages ({trainer.pipeline_parallel * trainer.virtual_stages}) "

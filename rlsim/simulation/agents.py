@@ -2,7 +2,7 @@
 environment and comes back with a longer context.
 
 - A trajectory starts in the order of submission, once fewer than ``max_trajectories`` are in flight, and stays on the
-  replica that its first turn was dispatched to.
+  replica that its first turn was dispatched to, unless ``session_routing`` says otherwise.
 - After a turn that is not its last the environment works on it, at once where fewer than ``max_environments`` turns are
   being worked on, else first come, first served. Then its next turn is submitted.
 - An attempt begins with an empty history. A trajectory that is out of time ends with the turn or with the work of the
@@ -88,6 +88,7 @@ class AgentPool:
         counters.environment_idle_s = sum(replica.absence.environment_s for replica in replicas)
         counters.judge_idle_s = sum(replica.absence.judge_s for replica in replicas)
         counters.reused_tokens = float(sum(replica.cache.reused for replica in replicas))
+        counters.loaded_tokens = float(sum(replica.cache.loaded for replica in replicas))
         counters.queued_s, counters.judge_queued_s = self._environments.queued_s, self._judges.queued_s
         return counters
 

@@ -14,15 +14,19 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from rlsim.costs.interface import EngineCounters, IterationTable, Prices
-from rlsim.schema.engine import Migration
+from rlsim.costs.interface import EngineCounters, IterationTable, KvTier, Prices
+from rlsim.schema.engine import Migration, Routing
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.iteration_times import prepare
+from rlsim.simulation.prefixes import Contexts
 from rlsim.simulation.replica import Action, Replica
 from rlsim.simulation.requests import EmittedTokens, Request
 from rlsim.units import FloatArray
 
 Dispatch = Literal["static", "round_robin", "least_loaded", "shared_queue"]
+IMBALANCE, IMBALANCE_FACTOR = 64, 1.5
+"""cache_aware leaves a prefix where the most loaded replica has more than so many samples above the least loaded one,
+and more than so many times its samples: defaults of SGLang's router (balance_*_threshold, router_args.py, 05e589ad)."""
 
 
 def assigned_at_once(samples: int, num_replicas: int, dispatch: Dispatch) -> NDArray[np.int64]:
@@ -43,8 +47,9 @@ class Dispatcher:
     Where less than a batch is submitted, ``static`` goes on with the replica after the last one.
     """
 
-    def __init__(self, num_replicas: int, dispatch: Dispatch) -> None:
-        self._replicas, self._dispatch = num_replicas, dispatch
+    def __init__(self, num_replicas: int, dispatch: Dispatch, routing: Routing = "sticky") -> None:
+        self._replicas, self._dispatch, self._routing = num_replicas, dispatch, routing
+        self._counts = dispatch == "least_loaded" or routing != "sticky"
         self._submitted = 0
         self._load = [0] * num_replicas
         # Entries whose load is no longer the replica's are stale and skipped: cheaper than finding them in the heap.
@@ -57,17 +62,33 @@ class Dispatcher:
         first = self._submitted
         self._submitted += count
         own = assigned_at_once(count, self._replicas, self._dispatch)
-        return [(number + first) % self._replicas for number in own.tolist()]
+        numbers = [(number + first) % self._replicas for number in own.tolist()]
+        for number in numbers if self._counts else ():
+            self._change_load(number, 1)
+        return numbers
 
     def completed(self, number: int, count: int) -> None:
         """Replica ``number`` finished ``count`` samples."""
-        if self._dispatch == "least_loaded":
+        if self._counts:
             self._change_load(number, -count)
 
-    def returned(self, number: int) -> None:
-        """A sample came back to replica ``number``, past the policy."""
-        if self._dispatch == "least_loaded":
+    def taken(self, number: int) -> None:
+        """Replica ``number`` took a sample from a shared queue."""
+        if self._counts:
             self._change_load(number, 1)
+
+    def returned(self, number: int) -> int:
+        """The replica of a sample that comes back from one of replica ``number``."""
+        load = self._load
+        if self._routing == "least_loaded" or (
+            self._routing == "cache_aware"
+            and max(load) - min(load) > IMBALANCE
+            and max(load) > IMBALANCE_FACTOR * min(load)
+        ):
+            return self._least_loaded()
+        if self._counts:
+            self._change_load(number, 1)
+        return number
 
     def _least_loaded(self) -> int:
         load, heap = self._load, self._heap
@@ -90,7 +111,8 @@ Finished = Callable[[float, int, int], bool]
 class Fleet(Struct, frozen=True):
     """``count`` replicas of one iteration table behind a dispatcher.
 
-    kv_token_s: seconds of a token of KV cache from one replica to another.
+    kv_token_s: seconds of a token of KV cache from one replica to another. routing: of samples that come back. tier: KV
+    cache below the replicas' own.
     """
 
     count: int
@@ -99,13 +121,16 @@ class Fleet(Struct, frozen=True):
     prefix_caching: bool = True
     migration: Migration = "none"
     kv_token_s: float = 0.0
+    routing: Routing = "sticky"
+    tier: KvTier | None = None
 
 
 def fleet_of(scenario: Scenario, prices: Prices) -> Fleet:
     """The replicas of a scenario."""
     engine = scenario.engine
     return Fleet(
-        prices.replicas, engine.dispatch, prices.iteration, engine.prefix_caching, engine.migration, prices.kv_token_s
+        prices.replicas, engine.dispatch, prices.iteration, engine.prefix_caching, engine.migration, prices.kv_token_s,
+        engine.session_routing, prices.tier,
     )  # fmt: skip
 
 
@@ -119,18 +144,28 @@ class GenerationPool:
         num_replicas, dispatch, table = fleet.count, fleet.dispatch, fleet.table
         self.counters = EngineCounters(prepare(table).max_sequences)
         self.replicas = [Replica(table, fleet.prefix_caching, self.counters) for _ in range(num_replicas)]
-        self._dispatcher = Dispatcher(num_replicas, dispatch)
+        self._dispatcher = Dispatcher(num_replicas, dispatch, fleet.routing)
         self._turn = 0
         self._cancelled: set[int] = set()
         for number, replica in enumerate(self.replicas):
             replica.cancelled, replica.on_cancelled = self._cancelled, partial(self._dispatcher.completed, number, 1)
             replica.on_give = partial(self._give, number)
         self._fleet = fleet
+        self._place_tiers()
         self._takers: list[deque[int]] = [deque() for _ in self.replicas]
         self._shared: deque[Request] | None = deque() if dispatch == "shared_queue" else None
         self._stale: dict[int, None] = {}
         self._due = [math.inf] * num_replicas
         self._events: list[tuple[float, int]] = []
+
+    def _place_tiers(self) -> None:
+        tier = self._fleet.tier
+        if tier is None:
+            return
+        every = Contexts(tier.capacity_tokens * len(self.replicas))
+        for replica in self.replicas:
+            replica.cache.tier = tier
+            replica.cache.below = every if tier.shared else Contexts(tier.capacity_tokens)
 
     def submit(self, time_s: float, samples: Sequence[Request]) -> None:
         """Dispatch samples at a time. Raises Infeasible where one exceeds a replica's KV cache."""
@@ -163,17 +198,20 @@ class GenerationPool:
         self.replicas[number].leave(time_s, sample, tokens)
 
     def submit_to(self, time_s: float, number: int, sample: Request) -> None:
-        """A sample comes back to the replica that it left."""
-        self._dispatcher.returned(number)
+        """A sample comes back that left replica ``number``."""
         self.replicas[number].absence.environment(time_s, -1)
-        self.replicas[number].submit(time_s, (sample,))
-        self._stale[number] = None
+        target = self._dispatcher.returned(number)
+        if target != number:
+            self.replicas[number].cache.leave(sample.id)
+        self.replicas[target].submit(time_s, (sample,))
+        self._stale[target] = None
 
     def _offer(self, number: int, time_s: float) -> bool:
         """Hand the head of the shared queue to a replica that has room, or is idle and must take or refuse it."""
         replica, queue = self.replicas[number], self._shared
         if not queue or not (replica.has_room(queue[0]) or not replica.outstanding):
             return False
+        self._dispatcher.taken(number)
         replica.submit(time_s, (queue.popleft(),))
         self._stale[number] = None
         return True

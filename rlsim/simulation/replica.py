@@ -14,7 +14,10 @@ Rules, after the scheduler of vLLM V1 (``vllm/v1/core/sched/scheduler.py``):
   cannot fit again before another one leaves. It prefills all its tokens again, which emits one more and counts as one
   decode iteration.
 - What a sample that will come back leaves in the prefix cache may be reclaimed, the oldest first, where running
-  sequences need its room; when it is admitted again it prefills what is no longer there.
+  sequences need its room; when it is admitted again it prefills what is no longer there. What a tier below has of that
+  it loads instead where this is faster, as it would be if nothing else ran, one load after the other: while others
+  decode and prefill (vLLM's ``WAITING_FOR_REMOTE_KVS``), or, without chunked prefill, layer by layer within the
+  iteration that prefills the rest, which takes the longer of both (SGLang's HiCache).
 - A sample counts as arrived at the first iteration that starts at or after its submission. A pause starts when the
   iteration in progress ends.
 
@@ -58,6 +61,7 @@ class Replica(RunningBatch):
         self._interrupts: deque[tuple[float, float, Action]] = deque()
         self._end_s: float | None = None
         self._segment_iterations = self._decoded = 0
+        self._link_free_s = 0.0
 
     def submit(self, time_s: float, samples: Iterable[Request]) -> None:
         """Queue samples at a time not before earlier submissions.
@@ -83,7 +87,7 @@ class Replica(RunningBatch):
     def leave(self, time_s: float, sample: int, tokens: int) -> None:
         """A sample that just finished will come back; ``tokens`` of its context stay in the prefix cache."""
         self.absence.environment(time_s, 1)
-        if tokens and self._sharing:
+        if self._sharing:
             self.cache.keep(sample, tokens)
             self.cache.reclaim(self._timing.kv_capacity_tokens - self._kv_tokens())
 
@@ -146,6 +150,9 @@ class Replica(RunningBatch):
         kv = context + self._held + len(running) * timing.tokens_per_sequence
         if kv > timing.kv_capacity_tokens:
             kv = self._evict(kv)
+        while self._loading and (loaded_s := self._loading[0].loaded_s) is not None and loaded_s <= self.now_s:
+            self._loading[0].loaded_s = None
+            self._prefilling.append(self._loading.popleft())
         # As in vLLM V1 a waiting prompt that fits joins the next iteration: no segment of decoding runs past it.
         if self._prefilling or (
             waiting
@@ -160,7 +167,8 @@ class Replica(RunningBatch):
     def _begin_prefill(self, kv: float) -> None:
         """Start one iteration that prefills within the token budget."""
         timing = self._timing
-        decoding = len(self._running) - len(self._prefilling) if timing.chunked_prefill else 0
+        waiting = len(self._prefilling) + len(self._loading)
+        decoding = len(self._running) - waiting if timing.chunked_prefill else 0
         budget = timing.max_batched_tokens - decoding * timing.tokens_per_sequence
         tokens, behind_s = 0, 0.0
         for sequence in self._prefilling:
@@ -179,8 +187,13 @@ class Replica(RunningBatch):
             tokens, kv, behind_s = self._admit(tokens, budget, kv, behind_s)
         if kv > self.peak_kv_tokens:
             self.peak_kv_tokens = kv
+        if not tokens:  # whoever was admitted loads
+            self._begin_segment(kv)
+            return
         # behind_s is negative for the first tokens of long prompts; no prefill gives time back.
         added_s = seconds = max(0.0, timing.prefill(decoding, tokens) + behind_s)
+        if not timing.chunked_prefill:
+            added_s = seconds = max(added_s, self._link_free_s - self.now_s)
         if decoding:
             context = (self._context_at_zero + self._iteration * self._tokens_per_iteration) / decoding
             seconds += timing.decode(decoding, context)
@@ -200,26 +213,34 @@ class Replica(RunningBatch):
             need = 0 if others else sequence.prompt
             held = need + (sequence.history + (sequence.done + sequence.resumed) * sequence.tokens_per_iteration)
             need += (own := sequence.history + (sequence.generated() if sequence.resumed else 0))
+            resident = sequence.prompt if others else 0
             if cache.tokens:
-                need -= cache.found(sequence, bool(others))
-            chunk = timing.chunk(need or 1, tokens, budget)
+                need -= cache.found(sequence.id, resident)
+            sequence.prefill_end = end = sequence.prompt + own
+            loaded = self._worth_loading(sequence, resident, need) if cache.below.tokens else 0
+            apart = loaded and timing.chunked_prefill
+            chunk = 0 if apart else timing.chunk(need - loaded or 1, tokens, budget)
             # The first that does not fit blocks all behind it, as in vLLM: nobody overtakes.
-            if not chunk or kv + held + per_sequence > capacity:
+            if not (chunk or apart) or kv + held + per_sequence > capacity:
                 break
             kv += held + per_sequence
             tokens += chunk
             waiting.popleft()
             self._held += held
             self._waiting_prompts -= sequence.prompt + sequence.history
-            if cache.tokens:
-                cache.take(sequence, bool(others))
+            if cache.tokens or cache.below.tokens:
+                cache.take(sequence.id, resident, loaded)
                 cache.reclaim(capacity - kv)
             running[sequence] = None
             if self._sharing:
                 residents[sequence.group] = others + 1
-            sequence.prefill_left = (need or 1) - chunk
-            sequence.prefill_end = end = sequence.prompt + own
-            start = end - (need or 1)
+            need = need - loaded or 1
+            sequence.prefill_left = need - chunk
+            if loaded:
+                self._start_load(sequence, loaded)
+            if apart:
+                continue
+            start = end - need
             behind_s += timing.behind(start + chunk) - timing.behind(start)
             self.counters.prefill_squares += (2 * start + chunk) * chunk
             self._prefilling.append(sequence)
@@ -227,10 +248,31 @@ class Replica(RunningBatch):
                 self._prefilled.append(sequence)
         return tokens, kv, behind_s
 
+    def _worth_loading(self, sequence: RunningRequest, resident: int, need: int) -> int:
+        """Tokens of ``need`` that the tier below has, where it brings them sooner than they are prefilled alone."""
+        timing, tokens = self._timing, self.cache.found_below(sequence.id, resident)
+        if not tokens:
+            return 0
+        start, rest = sequence.prefill_end - need, need - tokens
+        again_s = timing.prefill(0, need) - timing.prefill(0, rest) + timing.behind(start + tokens)
+        again_s -= timing.behind(start)
+        load_s = max(self._link_free_s, self.now_s) - self.now_s + self.cache.load_s(tokens)
+        return tokens if load_s < again_s else 0
+
+    def _start_load(self, sequence: RunningRequest, tokens: int) -> None:
+        self._link_free_s = max(self._link_free_s, self.now_s) + self.cache.load_s(tokens)
+        if self._timing.chunked_prefill:
+            sequence.loaded_s = self._link_free_s
+            self._loading.append(sequence)
+
     def _begin_segment(self, kv: float) -> None:
         """Find how many iterations pass before the membership changes, and when the last of them ends."""
         timing = self._timing
-        decoding = len(self._running)
+        decoding = len(self._running) - len(self._loading)
+        loaded_s = self._loading[0].loaded_s if self._loading else None
+        if loaded_s is not None and (not decoding or loaded_s <= self.now_s):
+            self._end_s = loaded_s
+            return
         heap, growth, iteration = self._heap, self._tokens_per_iteration, self._iteration
         while heap[0][2].heap_key != heap[0][1]:
             heappop(heap)
@@ -246,8 +288,10 @@ class Replica(RunningBatch):
         self._end_s = self.now_s + seconds
         if self._interrupts:
             self._end_early(self._interrupts[0][0])
+        if loaded_s is not None:
+            self._end_early(loaded_s)
         waiting = self._waiting
-        if waiting and waiting[0].arrival_s > self.now_s and decoding < timing.max_sequences:
+        if waiting and waiting[0].arrival_s > self.now_s and len(self._running) < timing.max_sequences:
             self._end_early(waiting[0].arrival_s)
 
     def _end_early(self, time_s: float) -> None:
@@ -259,7 +303,7 @@ class Replica(RunningBatch):
         if time_s <= self.now_s:
             self._end_s = None
             return
-        decoding = len(self._running)
+        decoding = len(self._running) - len(self._loading)
         context = (self._context_at_zero + self._iteration * self._tokens_per_iteration) / decoding
         count, seconds = self._timing.iterations_until(
             time_s - self.now_s,
@@ -275,10 +319,10 @@ class Replica(RunningBatch):
         """Book the segment that ends at ``end_s``."""
         count = self._segment_iterations
         if count:
-            growth, decoding = self._tokens_per_iteration, len(self._running)
+            growth, decoding = self._tokens_per_iteration, len(self._running) - len(self._loading)
             # The cache is fullest at the last iteration of a segment; the mean context lies half of the growth before.
             last = self._context_at_zero + (self._iteration + count - 1) * growth
-            kv = last + self._held + decoding * self._timing.tokens_per_sequence
+            kv = last + self._held + len(self._running) * self._timing.tokens_per_sequence
             if kv > self.peak_kv_tokens:
                 self.peak_kv_tokens = kv
             counters = self.counters

@@ -13,56 +13,8 @@ from msgspec import Struct
 from rlsim.costs.interface import EngineCounters
 from rlsim.schema.engine import Migration
 from rlsim.simulation.iteration_times import IterationTimes
+from rlsim.simulation.prefixes import PrefixCache
 from rlsim.units import FloatArray, IntArray
-
-
-class PrefixCache:
-    """Contexts of samples that are away, in blocks that others may take, the oldest first and each from its end.
-
-    After the free block queue of vLLM V1 (``vllm/v1/core/kv_cache_manager.py``): the blocks of a request that ends join
-    the queue's tail, its last block first. The prompt is counted with each context, shared or not. tokens: all of them.
-    reused: tokens found in them that would have been prefilled else.
-    """
-
-    def __init__(self) -> None:
-        self.tokens = self.reused = 0
-        self._cached: dict[int, int] = {}
-
-    def keep(self, sample: int, tokens: int) -> None:
-        """Put ``tokens`` of a context behind the others."""
-        self._cached[sample] = tokens
-        self.tokens += tokens
-
-    def found(self, sequence: RunningRequest, prompt_resident: bool) -> int:
-        """Tokens of its context that ``sequence`` finds, beyond its prompt where that is resident anyway."""
-        cached = self._cached.get(sequence.id, 0)
-        return max(0, cached - sequence.prompt) if prompt_resident else cached
-
-    def take(self, sequence: RunningRequest, prompt_resident: bool) -> None:
-        """``sequence`` runs again on what it found."""
-        self.reused += self.found(sequence, prompt_resident)
-        self.tokens -= self._cached.pop(sequence.id, 0)
-
-    def reclaim(self, room: float) -> None:
-        """Give up the oldest blocks until at most ``room`` tokens are left."""
-        if self.tokens <= room:
-            return
-        # Whole tokens, so that the sum of what is left stays a whole number in C and Python.
-        excess = math.ceil(self.tokens - room)
-        while excess > 0 and self._cached:
-            sample, cached = next(iter(self._cached.items()))
-            given = min(excess, cached)
-            excess -= given
-            self.tokens -= given
-            if given == cached:
-                del self._cached[sample]
-            else:
-                self._cached[sample] = cached - given
-
-    def clear(self) -> None:
-        """Forget all contexts."""
-        self._cached.clear()
-        self.tokens = 0
 
 
 class Absence:
@@ -129,7 +81,7 @@ class RunningRequest:
     """A request in the engine, with what its replica keeps about it.
 
     done of its total decode iterations; prefill_left: tokens left to prefill, prefill_end: its context after them;
-    resumed: has emitted its first token.
+    resumed: has emitted its first token; loaded_s: when its load ends, None where it loads nothing.
     While it decodes, heap_key is its key in the heap (else -1), context_at_zero its context extrapolated to decode
     iteration 0 of the replica, and last_iteration the decode iteration of the replica with which it completes.
     """
@@ -143,6 +95,7 @@ class RunningRequest:
         "history",
         "id",
         "last_iteration",
+        "loaded_s",
         "prefill_end",
         "prefill_left",
         "prompt",
@@ -160,6 +113,7 @@ class RunningRequest:
         self.done = self.last_iteration = self.prefill_left = self.prefill_end = 0
         self.resumed = False
         self.heap_key = -1
+        self.loaded_s: float | None = None
 
     def own_tokens(self) -> float:
         """Tokens beyond its prompt that it holds while it is not decoding."""
@@ -204,6 +158,7 @@ class RunningBatch:
         self._waiting: deque[RunningRequest] = deque()
         self._waiting_prompts = 0
         self._running: dict[RunningRequest, None] = {}
+        self._loading: deque[RunningRequest] = deque()
         self._prefilling: deque[RunningRequest] = deque()
         self._prefilled: list[RunningRequest] = []
         self._heap: list[tuple[int, int, RunningRequest]] = []
@@ -273,7 +228,8 @@ class RunningBatch:
     def _stop(self, sequence: RunningRequest) -> None:
         """Leave decoding or prefill with nothing but the prompt held."""
         if sequence.heap_key < 0:
-            self._prefilling.remove(sequence)
+            (self._prefilling if sequence.loaded_s is None else self._loading).remove(sequence)
+            sequence.loaded_s = None
             self._held -= sequence.own_tokens()
         else:
             sequence.done = sequence.total - (sequence.last_iteration - self._iteration)

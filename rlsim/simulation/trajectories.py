@@ -83,8 +83,8 @@ class AgentCounters(Struct):
 
     turns: ended ones. environment_s, judge_s: worked. queued_s, judge_queued_s: waited for a place there.
     environment_idle_s, judge_idle_s: replicas had nothing to do while trajectories of theirs were with their
-    environments, or with the judge alone. reused_tokens: of contexts found in the prefix cache. timed_out: trajectories
-    out of time, skipped_tokens: what they would have generated still.
+    environments, or with the judge alone. reused_tokens: of contexts found in the prefix cache, loaded_tokens: from a
+    tier below it. timed_out: trajectories out of time, skipped_tokens: what they would have generated still.
     """
 
     turns: float = 0.0
@@ -95,6 +95,7 @@ class AgentCounters(Struct):
     environment_idle_s: float = 0.0
     judge_idle_s: float = 0.0
     reused_tokens: float = 0.0
+    loaded_tokens: float = 0.0
     timed_out: float = 0.0
     skipped_tokens: float = 0.0
 

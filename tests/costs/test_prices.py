@@ -32,6 +32,7 @@ from rlsim.projection.variant import simulate_variant
 from rlsim.report.text.projection import render
 from rlsim.schema.model import parameter_counts
 from rlsim.tables.profile import load_profile
+from rlsim.units import BYTES_PER_ELEMENT
 
 EAGLE = {"speculation": {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5}}
 NGRAM = {"speculation": {"method": "ngram", "draft_length": 5, "acceptance_length": 2.0}}
@@ -250,3 +251,24 @@ def test_iterations_that_draft_nothing_verify_nothing_of_a_tree() -> None:
     told, silent = ([line for line in rlsim.project(load_scenario("quickstart", [*FEW, *given])).warnings
                      if "iterations decode more tokens" in line] for given in (drafting, words))  # fmt: skip
     assert told and not silent
+
+
+def test_a_tier_holds_and_reads_what_its_bytes_and_its_link_allow() -> None:
+    """Qwen3-8B: 36 layers of 8 KV heads of 128, keys and values; TP 2 gives a GPU half of them and so does FP8."""
+    found = {}
+    for name, keys in {"link": {}, "stated": {"bytes_per_s": 5e9, "latency_s": 0.2, "write": "on_eviction"}}.items():
+        for tp, precision in ((1, "bf16"), (2, "bf16"), (1, "fp8")):
+            scenario = rlsim.vary(load_scenario("coding_agent_64"), {
+                "model": "qwen3-8b", "engine.tensor_parallel": tp, "engine.kv_precision": precision,
+                "engine.kv_offload": {"capacity_bytes": 4e10, **keys},
+            })  # fmt: skip
+            found[name, tp, precision] = PriceInputs(scenario).before_work.tier
+    token_bytes = 36 * 8 * 128 * 2 * BYTES_PER_ELEMENT["bf16"]
+    link = 0.75 * scenario.hardware.host_link_bandwidth_bytes_per_s.value
+    for tp, precision in ((1, "bf16"), (2, "bf16"), (1, "fp8")):
+        own = token_bytes / (1 if (tp, precision) == (1, "bf16") else 2)
+        by_link, stated = found["link", tp, precision], found["stated", tp, precision]
+        assert by_link.capacity_tokens == stated.capacity_tokens == int(4e10 / own)
+        assert by_link.token_s == pytest.approx(own / link)
+        assert (stated.token_s, stated.latency_s, stated.through) == (pytest.approx(own / 5e9), 0.2, False)
+    assert PriceInputs(load_scenario("quickstart")).before_work.tier is None

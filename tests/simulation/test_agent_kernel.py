@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 from rollout_cases import cost_table, told, traced
 
+from rlsim.costs.interface import KvTier
 from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import AgentRollout, agent_rollout
@@ -25,10 +26,23 @@ JUDGES = st.sampled_from([None, None, JUDGE])
 DISPATCH = st.sampled_from(["round_robin", "least_loaded", "shared_queue"])
 
 
+MOSTLY = st.sampled_from([True, True, False])
+ROUTING = st.sampled_from(["sticky", "least_loaded", "cache_aware"])
+
+
+@st.composite
+def tiers(draw: st.DrawFn) -> KvTier | None:
+    if draw(st.sampled_from([False, False, True])):
+        return None
+    token_s, latency_s = draw(st.sampled_from([0.0, 1e-8, 1e-6])), draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-4]))
+    return KvTier(draw(st.sampled_from([0, 700, 10**9, 10**9])), token_s, latency_s, draw(st.booleans()),
+                  draw(st.booleans()))  # fmt: skip
+
+
 @st.composite
 def agents(draw: st.DrawFn) -> Agent:
     return Agent(
-        max_environments=draw(LIMITS), max_trajectories=draw(LIMITS), keep_prefix=draw(st.booleans()),
+        max_environments=draw(LIMITS), max_trajectories=draw(LIMITS), keep_prefix=draw(MOSTLY),
         trajectory_timeout_s=draw(st.sampled_from([None, None, 0.3, 2.0, 8.0])), judge=draw(JUDGES),
     )  # fmt: skip
 
@@ -66,23 +80,24 @@ def all_told(found: AgentRollout) -> dict[str, Any]:
 
 @RANDOM
 @given(drawn=trajectories(), agent=agents(), dispatch=DISPATCH, replicas=st.integers(1, 4),
-       prefix_caching=st.booleans(), slots=st.integers(1, 8), room=st.sampled_from([1, 40, 300, 1e6]),
-       budget=st.sampled_from([16, 60, 8192]), chunked=st.booleans())  # fmt: skip
+       prefix_caching=MOSTLY, slots=st.integers(1, 8), room=st.sampled_from([1, 40, 300, 1e6]),
+       budget=st.sampled_from([16, 60, 8192]), chunked=st.booleans(), routing=ROUTING, tier=tiers())  # fmt: skip
 def test_rollouts_as_the_reference(
-    both, drawn, agent, dispatch, replicas, prefix_caching, slots, room, budget, chunked
+    both, drawn, agent, dispatch, replicas, prefix_caching, slots, room, budget, chunked, routing, tier
 ):
-    """Limits, time-outs, judges, failed attempts, reclaimed prefixes, eviction, every dispatch that starts one by one.
+    """Limits, time-outs, judges, failed attempts, reclaimed prefixes, tiers, eviction, each dispatch that starts one by
+    one and each routing.
 
-    Besides: every turn is generated once, and nobody is left anywhere.
+    Besides: every turn is generated once, nobody is left anywhere, and every token of a context was prefilled, found or
+    loaded.
     """
     one, iterations = drawn
     table = cost_table(
         max_running_sequences=slots, max_batched_tokens=budget, kv_capacity_tokens=LONG + room + 0.371717,
         chunked_prefill=chunked, tokens_per_sequence=2,
     )  # fmt: skip
-    fast, slow = both(
-        lambda: all_told(agent_rollout(one, iterations, Fleet(replicas, dispatch, table, prefix_caching), agent))
-    )
+    fleet = Fleet(replicas, dispatch, table, prefix_caching, routing=routing, tier=tier)
+    fast, slow = both(lambda: all_told(agent_rollout(one, iterations, fleet, agent)))
     assert fast == slow
     assert min(slow["finish_s"]) > 0
     assert max(slow["peak_kv_tokens"]) <= LONG + room + 0.371717
@@ -90,6 +105,10 @@ def test_rollouts_as_the_reference(
     if slow["skipped_tokens"] == 0 and not slow["preemptions"]:
         assert slow["turns"] == one.turns.count
         assert sum(n * count for n, count in enumerate(slow["iterations_at"])) == iterations.sum()
+        assert slow["environment_s"] == pytest.approx(one.turns.environment_s.sum())
+        if one.batch.group[-1] + 1 == one.batch.samples:  # no prompt is another's
+            contexts = (np.repeat(one.batch.prompt_tokens, np.diff(one.turns.first)) + one.turns.history_tokens).sum()
+            assert slow["prefill_tokens"] + slow["reused_tokens"] + slow["loaded_tokens"] == contexts
     for presence in (slow["line"].environment, slow["line"].judge):
         assert not presence.counts or presence.counts[-1] == 0
 
@@ -102,6 +121,7 @@ LOOPS: dict[str, Any] = {
     "workload__agent__max_trajectories": st.sampled_from(["null", 2, 5]), "workload__agent__keep_prefix": st.booleans(),
     "workload__agent__trajectory_timeout_s": st.sampled_from(["null", 6.0]),
     "workload__agent__failure_share": st.sampled_from([0, 0.3]), "engine__dispatch": DISPATCH,
+    "engine__session_routing": ROUTING,
     "simulation__seed": st.integers(0, 10_000),
 }  # fmt: skip
 AGENT = (
@@ -111,12 +131,12 @@ AGENT = (
 )
 
 
-def world(costs: FixedCosts, table: dict[str, Any], *overrides: str, **keys: Any) -> World:
+def world(costs: FixedCosts, table: dict[str, Any], *overrides: str, tier: KvTier | None = None, **keys: Any) -> World:
     """Loops of trajectories on engines with few slots and a cache of one long context or more."""
     lengths = "workload.response_tokens={kind: lognormal, mean_tokens: 40, log_sigma: 0.8}"
     given_ = (lengths, AGENT, f"workload.max_sequence_tokens={LONG}", "simulation.steps=5", *overrides)
     made = world_of(costs, *given_, **keys)
-    return replace(made, prices=replace(made.prices, iteration=cost_table(**table)))
+    return replace(made, prices=replace(made.prices, iteration=cost_table(**table), tier=tier))
 
 
 @st.composite
@@ -128,7 +148,7 @@ def worlds(draw: st.DrawFn) -> World:
          "kv_capacity_tokens": LONG + draw(st.sampled_from([1, 40, 300, 1e6])) + 0.371717,
          "chunked_prefill": draw(st.booleans())},
         *overrides, lag=draw(st.integers(0, 3)), prompts=draw(st.integers(1, 5)), size=draw(st.integers(1, 4)),
-        replicas=draw(st.integers(1, 4)),
+        replicas=draw(st.integers(1, 4)), tier=draw(tiers()),
     )  # fmt: skip
 
 
@@ -150,8 +170,10 @@ def test_the_loops_reach_eviction_and_time_outs(both, lag):
     tight, roomy = (
         world(FixedCosts(), table, *keys, lag=lag, prompts=6, size=4, replicas=replicas) for replicas in (1, 4)
     )
-    fast, slow = both(lambda: [traced(made, True) for made in (tight, roomy)])
+    tiered = replace(tight, prices=replace(tight.prices, tier=KvTier(2000, 1e-6)))
+    fast, slow = both(lambda: [traced(made, True) for made in (tight, roomy, tiered)])
     assert fast == slow
     assert slow[0]["counters"]["preemptions"] > 20
     assert min(slow[0]["agents"].timed_out, slow[0]["agents"].queued_s, slow[0]["agents"].judge_queued_s) > 0
     assert slow[1]["agents"].reused_tokens > 0
+    assert slow[2]["agents"].loaded_tokens > 0

@@ -1,63 +1,105 @@
-/* What a replica keeps of samples that are away with their environments; PrefixCache and Absence
- * in requests.py hold the same rules. */
+/* What a replica keeps of samples that are away with their environments; PrefixCache in prefixes.py and Absence in
+ * requests.py hold the same rules. */
 #include "pool.h"
 
-static void keep(Pool *pool, Replica *replica, int32_t i, int64_t tokens) {
-    list_append(&replica->kept.contexts, pool->kept_links, i);
-    pool->kept_tokens[i] = tokens;
-    replica->kept.tokens += tokens;
-}
-
-static void forget(Pool *pool, Replica *replica, int32_t i) {
-    list_remove(&replica->kept.contexts, pool->kept_links, i);
-    pool->kept_tokens[i] = 0;
-}
-
-/* Tokens of its context that a sample finds, beyond its prompt where that is resident anyway. */
-int64_t kept_found(const Pool *pool, const Sequence *sequence, int32_t i, bool prompt_resident) {
-    const int64_t tokens = pool->kept_tokens[i];
-    if (!prompt_resident)
-        return tokens;
-    return tokens > sequence->prompt ? tokens - sequence->prompt : 0;
-}
-
-/* A sample runs again on what it found. */
-void kept_take(Pool *pool, Replica *replica, int32_t i, bool prompt_resident) {
-    if (!pool->kept_tokens[i])
+static void drop(Contexts *contexts, Shelf shelf, int32_t i) {
+    if (!shelf.tokens[i])
         return;
-    replica->kept.reused += kept_found(pool, &pool->sequences[i], i, prompt_resident);
-    replica->kept.tokens -= pool->kept_tokens[i];
-    forget(pool, replica, i);
+    list_remove(&contexts->order, shelf.links, i);
+    contexts->tokens -= shelf.tokens[i];
+    shelf.tokens[i] = 0;
+}
+
+static void put(Contexts *contexts, Shelf shelf, int32_t i, int64_t tokens) {
+    drop(contexts, shelf, i);
+    list_append(&contexts->order, shelf.links, i);
+    shelf.tokens[i] = tokens;
+    contexts->tokens += tokens;
+}
+
+/* The oldest one gives up at most `excess` tokens, from its end; how many, and of which sample. */
+static int64_t give_up(Contexts *contexts, Shelf shelf, int64_t excess, int32_t *i) {
+    *i = contexts->order.head;
+    const int64_t tokens = shelf.tokens[*i], given = excess < tokens ? excess : tokens;
+    if (given == tokens) {
+        drop(contexts, shelf, *i);
+    } else {
+        shelf.tokens[*i] -= given;
+        contexts->tokens -= given;
+    }
+    return given;
+}
+
+/* Write so much of a context to the tier, the newest there. */
+static void store(Pool *pool, Contexts *below, int32_t i, int64_t tokens) {
+    int32_t oldest;
+    put(below, pool->stored, i, tokens);
+    while (below->tokens > below->capacity_tokens)
+        give_up(below, pool->stored, below->tokens - below->capacity_tokens, &oldest);
+}
+
+/* Tokens of its context that a sample finds, beyond the `resident` first ones. */
+int64_t kept_found(const Pool *pool, int32_t i, int64_t resident) {
+    const int64_t tokens = pool->kept.tokens[i];
+    return tokens > resident ? tokens - resident : 0;
+}
+
+/* Tokens of its context that only the tier has, beyond the `resident` first ones. */
+int64_t kept_found_below(const Pool *pool, int32_t i, int64_t resident) {
+    const int64_t cached = pool->kept.tokens[i], end = pool->stored.tokens[i] + (pool->tier.through ? 0 : cached);
+    const int64_t start = cached > resident ? cached : resident;
+    return end > start ? end - start : 0;
+}
+
+/* A sample runs again on what it found and loads. */
+void kept_take(Pool *pool, Replica *replica, int32_t i, int64_t resident, int64_t loaded) {
+    replica->kept.reused += kept_found(pool, i, resident);
+    replica->kept.loaded += loaded;
+    drop(&replica->kept.here, pool->kept, i);
+    if (replica->kept.below && !pool->tier.through)
+        drop(replica->kept.below, pool->stored, i);
 }
 
 /* Give up the oldest blocks until at most `room` tokens are left. */
 void kept_reclaim(Pool *pool, Replica *replica, double room) {
-    if ((double)replica->kept.tokens <= room)
+    Contexts *here = &replica->kept.here;
+    if ((double)here->tokens <= room)
         return;
-    int64_t excess = (int64_t)ceil((double)replica->kept.tokens - room);
-    while (excess > 0 && replica->kept.contexts.length) {
-        const int32_t i = replica->kept.contexts.head;
-        const int64_t given = excess < pool->kept_tokens[i] ? excess : pool->kept_tokens[i];
-        excess -= given;
-        replica->kept.tokens -= given;
-        if (given == pool->kept_tokens[i])
-            forget(pool, replica, i);
-        else
-            pool->kept_tokens[i] -= given;
+    int32_t i;
+    for (int64_t excess = (int64_t)ceil((double)here->tokens - room), given; excess > 0 && here->order.length; excess -= given) {
+        given = give_up(here, pool->kept, excess, &i);
+        if (replica->kept.below && !pool->tier.through)
+            store(pool, replica->kept.below, i, pool->stored.tokens[i] + given);
     }
 }
 
+/* A sample goes on elsewhere: only a whole copy in a store that all share is of use there. */
+void kept_leave(Pool *pool, Replica *replica, int32_t i) {
+    drop(&replica->kept.here, pool->kept, i);
+    if (replica->kept.below && !(pool->tier.through && pool->tier.shared))
+        drop(replica->kept.below, pool->stored, i);
+}
+
+static void clear(Contexts *contexts, Shelf shelf) {
+    while (contexts->order.length)
+        drop(contexts, shelf, contexts->order.head);
+}
+
 void kept_clear(Pool *pool, Replica *replica) {
-    while (replica->kept.contexts.length)
-        forget(pool, replica, replica->kept.contexts.head);
-    replica->kept.tokens = 0;
+    clear(&replica->kept.here, pool->kept);
+    if (replica->kept.below)
+        clear(replica->kept.below, pool->stored);
 }
 
 /* A sample that has just finished will come back; `tokens` of its context stay in the prefix cache. */
 void replica_leave(Pool *pool, Replica *replica, double time_s, int32_t sample, int64_t tokens) {
     absence_environment(&replica->absence, time_s, 1);
+    if (!tokens && replica->kept.below)
+        drop(replica->kept.below, pool->stored, sample);
     if (tokens && pool->sharing) {
-        keep(pool, replica, sample, tokens);
+        put(&replica->kept.here, pool->kept, sample, tokens);
+        if (replica->kept.below && pool->tier.through)
+            store(pool, replica->kept.below, sample, tokens);
         const double kv = replica->context_at_zero + (double)replica->iteration * replica->tokens_per_iteration
                           + replica->held + (double)(replica->running.length * pool->timing->tokens_per_sequence);
         kept_reclaim(pool, replica, pool->timing->kv_capacity_tokens - kv);

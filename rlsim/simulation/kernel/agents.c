@@ -23,7 +23,7 @@ typedef struct {
 /* AgentCounters of trajectories.py, in the order of its fields. */
 typedef struct {
     double turns, environment_s, queued_s, judge_s, judge_queued_s, environment_idle_s, judge_idle_s, reused_tokens;
-    double timed_out, skipped_tokens;
+    double loaded_tokens, timed_out, skipped_tokens;
 } AgentCounters;
 
 typedef enum { BEGINS, ANSWERED, JUDGED } Kind;
@@ -298,12 +298,13 @@ EXPORT void agents_told(Agents *agents, double *counters, int64_t *changes) {
     AgentCounters *told = &agents->counters;
     told->queued_s = agents->environments.queued_s;
     told->judge_queued_s = agents->judges.queued_s;
-    told->environment_idle_s = told->judge_idle_s = told->reused_tokens = 0.0;
+    told->environment_idle_s = told->judge_idle_s = told->reused_tokens = told->loaded_tokens = 0.0;
     for (int32_t number = 0; number < agents->pool->num_replicas; number++) {
         const Replica *replica = replica_at(agents->pool, number);
         told->environment_idle_s += replica->absence.environment_s;
         told->judge_idle_s += replica->absence.judge_s;
         told->reused_tokens += (double)replica->kept.reused;
+        told->loaded_tokens += (double)replica->kept.loaded;
     }
     *(AgentCounters *)counters = *told;
     changes[0] = agents->environment.length;

@@ -52,6 +52,18 @@ class CountersStruct(Structure):
     )
 
 
+class TierStruct(Structure):
+    """``Tier`` of pool.h."""
+
+    _fields_ = (
+        ("capacity_tokens", c_int64),
+        ("token_s", c_double),
+        ("latency_s", c_double),
+        ("through", c_int64),
+        ("shared", c_int64),
+    )
+
+
 class SamplesStruct(Structure):
     """``Samples`` of pool.h."""
 
@@ -106,10 +118,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
             POINTER(EngineStruct),
             POINTER(CountersStruct),
             POINTER(SamplesStruct),
-            c_int64,
-            c_int64,
-            c_int64,
-            c_int64,
+            *(c_int64,) * 5,
+            POINTER(TierStruct),
         ),
     ),
     "pool_free": (None, (c_void_p,)),

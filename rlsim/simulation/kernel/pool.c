@@ -21,17 +21,14 @@ static void refresh(Pool *pool) {
     pool->num_stale = 0;
 }
 
+static void change_load(Pool *pool, int32_t number, int32_t change) {
+    if (pool->counts)
+        ordered_set(&pool->load, number, ordered_key(&pool->load, number) + change);
+}
+
 static void submit_to(Pool *pool, int32_t number, double time_s, int32_t sample) {
     replica_submit(pool, replica_at(pool, number), time_s, sample);
     mark_stale(pool, number);
-}
-
-/* A sample comes back to the replica that it left. */
-void pool_return(Pool *pool, double time_s, int32_t number, int32_t sample) {
-    if (pool->dispatch == LEAST_LOADED)
-        ordered_set(&pool->load, number, ordered_key(&pool->load, number) + 1);
-    absence_environment(&replica_at(pool, number)->absence, time_s, -1);
-    submit_to(pool, number, time_s, sample);
 }
 
 /* Hand the head of the shared queue to a replica that has room, or is idle and must take or refuse it. */
@@ -41,6 +38,7 @@ static bool offer(Pool *pool, int32_t number, double time_s) {
     if (sample == NONE || !(replica_has_room(pool, replica, sample) || !replica->outstanding))
         return false;
     list_remove(&pool->shared, pool->queue_links, sample);
+    change_load(pool, number, 1);
     submit_to(pool, number, time_s, sample);
     return true;
 }
@@ -63,16 +61,33 @@ static void share(Pool *pool, double time_s, int32_t first, int32_t count) {
     }
 }
 
-static int32_t least_loaded(Pool *pool) {
-    const int32_t number = pool->load.first[1];
-    ordered_set(&pool->load, number, ordered_key(&pool->load, number) + 1);
-    return number;
+/* Whether loads differ so much that a cache-aware router leaves prefixes (pool.py). */
+static bool imbalanced(const Pool *pool) {
+    const double least = ordered_key(&pool->load, pool->load.first[1]);
+    double most = least;
+    for (int32_t number = 0; number < pool->num_replicas; number++)
+        most = most > ordered_key(&pool->load, number) ? most : ordered_key(&pool->load, number);
+    return most - least > IMBALANCE && most > IMBALANCE_FACTOR * least;
+}
+
+/* A sample comes back that left a replica. */
+void pool_return(Pool *pool, double time_s, int32_t number, int32_t sample) {
+    Replica *left = replica_at(pool, number);
+    absence_environment(&left->absence, time_s, -1);
+    if (pool->routing == RETURN_LEAST_LOADED || (pool->routing == CACHE_AWARE && imbalanced(pool))) {
+        const int32_t target = pool->load.first[1];
+        if (target != number)
+            kept_leave(pool, left, sample);
+        number = target;
+    }
+    change_load(pool, number, 1);
+    submit_to(pool, number, time_s, sample);
 }
 
 /* Replica of the i-th of `count` samples that are submitted together, after those submitted before. */
 static int32_t assign(Pool *pool, int32_t i, int32_t count) {
     if (pool->dispatch == LEAST_LOADED)
-        return least_loaded(pool);
+        return pool->load.first[1];
     if (pool->dispatch == ROUND_ROBIN)
         return (int32_t)((pool->submitted + i) % pool->num_replicas);
     const int32_t size = count / pool->num_replicas, larger = count % pool->num_replicas;
@@ -97,8 +112,11 @@ void pool_submit(Pool *pool, double time_s, int32_t first, int32_t count) {
         share(pool, time_s, first, count);
         return;
     }
-    for (int32_t i = 0; i < count; i++)
-        submit_to(pool, assign(pool, i, count), time_s, first + i);
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t number = assign(pool, i, count);
+        change_load(pool, number, 1);
+        submit_to(pool, number, time_s, first + i);
+    }
     pool->submitted += count;
 }
 
@@ -133,8 +151,8 @@ bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
         for (size_t byte = 0; byte < 256; byte += 64)
             __builtin_prefetch((const char *)next->heap + byte, 1);
         const int32_t completed = pool->num_done - before;
-        if (completed && pool->dispatch == LEAST_LOADED)
-            ordered_set(&pool->load, number, ordered_key(&pool->load, number) - completed);
+        if (completed)
+            change_load(pool, number, -completed);
         const bool stop = tell(pool, before, finished, owner);
         while (pool->shared.length && offer(pool, number, at_s))
             ;
@@ -254,11 +272,16 @@ static void ordered_new(Ordered *ordered, Block *memory, int32_t count, double k
         ordered->first[at] = ordered->first[2 * at]; /* of equal keys */
 }
 
+static void shelf_new(Shelf *shelf, Block *memory, size_t samples) {
+    *shelf = (Shelf){{part(memory, samples * sizeof(Link)), sizeof(Link)},
+                     part(memory, samples * sizeof *shelf->tokens)};
+}
+
 /* An idle replica in a block of its own: an event meets another replica than the one before, and with it few pages. */
 static void replica_new(const Pool *pool, Block *own, int32_t number) {
     Replica *replica = part(own, sizeof *replica);
-    Replica idle = {.number = number, .waiting = EMPTY_LIST, .prefilling = EMPTY_LIST, .end_s = NOT_BEGUN,
-                    .kept = {.contexts = EMPTY_LIST}};
+    Replica idle = {.number = number, .waiting = EMPTY_LIST, .prefilling = EMPTY_LIST, .loading = EMPTY_LIST,
+                    .end_s = NOT_BEGUN, .kept = {.here = {.order = EMPTY_LIST}}};
     replica_take_room(&idle, own, pool->slots < FIRST_ROOM ? pool->slots : FIRST_ROOM);
     if (own->start)
         *replica = idle;
@@ -283,8 +306,10 @@ static void lay_out(Pool *pool, int64_t max_pauses) {
      * address (C11 6.5.3.2). */
     char *sequences = (char *)pool->sequences;
     pool->queue_links = (Links){sequences ? sequences + offsetof(Sequence, queue) : NULL, sizeof *pool->sequences};
-    pool->kept_links = (Links){part(memory, samples * sizeof(Link)), sizeof(Link)};
-    pool->kept_tokens = part(memory, samples * sizeof *pool->kept_tokens);
+    shelf_new(&pool->kept, memory, samples);
+    if (pool->tier.capacity_tokens >= 0)
+        shelf_new(&pool->stored, memory, samples);
+    pool->tiers = part(memory, replicas * sizeof *pool->tiers);
     pool->cancelled = part(memory, samples * sizeof *pool->cancelled);
     pool->done = part(memory, (size_t)pool->samples.completions * sizeof *pool->done);
     pool->seen = part(memory, (size_t)pool->samples.groups * sizeof *pool->seen);
@@ -302,12 +327,13 @@ static void lay_out(Pool *pool, int64_t max_pauses) {
 /* Idle replicas and samples that nobody has submitted; NULL without memory. What the arguments point to stays the
  * caller's and must outlive the pool. max_pauses: pauses and recomputations that can ever be asked for. */
 EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Samples *samples, int64_t num_replicas,
-                      int64_t dispatch, int64_t sharing, int64_t max_pauses) {
+                      int64_t dispatch, int64_t sharing, int64_t max_pauses, int64_t routing, const Tier *tier) {
     Pool *pool = calloc(1, sizeof *pool);
     if (!pool)
         return NULL;
     *pool = (Pool){.timing = timing, .counters = counters, .samples = *samples, .sharing = sharing != 0,
-                   .dispatch = (Dispatch)dispatch, .num_replicas = (int32_t)num_replicas, .shared = EMPTY_LIST,
+                   .dispatch = (Dispatch)dispatch, .routing = (Routing)routing, .tier = *tier,
+                   .counts = dispatch == LEAST_LOADED || routing != STICKY, .num_replicas = (int32_t)num_replicas, .shared = EMPTY_LIST,
                    .infeasible = NONE};
     pool->slots = (int32_t)(timing->max_sequences < samples->samples ? timing->max_sequences : samples->samples);
     lay_out(pool, max_pauses);
@@ -316,9 +342,13 @@ EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Sa
         return NULL;
     }
     lay_out(pool, max_pauses);
+    const int64_t capacity = tier->capacity_tokens * (tier->shared ? num_replicas : 1);
     for (int32_t number = 0; number < pool->num_replicas; number++) {
         Block own = {pool->replicas + (size_t)number * pool->replica_bytes, 0, pool->replica_bytes};
         replica_new(pool, &own, number);
+        pool->tiers[number] = (Contexts){EMPTY_LIST, 0, capacity};
+        if (capacity >= 0)
+            replica_at(pool, number)->kept.below = &pool->tiers[tier->shared ? 0 : number];
     }
     return pool;
 }

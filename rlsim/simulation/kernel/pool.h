@@ -48,17 +48,18 @@ typedef struct {
  * history: context of its own before this response. done of its total decode iterations; resumed: has emitted its first
  * token. While it decodes, heap_key is its key in the heap (else NONE), context_at_zero its context extrapolated to
  * decode iteration 0 of the replica, and last_iteration the decode iteration of the replica with which it completes.
- * Before that, response holds until it is admitted, arrival_s while it waits, and in prefill prefill_left the tokens
+ * Before that, response holds until it is admitted, arrival_s while it waits, while it is loading loaded_s, when it is
+ * loaded, and in prefill prefill_left the tokens
  * that are left to prefill and prefill_end its context after them. place: among the running ones of its replica.
  * finish_s, replica: when and where it finished. */
 typedef struct {
     double tokens_per_iteration;
     union {
-        double arrival_s, context_at_zero, finish_s;
+        double arrival_s, loaded_s, context_at_zero, finish_s;
     };
     Link queue;
     int32_t place, group, prompt, history, total, heap_key;
-    uint32_t done : 31, resumed : 1;
+    uint32_t done : 30, resumed : 1, loading : 1;
     union {
         int32_t response, prefill_left;
     };
@@ -97,12 +98,30 @@ typedef struct {
     double generated_tokens, regenerated_tokens, discarded_tokens;
 } Emitted;
 
-/* Contexts of samples that are away, oldest first, and their tokens; reused: found again. PrefixCache in requests.py has
- * the rules. */
+/* Contexts of samples, the oldest first, and the tokens of all of them; PrefixCache in prefixes.py has the rules. */
 typedef struct {
-    List contexts;
-    int64_t tokens, reused;
+    List order;
+    int64_t tokens, capacity_tokens;
+} Contexts;
+
+/* Tokens that each sample has in one of the contexts of a kind, and where it stands there. */
+typedef struct {
+    Links links;
+    int64_t *tokens;
+} Shelf;
+
+/* A replica's prefix cache; below: of the tier. reused, loaded: tokens found here and there. */
+typedef struct {
+    Contexts here, *below;
+    int64_t reused, loaded;
 } Kept;
+
+/* KvTier of costs/interface.py; capacity_tokens below 0: there is none. */
+typedef struct {
+    int64_t capacity_tokens;
+    double token_s, latency_s;
+    int64_t through, shared;
+} Tier;
 
 /* Seconds in which a replica had nothing to do while samples of it were with environments, or with the judge alone. */
 typedef struct {
@@ -112,7 +131,7 @@ typedef struct {
 } Absence;
 
 /* In the order of how often it is asked for, whole cache lines. heap_stale: entries of the heap whose sequences were
- * evicted. waiting, running, prefilling: in the order of submission, admission, admission. The first `prefilled` of those
+ * evicted. waiting, running, prefilling, loading: in the order of submission, admission, admission, admission. The first `prefilled` of those
  * in prefill finish it with the iteration in progress. end_s: end of the segment in progress, or NOT_BEGUN. room: sequences
  * that its arrays hold, running ones, heap and residents; it grows with what runs. */
 typedef struct {
@@ -126,15 +145,21 @@ typedef struct {
     Completion *heap;
     Residents residents;
     Emitted emitted;
+    List loading;
+    double link_free_s;
     Kept kept;
     Absence absence;
 } Replica;
 
 typedef enum { STATIC, ROUND_ROBIN, LEAST_LOADED, SHARED_QUEUE } Dispatch;
+/* Of pool.py. */
+#define IMBALANCE 64
+#define IMBALANCE_FACTOR 1.5
+typedef enum { STICKY, RETURN_LEAST_LOADED, CACHE_AWARE } Routing;
 
 /* queue_links: in the sequences, which are at hand where these are asked for; of lists in which a sample is before it
- * decodes (the shared queue, waiting or prefilling on a replica). kept_tokens: of the
- * context that a sample has left in a prefix cache, linked by kept_links. done: samples in the order of completion.
+ * decodes (the shared queue, waiting, loading or prefilling on a replica). kept, stored: of contexts in prefix caches and
+ * in tiers, of which `tiers` has one for each replica, or the first for all. counts: load is brought up to date. done: samples in the order of completion.
  * due: replicas by their next event, load: by unfinished samples. stale: replicas whose next event must be asked for
  * anew. seen: last recomputation that met a prompt. cancelled: samples to be aborted. turn: replica that is offered the
  * head of the shared queue first. */
@@ -145,9 +170,13 @@ typedef struct {
     Samples samples;
     bool sharing;
     Dispatch dispatch;
+    Routing routing;
+    bool counts;
     Sequence *sequences;
-    Links queue_links, kept_links;
-    int64_t *kept_tokens;
+    Links queue_links;
+    Shelf kept, stored;
+    Tier tier;
+    Contexts *tiers;
     List shared;
     int32_t num_replicas, slots, turn;
     char *replicas;
@@ -186,8 +215,10 @@ void replica_advance(Pool *pool, Replica *replica, double time_s);
 
 void replica_leave(Pool *pool, Replica *replica, double time_s, int32_t sample, int64_t tokens);
 void kept_clear(Pool *pool, Replica *replica);
-int64_t kept_found(const Pool *pool, const Sequence *sequence, int32_t i, bool prompt_resident);
-void kept_take(Pool *pool, Replica *replica, int32_t i, bool prompt_resident);
+int64_t kept_found(const Pool *pool, int32_t i, int64_t resident);
+int64_t kept_found_below(const Pool *pool, int32_t i, int64_t resident);
+void kept_take(Pool *pool, Replica *replica, int32_t i, int64_t resident, int64_t loaded);
+void kept_leave(Pool *pool, Replica *replica, int32_t i);
 void kept_reclaim(Pool *pool, Replica *replica, double room);
 void absence_turn_ended(Absence *absence, double time_s, bool idle);
 void absence_environment(Absence *absence, double time_s, int64_t change);
@@ -203,6 +234,6 @@ void pool_cancel(Pool *pool, int32_t first, int32_t count);
 
 EXPORT void pool_free(Pool *pool);
 EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Samples *samples, int64_t num_replicas,
-                      int64_t dispatch, int64_t sharing, int64_t max_pauses);
+                      int64_t dispatch, int64_t sharing, int64_t max_pauses, int64_t routing, const Tier *tier);
 
 #endif

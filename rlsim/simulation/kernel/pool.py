@@ -7,17 +7,20 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from msgspec.structs import astuple
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.errors import Infeasible
+from rlsim.schema.engine import Routing
 from rlsim.simulation.iteration_times import prepare
-from rlsim.simulation.kernel.library import CountersArrays, SamplesStruct, address, engine_struct
+from rlsim.simulation.kernel.library import CountersArrays, SamplesStruct, TierStruct, address, engine_struct
 from rlsim.simulation.pool import Dispatch, Fleet
 from rlsim.simulation.requests import TOO_LONG, EmittedTokens, SampleTokens
 from rlsim.units import IntArray
 
 _DISPATCH: tuple[Dispatch, ...] = ("static", "round_robin", "least_loaded", "shared_queue")
-"""In the order of ``Dispatch`` in pool.h."""
+_ROUTING: tuple[Routing, ...] = ("sticky", "least_loaded", "cache_aware")
+"""In the order of ``Dispatch`` and ``Routing`` in pool.h."""
 
 
 class KernelPool:
@@ -60,6 +63,8 @@ class KernelPool:
             _DISPATCH.index(fleet.dispatch),
             fleet.prefix_caching,
             max_pauses,
+            _ROUTING.index(fleet.routing),
+            TierStruct(-1) if fleet.tier is None else TierStruct(*astuple(fleet.tier)),
         )
         if self.handle is None:
             raise MemoryError("no memory for the replicas of a rollout")

@@ -67,16 +67,16 @@ static void start_decoding(Pool *pool, Replica *replica, double end_s) {
 
 /* Count the decode iterations of a segment and the KV cache that it needed at its end. */
 static void book_segment(Pool *pool, Replica *replica, int64_t count) {
-    const int64_t decoding = replica->running.length;
+    const int64_t decoding = replica->running.length - replica->loading.length;
     const double growth = replica->tokens_per_iteration;
     const double last = context_sum(replica, replica->iteration + count - 1);
-    const double kv = last + replica->held + (double)(decoding * pool->timing->tokens_per_sequence);
+    const double kv = last + replica->held + (double)(replica->running.length * pool->timing->tokens_per_sequence);
     if (kv > replica->peak_kv_tokens)
         replica->peak_kv_tokens = kv;
     pool->counters->iterations_at[decoding] += count;
     pool->counters->context_at[decoding] +=
         (double)count * (last - 0.5 * (double)(count - 1) * growth) / (double)decoding;
-    if (replica->kept.tokens)
+    if (replica->kept.here.tokens)
         kept_reclaim(pool, replica, pool->timing->kv_capacity_tokens - kv);
 }
 
@@ -129,41 +129,86 @@ static bool begin_pause(Pool *pool, Replica *replica) {
     return true;
 }
 
+/* Tokens of `need` that the tier below has, where it brings them sooner than they are prefilled alone. */
+static int64_t worth_loading(const Pool *pool, const Replica *replica, int32_t i, int64_t resident, int64_t need,
+                             int64_t end) {
+    const IterationTimes *timing = pool->timing;
+    const int64_t tokens = kept_found_below(pool, i, resident);
+    if (!tokens)
+        return 0;
+    const int64_t start = end - need, rest = need - tokens;
+    double again_s = prefill_s(timing, 0, need) - prefill_s(timing, 0, rest) + behind_s(timing, start + tokens);
+    again_s -= behind_s(timing, start);
+    const double queued_s = later(replica->link_free_s, replica->now_s) - replica->now_s;
+    const double load_s = queued_s + (pool->tier.latency_s + (double)tokens * pool->tier.token_s);
+    return load_s < again_s ? tokens : 0;
+}
+
+static void start_load(const Pool *pool, Replica *replica, int32_t i, int64_t tokens) {
+    const double begin_s = later(replica->link_free_s, replica->now_s);
+    replica->link_free_s = begin_s + (pool->tier.latency_s + (double)tokens * pool->tier.token_s);
+    if (!pool->timing->chunked_prefill)
+        return;
+    pool->sequences[i].loaded_s = replica->link_free_s;
+    pool->sequences[i].loading = true;
+    list_append(&replica->loading, pool->queue_links, i);
+}
+
+/* Who is loaded prefills what is left. */
+static void end_loads(const Pool *pool, Replica *replica) {
+    while (replica->loading.length && pool->sequences[replica->loading.head].loaded_s <= replica->now_s) {
+        const int32_t i = replica->loading.head;
+        list_remove(&replica->loading, pool->queue_links, i);
+        pool->sequences[i].loading = false;
+        list_append(&replica->prefilling, pool->queue_links, i);
+    }
+}
+
 /* Admit waiting sequences in order while budget, slots and KV cache last; KV tokens in use, prefill tokens, and what
  * they take behind their contexts. */
 static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budget, double kv, double *behind) {
     const IterationTimes *timing = pool->timing;
+    Kept *kept = &replica->kept;
     while (replica->waiting.length && replica->running.length < timing->max_sequences) {
         const int32_t i = replica->waiting.head;
         Sequence *sequence = &pool->sequences[i];
         if (sequence->arrival_s > replica->now_s)
             break;
-        const bool resident = pool->sharing && residents_count(&replica->residents, sequence->group);
-        int64_t need = resident ? 0 : sequence->prompt;
+        const bool shared = pool->sharing && residents_count(&replica->residents, sequence->group);
+        const int64_t resident = shared ? sequence->prompt : 0;
+        int64_t need = shared ? 0 : sequence->prompt;
         const double held = (double)need + own_tokens(sequence);
         const int64_t own = sequence->history + generated(sequence);
         need += own;
-        if (replica->kept.tokens)
-            need -= kept_found(pool, sequence, i, resident);
+        if (kept->here.tokens)
+            need -= kept_found(pool, i, resident);
+        const int32_t end = sequence->prompt + (int32_t)own;
         need = need ? need : 1;
-        const int64_t chunk = chunk_of(pool, need, *tokens, budget);
+        const bool below = kept->below && kept->below->tokens;
+        const int64_t loaded = below ? worth_loading(pool, replica, i, resident, need, end) : 0;
+        const bool apart = loaded && timing->chunked_prefill;
+        const int64_t chunk = apart ? 0 : chunk_of(pool, need - loaded, *tokens, budget);
         /* The first that does not fit blocks all behind it, as in vLLM: nobody overtakes. */
-        if (!chunk || kv + held + (double)timing->tokens_per_sequence > timing->kv_capacity_tokens)
+        if (!(chunk || apart) || kv + held + (double)timing->tokens_per_sequence > timing->kv_capacity_tokens)
             break;
         kv += held + (double)timing->tokens_per_sequence;
         *tokens += chunk;
         list_remove(&replica->waiting, pool->queue_links, i);
         replica->held += held;
         replica->waiting_prompts -= sequence->prompt + sequence->history;
-        if (replica->kept.tokens) {
-            kept_take(pool, replica, i, resident);
+        if (kept->here.tokens || below) {
+            kept_take(pool, replica, i, resident, loaded);
             kept_reclaim(pool, replica, timing->kv_capacity_tokens - kv);
         }
         running_append(pool, replica, i);
         if (pool->sharing)
             residents_add(&replica->residents, sequence->group);
-        sequence->prefill_left = (int32_t)need;
-        sequence->prefill_end = sequence->prompt + (int32_t)own;
+        sequence->prefill_left = (int32_t)(need - loaded);
+        sequence->prefill_end = end;
+        if (loaded)
+            start_load(pool, replica, i, loaded);
+        if (apart)
+            continue;
         *behind += behind_own_s(pool, sequence, chunk);
         sequence->prefill_left -= (int32_t)chunk;
         list_append(&replica->prefilling, pool->queue_links, i);
@@ -172,10 +217,13 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
     return kv;
 }
 
+static void begin_segment(Pool *pool, Replica *replica, double kv);
+
 /* Start one iteration that prefills within the token budget. */
 static void begin_prefill(Pool *pool, Replica *replica, double kv) {
     const IterationTimes *timing = pool->timing;
-    const int64_t decoding = timing->chunked_prefill ? replica->running.length - replica->prefilling.length : 0;
+    const int64_t waiting = replica->prefilling.length + replica->loading.length;
+    const int64_t decoding = timing->chunked_prefill ? replica->running.length - waiting : 0;
     const int64_t budget = timing->max_batched_tokens - decoding * timing->tokens_per_sequence;
     int64_t tokens = 0;
     double behind = 0.0;
@@ -194,8 +242,14 @@ static void begin_prefill(Pool *pool, Replica *replica, double kv) {
         kv = admit(pool, replica, &tokens, budget, kv, &behind);
     if (kv > replica->peak_kv_tokens)
         replica->peak_kv_tokens = kv;
+    if (!tokens) { /* whoever was admitted loads */
+        begin_segment(pool, replica, kv);
+        return;
+    }
     /* `behind` is negative for the first tokens of long prompts; no prefill gives time back. */
-    const double added_s = later(0.0, prefill_s(timing, decoding, tokens) + behind);
+    double added_s = later(0.0, prefill_s(timing, decoding, tokens) + behind);
+    if (!timing->chunked_prefill)
+        added_s = later(added_s, replica->link_free_s - replica->now_s);
     double seconds = added_s;
     if (decoding) {
         const double context = context_sum(replica, replica->iteration) / (double)decoding;
@@ -213,8 +267,13 @@ static void begin_prefill(Pool *pool, Replica *replica, double kv) {
 /* Find how many iterations pass before the membership changes, and when the last of them ends. */
 static void begin_segment(Pool *pool, Replica *replica, double kv) {
     const IterationTimes *timing = pool->timing;
-    const int64_t decoding = replica->running.length;
+    const int64_t decoding = replica->running.length - replica->loading.length;
     const double growth = replica->tokens_per_iteration;
+    const double loaded_s = replica->loading.length ? pool->sequences[replica->loading.head].loaded_s : INFINITY;
+    if (!decoding || loaded_s <= replica->now_s) {
+        replica->end_s = loaded_s;
+        return;
+    }
     /* Entries of evicted sequences stay until they come up: to take one out of a heap's middle costs a search. */
     while (!completion_is_valid(pool, replica, &replica->heap[0])) {
         completion_pop(replica);
@@ -233,7 +292,9 @@ static void begin_segment(Pool *pool, Replica *replica, double kv) {
     replica->end_s = replica->now_s + segment_s(timing, decoding, context, growth / (double)decoding, count);
     if (replica->next_pause < pool->num_pauses)
         replica_end_early(pool, replica, pool->pauses[replica->next_pause].time_s);
-    if (replica->waiting.length && decoding < timing->max_sequences) {
+    if (replica->loading.length)
+        replica_end_early(pool, replica, loaded_s);
+    if (replica->waiting.length && replica->running.length < timing->max_sequences) {
         const double arrival_s = pool->sequences[replica->waiting.head].arrival_s;
         if (arrival_s > replica->now_s)
             replica_end_early(pool, replica, arrival_s);
@@ -254,6 +315,7 @@ static void begin(Pool *pool, Replica *replica) {
     double kv = kv_tokens(pool, replica);
     if (kv > timing->kv_capacity_tokens)
         kv = evict(pool, replica, kv);
+    end_loads(pool, replica);
     /* As in vLLM V1 a waiting prompt that fits joins the next iteration: no segment of decoding runs past it. */
     bool prefills = replica->prefilling.length > 0;
     if (!prefills && replica->waiting.length && replica->running.length < timing->max_sequences) {
@@ -276,7 +338,7 @@ void replica_end_early(const Pool *pool, Replica *replica, double time_s) {
         replica->end_s = NOT_BEGUN;
         return;
     }
-    const int64_t decoding = replica->running.length;
+    const int64_t decoding = replica->running.length - replica->loading.length;
     const double context = context_sum(replica, replica->iteration) / (double)decoding;
     const Segment most = {replica->segment_iterations, replica->end_s - replica->now_s};
     const Segment cut = iterations_until(pool->timing, time_s - replica->now_s, decoding, context,

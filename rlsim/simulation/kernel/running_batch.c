@@ -16,7 +16,8 @@ void leave_decoding(Replica *replica, Sequence *sequence) {
 static void stop(Pool *pool, Replica *replica, int32_t i) {
     Sequence *sequence = &pool->sequences[i];
     if (sequence->heap_key == NONE) {
-        list_remove(&replica->prefilling, pool->queue_links, i);
+        list_remove(sequence->loading ? &replica->loading : &replica->prefilling, pool->queue_links, i);
+        sequence->loading = false;
         replica->held -= own_tokens(sequence);
     } else {
         sequence->done = (uint32_t)(sequence->total - (sequence->last_iteration - replica->iteration));
@@ -105,7 +106,7 @@ double evict(Pool *pool, Replica *replica, double kv) {
 static void discard(Pool *pool, Replica *replica, int32_t i) {
     replica->emitted.discarded_tokens += emitted_tokens(&pool->sequences[i], 0);
     pool->cancelled[i] = false;
-    if (pool->dispatch == LEAST_LOADED)
+    if (pool->counts)
         ordered_set(&pool->load, replica->number, ordered_key(&pool->load, replica->number) - 1);
 }
 
