@@ -122,18 +122,14 @@ def _graph_bytes(scenario: Scenario) -> float:
 
 
 def _weights(scenario: Scenario) -> float:
-    """Weights of a GPU: its share of all, what attention copies and indexers repeat, MXFP4's padding, adapters."""
+    """Weights of a GPU: its share of all, what GPUs repeat, MXFP4's padding, adapters."""
     engine, card = scenario.released_engine, scenario.model
     own_bytes, bytes_each = (
         BYTES_PER_ELEMENT[p] for p in (engine.attention_precision(card), engine.dense_precision(card))
     )
     # Data-parallel attention holds the mixers once for each copy, where the rest is divided over all GPUs.
     copies = engine.attention_data_parallel - 1
-    more = mixer_parameters(card) * (copies * own_bytes + own_bytes - bytes_each)
-    if card.sparse_attention is not None:
-        # Every GPU of an attention copy holds the indexers whole.
-        indexer = sum(matrix.elements for matrix in indexer_matrices(card)) * card.num_index_layers
-        more += indexer * own_bytes * (engine.tensor_parallel - engine.attention_data_parallel)
+    more = mixer_parameters(card) * (copies * own_bytes + own_bytes - bytes_each) + _repeated(engine, card, own_bytes)
     if engine.weight_precision == "mxfp4" and card.moe is not None:
         width, multiple = card.expert_hidden_size, TERMS["mxfp4_padding"]
         experts = card.num_moe_layers * card.moe.num_experts * sum(one.elements for one in expert_matrices(card))
@@ -141,6 +137,30 @@ def _weights(scenario: Scenario) -> float:
     if engine.lora_rank:  # one slot, allocated whole when the engine starts
         more += adapter_parameters(card, engine.lora_rank) * BYTES_PER_ELEMENT["bf16"]
     return (weight_bytes(card, engine.weight_precision) + more) / engine.gpus_per_replica
+
+
+def _repeated(engine: Engine, card: ModelCard, own_bytes: float) -> float:
+    """Bytes that the GPUs of a replica hold beyond one copy of all weights and those of the attention copies.
+
+    Indexers, projections into latents and routers are whole on every GPU (ReplicatedLinear of vLLM and SGLang), and so
+    is the embedding beside SGLang's attention copies (00114aef1, srt/models/deepseek_v2.py: enable_tp). What latents
+    are multiplied with in decoding is held again in BF16: SGLang's w_kc and w_vc (post_load_weights there), of
+    quantised weights vLLM's W_UK_T and W_UV (37fa5c094, v1/attention/backends/mla/common.py), else views.
+    """
+    gpus, copies, counts = engine.tensor_parallel, engine.attention_data_parallel, parameter_counts(card)
+    bf16 = BYTES_PER_ELEMENT["bf16"]
+    more = card.num_moe_layers * counts.router_per_layer * (gpus - 1) * bf16
+    if engine.name == "sglang" and copies > 1:
+        more += counts.embedding * (gpus - 1) * bf16
+    if card.sparse_attention is not None:
+        indexer = sum(matrix.elements for matrix in indexer_matrices(card)) * card.num_index_layers
+        more += indexer * own_bytes * (gpus - copies)
+    if card.mla is not None:
+        elements = {one.name: one.elements * card.num_attention_layers for one in work.attention_matrices(card, 1)}
+        more += elements["qkv_down"] * own_bytes * (gpus - copies)
+        if engine.name == "sglang" or own_bytes != bf16:
+            more += elements.get("kv_up", 0) * bf16 * copies
+    return more
 
 
 def engine_spread(scenario: Scenario) -> float:

@@ -49,11 +49,15 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
         _check_fits(
             scenario, trainer_parts(scenario, scenario.cluster.reference_gpus, update=False), "the reference policy of"
         )
-    parts = trainer_parts(scenario, scenario.cluster.training, update=True)
-    if scenario.shares_gpus:
-        parts = replace(parts, engine=leftover_bytes(scenario))
+    parts = update_parts(scenario)
     _check_fits(scenario, parts, "training")
     return parts
+
+
+def update_parts(scenario: Scenario) -> MemoryParts:
+    """Bytes of one training GPU in the backward pass, with what an engine leaves there that sleeps meanwhile."""
+    parts = trainer_parts(scenario, scenario.cluster.training, update=True)
+    return replace(parts, engine=leftover_bytes(scenario)) if scenario.shares_gpus else parts
 
 
 def room_of(scenario: Scenario, memory: EngineMemory) -> float:

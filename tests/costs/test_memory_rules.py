@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import builders
 import pytest
 
+from rlsim.costs.engine_memory import engine_parts
 from rlsim.costs.memory import (
     engine_fits,
     engine_memory,
@@ -18,7 +21,8 @@ from rlsim.costs.memory import (
 from rlsim.costs.trainer.layout import train_layout
 from rlsim.costs.trainer_memory import stages
 from rlsim.errors import Infeasible
-from rlsim.schema.model import parameter_counts
+from rlsim.loading.models import load_card
+from rlsim.schema.model import mixer_parameters, parameter_counts
 from rlsim.schema.scenario import Scenario
 
 CARDS = ("qwen3-8b", "llama-3.1-70b", "qwen3-30b-a3b", "deepseek-v3", "gpt-oss-20b", "nemotron-3-nano-30b-a3b")
@@ -129,6 +133,23 @@ def test_an_engine_that_may_take_more_has_more_cache(engine: str) -> None:
         assert cache(version="0.20.0") == pytest.approx(cache(version="0.20.0", cuda_graphs=False))
 
 
+@pytest.mark.parametrize("card", CARDS)
+def test_plain_data_parallelism_and_fsdp_hold_the_same_on_one_gpu(card: str) -> None:
+    # Gradients of Megatron's plain data parallelism are those of FSDP; nothing is gathered from anybody.
+    plain, fsdp = (
+        trainer_parts(scenario(card, 1, backend=backend, zero_stage=stage, logits_bytes=10), 1, True)
+        for backend, stage in (("megatron", 0), ("fsdp", 3))
+    )
+    assert plain == replace(fsdp, slack=None)
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_more_stages_never_raise_what_a_gpu_holds(card: str) -> None:
+    sizes = [trainer_parts(scenario(card, pipeline_parallel=pp), 64, True) for pp in (1, 2, 4)]
+    held_states = [one.weights + (one.gradients or 0.0) for one in sizes]
+    assert held_states == sorted(held_states, reverse=True)
+
+
 def test_the_probability_falls_with_what_is_held_and_its_bound_refuses() -> None:
     given = scenario("qwen3-8b", 8)
     parts = trainer_parts(given, 8, True)
@@ -151,3 +172,20 @@ def test_what_waits_on_the_host_is_counted_by_node() -> None:
     two = builders.scenario("qwen3-8b", cluster={"num_gpus": 16}, trainer={"optimizer_on_host": True, "offload": False})
     own = [host_bytes(one) - host_bytes(kept) for one in (offloaded, two)]
     assert own[0] == pytest.approx(2 * own[1])
+
+
+def test_what_gpus_repeat_of_latent_attention_and_routers() -> None:
+    def replica(gpus: int, **own: object) -> float:
+        engine = {"name": "sglang", "weight_precision": "fp8", "tensor_parallel": gpus, **own}
+        given = builders.scenario("deepseek-v3", WHOLE, cluster={"num_gpus": 64}, engine=engine)
+        return engine_parts(given)[0].weights * gpus
+
+    # Projections into latents in FP8 and routers in BF16 are whole on each GPU; absorbed products again in BF16.
+    down, routers, absorbed = 61 * 7168 * (1536 + 512 + 64), 58 * 256 * 7168 * 2, 61 * 512 * 128 * 256 * 2
+    assert replica(8) - replica(4) == pytest.approx(4 * (down + routers), rel=1e-3)
+    copies = replica(8, attention_data_parallel=8) - replica(8)
+    embedding, mixers = 129280 * 7168 * 2, mixer_parameters(load_card("deepseek-v3"))
+    assert copies == pytest.approx(7 * (mixers - down + embedding + absorbed), rel=1e-3)
+    # vLLM holds views of weights that are not quantised, where SGLang copies them.
+    held = {name: replica(8, name=name, weight_precision="bf16") for name in ("vllm", "sglang")}
+    assert held["sglang"] - held["vllm"] == pytest.approx(absorbed)

@@ -52,6 +52,8 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("trl", TRL + "--use_liger_kernel", {"trainer.fused_kernels": True}),
     ("verl", VERL, {"trainer.fused_kernels": False}),
     ("verl", VERL + "actor_rollout_ref.model.use_liger=True", {"trainer.fused_kernels": True}),
+    ("verl", VERL, {"trainer.logits_bytes": 4}),
+    ("verl", VERL + "actor_rollout_ref.actor.entropy_coeff=0.001", {"trainer.logits_bytes": 10}),
     ("trl", RLOO, {"policy_logprobs": True, "trainer.reference_logprobs": True, "workload.generations_per_prompt": 2,
                    "workload.prompts_per_step": 32}),
     ("trl", RLOO + "--beta 0 --num_generations 4",

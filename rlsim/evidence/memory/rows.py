@@ -14,6 +14,7 @@ from rlsim.costs.memory import (
     leftover_bytes,
     trainer_fits,
     trainer_parts,
+    update_parts,
 )
 from rlsim.errors import Infeasible
 from rlsim.evidence.memory.scenarios import WORDS, engine_row, is_engine, trainer_row
@@ -110,7 +111,8 @@ def probability(cells: Row) -> float:
     if is_engine(cells):
         return engine_fits(engine_row(cells, whole_number(cells, "max_model_len", 4096)))
     scenario = trainer_row(cells)
-    parts = trainer_parts(scenario, scenario.cluster.training, True)
+    alone = not cells.get("gpu_memory_utilization")  # no engine takes turns with the trainer
+    parts = trainer_parts(scenario, scenario.cluster.training, True) if alone else update_parts(scenario)
     return min(beside_fits(scenario), trainer_fits(parts, scenario.training_device.memory_bytes.value))
 
 
