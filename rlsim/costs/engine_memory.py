@@ -84,12 +84,12 @@ def _older(engine: Engine, release: tuple[int, ...]) -> bool:
     return engine.version is not None and version_order(engine.version) < release
 
 
-def engine_activation_bytes(card: ModelCard, engine: Engine) -> float:
+def engine_activation_bytes(card: ModelCard, engine: Engine, sampler_bytes: float | None = None) -> float:
     """Peak of the engine's profile run, per GPU: a forward pass of as many tokens as it batches, or its sampler.
 
     Of a layer the input, its norm's output and the FFN's products, of experts for each row of the chosen ones. vLLM's
     sampler runs on one rank with whole logits of as many sequences as may run, in FP32 with what sorting them takes;
-    others sample in what their share leaves (memory.yaml).
+    others sample in what their share leaves (memory.yaml). sampler_bytes: of a logit; default those of the release.
     """
     tp, tokens = engine.tensor_parallel, engine.max_batched_tokens
     rows = 2 * card.hidden_size + 3 * card.intermediate_size / tp
@@ -100,7 +100,7 @@ def engine_activation_bytes(card: ModelCard, engine: Engine) -> float:
     forward = tokens * rows * BYTES_PER_ELEMENT["bf16"]
     if engine.name != "vllm":
         return forward
-    each: float = TERMS["sampler_bytes"]["before" if _older(engine, SAMPLER_SINCE) else "since"]
+    each: float = sampler_bytes or TERMS["sampler_bytes"]["before" if _older(engine, SAMPLER_SINCE) else "since"]
     return max(forward, min(engine.max_running_sequences, tokens) * card.vocab_size * each)
 
 
@@ -164,8 +164,14 @@ def _repeated(engine: Engine, card: ModelCard, own_bytes: float) -> float:
 
 
 def engine_spread(scenario: Scenario) -> float:
-    """Standard deviation of the bytes of an engine GPU, of its cache as well: of all engines, with experts more."""
-    return (SPREAD["engine_moe_gib"] if scenario.model.moe is not None else SPREAD["engine_gib"]) * GIB
+    """Standard deviation of the bytes of an engine GPU, of its cache as well: of all engines, with experts more, and of
+    a vLLM whose release nobody states that of its profile run between both samplers, evenly."""
+    engine, card = scenario.released_engine, scenario.model
+    spread = (SPREAD["engine_gib"] if card.moe is None else SPREAD["engine_moe_gib"]) * GIB
+    if engine.name != "vllm" or engine.version is not None:
+        return spread
+    low, high = (engine_activation_bytes(card, engine, each) for each in sorted(TERMS["sampler_bytes"].values()))
+    return math.hypot(spread, (high - low) / math.sqrt(12))
 
 
 def room_bytes(scenario: Scenario, parts: MemoryParts) -> float:

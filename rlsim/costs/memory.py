@@ -17,7 +17,7 @@ from rlsim.costs.engine_memory import state_bytes_per_gpu_sequence as state_byte
 from rlsim.costs.engine_memory import weight_bytes as weight_bytes
 from rlsim.costs.engine_memory import windowed_share as windowed_share
 from rlsim.costs.trainer.layout import train_layout
-from rlsim.costs.trainer_memory import TERMS
+from rlsim.costs.trainer_memory import TERMS, logits_bytes
 from rlsim.costs.trainer_memory import activation_bytes_per_token as activation_bytes_per_token
 from rlsim.costs.trainer_memory import critic_swapped as critic_swapped
 from rlsim.costs.trainer_memory import trainer_parts as trainer_parts
@@ -72,14 +72,26 @@ def engine_fits(scenario: Scenario) -> float:
     return _NORMAL.cdf(room / engine_spread(scenario))
 
 
-def trainer_fits(parts: MemoryParts, available_bytes: float) -> float:
-    """Probability that a training GPU of ``available_bytes`` holds ``parts``, whose total is lognormal."""
-    return _NORMAL.cdf(math.log(available_bytes / parts.total) / SPREAD["trainer"])
+def trainer_spread(scenario: Scenario, parts: MemoryParts) -> float:
+    """Standard deviation of the logarithm of the bytes of a training GPU: what no mechanism explains, and the loss
+    where neither scenario nor stack says what it holds of a logit."""
+    trainer, spread = scenario.trainer, SPREAD["trainer"]
+    if scenario.training_stack is not None or scenario.training_features.logits_bytes is not None or not parts.logits:
+        return spread
+    low, high = TERMS["logits_range"][trainer.backend]
+    loss = parts.logits * (high - low) / math.sqrt(12) / logits_bytes(scenario)
+    return math.hypot(spread, loss / parts.total)
 
 
-def safe_bytes(parts: MemoryParts, probability: float = 0.95) -> float:
+def trainer_fits(scenario: Scenario, parts: MemoryParts) -> float:
+    """Probability that a training GPU holds ``parts``, whose total is lognormal."""
+    available = scenario.training_device.memory_bytes.value
+    return _NORMAL.cdf(math.log(available / parts.total) / trainer_spread(scenario, parts))
+
+
+def safe_bytes(scenario: Scenario, parts: MemoryParts, probability: float = 0.95) -> float:
     """Bytes that a training GPU must have to hold ``parts`` with ``probability``."""
-    return parts.total * math.exp(SPREAD["trainer"] * _NORMAL.inv_cdf(probability))
+    return parts.total * math.exp(trainer_spread(scenario, parts) * _NORMAL.inv_cdf(probability))
 
 
 def beside_fits(scenario: Scenario) -> float:
@@ -157,7 +169,7 @@ def check_beside(scenario: Scenario) -> None:
 def _check_fits(scenario: Scenario, parts: MemoryParts, what: str) -> None:
     """Raise Infeasible where the parts exceed a training GPU."""
     trainer, card, available = scenario.trainer, scenario.model, scenario.training_device.memory_bytes.value
-    needed = safe_bytes(parts, scenario.simulation.fit_probability)
+    needed = safe_bytes(scenario, parts, scenario.simulation.fit_probability)
     if needed > available:
         worst, _ = max(parts.items(), key=lambda part: part[1])
         raise Infeasible(

@@ -303,14 +303,14 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
 def _memory_warning(run: SimulatedVariant) -> list[str]:
     """A sentence on training GPUs that may not hold what is counted, and on what a tidy allocator would change."""
     parts, available = run.prices.trainer_bytes, run.scenario.training_device.memory_bytes.value
-    fits = trainer_fits(parts, available)
+    fits = trainer_fits(run.scenario, parts)
     if fits >= SURE_TO_FIT:
         return []
     loose = ""
     if parts.slack:
-        tidy = trainer_fits(dataclasses.replace(parts, slack=None), available)
+        tidy = trainer_fits(run.scenario, dataclasses.replace(parts, slack=None))
         loose = f", expandable segments that leave no memory unused {percent(tidy)}"
-    missing = (safe_bytes(parts) - available) / GIB
+    missing = (safe_bytes(run.scenario, parts) - available) / GIB
     return [said("tight", pool="training", fits=percent(fits), missing=missing, loose=loose, parts=parts.listed)]
 
 

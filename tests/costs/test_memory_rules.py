@@ -11,12 +11,14 @@ from rlsim.costs.engine_memory import engine_parts
 from rlsim.costs.memory import (
     engine_fits,
     engine_memory,
+    engine_spread,
     host_bytes,
     room_of,
     safe_bytes,
     trainer_fits,
     trainer_memory,
     trainer_parts,
+    trainer_spread,
 )
 from rlsim.costs.trainer.layout import train_layout
 from rlsim.costs.trainer_memory import stages
@@ -153,11 +155,20 @@ def test_more_stages_never_raise_what_a_gpu_holds(card: str) -> None:
 def test_the_probability_falls_with_what_is_held_and_its_bound_refuses() -> None:
     given = scenario("qwen3-8b", 8)
     parts = trainer_parts(given, 8, True)
-    assert trainer_fits(parts, parts.total) == pytest.approx(0.5)
-    assert trainer_fits(parts, safe_bytes(parts)) == pytest.approx(0.95)
+    whole = given.training_device.memory_bytes.value
+    for held_bytes, probability in ((parts.total, 0.5), (safe_bytes(given, parts), 0.95)):
+        sized = {name: size * whole / held_bytes for name, size in vars(parts).items() if size is not None}
+        assert trainer_fits(given, replace(parts, **sized)) == pytest.approx(probability)
+    # A loss that nobody states leaves more open, a release that nobody states what its sampler takes.
+    stated = scenario("qwen3-8b", 8, logits_bytes=8)
+    assert trainer_spread(stated, parts) < trainer_spread(given, parts)
+    old, new, unknown = (
+        engine_spread(builders.scenario("qwen3-8b", engine={"version": version})) for version in ("0.11", "0.20", None)
+    )
+    assert old == new < unknown
     few, many = (builders.scenario("qwen3-8b", engine={"gpu_memory_utilization": share}) for share in (0.24, 0.9))
     assert engine_fits(few) < 0.5 < engine_fits(many)
-    fits = safe_bytes(trainer_memory(given))
+    fits = safe_bytes(given, trainer_memory(given))
     assert fits > trainer_memory(given).total
     tight = builders.scenario("llama-3.1-70b", cluster={"num_gpus": 64}, trainer={"recompute": "full"})
     with pytest.raises(Infeasible, match="GiB"):

@@ -96,6 +96,7 @@ def engine_row(cells: Row, longest: int) -> Scenario:
         "cuda_graphs": cells.get("cuda_graphs") != "0",
         "max_running_sequences": whole_number(cells, "max_num_seqs", 256),
         "max_batched_tokens": whole_number(cells, "max_num_batched_tokens", 8192),
+        "lora_rank": int(number(cells, "lora_rank", 0.0)) or None,
     }
     release = cells.get("release", "").split("rc")[0]
     if release and RELEASE.fullmatch(release):
