@@ -226,18 +226,24 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     parts, running = engine_parts(scenario)
     room, per_token = room_bytes(scenario, parts), kv_bytes_per_gpu_token(scenario)
     longest, memory = scenario.workload.max_sequence_tokens, scenario.hardware.memory_bytes.value
-    safe = NormalDist().inv_cdf(scenario.simulation.fit_probability) * engine_spread(scenario)
+    safe = NormalDist().inv_cdf(scenario.simulation.least_fit) * engine_spread(scenario)
     if room < longest * per_token + safe or running == 0:
         raise Infeasible(
             f"{card.name} with engine.tensor_parallel={engine.tensor_parallel} and one sequence of {longest} tokens "
             f"does not fit into engine.gpu_memory_utilization={engine.gpu_memory_utilization:g} of a "
-            f"{scenario.hardware.name} GPU ({parts.listed}); raise one of these two, or lower "
+            f"{scenario.hardware.name} GPU{surely_words(scenario)} ({parts.listed}); raise one of these two, or lower "
             "workload.max_sequence_tokens",
             memory * engine.gpu_memory_utilization + longest * per_token + safe - room,
             memory * engine.gpu_memory_utilization, "bytes",
         )  # fmt: skip
     # Copies of the attention hold different sequences: their caches add up.
     return EngineMemory(parts, memory, room / per_token * engine.attention_data_parallel, room, running)
+
+
+def surely_words(scenario: Scenario) -> str:
+    """With what probability a refused scenario would have to fit; empty for an even chance."""
+    least = scenario.simulation.least_fit
+    return "" if least == 0.5 else f" with a probability of {100 * least:g} %"
 
 
 def _check_replicas(scenario: Scenario) -> None:

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from rlsim.costs.engine_memory import SPREAD as SPREAD
 from rlsim.costs.engine_memory import EngineMemory as EngineMemory
 from rlsim.costs.engine_memory import engine_memory as engine_memory
-from rlsim.costs.engine_memory import engine_parts, room_bytes
+from rlsim.costs.engine_memory import engine_parts, room_bytes, surely_words
 from rlsim.costs.engine_memory import engine_spread as engine_spread
 from rlsim.costs.engine_memory import kv_bytes_per_gpu_token as kv_bytes_per_gpu_token
 from rlsim.costs.engine_memory import sequences_with_state as sequences_with_state
@@ -23,10 +23,13 @@ from rlsim.costs.trainer_memory import critic_swapped as critic_swapped
 from rlsim.costs.trainer_memory import trainer_parts as trainer_parts
 from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
+from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT
 
 _NORMAL = NormalDist()
+SURE = 0.95
+"""Probability of fitting with which a layout is offered where nobody states one. Convention."""
 _gpu = trainer_parts  # the name of 0.2, which scripts of users know
 
 _SPREAD = "raise one of these"
@@ -94,6 +97,42 @@ def safe_bytes(scenario: Scenario, parts: MemoryParts, probability: float = 0.95
     return parts.total * math.exp(trainer_spread(scenario, parts) * _NORMAL.inv_cdf(probability))
 
 
+def surely(scenario: Scenario) -> Scenario:
+    """``scenario`` that must fit as layouts must that are offered: as it states, else with SURE."""
+    simulation = scenario.simulation
+    if simulation.fit_probability is not None:
+        return scenario
+    return replaced(scenario, {"simulation": replaced(simulation, {"fit_probability": SURE})})
+
+
+def sure_factor(scenario: Scenario) -> float:
+    """Times a trainer's bytes that must be there for it to fit as probably as ``scenario`` must."""
+    return math.exp(SPREAD["trainer"] * _NORMAL.inv_cdf(scenario.simulation.least_fit))
+
+
+def part_fits(scenario: Scenario, engine: bool) -> float:
+    """Probability that a GPU of the engine, or else of the trainer with what both leave there, has enough memory."""
+    if engine:
+        return engine_fits(scenario)
+    return min(beside_fits(scenario), trainer_fits(scenario, update_parts(scenario)))
+
+
+def fit_probability(scenario: Scenario) -> float:
+    """Probability that each GPU of ``scenario`` has enough memory: that of the part that fits least."""
+    return min(part_fits(scenario, engine) for engine in ((False,) if scenario.loop.supervised else (True, False)))
+
+
+def check_fits(scenario: Scenario, engine: bool = True, trainer: bool = True) -> None:
+    """Raise Infeasible where GPUs or hosts lack memory with less than ``simulation.fit_probability``; the one place of
+    all commands. engine, trainer: what is looked at."""
+    if engine:
+        engine_memory(scenario)
+    if trainer:
+        trainer_memory(scenario)
+        check_beside(scenario)
+        check_host(scenario)
+
+
 def beside_fits(scenario: Scenario) -> float:
     """Probability that what a trainer leaves on its GPUs fits beside the share of an engine; 1 where it leaves none."""
     resident, share = resident_bytes(scenario), scenario.engine.gpu_memory_utilization
@@ -157,7 +196,7 @@ def resident_bytes(scenario: Scenario) -> float:
 def check_beside(scenario: Scenario) -> None:
     """Raise Infeasible where an engine's share of a GPU and what a trainer leaves there are more than it has."""
     available, share = scenario.hardware.memory_bytes.value, scenario.engine.gpu_memory_utilization
-    resident = resident_bytes(scenario)
+    resident = resident_bytes(scenario) * sure_factor(scenario)
     if resident and share * available + resident > available:
         raise Infeasible(
             f"engine.gpu_memory_utilization={share:g} of a {scenario.hardware.name} GPU does not fit beside a trainer "
@@ -169,13 +208,13 @@ def check_beside(scenario: Scenario) -> None:
 def _check_fits(scenario: Scenario, parts: MemoryParts, what: str) -> None:
     """Raise Infeasible where the parts exceed a training GPU."""
     trainer, card, available = scenario.trainer, scenario.model, scenario.training_device.memory_bytes.value
-    needed = safe_bytes(scenario, parts, scenario.simulation.fit_probability)
+    needed = safe_bytes(scenario, parts, scenario.simulation.least_fit)
     if needed > available:
         worst, _ = max(parts.items(), key=lambda part: part[1])
         raise Infeasible(
             f"{what} {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
             f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
-            f"{scenario.training_device.name} GPU ({parts.listed}); most of it is {worst}: "
+            f"{scenario.training_device.name} GPU{surely_words(scenario)} ({parts.listed}); most of it is {worst}: "
             f"{_REMEDIES.get(worst, _SPREAD)}",
             needed, available, "bytes",
         )  # fmt: skip
