@@ -91,7 +91,7 @@ def engine_activation_bytes(card: ModelCard, engine: Engine, sampler_bytes: floa
     sampler runs on one rank with whole logits of as many sequences as may run, in FP32 with what sorting them takes;
     others sample in what their share leaves (memory.yaml). sampler_bytes: of a logit; default those of the release.
     """
-    tp, tokens = engine.tensor_parallel, engine.max_batched_tokens
+    tp, tokens = engine.tensor_parallel, engine.budget_tokens
     rows = 2 * card.hidden_size + 3 * card.intermediate_size / tp
     if card.moe is not None:
         routed = 3 * card.moe.expert_intermediate_size / tp + card.expert_hidden_size
@@ -101,7 +101,7 @@ def engine_activation_bytes(card: ModelCard, engine: Engine, sampler_bytes: floa
     if engine.name != "vllm":
         return forward
     each: float = sampler_bytes or TERMS["sampler_bytes"]["before" if _older(engine, SAMPLER_SINCE) else "since"]
-    return max(forward, min(engine.max_running_sequences, tokens) * card.vocab_size * each)
+    return max(forward, min(engine.most_running, tokens) * card.vocab_size * each)
 
 
 def communication_bytes(tensor_parallel: int) -> float:

@@ -29,8 +29,10 @@ FREE = (
 STAND_INS = {
     "trainer.micro_batch_tokens": "workload.max_sequence_tokens",
     "trainer.logprob_micro_batch_tokens": "trainer.micro_batch_tokens",
+    "engine.max_running_sequences": "released_engine.most_running",
+    "engine.max_batched_tokens": "released_engine.budget_tokens",
 }
-"""Key that holds where another is left to its default."""
+"""Key or property that holds where a key is left to its default."""
 DOUBLINGS = 12
 """A whole number is raised to 4,096 times its value at most: nobody runs beyond that."""
 HUNDREDTHS = 0.01
@@ -175,15 +177,15 @@ def _alone(scenario: Scenario, key: str, value: int | float | str) -> bool:
 
 def _settings(scenario: Scenario) -> Iterator[tuple[str, int | float | str]]:
     """Settings by key, nearest to the scenario's first; those that cost the least speed before the others."""
-    engine, trainer, workload = scenario.engine, scenario.trainer, scenario.workload
+    engine, trainer, workload = scenario.released_engine, scenario.trainer, scenario.workload
     for share in sorted(SHARES, key=lambda one: abs(one - engine.gpu_memory_utilization)):
         yield "engine.gpu_memory_utilization", share
     if not trainer.offload and scenario.cluster.colocated:
         yield "trainer.offload", True
     micro_batch = trainer.micro_batch_tokens or workload.max_sequence_tokens
     for key, now in (
-        ("engine.max_running_sequences", engine.max_running_sequences),
-        ("engine.max_batched_tokens", engine.max_batched_tokens),
+        ("engine.max_running_sequences", engine.most_running),
+        ("engine.max_batched_tokens", engine.budget_tokens),
         ("trainer.micro_batch_tokens", micro_batch),
         ("trainer.micro_batch_samples", trainer.micro_batch_samples),
         ("workload.max_sequence_tokens", workload.max_sequence_tokens),

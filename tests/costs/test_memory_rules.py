@@ -152,6 +152,18 @@ def test_more_stages_never_raise_what_a_gpu_holds(card: str) -> None:
     assert held_states == sorted(held_states, reverse=True)
 
 
+def test_vllm_runs_fewer_sequences_on_small_devices_and_an_a100() -> None:
+    found = {}
+    for device in ("h100_sxm", "a100_sxm", "l40s"):
+        given = builders.scenario("qwen3-8b", device)
+        found[device] = given.released_engine.most_running, given.released_engine.budget_tokens
+        stated = builders.scenario("qwen3-8b", device, engine={"max_running_sequences": 77})
+        assert stated.released_engine.most_running == 77
+        assert builders.scenario("qwen3-8b", device, engine={"name": "sglang"}).released_engine.most_running == 1024
+    assert found["h100_sxm"] == (1024, 16384)
+    assert found["a100_sxm"] == found["l40s"] == (256, 8192)
+
+
 def test_the_probability_falls_with_what_is_held_and_its_bound_refuses() -> None:
     given = scenario("qwen3-8b", 8)
     parts = trainer_parts(given, 8, True)

@@ -45,7 +45,7 @@ WIDE = GLM.replace(APART, 'type = "multi_node", num_nodes = 4') + "enable_expert
 RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("trl", TRL + "--use_vllm", {"cluster.colocated": True, "engine.max_batched_tokens": 4096, "policy_logprobs": True,
                                  "workload.max_response_tokens": 512, "workload.generations_per_prompt": 8}),
-    ("trl", TRL + "--use_vllm --vllm_mode server", {"cluster.generation": 1, "engine.max_batched_tokens": 16384}),
+    ("trl", TRL + "--use_vllm --vllm_mode server", {"cluster.generation": 1, "engine.max_batched_tokens": None}),
     ("trl", TRL + "--use_vllm --vllm_importance_sampling_correction false", {"policy_logprobs": False}),
     ("trl", TRL + "--generation_batch_size 128", {"policy_logprobs": True, "workload.prompts_per_step": 16}),
     ("trl", TRL, {"policy_logprobs": False, "trainer.reference_logprobs": False, "trainer.fused_kernels": False}),

@@ -94,7 +94,7 @@ def engine_row(cells: Row, longest: int) -> Scenario:
         "kv_precision": cells.get("kv_precision") or "bf16",
         "gpu_memory_utilization": number(cells, "gpu_memory_utilization", 0.9),
         "cuda_graphs": cells.get("cuda_graphs") != "0",
-        "max_running_sequences": whole_number(cells, "max_num_seqs", 256),
+        "max_running_sequences": int(number(cells, "max_num_seqs", 0.0)) or None,
         "max_batched_tokens": whole_number(cells, "max_num_batched_tokens", 8192),
         "lora_rank": int(number(cells, "lora_rank", 0.0)) or None,
     }

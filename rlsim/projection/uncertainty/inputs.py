@@ -224,8 +224,8 @@ def _room(run: SimulatedVariant) -> OpenInput:
 
 
 def _moves_of_room(run: SimulatedVariant, more: float) -> dict[str, float]:
-    """What ``more`` of a GPU's memory for the engine adds to the logarithm of generation; where that cannot run, what the
-    half or the quarter of it does."""
+    """What ``more`` of a GPU's memory for the engine adds to the logarithm of generation; where that cannot run,
+    what the half or the quarter of it does."""
     share = run.scenario.engine.gpu_memory_utilization
     for part in (1.0, 0.5, 0.25):
         with suppress(Infeasible, InputError):
