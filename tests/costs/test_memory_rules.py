@@ -212,3 +212,14 @@ def test_what_gpus_repeat_of_latent_attention_and_routers() -> None:
     # vLLM holds views of weights that are not quantised, where SGLang copies them.
     held = {name: replica(8, name=name, weight_precision="bf16") for name in ("vllm", "sglang")}
     assert held["sglang"] - held["vllm"] == pytest.approx(absorbed)
+
+
+def test_a_micro_batch_holds_no_more_than_a_rank_has() -> None:
+    few = {"cluster": {"num_gpus": 8}, "workload": {"prompts_per_step": 8, "generations_per_prompt": 2}}
+    sizes = []
+    for capacity in (2, 4):  # samples of the longest length, of which each rank has two
+        given = builders.scenario("qwen3-8b", WHOLE, **few)
+        longest = given.workload.max_sequence_tokens
+        given = builders.scenario("qwen3-8b", WHOLE, trainer={"micro_batch_tokens": capacity * longest}, **few)
+        sizes.append(trainer_parts(given, 8, True))
+    assert sizes[0] == sizes[1]

@@ -149,9 +149,11 @@ def trainer_row(cells: Row) -> Scenario:
     if trainer["sequence_packing"] and name.startswith(tuple(WORDS["tokens_of_gpu"])):
         trainer["micro_batch_tokens"] *= sizes[2]
     ranks = max(1, gpus // (sizes[0] * sizes[1] * sizes[2]))
+    longest = whole_number(cells, "seq_len", 1024)
+    each = max(8 * samples, -(-(trainer["micro_batch_tokens"] or 0) // longest))  # enough to fill a micro-batch
     return row_scenario({
         "name": "row", "model": card, "hardware": device_of_row(cells), "cluster": {"num_gpus": gpus},
-        "workload": constant_workload(8 * ranks * samples, 1, 1, whole_number(cells, "seq_len", 1024)),
+        "workload": constant_workload(each * ranks, 1, 1, longest),
         "engine": {
             "name": "sglang" if found in SGLANG else "vllm",
             "gpu_memory_utilization": number(cells, "gpu_memory_utilization", 0.01),  # none: no engine beside it

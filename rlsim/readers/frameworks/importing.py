@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlsim.costs.memory import check_fits
+from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError, readable, shortened
 from rlsim.files.reading import shown_path
 from rlsim.files.yaml import dump_document
@@ -136,7 +136,9 @@ def _imported(path: Path, tree: ConfigTree, document: dict[str, Any], accounting
 def _too_small(scenario: Scenario) -> bool:
     """Whether the device's memory does not hold the engine or the trainer."""
     try:
-        check_fits(scenario)
+        engine_memory(scenario)
+        trainer_memory(scenario)
+        check_beside(scenario)
     except Infeasible as error:
         return error.unit == "bytes"
     return False
