@@ -35,6 +35,7 @@ TABLES = {
     "training": "training_steps.csv",
     "training of users": "training_users.csv",
     "memory": "memory/rows.csv",
+    "memory peaks": "memory/peaks.csv",
     "transfers": "refit_more.csv",
     "speculation": "speculation.csv",
 }

@@ -13,7 +13,7 @@ import typer
 from msgspec import structs
 
 from rlsim.cli.logged import logged_run, run_scenario
-from rlsim.cli.options import AsJson, Full, LogSteps, ModelName, Out, Overrides, ScenarioName, Words
+from rlsim.cli.options import AsJson, Full, LogSteps, ModelName, Out, Overrides, Risk, ScenarioName, Words
 from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style, with_remedies
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
@@ -148,6 +148,7 @@ def size(
     precision: Annotated[str | None, typer.Option(metavar="NAME", help="Of the weights that generate.")] = None,
     drafts: Annotated[bool, typer.Option("--drafts/--no-drafts", help="Let the scenario's drafter draft.")] = True,
     free: Free = None,
+    risk: Risk = None,
     as_json: AsJson = False,
     full: Full = False,
     out: Out = None,
@@ -160,8 +161,9 @@ def size(
     and size.png. --free KEY leaves the cluster alone and finds the largest token budget, micro-batch, cap or share that
     fits it.
     """
+    surely = [] if risk is None else [f"simulation.fit_probability={1 - risk:g}"]
     if free:
-        _print_free(subject, [*(words or ()), *(overrides or ())], free, as_json)
+        _print_free(subject, [*(words or ()), *(overrides or ()), *surely], free, as_json)
         return
     from rlsim.planning.new import CHECKS
     from rlsim.planning.size import size as run
@@ -174,7 +176,9 @@ def size(
     stated = {name: text for name, text in task.items() if text is not None}
     limits = {"lora_rank": lora, "deadline_s": deadline, "budget_usd": budget, "max_staleness": max_staleness}
     wanted = _wanted(subject, [*(words or ()), *(overrides or ())], devices, stated)
-    wanted = structs.replace(wanted, **limits, precision=precision, drafts=drafts)
+    wanted = structs.replace(
+        wanted, **limits, precision=precision, drafts=drafts, fit_probability=risk and round(1 - risk, 6)
+    )
     with ProgressLine("clusters planned") as progress:
         answer = run(wanted, devices, progress.advance)
     print_result(answer, as_json, full, out)
@@ -358,11 +362,11 @@ def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     """The scenario in the fastest layout of its own GPUs, lag and drafter, and the overrides that lead there."""
     from rlsim.loading.scenario import vary
     from rlsim.planning.plan import plan
-    from rlsim.planning.space import HEADROOM, SearchLimits
+    from rlsim.planning.space import SearchLimits
 
     drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else (0,)
     # The same GPUs, lag and drafts: another lag or drafter would be another rung.
-    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), HEADROOM, draft_lengths=drafted)
+    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), draft_lengths=drafted)
     found = plan(scenario, limits=limits, rest=False)
     return vary(scenario, *found.changes), found.changes
 

@@ -35,4 +35,11 @@ Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of every draw 
 RowReplications = Annotated[int | None, typer.Option(metavar="N", min=1, max=800, help="Replications of each step.")]
 TableReplications = Annotated[int, typer.Option(metavar="N", min=1, max=800, help="Repetitions behind the intervals.")]
 TableSeed = Annotated[int, typer.Option(metavar="N", min=0, max=4294967295, help="Seed of every draw.")]
+Risk = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE", min=0.001, max=0.99,
+        help="Largest probability that memory does not suffice; default 1 - simulation.fit_probability, else 0.05.",
+    ),
+]  # fmt: skip
 Words = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides, as by --set, which wins.")]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlsim.cli.logged import run_scenario
-from rlsim.cli.options import AsJson, Overrides, Words
+from rlsim.cli.options import AsJson, Overrides, Risk, Words
 from rlsim.cli.output import print_result
 
 CANNOT_RUN = 3
@@ -21,17 +21,19 @@ def preflight(
     words: Words = None,
     overrides: Overrides = None,
     no_layout: Annotated[bool, typer.Option("--no-layout", help="Look for no faster layout: a second.")] = False,
+    risk: Risk = None,
     as_json: AsJson = False,
 ) -> None:
     """Say before a job starts what a step should take, whether it fits, its price, and one faster layout.
 
     For launchers: exit code 0 where it can run, 3 where it cannot (with the settings each of which alone would make it
-    fit), 2 where it cannot be read. simulation.fit_probability=0.9 asks that it fits with 90 %. The layout has the
-    same GPUs, lag and batch.
+    fit), 2 where it cannot be read. --risk 0.1 asks that it fits with 90 % (else an even chance will do, and
+    its probability is printed). The layout has the same GPUs, lag and batch, and fits with 95 %.
     """
     from rlsim.planning.fitting import preflight as run
 
-    answer = run(run_scenario(config, words, overrides)[0], not no_layout)
+    surely = [] if risk is None else [f"simulation.fit_probability={1 - risk:g}"]
+    answer = run(run_scenario(config, [*(words or ()), *surely], overrides)[0], not no_layout)
     print_result(answer, as_json)
     if not answer.runs:
         raise typer.Exit(CANNOT_RUN)

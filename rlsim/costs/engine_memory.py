@@ -84,14 +84,14 @@ def _older(engine: Engine, release: tuple[int, ...]) -> bool:
     return engine.version is not None and version_order(engine.version) < release
 
 
-def engine_activation_bytes(card: ModelCard, engine: Engine) -> float:
+def engine_activation_bytes(card: ModelCard, engine: Engine, sampler_bytes: float | None = None) -> float:
     """Peak of the engine's profile run, per GPU: a forward pass of as many tokens as it batches, or its sampler.
 
     Of a layer the input, its norm's output and the FFN's products, of experts for each row of the chosen ones. vLLM's
     sampler runs on one rank with whole logits of as many sequences as may run, in FP32 with what sorting them takes;
-    others sample in what their share leaves (memory.yaml).
+    others sample in what their share leaves (memory.yaml). sampler_bytes: of a logit; default those of the release.
     """
-    tp, tokens = engine.tensor_parallel, engine.max_batched_tokens
+    tp, tokens = engine.tensor_parallel, engine.budget_tokens
     rows = 2 * card.hidden_size + 3 * card.intermediate_size / tp
     if card.moe is not None:
         routed = 3 * card.moe.expert_intermediate_size / tp + card.expert_hidden_size
@@ -100,8 +100,8 @@ def engine_activation_bytes(card: ModelCard, engine: Engine) -> float:
     forward = tokens * rows * BYTES_PER_ELEMENT["bf16"]
     if engine.name != "vllm":
         return forward
-    each: float = TERMS["sampler_bytes"]["before" if _older(engine, SAMPLER_SINCE) else "since"]
-    return max(forward, min(engine.max_running_sequences, tokens) * card.vocab_size * each)
+    each: float = sampler_bytes or TERMS["sampler_bytes"]["before" if _older(engine, SAMPLER_SINCE) else "since"]
+    return max(forward, min(engine.most_running, tokens) * card.vocab_size * each)
 
 
 def communication_bytes(tensor_parallel: int) -> float:
@@ -122,18 +122,14 @@ def _graph_bytes(scenario: Scenario) -> float:
 
 
 def _weights(scenario: Scenario) -> float:
-    """Weights of a GPU: its share of all, what attention copies and indexers repeat, MXFP4's padding, adapters."""
+    """Weights of a GPU: its share of all, what GPUs repeat, MXFP4's padding, adapters."""
     engine, card = scenario.released_engine, scenario.model
     own_bytes, bytes_each = (
         BYTES_PER_ELEMENT[p] for p in (engine.attention_precision(card), engine.dense_precision(card))
     )
     # Data-parallel attention holds the mixers once for each copy, where the rest is divided over all GPUs.
     copies = engine.attention_data_parallel - 1
-    more = mixer_parameters(card) * (copies * own_bytes + own_bytes - bytes_each)
-    if card.sparse_attention is not None:
-        # Every GPU of an attention copy holds the indexers whole.
-        indexer = sum(matrix.elements for matrix in indexer_matrices(card)) * card.num_index_layers
-        more += indexer * own_bytes * (engine.tensor_parallel - engine.attention_data_parallel)
+    more = mixer_parameters(card) * (copies * own_bytes + own_bytes - bytes_each) + _repeated(engine, card, own_bytes)
     if engine.weight_precision == "mxfp4" and card.moe is not None:
         width, multiple = card.expert_hidden_size, TERMS["mxfp4_padding"]
         experts = card.num_moe_layers * card.moe.num_experts * sum(one.elements for one in expert_matrices(card))
@@ -143,9 +139,39 @@ def _weights(scenario: Scenario) -> float:
     return (weight_bytes(card, engine.weight_precision) + more) / engine.gpus_per_replica
 
 
+def _repeated(engine: Engine, card: ModelCard, own_bytes: float) -> float:
+    """Bytes that the GPUs of a replica hold beyond one copy of all weights and those of the attention copies.
+
+    Indexers, projections into latents and routers are whole on every GPU (ReplicatedLinear of vLLM and SGLang), and so
+    is the embedding beside SGLang's attention copies (00114aef1, srt/models/deepseek_v2.py: enable_tp). What latents
+    are multiplied with in decoding is held again in BF16: SGLang's w_kc and w_vc (post_load_weights there), of
+    quantised weights vLLM's W_UK_T and W_UV (37fa5c094, v1/attention/backends/mla/common.py), else views.
+    """
+    gpus, copies, counts = engine.tensor_parallel, engine.attention_data_parallel, parameter_counts(card)
+    bf16 = BYTES_PER_ELEMENT["bf16"]
+    more = card.num_moe_layers * counts.router_per_layer * (gpus - 1) * bf16
+    if engine.name == "sglang" and copies > 1:
+        more += counts.embedding * (gpus - 1) * bf16
+    if card.sparse_attention is not None:
+        indexer = sum(matrix.elements for matrix in indexer_matrices(card)) * card.num_index_layers
+        more += indexer * own_bytes * (gpus - copies)
+    if card.mla is not None:
+        elements = {one.name: one.elements * card.num_attention_layers for one in work.attention_matrices(card, 1)}
+        more += elements["qkv_down"] * own_bytes * (gpus - copies)
+        if engine.name == "sglang" or own_bytes != bf16:
+            more += elements.get("kv_up", 0) * bf16 * copies
+    return more
+
+
 def engine_spread(scenario: Scenario) -> float:
-    """Standard deviation of the bytes of an engine GPU, of its cache as well: of all engines, with experts more."""
-    return (SPREAD["engine_moe_gib"] if scenario.model.moe is not None else SPREAD["engine_gib"]) * GIB
+    """Standard deviation of the bytes of an engine GPU, of its cache as well: of all engines, with experts more, and of
+    a vLLM whose release nobody states that of its profile run between both samplers, evenly."""
+    engine, card = scenario.released_engine, scenario.model
+    spread = (SPREAD["engine_gib"] if card.moe is None else SPREAD["engine_moe_gib"]) * GIB
+    if engine.name != "vllm" or engine.version is not None:
+        return spread
+    low, high = (engine_activation_bytes(card, engine, each) for each in sorted(TERMS["sampler_bytes"].values()))
+    return math.hypot(spread, (high - low) / math.sqrt(12))
 
 
 def room_bytes(scenario: Scenario, parts: MemoryParts) -> float:
@@ -200,18 +226,24 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     parts, running = engine_parts(scenario)
     room, per_token = room_bytes(scenario, parts), kv_bytes_per_gpu_token(scenario)
     longest, memory = scenario.workload.max_sequence_tokens, scenario.hardware.memory_bytes.value
-    safe = NormalDist().inv_cdf(scenario.simulation.fit_probability) * engine_spread(scenario)
+    safe = NormalDist().inv_cdf(scenario.simulation.least_fit) * engine_spread(scenario)
     if room < longest * per_token + safe or running == 0:
         raise Infeasible(
             f"{card.name} with engine.tensor_parallel={engine.tensor_parallel} and one sequence of {longest} tokens "
             f"does not fit into engine.gpu_memory_utilization={engine.gpu_memory_utilization:g} of a "
-            f"{scenario.hardware.name} GPU ({parts.listed}); raise one of these two, or lower "
+            f"{scenario.hardware.name} GPU{surely_words(scenario)} ({parts.listed}); raise one of these two, or lower "
             "workload.max_sequence_tokens",
             memory * engine.gpu_memory_utilization + longest * per_token + safe - room,
             memory * engine.gpu_memory_utilization, "bytes",
         )  # fmt: skip
     # Copies of the attention hold different sequences: their caches add up.
     return EngineMemory(parts, memory, room / per_token * engine.attention_data_parallel, room, running)
+
+
+def surely_words(scenario: Scenario) -> str:
+    """With what probability a refused scenario would have to fit; empty for an even chance."""
+    least = scenario.simulation.least_fit
+    return "" if least == 0.5 else f" with a probability of {100 * least:g} %"
 
 
 def _check_replicas(scenario: Scenario) -> None:

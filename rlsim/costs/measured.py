@@ -110,8 +110,8 @@ def measured_costs(
     grid, added = np.concatenate(([0.0], points[:, 0])), np.concatenate(([0.0], np.maximum.accumulate(points[:, 1])))
     table = IterationTable(
         plain, step, attention, grid, np.zeros(1), added[None, :], tokens_per_sequence=drafting.queries,
-        max_batched_tokens=max(engine.max_batched_tokens, most * drafting.queries),
-        max_running_sequences=engine.max_running_sequences, kv_capacity_tokens=room,
+        max_batched_tokens=max(engine.budget_tokens, most * drafting.queries),
+        max_running_sequences=engine.most_running, kv_capacity_tokens=room,
         chunked_prefill=engine.mixes_prefill,
     )  # fmt: skip
     known = np.ones_like

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from rlsim.costs.engine_memory import SPREAD as SPREAD
 from rlsim.costs.engine_memory import EngineMemory as EngineMemory
 from rlsim.costs.engine_memory import engine_memory as engine_memory
-from rlsim.costs.engine_memory import engine_parts, room_bytes
+from rlsim.costs.engine_memory import engine_parts, room_bytes, surely_words
 from rlsim.costs.engine_memory import engine_spread as engine_spread
 from rlsim.costs.engine_memory import kv_bytes_per_gpu_token as kv_bytes_per_gpu_token
 from rlsim.costs.engine_memory import sequences_with_state as sequences_with_state
@@ -17,16 +17,19 @@ from rlsim.costs.engine_memory import state_bytes_per_gpu_sequence as state_byte
 from rlsim.costs.engine_memory import weight_bytes as weight_bytes
 from rlsim.costs.engine_memory import windowed_share as windowed_share
 from rlsim.costs.trainer.layout import train_layout
-from rlsim.costs.trainer_memory import TERMS
+from rlsim.costs.trainer_memory import TERMS, logits_bytes
 from rlsim.costs.trainer_memory import activation_bytes_per_token as activation_bytes_per_token
 from rlsim.costs.trainer_memory import critic_swapped as critic_swapped
 from rlsim.costs.trainer_memory import trainer_parts as trainer_parts
 from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
+from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT
 
 _NORMAL = NormalDist()
+SURE = 0.95
+"""Probability of fitting with which a layout is offered where nobody states one. Convention."""
 _gpu = trainer_parts  # the name of 0.2, which scripts of users know
 
 _SPREAD = "raise one of these"
@@ -49,11 +52,15 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
         _check_fits(
             scenario, trainer_parts(scenario, scenario.cluster.reference_gpus, update=False), "the reference policy of"
         )
-    parts = trainer_parts(scenario, scenario.cluster.training, update=True)
-    if scenario.shares_gpus:
-        parts = replace(parts, engine=leftover_bytes(scenario))
+    parts = update_parts(scenario)
     _check_fits(scenario, parts, "training")
     return parts
+
+
+def update_parts(scenario: Scenario) -> MemoryParts:
+    """Bytes of one training GPU in the backward pass, with what an engine leaves there that sleeps meanwhile."""
+    parts = trainer_parts(scenario, scenario.cluster.training, update=True)
+    return replace(parts, engine=leftover_bytes(scenario)) if scenario.shares_gpus else parts
 
 
 def room_of(scenario: Scenario, memory: EngineMemory) -> float:
@@ -68,14 +75,62 @@ def engine_fits(scenario: Scenario) -> float:
     return _NORMAL.cdf(room / engine_spread(scenario))
 
 
-def trainer_fits(parts: MemoryParts, available_bytes: float) -> float:
-    """Probability that a training GPU of ``available_bytes`` holds ``parts``, whose total is lognormal."""
-    return _NORMAL.cdf(math.log(available_bytes / parts.total) / SPREAD["trainer"])
+def trainer_spread(scenario: Scenario, parts: MemoryParts) -> float:
+    """Standard deviation of the logarithm of the bytes of a training GPU: what no mechanism explains, and the loss
+    where neither scenario nor stack says what it holds of a logit."""
+    trainer, spread = scenario.trainer, SPREAD["trainer"]
+    if scenario.training_stack is not None or scenario.training_features.logits_bytes is not None or not parts.logits:
+        return spread
+    low, high = TERMS["logits_range"][trainer.backend]
+    loss = parts.logits * (high - low) / math.sqrt(12) / logits_bytes(scenario)
+    return math.hypot(spread, loss / parts.total)
 
 
-def safe_bytes(parts: MemoryParts, probability: float = 0.95) -> float:
+def trainer_fits(scenario: Scenario, parts: MemoryParts) -> float:
+    """Probability that a training GPU holds ``parts``, whose total is lognormal."""
+    available = scenario.training_device.memory_bytes.value
+    return _NORMAL.cdf(math.log(available / parts.total) / trainer_spread(scenario, parts))
+
+
+def safe_bytes(scenario: Scenario, parts: MemoryParts, probability: float = 0.95) -> float:
     """Bytes that a training GPU must have to hold ``parts`` with ``probability``."""
-    return parts.total * math.exp(SPREAD["trainer"] * _NORMAL.inv_cdf(probability))
+    return parts.total * math.exp(trainer_spread(scenario, parts) * _NORMAL.inv_cdf(probability))
+
+
+def surely(scenario: Scenario) -> Scenario:
+    """``scenario`` that must fit as layouts must that are offered: as it states, else with SURE."""
+    simulation = scenario.simulation
+    if simulation.fit_probability is not None:
+        return scenario
+    return replaced(scenario, {"simulation": replaced(simulation, {"fit_probability": SURE})})
+
+
+def sure_factor(scenario: Scenario) -> float:
+    """Times a trainer's bytes that must be there for it to fit as probably as ``scenario`` must."""
+    return math.exp(SPREAD["trainer"] * _NORMAL.inv_cdf(scenario.simulation.least_fit))
+
+
+def part_fits(scenario: Scenario, engine: bool) -> float:
+    """Probability that a GPU of the engine, or else of the trainer with what both leave there, has enough memory."""
+    if engine:
+        return engine_fits(scenario)
+    return min(beside_fits(scenario), trainer_fits(scenario, update_parts(scenario)))
+
+
+def fit_probability(scenario: Scenario) -> float:
+    """Probability that each GPU of ``scenario`` has enough memory: that of the part that fits least."""
+    return min(part_fits(scenario, engine) for engine in ((False,) if scenario.loop.supervised else (True, False)))
+
+
+def check_fits(scenario: Scenario, engine: bool = True, trainer: bool = True) -> None:
+    """Raise Infeasible where GPUs or hosts lack memory with less than ``simulation.fit_probability``; the one place of
+    all commands. engine, trainer: what is looked at."""
+    if engine:
+        engine_memory(scenario)
+    if trainer:
+        trainer_memory(scenario)
+        check_beside(scenario)
+        check_host(scenario)
 
 
 def beside_fits(scenario: Scenario) -> float:
@@ -141,7 +196,7 @@ def resident_bytes(scenario: Scenario) -> float:
 def check_beside(scenario: Scenario) -> None:
     """Raise Infeasible where an engine's share of a GPU and what a trainer leaves there are more than it has."""
     available, share = scenario.hardware.memory_bytes.value, scenario.engine.gpu_memory_utilization
-    resident = resident_bytes(scenario)
+    resident = resident_bytes(scenario) * sure_factor(scenario)
     if resident and share * available + resident > available:
         raise Infeasible(
             f"engine.gpu_memory_utilization={share:g} of a {scenario.hardware.name} GPU does not fit beside a trainer "
@@ -153,13 +208,13 @@ def check_beside(scenario: Scenario) -> None:
 def _check_fits(scenario: Scenario, parts: MemoryParts, what: str) -> None:
     """Raise Infeasible where the parts exceed a training GPU."""
     trainer, card, available = scenario.trainer, scenario.model, scenario.training_device.memory_bytes.value
-    needed = safe_bytes(parts, scenario.simulation.fit_probability)
+    needed = safe_bytes(scenario, parts, scenario.simulation.least_fit)
     if needed > available:
         worst, _ = max(parts.items(), key=lambda part: part[1])
         raise Infeasible(
             f"{what} {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
             f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
-            f"{scenario.training_device.name} GPU ({parts.listed}); most of it is {worst}: "
+            f"{scenario.training_device.name} GPU{surely_words(scenario)} ({parts.listed}); most of it is {worst}: "
             f"{_REMEDIES.get(worst, _SPREAD)}",
             needed, available, "bytes",
         )  # fmt: skip

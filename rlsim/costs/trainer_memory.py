@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -268,6 +269,9 @@ def _stage_parts(scenario: Scenario, layout: TrainLayout, stage: Stage, update: 
     trainer, card, packed = scenario.trainer, scenario.model, scenario.sequence_packing
     longest = scenario.workload.max_sequence_tokens
     capacity = micro_batch_of(trainer, longest, update, packed) * (1 if packed else longest)
+    # No micro-batch holds more than all samples of a rank.
+    samples = (trainer.global_batch_samples if update else None) or scenario.workload.samples_per_step
+    capacity = min(capacity, math.ceil(samples / layout.data_parallel) * longest)
     tokens = capacity / trainer.context_parallel
     chunk, vocabulary = tokens, card.vocab_size / trainer.tensor_parallel
     if trainer.logits_chunk_tokens is not None:

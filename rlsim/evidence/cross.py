@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rlsim.costs.operators.groups import family_of
 from rlsim.evidence.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
 from rlsim.evidence.left_out import OF_WIDTH, software, with_new_scales
+from rlsim.evidence.memory import left_out as memory
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.parameters.terms import moved
@@ -71,6 +72,7 @@ def validate_cross(
 ) -> CrossValidation:
     """Leave out every group of every grouping of ``table`` (by default the shipped evidence) and score its rows."""
     fit = Fit.of(table or load_evidence())
+    memory_scores = _memory_scores() if table is None else ()
     kinds = np.array(fit.design.kinds)
     single = np.array([single_factor(row, shipped()) for row in fit.rows])
     scores, ranks = [], []
@@ -89,7 +91,16 @@ def validate_cross(
             progress(done, len(GROUPINGS) + 1)
     given_back = [own_rows_score(fit, grouping, kind) for grouping in ("release", "framework") for kind in SCORED]
     own_rows = tuple(score for score in given_back if score is not None)
-    return CrossValidation(scores=tuple(scores), ranks=tuple(ranks), own_rows=own_rows)
+    return CrossValidation(scores=(*scores, *memory_scores), ranks=tuple(ranks), own_rows=own_rows)
+
+
+def _memory_scores() -> tuple[CrossScore, ...]:
+    """Scores of published memory, whose terms are fitted apart from those of times."""
+    found = [(grouping, one) for grouping in memory.GROUPINGS for one in memory.left_out(grouping, DRAWS)]
+    return tuple(
+        CrossScore(grouping=grouping, kind=one.kind, groups=one.groups, **_scores(one.log_error, one.draws, one.single))
+        for grouping, one in found
+    )
 
 
 def left_out_draws(fit: Fit, names: NDArray[np.str_]) -> FloatArray:

@@ -81,7 +81,7 @@ def run_of(cells: Row) -> OfflineRun:
     setup = engine_setup(cells, load)
     copies = setup.engine.attention_data_parallel
     most = whole_number(cells, "max_running_sequences", RUNNING[setup.engine.name] * copies)
-    budget = whole_number(cells, "max_batched_tokens", setup.engine.max_batched_tokens * copies)
+    budget = whole_number(cells, "max_batched_tokens", setup.released_engine.budget_tokens * copies)
     if setup.engine.name in NO_EVICTION:
         room = engine_memory(setup).kv_capacity_tokens / (load.prompt_tokens + load.response_tokens)
         most = min(most, max(1, int(room)))
@@ -145,7 +145,7 @@ def _named(run: OfflineRun) -> dict[str, Any]:
     engine = run.setup.engine
     return {
         "requests": run.requests, "kv_precision": engine.kv_precision, "gpus_per_engine": engine.tensor_parallel,
-        "release": engine.version, "most_running": engine.max_running_sequences,
+        "release": engine.version, "most_running": engine.most_running,
     }  # fmt: skip
 
 

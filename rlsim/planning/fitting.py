@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rlsim.costs.memory import check_beside, check_host, engine_memory, trainer_memory
+from rlsim.costs.memory import check_fits, surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.overrides import value_at
 from rlsim.planning.plan import plan
-from rlsim.planning.space import HEADROOM, SearchLimits
+from rlsim.planning.space import SearchLimits
 from rlsim.projection.moves import varied
 from rlsim.projection.project import project
 from rlsim.results.fitting import FreeKeys, Largest, Layout, Preflight
@@ -29,8 +29,10 @@ FREE = (
 STAND_INS = {
     "trainer.micro_batch_tokens": "workload.max_sequence_tokens",
     "trainer.logprob_micro_batch_tokens": "trainer.micro_batch_tokens",
+    "engine.max_running_sequences": "released_engine.most_running",
+    "engine.max_batched_tokens": "released_engine.budget_tokens",
 }
-"""Key that holds where another is left to its default."""
+"""Key or property that holds where a key is left to its default."""
 DOUBLINGS = 12
 """A whole number is raised to 4,096 times its value at most: nobody runs beyond that."""
 HUNDREDTHS = 0.01
@@ -45,31 +47,25 @@ def fits(scenario: Scenario) -> bool:
 def _refusal(scenario: Scenario) -> str:
     """Why engine, trainer or host have no room for ``scenario``; empty where they have."""
     try:
-        _check(scenario)
+        check_fits(scenario)
     except Infeasible as error:
         return error.reason.partition(" (")[0]
     return ""
 
 
-def _check(scenario: Scenario) -> None:
-    engine_memory(scenario)
-    trainer_memory(scenario)
-    check_beside(scenario)
-    check_host(scenario)
-
-
 def largest_that_fit(scenario: Scenario, keys: Sequence[str] = ()) -> FreeKeys:
     """How far each of ``keys`` alone may grow before ``scenario`` no longer fits or is none, the nearest limit first.
 
-    keys: whole numbers or shares; default those of FREE that have a limit. What fits holds with the scenario's
-    ``simulation.fit_probability``. Raises InputError for a key without such a value, Infeasible where the scenario does
-    not fit as it is.
+    keys: whole numbers or shares; default those of FREE that have a limit. What fits does so with the scenario's
+    ``simulation.fit_probability``, by default SURE. Raises InputError for a key without such a value, Infeasible where
+    the scenario does not fit so as it is.
     """
-    _check(scenario)
+    scenario = surely(scenario)
+    check_fits(scenario)
     named = [key for key in FREE if _now(scenario, key) is not None] if not keys else list(dict.fromkeys(keys))
     found = sorted((_largest(scenario, key) for key in named), key=lambda one: one.room)
     found = [one for one in found if keys or one.limit]
-    return FreeKeys(scenario=scenario.name, fit_probability=scenario.simulation.fit_probability, keys=tuple(found))
+    return FreeKeys(scenario=scenario.name, fit_probability=scenario.simulation.least_fit, keys=tuple(found))
 
 
 def _now(scenario: Scenario, key: str) -> object:
@@ -143,7 +139,7 @@ def preflight(scenario: Scenario, layout: bool = True) -> Preflight:
 def _faster(scenario: Scenario) -> Layout | None:
     """The fastest layout of the scenario's GPUs; None where a plan has none that is more likely than not shorter."""
     drafted = scenario.speculation.draft_length if scenario.speculation.active else 0
-    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), HEADROOM, tuple({0: 0, drafted: 0}))
+    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), draft_lengths=tuple({0: 0, drafted: 0}))
     try:
         found: Plan = plan(scenario, limits=limits, rest=False)
     except (Infeasible, InputError):  # what a plan knows no layouts of, as two kinds of GPU
@@ -181,15 +177,15 @@ def _alone(scenario: Scenario, key: str, value: int | float | str) -> bool:
 
 def _settings(scenario: Scenario) -> Iterator[tuple[str, int | float | str]]:
     """Settings by key, nearest to the scenario's first; those that cost the least speed before the others."""
-    engine, trainer, workload = scenario.engine, scenario.trainer, scenario.workload
+    engine, trainer, workload = scenario.released_engine, scenario.trainer, scenario.workload
     for share in sorted(SHARES, key=lambda one: abs(one - engine.gpu_memory_utilization)):
         yield "engine.gpu_memory_utilization", share
     if not trainer.offload and scenario.cluster.colocated:
         yield "trainer.offload", True
     micro_batch = trainer.micro_batch_tokens or workload.max_sequence_tokens
     for key, now in (
-        ("engine.max_running_sequences", engine.max_running_sequences),
-        ("engine.max_batched_tokens", engine.max_batched_tokens),
+        ("engine.max_running_sequences", engine.most_running),
+        ("engine.max_batched_tokens", engine.budget_tokens),
         ("trainer.micro_batch_tokens", micro_batch),
         ("trainer.micro_batch_samples", trainer.micro_batch_samples),
         ("workload.max_sequence_tokens", workload.max_sequence_tokens),

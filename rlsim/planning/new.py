@@ -20,7 +20,7 @@ from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.planning.plan import best_overrides
-from rlsim.planning.space import HEADROOM, SearchLimits
+from rlsim.planning.space import SearchLimits
 from rlsim.schema.engine import Engine
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.profile import load_profile
@@ -105,7 +105,7 @@ CHECKS: Mapping[str, Callable[[str], object]] = {
 
 def plain_limits(gpus: int) -> SearchLimits:
     """Synchronous plans of one size without speculation."""
-    return SearchLimits((gpus,), (0,), HEADROOM, draft_lengths=(0,))
+    return SearchLimits((gpus,), (0,), draft_lengths=(0,))
 
 
 def with_layout(answers: Answers, name: str, folder: Path, engine: str = "vllm") -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rlsim.costs.memory import fit_probability, surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.lookup import catalogue
 from rlsim.files.yaml import dump_document
@@ -33,13 +34,13 @@ from rlsim.planning.search import (
     simulate_finally,
     simulate_once,
 )
-from rlsim.planning.space import HEADROOM, InfeasiblePart, SearchLimits, build_space, nearest_miss
+from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.planning.verdict import unmeasured_winner
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import price_usd
 from rlsim.projection.variant import searched
 from rlsim.report.format import percent
-from rlsim.results.sweep import Change, ConstraintMet, Plan
+from rlsim.results.sweep import Change, ConstraintMet, Plan, Unsure
 from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.profile import load_profile
@@ -123,8 +124,7 @@ def _check_rules(scenario: Scenario, limits: SearchLimits) -> None:
 
 
 def default_limits(scenario: Scenario, objective: Objective | None = None) -> SearchLimits:
-    """The scenario's cluster size (around it where the smallest cluster is asked for) and lags 0 to its own, or 1, with
-    a tenth of the memory left free.
+    """The scenario's cluster size (around it where the smallest cluster is asked for) and lags 0 to its own, or 1.
 
     Under dynamic sampling and tail batching lag 0 only, since they repeat rollouts within a step or end them early.
     """
@@ -136,7 +136,7 @@ def default_limits(scenario: Scenario, objective: Objective | None = None) -> Se
     workload = scenario.workload
     lagging = workload.usable_group_share == 1 and workload.tail_batching is None
     most = max(1, scenario.loop.lag) if lagging else 0
-    return SearchLimits(sizes, tuple(range(most + 1)), HEADROOM)
+    return SearchLimits(sizes, tuple(range(most + 1)))
 
 
 def _search_sizes(contest: Contest, run: Runner) -> Finals:
@@ -172,7 +172,7 @@ def _nothing(contest: Contest, found: Finals) -> Infeasible | InputError:
         return InputError("the limits leave no plan to look at; widen --gpus, --max-staleness or the layouts")
     what = ", ".join(f"{key}={value}" for key, value in nearest.overrides.items())
     return Infeasible(
-        f"no plan fits; the nearest miss is {what}: {nearest.reason}", nearest.needed, nearest.available, nearest.unit
+        f"no plan fits; the nearest miss is {what}: {nearest.text}", nearest.needed, nearest.available, nearest.unit
     )
 
 
@@ -210,6 +210,8 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
         waterfall=_waterfall(contest, best, run),
         against=tuple(contest.against(best, rival) for rival in rivals),
         constraints=_constraints(contest, best),
+        fit_probability=surely(scenario).simulation.least_fit,
+        unsure=_unsure(found),
         considered=found.considered,
         configurations=found.configurations,
         simulated=found.simulated,
@@ -230,14 +232,25 @@ def _constraints(contest: Contest, best: Simulated) -> tuple[ConstraintMet, ...]
     """How the best plan keeps to what was asked: by its draws, by construction, or as far as the model says."""
     n, limits = best.full, contest.limits
     used = max(n.generation_memory_bytes, n.training_memory_bytes) / contest.scenario.hardware.memory_bytes.value
+    fits = fit_probability(vary(contest.scenario, best.layout.overrides()))
     met: list[tuple[str, float, float, str, float | None]] = [
         (constraint, longest_s, best.mean_s, "s per step", probability(best.drawn_s, longest_s))
         for constraint, longest_s in contest.allowed(best).items()
     ]
     met.append(("policy lag", float(max(limits.lags)), float(n.policy_lag), "steps", 1.0))
-    met.append(("memory", 1 - limits.memory_headroom, used, "share of a GPU", None))
+    met.append(("memory", 1.0, used, "share of a GPU", fits))
     names = ("constraint", "limit", "value", "unit", "probability")
     return tuple(ConstraintMet.model_validate(dict(zip(names, each, strict=True))) for each in met)
+
+
+def _unsure(found: Finals) -> tuple[Unsure, ...]:
+    """Layouts of engine or trainer that are not offered though they fit more likely than not, the likeliest first."""
+    best: dict[str, float] = {}
+    for part in found.rejected:
+        if part.fits >= 0.5:
+            name = " ".join(f"{key}={value}" for key, value in part.overrides.items() if value not in (0, 1))
+            best[name] = max(part.fits, best.get(name, 0.0))
+    return tuple(Unsure(layout=name, fits=fits) for name, fits in sorted(best.items(), key=lambda pair: -pair[1]))
 
 
 def _beside_baseline(scenario: Scenario, best: Simulated) -> Simulated:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rlsim.costs.memory import fit_probability
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import Candidate
@@ -19,6 +20,7 @@ from rlsim.planning.evaluate import Cell, Seen, carried, evaluate_means, evaluat
 from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
+from rlsim.projection.moves import varied
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed
 from rlsim.projection.variant import SEARCH_REPLICATIONS, searched, so_many
@@ -163,6 +165,7 @@ class Contest(Struct, frozen=True, eq=False):
             step_p90_s=p90(plan.drawn_s) if final else None,
             beats_current=self.against(plan, current).wins if final and current is not None else None,
             trainers=plan.found.trainers,
+            fits=fit_probability(varied(self.scenario, plan.layout.overrides())) if final else None,
         )
 
     def _effort(self, plan: Simulated, step_s: Seconds) -> Seconds:
@@ -197,7 +200,7 @@ def search(
 
     with ProgressLine("plans", len(candidates)) as progress:
         for done, (position, cell) in enumerate(run(once, promising()), start=1):
-            found = results[taken[position]] = checked(contest, candidates[taken[position]], cell)
+            found = results[taken[position]] = checked(candidates[taken[position]], cell)
             if isinstance(found, Simulated):
                 group = found.layout.split.group
                 best[group] = min(best.get(group, math.inf), found.mean_s)
@@ -258,7 +261,7 @@ def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:
         return found
     cells = dict(run(see_once, [(contest.scenario, plan.layout.overrides(), math.inf) for plan in cut]))
     # To their end now, though without their other numbers: _final gives those to the ones that are chosen.
-    again = {plan.layout: checked(contest, plan.found, cells[place]) for place, plan in enumerate(cut)}
+    again = {plan.layout: checked(plan.found, cells[place]) for place, plan in enumerate(cut)}
     every = [again.get(plan.layout, plan) for plan in plans]
     found, _ = _rounds(contest, [plan for plan in every if isinstance(plan, Simulated)], run)
     rejected = (*(plan for plan in every if isinstance(plan, InfeasiblePart)), *found.rejected)
@@ -316,18 +319,16 @@ def _final(contest: Contest, chosen: Sequence[Simulated], run: Runner) -> list[S
     tasks = [(contest.scenario, plan.layout.overrides()) for plan in chosen]
     with ProgressLine("best plans over common draws", len(tasks)) as progress:
         cells = in_order(run, simulate_finally, tasks, progress)
-    return [checked(contest, plan.found, cell) for plan, cell in zip(chosen, cells, strict=True)]
+    return [checked(plan.found, cell) for plan, cell in zip(chosen, cells, strict=True)]
 
 
-def checked(contest: Contest, candidate: Candidate, cell: Cell) -> Simulated | InfeasiblePart:
-    """The simulated plan, or why it is none: the simulation may see more memory in use than the bounds."""
+def checked(candidate: Candidate, cell: Cell) -> Simulated | InfeasiblePart:
+    """The simulated plan, or why it is none: drawn work may not be what bounds take it for."""
     overrides, numbers = candidate.layout.overrides(), cell.numbers or cell.seen
     if numbers is None:
         assert cell.error is not None
         return InfeasiblePart.by(overrides, cell.error)
-    used = max(numbers.generation_memory_bytes, numbers.training_memory_bytes)
-    miss = contest.limits.headroom_miss(contest.scenario, used, overrides)
-    return miss or Simulated(numbers, cell.timed, candidate)
+    return Simulated(numbers, cell.timed, candidate)
 
 
 def final_task(scenario: Scenario, overrides: Overrides) -> Task:

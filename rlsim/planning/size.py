@@ -10,7 +10,15 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlsim.costs.memory import engine_memory, kv_bytes_per_gpu_token, resident_bytes, room_of, trainer_memory
+from rlsim.costs.memory import (
+    engine_memory,
+    kv_bytes_per_gpu_token,
+    resident_bytes,
+    room_of,
+    sure_factor,
+    surely,
+    trainer_memory,
+)
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.lookup import YAML_SUFFIXES, catalogue
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
@@ -20,7 +28,7 @@ from rlsim.loading.variation import check_rollout
 from rlsim.planning.new import Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import default_limits, plan
-from rlsim.planning.space import HEADROOM, SearchLimits, build_space, nearest_miss
+from rlsim.planning.space import SearchLimits, build_space, nearest_miss
 from rlsim.planning.verdict import backing, price_words, unmeasured_winner
 from rlsim.projection.uncertainty.features import VALUES
 from rlsim.report.format import seconds
@@ -47,7 +55,8 @@ class Wanted(Struct, frozen=True):
 
     lora_rank: train adapters of this rank; None: all weights. deadline_s: longest step; budget_usd: price of one.
     max_staleness: largest policy lag; default that of a plan for a scenario, 0 for answers. precision: of the weights
-    that generate. drafts: whether the scenario's drafter may draft.
+    that generate. drafts: whether the scenario's drafter may draft. fit_probability: of memory, with which layouts fit
+    that are taken; default the scenario's, else SURE.
     """
 
     answers: Answers | None = None
@@ -59,6 +68,7 @@ class Wanted(Struct, frozen=True):
     max_staleness: int | None = None
     precision: str | None = None
     drafts: bool = True
+    fit_probability: float | None = None
 
     def check(self) -> None:
         """Raise InputError where there is nothing to size, or limits are none or contradict each other."""
@@ -80,7 +90,7 @@ class Wanted(Struct, frozen=True):
                 moves["trainer.recompute"] = recompute
             if self.lora_rank is not None:
                 moves["trainer.lora_rank"] = self.lora_rank
-            return vary(self.base, moves | self._precision)
+            return vary(self.base, moves | self._stated)
         assert self.answers is not None
         trainer: dict[str, int | str] = {} if recompute == "none" else {"recompute": recompute}
         if self.lora_rank is not None:
@@ -90,11 +100,12 @@ class Wanted(Struct, frozen=True):
             engine["pipeline_parallel"] = stages
         answers = replace(self.answers, hardware=device, gpus=gpus)
         text = scenario_text(answers, "size", engine, trainer)
-        return vary(scenario_of_text(text, f"the scenario for {gpus} {device}", Path()), self._precision)
+        return vary(scenario_of_text(text, f"the scenario for {gpus} {device}", Path()), self._stated)
 
     @property
-    def _precision(self) -> dict[str, object]:
-        return {} if self.precision is None else {"engine.weight_precision": self.precision}
+    def _stated(self) -> dict[str, object]:
+        stated = {"engine.weight_precision": self.precision, "simulation.fit_probability": self.fit_probability}
+        return {key: value for key, value in stated.items() if value is not None}
 
     def limits(self, gpus: int) -> SearchLimits:
         """What a plan on so many GPUs may choose."""
@@ -230,7 +241,7 @@ def _least(wanted: Wanted, device: str) -> tuple[int | None, str]:
     if nearest is None:
         return None, tried
     layout = ", ".join(f"{key}={value}" for key, value in nearest.overrides.items() if value != 1 and "." in key)
-    return None, f"{tried}; nearest is {layout or 'one GPU'}: {nearest.reason}"
+    return None, f"{tried}; nearest is {layout or 'one GPU'}: {nearest.text}"
 
 
 def _curve(wanted: Wanted, device: str, least: int, advance: Callable[[int], object]) -> list[ClusterSize]:
@@ -324,27 +335,32 @@ def _chosen(wanted: Wanted, sizes: Sequence[ClusterSize]) -> tuple[int | None, s
     return knee_of(sizes), ""
 
 
-def memory_share(scenario: Scenario, headroom: float = HEADROOM) -> MemoryShare:
-    """Shares of a GPU for the engine of a colocated scenario, beside what its trainer keeps there.
+def memory_share(scenario: Scenario) -> MemoryShare:
+    """Shares of a GPU for the engine of a colocated scenario, beside what its trainer keeps there, as sure as layouts
+    are that are offered.
 
-    The trainer's process keeps its runtime; without trainer.offload its weights, gradients and optimizer too.
+    The trainer's process keeps its runtime, the engine's its context; without trainer.offload its weights, gradients
+    and optimizer too.
     """
+    scenario = surely(scenario)
     available, held = scenario.hardware.memory_bytes.value, trainer_memory(scenario)
+    beyond = sure_factor(scenario)
     stays = held.runtime + resident_bytes(scenario)
     # At the hand-over offloaded weights are back beside the engine.
     handover = stays if not scenario.trainer.offload else stays + held.weights
     # All of the GPU, or the share that is looked for here might be refused.
     whole, half = (vary(scenario, {"engine.gpu_memory_utilization": share}) for share in (1.0, 0.5))
     engine = engine_memory(whole)
+    outside = engine.parts.context or 0.0
     sequence = scenario.workload.max_sequence_tokens * kv_bytes_per_gpu_token(scenario)
     # The room grows evenly with the share, of whatever the engine's share is a part.
     least = 1.0 - 0.5 * (engine.kv_bytes - sequence) / (engine.kv_bytes - room_of(half, engine))
     return MemoryShare(
-        safe=_floored(1.0 - headroom - handover / available),
-        after_offload=_floored(1.0 - headroom - stays / available),
+        safe=_floored(1.0 - (beyond * handover + outside) / available),
+        after_offload=_floored(1.0 - (beyond * stays + outside) / available),
         # Up, where the shares that must leave room are rounded down.
         least=math.ceil(100 * least) / 100,
-        headroom=headroom,
+        fit_probability=scenario.simulation.least_fit,
     )
 
 

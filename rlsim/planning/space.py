@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 from pydantic import ValidationError
 
-from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
+from rlsim.costs.memory import check_fits, part_fits, surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides, split_gpus
@@ -34,8 +34,6 @@ LETTERS = {"tensor": "TP", "pipeline": "PP", "context": "CP", "expert": "EP", "a
 DRAFT_LENGTHS = tuple(range(8))
 SHARES = (0.25, 0.375, 0.5, 0.625, 0.75)
 """Powers of two are what models and nodes divide by; drafts beyond 7 and splits beyond a quarter seldom pay."""
-HEADROOM = 0.1
-"""Share of memory that a plan leaves free for fragmentation and what the memory model leaves out. Assumption."""
 
 
 class GpuSplit(Struct, frozen=True):
@@ -170,13 +168,20 @@ class InfeasiblePart(Struct, frozen=True):
     needed: float = 0.0
     available: float = 0.0
     unit: str = ""
+    fits: float = 0.0
 
     @classmethod
-    def by(cls, overrides: Overrides, error: Infeasible | InputError) -> InfeasiblePart:
-        """What ``error`` says of a part."""
+    def by(cls, overrides: Overrides, error: Infeasible | InputError, fits: float = 0.0) -> InfeasiblePart:
+        """What ``error`` says of a part. fits: probability that its memory suffices all the same."""
         if isinstance(error, Infeasible):
-            return cls(overrides, error.reason, error.needed, error.available, error.unit)
+            return cls(overrides, error.reason, error.needed, error.available, error.unit, fits)
         return cls(overrides, str(error))
+
+    @property
+    def text(self) -> str:
+        """The reason, and how probably memory suffices where it does more likely than not."""
+        likely = f"; it fits with {percent(self.fits)}, which --risk {1 - self.fits:.2f} takes"
+        return f"{self.reason}{likely if self.fits >= 0.5 else ''}"
 
     @property
     def excess(self) -> float:
@@ -206,25 +211,18 @@ class Space(Struct):
 
 
 class SearchLimits(Struct, frozen=True):
-    """Where a plan is looked for. memory_headroom: share of device memory that must stay free. draft_lengths: drafted
-    tokens of the scenario's drafter, default DRAFT_LENGTHS. shares: of the GPUs that generate where pools are split."""
+    """Where a plan is looked for. draft_lengths: drafted tokens of the scenario's drafter, default DRAFT_LENGTHS.
+    shares: of the GPUs that generate where pools are split."""
 
     sizes: tuple[int, ...]
     lags: tuple[int, ...]
-    memory_headroom: float = 0.0
     draft_lengths: tuple[int, ...] | None = None
     shares: tuple[float, ...] = SHARES
-
-    def headroom_miss(self, scenario: Scenario, used_bytes: float, overrides: Overrides) -> InfeasiblePart | None:
-        """Why ``used_bytes`` of a GPU leave too little of it free; None where they do not."""
-        allowed = scenario.hardware.memory_bytes.value * (1 - self.memory_headroom)
-        reason = f"leaves less than {percent(self.memory_headroom)} of device memory free"
-        return InfeasiblePart(overrides, reason, used_bytes, allowed, "bytes") if used_bytes > allowed else None
 
 
 def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
     """Enumerate splits, and the engines and trainers that are valid and fit on them."""
-    space = Space(list(_splits(scenario, limits)))
+    space, scenario = Space(list(_splits(scenario, limits))), surely(scenario)
     for number, split in enumerate(space.splits):
         # No speculation, and the scenario's own drafter at every draft length.
         own = scenario.speculation.draft_length
@@ -240,8 +238,11 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
             parts: list[Engine | TrainerLayout] = [*engines, *trainers]
             space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
             continue
-        space.engines[number] += [engine for engine in engines if _fitting(plain, engine, limits, space)]
-        space.trainers[number] += [trainer for trainer in trainers if _fitting(plain, trainer, limits, space)]
+        space.engines[number] += [engine for engine in engines if _fitting(plain, engine, space)]
+        # What the least engine that fits leaves on shared GPUs while it sleeps, others leave at the least.
+        least = min(space.engines[number], key=lambda one: one.layout, default=None)
+        beside = plain if least is None else least.applied(plain)
+        space.trainers[number] += [trainer for trainer in trainers if _fitting(beside, trainer, space)]
     return space
 
 
@@ -298,20 +299,23 @@ def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
     return sorted(found)
 
 
-def _fitting(plain: Scenario, part: Engine | TrainerLayout, limits: SearchLimits, space: Space) -> bool:
+def _fitting(plain: Scenario, part: Engine | TrainerLayout, space: Space) -> bool:
     """Whether the scenario with one part in place of a plain layout is valid and fits."""
+    engine, fits = isinstance(part, Engine), 0.0
     try:
         candidate = part.applied(plain)
-        used = engine_memory(candidate).parts if isinstance(part, Engine) else trainer_memory(candidate)
-        if not isinstance(part, Engine):  # beside every engine alike: all take the same share of a GPU
-            check_beside(candidate)
     except (Infeasible, InputError) as error:
         space.rejected.append(InfeasiblePart.by(part.overrides(), error))
         return False
-    miss = limits.headroom_miss(plain, used.total, part.overrides())
-    if miss is not None:
-        space.rejected.append(miss)
-    return miss is None
+    try:
+        # A trainer beside every engine alike: all take the same share of a GPU.
+        check_fits(candidate, engine=engine, trainer=not engine)
+    except Infeasible as error:
+        if error.unit == "bytes":
+            fits = part_fits(candidate, engine)
+        space.rejected.append(InfeasiblePart.by(part.overrides(), error, fits))
+        return False
+    return True
 
 
 def nearest_miss(rejected: Sequence[InfeasiblePart]) -> InfeasiblePart | None:

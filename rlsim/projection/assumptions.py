@@ -273,7 +273,7 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     if run.counters.preemptions > 0:
         out.append(said("overflow", preemptions=run.counters.preemptions / steps))
     if (share := _beyond_budget(run)) > 0:
-        each, most = run.prices.iteration.tokens_per_sequence, scenario.engine.max_batched_tokens
+        each, most = run.prices.iteration.tokens_per_sequence, scenario.released_engine.budget_tokens
         out.append(said("budget", share=percent(share), each=each, most=most))
     if run.agents.timed_out:
         out.append(said("timeout", trajectories=run.agents.timed_out / steps))
@@ -306,14 +306,14 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
 def _memory_warning(run: SimulatedVariant) -> list[str]:
     """A sentence on training GPUs that may not hold what is counted, and on what a tidy allocator would change."""
     parts, available = run.prices.trainer_bytes, run.scenario.training_device.memory_bytes.value
-    fits = trainer_fits(parts, available)
+    fits = trainer_fits(run.scenario, parts)
     if fits >= SURE_TO_FIT:
         return []
     loose = ""
     if parts.slack:
-        tidy = trainer_fits(dataclasses.replace(parts, slack=None), available)
+        tidy = trainer_fits(run.scenario, dataclasses.replace(parts, slack=None))
         loose = f", expandable segments that leave no memory unused {percent(tidy)}"
-    missing = (safe_bytes(parts) - available) / GIB
+    missing = (safe_bytes(run.scenario, parts) - available) / GIB
     return [said("tight", pool="training", fits=percent(fits), missing=missing, loose=loose, parts=parts.listed)]
 
 
@@ -338,10 +338,10 @@ def _link_warnings(run: SimulatedVariant) -> list[str]:
 
 def _beyond_budget(run: SimulatedVariant) -> float:
     """Share of the engines' iterations that decode more tokens than their budget holds."""
-    engine, (counters, drafted) = run.scenario.engine, engines_of(run)
+    engine, (counters, drafted) = run.scenario.released_engine, engines_of(run)
     counts = np.array(counters.iterations_at)
     tokens = np.arange(counts.size) / engine.attention_data_parallel * queries_of(run.scenario, drafted)
-    return float(counts[tokens > engine.max_batched_tokens].sum() / max(1, counts.sum()))
+    return float(counts[tokens > engine.budget_tokens].sum() / max(1, counts.sum()))
 
 
 def _hanging(run: SimulatedVariant) -> str:

@@ -231,7 +231,7 @@ def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
     """Memory of the generating and of the training GPUs, by pool."""
     scenario, training = run.scenario, run.scenario.training_device.memory_bytes.value
     trainer = run.prices.trainer_bytes
-    pools = {"training": MemoryUse.of(trainer, training, trainer_fits(trainer, training))}
+    pools = {"training": MemoryUse.of(trainer, training, trainer_fits(scenario, trainer))}
     if scenario.loop.supervised:
         return pools
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
@@ -257,7 +257,7 @@ def memory_phases(run: SimulatedVariant) -> dict[str, MemoryUse]:
     return {
         "generation": pools["generation"],
         "hand-over": MemoryUse.of(handed, pools["generation"].available_bytes, pools["generation"].fits or 0.0),
-        "log-probs": MemoryUse.of(passes, available, trainer_fits(passes, available)),
+        "log-probs": MemoryUse.of(passes, available, trainer_fits(scenario, passes)),
         "update": pools["training"],
     }
 

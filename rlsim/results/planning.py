@@ -325,13 +325,13 @@ class MemoryShare(Record):
 
     safe: beside a trainer whose weights still lie there, as at a hand-over of weights. after_offload: beside what a
     trainer leaves when all it can offload is gone; an engine that takes its cache only then may have so much. least:
-    what weights and one longest sequence need. headroom: left free beside all of it.
+    what weights and one longest sequence need. fit_probability: with which it fits.
     """
 
     safe: Rounded6
     after_offload: Rounded6
     least: Rounded6
-    headroom: Rounded6
+    fit_probability: Rounded6
 
 
 class DeviceSize(Record):

@@ -206,7 +206,8 @@ class PlanRow:
 
     replications: drawn workloads behind the numbers; those of different counts do not compare. step_p90_s: seconds that
     90 % of its steps do not exceed; None where only the search has seen it. beats_current: probability that it beats
-    the scenario as it is; None where that cannot run. trainers: layouts of the trainer it was chosen from.
+    the scenario as it is; None where that cannot run. trainers: layouts of the trainer it was chosen from. fits:
+    probability that memory suffices; None where only the search has seen it.
     """
 
     name: str
@@ -217,6 +218,7 @@ class PlanRow:
     step_p90_s: Number | None = None
     beats_current: Number | None = None
     trainers: int = 0
+    fits: Number | None = None
 
     @property
     def step_s(self) -> float:
@@ -227,6 +229,7 @@ class PlanRow:
         """The plan as columns of ranked.csv and plan.json."""
         found = {"bound_s": self.bound_s, "replications": self.replications}
         drawn = {} if self.step_p90_s is None else {"step_p90_s": self.step_p90_s, "beats_current": self.beats_current}
+        drawn |= {} if self.fits is None else {"fits": self.fits}
         return {"plan": self.name, **self.overrides, **found, **self.numbers.row(), **drawn}
 
 
@@ -251,7 +254,7 @@ def _read_row(value: Any) -> Any:
         return value
     # The row is flat: keys of a scenario have a dot, but for the two short ones.
     overrides = {key: each for key, each in value.items() if "." in key or key in ("lag", "k")}
-    given = ("bound_s", "replications", "step_p90_s", "beats_current")
+    given = ("bound_s", "replications", "step_p90_s", "beats_current", "fits")
     content = {"name": value.get("plan"), "overrides": overrides, "numbers": _nested(value)}
     content |= {name: value[name] for name in given if name in value}
     return TypeAdapter(PlanRow).validate_python(content)
@@ -295,6 +298,13 @@ class ConstraintMet(Record):
     probability: Number | None
 
 
+class Unsure(Record):
+    """A layout of engine or trainer that is not offered. fits: probability that its memory suffices."""
+
+    layout: str
+    fits: Number
+
+
 class Plan(Answer):
     """The answer.
 
@@ -305,7 +315,8 @@ class Plan(Answer):
     plan against the scenario as it is and against every other finalist. considered, configurations, simulated:
     combinations looked at, valid ones, simulated ones. model, hardware, price_per_gpu_hour_usd, assumptions: of the
     scenario, as it is with the best plan. rest: plans that the search alone has seen, best first, where they were asked
-    for; verdict: that nobody measured the device; steps: of the run that was asked for; best_scenario: YAML of the best
+    for; fit_probability: of memory, with which plans fit; unsure: layouts that fit less surely, the likeliest first;
+    verdict: that nobody measured the device; steps: of the run that was asked for; best_scenario: YAML of the best
     plan; changes: what to set for it. The last three and ``rest`` are not in plan.json.
     """
 
@@ -325,6 +336,8 @@ class Plan(Answer):
     considered: int
     configurations: int
     simulated: int
+    fit_probability: Number = 0.5
+    unsure: tuple[Unsure, ...] = ()
     rest: tuple[PlanRow, ...] = Field(default=(), exclude=True)
     steps: int | None = Field(default=None, exclude=True)
     model: str = ""

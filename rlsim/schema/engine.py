@@ -14,6 +14,11 @@ from rlsim.schema.model import ModelCard
 RELEASE = re.compile(r"v?\d+(\.\d+){0,3}([-.+]?[a-z0-9]+)*", re.ASCII | re.IGNORECASE)
 """A release as packages number them: 0.17.1, v0.11.0rc2, 0.20.0.post1, 0.18.1+cu128."""
 
+SEQUENCES, BUDGET_TOKENS = 1024, 16384
+SMALL_DEVICE = {"max_running_sequences": 256, "max_batched_tokens": 8192}
+SMALL_GIB = 70.0
+"""Sequences and tokens of an iteration that vLLM takes by default, as a class of Python on a device of 70 GiB or more
+that is no A100, and on others (vllm/engine/arg_utils.py, get_batch_defaults; UsageContext.LLM_CLASS)."""
 Precision = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"]
 Migration = Literal["none", "recompute", "transfer", "cheaper"]
 Routing = Literal["sticky", "least_loaded", "cache_aware"]
@@ -68,10 +73,10 @@ class Engine(Strict):
     slime), else of all layers (GPTQ, AWQ)."""
     kv_precision: Literal["bf16", "fp8", "nvfp4"] = "bf16"
     """Precision of the KV cache."""
-    max_running_sequences: int = Field(1024, ge=1, le=65536)
-    """Sequences decoded at once per replica."""
-    max_batched_tokens: int = Field(16384, ge=1, le=1_048_576)
-    """Token budget of one iteration."""
+    max_running_sequences: int | None = Field(None, ge=1, le=65536)
+    """Sequences decoded at once per replica. Default: 1,024, of vLLM 256 on an A100 and on devices below 70 GiB."""
+    max_batched_tokens: int | None = Field(None, ge=1, le=1_048_576)
+    """Token budget of one iteration. Default: 16,384, of vLLM 8,192 where 256 sequences are its default."""
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     """Share of usable device memory that the engine may take."""
     cuda_graphs: bool = True
@@ -116,6 +121,16 @@ class Engine(Strict):
     it. Default as the release decides (docs/model.md, section 3)."""
     overlap_scheduling: bool | None = None
     """SGLang's name of async_scheduling, before which it counts."""
+
+    @property
+    def most_running(self) -> int:
+        """Sequences decoded at once, as stated; of a scenario's released_engine as its device decides."""
+        return SEQUENCES if self.max_running_sequences is None else self.max_running_sequences
+
+    @property
+    def budget_tokens(self) -> int:
+        """Token budget of an iteration; likewise."""
+        return BUDGET_TOKENS if self.max_batched_tokens is None else self.max_batched_tokens
 
     @property
     def mixes_prefill(self) -> bool:

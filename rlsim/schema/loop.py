@@ -329,8 +329,9 @@ class Simulation(Strict):
     posterior: str | None = Field(None, min_length=1, max_length=1000)
     """What all measurements together say of the sets above and of groups of runs: a name of calibration/posterior, a
     path to a file of rlsim calibrate, or none for the sets alone; default joint."""
-    fit_probability: float = Field(0.5, ge=0.01, le=0.999)
-    """Probability of fitting the memory of its GPUs below which a configuration is refused; answers warn below 0.95."""
+    fit_probability: float | None = Field(None, ge=0.01, le=0.999)
+    """Probability of fitting the memory of its GPUs below which a configuration is refused. Default: 0.5 of what is
+    asked about as it is, where answers warn below 0.95; 0.95 of layouts that plan, size or preflight offer (--risk)."""
     seed: int = Field(0, ge=0, le=2**32 - 1)
     """Seed of every random draw."""
     precision: float = Field(0.01, ge=0.001, le=0.5)
@@ -347,6 +348,11 @@ class Simulation(Strict):
     warmup_steps: int | None = Field(None, ge=0, le=10_000)
     """First steps dropped. Default 0, asynchronous twice the batches that may be under way at once, and where
     these are more than four twice or four times as many while the ledger of tokens does not balance."""
+
+    @property
+    def least_fit(self) -> float:
+        """Probability of fitting below which what is asked about as it is is refused."""
+        return 0.5 if self.fit_probability is None else self.fit_probability
 
 
 @lru_cache(maxsize=256)  # asked for at every step of a simulation

@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from rlsim.schema.base import Strict, changed, replaced
-from rlsim.schema.engine import Engine, check_divides, check_engine, check_layout
+from rlsim.schema.engine import SMALL_DEVICE, SMALL_GIB, Engine, check_divides, check_engine, check_layout
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
@@ -18,6 +18,7 @@ from rlsim.schema.stated import Assumption, Missing, Pool
 from rlsim.schema.trainer import Stack, StackFeatures, Trainer
 from rlsim.schema.vision import check_images
 from rlsim.schema.workload import Workload
+from rlsim.units import GIB
 
 NEMO_RL = "nemo_rl"
 """Framework of a scenario without a stack."""
@@ -90,11 +91,14 @@ class Scenario(Strict, metaclass=InOurWords):
 
     @property
     def released_engine(self) -> Engine:
-        """The rollout engine with its release and its adapter: the stated ones, or those of the stack."""
+        """The rollout engine with its release, its adapter and its limits: as stated, else as stack or device say."""
         engine, rank, stack = self.engine, self.engine.lora_rank, self.training_stack
         if rank is None and stack is not None and stack.engine_adapters in ("always", self.trainer.backend):
             rank = self.trainer.lora_rank
-        found = {"version": self.engine_version, "lora_rank": rank}
+        found: dict[str, Any] = {"version": self.engine_version, "lora_rank": rank}
+        small = self.hardware.memory_bytes.value < SMALL_GIB * GIB or "a100" in self.hardware.name.lower()
+        if engine.name == "vllm" and small:
+            found |= {key: value for key, value in SMALL_DEVICE.items() if getattr(engine, key) is None}
         return engine if found == {key: getattr(engine, key) for key in found} else replaced(engine, found)
 
     @property

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import builders
 import pytest
 
+from rlsim.costs.engine_memory import engine_parts
 from rlsim.costs.memory import (
     engine_fits,
     engine_memory,
+    engine_spread,
     host_bytes,
     room_of,
     safe_bytes,
     trainer_fits,
     trainer_memory,
     trainer_parts,
+    trainer_spread,
 )
 from rlsim.costs.trainer.layout import train_layout
 from rlsim.costs.trainer_memory import stages
 from rlsim.errors import Infeasible
-from rlsim.schema.model import parameter_counts
+from rlsim.loading.models import load_card
+from rlsim.schema.model import mixer_parameters, parameter_counts
 from rlsim.schema.scenario import Scenario
 
 CARDS = ("qwen3-8b", "llama-3.1-70b", "qwen3-30b-a3b", "deepseek-v3", "gpt-oss-20b", "nemotron-3-nano-30b-a3b")
@@ -129,14 +135,52 @@ def test_an_engine_that_may_take_more_has_more_cache(engine: str) -> None:
         assert cache(version="0.20.0") == pytest.approx(cache(version="0.20.0", cuda_graphs=False))
 
 
+@pytest.mark.parametrize("card", CARDS)
+def test_plain_data_parallelism_and_fsdp_hold_the_same_on_one_gpu(card: str) -> None:
+    # Gradients of Megatron's plain data parallelism are those of FSDP; nothing is gathered from anybody.
+    plain, fsdp = (
+        trainer_parts(scenario(card, 1, backend=backend, zero_stage=stage, logits_bytes=10), 1, True)
+        for backend, stage in (("megatron", 0), ("fsdp", 3))
+    )
+    assert plain == replace(fsdp, slack=None)
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_more_stages_never_raise_what_a_gpu_holds(card: str) -> None:
+    sizes = [trainer_parts(scenario(card, pipeline_parallel=pp), 64, True) for pp in (1, 2, 4)]
+    held_states = [one.weights + (one.gradients or 0.0) for one in sizes]
+    assert held_states == sorted(held_states, reverse=True)
+
+
+def test_vllm_runs_fewer_sequences_on_small_devices_and_an_a100() -> None:
+    found = {}
+    for device in ("h100_sxm", "a100_sxm", "l40s"):
+        given = builders.scenario("qwen3-8b", device)
+        found[device] = given.released_engine.most_running, given.released_engine.budget_tokens
+        stated = builders.scenario("qwen3-8b", device, engine={"max_running_sequences": 77})
+        assert stated.released_engine.most_running == 77
+        assert builders.scenario("qwen3-8b", device, engine={"name": "sglang"}).released_engine.most_running == 1024
+    assert found["h100_sxm"] == (1024, 16384)
+    assert found["a100_sxm"] == found["l40s"] == (256, 8192)
+
+
 def test_the_probability_falls_with_what_is_held_and_its_bound_refuses() -> None:
     given = scenario("qwen3-8b", 8)
     parts = trainer_parts(given, 8, True)
-    assert trainer_fits(parts, parts.total) == pytest.approx(0.5)
-    assert trainer_fits(parts, safe_bytes(parts)) == pytest.approx(0.95)
+    whole = given.training_device.memory_bytes.value
+    for held_bytes, probability in ((parts.total, 0.5), (safe_bytes(given, parts), 0.95)):
+        sized = {name: size * whole / held_bytes for name, size in vars(parts).items() if size is not None}
+        assert trainer_fits(given, replace(parts, **sized)) == pytest.approx(probability)
+    # A loss that nobody states leaves more open, a release that nobody states what its sampler takes.
+    stated = scenario("qwen3-8b", 8, logits_bytes=8)
+    assert trainer_spread(stated, parts) < trainer_spread(given, parts)
+    old, new, unknown = (
+        engine_spread(builders.scenario("qwen3-8b", engine={"version": version})) for version in ("0.11", "0.20", None)
+    )
+    assert old == new < unknown
     few, many = (builders.scenario("qwen3-8b", engine={"gpu_memory_utilization": share}) for share in (0.24, 0.9))
     assert engine_fits(few) < 0.5 < engine_fits(many)
-    fits = safe_bytes(trainer_memory(given))
+    fits = safe_bytes(given, trainer_memory(given))
     assert fits > trainer_memory(given).total
     tight = builders.scenario("llama-3.1-70b", cluster={"num_gpus": 64}, trainer={"recompute": "full"})
     with pytest.raises(Infeasible, match="GiB"):
@@ -151,3 +195,31 @@ def test_what_waits_on_the_host_is_counted_by_node() -> None:
     two = builders.scenario("qwen3-8b", cluster={"num_gpus": 16}, trainer={"optimizer_on_host": True, "offload": False})
     own = [host_bytes(one) - host_bytes(kept) for one in (offloaded, two)]
     assert own[0] == pytest.approx(2 * own[1])
+
+
+def test_what_gpus_repeat_of_latent_attention_and_routers() -> None:
+    def replica(gpus: int, **own: object) -> float:
+        engine = {"name": "sglang", "weight_precision": "fp8", "tensor_parallel": gpus, **own}
+        given = builders.scenario("deepseek-v3", WHOLE, cluster={"num_gpus": 64}, engine=engine)
+        return engine_parts(given)[0].weights * gpus
+
+    # Projections into latents in FP8 and routers in BF16 are whole on each GPU; absorbed products again in BF16.
+    down, routers, absorbed = 61 * 7168 * (1536 + 512 + 64), 58 * 256 * 7168 * 2, 61 * 512 * 128 * 256 * 2
+    assert replica(8) - replica(4) == pytest.approx(4 * (down + routers), rel=1e-3)
+    copies = replica(8, attention_data_parallel=8) - replica(8)
+    embedding, mixers = 129280 * 7168 * 2, mixer_parameters(load_card("deepseek-v3"))
+    assert copies == pytest.approx(7 * (mixers - down + embedding + absorbed), rel=1e-3)
+    # vLLM holds views of weights that are not quantised, where SGLang copies them.
+    held = {name: replica(8, name=name, weight_precision="bf16") for name in ("vllm", "sglang")}
+    assert held["sglang"] - held["vllm"] == pytest.approx(absorbed)
+
+
+def test_a_micro_batch_holds_no_more_than_a_rank_has() -> None:
+    few = {"cluster": {"num_gpus": 8}, "workload": {"prompts_per_step": 8, "generations_per_prompt": 2}}
+    sizes = []
+    for capacity in (2, 4):  # samples of the longest length, of which each rank has two
+        given = builders.scenario("qwen3-8b", WHOLE, **few)
+        longest = given.workload.max_sequence_tokens
+        given = builders.scenario("qwen3-8b", WHOLE, trainer={"micro_batch_tokens": capacity * longest}, **few)
+        sizes.append(trainer_parts(given, 8, True))
+    assert sizes[0] == sizes[1]

@@ -8,7 +8,7 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
 from rlsim.planning.bounds import rollout_works
-from rlsim.planning.new import Answers, plain_limits, scenario_text
+from rlsim.planning.new import Answers, scenario_text
 from rlsim.planning.objective import Objective
 from rlsim.planning.plan import default_limits
 from rlsim.planning.search import Contest, final_replications
@@ -37,10 +37,9 @@ def test_searches_look_at_these_sizes_and_draws_and_call_these_plans_equal(tiny:
     assert Contest(tiny, Objective(), default_limits(tiny)).near(plans) == plans[:2]
 
 
-def test_a_new_scenario_caps_at_four_means_and_a_prompt_and_leaves_a_tenth_of_memory() -> None:
+def test_a_new_scenario_caps_at_four_means_and_a_prompt() -> None:
     text = scenario_text(Answers("qwen3-8b", "h100_sxm", 8, (64, 16), 960), "own", {}, {})
     assert "max_sequence_tokens: 4096" in text and "log_sigma: 0.8" in text
-    assert plain_limits(8).memory_headroom == 0.1
     answers = {"model": "qwen3-8b", "hardware": "h100_sxm", "batch": "64x16", "response-tokens": "9999999"}
     assert Answers.parse({**answers, "gpus": "9_999_999"}).gpus == 9_999_999
     with pytest.raises(InputError, match="must be a whole number above 0 and below 10,000,000"):

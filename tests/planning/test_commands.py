@@ -53,7 +53,7 @@ def test_plan_prints_what_to_set(run: Run, file: str, tmp_path: Path) -> None:
     told = json.loads(out)
     assert told["statistic"] == "p90"
     memory = next(one for one in told["constraints"] if one["constraint"] == "memory")
-    assert memory["limit"] == 0.9
+    assert memory["limit"] == 1.0 and memory["probability"] >= told["fit_probability"] == 0.95
     code, out, _ = run("project", str(tmp_path / "o" / "best.yaml"), "--json")
     assert code == 0
     step = json.loads(out)["candidate"]["step_s"]

@@ -12,7 +12,7 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.plan import plan
 from rlsim.planning.sensitivity import sensitivity
-from rlsim.planning.space import HEADROOM, SearchLimits
+from rlsim.planning.space import SearchLimits
 from rlsim.planning.sweep import sweep
 from rlsim.planning.techniques import techniques
 from rlsim.projection.moves import SETTING, faults, moves
@@ -209,7 +209,7 @@ def test_alternatives_stand_beside_the_step_that_project_answers() -> None:
     scenario = load_scenario("quickstart", ["workload.prompts_per_step=16"])  # states no replications, which differ
     step_s = pytest.approx(project(scenario).candidate.step_s.mean)
     assert anchor(scenario) != 1.0
-    small = SearchLimits((8,), (0,), HEADROOM)
+    small = SearchLimits((8,), (0,))
     best = plan(scenario, limits=small, jobs=1)
     assert best.current is not None and best.current.step_s.mean == step_s
     stated = plan(vary(scenario, {"simulation.replications": scenario.replications}), limits=small, jobs=1).best.numbers

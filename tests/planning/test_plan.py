@@ -116,8 +116,6 @@ def test_targets_take_the_smallest_cluster_and_constraints_bind_with_the_nearest
     assert miss.value.needed == pytest.approx(step, rel=5e-3)
     with pytest.raises(Infeasible, match="no plan keeps to the budget"):
         plan(tiny, objective=Objective(steps=10, budget_usd=1e-6), limits=limits)
-    with pytest.raises(Infeasible, match="leaves less than 97 % of device memory free"):
-        plan(tiny, limits=replace(limits, memory_headroom=0.97))
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +267,8 @@ def test_unknown_objectives_say_what_is_known(text: str, said: str) -> None:
 
 def test_trainers_that_leave_an_engine_no_room_do_not_compete() -> None:
     """A trainer that stays on shared GPUs: the fastest layout of it may not fit beside the engine, others do."""
-    words = ["trainer.offload=false", "k=0", "engine.gpu_memory_utilization=0.5", "simulation.replications=1"]
+    words = ["trainer.offload=false", "k=0", "engine.gpu_memory_utilization=0.5", "simulation.replications=1",
+             "simulation.fit_probability=0.5"]  # fmt: skip
     scenario = load_scenario("quickstart", words)
     answer = plan(scenario, limits=replace(default_limits(scenario), lags=(0,)))
     assert answer.best.step_s <= project(scenario).candidate.step_s.mean * 1.001

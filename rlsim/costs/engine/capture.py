@@ -43,7 +43,7 @@ def largest_captured_tokens(engine: Engine, per_sequence: int, profile: Hardware
     """
     if engine.max_captured_tokens is not None:
         return engine.max_captured_tokens
-    most = engine.max_running_sequences
+    most = engine.most_running
     version = None if engine.version is None else version_order(engine.version)
     if engine.name == "sglang":
         return min(most, _sglang_sequences(version, engine.gpus_per_replica, profile)) * per_sequence
@@ -52,7 +52,7 @@ def largest_captured_tokens(engine: Engine, per_sequence: int, profile: Hardware
     newest = version is None or version >= VLLM_KNOWS_BLACKWELL
     ceiling = VLLM_BLACKWELL_TOKENS if newest and profile.nvfp4_flops is not None else VLLM_TOKENS
     counted = per_sequence if version is None or version >= VLLM_COUNTS_DRAFTS else 1
-    return min(2 * most * counted, ceiling, max(engine.max_batched_tokens, 1))
+    return min(2 * most * counted, ceiling, max(engine.budget_tokens, 1))
 
 
 def _sglang_sequences(version: tuple[int, ...] | None, gpus: int, profile: HardwareProfile) -> int:

@@ -53,7 +53,7 @@ def context_s(layers: EngineLayers, prompt_tokens: float, contexts: FloatArray) 
     doublings = np.ceil(np.log2(max(contexts[-1] / SHORTEST_TOKENS, 2.0)))
     lengths = SHORTEST_TOKENS * 2.0 ** np.arange(doublings + 1)
     # Full iterations: kernels on few tokens hold launches, which prefill_s counts already.
-    tokens = np.full_like(lengths, max(engine.max_batched_tokens / copies, 1.0))
+    tokens = np.full_like(lengths, max(engine.budget_tokens / copies, 1.0))
     timed = layers.prefill_module(tokens, lengths) or layers.prompt_attention(tokens / lengths, lengths)
     whole = np.concatenate(([0.0], lengths * timed.seconds / tokens))
     ends = np.concatenate(([0.0], lengths))
@@ -149,7 +149,7 @@ class PrefillTimes(Struct, frozen=True, eq=False):
     def of(cls, drafting: Drafting, max_sequences: int, prompt: float) -> PrefillTimes:
         """Up to the token budget beside up to ``max_sequences`` sequences, of prompts of ``prompt`` tokens."""
         layers, engine = drafting.layers, drafting.layers.engine
-        budget = float(max(engine.max_batched_tokens, 16))
+        budget = float(max(engine.budget_tokens, 16))
         grid = distinct(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
         # Few rows: what prompts add changes with the batch only by the capture size and by tile effects.
         counts = distinct(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))

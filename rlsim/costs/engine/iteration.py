@@ -117,8 +117,8 @@ def build_iteration(
     table = IterationTable(
         _no_work_is_free(total(components)), device.step, _no_work_is_free(total(attention)),
         prefill.grid, prefill.counts, added_s, tokens_per_sequence=queries,
-        max_batched_tokens=max(engine.max_batched_tokens, max_sequences * queries),
-        max_running_sequences=engine.max_running_sequences, kv_capacity_tokens=kv_capacity_tokens,
+        max_batched_tokens=max(engine.budget_tokens, max_sequences * queries),
+        max_running_sequences=engine.most_running, kv_capacity_tokens=kv_capacity_tokens,
         chunked_prefill=engine.mixes_prefill, prefill_context_s=device.behind_s * max(1.0, host.factor),
     )  # fmt: skip
     # What a deviation above 1 adds to prompts was not measured (rule: no factor moves a second into "measured").

@@ -111,7 +111,7 @@ def most_sequences(scenario: Scenario) -> int:
     replicas = scenario.cluster.generation // engine.gpus_per_replica
     # A static assignment may put a whole group more on one replica than on another.
     group = workload.launched_generations if engine.dispatch == "static" else 1
-    return max(1, min(engine.max_running_sequences, math.ceil(in_flight / replicas) + group + 1))
+    return max(1, min(scenario.released_engine.most_running, math.ceil(in_flight / replicas) + group + 1))
 
 
 @lru_cache(maxsize=ENGINES_KEPT)

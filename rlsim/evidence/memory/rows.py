@@ -14,14 +14,18 @@ from rlsim.costs.memory import (
     leftover_bytes,
     trainer_fits,
     trainer_parts,
+    trainer_spread,
+    update_parts,
 )
 from rlsim.errors import Infeasible
+from rlsim.evidence import training
 from rlsim.evidence.memory.scenarios import WORDS, engine_row, is_engine, trainer_row
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value, whole_number
 from rlsim.parameters.sets import Fitted
-from rlsim.results import Interval
+from rlsim.results import Interval, MemoryParts
 from rlsim.results.validation import Detail
+from rlsim.schema.scenario import Scenario
 from rlsim.units import GIB
 
 VERDICT = "fits"
@@ -33,6 +37,8 @@ ENGINE_PARTS = {
     "graphs_gib": "graphs",
 }
 """Columns of start-up logs by the part that they are of."""
+DEVIATION, OF_GRAPHS = 0.2, 0.42
+"""Standard deviation of parts of an engine, and that of graphs, the residual of graph_bytes (costs/memory.yaml)."""
 CACHE = ("kv_tokens", "kv_gib")
 LIKELY = 0.9
 """Probability from which a run is said to fit."""
@@ -77,12 +83,12 @@ def counted(cells: Row) -> tuple[float, float, float]:
     """Low end, value and high end of what a row measured, in its unit. Raises Infeasible, and SkippedRow."""
     quantity = cells["measured_quantity"]
     if quantity == "sleep_leftover_gib":
-        return _around(leftover_bytes(engine_row(cells, 1024)) / GIB, 0.2)
+        return _around(leftover_bytes(engine_row(cells, 1024)) / GIB, DEVIATION)
     if not is_engine(cells):
         return _trainer(cells, quantity)
     if quantity in ENGINE_PARTS:
         part = getattr(engine_memory(engine_row(cells, 2)).parts, ENGINE_PARTS[quantity]) or 0.0
-        return _around(part / GIB, 0.2)
+        return _around(part / GIB, OF_GRAPHS if quantity == "graphs_gib" else DEVIATION)
     scenario = engine_row(cells, min(whole_number(cells, "max_model_len", 1024), 1024))
     memory, spread = engine_memory(scenario), engine_spread(scenario)
     each = memory.kv_capacity_tokens / memory.kv_bytes if quantity == "kv_tokens" else 1 / GIB
@@ -93,25 +99,43 @@ def _around(value: float, deviation: float) -> tuple[float, float, float]:
     return value * (1 - 1.645 * deviation), value, value * (1 + 1.645 * deviation)
 
 
+def engine_of(cells: Row) -> tuple[Scenario, MemoryParts, float]:
+    """Scenario of an engine's row, its parts, and standard deviation of its cache in bytes."""
+    scenario = engine_row(cells, 1024)
+    return scenario, engine_memory(scenario).parts, engine_spread(scenario)
+
+
+def trainer_of(cells: Row) -> tuple[Scenario, float]:
+    """Scenario of a trainer's row, and standard deviation of the logarithm of its bytes."""
+    scenario = _scenario(cells)
+    return scenario, trainer_spread(scenario, trainer_parts(scenario, scenario.cluster.training, True))
+
+
+def _scenario(cells: Row) -> Scenario:
+    # A table of training steps says more of a trainer than one of memory.
+    return training.trainer_row(cells).scenario if cells.get("training_kind") else trainer_row(cells)
+
+
 def _trainer(cells: Row, quantity: str) -> tuple[float, float, float]:
-    scenario = trainer_row(cells)
+    scenario = _scenario(cells)
     if quantity == "host_ram":
-        return _around(host_bytes(scenario) / GIB, 0.2)
+        return _around(host_bytes(scenario) / GIB, DEVIATION)
     parts = trainer_parts(scenario, scenario.cluster.training, True)
     if quantity == "static_allocated":
         return _around((parts.weights + (parts.gradients or 0.0) + (parts.optimizer or 0.0)) / GIB, SPREAD["trainer"])
     outside = parts.runtime if quantity != "nvidia_smi" else 0.0
     slack = (parts.slack or 0.0) if quantity == "peak_allocated" else 0.0
-    return _around((parts.total - outside - slack) / GIB, SPREAD["trainer"])
+    return _around((parts.total - outside - slack) / GIB, trainer_spread(scenario, parts))
 
 
 def probability(cells: Row) -> float:
     """Probability that the run of a row fits."""
     if is_engine(cells):
         return engine_fits(engine_row(cells, whole_number(cells, "max_model_len", 4096)))
-    scenario = trainer_row(cells)
-    parts = trainer_parts(scenario, scenario.cluster.training, True)
-    return min(beside_fits(scenario), trainer_fits(parts, scenario.training_device.memory_bytes.value))
+    scenario = _scenario(cells)
+    alone = not cells.get("gpu_memory_utilization")  # no engine takes turns with the trainer
+    parts = trainer_parts(scenario, scenario.cluster.training, True) if alone else update_parts(scenario)
+    return min(beside_fits(scenario), trainer_fits(scenario, parts))
 
 
 def _verdicts(table: Table, rows: Sequence[object]) -> dict[str, tuple[str, ...]]:

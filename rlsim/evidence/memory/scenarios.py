@@ -94,8 +94,9 @@ def engine_row(cells: Row, longest: int) -> Scenario:
         "kv_precision": cells.get("kv_precision") or "bf16",
         "gpu_memory_utilization": number(cells, "gpu_memory_utilization", 0.9),
         "cuda_graphs": cells.get("cuda_graphs") != "0",
-        "max_running_sequences": whole_number(cells, "max_num_seqs", 256),
+        "max_running_sequences": int(number(cells, "max_num_seqs", 0.0)) or None,
         "max_batched_tokens": whole_number(cells, "max_num_batched_tokens", 8192),
+        "lora_rank": int(number(cells, "lora_rank", 0.0)) or None,
     }
     release = cells.get("release", "").split("rc")[0]
     if release and RELEASE.fullmatch(release):
@@ -117,6 +118,7 @@ def trainer_row(cells: Row) -> Scenario:
     pieces, samples = whole_number(cells, "vp", 1), whole_number(cells, "mbs", 1)
     fsdp = number(cells, "fsdp", 0.0) > 0 or bool(cells.get("zero"))
     notes, tokens, recompute = cells.get("notes", ""), number(cells, "tokens", 0.0), cells.get("recompute", "")
+    in_place = fsdp and name.startswith(IN_PLACE) and not cells["source"].startswith(tuple(WORDS["entropy_gradient"]))
     found = next((stack for begin, stack in STACKS.items() if name.startswith(begin)), None)
     trainer: dict[str, Any] = {
         "stack": None if found is None else stack_of_release(found, None),
@@ -134,19 +136,24 @@ def trainer_row(cells: Row) -> Scenario:
         "recompute_modules": [name for name in recompute.partition(":")[2].split(",") if name],
         "optimizer": "muon" if cells.get("optimizer") == "muon" else "adam",
         "optimizer_bytes_per_parameter": number(cells, "opt_bytes", 12.0),
-        "optimizer_on_host": bool(cells.get("offload")),
+        # "all": what verl's FSDP workers send to the host between phases and fetch for the update (fsdp_workers.py).
+        "optimizer_on_host": cells.get("offload", "") not in ("", "all"),
         "offload": not cells.get("gpu_memory_utilization") or bool(cells.get("offload")),
         "precision": cells["precision"] if cells.get("precision") in ("fp8", "nvfp4") else "bf16",
         "lora_rank": int(number(cells, "lora_rank", 0.0)) or None,
         "mtp_layers": _mtp(cells),
         "logits_chunk_tokens": CHUNK_TOKENS if cells.get("loss_chunk") == "chunked" else None,
         "fused_cross_entropy": True if cells.get("loss_chunk") == "fused" else None,
-        "logits_bytes": 4.0 if fsdp and name.startswith(IN_PLACE) else None,
+        "logits_bytes": 4.0 if in_place else None,
     }
+    if trainer["sequence_packing"] and name.startswith(tuple(WORDS["tokens_of_gpu"])):
+        trainer["micro_batch_tokens"] *= sizes[2]
     ranks = max(1, gpus // (sizes[0] * sizes[1] * sizes[2]))
+    longest = whole_number(cells, "seq_len", 1024)
+    each = max(8 * samples, -(-(trainer["micro_batch_tokens"] or 0) // longest))  # enough to fill a micro-batch
     return row_scenario({
         "name": "row", "model": card, "hardware": device_of_row(cells), "cluster": {"num_gpus": gpus},
-        "workload": constant_workload(8 * ranks * samples, 1, 1, whole_number(cells, "seq_len", 1024)),
+        "workload": constant_workload(each * ranks, 1, 1, longest),
         "engine": {
             "name": "sglang" if found in SGLANG else "vllm",
             "gpu_memory_utilization": number(cells, "gpu_memory_utilization", 0.01),  # none: no engine beside it

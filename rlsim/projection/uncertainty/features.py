@@ -162,7 +162,7 @@ def _running(scenario: Scenario) -> float:
     engine, workload = scenario.engine, scenario.workload
     replicas = scenario.cluster.generation / engine.gpus_per_replica
     waiting = workload.samples_per_step * workload.generated_batch_factor * workload.launch_factor / replicas
-    return min(waiting, engine.max_running_sequences)
+    return min(waiting, scenario.released_engine.most_running)
 
 
 VALUES: Mapping[str, Callable[[Scenario], str | float]] = {

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import tokens_factor
 from rlsim.costs.engine.prices import decode_points_s
-from rlsim.errors import Infeasible
+from rlsim.costs.memory import engine_spread
+from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.uncertainty.user_inputs import (
@@ -52,6 +53,7 @@ HALVED_AT_SPREADS = 2.0
 """Standard deviations at which a head accepts half as many tokens beyond the contexts of its training: EAGLE-3.1 claims
 up to twice the acceptance length of EAGLE-3 on long contexts (vLLM blog of 2026-07-13). Assumption; never more."""
 REACH = "acceptance behind contexts longer than the drafter knows (speculation.trained_context_tokens)"
+ROOM = "room of the engines' cache: known within the spread of its memory (engine.gpu_memory_utilization)"
 CAPTURED = "how much is captured: half or double the largest CUDA graph (assumed)"
 
 
@@ -82,7 +84,7 @@ class OpenInput(Struct, frozen=True):
 def open_inputs(run: SimulatedVariant) -> tuple[OpenInput, ...]:
     """The inputs that ``run`` leaves open and that change its phases."""
     found = [_guess(run, one) for one in run.scenario.assumptions if one.log_spread is not None]
-    every = (*found, _captured(run), _overlap(run), _reach(run), *_of_users(run))
+    every = (*found, _captured(run), _overlap(run), _reach(run), _room(run), *_of_users(run))
     return tuple(one for one in every if one.curve or any(one.above.values()) or any(one.below.values()))
 
 
@@ -204,6 +206,32 @@ def _reach(run: SimulatedVariant) -> OpenInput:
     less = min(2.0 ** (1.0 / HALVED_AT_SPREADS), tokens)
     below = {"generation": math.log(1.0 + share * (less - 1.0))} if share else {}
     return OpenInput(REACH, "speculation.trained_context_tokens", {}, below)
+
+
+def _room(run: SimulatedVariant) -> OpenInput:
+    """Response of generation to a cache that has more or less room than counted, from a replication of each; none where
+    it is never nearly full."""
+    scenario, memory, key = run.scenario, run.prices.engine_memory, "engine.gpu_memory_utilization"
+    spread, total = engine_spread(scenario), scenario.hardware.memory_bytes.value
+    fullest = max(trace.peak_kv_tokens for trace in run.traces) / memory.kv_capacity_tokens
+    if scenario.loop.supervised or memory.kv_bytes * (1 - fullest) > FAR_END * spread:
+        return OpenInput(ROOM, key, {}, {})
+    share = scenario.engine.gpu_memory_utilization
+    above, below = (
+        _moves_of_room(run, away * min(spread / total, 1 - share if away > 0 else share)) for away in (1, -1)
+    )
+    return OpenInput(ROOM, key, above, below)
+
+
+def _moves_of_room(run: SimulatedVariant, more: float) -> dict[str, float]:
+    """What ``more`` of a GPU's memory for the engine adds to the logarithm of generation; where that cannot run,
+    what the half or the quarter of it does."""
+    share = run.scenario.engine.gpu_memory_utilization
+    for part in (1.0, 0.5, 0.25):
+        with suppress(Infeasible, InputError):
+            moved = _moves(run, "engine.gpu_memory_utilization", share + part * more)
+            return {"generation": moved.get("generation", 0.0)}
+    return {}
 
 
 def _captured(run: SimulatedVariant) -> OpenInput:

@@ -16,6 +16,7 @@ from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, b
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 SHOWN = 10
+NEARLY_SURE = 0.99  # that memory suffices: beyond it plans do not say so
 SHARE_KEY = "generation_share"
 NOTABLE_EAGER_SHARE = 0.02
 """Share of eager iterations from which an answer warns of them."""
@@ -286,13 +287,13 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
         "simulated, all others excluded by bounds of their means"
     )
     heading = style.bold(f"Best by {plan.objective.replace('_', ' ')}, {sure_words(plan)}: {objective_text(plan)}")
-    eager = eager_remark([(row.name, row.numbers.row()) for row in plan.finalists])
+    rows = [(row.name, row.numbers.row()) for row in plan.finalists]
     return sections(
         style.wrapped(counts),
         [heading, *style.paragraphs([recommendation(plan), *plan.verdict, *_best_lines(plan)])],
         [style.bold("Set"), *style.wrapped(" ".join(map(shlex.quote, plan.changes)), "  ")],
         candidates_table(plan).lines(style),
-        *map(style.wrapped, [*_front(plan), *eager]),
+        *map(style.wrapped, [*_front(plan), *_unsure(plan), *eager_remark(rows)]),
     )
 
 
@@ -323,10 +324,18 @@ def recommendation(plan: Plan) -> str:
 
 def _front(plan: Plan) -> list[str]:
     """The finalists that no other beats in both cost and step time, where they are more than the best one."""
-    names = [row.name for row in plan.pareto]
-    if names == [plan.best.name]:
+    if (names := [row.name for row in plan.pareto]) == [plan.best.name]:
         return ["No other finalist is cheaper per step."]
     return [f"No finalist is both faster and cheaper than these, the cheapest first: {'; '.join(names)}."]
+
+
+def _unsure(plan: Plan) -> list[str]:
+    """A sentence on layouts that fit too improbably to be offered."""
+    return [
+        f"Not offered, since memory suffices with less than {fmt.percent(plan.fit_probability)}: {len(plan.unsure)} of "
+        f"the engines and trainers, first {first.layout} ({fmt.percent(first.fits)}); --risk takes more."
+        for first in plan.unsure[:1]
+    ]
 
 
 def _best_lines(plan: Plan) -> list[str]:
@@ -361,14 +370,14 @@ def _from_here(plan: Plan) -> list[str]:
 
 
 def _constraints(plan: Plan) -> list[str]:
-    """With what probability each constraint holds."""
+    """With what probability each constraint holds, that of memory last."""
     lines = []
-    for one in plan.constraints:  # the memory last
-        if one.probability is not None and one.unit == "s per step":
-            lines.append(f"keeps to the {one.constraint} ({one.limit:.1f} {one.unit}) with {_chance(one.probability)}")
+    for one in plan.constraints:
+        sure = _chance(one.probability or 0.0)
+        if one.unit == "s per step":
+            lines.append(f"keeps to the {one.constraint} ({one.limit:.1f} {one.unit}) with {sure}")
         elif one.constraint == "memory":
-            allowed = f"(allowed {fmt.percent(one.limit)}); no measurement bounds the memory model"
-            lines.append(f"takes {fmt.percent(one.value)} of the memory of its fullest GPU {allowed}")
+            lines.append(f"takes {fmt.percent(one.value)} of the memory of its fullest GPU, which fits with {sure}")
     return lines
 
 
@@ -378,14 +387,14 @@ def _chance(share: float) -> str:
 
 
 def candidates_table(plan: Plan) -> Table:
-    """The finalists and how they compare, the best first. The step stands last: where the terminal is narrow, the last
-    column alone keeps its intervals."""
+    """The finalists and how they compare, the best first; where it is narrow, the last column alone keeps intervals."""
     wins = {one.rival: _chance(one.wins) for one in plan.against}
     shown = []
     for row in plan.finalists:
         n, beats = row.numbers, row.beats_current
         sure = "" if row.step_p90_s is None else f"{row.step_p90_s:.1f}"
         chances = "-" if beats is None else _chance(beats), wins.get(row.name, "-")
-        shown.append((row.name, n.limit, f"{n.cost_per_step_usd:.2f}", *chances, sure, cell(n.step, 1)))
+        fits = "" if row.fits is None or row.fits >= NEARLY_SURE else f" (fits with {fmt.percent(row.fits)})"
+        shown.append((f"{row.name}{fits}", n.limit, f"{n.cost_per_step_usd:.2f}", *chances, sure, cell(n.step, 1)))
     heads = ("", "limited by", "USD/step", "beats now", "first beats it", "90 % sure", "step (s)")
     return Table("Candidates", "shares of 2,048 draws of the model's error, common to all", heads, shown, "<<>")

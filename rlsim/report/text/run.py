@@ -214,5 +214,5 @@ def share_words(one: DeviceSize) -> str:
     return (
         f"engine.gpu_memory_utilization: at most {share.safe:.2f} while the trainer's weights lie beside the engine, "
         f"{share.after_offload:.2f} where the cache is taken after they are gone, at least {share.least:.2f} "
-        f"({fmt.percent(share.headroom)} of the GPU stays free)"
+        f"(sure by {fmt.percent(share.fit_probability)})"
     )

@@ -254,7 +254,7 @@ def given_back_lines(found: CrossValidation) -> list[str]:
 def cross_cells(score: CrossScore) -> tuple[str, ...]:
     """A score as cells of a table of groups left out."""
     return (
-        GROUPING_TITLES[score.grouping], TIME_TITLES[score.kind], str(score.n), str(score.groups),
+        GROUPING_TITLES[score.grouping], TIME_TITLES.get(score.kind, score.kind), str(score.n), str(score.groups),
         percent(score.median_error, 1), *(percent(share) for share in score.coverage), f"±{percent(score.width)}",
         f"{score.crps:.3f}", f"{score.interval_score:.2f}", percent(score.single_coverage), f"{score.single_crps:.3f}",
         f"{score.single_interval_score:.2f}",

@@ -111,7 +111,8 @@ class Actor(Options, section="actor_rollout_ref.actor"):
     ppo_mini_batch_size = integer(1)
     ppo_micro_batch_size, ppo_micro_batch_size_per_gpu = integer(0), integer(0)
     ppo_max_token_len_per_gpu = integer(16384)
-    use_dynamic_bsz, use_kl_loss, freeze_vision_tower = flag(False), flag(False), flag(False)
+    use_dynamic_bsz, use_kl_loss, calculate_entropy = flag(False), flag(False), flag(False)
+    entropy_coeff, freeze_vision_tower = number(0.0), flag(False)
     ulysses_sequence_parallel_size = size()
     optimizer_cpu_offload = switch(name="optim.override_optimizer_config.optimizer_cpu_offload")
 

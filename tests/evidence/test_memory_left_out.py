@@ -1,0 +1,42 @@
+"""What is left out of published memory says nothing of itself, and lies hardly further off than what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlsim.evidence.memory.left_out import ENGINES, GROUPINGS, TRAINERS, framework_spread, known_rows, left_out
+
+DRAWS = 400
+
+
+@pytest.mark.parametrize("grouping", sorted(GROUPINGS))
+def test_left_out_rows_lie_at_most_1_6_times_as_far_off(grouping: str) -> None:
+    for one in left_out(grouping, DRAWS):
+        known = [abs(row.counted / row.measured - 1) for row in known_rows() if row.kind == one.kind]
+        left = np.abs(np.expm1(-one.log_error))
+        assert len(left) == len(known)
+        assert np.median(left) <= 1.6 * np.median(known)
+        low, high = np.quantile(one.draws, (0.05, 0.95), axis=1)
+        assert np.mean((one.log_error >= low) & (one.log_error <= high)) >= 0.75
+        half_width = np.median(np.exp((high - low) / 2))
+        assert half_width <= (1.25 if one.kind == TRAINERS else 3.0)
+
+
+def test_published_twice_a_layout_of_a_framework_counts_once() -> None:
+    rows = [row for row in known_rows() if row.kind == TRAINERS]
+    often = [row for row in rows if row.cells["framework"] == "Megatron-LM"]
+    assert framework_spread(rows) == pytest.approx(framework_spread([*rows, *often]))
+    further = [replace(row, measured=2 * row.measured) for row in often]
+    assert framework_spread([*rows, *further]) > framework_spread(rows)
+
+
+def test_distances_are_gib_of_caches_whatever_their_unit() -> None:
+    # A start-up log prints one cache in tokens and in GiB.
+    of = {row.cells["id"]: row for row in known_rows() if row.kind == ENGINES}
+    pairs = [(of[name], of[name.replace("tokens", "gib")]) for name in of if name.endswith("kv_tokens")]
+    assert pairs
+    for tokens, gib in pairs:
+        assert tokens.away == pytest.approx(gib.away, abs=0.05)

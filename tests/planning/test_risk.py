@@ -1,0 +1,70 @@
+"""What is offered fits as surely as was asked, and what does not is named: one rule of all commands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rlsim.cli.main import main
+from rlsim.costs.memory import check_fits, fit_probability, safe_bytes, surely, update_parts
+from rlsim.errors import Infeasible
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.plan import plan
+from rlsim.planning.space import SearchLimits, build_space
+from rlsim.report.text.planning import render_plan
+from rlsim.schema.scenario import Scenario
+
+LIMITS = SearchLimits((8,), (0,), draft_lengths=(0,))
+
+
+@pytest.fixture(scope="module")
+def tight() -> Scenario:
+    """A trainer whose own layout fits with two thirds."""
+    scenario = load_scenario("quickstart", ["simulation.replications=1", "workload.prompts_per_step=16", "k=0"])
+    available = scenario.training_device.memory_bytes.value
+    sizes = [vary(scenario, {"trainer.micro_batch_tokens": 256 * n}) for n in range(8, 200)]
+    needed = [safe_bytes(one, update_parts(one), 2 / 3) for one in sizes]
+    return next(one for one, held in zip(reversed(sizes), reversed(needed), strict=True) if held <= available)
+
+
+def test_a_layout_is_offered_only_where_it_fits_as_surely_as_asked(tight: Scenario) -> None:
+    assert 0.6 < fit_probability(tight) < 0.95
+    check_fits(tight)
+    with pytest.raises(Infeasible, match="with a probability of 95 %"):
+        check_fits(surely(tight))
+    strict, even = (build_space(one, LIMITS) for one in (tight, vary(tight, {"simulation.fit_probability": 0.5})))
+    assert set(strict.trainers[0]) < set(even.trainers[0])
+    unsure = [part for part in strict.rejected if part.fits >= 0.5]
+    assert len(unsure) >= len(even.trainers[0]) - len(strict.trainers[0]) > 0
+    assert all(0.5 <= part.fits < 0.95 for part in unsure)
+
+
+def test_a_plan_says_what_it_takes_and_what_it_leaves_out(tight: Scenario) -> None:
+    safe, risky = plan(tight, limits=LIMITS), plan(vary(tight, {"simulation.fit_probability": 0.5}), limits=LIMITS)
+    assert (safe.fit_probability, risky.fit_probability) == (0.95, 0.5)
+    assert all(row.fits >= 0.95 for row in safe.finalists)
+    assert [one.fits for one in safe.unsure] == sorted((one.fits for one in safe.unsure), reverse=True)
+    assert "Not offered, since memory suffices with less than 95 %" in " ".join(render_plan(safe).split())
+    assert safe.unsure and not risky.unsure
+    memory = next(one for one in safe.constraints if one.constraint == "memory")
+    assert memory.probability == pytest.approx(safe.best.fits)
+
+
+def test_where_nothing_fits_the_nearest_miss_says_how_surely_it_must() -> None:
+    words = ["model=llama-3.1-70b", "speculation.method=none", "speculation.draft_length=0"]
+    with pytest.raises(Infeasible, match=r"no plan fits; .* with a probability of 95 %"):
+        plan(load_scenario("quickstart", words), limits=LIMITS)
+
+
+def test_the_option_is_the_key(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["size", "quickstart", "--free", "trainer.micro_batch_tokens", "--json"]
+    found = []
+    for more in (["--risk", "0.2"], ["simulation.fit_probability=0.8"], []):
+        with pytest.raises(SystemExit) as end:
+            main([*words, *more])
+        assert not end.value.code
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1] and found[0]["fit_probability"] == 0.8
+    assert found[2]["fit_probability"] == 0.95
+    assert found[2]["keys"][0]["largest"] < found[0]["keys"][0]["largest"]
