@@ -261,11 +261,7 @@ RULES = (
     ),
     of(Trainer.fused_kernels, when=lambda c: not c.by_megatron).same(Model.use_liger),
     of(Trainer.frozen_vision).same(Actor.freeze_vision_tower),
-    # BF16 logits, whose gradient takes their place (verl/utils/torch_functional.py:73-120) unless the update computes
-    # their entropy (workers/actor/dp_actor.py:263-265, 573).
-    of(Trainer.logits_bytes, when=lambda c: not c.by_megatron).rule(
-        lambda c: 10.0 if c.actor.calculate_entropy or c.actor.entropy_coeff else 4.0
-    ),
+    of(Trainer.logits_bytes, when=lambda c: not c.by_megatron).rule(values.logits_bytes),
     of(Trainer.logits_chunk_tokens, when=lambda c: c.model.use_fused_kernels).constant(512),
     # The scaling (fp8_recipe) makes no difference to trainer.precision.
     of(Trainer.precision, when=lambda c: c.by_megatron, otherwise="bf16").rule(

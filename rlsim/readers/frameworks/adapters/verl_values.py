@@ -391,3 +391,9 @@ def set_offload(c: Verl, value: bool) -> Iterator[Change]:
     kind: type[Megatron] | type[Veomni] | type[Fsdp] = Veomni if c.by_veomni else Fsdp
     kind = Megatron if c.by_megatron else kind
     yield from (kind.param_offload.to(value), kind.optimizer_offload.to(value))
+
+
+def logits_bytes(c: Verl) -> float:
+    """BF16 logits, whose gradient takes their place (verl/utils/torch_functional.py:73-120) unless the update computes
+    their entropy (workers/actor/dp_actor.py:263-265, 573)."""
+    return 10.0 if c.actor.calculate_entropy or c.actor.entropy_coeff else 4.0
