@@ -221,7 +221,9 @@ def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) ->
 
 def _unwritten(scenario: Scenario) -> list[str]:
     """What an export without a base leaves to the user: no framework takes it from a scenario."""
-    agent = ["workload.agent: state turns and tools in your own files"] if scenario.workload.agent else []
+    workload = scenario.workload
+    agent = ["workload.agent: state turns and tools in your own files"] if workload.agent else []
+    agent += ["workload.images: name a data set that has them"] if workload.images else []
     return agent + [f"pools: {pool.name} is yours to start" for pool in scenario.pools]
 
 
