@@ -13,7 +13,7 @@ import typer
 from msgspec import structs
 
 from rlsim.cli.logged import logged_run, run_scenario
-from rlsim.cli.options import AsJson, Full, LogSteps, ModelName, Out, Overrides, Risk, ScenarioName, Words
+from rlsim.cli.options import AsJson, Full, LogSteps, ModelName, Out, Overrides, Risk, ScenarioName, Words, at_risk
 from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style, with_remedies
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
@@ -125,6 +125,9 @@ Devices = Annotated[
 Batch = Annotated[
     str | None, typer.Option(metavar="PROMPTSxSAMPLES", help="Of a model: prompts, samples; default 64x16.")
 ]
+Responses = Annotated[
+    str | None, typer.Option(metavar="N", help="Of a model: mean length of a response; default 2000.")
+]
 Free = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY", help="Of a scenario as it is: the key's largest value that fits; all: the usual."),
@@ -137,9 +140,7 @@ def size(
     overrides: Overrides = None,
     device: Devices = None,
     batch: Batch = None,
-    response_tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="Of a model: mean length of a response; default 2000.")
-    ] = None,
+    response_tokens: Responses = None,
     deadline: Annotated[float | None, typer.Option(metavar="S", help="Longest step, kept with 90 %.")] = None,
     budget: Annotated[float | None, typer.Option(metavar="USD", help="Highest price of a step.")] = None,
     lora: LoraRank = None,
@@ -161,9 +162,8 @@ def size(
     and size.png. --free KEY leaves the cluster alone and finds the largest token budget, micro-batch, cap or share that
     fits it.
     """
-    surely = [] if risk is None else [f"simulation.fit_probability={1 - risk:g}"]
     if free:
-        _print_free(subject, [*(words or ()), *(overrides or ()), *surely], free, as_json)
+        _print_free(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], free, as_json)
         return
     from rlsim.planning.new import CHECKS
     from rlsim.planning.size import size as run
@@ -176,9 +176,8 @@ def size(
     stated = {name: text for name, text in task.items() if text is not None}
     limits = {"lora_rank": lora, "deadline_s": deadline, "budget_usd": budget, "max_staleness": max_staleness}
     wanted = _wanted(subject, [*(words or ()), *(overrides or ())], devices, stated)
-    wanted = structs.replace(
-        wanted, **limits, precision=precision, drafts=drafts, fit_probability=risk and round(1 - risk, 6)
-    )
+    sure = None if risk is None else round(1 - risk, 6)
+    wanted = structs.replace(wanted, **limits, precision=precision, drafts=drafts, fit_probability=sure)
     with ProgressLine("clusters planned") as progress:
         answer = run(wanted, devices, progress.advance)
     print_result(answer, as_json, full, out)

@@ -43,3 +43,8 @@ Risk = Annotated[
     ),
 ]  # fmt: skip
 Words = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides, as by --set, which wins.")]
+
+
+def at_risk(risk: float | None) -> list[str]:
+    """The override that --risk stands for."""
+    return [] if risk is None else [f"simulation.fit_probability={1 - risk:g}"]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlsim.cli.options import AsJson, Full, Jobs, Out, Overrides, Risk, ScenarioName, Words
+from rlsim.cli.options import AsJson, Full, Jobs, Out, Overrides, Risk, ScenarioName, Words, at_risk
 from rlsim.cli.output import given_scenario, print_result
 from rlsim.files.writing import staged_folder
 
@@ -93,16 +93,13 @@ def plan(
     """
     from msgspec.structs import replace
 
-    from rlsim.loading.scenario import vary as vary_scenario
     from rlsim.planning.grammar import parse_sizes
     from rlsim.planning.objective import Objective, parse_objective
     from rlsim.planning.plan import default_limits, write_plan
     from rlsim.planning.plan import plan as run
     from rlsim.units import SECONDS_PER_HOUR
 
-    base = given_scenario(scenario, words, overrides)
-    if risk is not None:
-        base = vary_scenario(base, {"simulation.fit_probability": round(1 - risk, 6)})
+    base = given_scenario(scenario, words, overrides, *at_risk(risk))
     measure, statistic, target_s = parse_objective(objective)
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
     wanted = Objective(measure, statistic, steps, deadline_s, budget_usd, target_s)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlsim.cli.logged import run_scenario
-from rlsim.cli.options import AsJson, Overrides, Risk, Words
+from rlsim.cli.options import AsJson, Overrides, Risk, Words, at_risk
 from rlsim.cli.output import print_result
 
 CANNOT_RUN = 3
@@ -32,8 +32,7 @@ def preflight(
     """
     from rlsim.planning.fitting import preflight as run
 
-    surely = [] if risk is None else [f"simulation.fit_probability={1 - risk:g}"]
-    answer = run(run_scenario(config, [*(words or ()), *surely], overrides)[0], not no_layout)
+    answer = run(run_scenario(config, [*(words or ()), *at_risk(risk)], overrides)[0], not no_layout)
     print_result(answer, as_json)
     if not answer.runs:
         raise typer.Exit(CANNOT_RUN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsim.costs.interface import Part
+from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.work import Matrix
 from rlsim.schema.scenario import Scenario
@@ -40,7 +40,6 @@ def update_passes(scenario: Scenario) -> float:
     return FROZEN_PASSES if scenario.trainer.frozen_vision else TRAINED_PASSES
 
 
-def tower_part(samples: int, ranks: int, sample_s: float, passes: float = 1.0) -> Part:
-    """The tower's part of a phase that passes over ``samples`` on so many data-parallel ``ranks``; sample_s: of one
-    sample's images forward."""
-    return Part(TOWER, samples / ranks * sample_s * passes, "compute")
+def seeing(cost: PhaseCost, seconds: float) -> PhaseCost:
+    """A phase of the trainer with so many seconds of the tower; as it is without."""
+    return cost if not seconds else PhaseCost.of((*cost.parts, Part(TOWER, seconds, "compute")))

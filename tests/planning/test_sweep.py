@@ -63,9 +63,9 @@ def test_a_cell_is_the_projection_of_its_scenario(tiny: Scenario, axis: str) -> 
 
 
 def test_cells_that_cannot_run_keep_their_reason_and_alone_leave_nothing(tiny: Scenario, tmp_path: Path) -> None:
-    rows = sweep(tiny, ["engine.tensor_parallel=1,3", "trainer.micro_batch_tokens=2048,8000000"]).rows
+    rows = sweep(tiny, ["engine.tensor_parallel=1,3", "engine.gpu_memory_utilization=0.8,0.02"]).rows
     assert [row["status"] for row in rows] == ["ok", "infeasible", "invalid", "invalid"]
-    assert "does not fit a h100_sxm GPU" in rows[1]["reason"]
+    assert "does not fit into engine.gpu_memory_utilization=0.02 of a h100_sxm GPU" in rows[1]["reason"]
     assert rows[2]["reason"].startswith("engine.tensor_parallel")
     out = tmp_path / "new" / "folder"
     with pytest.raises(InputError, match=r"none of the 2 cells can run; the first, engine\.tensor_parallel=3: eng"):

@@ -26,7 +26,7 @@ from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficie
 from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch, TrainLayout, micro_batch_of, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
-from rlsim.costs.vision import tower_part, tower_s, update_passes
+from rlsim.costs.vision import seeing, tower_s, update_passes
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import met_draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
@@ -233,7 +233,6 @@ class TrainingCosts(Struct, frozen=True, dict=True):
 
 STEPS_KEPT = 1024
 """Prices of steps cached per process, each with the lengths of its batch."""
-
 UPDATES_KEPT = 16
 """Updates cached: a search asks for them before the rest of a step."""
 
@@ -333,14 +332,14 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
 def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """The optimizer steps alone; a search asks for them before the rest."""
     trainer = inputs.trainer
-    cost = _seeing(inputs, batch, inputs.costs.step(batches_of(inputs, batch, update=True)), inputs.vision_passes)
+    seen_s = len(batch.total_tokens) / inputs.costs.layout.data_parallel * inputs.vision_s * inputs.vision_passes
+    cost = seeing(inputs.costs.step(batches_of(inputs, batch, update=True)), seen_s)
     drafter = Part("draft training", cost.seconds * inputs.draft_training_share, "compute")
     once = PhaseCost.of((*cost.parts, drafter))
-    swap = Part(PHASE_SWAP, inputs.update_swap_s, "host link")
     parts = [
         *once.repeated(trainer.epochs).parts,
         handed_over(positions_of(inputs, batch), inputs.driver_bytes_per_s, UPDATE_BYTES),
-        swap,
+        Part(PHASE_SWAP, inputs.update_swap_s, "host link"),
     ]
     if trainer.critic:
         value = inputs.value_costs.step(batches_of(inputs, batch, update=True)).repeated(trainer.epochs)
@@ -397,12 +396,5 @@ def positions_of(inputs: TrainerInputs, batch: TrainedBatch) -> int:
 
 def logprob_pass(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """One log-prob pass."""
-    return _seeing(inputs, batch, inputs.costs.forward(batches_of(inputs, batch, update=False)))
-
-
-def _seeing(inputs: TrainerInputs, batch: TrainedBatch, cost: PhaseCost, passes: float = 1.0) -> PhaseCost:
-    """``cost`` with the passes of a vision tower, where prompts have images."""
-    if not inputs.vision_s:
-        return cost
-    ranks = inputs.costs.layout.data_parallel
-    return PhaseCost.of((*cost.parts, tower_part(len(batch.total_tokens), ranks, inputs.vision_s, passes)))
+    cost = inputs.costs.forward(batches_of(inputs, batch, update=False))
+    return seeing(cost, len(batch.total_tokens) / inputs.costs.layout.data_parallel * inputs.vision_s)
