@@ -24,7 +24,7 @@ WORDS = lists_beside(__file__, "names.yaml")
 STACKS: dict[str, str] = WORDS["stacks"]
 """Stack of a trainer by the beginning of its framework's name, for what its loss and its buffers hold."""
 IN_PLACE: tuple[str, ...] = tuple(WORDS["in_place"])
-"""Frameworks whose FSDP loss takes BF16 logits in place."""
+"""Frameworks whose FSDP loss takes BF16 logits in place, in the releases that rows name."""
 SGLANG = ("slime", "miles")
 """Stacks whose engine is SGLang, which leaves no copy of its weights on the host."""
 CHUNK_TOKENS = 1024
@@ -118,7 +118,7 @@ def trainer_row(cells: Row) -> Scenario:
     pieces, samples = whole_number(cells, "vp", 1), whole_number(cells, "mbs", 1)
     fsdp = number(cells, "fsdp", 0.0) > 0 or bool(cells.get("zero"))
     notes, tokens, recompute = cells.get("notes", ""), number(cells, "tokens", 0.0), cells.get("recompute", "")
-    in_place = fsdp and name.startswith(IN_PLACE) and not cells["source"].startswith(tuple(WORDS["entropy_gradient"]))
+    in_place = fsdp and name.startswith(IN_PLACE) and bool(cells.get("release"))
     found = next((stack for begin, stack in STACKS.items() if name.startswith(begin)), None)
     trainer: dict[str, Any] = {
         "stack": None if found is None else stack_of_release(found, None),
