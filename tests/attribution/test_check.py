@@ -27,6 +27,7 @@ from rlsim.results.record import P90_DEVIATIONS, PHASE_FLOOR
 Command = Callable[..., tuple[int, str, str]]
 
 TRANSFERS = {"slow_tensors", "per_tensor_refit", "disk_refit", "slow_refit_link", "slow_handshake", "slow_network"}
+KNOWN = {one.name: one for one in faults()}
 
 
 def names(found: Check, most: int = 2) -> set[str]:
@@ -82,8 +83,7 @@ def test_a_healthy_run_is_healthy_and_expected_is_what_project_answers() -> None
     [("padding", 1.0), ("serial_reward", 0.4), ("slow_rank", 2.0), ("longer_responses", 2.0), ("slow_tensors", 0.02)],
 )
 def test_a_fault_that_was_put_in_is_named(quickstart: Faulty, fault: str, severity: float) -> None:
-    known = next(one for one in faults() if one.name == fault)
-    pattern = quickstart.with_fault(known, severity)
+    pattern = quickstart.with_fault(KNOWN[fault], severity)
     assert pattern is not None
     found = check(load_scenario("quickstart"), pattern.phases, 0.05, quickstart)
     assert fault in names(found)
@@ -101,7 +101,7 @@ def test_one_request_at_a_time_is_named() -> None:
 
 
 def test_base_weights_that_an_adapter_run_loads_anew_take_the_longer_the_slower_the_storage(quickstart: Faulty) -> None:
-    fault = next(one for one in faults() if one.name == "reloaded_base")
+    fault = KNOWN["reloaded_base"]
     assert fault.missing(quickstart.scenario)
     adapter = vary(quickstart.scenario, "trainer.lora_rank=16")
     seconds = [cause.keys["loop.refit_fixed_s"] for x in (8e9, 4e9) if (cause := fault.at(adapter, x, 1.0))]
@@ -110,7 +110,7 @@ def test_base_weights_that_an_adapter_run_loads_anew_take_the_longer_the_slower_
 
 
 def test_routes_through_a_driver_take_as_long_as_their_bytes_and_dense_models_have_none(quickstart: Faulty) -> None:
-    fault = next(one for one in faults() if one.name == "driven_routes")
+    fault = KNOWN["driven_routes"]
     assert fault.missing(quickstart.scenario) and fault.at(quickstart.scenario, 1e9, 1.0) is None
     scenario = load_scenario("qwen235b_512")
     driver_s, moe = scenario.loop.driver_sample_s, scenario.model.moe
@@ -128,7 +128,7 @@ def test_experts_in_a_loop_are_named_where_the_trainer_groups_them() -> None:
     looped = pattern_of(simulate_variant(vary(grouped, "trainer.expert_products=loop")))
     found = check(grouped, {name: looped.phases[name] for name in ("step", "exposed_generation", "train")})
     assert "looped_experts" in names(found)
-    fault = next(one for one in faults() if one.name == "looped_experts")
+    fault = KNOWN["looped_experts"]
     assert fault.missing(load_scenario("verl_dapo_7b")) and fault.missing(load_scenario("qwen235b_512"))
 
 
@@ -147,8 +147,7 @@ def test_groups_hold_what_agrees_and_figures_tell_alike_faults_apart(quickstart:
         told = render_check(check(scenario, measured, 0.05, quickstart))
         assert len(told.splitlines()) <= 40
         assert max(map(len, told.splitlines())) <= 100
-    known = {one.name: one for one in faults()}
-    busy = quickstart.with_fault(known["busy_host"], 0.03)
+    busy = quickstart.with_fault(KNOWN["busy_host"], 0.03)
     assert busy is not None
     assert set(busy.figures) <= set(figures())
     plain = check(scenario, busy.phases, 0.05, quickstart)
