@@ -103,11 +103,11 @@ load_measured = partial(load_set, MeasuredStack)
 
 
 def stack_of_release(framework: str, release: str | None) -> Stack | None:
-    """The newest stack of ``framework`` that is not newer than ``release`` (the newest without one), by default the
-    oldest; None for a framework without a stack."""
+    """The newest stack of ``framework`` that is not newer than ``release`` (the newest measured one without it), by
+    default the oldest; None for a framework without a stack."""
     known = [load_stack(name) for name in catalogue("calibration", "stacks")]
     own = [one for one in known if one.framework == framework]
-    newest = max(own, key=lambda one: version_order(one.release or ""), default=None)
+    newest = max((one for one in own if one.measured), key=lambda one: version_order(one.release or ""), default=None)
     # A release older than all stacks takes the oldest of them, as standing_for does everywhere.
     return newest if release is None or newest is None else standing_for(release, own, lambda one: one.release or "")
 

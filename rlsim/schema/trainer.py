@@ -137,6 +137,8 @@ class Stack(Strict):
     """Training framework, as the fitted parameters name it."""
     release: str | None = None
     """Release of the framework; none: the newest measured one."""
+    measured: bool = True
+    """Steps of it or of an older release were measured; false: read in its sources alone, and taken where it is named."""
     engine: EngineName | None = None
     """Rollout engine; none: a trainer alone."""
     engine_version: str | None = None
@@ -151,6 +153,8 @@ class Stack(Strict):
     """Rate at which its one driver hands the padded batch of a step to the ranks; none: it does not."""
     policy_logprobs: bool = True
     """Recipes recompute the policy's log-probs before an update that is on-policy."""
+    transfers: str | None = None
+    """Framework whose code moves its weights; none: its own."""
     engine_adapters: Literal["never", "fsdp", "always"] = "never"
     """With which trainer backends the rollout engine applies adapters (LoRA) itself; else they are merged into the
     weights that it is sent."""

@@ -41,7 +41,7 @@ def test_number_of_log_prob_passes(changes: dict[str, str], policy: bool, refere
     ("NeMo-RL v0.5.0", "nemo_rl-0.5", "0.11.2", False),
     ("NeMo-RL v0.6.0", "nemo_rl-0.6", "0.17.1", False),
     ("NeMo-RL v0.7.0", "nemo_rl-0.7", "0.20.0", True),
-    ("NeMo-RL v0.9.1", "nemo_rl-0.7", "0.20.0", True),
+    ("NeMo-RL v0.9.1", "nemo_rl-0.8", "0.25.1", True),
     ("NeMo-RL main 2026-08", "nemo_rl-0.7", "0.20.0", True),
     ("", "nemo_rl-0.7", "0.20.0", True),
 ])  # fmt: skip
