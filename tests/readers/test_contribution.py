@@ -14,6 +14,7 @@ from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.projection.project import project
 from rlsim.readers.logs.contribution import anonymous
 from rlsim.schema.scenario import Scenario
+from tests.costs.test_measured_stack import STACK, WORDS
 
 NAMES = {
     "generation_s": "timing_s/gen", "logprob_s": "timing_s/old_log_prob", "train_s": "timing_s/update_actor",
@@ -58,6 +59,18 @@ def test_a_run_becomes_a_row_that_the_public_table_takes(tmp_path: Path, capsys:
     assert {row.id.partition(":")[2] for row in found.rows} == {"generation", "logprob", "train", "transfer", "step"}
     assert all(abs(row.predicted / row.measured - 1) < 0.1 for row in found.rows)
     assert "published" in (tmp_path / "gift" / "pull_request.md").read_text()
+
+
+def test_a_run_whose_stack_was_measured_whole_brings_those_times_along(tmp_path: Path) -> None:
+    """As a small real loop on a laptop: no table of a GPU prices it."""
+    own = {**STACK, "name": "jdoe's laptop", "source": "/home/jdoe"}
+    words = [*WORDS, "engine.gpu_memory_utilization=0.9", "hardware=gb200_nvl72"]
+    scenario = vary(load_scenario("quickstart", words), {"simulation.measured_stack": own})
+    document, removed = anonymous(scenario)
+    left = scenario_of_text(yaml.safe_dump({"name": "x", **document}), "what is left")
+    assert "jdoe" not in str(document) and "simulation.measured_stack.source" in removed
+    before, after = (project(one, timeline=False).candidate.step_s.mean for one in (scenario, left))
+    assert after == pytest.approx(before, rel=0.01)
 
 
 @pytest.mark.parametrize(("factor", "reason"), [(0.05, "peak"), (50.0, "is not of this scenario")])

@@ -154,6 +154,11 @@ def anonymous(scenario: Scenario) -> tuple[dict[str, Any], tuple[str, ...]]:
     removed: list[str] = []
     document = _record(scenario, "", removed)
     document.pop("name", None)
+    # Whole iterations and passes as a toy or a device without tables showed them: without these nothing prices its run.
+    if (own := scenario.simulation.measured_stack) is not None:
+        kept, model = _record(own, "simulation.measured_stack.", removed), document["model"]
+        kept["model"] = model if isinstance(model, str) else model["name"]  # as the scenario calls it now
+        document["simulation"] = {"measured_stack": kept}
     return document, tuple(dict.fromkeys(removed))
 
 
