@@ -251,7 +251,7 @@ def _check_replicas(scenario: Scenario) -> None:
     workload = scenario.workload
     ahead = max(1.0, scenario.loop.asynchrony.pace) if scenario.loop.mode == "async" else 1.0
     rollouts = math.ceil(workload.samples_per_step * workload.generated_batch_factor * ahead)
-    replicas = scenario.cluster.generation // scenario.engine.gpus_per_replica
+    replicas = scenario.replicas
     if replicas > rollouts:
         raise Infeasible(
             "more engine replicas than rollouts in flight; take fewer generating GPUs (cluster.num_gpus, cluster."

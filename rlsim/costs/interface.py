@@ -157,6 +157,18 @@ class KvTier(Struct, frozen=True):
     shared: bool = False
 
 
+class PrefillService(Struct, frozen=True):
+    """Engines that prefill alone. table: iterations of one. token_s: of a full iteration, by its tokens. kv_token_s: a
+    token of KV cache to an engine that decodes, after latency_s.
+    """
+
+    engines: int
+    table: IterationTable
+    token_s: float
+    kv_token_s: float
+    latency_s: float = 0.0
+
+
 class Prices(Struct, frozen=True):
     """Everything that takes time in the steps of one run, in seconds and known before the first of them.
 
@@ -165,6 +177,7 @@ class Prices(Struct, frozen=True):
     a colocated engine's sleep between two rollouts of a step. steps: the trainer's work by training step, where its
     batch is known beforehand. batch: the trainer's work on any batch, from the total tokens of its samples and how many
     samples were generated for it. kv_token_s: a token of KV cache from one replica to another. tier: below the caches.
+    prefill: engines that prefill in place of the replicas, where there are any.
     """
 
     iteration: IterationTable
@@ -176,6 +189,7 @@ class Prices(Struct, frozen=True):
     batch: Callable[[FloatArray, int], StepCost]
     kv_token_s: float
     tier: KvTier | None
+    prefill: PrefillService | None
 
 
 class EngineCounters:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, engine_times, running_at_most
-from rlsim.costs.interface import KvTier, PhaseCost, Prices, StepCost
+from rlsim.costs.interface import KvTier, PhaseCost, PrefillService, Prices, StepCost
 from rlsim.costs.links import node_link
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import (
@@ -149,7 +149,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         choice = None if scenario.speculation.variation is None else engine_prices(engine).choice
         if choice is None or engine.policy is None:
             return None
-        workload, replicas = scenario.workload, scenario.cluster.generation / scenario.engine.gpus_per_replica
+        workload, replicas = scenario.workload, scenario.replicas
         # The batch in training is no longer with the engines.
         ahead = max(1.0, scenario.loop.asynchrony.pace - 1.0) if scenario.loop.mode == "async" else 1.0
         given = workload.samples_per_step * workload.generated_batch_factor * workload.launch_factor * ahead
@@ -189,7 +189,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
             handed = PhaseCost(0.0)
         return ScenarioPrices(
             iteration=engine.table,
-            replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
+            replicas=scenario.replicas,
             prepare=handed or transfers.prepare(),
             refit=handed or (transfers.prepare() if lagged and scenario.cluster.colocated else transfers.transfer()),
             wake=transfers.sleep_between_rollouts(),
@@ -197,6 +197,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
             batch=self.batch_cost,
             kv_token_s=self._kv_token_s(),
             tier=self._tier(),
+            prefill=self._prefill(),
             engine=engine,
             engine_memory=self.engine_memory,
             trainer_bytes=trainer_memory(scenario),
@@ -210,6 +211,20 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         # Requests may move between any two replicas: one pair across the network sets the rate.
         across = scenario.cluster.generation > fabric.domain
         return float(fabric.broadcast(kv_bytes_per_gpu_token(scenario), across).seconds)
+
+    def _prefill(self) -> PrefillService | None:
+        """Engines that prefill alone, priced as any other of their layout. Raises Infeasible where none fits."""
+        scenario, given = self.scenario, self.scenario.engine.prefill
+        if given is None:
+            return None
+        own = PriceInputs(replaced(scenario, {"engine": scenario.engine.of_prefill}), self.tables, bare=True)
+        table, budget = engine_times(own.engine).table, own.engine.engine.budget_tokens
+        full_s = float(np.interp(budget, table.prefill_grid_tokens, table.prefill_s[0]))
+        sent_s = self._kv_token_s()
+        if given.bytes_per_s is not None:
+            sent_s = kv_bytes_per_gpu_token(scenario) / given.bytes_per_s
+        engines = given.gpus // own.scenario.engine.gpus_per_replica
+        return PrefillService(engines, table, full_s / budget, sent_s, given.latency_s)
 
     def _tier(self) -> KvTier | None:
         """What kv_offload holds; copies of the attention read side by side."""

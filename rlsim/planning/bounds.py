@@ -248,7 +248,7 @@ def _bound_s(
     scenario: Scenario, rates: EngineRates, works: Sequence[tuple[RolloutWork, ...]], trainer_s: float
 ) -> float:
     """Mean over the measured steps. The trainer's seconds hold all of a step but generation."""
-    replicas = scenario.cluster.generation // scenario.engine.gpus_per_replica
+    replicas = scenario.replicas
     if scenario.loop.mode == "sync":
         rewards_s = scenario.workload.environment_s
         generation = [rollout_bound_s(rates, work, replicas) + rewards_s for step in works for work in step]

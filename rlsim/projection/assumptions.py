@@ -119,6 +119,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
             source=_host_source(scenario),
         ),
         *_eager_prefill(scenario, engine.prefill_s),
+        *_prefill_engines(run),
         said(
             "refit",
             method=job.method,
@@ -134,6 +135,16 @@ def _eager_prefill(scenario: Scenario, least_s: float) -> list[str]:
     name = scenario.engine.name
     source = own_sets(scenario).engines.family(name).prefill.source
     return [said("eager prefill", prefill_ms=least_s * 1e3, engine=name, source=source)] if least_s > 0 else []
+
+
+def _prefill_engines(run: SimulatedVariant) -> list[str]:
+    """A sentence on engines that prefill alone; [] without."""
+    service, steps = run.prices.prefill, run.every_step
+    if service is None:
+        return []
+    generation_s = sum(step.phases.generation_s for step in steps)
+    share = run.counters.prefill_tokens * service.token_s / (service.engines * max(generation_s, 1e-9))
+    return [said("prefill engines", engines=service.engines, share=percent(min(1.0, share)))]
 
 
 def _host_source(scenario: Scenario) -> str:

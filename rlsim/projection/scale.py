@@ -57,7 +57,8 @@ def pools_of(scenario: Scenario) -> int:
     exact = asked.replications is not None if asked.exact is None else asked.exact
     work = max(1.0, TURN * _mean_turns(scenario.workload.agent))
     work *= scenario.measured_steps.stop * scenario.workload.samples_per_step
-    if exact or scenario.loop.mode == "sync" or 2 * work <= MOST_SAMPLES:
+    # Engines that prefill for all others belong to no pool.
+    if exact or scenario.loop.mode == "sync" or 2 * work <= MOST_SAMPLES or scenario.engine.prefill is not None:
         return 1
     workload, agent, limits = scenario.workload, scenario.workload.agent, list[int]()
     if (in_flight := most_in_flight(scenario)) != sys.maxsize:
@@ -65,7 +66,7 @@ def pools_of(scenario: Scenario) -> int:
     if agent is not None:
         judge = agent.judge and agent.judge.concurrency
         limits += [limit for limit in (agent.max_environments, agent.max_trajectories, judge) if limit]
-    engines = scenario.cluster.generation // scenario.engine.gpus_per_replica
+    engines = scenario.replicas
     # Of fewer engines than a prompt has samples some would meet a prompt again and find it in their prefix cache.
     most = min(engines // max(LEAST, workload.generations_per_prompt), workload.prompts_per_step // LEAST) // 2
     shared = math.gcd(engines, workload.prompts_per_step, workload.launched_prompts, *limits)

@@ -297,7 +297,7 @@ def _generated(
     # The number of validated samples need not be a multiple of what the trainer asks for.
     trainer = changed(scenario.trainer, global_batch_samples=None)
     engine, seed = scenario.engine, scenario.simulation.seed
-    replicas = scenario.cluster.generation // engine.gpus_per_replica
+    replicas = scenario.replicas
     priced = changed(workload, prompts_per_step=max(samples, replicas))  # some may have nothing to validate
     alone = changed(scenario, workload=priced, loop=Loop(), trainer=trainer)
     table = engine_prices(PriceInputs(alone).engine).table

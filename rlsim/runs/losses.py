@@ -126,7 +126,7 @@ class _History:
     def __init__(self, scenario: Scenario, conditions: RunConditions, course: Course, histories: int) -> None:
         self._scenario, self._conditions, self._course = scenario, conditions, course
         self._none = np.zeros(histories)
-        self._replicas_in_all = scenario.cluster.generation // scenario.engine.gpus_per_replica
+        self._replicas_in_all = scenario.replicas
         cluster, faults = scenario.cluster, conditions.faults
         rate = 1.0 / (faults.gpu_hours_between * SECONDS_PER_HOUR) if faults is not None else 0.0
         self._trainer_rate = rate * (cluster.training + cluster.reference_gpus)

@@ -1,8 +1,9 @@
 """The rollout engine: its parallel layout, precisions, batching and the host beside it."""
 
+import math
 import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -39,6 +40,22 @@ class KvOffload(Strict):
     GPUs' cache gives up (SGLang's write_back). Writing takes no time."""
     shared: bool = False
     """One store for all replicas, of all their capacities: what one has written the others read."""
+
+
+class PrefillEngines(Strict):
+    """Engines that prefill alone and send what they computed to those that decode (disaggregated prefill of vLLM and
+    SGLang, over NIXL or Mooncake)."""
+
+    gpus: int = Field(ge=1, le=1_000_000)
+    """Of the GPUs that generate; the others decode."""
+    tensor_parallel: int | None = Field(None, ge=1, le=1024)
+    """GPUs of each of them. Default: as of engines that decode."""
+    expert_parallel: int | None = Field(None, ge=1, le=1024)
+    """GPUs over which each spreads whole experts. Default: as engines that decode, as far as tensor_parallel allows."""
+    bytes_per_s: float | None = Field(None, gt=0, le=1e13)
+    """Rate at which each GPU sends KV cache. Default: the slowest link between two engines."""
+    latency_s: float = Field(0.0, ge=0, le=60)
+    """Time until the first byte is there. Nobody measured it; assumed."""
 
 
 class Engine(Strict):
@@ -103,6 +120,8 @@ class Engine(Strict):
     before unless that leaves replicas too uneven, by SGLang's router and its defaults (cache_aware)."""
     kv_offload: KvOffload | None = None
     """KV cache below the GPUs' own, for trajectories that come back; default: none."""
+    prefill: PrefillEngines | None = None
+    """Engines of their own that prefill prompts and what environments answer; default: none, every engine does both."""
     expert_balance: Literal["balanced", "power_law_1.01", "power_law_1.2"] = "power_law_1.2"
     """Routing skew of the measured MoE tables."""
     host_iteration_s: float | None = Field(None, ge=0, le=10)
@@ -158,7 +177,30 @@ class Engine(Strict):
         """GPUs of one data-parallel replica."""
         return self.tensor_parallel * self.pipeline_parallel
 
+    @property
+    def of_prefill(self) -> Self:
+        """The layout of an engine that prefills alone, where there are any."""
+        own = self.prefill
+        if own is None:
+            return self
+        tensor = own.tensor_parallel or self.tensor_parallel
+        experts = own.expert_parallel or math.gcd(self.expert_parallel, tensor)
+        copies = math.gcd(self.attention_data_parallel, tensor)
+        layout = {"tensor_parallel": tensor, "expert_parallel": experts, "attention_data_parallel": copies}
+        return self.model_copy(update={**layout, "prefill": None})
+
     def _problems(self) -> Iterator[str]:
+        if self.prefill is not None:
+            if self.dispatch == "shared_queue" or self.migration != "none" or self.kv_offload is not None:
+                yield "prefill cannot be simulated with dispatch shared_queue, migration or kv_offload"
+            each = self.of_prefill
+            if self.prefill.gpus % each.gpus_per_replica:
+                yield f"prefill: engines of {each.gpus_per_replica} GPUs must divide prefill.gpus ({self.prefill.gpus})"
+            if each.tensor_parallel % each.expert_parallel:
+                yield (
+                    f"prefill.expert_parallel ({each.expert_parallel}) must divide prefill.tensor_parallel "
+                    f"({each.tensor_parallel})"
+                )
         if self.overlap_scheduling is not None and self.name != "sglang":
             yield (
                 f"overlap_scheduling is a switch of SGLang's and says nothing of {self.name}; async_scheduling states "
@@ -206,8 +248,9 @@ def check_layout(key: str, heads: int, stages: int, experts: int, model: ModelCa
 
 def check_engine(engine: Engine, model: ModelCard, hardware: HardwareProfile) -> None:
     """Raise ValueError where an engine cannot run ``model`` on ``hardware``."""
-    heads = engine.tensor_parallel // engine.attention_data_parallel
-    check_layout("engine", heads, engine.pipeline_parallel, engine.expert_parallel, model)
+    for key, one in (("engine", engine), ("engine.prefill", engine.of_prefill)):
+        heads = one.tensor_parallel // one.attention_data_parallel
+        check_layout(key, heads, one.pipeline_parallel, one.expert_parallel, model)
     # Engines of 24 or 48 GPUs hold some of 256 experts twice, so that every GPU has as many; more GPUs than experts
     # would leave some without any.
     if model.moe is not None and engine.expert_parallel > model.moe.num_experts:

@@ -149,6 +149,16 @@ class Scenario(Strict, metaclass=InOurWords):
         return self.simulation.replications or max(2, min(affordable, math.ceil(LEAST_CYCLES / cycles)))
 
     @property
+    def decoding_gpus(self) -> int:
+        """GPUs that generate but those that prefill alone."""
+        return self.cluster.generation - (0 if self.engine.prefill is None else self.engine.prefill.gpus)
+
+    @property
+    def replicas(self) -> int:
+        """Engines that decode."""
+        return self.decoding_gpus // self.engine.gpus_per_replica
+
+    @property
     def known_batches(self) -> bool:
         """Whether the batch of a step is known before it is generated: not where a trainer takes what is done first."""
         return not self.workload.racing if self.loop.mode == "sync" else self.loop.asynchrony.membership == "target"
@@ -259,10 +269,11 @@ def _loop_and_cluster(s: Scenario) -> None:
             "engine.kv_offload holds what trajectories left in a prefix cache: give workload.agent, and leave "
             "engine.prefix_caching true"
         )
-    if s.cluster.generation % s.engine.gpus_per_replica:
+    if s.decoding_gpus < 1 or s.decoding_gpus % s.engine.gpus_per_replica:
+        beside = "" if s.engine.prefill is None else " that are left of engine.prefill"
         raise ValueError(
             f"engine.tensor_parallel x pipeline_parallel ({s.engine.gpus_per_replica}) must divide the "
-            f"{s.cluster.generation} generation GPUs (cluster.num_gpus or cluster.generation_gpus)"
+            f"{s.decoding_gpus} generation GPUs{beside} (cluster.num_gpus or cluster.generation_gpus)"
         )
 
 

@@ -138,7 +138,7 @@ class Stack(Strict):
     release: str | None = None
     """Release of the framework; none: the newest measured one."""
     measured: bool = True
-    """Steps of it or of an older release were measured; false: read in its sources alone, and taken where it is named."""
+    """Steps of it or of an older release were measured; false: read in its sources, and taken where it is named."""
     engine: EngineName | None = None
     """Rollout engine; none: a trainer alone."""
     engine_version: str | None = None

@@ -52,7 +52,7 @@ def most_in_flight(scenario: Scenario) -> int:
     if unit == "samples":
         return max(1, most * each // scenario.workload.generations_per_prompt)
     if unit == "groups_per_engine":
-        return most * each * (scenario.cluster.generation // scenario.engine.gpus_per_replica)
+        return most * each * scenario.replicas
     # Never fewer than a batch (schema/asynchrony.py, Limited): no step could be filled from them.
     return max(most * each, batch)
 

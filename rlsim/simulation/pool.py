@@ -14,10 +14,11 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from rlsim.costs.interface import EngineCounters, IterationTable, KvTier, Prices
+from rlsim.costs.interface import EngineCounters, IterationTable, KvTier, PrefillService, Prices
 from rlsim.schema.engine import Migration, Routing
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.iteration_times import prepare
+from rlsim.simulation.prefills import Prefills
 from rlsim.simulation.prefixes import Contexts
 from rlsim.simulation.replica import Action, Replica
 from rlsim.simulation.requests import EmittedTokens, Request
@@ -112,7 +113,7 @@ class Fleet(Struct, frozen=True):
     """``count`` replicas of one iteration table behind a dispatcher.
 
     kv_token_s: seconds of a token of KV cache from one replica to another. routing: of samples that come back. tier: KV
-    cache below the replicas' own.
+    cache below the replicas' own. prefill: engines that prefill in their place.
     """
 
     count: int
@@ -123,6 +124,7 @@ class Fleet(Struct, frozen=True):
     kv_token_s: float = 0.0
     routing: Routing = "sticky"
     tier: KvTier | None = None
+    prefill: PrefillService | None = None
 
 
 def fleet_of(scenario: Scenario, prices: Prices) -> Fleet:
@@ -130,7 +132,7 @@ def fleet_of(scenario: Scenario, prices: Prices) -> Fleet:
     engine = scenario.engine
     return Fleet(
         prices.replicas, engine.dispatch, prices.iteration, engine.prefix_caching, engine.migration, prices.kv_token_s,
-        engine.session_routing, prices.tier,
+        engine.session_routing, prices.tier, prices.prefill,
     )  # fmt: skip
 
 
@@ -152,6 +154,10 @@ class GenerationPool:
             replica.on_give = partial(self._give, number)
         self._fleet = fleet
         self._place_tiers()
+        self._prefills = None if fleet.prefill is None else Prefills(fleet.prefill, fleet.prefix_caching, self.counters)
+        self._arriving: list[tuple[float, int, int, Request]] = []
+        for replica in self.replicas:
+            replica.decodes_alone = self._prefills is not None
         self._takers: list[deque[int]] = [deque() for _ in self.replicas]
         self._shared: deque[Request] | None = deque() if dispatch == "shared_queue" else None
         self._stale: dict[int, None] = {}
@@ -175,7 +181,8 @@ class GenerationPool:
             return
         parts: dict[int, list[Request]] = {}
         for sample, number in zip(samples, self._dispatcher.assign(len(samples)), strict=True):
-            parts.setdefault(number, []).append(sample)
+            if not self._prefill(time_s, number, sample):
+                parts.setdefault(number, []).append(sample)
         for number, part in parts.items():
             self.replicas[number].submit(time_s, part)
             self._stale[number] = None
@@ -203,8 +210,33 @@ class GenerationPool:
         target = self._dispatcher.returned(number)
         if target != number:
             self.replicas[number].cache.leave(sample.id)
-        self.replicas[target].submit(time_s, (sample,))
-        self._stale[target] = None
+        if not self._prefill(time_s, target, sample):
+            self.replicas[target].submit(time_s, (sample,))
+            self._stale[target] = None
+
+    def _prefill(self, time_s: float, number: int, sample: Request) -> bool:
+        """Whether another engine prefills a sample that replica ``number`` decodes."""
+        if self._prefills is None:
+            return False
+        heappush(self._arriving, (self._prefills.arrives_s(time_s, sample), sample.id, number, sample))
+        return True
+
+    def _arrive(self, time_s: float) -> bool:
+        """Whether any who are prefilled, by a time and before what happens next, join the replicas that decode them, as
+        they do unless they were cancelled meanwhile."""
+        now_s = self._arriving[0][0]
+        if now_s > time_s or (self._events and now_s > self._events[0][0]):
+            return False
+        # All of one time together: a replica begins an iteration with whoever is there.
+        while self._arriving and self._arriving[0][0] == now_s:
+            _, _, number, sample = heappop(self._arriving)
+            if sample.id in self._cancelled:
+                self._cancelled.remove(sample.id)
+                self._dispatcher.completed(number, 1)
+                continue
+            self.replicas[number].submit(now_s, (sample,))
+            self._stale[number] = None
+        return True
 
     def _offer(self, number: int, time_s: float) -> bool:
         """Hand the head of the shared queue to a replica that has room, or is idle and must take or refuse it."""
@@ -229,11 +261,13 @@ class GenerationPool:
 
         What starts at ``time_s`` itself is left for later, so that samples submitted then still take part in it.
         """
-        events, due, stale, queue = self._events, self._due, self._stale, self._shared
+        events, due, stale, queue, arriving = self._events, self._due, self._stale, self._shared, self._arriving
         migrates = self._fleet.migration != "none"
         while True:
             if stale:
                 self._refresh()
+            if arriving and self._arrive(time_s):
+                continue
             if not events or events[0][0] > time_s:
                 return False
             at, number = heappop(events)
@@ -250,9 +284,7 @@ class GenerationPool:
             while queue and self._offer(number, at):
                 pass
             if migrates and not replica.outstanding:
-                asking, self._takers[number] = (number, *self._takers[number]), deque()
-                for taker in asking:
-                    self._ask(taker, at)
+                self._ran_dry(number, at)
             if stop:
                 stale[number] = None  # the caller may submit at this very time, before the next segment starts
                 return True
@@ -260,6 +292,12 @@ class GenerationPool:
             upcoming = due[number] = replica.next_event_time()
             if upcoming < math.inf:
                 heappush(events, (upcoming, number))
+
+    def _ran_dry(self, number: int, time_s: float) -> None:
+        """A replica has nothing left: it asks another one, and so do those who had asked it."""
+        asking, self._takers[number] = (number, *self._takers[number]), deque()
+        for taker in asking:
+            self._ask(taker, time_s)
 
     def _ask(self, taker: int, time_s: float) -> None:
         """A replica that ran dry asks the fullest one for half of its requests, where any has more than one."""
@@ -282,12 +320,16 @@ class GenerationPool:
 
     def drain(self, finished: Finished) -> None:
         """Run every replica by itself to its last token, while nothing waits in a shared queue or is submitted."""
+        while self._prefills is not None and self.run(math.inf, finished):
+            pass  # who is in prefill is still to be submitted
         for number, replica in enumerate(self.replicas):
             for at, sample in replica.advance_to(math.inf):
                 finished(at, sample, number)
 
     def pause(self, time_s: float, duration_s: float, action: Action = "keep") -> None:
         """Stop every replica for ``duration_s`` once its iteration in progress has ended (weights in flight)."""
+        if self._prefills is not None and action in ("recompute", "restart"):
+            self._prefills.forget()
         for number, replica in enumerate(self.replicas):
             replica.pause(time_s, duration_s, action)
             self._stale[number] = None
@@ -321,13 +363,15 @@ class GenerationPool:
         )
 
     def in_progress(self) -> Iterator[tuple[int, float]]:
-        """Unfinished samples at replicas and the response tokens that each has so far."""
-        return (one for replica in self.replicas for one in replica.in_progress())
+        """Unfinished samples and the response tokens that each has so far: at replicas, then of those in prefill."""
+        yield from (one for replica in self.replicas for one in replica.in_progress())
+        yield from ((sample, 0.0) for sample in sorted(sample for _, sample, *_ in self._arriving))
 
     @property
     def outstanding(self) -> int:
         """Samples submitted and not finished."""
-        return sum(replica.outstanding for replica in self.replicas) + len(self._shared or ())
+        waiting = len(self._shared or ()) + len(self._arriving)
+        return sum(replica.outstanding for replica in self.replicas) + waiting
 
     @property
     def waits_for_room(self) -> bool:

@@ -18,6 +18,8 @@ Rules, after the scheduler of vLLM V1 (``vllm/v1/core/sched/scheduler.py``):
   it loads instead where this is faster, as it would be if nothing else ran, one load after the other: while others
   decode and prefill (vLLM's ``WAITING_FOR_REMOTE_KVS``), or, without chunked prefill, layer by layer within the
   iteration that prefills the rest, which takes the longer of both (SGLang's HiCache).
+- Where others prefill (prefills.py), a sample arrives with its context, of which one token is left to prefill; what is
+  evicted or met by new weights it prefills itself.
 - A sample counts as arrived at the first iteration that starts at or after its submission. A pause starts when the
   iteration in progress ends.
 
@@ -56,7 +58,7 @@ class Replica(RunningBatch):
         super().__init__(timing, prefix_caching, counters or EngineCounters(timing.max_sequences))
         self.now_s = 0.0
         self.peak_kv_tokens = 0.0
-        self.absence = Absence()
+        self.absence, self.decodes_alone = Absence(), False
         self.on_give: Callable[[float], object] = lambda time_s: None
         self._interrupts: deque[tuple[float, float, Action]] = deque()
         self._end_s: float | None = None
@@ -216,6 +218,8 @@ class Replica(RunningBatch):
             resident = sequence.prompt if others else 0
             if cache.tokens:
                 need -= cache.found(sequence.id, resident)
+            if self.decodes_alone and not sequence.resumed:
+                need = 1  # what it begins with was prefilled elsewhere
             sequence.prefill_end = end = sequence.prompt + own
             loaded = self._worth_loading(sequence, resident, need) if cache.below.tokens else 0
             apart = loaded and timing.chunked_prefill

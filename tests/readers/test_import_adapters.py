@@ -78,9 +78,12 @@ NAMES = [path.stem.replace("_", "-") for path in TABLES.glob("*.yaml")]
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_a_target_has_the_type_of_the_schema(target: Target[Any]) -> None:
-    section, _, name = target.key.partition(".")
-    annotation: Any = Scenario.model_fields[section].annotation
-    field = annotation.model_fields[name].annotation
+    *sections, name = target.key.split(".")
+    record: Any = Scenario
+    for section in sections:
+        annotation = record.model_fields[section].annotation
+        record = next(one for one in (*get_args(annotation), annotation) if hasattr(one, "model_fields"))
+    field = record.model_fields[name].annotation
     (mine,) = get_args(target.__orig_class__)  # type: ignore[attr-defined]
 
     def kinds(one: Any) -> set[Any]:

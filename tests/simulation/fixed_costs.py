@@ -62,7 +62,7 @@ class FixedCosts(Struct, frozen=True, dict=True):
         step = StepCost(PhaseCost(self.data_s), PhaseCost(self.logprob_s), PhaseCost(self.train_s))
         fixed = (PhaseCost(self.prepare_s), PhaseCost(self.refit_s), PhaseCost(self.wake_s))
         steps = (step,) * workload.trained
-        return Prices(self.iteration, replicas, *fixed, steps, lambda lengths, generated: step, 0.0, None)
+        return Prices(self.iteration, replicas, *fixed, steps, lambda lengths, generated: step, 0.0, None, None)
 
 
 class World(Struct, frozen=True):

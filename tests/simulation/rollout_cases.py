@@ -7,7 +7,7 @@ from fixed_costs import World, run
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from rlsim.costs.interface import EngineCounters, IterationTable
+from rlsim.costs.interface import EngineCounters, IterationTable, PrefillService
 from rlsim.errors import Infeasible
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import RolloutResult
@@ -84,3 +84,13 @@ def sample_lists(draw: st.DrawFn, per_sequence: int, most: int = 25) -> list[Req
         iterations = draw(st.integers(-(-tokens // per_sequence), tokens))
         samples.append(Request(number, group, PROMPTS[group], tokens + 1, iterations))
     return samples
+
+
+@st.composite
+def services(draw: st.DrawFn) -> PrefillService | None:
+    """Engines that prefill alone, as fast as nothing or slower than those that decode."""
+    if draw(st.sampled_from([False, False, True])):
+        return None
+    table = cost_table(max_batched_tokens=draw(st.sampled_from([16, 60, 8192])))
+    token_s, kv_token_s = draw(st.sampled_from([0.0, 1e-6, 1e-3])), draw(st.sampled_from([0.0, 1e-6, 1e-3]))
+    return PrefillService(draw(st.integers(1, 3)), table, token_s, kv_token_s, draw(st.sampled_from([0.0, 1e-4])))

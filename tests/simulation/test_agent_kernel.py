@@ -8,9 +8,9 @@ from fixed_costs import FixedCosts, World, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
-from rollout_cases import cost_table, told, traced
+from rollout_cases import cost_table, services, told, traced
 
-from rlsim.costs.interface import KvTier
+from rlsim.costs.interface import KvTier, PrefillService
 from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import AgentRollout, agent_rollout
@@ -81,12 +81,13 @@ def all_told(found: AgentRollout) -> dict[str, Any]:
 @RANDOM
 @given(drawn=trajectories(), agent=agents(), dispatch=DISPATCH, replicas=st.integers(1, 4),
        prefix_caching=MOSTLY, slots=st.integers(1, 8), room=st.sampled_from([1, 40, 300, 1e6]),
-       budget=st.sampled_from([16, 60, 8192]), chunked=st.booleans(), routing=ROUTING, tier=tiers())  # fmt: skip
+       budget=st.sampled_from([16, 60, 8192]), chunked=st.booleans(), routing=ROUTING,
+       below=st.one_of(tiers(), services()))  # fmt: skip
 def test_rollouts_as_the_reference(
-    both, drawn, agent, dispatch, replicas, prefix_caching, slots, room, budget, chunked, routing, tier
+    both, drawn, agent, dispatch, replicas, prefix_caching, slots, room, budget, chunked, routing, below
 ):
-    """Limits, time-outs, judges, failed attempts, reclaimed prefixes, tiers, eviction, each dispatch that starts one by
-    one and each routing.
+    """Limits, time-outs, judges, failed attempts, reclaimed prefixes, tiers, engines that prefill alone, eviction, each
+    dispatch that starts one by one and each routing.
 
     Besides: every turn is generated once, nobody is left anywhere, and every token of a context was prefilled, found or
     loaded.
@@ -96,7 +97,9 @@ def test_rollouts_as_the_reference(
         max_running_sequences=slots, max_batched_tokens=budget, kv_capacity_tokens=LONG + room + 0.371717,
         chunked_prefill=chunked, tokens_per_sequence=2,
     )  # fmt: skip
-    fleet = Fleet(replicas, dispatch, table, prefix_caching, routing=routing, tier=tier)
+    tier, prefill = (below, None) if isinstance(below, KvTier) else (None, below)
+    dispatch = "least_loaded" if prefill is not None and dispatch == "shared_queue" else dispatch
+    fleet = Fleet(replicas, dispatch, table, prefix_caching, routing=routing, tier=tier, prefill=prefill)
     fast, slow = both(lambda: all_told(agent_rollout(one, iterations, fleet, agent)))
     assert fast == slow
     assert min(slow["finish_s"]) > 0
@@ -106,7 +109,7 @@ def test_rollouts_as_the_reference(
         assert slow["turns"] == one.turns.count
         assert sum(n * count for n, count in enumerate(slow["iterations_at"])) == iterations.sum()
         assert slow["environment_s"] == pytest.approx(one.turns.environment_s.sum())
-        if one.batch.group[-1] + 1 == one.batch.samples:  # no prompt is another's
+        if one.batch.group[-1] + 1 == one.batch.samples and prefill is None:  # no prompt is another's
             contexts = (np.repeat(one.batch.prompt_tokens, np.diff(one.turns.first)) + one.turns.history_tokens).sum()
             assert slow["prefill_tokens"] + slow["reused_tokens"] + slow["loaded_tokens"] == contexts
     for presence in (slow["line"].environment, slow["line"].judge):
@@ -131,12 +134,16 @@ AGENT = (
 )
 
 
-def world(costs: FixedCosts, table: dict[str, Any], *overrides: str, tier: KvTier | None = None, **keys: Any) -> World:
+def world(
+    costs: FixedCosts, table: dict[str, Any], *overrides: str, below: KvTier | PrefillService | None = None, **keys: Any
+) -> World:
     """Loops of trajectories on engines with few slots and a cache of one long context or more."""
     lengths = "workload.response_tokens={kind: lognormal, mean_tokens: 40, log_sigma: 0.8}"
     given_ = (lengths, AGENT, f"workload.max_sequence_tokens={LONG}", "simulation.steps=5", *overrides)
     made = world_of(costs, *given_, **keys)
-    return replace(made, prices=replace(made.prices, iteration=cost_table(**table), tier=tier))
+    tier, prefill = (below, None) if isinstance(below, KvTier) else (None, below)
+    prefill = None if made.scenario.engine.dispatch == "shared_queue" else prefill
+    return replace(made, prices=replace(made.prices, iteration=cost_table(**table), tier=tier, prefill=prefill))
 
 
 @st.composite
@@ -148,7 +155,7 @@ def worlds(draw: st.DrawFn) -> World:
          "kv_capacity_tokens": LONG + draw(st.sampled_from([1, 40, 300, 1e6])) + 0.371717,
          "chunked_prefill": draw(st.booleans())},
         *overrides, lag=draw(st.integers(0, 3)), prompts=draw(st.integers(1, 5)), size=draw(st.integers(1, 4)),
-        replicas=draw(st.integers(1, 4)), tier=draw(tiers()),
+        replicas=draw(st.integers(1, 4)), below=draw(st.one_of(tiers(), services())),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from fixed_costs import PROMPT, Driven, FixedCosts, World, rules, run, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from rollout_cases import cost_table, make_batch, sample_lists, tables, told, traced
+from rollout_cases import cost_table, make_batch, sample_lists, services, tables, told, traced
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.files import kernel as build
@@ -36,12 +36,13 @@ def batch_of(samples: list[Request]) -> tuple[Batch, Any]:
 
 
 @RANDOM
-@given(data=st.data(), dispatch=DISPATCH, replicas=st.integers(1, 4), prefix_caching=st.booleans())
-def test_rollouts_are_those_of_the_reference(both, data, dispatch, replicas, prefix_caching):
-    """Slots, tight KV cache, eviction, chunked and unmixed prefill, shared prompts, speculation."""
+@given(data=st.data(), dispatch=DISPATCH, replicas=st.integers(1, 4), prefix_caching=st.booleans(), service=services())
+def test_rollouts_are_those_of_the_reference(both, data, dispatch, replicas, prefix_caching, service):
+    """Slots, tight KV cache, eviction, chunked and unmixed prefill, shared prompts, speculation, prefills elsewhere."""
     table = data.draw(tables())
     batch, iterations = batch_of(data.draw(sample_lists(table.tokens_per_sequence, most=60)))
-    fast, slow = both(lambda: told(rollout(batch, iterations, Fleet(replicas, dispatch, table, prefix_caching))))
+    fleet = Fleet(replicas, dispatch, table, prefix_caching, prefill=None if dispatch == "shared_queue" else service)
+    fast, slow = both(lambda: told(rollout(batch, iterations, fleet)))
     assert fast == slow
 
 
@@ -85,7 +86,8 @@ def worlds(draw: st.DrawFn) -> World:
                        max_batched_tokens=draw(st.sampled_from([16, 60, 8192])),
                        kv_capacity_tokens=LONG + draw(st.sampled_from([1, 40, 300, 1e6])) + 0.371717,
                        chunked_prefill=draw(st.booleans()))  # fmt: skip
-    return replace(world, prices=replace(world.prices, iteration=table))
+    service = None if world.scenario.engine.dispatch == "shared_queue" else draw(services())
+    return replace(world, prices=replace(world.prices, iteration=table, prefill=service))
 
 
 @settings(RANDOM, max_examples=500)

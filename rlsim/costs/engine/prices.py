@@ -108,7 +108,7 @@ def most_sequences(scenario: Scenario) -> int:
     batches = math.ceil(max(2.0, scenario.loop.asynchrony.pace)) if scenario.loop.mode == "async" else 2
     started = math.ceil(workload.generated_batch_factor) * workload.launch_factor
     in_flight = workload.samples_per_step * started * batches
-    replicas = scenario.cluster.generation // engine.gpus_per_replica
+    replicas = scenario.replicas
     # A static assignment may put a whole group more on one replica than on another.
     group = workload.launched_generations if engine.dispatch == "static" else 1
     return max(1, min(scenario.released_engine.most_running, math.ceil(in_flight / replicas) + group + 1))

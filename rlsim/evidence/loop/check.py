@@ -268,7 +268,7 @@ def _simulated(
         raise AssertionError("batches of the loop are known beforehand")
 
     table = _table(settings, _measured(settings, events))
-    prices = Prices(table, 1, hand_over, hand_over, PhaseCost(0.0), costs, batch, 0.0, None)
+    prices = Prices(table, 1, hand_over, hand_over, PhaseCost(0.0), costs, batch, 0.0, None, None)
     trace = simulate(asked, DrawnWorkload(drawn, trained), prices)
     counts = Counter({n: count for n, count in enumerate(trace.counters.iterations_at) if count})
     return tuple(step.seconds for step in trace.steps), counts

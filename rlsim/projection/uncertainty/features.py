@@ -159,9 +159,8 @@ def _response(scenario: Scenario) -> float:
 
 def _running(scenario: Scenario) -> float:
     """Sequences of a full replica."""
-    engine, workload = scenario.engine, scenario.workload
-    replicas = scenario.cluster.generation / engine.gpus_per_replica
-    waiting = workload.samples_per_step * workload.generated_batch_factor * workload.launch_factor / replicas
+    workload = scenario.workload
+    waiting = workload.samples_per_step * workload.generated_batch_factor * workload.launch_factor / scenario.replicas
     return min(waiting, scenario.released_engine.most_running)
 
 

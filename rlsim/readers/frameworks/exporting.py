@@ -190,8 +190,10 @@ def _wanted(scenario: Scenario, target: str) -> Any:
 
 
 def _stated(scenario: Scenario, target: str) -> Any:
-    section, _, name = target.partition(".")
-    return getattr(getattr(scenario, section), name)
+    found: Any = scenario
+    for name in target.split("."):
+        found = None if found is None else getattr(found, name)  # an optional section that is not there states nothing
+    return found
 
 
 def _alike(target: str, have: Any, want: Any) -> bool:

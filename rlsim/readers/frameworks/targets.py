@@ -24,12 +24,13 @@ TARGETS: list[Target[Any]] = []
 
 
 class Target(Generic[V]):
-    """A scenario key of type ``V``; its name is that of the attribute, in the section that its class is named after."""
+    """A scenario key of type ``V``; its name is that of the attribute, in the section that its class is named after, or
+    classes, one in the other."""
 
     key: str
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.key = f"{owner.__name__.lower()}.{name}"
+        self.key = f"{owner.__qualname__.lower()}.{name}"
         TARGETS.append(self)
 
     def __str__(self) -> str:
@@ -40,8 +41,8 @@ def default_of(key: str) -> Any:
     """Default of a scenario key; None where it has none."""
     section, _, name = key.partition(".")
     annotation: Any = Scenario.model_fields[section].annotation
-    field = annotation.model_fields[name]
-    return None if field.is_required() else field.default
+    field = annotation.model_fields.get(name)
+    return None if field is None or field.is_required() else field.default  # of a section in it nothing is there
 
 
 class Workload:
@@ -104,6 +105,13 @@ class Engine:
     prefix_caching = Target[bool]()
     chunked_prefill = Target[bool]()
     overlap_scheduling = Target[bool]()
+
+    class Prefill:
+        """Keys of the section ``engine.prefill``."""
+
+        gpus = Target[int]()
+        tensor_parallel = Target[int]()
+        expert_parallel = Target[int]()
 
 
 class Speculation:

@@ -64,6 +64,18 @@ class TierStruct(Structure):
     )
 
 
+class PrefillStruct(Structure):
+    """``Prefill`` of pool.h."""
+
+    _fields_ = (
+        ("timing", POINTER(EngineStruct)),
+        ("engines", c_int64),
+        ("token_s", c_double),
+        ("kv_token_s", c_double),
+        ("latency_s", c_double),
+    )
+
+
 class SamplesStruct(Structure):
     """``Samples`` of pool.h."""
 
@@ -120,6 +132,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
             POINTER(SamplesStruct),
             *(c_int64,) * 5,
             POINTER(TierStruct),
+            POINTER(PrefillStruct),
         ),
     ),
     "pool_free": (None, (c_void_p,)),

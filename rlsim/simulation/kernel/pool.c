@@ -27,6 +27,10 @@ static void change_load(Pool *pool, int32_t number, int32_t change) {
 }
 
 static void submit_to(Pool *pool, int32_t number, double time_s, int32_t sample) {
+    if (pool->prefill.engines) {
+        prefill_begin(pool, time_s, number, sample);
+        return;
+    }
     replica_submit(pool, replica_at(pool, number), time_s, sample);
     mark_stale(pool, number);
 }
@@ -130,6 +134,26 @@ static bool tell(Pool *pool, int32_t before, Finished finished, void *owner) {
     return stop;
 }
 
+/* Those who are prefilled first, by a time, join the replicas that decode them, unless they were cancelled meanwhile;
+ * whether any does. All of one time together: a replica begins an iteration with whoever is there. */
+static bool arrive(Pool *pool, double time_s) {
+    const double now_s = pool->prefill.engines ? ordered_key(&pool->arriving, pool->arriving.first[1]) : INFINITY;
+    if (now_s > time_s || now_s == INFINITY)
+        return false;
+    for (int32_t i = pool->arriving.first[1]; ordered_key(&pool->arriving, i) == now_s; i = pool->arriving.first[1]) {
+        const int32_t number = pool->targets[i];
+        ordered_set(&pool->arriving, i, INFINITY);
+        if (pool->cancelled[i]) {
+            pool->cancelled[i] = false;
+            change_load(pool, number, -1);
+            continue;
+        }
+        replica_submit(pool, replica_at(pool, number), now_s, i);
+        mark_stale(pool, number);
+    }
+    return true;
+}
+
 /* Run until a time and tell of every completion, in order of time; whether the owner stopped the run.
  *
  * What starts at time_s itself is left for later, so that samples submitted then still take part in it. */
@@ -138,6 +162,8 @@ bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
         refresh(pool);
         const int32_t number = pool->due.first[1];
         const double at_s = ordered_key(&pool->due, number);
+        if (arrive(pool, at_s < time_s ? at_s : time_s))
+            continue;
         if (at_s > time_s || at_s == INFINITY)
             return false;
         Replica *replica = replica_at(pool, number);
@@ -175,6 +201,8 @@ void pool_drain(Pool *pool) {
 /* Stop every replica for duration_s once its iteration in progress has ended, and then do as the action says. */
 void pool_pause(Pool *pool, double time_s, double duration_s, Action action) {
     pool->pauses[pool->num_pauses++] = (Pause){time_s, duration_s, action};
+    if (pool->prefill.engines && (action == RECOMPUTE || action == RESTART))
+        prefill_forget(pool);
     for (int32_t number = 0; number < pool->num_replicas; number++) {
         replica_end_early(pool, replica_at(pool, number), time_s);
         mark_stale(pool, number);
@@ -206,11 +234,18 @@ EXPORT void pool_emitted(const Pool *pool, double *generated_tokens, double *reg
     }
 }
 
-/* Unfinished samples at replicas and the response tokens that each has so far; how many there are. */
+/* Unfinished samples and the response tokens that each has so far, at replicas, then of those in prefill; how many there
+ * are. */
 EXPORT int64_t pool_in_progress(const Pool *pool, int64_t *samples, double *tokens) {
     int64_t count = 0;
     for (int32_t number = 0; number < pool->num_replicas; number++)
         count += replica_in_progress(pool, replica_at(pool, number), samples + count, tokens + count);
+    for (int32_t i = 0; pool->prefill.engines && i < pool->samples.samples; i++) {
+        if (ordered_key(&pool->arriving, i) == INFINITY)
+            continue;
+        samples[count] = i;
+        tokens[count++] = 0.0;
+    }
     return count;
 }
 
@@ -224,16 +259,17 @@ static void tell_all(const Pool *pool) {
     }
 }
 
-static bool queue_is_empty(void *owner, double time_s, int32_t sample, int32_t replica) {
+static bool nobody_waits(void *owner, double time_s, int32_t sample, int32_t replica) {
     (void)time_s, (void)sample, (void)replica;
-    return !((Pool *)owner)->shared.length;
+    const Pool *pool = owner;
+    return !pool->prefill.engines && !pool->shared.length;
 }
 
-/* Run all samples from time 0. Once nobody waits in a shared queue every replica runs on by itself. */
+/* Run all samples from time 0. Once nobody waits in a shared queue or is in prefill every replica runs on by itself. */
 EXPORT void pool_run_all(Pool *pool) {
     pool_submit(pool, 0.0, 0, (int32_t)pool->samples.samples);
-    if (pool->shared.length)
-        pool_run(pool, INFINITY, queue_is_empty, pool);
+    if (pool->shared.length || pool->prefill.engines)
+        pool_run(pool, INFINITY, nobody_waits, pool);
     pool_drain(pool);
     tell_all(pool);
 }
@@ -314,6 +350,13 @@ static void lay_out(Pool *pool, int64_t max_pauses) {
     pool->done = part(memory, (size_t)pool->samples.completions * sizeof *pool->done);
     pool->seen = part(memory, (size_t)pool->samples.groups * sizeof *pool->seen);
     pool->pauses = part(memory, (size_t)(max_pauses + 1) * sizeof *pool->pauses);
+    if (pool->prefill.engines) {
+        ordered_new(&pool->free_s, memory, (int32_t)pool->prefill.engines, 0.0);
+        ordered_new(&pool->arriving, memory, (int32_t)samples, INFINITY);
+        pool->targets = part(memory, samples * sizeof *pool->targets);
+        pool->contexts = part(memory, samples * sizeof *pool->contexts);
+        pool->prompts = part(memory, (size_t)pool->samples.groups * sizeof *pool->prompts);
+    }
     if (memory->start)
         return;
     own.used = 0; /* what one that runs all its slots takes in the end; no page of it exists before it is used */
@@ -327,12 +370,13 @@ static void lay_out(Pool *pool, int64_t max_pauses) {
 /* Idle replicas and samples that nobody has submitted; NULL without memory. What the arguments point to stays the
  * caller's and must outlive the pool. max_pauses: pauses and recomputations that can ever be asked for. */
 EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Samples *samples, int64_t num_replicas,
-                      int64_t dispatch, int64_t sharing, int64_t max_pauses, int64_t routing, const Tier *tier) {
+                      int64_t dispatch, int64_t sharing, int64_t max_pauses, int64_t routing, const Tier *tier,
+                      const Prefill *prefill) {
     Pool *pool = calloc(1, sizeof *pool);
     if (!pool)
         return NULL;
     *pool = (Pool){.timing = timing, .counters = counters, .samples = *samples, .sharing = sharing != 0,
-                   .dispatch = (Dispatch)dispatch, .routing = (Routing)routing, .tier = *tier,
+                   .dispatch = (Dispatch)dispatch, .routing = (Routing)routing, .tier = *tier, .prefill = *prefill,
                    .counts = dispatch == LEAST_LOADED || routing != STICKY, .num_replicas = (int32_t)num_replicas, .shared = EMPTY_LIST,
                    .infeasible = NONE};
     pool->slots = (int32_t)(timing->max_sequences < samples->samples ? timing->max_sequences : samples->samples);

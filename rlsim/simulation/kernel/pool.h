@@ -123,6 +123,13 @@ typedef struct {
     int64_t through, shared;
 } Tier;
 
+/* PrefillService of costs/interface.py; engines 0: there are none. */
+typedef struct {
+    const IterationTimes *timing;
+    int64_t engines;
+    double token_s, kv_token_s, latency_s;
+} Prefill;
+
 /* Seconds in which a replica had nothing to do while samples of it were with environments, or with the judge alone. */
 typedef struct {
     double environment_s, judge_s, since_s;
@@ -162,7 +169,9 @@ typedef enum { STICKY, RETURN_LEAST_LOADED, CACHE_AWARE } Routing;
  * in tiers, of which `tiers` has one for each replica, or the first for all. counts: load is brought up to date. done: samples in the order of completion.
  * due: replicas by their next event, load: by unfinished samples. stale: replicas whose next event must be asked for
  * anew. seen: last recomputation that met a prompt. cancelled: samples to be aborted. turn: replica that is offered the
- * head of the shared queue first. */
+ * head of the shared queue first. Where others prefill: free_s, when each of their engines is free; arriving, targets:
+ * samples in prefill by when they come to the replica that decodes them; contexts, prompts: what is in their prefix
+ * caches of samples, and whether of groups. */
 typedef struct {
     Block memory;
     const IterationTimes *timing;
@@ -189,6 +198,10 @@ typedef struct {
     int32_t *stale, num_stale;
     bool *is_stale, *cancelled;
     int64_t infeasible;
+    Prefill prefill;
+    Ordered free_s, arriving;
+    int32_t *targets, *contexts;
+    bool *prompts;
 } Pool;
 
 static inline Replica *replica_at(const Pool *pool, int64_t number) {
@@ -225,6 +238,9 @@ void absence_environment(Absence *absence, double time_s, int64_t change);
 void absence_judge(Absence *absence, double time_s, int64_t change);
 void absence_ends(Absence *absence, double time_s);
 
+void prefill_begin(Pool *pool, double time_s, int32_t number, int32_t sample);
+void prefill_forget(Pool *pool);
+
 void pool_return(Pool *pool, double time_s, int32_t number, int32_t sample);
 void pool_submit(Pool *pool, double time_s, int32_t first, int32_t count);
 bool pool_run(Pool *pool, double time_s, Finished finished, void *owner);
@@ -234,6 +250,7 @@ void pool_cancel(Pool *pool, int32_t first, int32_t count);
 
 EXPORT void pool_free(Pool *pool);
 EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Samples *samples, int64_t num_replicas,
-                      int64_t dispatch, int64_t sharing, int64_t max_pauses, int64_t routing, const Tier *tier);
+                      int64_t dispatch, int64_t sharing, int64_t max_pauses, int64_t routing, const Tier *tier,
+                      const Prefill *prefill);
 
 #endif

@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 from msgspec.structs import astuple
 
-from rlsim.costs.interface import EngineCounters
+from rlsim.costs.interface import EngineCounters, PrefillService
 from rlsim.errors import Infeasible
 from rlsim.schema.engine import Routing
 from rlsim.simulation.iteration_times import prepare
-from rlsim.simulation.kernel.library import CountersArrays, SamplesStruct, TierStruct, address, engine_struct
+from rlsim.simulation.kernel.library import (
+    CountersArrays,
+    PrefillStruct,
+    SamplesStruct,
+    TierStruct,
+    address,
+    engine_struct,
+)
 from rlsim.simulation.pool import Dispatch, Fleet
 from rlsim.simulation.requests import TOO_LONG, EmittedTokens, SampleTokens
 from rlsim.units import IntArray
@@ -21,6 +28,13 @@ from rlsim.units import IntArray
 _DISPATCH: tuple[Dispatch, ...] = ("static", "round_robin", "least_loaded", "shared_queue")
 _ROUTING: tuple[Routing, ...] = ("sticky", "least_loaded", "cache_aware")
 """In the order of ``Dispatch`` and ``Routing`` in pool.h."""
+
+
+def _prefill_struct(service: PrefillService | None) -> PrefillStruct:
+    if service is None:
+        return PrefillStruct()
+    timing = ctypes.pointer(engine_struct(prepare(service.table)))
+    return PrefillStruct(timing, service.engines, service.token_s, service.kv_token_s, service.latency_s)
 
 
 class KernelPool:
@@ -65,6 +79,7 @@ class KernelPool:
             max_pauses,
             _ROUTING.index(fleet.routing),
             TierStruct(-1) if fleet.tier is None else TierStruct(*astuple(fleet.tier)),
+            _prefill_struct(fleet.prefill),
         )
         if self.handle is None:
             raise MemoryError("no memory for the replicas of a rollout")

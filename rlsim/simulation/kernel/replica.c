@@ -183,6 +183,8 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
         if (kept->here.tokens)
             need -= kept_found(pool, i, resident);
         const int32_t end = sequence->prompt + (int32_t)own;
+        if (pool->prefill.engines && !sequence->resumed)
+            need = 1; /* what it begins with was prefilled elsewhere */
         need = need ? need : 1;
         const bool below = kept->below && kept->below->tokens;
         const int64_t loaded = below ? worth_loading(pool, replica, i, resident, need, end) : 0;

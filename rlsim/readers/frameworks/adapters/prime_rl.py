@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -113,9 +112,19 @@ class PrimeRl(Options):
         if stated := self.deployment.num_infer_nodes:
             return stated
         if self.disaggregated:
-            prefill = one.prefill_nodes_per_replica * one.num_prefill_replicas
-            return prefill + one.decode_nodes_per_replica * one.num_decode_replicas
+            return self.prefill_nodes + one.decode_nodes_per_replica * one.num_decode_replicas
         return one.num_nodes or (2 if one.type == "multi_node" else 1)
+
+    @property
+    def prefill_nodes(self) -> int:
+        """Nodes of a replica that prefill alone."""
+        return self.replica.prefill_nodes_per_replica * self.replica.num_prefill_replicas
+
+    @property
+    def prefill_span(self) -> int:
+        """GPUs of an engine that prefills alone."""
+        nodes = self.replica.prefill_nodes_per_replica
+        return nodes * self.deployment.gpus_per_node if self.multi and self.experts_apart else self.tp
 
     @property
     def infer_nodes(self) -> int:
@@ -197,8 +206,7 @@ class PrimeRl(Options):
             return 1
         if not self.multi:
             return self.vllm.data_parallel_size
-        decode = self.disaggregated
-        span = math.gcd(self.infer_nodes, self.replica.decode_nodes_per_replica) if decode else self.replica_nodes
+        span = self.replica.decode_nodes_per_replica if self.disaggregated else self.replica_nodes
         return max(1, span * self.deployment.gpus_per_node // self.tp)
 
     @property
@@ -243,6 +251,13 @@ RULES = (
     ),
     of(Engine.attention_data_parallel).rule(lambda c: c.copies),
     of(Engine.expert_parallel).rule(lambda c: c.tp * c.copies if c.experts_apart else 1),
+    of(Engine.Prefill.gpus, when=lambda c: c.disaggregated).rule(
+        lambda c: c.prefill_nodes * c.deployment.num_infer_replicas * c.deployment.gpus_per_node
+    ),
+    of(Engine.Prefill.tensor_parallel, when=lambda c: c.disaggregated).rule(lambda c: c.prefill_span),
+    of(Engine.Prefill.expert_parallel, when=lambda c: c.disaggregated and c.experts_apart).rule(
+        lambda c: c.prefill_span
+    ),
     # vLLM infers it from the checkpoint where it is not stated (inference.py:108-109).
     of.either(
         of(Engine.weight_precision, when=lambda c: c.vllm.quantization is not None).words(
@@ -306,11 +321,6 @@ def _assumptions(c: PrimeRl) -> Iterator[Assumption]:
         yield Assumption(
             "Experts lie on 8 GPUs at the most where trainer.model.ep is not stated (prime-rl's auto).",
             [Trainer.expert_parallel],
-        )
-    if c.disaggregated:
-        yield Assumption(
-            "Prefill and decode engines are simulated as engines of one kind, which do both.",
-            [Engine.tensor_parallel, Engine.attention_data_parallel],
         )
 
 

@@ -24,6 +24,7 @@ class Slime(Options):
     actor_num_gpus_per_node = integer(8)
     rollout_num_gpus = integer()
     rollout_num_gpus_per_engine = size()
+    prefill_num_servers = integer()
     colocate = flag(False)
 
     rollout_batch_size = integer()
@@ -297,6 +298,10 @@ RULES = (
     of(Trainer.sequence_packing).same(Slime.use_dynamic_batch_size),
     of(Trainer.micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
         Slime.max_tokens_per_gpu, lambda c: micro_batch_tokens(c, c.max_tokens_per_gpu)
+    ),
+    # So many engines of the same size prefill alone (miles 31f1ca961, sglang_config.py:170, as in slime).
+    of(Engine.Prefill.gpus, when=lambda c: bool(c.prefill_num_servers)).by(
+        Slime.prefill_num_servers, lambda c: (c.prefill_num_servers or 0) * c.rollout_num_gpus_per_engine
     ),
     of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
         Slime.log_probs_max_tokens_per_gpu,
