@@ -25,11 +25,14 @@ from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
 from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.stated import PROMPT, RESPONSE
+from rlsim.schema.workload import stated_mean
 from rlsim.units import BYTES_PER_ELEMENT
 
 _NORMAL = NormalDist()
-SURE = 0.95
-"""Probability of fitting with which a layout is offered where nobody states one. Convention."""
+SURE, TRIED = 0.95, 0.05
+"""Probabilities of fitting where nobody states one: with which a layout is offered, and below which a trainer that is
+asked about as it is is refused. Whoever runs what may not fit wants its time, with a word about that. Conventions."""
 _gpu = trainer_parts  # the name of 0.2, which scripts of users know
 
 _SPREAD = "raise one of these"
@@ -86,15 +89,42 @@ def trainer_spread(scenario: Scenario, parts: MemoryParts) -> float:
     return math.hypot(spread, loss / parts.total)
 
 
+def _least_needed(scenario: Scenario, parts: MemoryParts) -> tuple[float, float]:
+    """Bytes that a training GPU must have to hold ``parts``, and the standard deviation of their logarithm.
+
+    Where memory is short PyTorch's allocator gives back what it holds wholly free (CUDACachingAllocator:
+    release_cached_blocks before it tries again), between none and all of its slack, which nobody measured: half of it,
+    evenly spread. What a micro-batch of samples holds goes with their length, as unsure as that is.
+    """
+    slack = parts.slack or 0.0
+    needed = parts.total - slack / 2
+    tokens = _guessed_share(scenario) * (parts.activations + (parts.logits or 0.0))
+    own = slack / math.sqrt(12), tokens * (1 + slack / max(parts.total - slack, 1.0))
+    return needed, math.hypot(trainer_spread(scenario, parts), *(each / needed for each in own))
+
+
+def _guessed_share(scenario: Scenario) -> float:
+    """Standard deviation of the logarithm of a micro-batch's tokens: of samples of a guessed length, which whoever
+    turned a number of samples into tokens said (an assumption of trainer.micro_batch_tokens); else 0."""
+    counted = any("trainer.micro_batch_tokens" in one.keys for one in scenario.assumptions)
+    spreads = {one.keys[0]: one.log_spread for one in scenario.assumptions if one.log_spread is not None}
+    if not counted or not spreads:
+        return 0.0
+    lengths = {PROMPT: scenario.workload.prompt_tokens, RESPONSE: scenario.workload.response_tokens}
+    means = {key: stated_mean(length) for key, length in lengths.items()}
+    return math.hypot(*(mean * (spreads.get(key) or 0.0) for key, mean in means.items())) / sum(means.values())
+
+
 def trainer_fits(scenario: Scenario, parts: MemoryParts) -> float:
     """Probability that a training GPU holds ``parts``, whose total is lognormal."""
-    available = scenario.training_device.memory_bytes.value
-    return _NORMAL.cdf(math.log(available / parts.total) / trainer_spread(scenario, parts))
+    available, (needed, spread) = scenario.training_device.memory_bytes.value, _least_needed(scenario, parts)
+    return _NORMAL.cdf(math.log(available / needed) / spread)
 
 
 def safe_bytes(scenario: Scenario, parts: MemoryParts, probability: float = 0.95) -> float:
     """Bytes that a training GPU must have to hold ``parts`` with ``probability``."""
-    return parts.total * math.exp(trainer_spread(scenario, parts) * _NORMAL.inv_cdf(probability))
+    needed, spread = _least_needed(scenario, parts)
+    return needed * math.exp(spread * _NORMAL.inv_cdf(probability))
 
 
 def surely(scenario: Scenario) -> Scenario:
@@ -103,6 +133,18 @@ def surely(scenario: Scenario) -> Scenario:
     if simulation.fit_probability is not None:
         return scenario
     return replaced(scenario, {"simulation": replaced(simulation, {"fit_probability": SURE})})
+
+
+def evenly(scenario: Scenario) -> Scenario:
+    """``scenario`` that must fit as what is changed must: as it states, else with an even chance."""
+    simulation = scenario.simulation
+    return replaced(scenario, {"simulation": replaced(simulation, {"fit_probability": simulation.least_fit})})
+
+
+def check_no_worse(before: Scenario, after: Scenario) -> None:
+    """Raise Infeasible where ``after`` fits less surely than ``before``, and not as surely as what is changed must."""
+    if not after.loop.supervised and part_fits(after, False) < part_fits(before, False):
+        check_fits(evenly(after))
 
 
 def sure_factor(scenario: Scenario) -> float:
@@ -208,13 +250,15 @@ def check_beside(scenario: Scenario) -> None:
 def _check_fits(scenario: Scenario, parts: MemoryParts, what: str) -> None:
     """Raise Infeasible where the parts exceed a training GPU."""
     trainer, card, available = scenario.trainer, scenario.model, scenario.training_device.memory_bytes.value
-    needed = safe_bytes(scenario, parts, scenario.simulation.least_fit)
+    stated = scenario.simulation.fit_probability
+    needed = safe_bytes(scenario, parts, TRIED if stated is None else stated)
     if needed > available:
         worst, _ = max(parts.items(), key=lambda part: part[1])
+        sure = "" if stated is None else surely_words(scenario)
         raise Infeasible(
             f"{what} {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
             f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
-            f"{scenario.training_device.name} GPU{surely_words(scenario)} ({parts.listed}); most of it is {worst}: "
+            f"{scenario.training_device.name} GPU{sure} ({parts.listed}); most of it is {worst}: "
             f"{_REMEDIES.get(worst, _SPREAD)}",
             needed, available, "bytes",
         )  # fmt: skip

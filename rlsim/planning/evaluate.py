@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import counted
+from rlsim.costs.memory import check_no_worse
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
@@ -101,6 +102,7 @@ def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool
     """Numbers of ``base`` with ``overrides`` against its baseline on the same drawn work, or why it cannot run."""
     try:
         scenario = varied(base, fairly_split(base, overrides))
+        check_no_worse(base, scenario)
         # Cells that share their baseline simulate it once; without speculation they are it.
         before = None if scenario.speculation.active and not with_baseline else _simulated_once(baseline_of(scenario))
         cell = _simulated(scenario) if scenario.speculation.active or before is None else before
@@ -116,6 +118,7 @@ def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
     """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs."""
     try:
         scenario = varied(base, overrides)
+        check_no_worse(base, scenario)
         run = simulate_variant(scenario, tokens=False)
     except (Infeasible, InputError) as error:
         return Cell(error=error)
@@ -126,6 +129,7 @@ def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
     """GPUs, mean step and memory, in half the time of :func:`evaluate_means`. within_s: longest step of interest."""
     try:
         scenario = varied(base, overrides)
+        check_no_worse(base, scenario)
         run = simulate_variant(scenario, tokens=False, within_s=within_s)
     except (Infeasible, InputError) as error:
         return Cell(error=error)

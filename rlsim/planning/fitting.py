@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rlsim.costs.memory import check_fits, surely
+from rlsim.costs.memory import check_fits, evenly, surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.overrides import value_at
 from rlsim.planning.plan import plan
@@ -47,7 +47,7 @@ def fits(scenario: Scenario) -> bool:
 def _refusal(scenario: Scenario) -> str:
     """Why engine, trainer or host have no room for ``scenario``; empty where they have."""
     try:
-        check_fits(scenario)
+        check_fits(evenly(scenario))
     except Infeasible as error:
         return error.reason.partition(" (")[0]
     return ""

@@ -272,6 +272,12 @@ def deciding_guess(run: SimulatedVariant) -> tuple[str, ...]:
     return tuple(f"{what} deciding (state {name})" for name, what in words.items() if key.startswith(name))
 
 
+def doubtful_memory(run: SimulatedVariant) -> tuple[str, ...]:
+    """A clause on training GPUs that hold what is counted with less than an even chance."""
+    fits = trainer_fits(run.scenario, run.prices.trainer_bytes)
+    return (f"the training GPUs' memory enough with {percent(fits)} alone",) if fits < 0.5 else ()
+
+
 def _starts(scenario: Scenario) -> bool:
     """Whether measured steps of a lagged loop begin before its first batches are trained on."""
     return scenario.loop.mode == "async" and scenario.measured_steps.start < scenario.loop.asynchrony.pace

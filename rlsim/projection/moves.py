@@ -16,6 +16,7 @@ from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from rlsim.costs.engine.releases import launched_drafts, schedules_ahead
+from rlsim.costs.memory import check_no_worse
 from rlsim.costs.stack_terms import fsdp_terms
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.yaml import lists_beside
@@ -239,6 +240,7 @@ def tried(scenario: Scenario, move: Move, overrides: Overrides) -> Tried:
     """The scenario under some overrides. Raises InputError where they make no sense or change nothing, and Infeasible
     where it cannot run so."""
     after = _changed(scenario, overrides)
+    check_no_worse(scenario, after)
     return Tried(move, overrides, after, timed_of(after))
 
 

@@ -6,7 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from rlsim.loading.scenario import scenario_digest
-from rlsim.projection.assumptions import assumptions_of, caveats_of, deciding_guess, warnings_of
+from rlsim.projection.assumptions import (
+    assumptions_of,
+    caveats_of,
+    deciding_guess,
+    doubtful_memory,
+    warnings_of,
+)
 from rlsim.projection.efficiency import measured_beside
 from rlsim.projection.precision import precise
 from rlsim.projection.summary import phase_parts, price_usd, provenance_of, speedups, timed, variant_of
@@ -77,7 +83,7 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant, 
         measured_efficiency=measured_beside(scenario),
         try_first=try_first(cand, parts, variants),
         tuned_step_s=tuned_step_s(cand) if variants else None,
-        caveats=(*caveats_of(scenario), *deciding_guess(cand)),
+        caveats=(*doubtful_memory(cand), *caveats_of(scenario), *deciding_guess(cand)),
         missing=scenario.missing_parts,
     )
 

@@ -330,8 +330,9 @@ class Simulation(Strict):
     """What all measurements together say of the sets above and of groups of runs: a name of calibration/posterior, a
     path to a file of rlsim calibrate, or none for the sets alone; default joint."""
     fit_probability: float | None = Field(None, ge=0.01, le=0.999)
-    """Probability of fitting the memory of its GPUs below which a configuration is refused. Default: 0.5 of what is
-    asked about as it is, where answers warn below 0.95; 0.95 of layouts that plan, size or preflight offer (--risk)."""
+    """Probability of fitting the memory of its GPUs below which a configuration is refused. Default, of what is asked
+    about as it is: 0.5 of engines and 0.05 of trainers, with a warning below 0.95 and in the first line below 0.5; 0.5
+    of changes of it, and 0.95 of layouts that plan, size or preflight offer (--risk)."""
     seed: int = Field(0, ge=0, le=2**32 - 1)
     """Seed of every random draw."""
     precision: float = Field(0.01, ge=0.001, le=0.5)
@@ -351,7 +352,7 @@ class Simulation(Strict):
 
     @property
     def least_fit(self) -> float:
-        """Probability of fitting below which what is asked about as it is is refused."""
+        """Probability of fitting below which an engine, or a change of what was asked about, is refused."""
         return 0.5 if self.fit_probability is None else self.fit_probability
 
 

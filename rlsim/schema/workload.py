@@ -90,6 +90,11 @@ class TraceLength(Strict):
 Length = Annotated[ConstantLength | LognormalLength | QuantileLength | TraceLength, Field(discriminator="kind")]
 
 
+def stated_mean(length: Length) -> float:
+    """Mean tokens that a length states; 0 where it states none."""
+    return float(length.tokens if isinstance(length, ConstantLength) else length.mean_tokens or 0.0)
+
+
 MAX_TURNS = 1000
 """Turns of a trajectory at most."""
 

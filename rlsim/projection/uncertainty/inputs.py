@@ -33,6 +33,7 @@ from rlsim.projection.variant import SimulatedVariant, simulate_variant, so_many
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stated import ACCEPTANCE, RESPONSE, Assumption
+from rlsim.schema.workload import stated_mean
 from rlsim.units import FloatArray
 
 WIDE, FAR_END = 0.8, 1.645
@@ -103,7 +104,7 @@ def _length(scenario: Scenario, key: str) -> tuple[str, float]:
     """Key of the mean of a guessed length, and its value in tokens; 0 where none is stated."""
     length = scenario.workload.response_tokens if key == RESPONSE else scenario.workload.prompt_tokens
     name = "tokens" if length.kind == "constant" else "mean_tokens"
-    return f"{key}.{name}", float(getattr(length, name) or 0.0)
+    return f"{key}.{name}", stated_mean(length)
 
 
 def guesses_of(scenario: Scenario) -> tuple[str, ...]:
