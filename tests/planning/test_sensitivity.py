@@ -7,8 +7,16 @@ import pytest
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
-from rlsim.planning import sensitivity
-from rlsim.planning.sensitivity import AS_IT_IS, alternatives, narrowed, regret, regrets, saved, saved_by_input
+from rlsim.planning.sensitivity import (
+    AS_IT_IS,
+    alternatives,
+    narrowed,
+    regret,
+    regrets,
+    saved,
+    saved_by_input,
+    sensitivity,
+)
 from rlsim.planning.stated_inputs import ACCEPTED, uncertain_inputs
 from rlsim.projection.project import project
 from rlsim.report.style import Style

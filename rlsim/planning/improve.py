@@ -1,10 +1,11 @@
-"""Moves on a scenario: what each would bring, what it asks, and which two go best together."""
+"""What would shorten a step: what each move brings and asks, which two go best together, and the parts beside it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -13,6 +14,8 @@ from rlsim.files.progress import ProgressLine
 from rlsim.loading.differences import changes
 from rlsim.loading.scenario import scenario_digest
 from rlsim.planning.plan import best_overrides, default_limits
+from rlsim.planning.sensitivity import sensitivity
+from rlsim.projection.headroom import blame, headroom
 from rlsim.projection.moves import (
     ALREADY,
     LISTS,
@@ -32,6 +35,7 @@ from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed, speedups
 from rlsim.projection.variant import replicated
 from rlsim.results import Interval
+from rlsim.results.check import Improvement
 from rlsim.results.planning import LeftOut, Technique, Techniques
 from rlsim.schema.scenario import Scenario
 
@@ -42,19 +46,43 @@ NORMAL_90 = 1.645
 """Standard deviations to either side that hold 90 %."""
 
 
-def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
+def improve(
+    scenario: Scenario,
+    only: Literal["techniques", "idle", "headroom", "inputs"] | None = None,
+    *,
+    uncertain: Sequence[str] = (),
+) -> Improvement:
+    """Moves ranked, why GPUs are idle, how far the ideal is and what is worth measuring; ``only``: one of them alone.
+
+    uncertain: ``key=low:high`` each, ranges of what the scenario states (:func:`~rlsim.planning.sensitivity`). Raises
+    Infeasible where the scenario cannot run, InputError where a range or a part makes no sense.
+    """
+    if uncertain and only not in (None, "inputs"):
+        raise InputError(f"--uncertain: is of what is worth measuring, which --only {only} leaves out")
+    # The rungs of the ideal are of rollouts.
+    ladder = only == "headroom" or (only is None and not scenario.loop.supervised)
+    return Improvement(
+        scenario=scenario.name,
+        digest=scenario_digest(scenario),
+        moves=techniques(scenario) if only in (None, "techniques") else None,
+        idle=blame(scenario) if only in (None, "idle") else None,
+        headroom=headroom(scenario) if ladder else None,
+        inputs=sensitivity(scenario, uncertain=uncertain) if only in (None, "inputs") else None,
+    )
+
+
+def techniques(scenario: Scenario) -> Techniques:
     """Every move that ``scenario`` can take, fastest first, and the best pair of them, on equal drawn work.
 
-    settings: with the moves that ask for keys alone. The interval of a ratio is that of two answers whose common
-    uncertainty cancels, widened by what is unknown of a technique (EFFECT_ERROR). Raises Infeasible where the scenario
-    itself cannot run.
+    The interval of a ratio is that of two answers whose common uncertainty cancels, widened by what is unknown of a
+    technique (EFFECT_ERROR). Raises Infeasible where the scenario itself cannot run.
     """
     digest, scale = scenario_digest(scenario), anchor(scenario)
     # Of equal numbers in every alternative, whose loops may ask for others, so that all of them pair.
     scenario = replicated(scenario, scenario.replications)
     base = timed_of(scenario)
     # What undoes a setting that the scenario does not have is nothing to tell of.
-    known = [one for one in moves() if (settings or one.kind != SETTING) and held(scenario, one.when)]
+    known = [one for one in moves() if held(scenario, one.when)]
     found: list[Tried] = []
     left_out: list[LeftOut] = []
     with ProgressLine("moves tried", len(known) + LISTS["pairs"]) as progress:
