@@ -285,8 +285,7 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
         """FSDP gathers every layer's weights for each pass and scatters its gradients beside a stage's computation."""
         if self.trainer.backend != "fsdp":
             return 0.0
-        fabric = self.device.fabric
-        total, at_line_rate = (self._gathers_s(one, backward) for one in (fabric, fabric.at_line_rate))
+        total, at_line_rate = self._gathers_s[backward]
         return self.overheads.exposed_s(total, stage_s, True, at_line_rate)
 
     @property
@@ -307,7 +306,14 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
             moved += 2 * gathered + reduced if backward else gathered
         return float(self.device.operators.stream(moved).seconds)
 
-    def _gathers_s(self, fabric: Collectives, backward: bool) -> float:
+    @cached_property
+    def _gathers_s(self) -> tuple[tuple[float, ...], ...]:
+        """Seconds of FSDP's collectives of a pass forward and backward, as they are and at the line rate, whatever the
+        batch."""
+        fabrics = self.device.fabric, self.device.fabric.at_line_rate
+        return tuple(tuple(self._gathered_s(one, backward) for one in fabrics) for backward in (False, True))
+
+    def _gathered_s(self, fabric: Collectives, backward: bool) -> float:
         """Seconds of FSDP's collectives of one pass over ``fabric``."""
         # A model of Hugging Face has its gradients reduced in FP32 (MixedPrecision.reduce_dtype), of every micro-batch.
         own = self.overheads.features.gradient_precision if self.overheads.fsdp is not None else "bf16"

@@ -302,12 +302,17 @@ def balanced_ranks(lengths: FloatArray, data_parallel: int) -> list[FloatArray]:
     Longest first to the rank with least work (verl's ``balance_batch`` partitions by differencing, to much the same
     end).
     """
-    ranks = _dealt_by(lengths * (1.0 + lengths / EVEN_LENGTH_TOKENS), data_parallel)
-    return [lengths[own] for own in ranks]
+    ranks = _evenly(lengths, data_parallel)
+    return [lengths[ranks == rank] for rank in range(data_parallel)]
 
 
-def _dealt_by(cost: FloatArray, count: int) -> list[IntArray]:
-    """Samples of each rank: equally many, dearest first to the rank with the least cost."""
+def _evenly(lengths: FloatArray, data_parallel: int) -> IntArray:
+    """The rank of each sample by :func:`balanced_ranks`."""
+    return _dealt_by(lengths * (1.0 + lengths / EVEN_LENGTH_TOKENS), data_parallel)
+
+
+def _dealt_by(cost: FloatArray, count: int) -> IntArray:
+    """The rank of each sample: equally many on each, dearest first to the rank with the least cost."""
     room, dearest_first = -(-len(cost) // count), np.argsort(-cost, kind="stable")
     costs, rank = cost[dearest_first], np.empty(len(cost), dtype=np.int64)
     sizes = [c_int64(one) for one in (len(cost), count, room)]
@@ -315,8 +320,9 @@ def _dealt_by(cost: FloatArray, count: int) -> list[IntArray]:
     kernel = compiled()
     if kernel is None or not kernel.packing_deal(sizes[0], places[0], sizes[1], sizes[2], places[1]):
         rank = _in_turn(costs, count, room)
-    shares = np.cumsum(np.bincount(rank, minlength=count))[:-1]
-    return np.split(dearest_first[np.argsort(rank, kind="stable")], shares)
+    dealt = np.empty_like(rank)
+    dealt[dearest_first] = rank
+    return dealt
 
 
 def _in_turn(costs: FloatArray, count: int, room: int) -> IntArray:
@@ -336,8 +342,14 @@ def gpu_shares(lengths: FloatArray, data_parallel: int, gpus: int) -> list[Float
 
     Shares stand in a row and each in the order of the samples, as verl's before 62221fa13 (2025-10-23).
     """
-    shares = [np.sort(share) for share in _dealt_by(lengths, data_parallel * gpus)]
-    return [lengths[np.concatenate(shares[rank * gpus : (rank + 1) * gpus])] for rank in range(data_parallel)]
+    dealt = _dealt_by(lengths, data_parallel * gpus)
+    shares = [lengths[dealt == share] for share in range(data_parallel * gpus)]
+    return [np.concatenate(shares[rank * gpus : (rank + 1) * gpus]) for rank in range(data_parallel)]
+
+
+def _in_row(shares: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
+    """Lengths of all shares, and the number of the share of each."""
+    return np.concatenate(shares), np.repeat(np.arange(len(shares)), [len(share) for share in shares])
 
 
 def dealt_samples(
@@ -352,12 +364,15 @@ def dealt_samples(
     data_parallel, gpus = ranks
     if balance == "gpu_tokens":
         whole = [np.array_split(share, steps) for share in gpu_shares(lengths, data_parallel, gpus)]
-        updates = [list(update) for update in zip(*whole, strict=True)]
+        updates = [_in_row(update) for update in zip(*whole, strict=True)]
+    elif balance == "samples":
+        updates = [_in_row(np.array_split(part, data_parallel)) for part in np.array_split(lengths, steps)]
     else:
-        deal = balanced_ranks if balance == "tokens" else np.array_split
-        updates = [deal(part, data_parallel) for part in np.array_split(lengths, steps)]
-    for shares in updates:
-        busiest = max(shares, key=np.sum)
+        updates = [(part, _evenly(part, data_parallel)) for part in np.array_split(lengths, steps)]
+    for part, dealt in updates:
+        # Lengths are whole numbers, whose sums are exact in any order.
+        by_rank = np.bincount(dealt, part, data_parallel)
+        busiest = part[dealt == by_rank.argmax()]
         count += max(1, -(-int(busiest.sum()) // int(capacity)))
         tokens += float(busiest.sum())
         squared += float((busiest**2).sum())
