@@ -156,10 +156,7 @@ def weight_tensors(card: ModelCard) -> int:
 
 EVEN_LENGTH_TOKENS = 24576.0
 """Length at which a sample's attention counts as much as the rest of its work where ranks are balanced: verl's weight
-for a 7B model (``utils/seqlen_balancing.py``), from memory. Assumption; it decides who gets what and no time by itself.
-"""
-
-
+for a 7B model (``utils/seqlen_balancing.py``), from memory. Assumption; it decides who gets what, no time by itself."""
 PACKED_KEPT = 1024
 """Packings cached per process, each with the lengths of its batch."""
 
@@ -296,18 +293,11 @@ def dealt_bins(bins: Sequence[Bins], data_parallel: int) -> MicroBatches:
     return _averages(count, tokens, squared, len(bins), total / data_parallel)
 
 
-def balanced_ranks(lengths: FloatArray, data_parallel: int) -> list[FloatArray]:
-    """Lengths of each rank's samples: equally many, and equal work as far as lengths allow.
+def balanced_ranks(lengths: FloatArray, data_parallel: int) -> IntArray:
+    """The rank of each sample: equally many on each, and equal work as far as lengths allow.
 
-    Longest first to the rank with least work (verl's ``balance_batch`` partitions by differencing, to much the same
-    end).
+    Longest first to the rank with least work (verl's ``balance_batch`` partitions by differencing, much alike).
     """
-    ranks = _evenly(lengths, data_parallel)
-    return [lengths[ranks == rank] for rank in range(data_parallel)]
-
-
-def _evenly(lengths: FloatArray, data_parallel: int) -> IntArray:
-    """The rank of each sample by :func:`balanced_ranks`."""
     return _dealt_by(lengths * (1.0 + lengths / EVEN_LENGTH_TOKENS), data_parallel)
 
 
@@ -320,9 +310,7 @@ def _dealt_by(cost: FloatArray, count: int) -> IntArray:
     kernel = compiled()
     if kernel is None or not kernel.packing_deal(sizes[0], places[0], sizes[1], sizes[2], places[1]):
         rank = _in_turn(costs, count, room)
-    dealt = np.empty_like(rank)
-    dealt[dearest_first] = rank
-    return dealt
+    return rank[np.argsort(dearest_first)]
 
 
 def _in_turn(costs: FloatArray, count: int, room: int) -> IntArray:
@@ -343,8 +331,8 @@ def gpu_shares(lengths: FloatArray, data_parallel: int, gpus: int) -> list[Float
     Shares stand in a row and each in the order of the samples, as verl's before 62221fa13 (2025-10-23).
     """
     dealt = _dealt_by(lengths, data_parallel * gpus)
-    shares = [lengths[dealt == share] for share in range(data_parallel * gpus)]
-    return [np.concatenate(shares[rank * gpus : (rank + 1) * gpus]) for rank in range(data_parallel)]
+    order = np.argsort(dealt, kind="stable")
+    return np.split(lengths[order], np.searchsorted(dealt[order] // gpus, np.arange(1, data_parallel)))
 
 
 def _in_row(shares: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
@@ -368,7 +356,7 @@ def dealt_samples(
     elif balance == "samples":
         updates = [_in_row(np.array_split(part, data_parallel)) for part in np.array_split(lengths, steps)]
     else:
-        updates = [(part, _evenly(part, data_parallel)) for part in np.array_split(lengths, steps)]
+        updates = [(part, balanced_ranks(part, data_parallel)) for part in np.array_split(lengths, steps)]
     for part, dealt in updates:
         # Lengths are whole numbers, whose sums are exact in any order.
         by_rank = np.bincount(dealt, part, data_parallel)
