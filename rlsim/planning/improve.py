@@ -26,6 +26,7 @@ from rlsim.projection.moves import (
     Tried,
     best_way,
     faster,
+    fastest_way,
     held,
     moves,
     timed_of,
@@ -43,7 +44,7 @@ from rlsim.schema.scenario import Scenario
 EFFECT_ERROR = 0.3
 """Standard deviation of what a technique gains (logarithm of its ratio), as a share of it: its rules and the lengths
 behind it are assumed. 1.5 times the median of 0.2 by which predicted gains miss published ones (docs/techniques.md)."""
-LEADERS = 3
+LEADERS = 2
 """Layouts of a move of the loop that are simulated in full, of those that a search finds within 3 % of the best."""
 NORMAL_90 = 1.645
 """Standard deviations to either side that hold 90 %."""
@@ -88,7 +89,7 @@ def techniques(scenario: Scenario) -> Techniques:
     known = [one for one in moves() if held(scenario, one.when)]
     found: list[Tried] = []
     left_out: list[LeftOut] = []
-    with ProgressLine("moves tried", len(known) + LISTS["pairs"]) as progress:
+    with ProgressLine("moves tried", len(known)) as progress:
         for one in known:
             best = _planned(scenario, one) if one.tries == PLAN else best_way(scenario, one)
             if isinstance(best, str):
@@ -97,12 +98,7 @@ def techniques(scenario: Scenario) -> Techniques:
                 found.append(best)
             progress.advance(1)
         found.sort(key=lambda one: one.step_s)
-        together = []
-        for first, second in _promising(faster(found, base.step_s))[: LISTS["pairs"]]:
-            pair = _combined(scenario, first, second)
-            together += [] if pair is None else [pair]
-            progress.advance(1)
-    best_pair = min(together, key=lambda one: one.step_s, default=None)
+        best_pair = _best_pair(scenario, _promising(faster(found, base.step_s))[: LISTS["pairs"]])
     if best_pair is not None and best_pair.step_s >= found[0].step_s:
         best_pair = None  # the fastest move alone does better
     return Techniques(
@@ -157,14 +153,15 @@ def _promising(found: Sequence[Tried]) -> list[tuple[Tried, Tried]]:
     return sorted(pairs, key=lambda pair: pair[0].step_s * pair[1].step_s)
 
 
-def _combined(scenario: Scenario, first: Tried, second: Tried) -> Tried | None:
-    """Both together; None where they cannot be."""
-    one, other = first.move, second.move
-    title, asks, source = (f"{getattr(one, each)}; {getattr(other, each)}" for each in ("title", "asks", "source"))
-    about = replace(one, name=f"{one.name} + {other.name}", title=title, asks=asks, source=source)
-    move = replace(about, sets={}, exact=one.exact and other.exact)
+def _best_pair(scenario: Scenario, pairs: Sequence[tuple[Tried, Tried]]) -> Tried | None:
+    """The moves of the pair that is fastest on the work of a search, together; None where none can be."""
+    ways = [{**first.overrides, **second.overrides} for first, second in pairs]
     try:
-        return tried(scenario, move, {**first.overrides, **second.overrides})
+        best = fastest_way(scenario, ways)
+        one, other = (each.move for each in pairs[ways.index(best)])
+        title, asks, source = (f"{getattr(one, each)}; {getattr(other, each)}" for each in ("title", "asks", "source"))
+        about = replace(one, name=f"{one.name} + {other.name}", title=title, asks=asks, source=source)
+        return tried(scenario, replace(about, sets={}, exact=one.exact and other.exact), best)
     except (Infeasible, InputError):
         return None
 
