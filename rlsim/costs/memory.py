@@ -30,7 +30,6 @@ from rlsim.units import BYTES_PER_ELEMENT
 _NORMAL = NormalDist()
 SURE = 0.95
 """Probability of fitting with which a layout is offered where nobody states one. Convention."""
-_gpu = trainer_parts  # the name of 0.2, which scripts of users know
 
 _SPREAD = "raise one of these"
 _REMEDIES = {
