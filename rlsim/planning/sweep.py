@@ -97,8 +97,7 @@ def sweep(
             caveats=caveats_of(scenario),
         )
         if not result.done:
-            first = ", ".join(f"{key}={shortened(str(value))}" for key, value in cells[0].items())
-            raise InputError(f"none of the {len(rows)} cells can run; the first, {first}: {rows[0]['reason']}")
+            raise InputError(f"none of the {len(rows)} cells can run; the first, {_failure_text(cells[0], rows[0])}")
         result = changed(result, verdict=_verdict(result, base))
         if out is not None:
             _write(result, out, identity)
@@ -147,6 +146,12 @@ def _devices(base: Scenario, cells: Mapping[int, Overrides]) -> dict[int, Hardwa
             found[name] = varied(base, chosen).hardware
         out[place] = found[name]
     return out
+
+
+def _failure_text(cell: Overrides, row: Row) -> str:
+    """``key=value, ...: reason`` of a cell that cannot run."""
+    words = (f"{key}={shortened(str(value))}" for key, value in cell.items())
+    return f"{', '.join(words)}: {row['reason']}"
 
 
 def _run(whole: _Chunk, jobs: int | str | None, journal: Journal | None) -> list[Row]:
