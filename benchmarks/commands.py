@@ -3,7 +3,7 @@
 Each command runs in a process of its own; printed are the least CPU seconds (user and system, its own processes
 included) of some runs, their ratio to the least of ``python -c 'import numpy, pydantic'`` in the same loop (BLAS
 threads off in both), the median, and the largest resident memory. What a first run after installation adds (byte code
-is compiled and kept) is the difference of the first line. ``--all`` adds 8,192 GPUs, a long run, plans, sensitivity and
+is compiled and kept) is the difference of the first line. ``--all`` adds 8,192 GPUs, a long run, plans, improve and
 thousand-cell sweeps, one of them also on two processes by the clock, and the moves of a warm scenario (``rlsim.live``).
 Results are for comparing: with each other, or by ``benchmarks/compare`` with another revision in the same minutes.
 """
@@ -47,7 +47,7 @@ def cases(root: Path, everything: bool) -> list[tuple[str, ...]]:
     return [
         *short,
         ("project", "qwen235b_2048", "cluster.num_gpus=8192"),
-        ("sensitivity", "quickstart"),
+        ("improve", "quickstart"),
         ("plan", "quickstart", "--jobs", "1"),
         ("plan", "qwen235b_512", "--max-staleness", "1"),
         cells("qwen235b_512", SIZES, 1),

@@ -19,8 +19,8 @@ import yaml
 
 from rlsim.errors import RlsimError
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.improve import techniques
 from rlsim.planning.plan import plan
-from rlsim.planning.techniques import techniques
 from rlsim.projection.project import project
 from rlsim.results.record import Interval
 from rlsim.schema.scenario import Scenario
@@ -110,7 +110,7 @@ def advised(scenario: Scenario) -> Iterator[dict[str, Any]]:
     yield {"kind": "now", "printed_s": now.candidate.step_s.mean}
     if now.try_first is not None:
         yield row("try first", now.try_first.title, now.try_first.step_s, now.try_first.changes)
-    ranked = [one for one in techniques(scenario, settings=True).techniques if one.speedup.mean > 1.0]
+    ranked = [one for one in techniques(scenario).techniques if one.speedup.mean > 1.0]
     if ranked:
         yield row("first move", ranked[0].title, ranked[0].step_s, ranked[0].changes)
     best = plan(scenario)

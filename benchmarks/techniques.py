@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import load_scenario, vary
-from rlsim.planning.techniques import with_effect_error
+from rlsim.planning.improve import with_effect_error
 from rlsim.projection.summary import speedups, timed
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.scenario import Scenario

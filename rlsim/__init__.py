@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlsim.attribution.check import check as check
-    from rlsim.attribution.headroom import blame as blame
-    from rlsim.attribution.headroom import headroom as headroom
     from rlsim.errors import Infeasible as Infeasible
     from rlsim.errors import InputError as InputError
     from rlsim.errors import RlsimError as RlsimError
@@ -22,10 +20,10 @@ if TYPE_CHECKING:
     from rlsim.planning.draft_lengths import draft_lengths as draft_lengths
     from rlsim.planning.fitting import largest_that_fit as largest_that_fit
     from rlsim.planning.fitting import preflight as preflight
+    from rlsim.planning.improve import improve as improve
     from rlsim.planning.new import Answers as Answers
     from rlsim.planning.objective import Objective as Objective
     from rlsim.planning.plan import plan as plan
-    from rlsim.planning.sensitivity import sensitivity as sensitivity
     from rlsim.planning.size import Wanted as Wanted
     from rlsim.planning.size import size as size
     from rlsim.planning.space import SearchLimits as SearchLimits
@@ -45,11 +43,10 @@ _HOMES = {
     "Scenario": "rlsim.schema.scenario",
     "SearchLimits": "rlsim.planning.space",
     "Wanted": "rlsim.planning.size",
-    "blame": "rlsim.attribution.headroom",
     "check": "rlsim.attribution.check",
     "compare": "rlsim.planning.compare",
     "draft_lengths": "rlsim.planning.draft_lengths",
-    "headroom": "rlsim.attribution.headroom",
+    "improve": "rlsim.planning.improve",
     "largest_that_fit": "rlsim.planning.fitting",
     "live": "rlsim.explore.live",
     "live_report": "rlsim.readers.logs.reporting",
@@ -58,7 +55,6 @@ _HOMES = {
     "preflight": "rlsim.planning.fitting",
     "project": "rlsim.projection.project",
     "run": "rlsim.runs.run",
-    "sensitivity": "rlsim.planning.sensitivity",
     "size": "rlsim.planning.size",
     "sweep": "rlsim.planning.sweep",
     "trainer_callback": "rlsim.readers.logs.reporting",

@@ -212,20 +212,19 @@ def calibrate_device(
     out: Path,
     quick: bool,
     resume: bool = True,
-    progress: bool | None = None,
     name: str | None = None,
     style: Style = DEFAULT_STYLE,
     budget_s: float | None = None,
 ) -> CalibrationResult:
     """Measure ``device`` (cpu, cuda, cuda:N) into ``out`` and make tables of it there, in at most ``budget_s`` seconds.
 
-    An interrupted call is continued by the same call unless ``resume`` is False. progress: bar on stderr, None means
-    on a terminal. Raises InputError for everything that a user can mend (no torch, no GPU, folder not writable).
+    An interrupted call is continued by the same call unless ``resume`` is False. Raises InputError for everything that
+    a user can mend (no torch, no GPU, folder not writable).
     """
     _checked(name)
     with _as_input_errors():
         cases = case_list(device.partition(":")[0], quick)
-        summary = program.measure(cases, device, out, resume, progress, budget_s)
+        summary = program.measure(cases, device, out, resume, None, budget_s)
     made = calibrate_measurements(out, out, name, style=style)
     return made._replace(text=f"{summary}\n\n{made.text}")
 

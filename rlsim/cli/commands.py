@@ -38,9 +38,7 @@ COMMANDS = {
     "watch": ("watch:watch", ASK), "preflight": ("preflight:preflight", ASK), "new": ("guidance:new", ASK),
     "plan": ("planning:plan", DECIDE), "size": ("guidance:size", DECIDE), "sweep": ("planning:sweep", DECIDE),
     "improve": ("guidance:improve", DECIDE), "compare": ("planning:compare", DECIDE),
-    "techniques": ("planning:techniques", DECIDE), "k": ("planning:draft_lengths", DECIDE),
-    "blame": ("project:blame", UNDERSTAND), "headroom": ("guidance:headroom", UNDERSTAND),
-    "sensitivity": ("planning:sensitivity", UNDERSTAND), "explore": ("project:explore", UNDERSTAND),
+    "k": ("planning:draft_lengths", DECIDE), "explore": ("project:explore", UNDERSTAND),
     "report": ("project:report", UNDERSTAND), "site": ("site:site", LOOK_UP), "plot": ("project:plot", UNDERSTAND),
     "import": ("readers:import_config", BRING), "export": ("readers:export", BRING), "log": ("readers:log", BRING),
     "traces": ("readers:traces", BRING), "contribute": ("readers:contribute", BRING),
@@ -52,6 +50,8 @@ COMMANDS = {
     "schema": ("project:schema", LOOK_UP),
 }  # fmt: skip
 """Module and function (or group) of each command, and what a person wants of it, which is how ``--help`` shows it."""
+FORMER = {"techniques": "techniques", "blame": "idle", "headroom": "headroom", "sensitivity": "inputs"}
+"""Commands until 0.3.0, and the parts of ``improve`` that give the same."""
 
 
 def loaded(name: str) -> Any:
@@ -112,6 +112,8 @@ def app() -> typer.Typer:
 
 def run(words: Sequence[str]) -> object:
     """What the command in ``words`` returns. Raises InputError where they are none."""
+    if words and words[0] in FORMER:
+        raise InputError(f"No such command '{words[0]}'. Did you mean 'improve --only {FORMER[words[0]]}'?")
     try:
         # standalone_mode would print usage errors in another form than all others, and end the process.
         return app()(args=words, prog_name="rlsim", standalone_mode=False)

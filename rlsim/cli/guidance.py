@@ -1,4 +1,4 @@
-"""``rlsim explain``, ``new``, ``size`` and ``support``; ``check`` and ``headroom``."""
+"""``rlsim explain``, ``new``, ``size`` and ``support``; ``check`` and ``improve``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from rlsim.files.progress import ProgressLine
 
 if TYPE_CHECKING:
     from rlsim.planning.size import Wanted
-    from rlsim.schema.scenario import Scenario
 
 
 def explain(
@@ -301,73 +300,25 @@ def improve(
     words: Words = None,
     overrides: Overrides = None,
     only: Annotated[Part | None, typer.Option(help="One part alone.")] = None,
+    uncertain: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=LOW:HIGH", help="Range of a stated key. Repeatable.")
+    ] = None,
     as_json: AsJson = False,
     full: Full = False,
+    out: Out = None,
 ) -> None:
     """Say what would shorten a step: moves ranked with what they ask, idle time, the ideal, what is worth measuring.
 
     Moves are techniques and settings, each simulated on the same drawn work; those of the loop in the split and layout
-    that suit them (as rlsim plan), the best pair of them. Techniques, blame, headroom and sensitivity show one part.
+    that suit them (as rlsim plan), the best pair of them. Idle time has the step without each cause; the ideal is a
+    ladder up to the roofline; what is worth measuring is ranked by the regret that it saves, over the interval of
+    project and ranges of what the scenario states (--uncertain). --out DIR writes improvement.json.
     """
-    from rlsim.attribution.headroom import blame as idle
-    from rlsim.attribution.headroom import headroom as ladder
-    from rlsim.loading.scenario import scenario_digest
-    from rlsim.planning.sensitivity import sensitivity
-    from rlsim.planning.techniques import techniques
-    from rlsim.results.check import Improvement
+    from rlsim.planning.improve import improve as run
 
     given = given_scenario(scenario, words, overrides)
-    wanted = set(Part) if only is None else {only}
-    if given.loop.supervised and only is None:
-        wanted.remove(Part.HEADROOM)  # its rungs are of rollouts
-    answer = Improvement(
-        scenario=given.name,
-        digest=scenario_digest(given),
-        moves=techniques(given, settings=True) if Part.TECHNIQUES in wanted else None,
-        idle=idle(given) if Part.IDLE in wanted else None,
-        headroom=ladder(given) if Part.HEADROOM in wanted else None,
-        inputs=sensitivity(given) if Part.INPUTS in wanted else None,
-    )
-    print_result(answer, as_json, full)
-
-
-def headroom(
-    scenario: ScenarioName,
-    words: Words = None,
-    overrides: Overrides = None,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Also look for the best layout on these GPUs (rlsim plan), the first rung.")
-    ] = False,
-    as_json: AsJson = False,
-    out: Out = None,
-) -> None:
-    """Say how far a step is from what would be possible, rung by rung.
-
-    As it is, best layout (--plan), no host time, kernels at their best measured speed, perfect overlap, no straggler
-    tail, roofline; each rung is simulated on the same drawn work with all those before it, and says which keys climb
-    it or that nobody can. --out DIR writes headroom.json and headroom.png. rlsim improve --only headroom shows the same
-    and takes its place after this release.
-    """
-    from rlsim.attribution.headroom import headroom as run
-
-    given = given_scenario(scenario, words, overrides)
-    planned = _planned(given) if plan else None
-    with ProgressLine("rungs") as progress:
-        answer = run(given, planned, progress.reach)
-    print_result(answer, as_json, out=out)
-
-
-def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
-    """The scenario in the fastest layout of its own GPUs, lag and drafter, and the overrides that lead there."""
-    from rlsim.loading.scenario import vary
-    from rlsim.planning.plan import plan
-    from rlsim.planning.space import SearchLimits
-
-    drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else (0,)
-    # The same GPUs, lag and drafts: another lag or drafter would be another rung.
-    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), draft_lengths=drafted)
-    found = plan(scenario, limits=limits, rest=False)
-    return vary(scenario, *found.changes), found.changes
+    answer = run(given, None if only is None else only.value, uncertain=uncertain or ())
+    print_result(answer, as_json, full, out)
 
 
 def _figures(given: Sequence[str] | None) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""``rlsim sweep``, ``plan``, ``sensitivity`` and ``compare``."""
+"""``rlsim sweep``, ``plan``, ``k`` and ``compare``."""
 
 from __future__ import annotations
 
@@ -116,51 +116,6 @@ def plan(
         with staged_folder(out) as folder:
             write_plan(answer, folder, scenario, out)
     print_result(answer, as_json, full)
-
-
-def sensitivity(
-    scenario: ScenarioName,
-    words: Words = None,
-    overrides: Overrides = None,
-    uncertain: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=LOW:HIGH", help="Range of a stated key. Repeatable.")
-    ] = None,
-    jobs: Jobs = None,
-    as_json: AsJson = False,
-    full: Full = False,
-) -> None:
-    """Rank what could be measured by the regret and the interval that it would save.
-
-    The interval is that of project. Says what each of its sources is worth for the choice among a few cheap
-    alternatives, and the command that measures it. --uncertain replaces or adds a range of what the scenario states.
-    rlsim improve --only inputs shows the same and takes its place after this release.
-    """
-    from rlsim.planning.sensitivity import sensitivity as run
-
-    base = given_scenario(scenario, words, overrides)
-    answer = run(base, uncertain=uncertain or (), jobs=jobs)
-    print_result(answer, as_json, full)
-
-
-def techniques(
-    scenario: ScenarioName,
-    words: Words = None,
-    overrides: Overrides = None,
-    as_json: AsJson = False,
-    full: Full = False,
-    out: Out = None,
-) -> None:
-    """Try every published technique on your scenario: what it brings, what it asks, which two go best together.
-
-    Speculative and suffix drafting, asynchronous and partial rollouts, tail batching, streaming, dispatch, FP8
-    rollouts, faster refits and others, each with its source and the overrides that apply it. --out DIR writes
-    techniques.json and techniques.png. rlsim improve --only techniques, which has settings too, takes its place after
-    this release.
-    """
-    from rlsim.planning.techniques import techniques as run
-
-    answer = run(given_scenario(scenario, words, overrides))
-    print_result(answer, as_json, full, out)
 
 
 def draft_lengths(

@@ -1,5 +1,4 @@
-"""One scenario: ``rlsim project``, ``run``, ``blame`` and ``explore``; ``schema``; folders of results: ``report``
-and ``plot``."""
+"""One scenario: ``rlsim project``, ``run`` and ``explore``; ``schema``; folders of results: ``report`` and ``plot``."""
 
 from __future__ import annotations
 
@@ -103,28 +102,6 @@ def run(
     print_result(answer, as_json)
 
 
-def blame(
-    scenario: ScenarioName,
-    words: Words = None,
-    overrides: Overrides = None,
-    as_json: AsJson = False,
-    out: Out = None,
-) -> None:
-    """Say why the GPUs of a scenario are idle, and what removing each cause would gain.
-
-    Each cause (straggler tail, refit, environment, staleness limit, queue cap, polling, pipeline bubble) is taken away
-    on the same drawn work, alone and after those before it; policies against the tail are tried as what-ifs. --out DIR
-    writes blame.json and waterfall.png. rlsim improve --only idle shows the same and takes its place after this
-    release.
-    """
-    from rlsim.attribution.headroom import blame as run
-
-    given = given_scenario(scenario, words, overrides)
-    with ProgressLine("simulations") as progress:
-        answer = run(given, progress.reach)
-    print_result(answer, as_json, out=out)
-
-
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of results.")],
     out: Annotated[
@@ -133,8 +110,8 @@ def report(
 ) -> None:
     """Write one HTML page of the results in a folder.
 
-    DIR is what --out of project, run, plan, sweep, validate, blame, check, size, headroom or techniques wrote; several
-    of them in one folder make one page. Charts are drawn in it: it needs no network, runs no script, and prints.
+    DIR is what --out of project, run, plan, sweep, validate, check or size wrote; several of them in one folder make
+    one page. Charts are drawn in it: it needs no network, runs no script, and prints.
     """
     from rlsim.report.page.report import write_report
 
@@ -147,8 +124,8 @@ def plot(
 ) -> None:
     """Draw the pictures of finished results again, without simulating anything.
 
-    Takes the folders of run, sweep, plan, blame, check, size, headroom and techniques; --out DIR writes elsewhere. The
-    pictures of project and validate need more than their files hold; the message then says which command draws them.
+    Takes the folders of run, sweep, plan, check and size; --out DIR writes elsewhere. The pictures of project and
+    validate need more than their files hold; the message then says which command draws them.
     """
     from rlsim.report.folder import replot
 

@@ -378,8 +378,7 @@ def _choices(table: Table, rows: Sequence[ComparedRow]) -> Mapping[str, object]:
     }
 
 
-def _by_engine(row: MeasuredRow) -> str:
-    return "|".join(row.cells.get(column, "") for column in (*SERIES, "engine_version", "k"))
-
-
-SPECULATION = Comparison(_measured_speedups, _speedup_predictor, _choices, _by_engine)
+SPECULATION = Comparison(
+    _measured_speedups, _speedup_predictor, _choices,
+    lambda row: "|".join(row.cells.get(column, "") for column in (*SERIES, "engine_version", "k")),
+)  # fmt: skip

@@ -215,28 +215,23 @@ def solve(
         held[beyond] = nearest[beyond]
 
 
-def fit_spreads(
-    design: Design,
-    used: BoolArray | None = None,
-    rounds: int = ROUNDS,
-    progress: Callable[[str], object] = lambda line: None,
-) -> tuple[Spreads, Weights]:
-    """Spreads of all families and errors by expectation maximisation over the rows ``used``, and the weights."""
-    chosen = np.ones(len(design.log_error), dtype=bool) if used is None else used
+def fit_spreads(design: Design, progress: Callable[[str], object] = lambda line: None) -> tuple[Spreads, Weights]:
+    """Spreads of all families and errors by expectation maximisation over all rows, and the weights."""
+    every = np.ones(len(design.log_error), dtype=bool)
     start = {
         name: float(np.mean(design.spread[np.array(design.term_families) == name]))
         for name in sorted(set(design.term_families) - {""})
     }
     spreads = Spreads({**start, **dict.fromkeys(design.families, 0.08)}, dict.fromkeys(design.kinds, 0.08))
     weights, kinds, families = Weights.even(design), np.array(design.kinds), design.families_of
-    for number in range(rounds):
-        found = solve(design, spreads, weights, chosen)
+    for number in range(ROUNDS):
+        found = solve(design, spreads, weights, every)
         covariance = found.covariance()
         # Expected squares hold the variance of the posterior as well: means alone would let spreads shrink to zero.
         squares = (found.mean - design.middle) ** 2 + np.diag(covariance)
         errors = design.log_error - design.matrix @ found.mean
         errors = errors**2 + np.einsum("ij,ij->i", design.matrix @ covariance, design.matrix)
-        informed = design.informed(chosen)
+        informed = design.informed(every)
         of_families = {}
         for name, before in spreads.families.items():
             mine = (families == name) & informed
@@ -244,7 +239,7 @@ def fit_spreads(
             of_families[name] = min(MOST_SPREAD.get(name, np.inf), before * (after / before) ** HASTE)
         of_kinds = {}
         for kind in dict.fromkeys(design.kinds):
-            mine = np.isin(kinds, PHASES if kind in PHASES else (kind,)) & chosen
+            mine = np.isin(kinds, PHASES if kind in PHASES else (kind,))
             if kind == "step":
                 of_kinds[kind] = STEP_ERROR
             elif mine.any():
@@ -261,7 +256,7 @@ def fit_spreads(
             np.where(families == "", 1.0, (GROUP_DEGREES + 1) / (GROUP_DEGREES + squares / columns**2)),
         )
         if number % 10 == 9:
-            progress(f"round {number + 1} of {rounds}")
+            progress(f"round {number + 1} of {ROUNDS}")
     return spreads, weights
 
 

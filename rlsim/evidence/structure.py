@@ -216,16 +216,12 @@ def step_times(table: Table, sets: Fitted) -> tuple[list[Evidence], Reasons]:
 
     def evidence(name: str, cells: Row) -> list[Evidence]:
         scenario, measured = _measured_step(cells, REPLICATIONS)
-        simulation = changed(scenario.simulation, **_fit_steps(scenario))
+        steps, warmup = (4, scenario.loop.lag + 2) if scenario.loop.mode == "async" else (1, 0)
+        simulation = changed(scenario.simulation, steps=steps, warmup_steps=warmup)
         run = simulate_variant(with_sets(changed(scenario, simulation=simulation), sets))
         return simulated_evidence(name, run, measured, phase_groups(scenario, name))
 
     return _each_step(table, evidence)
-
-
-def _fit_steps(scenario: Scenario) -> dict[str, int]:
-    lag = scenario.loop.lag
-    return {"steps": 4, "warmup_steps": lag + 2} if scenario.loop.mode == "async" else {"steps": 1, "warmup_steps": 0}
 
 
 def own_step_times(table: Table, before: Posterior, now: Posterior | None = None) -> tuple[list[Evidence], Reasons]:

@@ -185,5 +185,5 @@ def check_rollout(scenario: Scenario, what: str) -> None:
     if scenario.loop.supervised:
         raise InputError(
             f"{scenario.name}: loop.supervised generates nothing, and {what} needs a rollout; rlsim project, run, "
-            "sweep, compare, techniques and sensitivity answer for the update alone"
+            "sweep, compare and improve answer for the update alone"
         )

@@ -1,16 +1,16 @@
 """From one projection to a decision: sweeps, plans, comparisons, and what to measure next.
 
-``sweep``, ``plan``, ``compare`` and ``sensitivity`` are the library calls behind the commands of the same names;
+``sweep``, ``plan``, ``compare`` and ``improve`` are the library calls behind the commands of the same names;
 ``Objective`` and ``SearchLimits`` say what a plan is for and where to look.
 """
 
 from __future__ import annotations
 
 from rlsim.planning.compare import compare
+from rlsim.planning.improve import improve
 from rlsim.planning.objective import Objective
 from rlsim.planning.plan import plan
-from rlsim.planning.sensitivity import sensitivity
 from rlsim.planning.space import SearchLimits
 from rlsim.planning.sweep import sweep
 
-__all__ = ["Objective", "SearchLimits", "compare", "plan", "sensitivity", "sweep"]
+__all__ = ["Objective", "SearchLimits", "compare", "improve", "plan", "sweep"]

@@ -59,13 +59,13 @@ def draft_plan_of(inputs: PriceInputs) -> DraftPlan | None:
     return inputs.draft_plan if inputs.scenario.speculation.variation is not None else None
 
 
-def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
+def rollout_works(scenario: Scenario, step: int) -> tuple[RolloutWork, ...]:
     """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling.
 
     Of a race, the samples that would win it if all generated equally fast: no less is generated, in long rounds more.
     """
     agent = scenario.workload.agent
-    drawn = draw_step(scenario, step, replication, draft_plan_of(PriceInputs(scenario)))
+    drawn = draw_step(scenario, step, 0, draft_plan_of(PriceInputs(scenario)))
     may_end_early = agent is not None and agent.trajectory_timeout_s is not None
     works = []
     for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from rlsim.planning.search import (
     simulate_finally,
     simulate_once,
 )
-from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
+from rlsim.planning.space import InfeasiblePart, SearchLimits, Space, build_space, nearest_miss
 from rlsim.planning.verdict import unmeasured_winner
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import price_usd
@@ -88,6 +89,19 @@ def best_overrides(scenario: Scenario, limits: SearchLimits) -> Overrides:
     if not found.feasible:
         raise _nothing(contest, found)
     return found.feasible[0].layout.overrides()
+
+
+def leading_overrides(scenario: Scenario, limits: SearchLimits, most: int) -> list[Overrides]:
+    """What turns ``scenario`` into each of its fastest plans, as far as a search's one drawn workload tells them: at
+    most so many within NEAR of the best. Raises as :func:`plan` does."""
+    _check_rules(scenario, limits)
+    with executor(1) as run:
+        contest = Contest(scenario, Objective(), limits, None, False)
+        space, plans = _looked_at(contest, limits, run)
+    whole = [plan for plan in plans if isinstance(plan, Simulated) and not plan.given_up]
+    if not whole:
+        raise _nothing(contest, Finals(rejected=_rejected(space, plans)))
+    return [plan.layout.overrides() for plan in contest.near(contest.ranked(whole))[:most]]
 
 
 def _current(scenario: Scenario) -> Simulated | None:
@@ -153,13 +167,25 @@ def _search_sizes(contest: Contest, run: Runner) -> Finals:
 
 
 def _searched(contest: Contest, limits: SearchLimits, run: Runner) -> Finals:
-    space = build_space(contest.scenario, limits)
-    candidates = bounded_candidates(searched(contest.scenario), space, run)
-    plans = list(search(contest, candidates, run, simulate_once if contest.rest else see_once).values())
+    space, plans = _looked_at(contest, limits, run)
     last = finals(contest, [plan for plan in plans if isinstance(plan, Simulated)], run)
-    rejected = (*space.rejected, *(plan for plan in plans if isinstance(plan, InfeasiblePart)), *last.rejected)
+    rejected = (*_rejected(space, plans), *last.rejected)
     considered, configurations = space.considered, space.configurations
     return replace(last, rejected=rejected, considered=considered, configurations=configurations, simulated=len(plans))
+
+
+def _looked_at(
+    contest: Contest, limits: SearchLimits, run: Runner
+) -> tuple[Space, Sequence[Simulated | InfeasiblePart]]:
+    """The space within ``limits``, and what the search has simulated of it."""
+    space = build_space(contest.scenario, limits)
+    candidates = bounded_candidates(searched(contest.scenario), space, run)
+    return space, list(search(contest, candidates, run, simulate_once if contest.rest else see_once).values())
+
+
+def _rejected(space: Space, plans: Sequence[Simulated | InfeasiblePart]) -> tuple[InfeasiblePart, ...]:
+    """Parts that do not fit, and plans that drawn work shows to overflow."""
+    return (*space.rejected, *(plan for plan in plans if isinstance(plan, InfeasiblePart)))
 
 
 def _nothing(contest: Contest, found: Finals) -> Infeasible | InputError:

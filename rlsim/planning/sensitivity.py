@@ -19,6 +19,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 from msgspec import Struct
@@ -29,14 +30,13 @@ from rlsim.files.progress import ProgressLine
 from rlsim.loading.differences import changes
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning.execution import executor, in_order
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
-from rlsim.projection.moves import LISTS, move_named
+from rlsim.projection.moves import LISTS, move_named, timed_of
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed, mean_value, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
-from rlsim.projection.variant import SimulatedVariant, searched, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, replicated, searched, simulate_variant
 from rlsim.results.planning import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -82,24 +82,27 @@ class Arm(Struct, frozen=True, eq=False):
     first_s: float
 
 
-def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int | None = 1) -> Sensitivity:
+def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = ()) -> Sensitivity:
     """Rank what could be measured by the expected regret and the width of the interval that it would save.
 
     uncertain: ``key=low:high`` each, overriding or adding ranges of stated inputs. Raises InputError where a range
     cannot be simulated, and Infeasible where the scenario cannot run.
     """
-    inputs = uncertain_inputs(scenario, uncertain)
-    run = simulate_variant(scenario, tokens=False)
-    wanted = alternatives(scenario)
-    points = _points(wanted, inputs)
-    count = len(wanted) - 1 + len(points)
-    with ProgressLine("simulations", count) as progress, executor(jobs, most=count) as runner:
-        others = in_order(runner, _arm, wanted[1:], progress)
-        steps = in_order(runner, first_step_s, list(points.values()), progress)
-    arms = [_arm_of(wanted[0], run), *(arm for arm in others if arm is not None)]
-    scale = anchor(scenario)
-    arms = [replace(arm, timed=replace(arm.timed, step=arm.timed.step.times(scale))) for arm in arms]
-    return _answer(run, arms, inputs, dict(zip(points, steps, strict=True)))
+    inputs, scale = uncertain_inputs(scenario, uncertain), anchor(scenario)
+    # Of equal numbers in every alternative, as moves are, which some of them are.
+    scenario = replicated(scenario, scenario.replications)
+    run, wanted = simulate_variant(scenario, tokens=False), alternatives(scenario)
+    points, arms = _points(wanted, inputs), [_arm(wanted[0], timed(run), scale)]
+    with ProgressLine("simulations", len(wanted) - 1 + len(points)) as progress:
+        for one in wanted[1:]:
+            with suppress(Infeasible, InputError):  # one that cannot run is no choice
+                arms.append(_arm(one, timed_of(one.scenario), scale))
+            progress.advance(1)
+        steps = {}
+        for place, (other, overrides) in points.items():
+            steps[place] = first_step_s(other, overrides)
+            progress.advance(1)
+    return _answer(run, arms, inputs, steps)
 
 
 Place = tuple[str, str, float]
@@ -116,21 +119,13 @@ def _points(wanted: Sequence[Alternative], inputs: Sequence[UncertainInput]) -> 
     return out
 
 
-def _arm(alternative: Alternative) -> Arm | None:
-    """The alternative simulated; None where it cannot run."""
-    try:
-        return _arm_of(alternative, simulate_variant(alternative.scenario, tokens=False))
-    except (Infeasible, InputError):
-        return None
+def _arm(alternative: Alternative, found: Timed, scale: float) -> Arm:
+    """scale: carries its step over to what ``project`` answers."""
+    return Arm(alternative, replace(found, step=found.step.times(scale)), first_step_s(alternative.scenario, {}))
 
 
-def _arm_of(alternative: Alternative, run: SimulatedVariant) -> Arm:
-    return Arm(alternative, timed(run), first_step_s((alternative.scenario, {})))
-
-
-def first_step_s(point: tuple[Scenario, Overrides]) -> float:
+def first_step_s(scenario: Scenario, overrides: Overrides) -> float:
     """Mean step of a varied scenario on the work of a search, in seconds; NaN where it cannot run."""
-    scenario, overrides = point
     try:
         # The draws are the same as of the arm it is compared with: those of a search are enough.
         run = simulate_variant(vary(searched(scenario), overrides), tokens=False)

@@ -63,10 +63,6 @@ def _slow_devices(scenario: Scenario, factor: float) -> Change:
     return Change(how="all kernels take longer", prices=slower)
 
 
-def _slow_trainer(scenario: Scenario, factor: float) -> Change:
-    return Change(how="log-probs and updates take longer", prices=_passes(factor))
-
-
 def _passes(factor: float) -> Priced:
     """Log-probs and updates times ``factor``."""
     return passes_with(lambda phase, part: 1.0 if phase == "data" else factor)
@@ -130,7 +126,7 @@ FUNCTIONS: Mapping[str, Callable[[Scenario, float], Change | None]] = {
     "no_bubble": lambda scenario, x: Change(prices=without_parts(lambda part: part.name == BUBBLE)),
     "even_ranks": lambda scenario, x: Change(prices=without_parts(lambda part: part.name == IMBALANCE)),
     "idle_replicas": _idle_replicas,
-    "slow_trainer": _slow_trainer,
+    "slow_trainer": lambda _, factor: Change(how="log-probs and updates take longer", prices=_passes(factor)),
     "slow_devices": _slow_devices,
     "little_kv_cache": _little_kv_cache,
     "longer_responses": longer_responses,

@@ -203,12 +203,12 @@ def best_way(scenario: Scenario, move: Move) -> Tried | str:
         return missing
     ways = move.ways(scenario)
     try:
-        return tried(scenario, move, ways[0] if len(ways) == 1 else _fastest(scenario, ways))
+        return tried(scenario, move, ways[0] if len(ways) == 1 else fastest_way(scenario, ways))
     except (Infeasible, InputError) as error:
         return str(error).removeprefix("infeasible: ")
 
 
-def _fastest(scenario: Scenario, ways: Sequence[Overrides]) -> Overrides:
+def fastest_way(scenario: Scenario, ways: Sequence[Overrides]) -> Overrides:
     """The fastest of several ways on the work of a search: which is best that tells, how good it is all of them do.
 
     Raises what the first way raises where none runs.
@@ -222,7 +222,7 @@ def _fastest(scenario: Scenario, ways: Sequence[Overrides]) -> Overrides:
         except (Infeasible, InputError) as error:
             errors.append(error)
     if not found:
-        raise errors[0]
+        raise errors[0] if errors else InputError("there is no way to try")
     return ways[min(found)[1]]
 
 
@@ -233,7 +233,7 @@ def fairly_split(scenario: Scenario, overrides: Overrides) -> Overrides:
     if not overrides.get("lag") or named or not scenario.cluster.colocated:
         return overrides
     ways = [{**overrides, "generation_share": share} for share in LISTS["values"]["split"]]
-    return _fastest(scenario, ways)
+    return fastest_way(scenario, ways)
 
 
 def tried(scenario: Scenario, move: Move, overrides: Overrides) -> Tried:

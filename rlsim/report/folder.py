@@ -23,8 +23,8 @@ from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.text.validation import rows_csv
 from rlsim.report.timeline import read_timeline, timeline_json
 from rlsim.results.answer import Answer
-from rlsim.results.check import Check, Headroom
-from rlsim.results.planning import Blame, Sizing, Techniques
+from rlsim.results.check import Check
+from rlsim.results.planning import Sizing
 from rlsim.results.projection import About, Projection
 from rlsim.results.record import LARGEST, Record, what_is_wrong
 from rlsim.results.run import Run
@@ -43,11 +43,8 @@ RECORDS: dict[str, tuple[type[Record], int]] = {
     "run": (Run, TABLE_BYTES),
     "plan": (Plan, TABLE_BYTES),
     "validation": (Validation, TABLE_BYTES),
-    "blame": (Blame, DOCUMENT_BYTES),
     "check": (Check, DOCUMENT_BYTES),
     "size": (Sizing, DOCUMENT_BYTES),
-    "headroom": (Headroom, DOCUMENT_BYTES),
-    "techniques": (Techniques, DOCUMENT_BYTES),
 }
 """What the files hold, and how large they may be."""
 SCENARIO_BYTES = 2**18
@@ -209,7 +206,7 @@ def _typed(fields: Sequence[str]) -> list[Any]:
     return [shortened(text, TEXT_CHARACTERS) or None for text in fields]
 
 
-DRAWN = ("run", "sweep", "plan", "blame", "check", "size", "headroom", "techniques")
+DRAWN = ("run", "sweep", "plan", "check", "size")
 """Kinds of results whose files hold all that their pictures show."""
 
 
@@ -236,7 +233,7 @@ def write_files(contents: Mapping[str, Content], out: Path) -> None:
 def _contents(answer: Answer) -> Mapping[str, Content]:
     """Text or figure of each file; scenario.yaml is the resolved scenario, which gives the same answer again."""
     kind = next((kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record)), "")
-    others = {"CrossValidation": "cross.json", "DraftCurve": "k.json"}
+    others = {"CrossValidation": "cross.json", "DraftCurve": "k.json", "Improvement": "improvement.json"}
     name = KINDS[kind][0] if kind else others.get(type(answer).__name__, "published.json")
     found: dict[str, Content] = {**_pictures(answer), name: answer.to_json()}
     if isinstance(answer, Projection):
@@ -253,9 +250,8 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
 PICTURES: Mapping[str, Mapping[str, str]] = {
     "Projection": {"phases.png": "phases:phases_figure", "memory.png": "memory:memory_figure"},
     "Run": {"run.png": "grids:run_figure"},
-    "Blame": {"waterfall.png": "bars:waterfall_figure"}, "Check": {"check.png": "bars:checked_figure"},
-    "Sizing": {"size.png": "grids:size_figure"}, "Headroom": {"headroom.png": "bars:ladder_figure"},
-    "Techniques": {"techniques.png": "bars:techniques_figure"}, "DraftCurve": {"k.png": "grids:draft_figure"},
+    "Check": {"check.png": "bars:checked_figure"}, "Sizing": {"size.png": "grids:size_figure"},
+    "DraftCurve": {"k.png": "grids:draft_figure"},
     "Plan": {"pareto.png": "grids:plan_figure"}, "CrossValidation": {"reliability.png": "validation:reliability"},
     "Validation": {"scatter.png": "validation:scatter", "ratios.png": "validation:ratios"},
 }  # fmt: skip

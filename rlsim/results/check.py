@@ -165,7 +165,7 @@ class Headroom(Answer):
 class Improvement(Answer):
     """What would shorten a step: moves ranked, why GPUs are idle, how far the ideal is, and what is worth measuring.
 
-    Parts that were not asked for are null. layout: overrides of the best layout, from which the ladder begins.
+    Parts that were not asked for are null.
     """
 
     schema_: Literal["rlsim.improvement/1"] = Field(default="rlsim.improvement/1", alias="schema")

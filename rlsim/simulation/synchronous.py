@@ -56,7 +56,9 @@ def run_synchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices,
         else:
             made = _generated(scenario, planned, prices, trace, rounds, step, now_s)
         now_s += made.seconds
-        cost = prices.steps[step] if prices.steps else _cost(made.drawn, prices)
+        # A batch that was not known before it was generated is priced now.
+        drawn = made.drawn
+        cost = prices.steps[step] if prices.steps else prices.batch(drawn.trained_tokens, drawn.generated_samples)
         exposed_s, overlapped_s = made.seconds, 0.0
         if scenario.loop.streaming:
             now_s, exposed_s, overlapped_s = _rest(scenario, made, cost, trace, step, now_s)
@@ -128,11 +130,6 @@ def _finish_s(drawn: DrawnStep, results: Sequence[RolloutResult], environment_s:
         found.append(before_s + result.finish_s[one.trained] + environment_s)
         before_s += result.seconds + environment_s
     return np.concatenate(found)
-
-
-def _cost(drawn: DrawnStep, prices: Prices) -> StepCost:
-    """The trainer's work on a batch that was not known before it was generated."""
-    return prices.batch(drawn.trained_tokens, drawn.generated_samples)
 
 
 def _count(

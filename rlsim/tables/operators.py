@@ -122,6 +122,7 @@ class OperatorTables(Struct, frozen=True, eq=False):
     folder: Path
     metadata: dict[str, Any]
     _tables: dict[str, Table] = field(default_factory=dict)
+    _substitutes: dict[tuple[str, Key, tuple[int, ...], tuple[int, ...]], Key | None] = field(default_factory=dict)
 
     @classmethod
     def load(cls, system: str, backend: str, folder: Path | None = None) -> OperatorTables:
@@ -163,11 +164,13 @@ class OperatorTables(Struct, frozen=True, eq=False):
 
     def _nearest(self, layout: TableLayout, like: Likeness) -> Key | None:
         """The wanted key or the measured one nearest to it; None where none agrees in what must be equal."""
-        rows = self.table(layout).rows
+        rows, place = self.table(layout).rows, (layout.name, like.wanted, like.equal, like.grow)
         if like.wanted in rows:
             return like.wanted
-        alike = (key for key in rows if all(key[column] == like.wanted[column] for column in like.equal))
-        return min(alike, key=like.far, default=None)
+        if place not in self._substitutes:
+            alike = (key for key in rows if all(key[column] == like.wanted[column] for column in like.equal))
+            self._substitutes[place] = min(alike, key=like.far, default=None)
+        return self._substitutes[place]
 
     def _near(self, layout: TableLayout, like: Likeness, *sizes: ArrayLike) -> TableTime | None:
         """Time at the nearest measured key, scaled and not measured where that is not the wanted one."""

@@ -80,7 +80,7 @@ class Generated(Struct, frozen=True, eq=False):
         return self.batch if self.turns is None else self.turns
 
 
-@cached_with_files(64)
+@cached_with_files(256)
 def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0) -> tuple[Generated, ...]:
     """The rollouts of a step: one, or under dynamic sampling as many as give prompts_per_step usable groups.
 

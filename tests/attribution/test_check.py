@@ -14,7 +14,7 @@ from rlsim.attribution.likelihood import Path as Severities
 from rlsim.cli.main import main
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
-from rlsim.planning.techniques import techniques
+from rlsim.planning.improve import techniques
 from rlsim.projection.effects import FUNCTIONS
 from rlsim.projection.moves import FORMS, faults, ideals, moves
 from rlsim.projection.project import project
@@ -167,7 +167,7 @@ def test_what_the_scenario_states_is_told_and_the_mfu_follows_the_time() -> None
     padded = load_scenario("quickstart", ["trainer.sequence_packing=false"])
     found = check(padded, {"step": 120.0})
     told = next(one for one in found.stated if one.name == "padding")
-    improved = next(one for one in techniques(padded, settings=True).techniques if one.name == "packing")
+    improved = next(one for one in techniques(padded).techniques if one.name == "packing")
     assert told.saved_s == pytest.approx(project(padded).candidate.step_s.mean - improved.step_s.mean)
     found = {one.phase: one for one in check(load_scenario("quickstart"), {"train": 60.0, "step": 115.0}).phases}
     train = found["train"]

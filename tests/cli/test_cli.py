@@ -279,8 +279,7 @@ def test_every_command_takes_words_that_override_like_set_which_wins(run: Run, s
         ("run", small),
         ("sweep", small),
         ("plan", small),
-        ("sensitivity", small),
-        ("blame", small),
+        ("improve", small),
         ("compare", small, small),
     ):
         complains(run(*command, "engine.tensor_paralel=2"), "did you mean 'engine.tensor_parallel'")

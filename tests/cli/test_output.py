@@ -70,11 +70,8 @@ COMMANDS = {
     "run": ("--steps", "6"),
     "sweep": ("--vary", "speculation.draft_length=1:3", "--vary", "speculation.acceptance_length=1.5,2.0"),
     "sweep of sizes": ("--vary", "cluster.num_gpus=8,16", "--vary", "engine.tensor_parallel,trainer.tensor_parallel=1"),
-    "blame": (),
     "plan": ("--max-staleness", "0"),
     "check": ("--step", "40"),
-    "headroom": (),
-    "techniques": (),
 }  # fmt: skip
 
 
@@ -99,9 +96,9 @@ def test_pictures_are_drawn_again_from_the_files_alone(run: Run, small: str, tmp
 
 
 def test_what_cannot_be_drawn_names_its_command_pictures_go_elsewhere(run: Run, small: str, tmp_path: Path) -> None:
-    run("blame", small, "--out", str(tmp_path / "a"))
+    run("check", small, "--step", "40", "--out", str(tmp_path / "a"))
     assert run("plot", str(tmp_path / "a"), "--out", str(tmp_path / "b"))[0] == 0
-    assert [path.name for path in (tmp_path / "b").iterdir()] == ["waterfall.png"]
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["check.png"]
     out = tmp_path / "projected"
     run("project", small, "--out", str(out))
     complains(run("plot", str(out)), "lacks the curves", f"rlsim project {out}/scenario.yaml --out {out}")
@@ -111,6 +108,6 @@ def test_what_cannot_be_drawn_names_its_command_pictures_go_elsewhere(run: Run, 
     for content in ("[]", "{}", "{", '{"candidate": 3}'):
         broken = tmp_path / "broken"
         broken.mkdir(exist_ok=True)
-        (broken / "blame.json").write_text(content)
-        complains(run("plot", str(broken)), "broken/blame.json: ")
-        assert [path.name for path in broken.iterdir()] == ["blame.json"]
+        (broken / "check.json").write_text(content)
+        complains(run("plot", str(broken)), "broken/check.json: ")
+        assert [path.name for path in broken.iterdir()] == ["check.json"]

@@ -28,7 +28,7 @@ REFUSED = {
     (*STEPS, "run.fault=1"): "run.faults",
     (*STEPS, "run.stalls={probability: 2, seconds: 1}"): "run.stalls.probability",
     (*STEPS, "engine.gpu_memory_utilization=0.01"): "infeasible",
-    # sweep, plan, sensitivity, compare
+    # sweep, plan, improve, compare
     ("sweep", "SMALL", "--out", "OUT", "--vary", "nonsense=1:3"): "unknown key 'nonsense'",
     ("sweep", "SMALL"): "at least one --vary",
     ("sweep", "SMALL", "--out", "OUT", "--vary", "cluster.num_gpus=abc", "--jobs", "1"): "none of the 1 cells can run",
@@ -40,7 +40,8 @@ REFUSED = {
     ("calibrate", "--from-steps", "x.csv"): "No such option: --from-steps x.csv",
     ("plan", "SMALL", "--gpus", "0"): "at least 1 GPU",
     ("plan", "SMALL", "--steps", "9", "--deadline-hours", "1e-5", "--max-staleness", "0"): "no plan keeps to",
-    ("sensitivity", "SMALL", "--uncertain", "x"): "is not KEY=LOW:HIGH",
+    ("improve", "SMALL", "--only", "inputs", "--uncertain", "x"): "is not KEY=LOW:HIGH",
+    ("improve", "SMALL", "--only", "idle", "--uncertain", "k=1:2"): "which --only idle leaves out",
     ("compare", "SMALL", "nowhere.yaml"): "nowhere.yaml",
     # validate, size, check, log
     ("validate", "absent.csv"): "absent.csv: no such file",

@@ -9,8 +9,7 @@ from builders import BANDWIDTH, BARE, MATRIX_RATE, ONE, bare, exactly, seconds, 
 
 from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import LINK_EFFICIENCY, Collectives
-from rlsim.costs.operators.work import Matrix
-from rlsim.costs.trainer.layer import newton_schulz_flops
+from rlsim.costs.operators.work import Matrix, newton_schulz_flops
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.trainer import StackFeatures
 from rlsim.tables.profile import load_profile

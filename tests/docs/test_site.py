@@ -67,7 +67,7 @@ def test_links_that_leave_the_documentation_become_names(script) -> None:
 Run = Callable[..., tuple[int, str, str]]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```", re.M | re.S)
-TAKES_WORDS = ("project", "plan", "sensitivity", "compare", "blame")
+TAKES_WORDS = ("project", "plan", "compare", "improve")
 MOST_STEPS, FEW_ROWS = "20", "400"
 
 
@@ -108,7 +108,7 @@ def small(command: str) -> list[str]:
         words.append("simulation.replications=1")
     if words[0] == "sweep":
         words += ["--replications", "1", "--jobs", "1"]
-    if words[0] in ("plan", "sensitivity"):
+    if words[0] == "plan":
         words += ["--jobs", "1"]
     if words[0] == "run":
         option, few = ("--steps", MOST_STEPS) if "--steps" in words else ("--rows", FEW_ROWS)

@@ -18,7 +18,6 @@ from rlsim.files.journal import Journal
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.new import Answers, with_layout
-from rlsim.planning.techniques import techniques
 from rlsim.projection.project import project
 from rlsim.projection.summary import iteration_tokens
 from rlsim.projection.variant import simulate_variant
@@ -65,14 +64,17 @@ def test_a_sweep_takes_a_mapping_and_a_scenario_by_hand_is_refused_in_our_words(
 
 def test_every_answer_is_text_and_table(scenario: rlsim.Scenario) -> None:
     wanted = rlsim.Wanted(rlsim.Answers("qwen3-1.7b", "h100_sxm", 8, (8, 4), 500))
-    answers: list[Answer] = [
+    improved = rlsim.improve(scenario)
+    assert all((improved.moves, improved.idle, improved.headroom, improved.inputs))
+    assert len(str(improved).splitlines()) <= 40
+    answers: list[Answer | None] = [
         rlsim.project(scenario), rlsim.run(scenario, steps=2), rlsim.sweep(scenario, {"k": [0, 2]}),
-        rlsim.compare(scenario, rlsim.vary(scenario, {"k": 0})), rlsim.blame(scenario), rlsim.sensitivity(scenario),
-        techniques(scenario), rlsim.check(scenario, {"step": 60.0, "train": 20.0}), rlsim.headroom(scenario),
-        rlsim.plan(scenario), rlsim.size(wanted, ["h100_sxm"]),
+        rlsim.compare(scenario, rlsim.vary(scenario, {"k": 0})), rlsim.check(scenario, {"step": 60.0, "train": 20.0}),
+        rlsim.plan(scenario), rlsim.size(wanted, ["h100_sxm"]), improved.moves, improved.idle, improved.headroom,
+        improved.inputs,
     ]  # fmt: skip
     assert str(answers[0]) == render_brief(answers[0])  # type: ignore[arg-type]
-    for answer in answers:
+    for answer in filter(None, answers):
         name, text, frame = type(answer).__name__, str(answer), answer.to_frame()
         assert text.strip() and "Interval(" not in text and "schema_=" not in text, name
         assert len(text.splitlines()) <= 40, name
@@ -90,9 +92,9 @@ def test_all_public_names_are_there_and_documented_and_no_others() -> None:
     assert rlsim.__all__ == sorted(rlsim.__all__)
     assert set(rlsim.__all__) == {
         *("Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"),
-        *("Answers", "Wanted", "check", "headroom", "largest_that_fit", "live", "preflight", "size"),
+        *("Answers", "Wanted", "check", "improve", "largest_that_fit", "live", "preflight", "size"),
         *("live_report", "trainer_callback"),
-        *("Objective", "SearchLimits", "blame", "compare", "draft_lengths", "plan", "run", "sensitivity", "sweep"),
+        *("Objective", "SearchLimits", "compare", "draft_lengths", "plan", "run", "sweep"),
     }
     for name in rlsim.__all__:
         assert getattr(rlsim, name).__doc__, name

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
-from rlsim.attribution.headroom import headroom
 from rlsim.cli.commands import app
 from rlsim.costs.trainer.driver import PADDED_BATCH
 from rlsim.costs.trainer.training import PHASE_SWAP
@@ -14,6 +13,7 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.draft_lengths import draft_lengths
 from rlsim.planning.plan import plan
 from rlsim.planning.size import Wanted, size
+from rlsim.projection.headroom import headroom
 from rlsim.projection.project import project
 from rlsim.projection.variant import simulate_variant
 from rlsim.report.folder import write_out

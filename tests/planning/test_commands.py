@@ -68,11 +68,10 @@ def test_a_plan_of_the_library_is_that_of_the_command(run: Run, tiny: Scenario, 
     assert json.loads(run("plan", file, *words)[1]) == json.loads(rlsim.plan(bare, rest=False).to_json())
 
 
-def test_sensitivity_and_compare_print_their_answers(run: Run, tiny: Scenario, file: str, tmp_path: Path) -> None:
-    code, out, _ = run("sensitivity", file, "--jobs", "1", "--json")
+def test_improve_and_compare_print_their_answers(run: Run, tiny: Scenario, file: str, tmp_path: Path) -> None:
+    code, out, _ = run("improve", file, "--only", "inputs", "--json")
     assert code == 0
-    told = json.loads(out)
-    assert told["schema"] == "rlsim.sensitivity/2"
+    told = json.loads(out)["inputs"]
     assert told["sources"]
     assert told["step_s"] == json.loads(run("project", file, "--json")[1])["candidate"]["step_s"]
     other = tmp_path / "other.yaml"
@@ -120,7 +119,7 @@ def test_five_stories_are_told_and_listed() -> None:
     assert len(NOTEBOOKS) == 5 and all(f"notebooks/{path.name}" in listed for path in NOTEBOOKS)
 
 
-@pytest.mark.parametrize("name", ["compare", "plan", "sensitivity", "sweep"])
+@pytest.mark.parametrize("name", ["compare", "improve", "plan", "sweep"])
 def test_functions_are_functions_whatever_is_imported_first(name: str) -> None:
     """A module of the same name never hides one."""
     code = f"import rlsim.planning.{name}; from rlsim.planning import {name}; {name}.__kwdefaults__"

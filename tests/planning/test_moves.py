@@ -1,20 +1,24 @@
 """Moves: what project tries first holds when it is applied, loop moves are planned, improve shows one number."""
 
 import json
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlsim import compare
 from rlsim.cli.main import main
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.improve import techniques
 from rlsim.planning.plan import default_limits, plan
-from rlsim.planning.techniques import techniques
 from rlsim.projection.moves import LISTS, SETTING, best_way, move_named, moves
 from rlsim.projection.project import project
 from rlsim.projection.try_first import GAIN
 from rlsim.results.planning import Technique
 
 FEW = ["workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null"]
+PARTS = {"techniques": "moves", "idle": "idle", "headroom": "headroom", "inputs": "inputs"}
 
 
 @pytest.mark.parametrize("name", ["quickstart", "qwen8b_rl_think", "qwen8b_async_lag1", "qwen235b_512"])
@@ -61,27 +65,36 @@ def test_every_move_says_what_it_asks_and_settings_keep_the_update() -> None:
     assert {one["move"] for one in LISTS["first"]} <= {one.name for one in moves() if one.exact}
 
 
-def test_improve_shows_the_numbers_of_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_improve_shows_its_parts_together_and_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["quickstart", *FEW, "simulation.replications=1", "--json"]
 
-    def printed(*arguments: str) -> dict[str, object]:
+    def printed(*more: str) -> dict[str, Any]:
         with pytest.raises(SystemExit) as end:
-            main([*arguments])
+            main(["improve", *words, *more])
         assert not end.value.code
-        answer: dict[str, object] = json.loads(capsys.readouterr().out)
+        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
         return answer
 
-    found = printed("improve", *words)
-    assert found["schema"] == "rlsim.improvement/1"
-    assert found["idle"] == printed("blame", *words)
-    assert found["headroom"] == printed("headroom", *words)
-    alone = printed("techniques", *words)
-    shown = {one["name"]: one for one in found["moves"]["techniques"]}  # type: ignore[index]
-    for one in alone["techniques"]:  # type: ignore[attr-defined]
-        assert shown[one["name"]] == one
-    assert printed("improve", *words, "--only", "idle")["moves"] is None
+    found = printed("--out", str(tmp_path / "out"))
+    assert found == json.loads((tmp_path / "out" / "improvement.json").read_text())
+    assert [found[part]["schema"] for part in PARTS.values()] == [
+        "rlsim.techniques/1", "rlsim.blame/1", "rlsim.headroom/1", "rlsim.sensitivity/2"
+    ]  # fmt: skip
+    for name, part in PARTS.items():
+        alone = printed("--only", name)
+        assert alone == {**found, **dict.fromkeys(PARTS.values()), part: found[part]}
     # Every field of a ranked move is there for a reader of JSON.
-    assert set(next(iter(shown.values()))) == set(Technique.model_fields)
+    assert set(found["moves"]["techniques"][0]) == set(Technique.model_fields)
+    wide = printed("--only", "inputs", "--uncertain", "workload.response_tokens.mean_tokens=300:3000")["inputs"]
+    assert wide["step_with_inputs_s"]["high"] > found["inputs"]["step_with_inputs_s"]["high"]
+
+
+@pytest.mark.parametrize("word", ["techniques", "blame", "headroom", "sensitivity"])
+def test_a_former_command_names_the_part_that_gives_the_same(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([word, "quickstart"])
+    (part,) = re.findall("improve --only ([a-z]+)", capsys.readouterr().err)
+    assert end.value.code == 2 and part in PARTS
 
 
 def test_a_comparison_simulates_on_and_says_what_it_cannot_tell() -> None:

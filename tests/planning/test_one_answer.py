@@ -1,21 +1,19 @@
 """One question has one answer: whichever command is asked, however a loop is stated, in whatever order words stand."""
 
 import itertools
-import json
 
 import pytest
 
-from rlsim.attribution.headroom import blame, headroom
-from rlsim.cli.main import main
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare
+from rlsim.planning.improve import techniques
 from rlsim.planning.plan import plan
 from rlsim.planning.sensitivity import sensitivity
 from rlsim.planning.space import SearchLimits
 from rlsim.planning.sweep import sweep
-from rlsim.planning.techniques import techniques
-from rlsim.projection.moves import SETTING, faults, moves
+from rlsim.projection.headroom import blame, headroom
+from rlsim.projection.moves import faults, moves
 from rlsim.projection.precision import anchor
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
@@ -178,7 +176,7 @@ def answer() -> Techniques:
 def test_every_technique_is_left_out_with_a_reason_or_ranked_by_the_step_of_its_projection(answer: Techniques) -> None:
     names = [one.name for one in answer.techniques] + [one.name for one in answer.left_out]
     undone = {fault.undo for fault in faults()}
-    assert {one.name for one in moves() if one.kind != SETTING} - set(names) <= undone
+    assert {one.name for one in moves()} - set(names) <= undone
     assert len(names) == len(set(names))
     assert all(one.reason for one in answer.left_out)
     assert all(one.source and one.asks and one.changes for one in answer.techniques)
@@ -190,19 +188,12 @@ def test_every_technique_is_left_out_with_a_reason_or_ranked_by_the_step_of_its_
         assert one.speedup.mean == pytest.approx(answer.step_s.mean / one.step_s.mean, rel=0.02)
 
 
-def test_what_cannot_be_is_left_out_and_json_printed(capsys: pytest.CaptureFixture[str], answer: Techniques) -> None:
+def test_what_cannot_be_is_left_out() -> None:
     drafting = techniques(vary(load_scenario("quickstart", SMALL[:-1]), {"loop.offload_memory": "pinned"}))
     reasons = {one.name: one.reason for one in drafting.left_out}
     assert reasons["eagle3"] == "the scenario drafts already"
     assert reasons["pinned_offload"] == "the scenario does so already"
     assert "needs a split cluster" in reasons["fast_refit"]
-    words = ["techniques", "quickstart", *(word for key in SMALL for word in ("--set", key))]
-    with pytest.raises(SystemExit) as end:
-        main([*words, "--json"])
-    assert not end.value.code
-    found = json.loads(capsys.readouterr().out)
-    assert found == json.loads(answer.to_json())
-    assert found["schema"] == "rlsim.techniques/1"
 
 
 def test_alternatives_stand_beside_the_step_that_project_answers() -> None:

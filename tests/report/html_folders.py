@@ -28,9 +28,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "line": ("sweep", "SCENARIO", "--vary", "workload.prompts_per_step=4,8", "--jobs", "1"),
     "plan": ("plan", "SCENARIO", "--jobs", "1"),
     "validation": ("validate", "MEASURED"),
-    "blame": ("blame", "SCENARIO", *SPLIT),
     "check": ("check", "SCENARIO", "--step", "40", "--generation", "30", "--train", "3"),
     "size": ("size", "qwen3-1.7b", "--device", "h100_sxm,l40s", "--batch", "8x8", "--response-tokens", "300"),
-    "headroom": ("headroom", "SCENARIO"),
-    "techniques": ("techniques", "SCENARIO"),
 }  # fmt: skip

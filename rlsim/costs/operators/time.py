@@ -52,8 +52,8 @@ class OperatorTime(Struct):
 
 def ratio_or_one(seconds: FloatArray, others: FloatArray) -> FloatArray:
     """Ratio of seconds, 1 where ``others`` take none: what takes no time takes none however it is scaled."""
-    whole = np.asarray(np.broadcast_arrays(seconds, others)[0], dtype=np.float64)
-    return np.divide(whole, others, out=np.ones(whole.shape), where=np.asarray(others) > 0)
+    whole = np.ones(np.broadcast_shapes(seconds.shape, others.shape))
+    return np.divide(seconds, others, out=whole, where=others > 0)
 
 
 def modelled(seconds: ArrayLike, bound: Bound) -> OperatorTime:

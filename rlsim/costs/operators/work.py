@@ -272,3 +272,17 @@ def _halvings(value: int) -> list[int]:
     """The value, then the power of two from there and those below it: tables hold powers of two."""
     above = 1 << max(0, value - 1).bit_length()
     return list(dict.fromkeys([value, *(above >> step for step in range(above.bit_length()))]))
+
+
+NEWTON_SCHULZ_STEPS = 5
+"""Orthogonalisation steps of Muon (published default)."""
+
+
+def newton_schulz_flops(matrix: Matrix) -> float:
+    """FLOP of orthogonalising one m x n matrix, m <= n: X X^T (2 m m n), its square (2 m m m), B X (2 m m n) per step.
+
+    >>> newton_schulz_flops(Matrix("square", 10, 10))
+    30000.0
+    """
+    small, large = sorted((matrix.n, matrix.k))
+    return NEWTON_SCHULZ_STEPS * (4.0 * small * small * large + 2.0 * small**3)

@@ -16,7 +16,7 @@ from rlsim.costs.interface import Bound, Part
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.time import OperatorTime
-from rlsim.costs.operators.work import Matrix
+from rlsim.costs.operators.work import Matrix, newton_schulz_flops
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.trainer.layout import (
     MicroBatches,
@@ -262,8 +262,6 @@ GATHERED_BYTES, SHARD_BYTES = 4, 6
 """Bytes of copies for a gathered BF16 value (read and written), and for a rank's FP32 one that is cast before."""
 FLATTENED_BYTES, ACCUMULATED_BYTES = 6, 12
 """The same of a BF16 gradient that is written as FP32, and of a rank's share that is added to the one it holds."""
-NEWTON_SCHULZ_STEPS = 5
-"""Orthogonalisation steps of Muon (published default)."""
 
 
 class TrainingUpdate(Struct, frozen=True, dict=True):
@@ -285,8 +283,7 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
         """FSDP gathers every layer's weights for each pass and scatters its gradients beside a stage's computation."""
         if self.trainer.backend != "fsdp":
             return 0.0
-        fabric = self.device.fabric
-        total, at_line_rate = (self._gathers_s(one, backward) for one in (fabric, fabric.at_line_rate))
+        total, at_line_rate = self._gathers_s[backward]
         return self.overheads.exposed_s(total, stage_s, True, at_line_rate)
 
     @property
@@ -307,8 +304,13 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
             moved += 2 * gathered + reduced if backward else gathered
         return float(self.device.operators.stream(moved).seconds)
 
-    def _gathers_s(self, fabric: Collectives, backward: bool) -> float:
-        """Seconds of FSDP's collectives of one pass over ``fabric``."""
+    @cached_property
+    def _gathers_s(self) -> tuple[tuple[float, ...], ...]:
+        """Seconds of FSDP's collectives forward and backward, each as it is and at line rate, whatever the batch."""
+        fabrics = self.device.fabric, self.device.fabric.at_line_rate
+        return tuple(tuple(self._collected_s(one, backward) for one in fabrics) for backward in (False, True))
+
+    def _collected_s(self, fabric: Collectives, backward: bool) -> float:
         # A model of Hugging Face has its gradients reduced in FP32 (MixedPrecision.reduce_dtype), of every micro-batch.
         own = self.overheads.features.gradient_precision if self.overheads.fsdp is not None else "bf16"
         gradient, total = BYTES_PER_ELEMENT[own], 0.0
@@ -388,13 +390,3 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
             # Expert parallelism keeps experts whole, so that nothing of them is gathered.
             out.append((expert_matrices(card), held, layout.expert_shards, False))
         return out
-
-
-def newton_schulz_flops(matrix: Matrix) -> float:
-    """FLOP of orthogonalising one m x n matrix, m <= n: X X^T (2 m m n), its square (2 m m m), B X (2 m m n) per step.
-
-    >>> newton_schulz_flops(Matrix("square", 10, 10))
-    30000.0
-    """
-    small, large = sorted((matrix.n, matrix.k))
-    return NEWTON_SCHULZ_STEPS * (4.0 * small * small * large + 2.0 * small**3)

@@ -156,10 +156,7 @@ def weight_tensors(card: ModelCard) -> int:
 
 EVEN_LENGTH_TOKENS = 24576.0
 """Length at which a sample's attention counts as much as the rest of its work where ranks are balanced: verl's weight
-for a 7B model (``utils/seqlen_balancing.py``), from memory. Assumption; it decides who gets what and no time by itself.
-"""
-
-
+for a 7B model (``utils/seqlen_balancing.py``), from memory. Assumption; it decides who gets what, no time by itself."""
 PACKED_KEPT = 1024
 """Packings cached per process, each with the lengths of its batch."""
 
@@ -296,18 +293,16 @@ def dealt_bins(bins: Sequence[Bins], data_parallel: int) -> MicroBatches:
     return _averages(count, tokens, squared, len(bins), total / data_parallel)
 
 
-def balanced_ranks(lengths: FloatArray, data_parallel: int) -> list[FloatArray]:
-    """Lengths of each rank's samples: equally many, and equal work as far as lengths allow.
+def balanced_ranks(lengths: FloatArray, data_parallel: int) -> IntArray:
+    """The rank of each sample: equally many on each, and equal work as far as lengths allow.
 
-    Longest first to the rank with least work (verl's ``balance_batch`` partitions by differencing, to much the same
-    end).
+    Longest first to the rank with least work (verl's ``balance_batch`` partitions by differencing, much alike).
     """
-    ranks = _dealt_by(lengths * (1.0 + lengths / EVEN_LENGTH_TOKENS), data_parallel)
-    return [lengths[own] for own in ranks]
+    return _dealt_by(lengths * (1.0 + lengths / EVEN_LENGTH_TOKENS), data_parallel)
 
 
-def _dealt_by(cost: FloatArray, count: int) -> list[IntArray]:
-    """Samples of each rank: equally many, dearest first to the rank with the least cost."""
+def _dealt_by(cost: FloatArray, count: int) -> IntArray:
+    """The rank of each sample: equally many on each, dearest first to the rank with the least cost."""
     room, dearest_first = -(-len(cost) // count), np.argsort(-cost, kind="stable")
     costs, rank = cost[dearest_first], np.empty(len(cost), dtype=np.int64)
     sizes = [c_int64(one) for one in (len(cost), count, room)]
@@ -315,8 +310,7 @@ def _dealt_by(cost: FloatArray, count: int) -> list[IntArray]:
     kernel = compiled()
     if kernel is None or not kernel.packing_deal(sizes[0], places[0], sizes[1], sizes[2], places[1]):
         rank = _in_turn(costs, count, room)
-    shares = np.cumsum(np.bincount(rank, minlength=count))[:-1]
-    return np.split(dearest_first[np.argsort(rank, kind="stable")], shares)
+    return rank[np.argsort(dearest_first)]
 
 
 def _in_turn(costs: FloatArray, count: int, room: int) -> IntArray:
@@ -336,8 +330,14 @@ def gpu_shares(lengths: FloatArray, data_parallel: int, gpus: int) -> list[Float
 
     Shares stand in a row and each in the order of the samples, as verl's before 62221fa13 (2025-10-23).
     """
-    shares = [np.sort(share) for share in _dealt_by(lengths, data_parallel * gpus)]
-    return [lengths[np.concatenate(shares[rank * gpus : (rank + 1) * gpus])] for rank in range(data_parallel)]
+    dealt = _dealt_by(lengths, data_parallel * gpus)
+    order = np.argsort(dealt, kind="stable")
+    return np.split(lengths[order], np.searchsorted(dealt[order] // gpus, np.arange(1, data_parallel)))
+
+
+def _in_row(shares: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
+    """Lengths of all shares, and the number of the share of each."""
+    return np.concatenate(shares), np.repeat(np.arange(len(shares)), [len(share) for share in shares])
 
 
 def dealt_samples(
@@ -352,12 +352,15 @@ def dealt_samples(
     data_parallel, gpus = ranks
     if balance == "gpu_tokens":
         whole = [np.array_split(share, steps) for share in gpu_shares(lengths, data_parallel, gpus)]
-        updates = [list(update) for update in zip(*whole, strict=True)]
+        updates = [_in_row(update) for update in zip(*whole, strict=True)]
+    elif balance == "samples":
+        updates = [_in_row(np.array_split(part, data_parallel)) for part in np.array_split(lengths, steps)]
     else:
-        deal = balanced_ranks if balance == "tokens" else np.array_split
-        updates = [deal(part, data_parallel) for part in np.array_split(lengths, steps)]
-    for shares in updates:
-        busiest = max(shares, key=np.sum)
+        updates = [(part, balanced_ranks(part, data_parallel)) for part in np.array_split(lengths, steps)]
+    for part, dealt in updates:
+        # Lengths are whole numbers, whose sums are exact in any order.
+        by_rank = np.bincount(dealt, part, data_parallel)
+        busiest = part[dealt == by_rank.argmax()]
         count += max(1, -(-int(busiest.sum()) // int(capacity)))
         tokens += float(busiest.sum())
         squared += float((busiest**2).sum())

@@ -125,7 +125,7 @@ def updated(
     )
 
 
-def with_sets(scenario: Scenario, sets: Fitted, replications: int | None = None) -> Scenario:
+def with_sets(scenario: Scenario, sets: Fitted) -> Scenario:
     """The scenario with its fitted sets stated, without a posterior."""
     simulation = dict(scenario.simulation) | {
         "parameters": sets.steps,
@@ -133,7 +133,6 @@ def with_sets(scenario: Scenario, sets: Fitted, replications: int | None = None)
         "training_parameters": sets.training,
         "transfer_parameters": sets.transfers,
         "posterior": NONE,
-        "replications": replications or scenario.simulation.replications,
     }
     return Scenario.model_validate({**dict(scenario), "simulation": simulation})
 

@@ -17,8 +17,7 @@ from rlsim.report import format as fmt
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style
 from rlsim.report.text.attribution import LABELS
 from rlsim.results import Interval
-from rlsim.results.check import Check, Headroom
-from rlsim.results.planning import Blame, Techniques
+from rlsim.results.check import Check
 
 if TYPE_CHECKING:
     from rlsim.readers.traces.process import Test
@@ -29,8 +28,6 @@ TIP = "tip:"
 """Beginning of the id of a drawn thing whose rest a page shows where it is hovered over."""
 LABEL_CHARACTERS, TEXT_CHARACTERS = 44, 90
 KEY_COLUMNS = 4
-LEAST_REMOVAL = 0.005
-"""Removals shown in a waterfall, as a share of the step."""
 
 
 @dataclass(frozen=True)
@@ -147,51 +144,6 @@ def stacked(sizes: Sequence[tuple[float, str]]) -> Bar:
             areas.append((start, start + size, color))
             start += size
     return Bar(areas=areas)
-
-
-def waterfall_figure(blame: Blame) -> Figure:
-    """From the step in seconds as it is to the one without any idle cause: what each removal takes off it, and work."""
-    rows = [BarRow("step as it is", f"{blame.step_s:.1f} s", [Bar.of(blame.step_s, INK)])]
-    at_s = blame.step_s
-    for one in blame.removals:
-        # Small ones are named together in the last row.
-        if abs(one.chain_s) >= LEAST_REMOVAL * blame.step_s:
-            bar = Bar(areas=[(at_s, at_s - one.chain_s, LINE_COLORS[0 if one.chain_s >= 0 else 1])])
-            rows.append(BarRow(f"without {one.cause}", f"{-one.chain_s:+.1f} s", [bar]))
-            at_s -= one.chain_s
-    rest_s = at_s - blame.left_s
-    small = f" ({rest_s:+.1f} s of smaller causes)" if abs(rest_s) >= 0.05 else ""
-    rows.append(BarRow("work", f"{blame.left_s:.1f} s{small}", [Bar.of(blame.left_s, GREY)]))
-    title = f"{blame.scenario}: what keeps {blame.num_gpus:,} GPUs waiting"
-    return bars_figure(rows, "seconds per step", title=title)
-
-
-def ladder_figure(found: Headroom) -> Figure:
-    """A bar for the step at each rung, and what the rung saved."""
-    rows = []
-    for place, one in enumerate(found.rungs):
-        color = INK if place == 0 else GREY if "nobody" in one.who else LINE_COLORS[0]
-        saved = "" if place == 0 else f", {found.ratio(one):.2f}x faster"
-        bar = Bar(areas=[(0.0, one.step_s, color), (one.step_s, one.step_s + max(0.0, one.saved_s), BACKGROUND)])
-        rows.append(BarRow(one.name, f"{one.step_s:.1f} s{saved}", [bar]))
-    key = {INK: "as it is", LINE_COLORS[0]: "somebody can", GREY: "nobody can", BACKGROUND: "saved"}
-    return bars_figure(rows, "seconds per step", key, title=f"{found.scenario}: what each rung leaves of a step")
-
-
-def techniques_figure(found: Techniques) -> Figure:
-    """The speed-up of every technique with its interval, fastest first, the best pair above them."""
-    colors = {True: LINE_COLORS[0], False: LINE_COLORS[1]}
-    rows = [
-        BarRow(
-            one.title,
-            f"{fmt.times(one.speedup)}, {one.step_s.mean:.1f} s",
-            [Bar(one.speedup, color=colors[one.same_update])],
-        )
-        for one in found.ranked
-    ]
-    key = {colors[True]: "the same update", colors[False]: "other samples or weights"}
-    title = f"{found.scenario}: published techniques on a step of {found.step_s.mean:.1f} s"
-    return bars_figure(rows, "step now over step with it", key, rule=1.0, title=title)
 
 
 MARKS = ((INK, "o"), (GREY, "s"), (LINE_COLORS[0], "D"))

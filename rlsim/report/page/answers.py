@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import Bar, BarRow, checked_figure, ladder_figure, techniques_figure, waterfall_figure
+from rlsim.report.figures.bars import Bar, BarRow, checked_figure
 from rlsim.report.figures.grids import plan_figure, run_figure, size_figure, sweep_figures
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.figures.validation import ratios, scatter
 from rlsim.report.page.parts import (
     MOST_ROWS,
     Block,
-    Entries,
     KeyFigure,
     Part,
     Sections,
@@ -40,15 +39,13 @@ from rlsim.report.text.planning import (
 )
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
-from rlsim.results.check import Check, Headroom
-from rlsim.results.planning import Blame, DeviceSize, Sizing, Techniques
+from rlsim.results.check import Check
+from rlsim.results.planning import DeviceSize, Sizing
 from rlsim.results.record import Row
 from rlsim.results.run import Run
 from rlsim.results.sweep import Change, Plan, SweepResult, interval_in
 from rlsim.results.validation import Validation
 from rlsim.units import JOULES_PER_KWH
-
-POOLS = {"generation": LINE_COLORS[0], "training": LINE_COLORS[2]}
 
 
 def run_part(run: Run) -> Part:
@@ -119,39 +116,6 @@ def validation_part(found: Validation) -> Part:
         "validation-skipped": counted((row.skipped for row in found.rows if row.skipped), "row"),
     }
     return Part("validation", f"Validation: {found.kind}", words, figures, sections, [*found.remarks, *notes(found)])
-
-
-def blame_part(blame: Blame) -> Part:
-    """The blame."""
-    step_s = fmt.seconds(blame.step_s)
-    figures = [
-        ("A step takes", step_s, ""),
-        ("Without any idle cause", fmt.seconds(blame.left_s), ""),
-        ("GPUs are idle", fmt.percent(1 - blame.work_share), "of all GPU time"),
-    ]
-    if blame.removals:
-        largest = max(blame.removals, key=lambda one: one.saved_s)
-        figures.append(("Largest gain alone", fmt.seconds(largest.saved_s), largest.cause))
-    policies = wording.policies_table(blame)
-    sections: Sections = {
-        "blame-idle": [_idle(blame)],
-        "blame-removals": [picture("blame-waterfall", waterfall_figure(blame), wording.removals_table(blame))],
-        "blame-policies": [policies if policies.rows else Text("None was tried.")],
-    }
-    headline = f"A step takes {step_s}; {wording.idle_words(blame)}"
-    return Part("blame", blame.scenario, headline, figures, sections, [f"digest {blame.digest}"])
-
-
-def _idle(blame: Blame) -> Block:
-    if not blame.idle:
-        return Text("No GPU is idle.")
-    colors = {one.pool: POOLS.get(one.pool, GREY) for one in blame.idle}
-    bars = [
-        BarRow(f"{one.pool}: {one.cause}", fmt.percent(one.share, 1), [Bar.of(100 * one.share, colors[one.pool])])
-        for one in blame.idle[:MOST_ROWS]
-    ]
-    key = {color: pool for pool, color in colors.items()}
-    return picture("blame-idle-causes", bars, wording.idle_table(blame), key)
 
 
 SHORTER, LONGER = LINE_COLORS[2], LINE_COLORS[1]
@@ -319,33 +283,3 @@ def _device(one: DeviceSize) -> list[Block]:
     clusters: list[Block] = [run_text.clusters_table(one)] if one.sizes else []
     notes = [one.reason if one.sizes else f"{one.device}: {one.reason}", run_text.share_words(one)]
     return [*clusters, *(Text(words) for words in notes if words)]
-
-
-def headroom_part(found: Headroom) -> Part:
-    """The ladder."""
-    last = found.rungs[-1]
-    figures = [
-        ("A step takes", fmt.seconds(found.step_s), ""),
-        ("At the roofline", fmt.seconds(last.step_s), f"{found.ratio(last):.1f}x faster"),
-    ]
-    sections: Sections = {
-        "headroom-steps": [picture("headroom-ladder", ladder_figure(found), wording.ladder_table(found))],
-        "headroom-rungs": [Entries([f"{wording.rung_words(one)}. {one.who.capitalize()}." for one in found.rungs[1:]])],
-    }
-    about = [f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.mode}", f"digest {found.digest}"]
-    return Part("headroom", found.scenario, wording.headroom_words(found), figures, sections, about)
-
-
-def techniques_part(found: Techniques) -> Part:
-    """The ranking of published techniques."""
-    figures = [ranged("A step takes", found.step_s, fmt.seconds)]
-    figures += [ranged("With the best", one.step_s, fmt.seconds) for one in wording.faster(found)[:1]]
-    ranking = wording.techniques_table(found)
-    asked = [f"{wording.technique_words(one)} {' '.join(one.changes)}" for one in wording.faster(found)]
-    sections: Sections = {
-        "techniques-ranking": [picture("techniques-speedups", techniques_figure(found), ranking)],
-        "techniques-asked": listed(asked),
-        "techniques-left-out": listed(f"{one.title}: {one.reason}" for one in found.left_out),
-    }
-    headline = wording.best_technique(found)
-    return Part("techniques", found.scenario, headline, figures, sections, [f"digest {found.digest}"])

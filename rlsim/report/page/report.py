@@ -25,11 +25,8 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "plan": answers.plan_part,
     "sweep": answers.sweep_part,
     "validation": answers.validation_part,
-    "blame": answers.blame_part,
     "check": answers.check_part,
     "size": answers.size_part,
-    "headroom": answers.headroom_part,
-    "techniques": answers.techniques_part,
 }
 SUFFIXES = (".html", ".htm")
 HERE = Path(__file__).parent

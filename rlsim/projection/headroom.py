@@ -3,7 +3,6 @@ blame(): idle GPU time by cause, and counterfactual simulations with the same ra
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -28,7 +27,6 @@ from rlsim.results.check import Headroom, Rung
 from rlsim.results.planning import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
 
-Progress = Callable[[int, int], object]
 SAME = 1e-9
 """Share of a step below which two of them are the same."""
 NO_HOST = without_parts(lambda part: part.bound in ("host", "launch"))
@@ -41,30 +39,19 @@ Climb = Callable[[SimulatedVariant], Sequence[Change]]
 """The causes that a rung takes away, known once those below it are."""
 
 
-def headroom(
-    scenario: Scenario, planned: tuple[Scenario, Sequence[str]] | None = None, progress: Progress | None = None
-) -> Headroom:
-    """The ladder of a scenario: best layout (where ``planned`` gives one), no host time, kernels at their best measured
-    speed, perfect overlap, no straggler tail, roofline.
+def headroom(scenario: Scenario) -> Headroom:
+    """The ladder of a scenario: no host time, kernels at their best measured speed, perfect overlap, no straggler tail,
+    roofline.
 
-    planned: the scenario in its best layout, and the overrides that lead there. A rung that would cost time on top of
-    those below it is left out and says so. progress: called with (done, total) rungs. Raises Infeasible where the
-    scenario cannot run.
+    A rung that would cost time on top of those below it is left out and says so. Raises Infeasible where the scenario
+    cannot run.
     """
     check_rollout(scenario, "headroom")
     run, scale = simulate_variant(scenario), anchor(scenario)
     rungs = [_rung("as it is", "", "", run, None)]
-    if planned is not None:
-        laid_out, changes = planned
-        found = simulate_variant(laid_out)
-        better = _step_s(found) <= rungs[-1].step_s
-        how = "the layout that rlsim plan finds fastest on these GPUs"
-        kept = (found, rungs[-1], changes) if better else (run, rungs[-1])
-        rungs.append(_rung("best layout", how, "you: keys", *kept))
-        scenario, run = (laid_out, found) if better else (scenario, run)
     climbed: list[Change] = []
-    (taken_away, keys), steps = _steps(scenario), ideals("rung")
-    for done, one in enumerate(steps, start=1):
+    taken_away, keys = _steps(scenario)
+    for one in ideals("rung"):
         name, how, who = one.name, one.title, one.asks
         # From the run below: what is left to gain depends on what was climbed already.
         causes = [*climbed, *taken_away[name](run)]
@@ -78,8 +65,6 @@ def headroom(
         else:
             why = f"on top of the rungs below it costs {_step_s(found) - rungs[-1].step_s:.1f} s: other waits grow"
         rungs.append(_rung(name, how, who, run, rungs[-1], keys.get(name, ()), why))
-        if progress is not None:
-            progress(done, len(steps))
     return Headroom(**identity(scenario), rungs=tuple(_carried(one, scale) for one in rungs))
 
 
@@ -209,7 +194,7 @@ def causes_of(scenario: Scenario) -> tuple[Change, ...]:
     return tuple(one for one in known if one is not None and (not one.keys or not states(scenario, one.keys)))
 
 
-def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
+def blame(scenario: Scenario) -> Blame:
     """Why the GPUs of ``scenario`` are idle, and what removing each cause gains.
 
     Every cause is taken away alone and after those before it, on the same drawn work; one that would then cost time
@@ -222,29 +207,15 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
     causes = causes_of(scenario)
     policies = [move_named(name) for name in LISTS["policies"]]
     policies = [one for one in policies if not one.missing(scenario)]
-    total, done = 2 * len(causes) + len(policies) + 1, itertools.count(1)
-
-    def advance() -> None:
-        if progress is not None:
-            progress(next(done), total)
-
     run = simulate_variant(scenario)
-    advance()
     step_s = _step_s(run)
-    alone = {}
-    for cause in causes:
-        alone[cause.name] = _step_s(simulate_variant(scenario, changes=(cause,)))
-        advance()
-    removals, left_s = _in_turn(scenario, causes, alone, step_s, advance)
+    alone = {cause.name: _step_s(simulate_variant(scenario, changes=(cause,))) for cause in causes}
+    removals, left_s = _in_turn(scenario, causes, alone, step_s)
     if any(alone_s < left_s - SAME * step_s for alone_s in alone.values()):  # the one that gains most goes first
         # sorted is stable: all others stay in their order behind the best.
         ranked = sorted(causes, key=lambda cause: alone[cause.name] > min(alone.values()))
-        removals, left_s = _in_turn(scenario, ranked, alone, step_s, lambda: None)
-    what_ifs = []
-    for policy in policies:
-        found = _what_if(scenario, policy)
-        what_ifs += [] if found.reason == ALREADY else [found]
-        advance()
+        removals, left_s = _in_turn(scenario, ranked, alone, step_s)
+    what_ifs = [one for one in (_what_if(scenario, policy) for policy in policies) if one.reason != ALREADY]
     idle = idle_of(run)
     return Blame(
         scenario=scenario.name,
@@ -260,7 +231,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
 
 
 def _in_turn(
-    scenario: Scenario, causes: Sequence[Change], alone: Mapping[str, float], step_s: float, advance: Callable[[], None]
+    scenario: Scenario, causes: Sequence[Change], alone: Mapping[str, float], step_s: float
 ) -> tuple[list[Removal], float]:
     """Removals one after the other, and the step after all of them; what would cost time in its turn stays."""
     removals, removed, before_s = list[Removal](), list[Change](), step_s
@@ -275,7 +246,6 @@ def _in_turn(
         gains = {"saved_s": step_s - alone_s, "chain_s": before_s - after_s}
         removals.append(Removal(cause=cause.name, how=cause.how, step_s=alone_s, **gains, why=why))
         before_s = after_s
-        advance()
     return removals, before_s
 
 

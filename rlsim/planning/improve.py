@@ -1,10 +1,11 @@
-"""Moves on a scenario: what each would bring, what it asks, and which two go best together."""
+"""What would shorten a step: what each move brings and asks, which two go best together, and the parts beside it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -12,7 +13,10 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.differences import changes
 from rlsim.loading.scenario import scenario_digest
-from rlsim.planning.plan import best_overrides, default_limits
+from rlsim.loading.variation import Overrides
+from rlsim.planning.plan import default_limits, leading_overrides
+from rlsim.planning.sensitivity import sensitivity
+from rlsim.projection.headroom import blame, headroom
 from rlsim.projection.moves import (
     ALREADY,
     LISTS,
@@ -22,6 +26,7 @@ from rlsim.projection.moves import (
     Tried,
     best_way,
     faster,
+    fastest_way,
     held,
     moves,
     timed_of,
@@ -32,32 +37,59 @@ from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed, speedups
 from rlsim.projection.variant import replicated
 from rlsim.results import Interval
+from rlsim.results.check import Improvement
 from rlsim.results.planning import LeftOut, Technique, Techniques
 from rlsim.schema.scenario import Scenario
 
 EFFECT_ERROR = 0.3
 """Standard deviation of what a technique gains (logarithm of its ratio), as a share of it: its rules and the lengths
 behind it are assumed. 1.5 times the median of 0.2 by which predicted gains miss published ones (docs/techniques.md)."""
+LEADERS = 2
+"""Layouts of a move of the loop that are simulated in full, of those that a search finds within 3 % of the best."""
 NORMAL_90 = 1.645
 """Standard deviations to either side that hold 90 %."""
 
 
-def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
+def improve(
+    scenario: Scenario,
+    only: Literal["techniques", "idle", "headroom", "inputs"] | None = None,
+    *,
+    uncertain: Sequence[str] = (),
+) -> Improvement:
+    """Moves ranked, why GPUs are idle, how far the ideal is and what is worth measuring; ``only``: one of them alone.
+
+    uncertain: ``key=low:high`` each, ranges of what the scenario states (:func:`~rlsim.planning.sensitivity`). Raises
+    Infeasible where the scenario cannot run, InputError where a range or a part makes no sense.
+    """
+    if uncertain and only not in (None, "inputs"):
+        raise InputError(f"--uncertain: is of what is worth measuring, which --only {only} leaves out")
+    # The rungs of the ideal are of rollouts.
+    ladder = only == "headroom" or (only is None and not scenario.loop.supervised)
+    return Improvement(
+        scenario=scenario.name,
+        digest=scenario_digest(scenario),
+        moves=techniques(scenario) if only in (None, "techniques") else None,
+        idle=blame(scenario) if only in (None, "idle") else None,
+        headroom=headroom(scenario) if ladder else None,
+        inputs=sensitivity(scenario, uncertain=uncertain) if only in (None, "inputs") else None,
+    )
+
+
+def techniques(scenario: Scenario) -> Techniques:
     """Every move that ``scenario`` can take, fastest first, and the best pair of them, on equal drawn work.
 
-    settings: with the moves that ask for keys alone. The interval of a ratio is that of two answers whose common
-    uncertainty cancels, widened by what is unknown of a technique (EFFECT_ERROR). Raises Infeasible where the scenario
-    itself cannot run.
+    The interval of a ratio is that of two answers whose common uncertainty cancels, widened by what is unknown of a
+    technique (EFFECT_ERROR). Raises Infeasible where the scenario itself cannot run.
     """
     digest, scale = scenario_digest(scenario), anchor(scenario)
     # Of equal numbers in every alternative, whose loops may ask for others, so that all of them pair.
     scenario = replicated(scenario, scenario.replications)
     base = timed_of(scenario)
     # What undoes a setting that the scenario does not have is nothing to tell of.
-    known = [one for one in moves() if (settings or one.kind != SETTING) and held(scenario, one.when)]
+    known = [one for one in moves() if held(scenario, one.when)]
     found: list[Tried] = []
     left_out: list[LeftOut] = []
-    with ProgressLine("moves tried", len(known) + LISTS["pairs"]) as progress:
+    with ProgressLine("moves tried", len(known)) as progress:
         for one in known:
             best = _planned(scenario, one) if one.tries == PLAN else best_way(scenario, one)
             if isinstance(best, str):
@@ -66,12 +98,7 @@ def techniques(scenario: Scenario, settings: bool = False) -> Techniques:
                 found.append(best)
             progress.advance(1)
         found.sort(key=lambda one: one.step_s)
-        together = []
-        for first, second in _promising(faster(found, base.step_s))[: LISTS["pairs"]]:
-            pair = _combined(scenario, first, second)
-            together += [] if pair is None else [pair]
-            progress.advance(1)
-    best_pair = min(together, key=lambda one: one.step_s, default=None)
+        best_pair = _best_pair(scenario, _promising(faster(found, base.step_s))[: LISTS["pairs"]])
     if best_pair is not None and best_pair.step_s >= found[0].step_s:
         best_pair = None  # the fastest move alone does better
     return Techniques(
@@ -94,9 +121,24 @@ def _planned(scenario: Scenario, move: Move) -> Tried | str:
         if move.sets and lag == scenario.loop.lag and base.loop.asynchrony == scenario.loop.asynchrony:
             return ALREADY  # what another layout brings is a move of its own
         limits = replace(default_limits(base), lags=(lag,), draft_lengths=drafted)
-        return tried(scenario, move, {**rules, **best_overrides(base, limits)})
+        leaders = leading_overrides(base, limits, LEADERS)
     except (Infeasible, InputError) as error:
         return str(error).removeprefix("infeasible: ")
+    return _fastest(scenario, move, [{**rules, **one} for one in leaders])
+
+
+def _fastest(scenario: Scenario, move: Move, ways: Sequence[Overrides]) -> Tried | str:
+    """The fastest of several ways over all drawn work, or why none of them runs."""
+    found, reasons = list[Tried](), list[str]()
+    for overrides in ways:
+        try:
+            found.append(tried(scenario, move, overrides))
+        except (Infeasible, InputError) as error:
+            reasons.append(str(error).removeprefix("infeasible: "))
+    best = min(found, key=lambda one: one.step_s, default=None)
+    if best is None or (ALREADY in reasons and best.step_s >= timed_of(scenario).step_s):
+        return ALREADY if ALREADY in reasons else reasons[0]
+    return best
 
 
 def _promising(found: Sequence[Tried]) -> list[tuple[Tried, Tried]]:
@@ -111,14 +153,15 @@ def _promising(found: Sequence[Tried]) -> list[tuple[Tried, Tried]]:
     return sorted(pairs, key=lambda pair: pair[0].step_s * pair[1].step_s)
 
 
-def _combined(scenario: Scenario, first: Tried, second: Tried) -> Tried | None:
-    """Both together; None where they cannot be."""
-    one, other = first.move, second.move
-    title, asks, source = (f"{getattr(one, each)}; {getattr(other, each)}" for each in ("title", "asks", "source"))
-    about = replace(one, name=f"{one.name} + {other.name}", title=title, asks=asks, source=source)
-    move = replace(about, sets={}, exact=one.exact and other.exact)
+def _best_pair(scenario: Scenario, pairs: Sequence[tuple[Tried, Tried]]) -> Tried | None:
+    """The moves of the pair that is fastest on the work of a search, together; None where none can be."""
+    ways = [{**first.overrides, **second.overrides} for first, second in pairs]
     try:
-        return tried(scenario, move, {**first.overrides, **second.overrides})
+        best = fastest_way(scenario, ways)
+        one, other = (each.move for each in pairs[ways.index(best)])
+        title, asks, source = (f"{getattr(one, each)}; {getattr(other, each)}" for each in ("title", "asks", "source"))
+        about = replace(one, name=f"{one.name} + {other.name}", title=title, asks=asks, source=source)
+        return tried(scenario, replace(about, sets={}, exact=one.exact and other.exact), best)
     except (Infeasible, InputError):
         return None
 
