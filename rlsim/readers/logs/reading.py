@@ -26,6 +26,7 @@ TEXT_FILES = ("*.jsonl", "*.log*", "*.out", "*.txt", "*.csv", "*.json")
 """Text logs of a folder; a run that several of them hold is read in the order in which they were written."""
 STDIN = Path("-")
 MOST_FILES = 64
+TRAINER_STEP, TIMER = "train/global_step", "profiling/"
 SAME_BATCH = 1e-6
 LONGEST_S = 1e7
 """Longest time of a step, four months; what is longer is no time in seconds."""
@@ -156,6 +157,7 @@ def _add_mlflow(scalars: Scalars, folder: Path) -> None:
 
 def log_of(scalars: Scalars, form: str) -> RunLog:
     """The log of metrics by name and step. Raises InputError where they hold no time of a step."""
+    _gather_timers(scalars)
     naming = naming_of(list(scalars.values))
     metrics = naming.metrics
     if not any(quantity in metrics for quantity in PHASES):
@@ -178,6 +180,29 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
     if form == "console":
         form = "table" if naming.framework == "rlsim" else f"console of {naming.framework}"
     return RunLog(scalars.where, form, tuple(steps), values, metrics, samples, remarks, naming.framework, naming.waits)
+
+
+def _gather_timers(scalars: Scalars) -> None:
+    """Number metrics by the trainer's step where each timer has a row of its own, as trl's profiler writes them to
+    wandb (huggingface/trl f2cd5771, trl/extras/profiling.py): the timers between two records of the trainer add up."""
+    ends = scalars.values.get(TRAINER_STEP, {})
+    timers = [name for name in scalars.values if name.startswith(TIMER)]
+    if not ends or not timers or any(row in ends for name in timers for row in scalars.values[name]):
+        return
+    rows = np.array(sorted(ends))
+    # A trainer may log every few steps; those before the first record are as many as before the second.
+    apart = np.maximum(1.0, np.diff([ends[row] for row in rows.tolist()]))
+    steps = dict(zip(rows.tolist(), [*apart[:1], *apart] or [1.0], strict=True))
+    for name, values in scalars.values.items():
+        found: dict[int, float] = {}
+        for row, value in sorted(values.items()):
+            place = int(np.searchsorted(rows, row))
+            if place < len(rows):
+                row = int(rows[place])
+                share = value / steps[row] if name in timers else value
+                found[int(ends[row])] = share + (found.get(int(ends[row]), 0.0) if name in timers else 0.0)
+        scalars.values[name] = found
+    scalars.retold.clear()
 
 
 def _value(scalars: Scalars, names: tuple[str, ...], step: int, quantity: str) -> float:
