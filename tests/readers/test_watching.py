@@ -90,6 +90,21 @@ def test_a_slower_phase_is_an_alarm_and_longer_responses_are_other_work() -> Non
     assert not any(line.alarm for line in found) and "other work" in [line.verdict for line in found]
 
 
+def test_a_mild_fault_is_named_as_the_models_error_cancels_and_live_reading_says_the_same() -> None:
+    usual, rng = usual_s(), np.random.default_rng(4)
+    slow = usual | {name: 1.3 * usual[name] for name in ("old_log_prob", "update_actor")}
+    slow["step"] += slow["update_actor"] + slow["old_log_prob"] - usual["update_actor"] - usual["old_log_prob"]
+    steps = [(n, usual if n <= 20 else slow) for n in range(1, 41)]
+    text = [console(range(n, n + 1), {k: v * np.exp(0.03 * rng.standard_normal()) for k, v in s.items()})
+            for n, s in steps]  # fmt: skip
+    live, lines = Watcher(load_scenario("quickstart", SMALL), check), list[WatchLine]()
+    for n in range(1, len(text) + 1):
+        lines += live.lines(read_text_log("".join(text[:n]), "run"))
+    for found in (lines, lines_of("".join(text))):
+        alarm = next(line for line in found if line.alarm)
+        assert alarm.suspects[0].name == "slow_rank" and 20 <= alarm.moved[0].since <= 22
+
+
 def test_a_watch_that_goes_on_gives_what_is_new_and_begins_anew_with_a_run() -> None:
     usual = usual_s()
     slow = usual | {"step": 2 * usual["step"]}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.readers.logs.changes import LEAST_DEVIATION, Change, Level, changes_of, level_of, relative
+from rlsim.readers.logs.changes import LEARNT, LEAST_DEVIATION, Change, Level, changes_of, level_of, relative
 from rlsim.readers.logs.naming import PHASES
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.source import latest
@@ -15,8 +16,16 @@ from rlsim.results.check import Check
 from rlsim.results.watch import Moved, Suspect, WatchLine, WatchVerdict
 from rlsim.schema.scenario import Scenario
 
-Explain = Callable[[Scenario, Mapping[str, float], Mapping[str, float]], Check]
-"""``rlsim.attribution.check.check``: a scenario, measured values, and deviations of their logarithms."""
+
+class Explain(Protocol):
+    """``rlsim.attribution.check.check``: a scenario, measured values, and deviations of their logarithms."""
+
+    def __call__(
+        self, scenario: Scenario, measured: Mapping[str, float], noise: Mapping[str, float], *, own_level: bool = False
+    ) -> Check:
+        """own_level: the values are those expected, moved as the run moved from its own level."""
+
+
 SHOWN = 3
 """Suspects of an alarm."""
 LIKELY = 0.3
@@ -40,6 +49,7 @@ class Watcher:
         self.level: Level | None = None
         self.first: Check | None = None
         self.base: Level | None = None
+        self.unsettled: tuple[Sequence[Change], WatchLine] | None = None
         self.expected_s: Interval | None = None
 
     def lines(self, log: RunLog) -> list[WatchLine]:
@@ -55,7 +65,9 @@ class Watcher:
             out.append(self._verdict(log, base))
         self.level = level
         for group in together(changes[self.told :]):
+            out += self._settled(log, max(one.found for one in group))
             out.append(self._changed(log, group))
+        out += self._settled(log, now + 1)
         self.told = max(self.told, len(changes))
         self.last = max((self.last, *(line.step for line in out)))
         if self.last < 0 or now >= self.last + self.every:
@@ -105,26 +117,51 @@ class Watcher:
 
     def _changed(self, log: RunLog, moved: Sequence[Change]) -> WatchLine:
         """Of quantities that moved together: other work, or a fault."""
-        since = min(one.since for one in moved)
+        since, step = min(one.since for one in moved), max(one.found for one in moved)
         if abs(since - self.since) <= TOGETHER:  # the rest of a change that was explained
-            return self._line(log, max(one.found for one in moved), "changed", moved=moved)
+            return self._line(log, step, "changed", moved=moved)
         self.since = since
+        line = self._judged(log, moved, step)
+        self.unsettled = None if self.scenario is None else (moved, line)
+        return line
+
+    def _settled(self, log: RunLog, before: int) -> list[WatchLine]:
+        """The last change judged again by as many steps as a level takes, all of them before the step ``before``; no
+        line where it comes out as it did."""
+        if self.unsettled is None:
+            return []
+        moved, first = self.unsettled
+        place = log.steps.index(min(one.since for one in moved)) + LEARNT - 1
+        if place >= len(log.steps) or log.steps[place] >= before:
+            return []
+        self.unsettled = None
+        if log.steps[place] <= first.step:
+            return []
+        line = self._judged(log, moved, log.steps[place])
+        same = (line.alarm, [one.name for one in line.suspects[:1]]) == (
+            first.alarm,
+            [one.name for one in first.suspects[:1]],
+        )
+        return [] if same else [line]
+
+    def _judged(self, log: RunLog, moved: Sequence[Change], step: int) -> WatchLine:
+        """The verdict on a change by the steps up to ``step``."""
         slower = any(one.quantity in PHASES and one.ratio > 1 for one in moved)
         work = any(one.work for one in moved)
-        found = None if self.scenario is None else self._explained(log, moved)
+        found = None if self.scenario is None else self._explained(log, moved, step)
         # Without a scenario nobody knows what other work would take.
         alarm = slower and (not work if found is None else not found.likely_healthy and _likely(found))
         if work and found is not None:
             self.expected_s = found.step.expected_s
         verdict: WatchVerdict = "other work" if work and not alarm else "changed"
-        return self._line(log, max(one.found for one in moved), verdict, moved=moved, found=found, alarm=alarm)
+        return self._line(log, step, verdict, moved=moved, found=found, alarm=alarm)
 
-    def _explained(self, log: RunLog, moved: Sequence[Change]) -> Check | None:
+    def _explained(self, log: RunLog, moved: Sequence[Change], until: int) -> Check | None:
         """The check of what the run takes since the change, as far as it moved from its own level; the scenario has the
         lengths of the steps since then, so that what they take is no fault."""
         if self.scenario is None or self.first is None or self.base is None:
             return None
-        since, until = min(one.since for one in moved), max(one.found for one in moved)
+        since = min(one.since for one in moved)
         place = log.steps.index(since)
         now = level_of(log, place, log.steps.index(until) - place + 1)
         if now is None:
@@ -136,7 +173,8 @@ class Watcher:
         try:
             scenario, _ = with_facts(self.scenario, steady)
             noise = {name: max(LEAST_DEVIATION, errors.get(name, 0.0)) for name in measured}
-            return self.explain(scenario, measured, noise)
+            # The model's error cancels between times of the same work, and not between those of other work.
+            return self.explain(scenario, measured, noise, own_level=not any(one.work for one in moved))
         except (InputError, Infeasible):
             return None
 
