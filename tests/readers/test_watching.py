@@ -12,7 +12,9 @@ from rlsim.attribution.check import check
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
+from rlsim.readers.logs.answer import answer_run
 from rlsim.readers.logs.changes import changes_of
+from rlsim.readers.logs.growth import growth_of
 from rlsim.readers.logs.reading import RunLog, read_text_log
 from rlsim.readers.logs.source import Source
 from rlsim.readers.logs.watching import Watcher
@@ -64,8 +66,8 @@ def console(steps: range, seconds: Mapping[str, float], tokens: float = 800) -> 
     return "".join(f"step:{n} - response_length/mean:{tokens} - {timed}\n" for n in steps)
 
 
-def usual_s() -> dict[str, float]:
-    found = project(load_scenario("quickstart", SMALL)).candidate
+def usual_s(*words: str) -> dict[str, float]:
+    found = project(load_scenario("quickstart", [*SMALL, *words])).candidate
     return {"gen": found.phases.generation_s.mean, "old_log_prob": found.phases.logprob_s.mean,
             "update_actor": found.phases.train_s.mean, "update_weights": found.phases.prepare_s.mean,
             "step": found.step_s.mean}  # fmt: skip
@@ -103,6 +105,32 @@ def test_a_mild_fault_is_named_as_the_models_error_cancels_and_live_reading_says
     for found in (lines, lines_of("".join(text))):
         alarm = next(line for line in found if line.alarm)
         assert alarm.suspects[0].name == "slow_rank" and 20 <= alarm.moved[0].since <= 22
+
+
+@pytest.mark.parametrize(("leak", "longer"), [(0.006, 0.0), (0.0, 0.006), (0.006, 0.006)])
+def test_growth_is_split_into_what_lengths_account_for_and_a_leak(leak: float, longer: float) -> None:
+    usual, twice, text = usual_s(), usual_s("workload.response_tokens.mean_tokens=1600"), ""
+    for n in range(1, 81):
+        share = np.exp(longer * n) - 1
+        seconds = {name: (1 - share) * usual[name] + share * twice[name] for name in usual}
+        seconds["update_actor"] *= np.exp(leak * n)
+        seconds["step"] = sum(seconds[name] for name in usual if name != "step")
+        text += console(range(n, n + 1), seconds, 800 * np.exp(longer * n))
+    log, scenario = read_text_log(text, "run"), load_scenario("quickstart", SMALL)
+    found, blind = growth_of(log, scenario), growth_of(log, None)
+    assert found is not None and blind is not None and found.begun is None and found.by_work is not None
+    assert found.leaks == bool(leak) and (found.by_work > 1.2) == bool(longer)
+    assert found.by_work == pytest.approx(found.ratio, rel=0.05) or leak
+    assert "leak, " in found.text and "most of it in train" in found.text if leak else "leak" not in found.text
+    assert blind.by_work == (None if longer else 1.0)
+    watcher, told = Watcher(scenario, check), list[WatchLine]()
+    for n in range(20, 81):
+        told += watcher.lines(read_text_log("".join(text.splitlines(keepends=True)[:n]), "run"))
+    grown = [line.alarm for line in told if "steps grow" in line.remark]
+    assert grown and any(grown) == any(line.alarm for line in told) == bool(leak)
+    assert found.text in answer_run(log, scenario).remarks
+    silent = growth_of(read_text_log(text.replace("response_length", "other"), "run"), scenario)
+    assert silent is not None and silent.by_work is None and "does not say" in silent.text
 
 
 def test_a_watch_that_goes_on_gives_what_is_new_and_begins_anew_with_a_run() -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.readers.logs.changes import LEARNT, LEAST_DEVIATION, Change, Level, changes_of, level_of, relative
+from rlsim.readers.logs.growth import growth_of
 from rlsim.readers.logs.naming import PHASES
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.source import latest
@@ -44,7 +45,7 @@ class Watcher:
     def __init__(self, scenario: Scenario | None, explain: Explain, every: int = 10, written: int = -1) -> None:
         self.scenario, self.explain, self.every = scenario, explain, every
         self.last = self.written = written
-        self.told = 0
+        self.told, self.grown = 0, 1.0
         self.since = -2 * TOGETHER
         self.level: Level | None = None
         self.first: Check | None = None
@@ -70,8 +71,10 @@ class Watcher:
         out += self._settled(log, now + 1)
         self.told = max(self.told, len(changes))
         self.last = max((self.last, *(line.step for line in out)))
-        if self.last < 0 or now >= self.last + self.every:
-            out.append(self._line(log, now, "learning" if level is None else "as usual"))
+        due = self.last < 0 or now >= self.last + self.every
+        grown = self._grown(log, now) if due or out else None
+        if due or grown is not None:
+            out.append(grown or self._line(log, now, "learning" if level is None else "as usual"))
             self.last = now
         return [line for line in out if line.step > self.written]
 
@@ -144,11 +147,25 @@ class Watcher:
         )
         return [] if same else [line]
 
-    def _judged(self, log: RunLog, moved: Sequence[Change], step: int) -> WatchLine:
-        """The verdict on a change by the steps up to ``step``."""
+    def _grown(self, log: RunLog, now: int) -> WatchLine | None:
+        """The verdict on steps that grow little by little, once for each tenth by which they do."""
+        growth = growth_of(log, self.scenario, self.grown)
+        if growth is None or growth.begun is not None:  # a jump is a change, and told as one
+            return None
+        self.grown = growth.ratio
+        moved = [Change(name, growth.first, now, *both) for name, both in {**growth.seconds, **growth.work}.items()]
+        if growth.leaks:
+            return self._judged(log, moved, now, growth.recent).model_copy(
+                update={"alarm": True, "remark": growth.text}
+            )
+        return self._line(log, now, "other work", moved=moved, remark=growth.text)
+
+    def _judged(self, log: RunLog, moved: Sequence[Change], step: int, since: int | None = None) -> WatchLine:
+        """The verdict on a change by the steps up to ``step``; since: the first of them that counts, where it is not
+        the one with which the change began."""
         slower = any(one.quantity in PHASES and one.ratio > 1 for one in moved)
         work = any(one.work for one in moved)
-        found = None if self.scenario is None else self._explained(log, moved, step)
+        found = None if self.scenario is None else self._explained(log, moved, step, since)
         # Without a scenario nobody knows what other work would take.
         alarm = slower and (not work if found is None else not found.likely_healthy and _likely(found))
         if work and found is not None:
@@ -156,12 +173,12 @@ class Watcher:
         verdict: WatchVerdict = "other work" if work and not alarm else "changed"
         return self._line(log, step, verdict, moved=moved, found=found, alarm=alarm)
 
-    def _explained(self, log: RunLog, moved: Sequence[Change], until: int) -> Check | None:
+    def _explained(self, log: RunLog, moved: Sequence[Change], until: int, since: int | None) -> Check | None:
         """The check of what the run takes since the change, as far as it moved from its own level; the scenario has the
         lengths of the steps since then, so that what they take is no fault."""
         if self.scenario is None or self.first is None or self.base is None:
             return None
-        since = min(one.since for one in moved)
+        since = min(one.since for one in moved) if since is None else since
         place = log.steps.index(since)
         now = level_of(log, place, log.steps.index(until) - place + 1)
         if now is None:
