@@ -245,7 +245,7 @@ def _what_if(
 
 
 def _remarks(log: RunLog, scenario: Scenario, lines: Sequence[PhaseLine]) -> list[str]:
-    out = log.batch_remarks(scenario)
+    out = log.contradictions(scenario)
     for line in lines:
         phase = line.quantity.replace("_", " ")
         if line.before is None:

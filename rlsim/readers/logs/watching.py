@@ -114,9 +114,9 @@ class Watcher:
         if found.cannot_tell:
             remark = f"its interval is too wide to judge: {found.cannot_tell}"
             return self._line(log, chosen[1], "cannot tell", level, found=found, remark=remark)
-        alarm = not found.likely_healthy and _likely(found)
+        alarm, remark = not found.likely_healthy and _likely(found), "; ".join(log.contradictions(self.scenario))
         verdict = found.step.verdict if found.step.verdict in ("slow", "fast") else "as expected"
-        return self._line(log, chosen[1], verdict, level, found=found, alarm=alarm)
+        return self._line(log, chosen[1], verdict, level, found=found, alarm=alarm, remark=remark)
 
     def _changed(self, log: RunLog, moved: Sequence[Change]) -> WatchLine:
         """Of quantities that moved together: other work, or a fault."""
