@@ -12,6 +12,7 @@ from msgspec import Struct
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
 from rlsim.projection.change import with_keys
+from rlsim.projection.effects import BETWEEN
 from rlsim.projection.moves import FAULTS, Fault
 from rlsim.projection.summary import contract_name, iteration_tokens, mean_value, phase_parts
 from rlsim.projection.variant import SimulatedVariant, simulate_variant, so_many
@@ -76,6 +77,10 @@ def pattern_of(run: SimulatedVariant) -> Pattern:
         name: mean_value(run, lambda step: step.seconds) if name == "step" else run.phases_s[contract_name(name, mode)]
         for name in phase_names(run.scenario)
     }
+    # What no timer of a phase holds is simulated with the data, and shows in the step alone.
+    phases["data"] -= mean_value(
+        run, lambda step: sum(one.seconds for one in step.cost.data.parts if one.name == BETWEEN)
+    )
     return Pattern(phases, run)
 
 
