@@ -20,11 +20,10 @@ import numpy as np
 
 from benchmarks import framework_logs as logs
 from rlsim.attribution.check import check
-from rlsim.attribution.faults import Faulty, phase_names
+from rlsim.attribution.faults import Faulty, printed_phases
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.effects import longer_responses
 from rlsim.projection.moves import Fault, faults
-from rlsim.projection.summary import contract_name
 from rlsim.projection.variant import simulate_variant
 from rlsim.readers.logs.reading import read_text_log
 from rlsim.readers.logs.watching import Watcher
@@ -47,8 +46,8 @@ ms-swift) tell a fault from another by nothing: their exported metrics stand for
 
 
 class Trial(NamedTuple):
-    """A fault put into a run. place: of its group where the watch names it, 0 where it does not; shown: whether it is
-    one of the suspects that the line shows; size: of its group."""
+    """A fault put into a run. place: of its group where the watch names it, 0 where it does not; size: of its group;
+    shown: whether the line names it."""
 
     framework: str
     fault: str
@@ -112,13 +111,13 @@ def truth(
         known = next(one for one in faults() if one.name == fault)
         cause = known.at(scenario, severity, faulty_of(scenario_of(named)).healthy.step_s)
     run = simulate_variant(scenario, changes=[] if cause is None else [cause])
-    prompt, mode = expected_prompt_tokens(scenario.workload), scenario.loop.mode
+    prompt = expected_prompt_tokens(scenario.workload)
     return [
         {
-            name: one.seconds if name == "step" else one.phases[contract_name(name, mode)]
-            for name in phase_names(scenario)
+            **printed_phases(one, scenario),
+            "prompt_tokens": prompt,
+            "response_tokens": one.total_tokens / one.samples - prompt,
         }
-        | {"prompt_tokens": prompt, "response_tokens": one.total_tokens / one.samples - prompt}
         for one in run.every_step
     ]
 
@@ -168,7 +167,7 @@ def trial(framework: str, fault: Fault, severity: float, begins: str, rng: np.ra
     if beside.alarmed is None:
         return Trial(framework, fault.name, begins, False, 0, 0, False)
     line, found = beside.alarmed
-    shown = fault.name in [one.name for one in line.suspects]
+    shown = fault.name in [one.name for one in line.suspects] or fault.name.replace("_", " ") in line.remark
     return Trial(framework, fault.name, begins, True, *place_of(found, fault), shown)
 
 
@@ -179,7 +178,7 @@ def share(of: Sequence[Trial], holds: Callable[[Trial], bool]) -> str:
 
 def table(found: Sequence[Trial]) -> str:
     """Shares by framework and of all, as Markdown."""
-    lines = ["| format of | trials | alarmed | first or second | among the suspects shown | faults of the group |",
+    lines = ["| format of | trials | alarmed | first or second | shown on the line | faults of the group |",
              "|---|---|---|---|---|---|"]  # fmt: skip
     for name in (*FRAMEWORKS, "all"):
         for begins in ("21st", "first"):

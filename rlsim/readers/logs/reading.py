@@ -207,12 +207,13 @@ def _gather_timers(scalars: Scalars) -> None:
     wandb (huggingface/trl f2cd5771, trl/extras/profiling.py): the timers between two records of the trainer add up."""
     ends = scalars.values.get(TRAINER_STEP, {})
     timers = [name for name in scalars.values if name.startswith(TIMER)]
-    if not ends or not timers or any(row in ends for name in timers for row in scalars.values[name]):
+    apart = [row not in ends for name in timers for row in scalars.values[name]]
+    if not ends or sum(apart) <= len(apart) / 2:
         return
     rows = np.array(sorted(ends))
     # A trainer may log every few steps; those before the first record are as many as before the second.
-    apart = np.maximum(1.0, np.diff([ends[row] for row in rows.tolist()]))
-    steps = dict(zip(rows.tolist(), [*apart[:1], *apart] or [1.0], strict=True))
+    between = np.maximum(1.0, np.diff([ends[row] for row in rows.tolist()]))
+    steps = dict(zip(rows.tolist(), [*between[:1], *between] or [1.0], strict=True))
     for name, values in scalars.values.items():
         found: dict[int, float] = {}
         for row, value in sorted(values.items()):

@@ -88,6 +88,11 @@ class Watcher:
             for group in (found.groups if found is not None else ())
             for one in group.members
         )
+        named = [
+            one.name for group in (found.groups[:2] if alarm and found is not None else ()) for one in group.members
+        ]
+        if further := [name.replace("_", " ") for name in named if name not in {one.name for one in suspects[:SHOWN]}]:
+            remark = f"{remark}; " * bool(remark) + f"looks the same or nearly so: {', '.join(further)}"
         return WatchLine(
             step=step, verdict=verdict, alarm=alarm, step_s=latest(log, RECENT, step),
             own_s=None if level is None else level.medians.get("step"), expected_s=self.expected_s,
