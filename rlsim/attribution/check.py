@@ -91,10 +91,9 @@ def check(
     """Whether a run of ``scenario`` is as expected, and what explains it where it is not.
 
     measured: seconds of phases (step, generation or exposed_generation, logprob, train, refit, data), and figures of
-    the catalogue by name. noise: deviation of the logarithms of the times, of all or by name, 0.05 where none is
-    stated. faulty: simulations of the scenario under faults, to be used again for further runs of it. progress: called
-    with (done, total) faults. own_level: the times are those expected, moved as the run moved from a level of its own,
-    in which the model's error of that level is no more.
+    the catalogue by name. noise: deviation of the logarithms of the times, of all or by name, default 0.05. faulty:
+    simulations of the scenario under faults, to be used again. progress: called with (done, total) faults. own_level:
+    the times are those expected, moved as the run moved from its own level: the model's error of that cancels.
     Raises InputError where nothing that was measured can be expected or times contradict each other, and Infeasible
     where the scenario cannot run.
     """
@@ -106,8 +105,7 @@ def check(
     observed = likelihood.observed_of(simulated, expected, given, noise, own_level)
     faulty = faulty or Faulty(scenario)
     expected_s = expected["step"].mean
-    # A length that the run itself shows is not wrong.
-    right = ("longer_responses",) if len(measured) < asked else ()
+    right = ("longer_responses",) if len(measured) < asked else ()  # a length that the run itself shows
     possible = [one for one in faults() if one.does not in right and not one.missing(faulty.scenario)]
     run = _Run(observed, expected, faulty, given.get("step", expected_s), possible)
     scored = _scores(run, progress)

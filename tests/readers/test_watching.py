@@ -61,6 +61,24 @@ def test_one_step_that_stalls_is_no_change() -> None:
     assert changes_of(log)[0] == ()
 
 
+@pytest.mark.parametrize(("slow", "quantities"), [(range(13, 16), ("generation", "step")), (range(18, 21), ("step",))])
+def test_a_delay_is_named_though_other_work_slowed_the_machine_just_before(
+    slow: range, quantities: tuple[str, ...]
+) -> None:
+    """As beside the loop of bench/: 0.3 s more of data from step 21 on, a fifth more of others shortly before."""
+    rows = {"generation": [0.21] * 27, "data": [0.0] * 20 + [0.3] * 7, "step": [0.23] * 20 + [0.53] * 7}
+    for name in quantities:
+        for n in slow:
+            rows[name][n - 1] *= 1.25
+    watcher, alarms = Watcher(None, check, every=27), list[WatchLine]()
+    for n in range(1, 28):
+        values = {name: np.array(one[:n]) for name, one in rows.items()}
+        log = RunLog("run", "made", tuple(range(1, n + 1)), values, {name: (name,) for name in values})
+        alarms += [line for line in watcher.lines(log) if line.alarm]
+    named = [line for line in alarms for one in line.moved if one.quantity == "data" and one.since == 21]
+    assert named and named[0].step <= 24
+
+
 def console(steps: range, seconds: Mapping[str, float], tokens: float = 800) -> str:
     timed = " - ".join(f"timing_s/{name}:{value}" for name, value in seconds.items())
     return "".join(f"step:{n} - response_length/mean:{tokens} - {timed}\n" for n in steps)

@@ -82,7 +82,7 @@ def changes_of(log: RunLog) -> tuple[tuple[Change, ...], Level | None]:
         return (), None
     medians, least = dict(level.medians), SMALL * level.medians.get("step", 0.0)
     for name in (*PHASES, *WORK):
-        if medians.get(name, 0.0) > 0:
+        if name in medians:
             found, medians[name] = _changes(log, name, least if name in PHASES else 0.0)
             out += found
     out.sort(key=lambda one: (one.found, one.since, one.quantity))
@@ -95,7 +95,8 @@ def _changes(log: RunLog, name: str, least: float) -> tuple[list[Change], float]
     values, place, out = log.values[name], warmup_of(log), list[Change]()
     while True:
         learnt = values[place : place + LEARNT]
-        before = float(np.median(_finite(learnt))) if _finite(learnt).size else 0.0
+        # Of a phase that is printed as nothing, next to nothing: whatever it grows to is some times as much.
+        before = (float(np.median(_finite(learnt))) or least) if _finite(learnt).size else 0.0
         start = place + LEARNT
         if before <= 0 or start >= values.size:
             return out, before

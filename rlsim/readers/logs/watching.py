@@ -128,7 +128,8 @@ class Watcher:
         since, step = min(one.since for one in moved), max(one.found for one in moved)
         if abs(since - self.since) <= TOGETHER:  # the rest of a change that was explained
             return self._line(log, step, "changed", moved=moved)
-        self.since = since
+        # A step that moved alone names no phase: the phase that follows is judged.
+        self.since = self.since if [one.quantity for one in moved] == ["step"] else since
         line = self._judged(log, moved, step)
         self.unsettled = None if self.scenario is None else (moved, line)
         return line
