@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
+from scipy.stats import linregress
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.projection.summary import mean_value
@@ -108,35 +109,28 @@ def _by_work(scenario: Scenario, before: Steady, after: Steady) -> float | None:
     return None if sides[0] == sides[1] else seconds[1] / seconds[0]
 
 
-def _line(values: FloatArray) -> tuple[FloatArray, FloatArray, float, float]:
-    """Places and logarithms of the values, without steps that stall, the slope of their line and its error."""
+def _logs(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Places and logarithms of the values, without steps that stall."""
     places = np.flatnonzero(np.isfinite(values) & (values > 0))
     logs = np.log(values[places])
     near = np.abs(logs - np.median(logs)) < STALLED if logs.size else np.zeros(0, bool)
-    places, logs = places[near], logs[near]
-    if logs.size < LEAST_STEPS:
-        return places, logs, 0.0, math.inf
-    away = places - places.mean()
-    slope = float(away @ logs / (away @ away))
-    left = logs - logs.mean() - slope * away
-    return places, logs, slope, math.sqrt(max(1e-30, float(left @ left) / (logs.size - 2) / float(away @ away)))
+    return places[near], logs[near]
 
 
 def _moves(values: FloatArray) -> bool:
-    places, _, slope, error = _line(values)
-    return bool(abs(slope) > DEVIATIONS * error and abs(slope) * np.ptp(places) > math.log1p(DRIFT))
+    """Whether the line through the values' logarithms moves by DRIFT or more, and surely."""
+    places, logs = _logs(values)
+    if logs.size < LEAST_STEPS:
+        return False
+    line = linregress(places, logs)
+    return bool(abs(line.slope) > max(DEVIATIONS * line.stderr, math.log1p(DRIFT) / np.ptp(places)))
 
 
 def _jump(values: FloatArray) -> int | None:
     """The place of the one step with which the values are others, where that explains them better than a line does."""
-    places, logs, slope, _ = _line(values)
-    away = places - places.mean()
-    left = float(np.sum((logs - logs.mean() - slope * away) ** 2))
-    sums, squares, count = np.cumsum(logs), np.cumsum(logs**2), np.arange(1, logs.size + 1)
-    total, whole = sums[-1], squares[-1]
-    inner = slice(2, logs.size - 3)
-    n = count[inner]
-    apart = whole - sums[inner] ** 2 / n - (total - sums[inner]) ** 2 / (logs.size - n)
-    return (
-        int(places[inner][np.argmin(apart)]) + 1 if apart.min() < left * math.exp(-2 * EVIDENCE / logs.size) else None
-    )
+    places, logs = _logs(values)
+    left = logs.size * float(logs.var()) * (1 - linregress(places, logs).rvalue ** 2)
+    splits = range(3, logs.size - 2)
+    apart = [at * logs[:at].var() + (logs.size - at) * logs[at:].var() for at in splits]
+    best = int(np.argmin(apart))
+    return int(places[splits[best]]) if apart[best] < left * math.exp(-2 * EVIDENCE / logs.size) else None

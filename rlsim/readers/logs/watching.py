@@ -46,7 +46,7 @@ class Watcher:
         self.scenario, self.explain, self.every = scenario, explain, every
         self.last = self.written = written
         self.told, self.grown = 0, 1.0
-        self.since = -2 * TOGETHER
+        self.moved: Sequence[Change] = ()
         self.level: Level | None = None
         self.first: Check | None = None
         self.base: Level | None = None
@@ -126,10 +126,10 @@ class Watcher:
     def _changed(self, log: RunLog, moved: Sequence[Change]) -> WatchLine:
         """Of quantities that moved together: other work, or a fault."""
         since, step = min(one.since for one in moved), max(one.found for one in moved)
-        if abs(since - self.since) <= TOGETHER:  # the rest of a change that was explained
+        before = self.moved if self.moved and abs(since - self.moved[0].since) <= TOGETHER else []
+        if before and _phase_seconds(moved) <= _phase_seconds(before):  # the rest of a change that was explained
             return self._line(log, step, "changed", moved=moved)
-        # A step that moved alone names no phase: the phase that follows is judged.
-        self.since = self.since if [one.quantity for one in moved] == ["step"] else since
+        self.moved = moved = [*before, *moved]
         line = self._judged(log, moved, step)
         self.unsettled = None if self.scenario is None else (moved, line)
         return line
@@ -212,6 +212,11 @@ def together(changes: Sequence[Change]) -> list[list[Change]]:
         else:
             home.append(one)
     return groups
+
+
+def _phase_seconds(moved: Sequence[Change]) -> float:
+    """Seconds by which phases moved."""
+    return sum(abs(one.after - one.before) for one in moved if one.quantity in PHASES and one.quantity != "step")
 
 
 def _likely(found: Check) -> bool:
