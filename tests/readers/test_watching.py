@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -149,6 +150,17 @@ def test_growth_is_split_into_what_lengths_account_for_and_a_leak(leak: float, l
     assert found.text in answer_run(log, scenario).remarks
     silent = growth_of(read_text_log(text.replace("response_length", "other"), "run"), scenario)
     assert silent is not None and silent.by_work is None and "does not say" in silent.text
+
+
+def test_growth_by_one_jump_has_its_step_and_phase_and_what_stalls_or_is_not_told_is_none() -> None:
+    rng = np.random.default_rng(6)
+    log = run_of(rng, 60, 31, step=1.7, generation=2.4)
+    log.values["step"][50] *= 30
+    log = replace(log, values={**log.values, "logprob": np.full(60, np.nan), "data": np.zeros(60)})
+    found = growth_of(log, None)
+    assert found is not None and found.begun in (30, 31, 32) and found.leaks
+    assert f"step {found.begun}" in found.text and "most of it in generation" in found.text
+    assert not any(growth_of(run_of(rng, 100), None) for _ in range(200))
 
 
 def test_a_watch_that_goes_on_gives_what_is_new_and_begins_anew_with_a_run() -> None:

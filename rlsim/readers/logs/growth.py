@@ -18,7 +18,7 @@ from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.steady import DRIFT, Steady, steady_of, warmup_of, with_facts
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
-from rlsim.units import FloatArray
+from rlsim.units import FloatArray, IntArray
 
 LEAST_STEPS = 3 * LEARNT
 LENGTH = "response_tokens"
@@ -109,12 +109,15 @@ def _by_work(scenario: Scenario, before: Steady, after: Steady) -> float | None:
     return None if sides[0] == sides[1] else seconds[1] / seconds[0]
 
 
-def _logs(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _logs(values: FloatArray) -> tuple[IntArray, FloatArray]:
     """Places and logarithms of the values, without steps that stall."""
     places = np.flatnonzero(np.isfinite(values) & (values > 0))
     logs = np.log(values[places])
-    near = np.abs(logs - np.median(logs)) < STALLED if logs.size else np.zeros(0, bool)
-    return places[near], logs[near]
+    if not logs.size:
+        return places, logs
+    near = np.abs(logs - np.median(logs)) < STALLED
+    # Many such steps are no stalls but another level.
+    return (places[near], logs[near]) if near.mean() >= 1 - DRIFT else (places, logs)
 
 
 def _moves(values: FloatArray) -> bool:
