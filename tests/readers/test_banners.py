@@ -25,6 +25,7 @@ GUESS = Assumption(text="a guess", keys=("hardware",))
         ("PyTorch version: 2.6.0+cu124. verl version: 0.4.0.", {"torch": "2.6.0+cu124", "verl": "0.4.0"}),
         ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5c)", {"gpu": "H100 80GB HBM3"}),
         ("Using E=128,N=768,device_name=NVIDIA_H100_80GB_HBM3.json", {"gpu": "H100 80GB HBM3"}),
+        ("vLLM API server version 0.8..5 post", {}),  # damaged
         ("NVIDIA-SMI 550.54.15  Driver Version: 550.54.15", {}),
         ("NVIDIA H200, then NVIDIA A100-SXM4-80GB", {}),  # of which the run is, nobody says
     ],

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlsim.files.reading import TRACE_BYTES, read_bytes
+from rlsim.schema.engine import RELEASE
 from rlsim.tables.profile import load_profile, profile_called
 
 READ_CHARS = 2**21
@@ -44,7 +45,8 @@ def banners_of(text: str) -> dict[str, str]:
     head, out = text[:READ_CHARS], dict[str, str]()
     for found in (*_RELEASE.finditer(head), *_VLLM.finditer(head)):
         name, release = (found[1], found[2]) if found.re is _RELEASE else ("vllm", found[1] or found[2])
-        out[name.lower().replace("_", "-").replace("pytorch", "torch")] = release.rstrip(".+")
+        if RELEASE.fullmatch(release := release.rstrip(".+")):
+            out[name.lower().replace("_", "-").replace("pytorch", "torch")] = release
     gpus = {found[1].replace("_", " ").strip() for found in _GPU.finditer(head)}
     if len({profile_of(gpu) for gpu in gpus} - {None}) == 1:
         out[GPU] = next(gpu for gpu in sorted(gpus) if profile_of(gpu))
