@@ -86,13 +86,14 @@ def check(
     noise: likelihood.Noise | None = None,
     faulty: Faulty | None = None,
     progress: Progress | None = None,
+    own_level: bool = False,
 ) -> Check:
     """Whether a run of ``scenario`` is as expected, and what explains it where it is not.
 
     measured: seconds of phases (step, generation or exposed_generation, logprob, train, refit, data), and figures of
-    the catalogue by name. noise: deviation of the logarithms of the times, of all or by name, 0.05 where none is
-    stated. faulty: simulations of the scenario under faults, to be used again for further runs of it. progress: called
-    with (done, total) faults.
+    the catalogue by name. noise: deviation of the logarithms of the times, of all or by name, default 0.05. faulty:
+    simulations of the scenario under faults, to be used again. progress: called with (done, total) faults. own_level:
+    the times are those expected, moved as the run moved from its own level: the model's error of that cancels.
     Raises InputError where nothing that was measured can be expected or times contradict each other, and Infeasible
     where the scenario cannot run.
     """
@@ -101,11 +102,10 @@ def check(
     simulated = precise(simulate_variant(scenario))
     given, remarks = likelihood.sorted_out(simulated, measured, noise)
     expected = likelihood.expected_phases(simulated)
-    observed = likelihood.observed_of(simulated, expected, given, noise)
+    observed = likelihood.observed_of(simulated, expected, given, noise, own_level)
     faulty = faulty or Faulty(scenario)
     expected_s = expected["step"].mean
-    # A length that the run itself shows is not wrong.
-    right = ("longer_responses",) if len(measured) < asked else ()
+    right = ("longer_responses",) if len(measured) < asked else ()  # a length that the run itself shows
     possible = [one for one in faults() if one.does not in right and not one.missing(faulty.scenario)]
     run = _Run(observed, expected, faulty, given.get("step", expected_s), possible)
     scored = _scores(run, progress)
@@ -147,8 +147,8 @@ def _ranked(
     observed: likelihood.Observed, healthy: FloatArray, scored: Sequence[_Scored]
 ) -> tuple[float, float, list[_Scored]]:
     """Probabilities that nothing is wrong and of a cause on no list, and the faults with theirs, likely ones first."""
-    weights = [math.log(FAULTS["healthy"]) + observed.log_likelihood(healthy)]
-    weights.append(math.log(FAULTS["unlisted"]) + observed.log_likelihood_unlisted(healthy))
+    weights = [math.log(FAULTS["healthy"]) + float(observed.log_likelihood(healthy))]
+    weights.append(math.log(FAULTS["unlisted"]) + float(observed.log_likelihood_unlisted(healthy)))
     shares = likelihood.probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
     weighed = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
     # What moves nothing of what was given explains none of it.

@@ -12,10 +12,12 @@ from msgspec import Struct
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
 from rlsim.projection.change import with_keys
+from rlsim.projection.effects import BETWEEN
 from rlsim.projection.moves import FAULTS, Fault
 from rlsim.projection.summary import contract_name, iteration_tokens, mean_value, phase_parts
 from rlsim.projection.variant import SimulatedVariant, simulate_variant, so_many
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.trace import StepRecord
 from rlsim.workload.batches import expected_prompt_tokens
 
 MOST_STEPS = 4
@@ -69,14 +71,20 @@ class Pattern(Struct, frozen=True, eq=False, dict=True):
         return {(part.phase, part.name): part.seconds for part in phase_parts(self.run)}
 
 
+def printed_phases(step: StepRecord, scenario: Scenario) -> dict[str, float]:
+    """Seconds of a simulated step as a framework's log prints them: what no timer of a phase holds is simulated with
+    the data, and shows in the step alone."""
+    mode = scenario.loop.mode
+    names = [name for name in phase_names(scenario) if name != "step"]
+    out = {"step": step.seconds} | {name: step.phases[contract_name(name, mode)] for name in names}
+    out["data"] -= sum(part.seconds for part in step.cost.data.parts if part.name == BETWEEN)
+    return out
+
+
 def pattern_of(run: SimulatedVariant) -> Pattern:
     """The pattern of a simulated run."""
-    mode = run.scenario.loop.mode
-    phases = {
-        name: mean_value(run, lambda step: step.seconds) if name == "step" else run.phases_s[contract_name(name, mode)]
-        for name in phase_names(run.scenario)
-    }
-    return Pattern(phases, run)
+    steps = [printed_phases(step, run.scenario) for step in run.every_step]
+    return Pattern({name: float(np.mean([one[name] for one in steps])) for name in steps[0]}, run)
 
 
 def figures_of(run: SimulatedVariant) -> dict[str, float]:

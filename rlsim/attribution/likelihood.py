@@ -30,7 +30,7 @@ from rlsim.units import FloatArray
 
 DEGREES = 5.0
 """Degrees of freedom of the likelihood: model errors have heavier tails than a normal distribution. Assumption."""
-BETWEEN = 16
+BETWEEN = 64
 """Points of a path from one simulated severity to the next, so close that neighbours differ by less than the noise."""
 LEAST_NOISE = 0.005
 UNLISTED_DEVIATION = 1.0
@@ -62,11 +62,11 @@ class Observed(Struct, frozen=True, eq=False):
         """Logarithms of the measured values."""
         return np.log(self.values + self.floors)
 
-    def log_likelihood(self, logs: FloatArray) -> float:
-        """Log likelihood of a pattern, given as logarithms of what was measured."""
+    def log_likelihood(self, logs: FloatArray) -> FloatArray:
+        """Log likelihood of patterns, given as logarithms of what was measured, shape (..., n)."""
         return student_log_density(self.measured_logs - logs, self.error + np.diag(self.noise**2))
 
-    def log_likelihood_unlisted(self, logs: FloatArray) -> float:
+    def log_likelihood_unlisted(self, logs: FloatArray) -> FloatArray:
         """Log likelihood of a cause that is in no list, around the healthy pattern."""
         spread = np.eye(len(self.names)) * UNLISTED_DEVIATION**2
         return student_log_density(self.measured_logs - logs, self.error + spread)
@@ -99,12 +99,13 @@ def floored(error: FloatArray, first: FloatArray, second: FloatArray, floors: Fl
     return np.asarray(error + np.diag(np.maximum(0.0, least - np.diag(error))))
 
 
-def student_log_density(residual: FloatArray, scale: FloatArray) -> float:
-    """Logarithm of the density of a multivariate Student's t with DEGREES, up to a constant of the dimension."""
-    size = len(residual)
-    distance = float(residual @ np.linalg.solve(scale, residual))
+def student_log_density(residual: FloatArray, scale: FloatArray) -> FloatArray:
+    """Logarithm of the density of a multivariate Student's t with DEGREES, up to a constant of the dimension.
+    residual: shape (..., n)."""
+    size = residual.shape[-1]
+    distance = (residual * np.linalg.solve(scale, residual.T).T).sum(axis=-1)
     # slogdet: the determinant of many small variances underflows.
-    return float(-0.5 * np.linalg.slogdet(scale)[1] - 0.5 * (DEGREES + size) * math.log1p(distance / DEGREES))
+    return np.asarray(-0.5 * np.linalg.slogdet(scale)[1] - 0.5 * (DEGREES + size) * np.log1p(distance / DEGREES))
 
 
 class Path(Struct, frozen=True, eq=False):
@@ -134,7 +135,7 @@ class Fit(Struct, frozen=True, eq=False):
 
 def fitted(observed: Observed, path: Path) -> Fit:
     """The path's mean likelihood and best severity."""
-    each = np.array([observed.log_likelihood(logs) for logs in path.logs])
+    each = observed.log_likelihood(path.logs)
     best = int(np.argmax(each))
     # Shifted by the best: exponents of unlikely points alone would underflow to 0.
     mean = float(each[best] + math.log(np.mean(np.exp(each - each[best]))))
@@ -226,9 +227,10 @@ def phase_factors(run: SimulatedVariant) -> dict[str, FloatArray]:
 
 
 def observed_of(
-    run: SimulatedVariant, expected: Mapping[str, Interval], given: Mapping[str, float], noise: Noise
-) -> Observed:
-    """Measured values with their floors, their noise and the model's error."""
+    run: SimulatedVariant, expected: Mapping[str, Interval], given: Mapping[str, float], noise: Noise,
+    own_level: bool = False,
+) -> Observed:  # fmt: skip
+    """Measured values with their floors, their noise and the model's error, which a run's ``own_level`` leaves out."""
     names = tuple(name for name in (*expected, *figures()) if name in given)
     phases = [name for name in names if name in expected]
     listed, factors = figures(), phase_factors(run)
@@ -243,7 +245,7 @@ def observed_of(
         means = np.array([expected[name].mean for name in phases])
         drawn = np.array([factors[name] for name in phases])
         size = slice(len(phases))
-        drawn_error = covariance(means, drawn, floors[size])
+        drawn_error = covariance(means, drawn, floors[size]) * (0.0 if own_level else 1.0)
         error[size, size] = floored(drawn_error, values[size], means, floors[size])
     # Noise is of a time, and of its logarithm with a floor the less the smaller it is.
     return Observed(

@@ -51,5 +51,5 @@ def logged_run(
         found = read_log(path, progress.reach).of_loop(scenario.loop.mode)
     steady = steady_of(found, None if steps is None else step_range(steps))
     scenario, facts = with_facts(scenario, steady, stated=False)
-    remarks = [*steady.remarks, *(f"from the log: {one.text}" for one in facts), *found.batch_remarks(scenario)]
+    remarks = [*steady.remarks, *(f"from the log: {one.text}" for one in facts), *found.contradictions(scenario)]
     return scenario, *measured_of(steady), tuple(remarks)

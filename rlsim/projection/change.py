@@ -73,13 +73,15 @@ def without_parts(named: Callable[[Part], bool]) -> Priced:
     return passes_with(lambda phase, part: 0.0 if named(part) else 1.0)
 
 
-def passes_with(factor: Callable[[str, Part], float]) -> Priced:
-    """Data handling, log-probs and updates with each part times ``factor`` of its phase (data, logprob, train)."""
+def passes_with(factor: Callable[[str, Part], float], *data: Part) -> Priced:
+    """Data handling, log-probs and updates with each part times ``factor`` of its phase (data, logprob, train), and
+    further parts of ``data`` handling."""
 
     def changed(cost: StepCost) -> StepCost:
         def phase(name: str) -> PhaseCost:
             parts = getattr(cost, name).parts
-            return PhaseCost.of(part.lasting(factor(name, part) * part.seconds, part.measured) for part in parts)
+            moved = [part.lasting(factor(name, part) * part.seconds, part.measured) for part in parts]
+            return PhaseCost.of([*moved, *(data if name == "data" else ())])
 
         return StepCost(data=phase("data"), logprob=phase("logprob"), train=phase("train"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rlsim.costs.interface import Prices
+from rlsim.costs.interface import Part, Prices
 from rlsim.costs.trainer.layer import IMBALANCE
 from rlsim.projection.change import (
     Change,
@@ -29,6 +29,8 @@ FURTHER_BATCHES = 8
 MOST_LAG = 64
 """The largest lag that the schema takes."""
 BF16_BYTES, INT32_BYTES = 2.0, 4.0
+BETWEEN = "logging and checkpoints"
+"""Part of a step that stands in none of its phases."""
 
 
 def _no_environment(scenario: Scenario, x: float) -> Change:
@@ -66,6 +68,12 @@ def _slow_devices(scenario: Scenario, factor: float) -> Change:
 def _passes(factor: float) -> Priced:
     """Log-probs and updates times ``factor``."""
     return passes_with(lambda phase, part: 1.0 if phase == "data" else factor)
+
+
+def _between_steps(scenario: Scenario, seconds: float) -> Change:
+    """The driver is busy once a step with what no timer of a phase holds."""
+    part = Part(BETWEEN, seconds, "host", "assumed")
+    return Change(how="seconds of logging, checkpoints and validation", prices=passes_with(lambda *_: 1.0, part))
 
 
 def _little_kv_cache(scenario: Scenario, divisor: float) -> Change:
@@ -128,6 +136,8 @@ FUNCTIONS: Mapping[str, Callable[[Scenario, float], Change | None]] = {
     "idle_replicas": _idle_replicas,
     "slow_trainer": lambda _, factor: Change(how="log-probs and updates take longer", prices=_passes(factor)),
     "slow_devices": _slow_devices,
+    "slow_engine": lambda scenario, x: Change(how="iterations take longer", prices=iterations_with(x)),
+    "between_steps": _between_steps,
     "little_kv_cache": _little_kv_cache,
     "longer_responses": longer_responses,
     "slow_turns": _slow_turns,

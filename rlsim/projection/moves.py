@@ -151,6 +151,7 @@ _NEEDS: Mapping[str, Callable[[Scenario], bool]] = {
     "apart": lambda one: not one.cluster.colocated,
     "hugging_face": lambda one: fsdp_terms(one) is not None,
     "one_update": lambda one: (one.trainer.global_batch_samples or math.inf) >= one.workload.samples_per_step,
+    "filtering": lambda one: one.workload.usable_group_share < 1 or one.workload.generated_batch_factor > 1,
     "waiting": lambda one: bool(one.workload.environment_s) or one.workload.agent is not None,
     "single_turns": lambda one: one.workload.agent is None,
     "stages": lambda one: one.trainer.pipeline_parallel > 1,

@@ -80,3 +80,12 @@ def test_a_damaged_run_file_is_one_message(tmp_path: Path) -> None:
     file.write_bytes(run_file([counted(2, counted(1, counted(1, b"k") + counted(16, b"{")))]))
     with pytest.raises(InputError, match="record 1: is no record of wandb"):
         read_log(file)
+
+
+def test_files_beside_a_run_file_name_what_it_ran_on(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "wandb-metadata.json").write_text(json.dumps({"gpu": "NVIDIA H20", "gpu_count": 8}))
+    (tmp_path / "files" / "requirements.txt").write_text("sglang==0.4.6.post1\n")
+    (tmp_path / "run-abc.wandb").write_bytes(run_file(steps(5)))
+    for place in (tmp_path, tmp_path / "run-abc.wandb"):
+        assert read_log(place).banners == {"gpu": "H20", "sglang": "0.4.6.post1"}

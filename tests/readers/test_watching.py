@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from rlsim.attribution.check import check
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
+from rlsim.readers.logs.answer import answer_run
 from rlsim.readers.logs.changes import changes_of
+from rlsim.readers.logs.growth import growth_of
 from rlsim.readers.logs.reading import RunLog, read_text_log
 from rlsim.readers.logs.source import Source
 from rlsim.readers.logs.watching import Watcher
@@ -59,13 +62,31 @@ def test_one_step_that_stalls_is_no_change() -> None:
     assert changes_of(log)[0] == ()
 
 
+@pytest.mark.parametrize(("slow", "quantities"), [(range(13, 16), ("generation", "step")), (range(18, 21), ("step",))])
+def test_a_delay_is_named_though_other_work_slowed_the_machine_just_before(
+    slow: range, quantities: tuple[str, ...]
+) -> None:
+    """As beside the loop of bench/: 0.3 s more of data from step 21 on, a fifth more of others shortly before."""
+    rows = {"generation": [0.21] * 27, "data": [0.0] * 20 + [0.3] * 7, "step": [0.23] * 20 + [0.53] * 7}
+    for name in quantities:
+        for n in slow:
+            rows[name][n - 1] *= 1.25
+    watcher, alarms = Watcher(None, check, every=27), list[WatchLine]()
+    for n in range(1, 28):
+        values = {name: np.array(one[:n]) for name, one in rows.items()}
+        log = RunLog("run", "made", tuple(range(1, n + 1)), values, {name: (name,) for name in values})
+        alarms += [line for line in watcher.lines(log) if line.alarm]
+    named = [line for line in alarms for one in line.moved if one.quantity == "data" and one.since == 21]
+    assert named and named[0].step <= 24
+
+
 def console(steps: range, seconds: Mapping[str, float], tokens: float = 800) -> str:
     timed = " - ".join(f"timing_s/{name}:{value}" for name, value in seconds.items())
     return "".join(f"step:{n} - response_length/mean:{tokens} - {timed}\n" for n in steps)
 
 
-def usual_s() -> dict[str, float]:
-    found = project(load_scenario("quickstart", SMALL)).candidate
+def usual_s(*words: str) -> dict[str, float]:
+    found = project(load_scenario("quickstart", [*SMALL, *words])).candidate
     return {"gen": found.phases.generation_s.mean, "old_log_prob": found.phases.logprob_s.mean,
             "update_actor": found.phases.train_s.mean, "update_weights": found.phases.prepare_s.mean,
             "step": found.step_s.mean}  # fmt: skip
@@ -88,6 +109,58 @@ def test_a_slower_phase_is_an_alarm_and_longer_responses_are_other_work() -> Non
     longer["step"] = sum(longer[name] for name in usual if name != "step")
     found = lines_of(console(range(1, 21), usual) + console(range(21, 41), longer, 1080))
     assert not any(line.alarm for line in found) and "other work" in [line.verdict for line in found]
+
+
+def test_a_mild_fault_is_named_as_the_models_error_cancels_and_live_reading_says_the_same() -> None:
+    usual, rng = usual_s(), np.random.default_rng(4)
+    slow = usual | {name: 1.3 * usual[name] for name in ("old_log_prob", "update_actor")}
+    slow["step"] += slow["update_actor"] + slow["old_log_prob"] - usual["update_actor"] - usual["old_log_prob"]
+    steps = [(n, usual if n <= 20 else slow) for n in range(1, 41)]
+    text = [console(range(n, n + 1), {k: v * np.exp(0.03 * rng.standard_normal()) for k, v in s.items()})
+            for n, s in steps]  # fmt: skip
+    live, lines = Watcher(load_scenario("quickstart", SMALL), check), list[WatchLine]()
+    for n in range(1, len(text) + 1):
+        lines += live.lines(read_text_log("".join(text[:n]), "run"))
+    for found in (lines, lines_of("".join(text))):
+        alarm = next(line for line in found if line.alarm)
+        assert alarm.suspects[0].name == "slow_rank" and 20 <= alarm.moved[0].since <= 22
+
+
+@pytest.mark.parametrize(("leak", "longer"), [(0.006, 0.0), (0.0, 0.006), (0.006, 0.006)])
+def test_growth_is_split_into_what_lengths_account_for_and_a_leak(leak: float, longer: float) -> None:
+    usual, twice, text = usual_s(), usual_s("workload.response_tokens.mean_tokens=1600"), ""
+    for n in range(1, 81):
+        share = np.exp(longer * n) - 1
+        seconds = {name: (1 - share) * usual[name] + share * twice[name] for name in usual}
+        seconds["update_actor"] *= np.exp(leak * n)
+        seconds["step"] = sum(seconds[name] for name in usual if name != "step")
+        text += console(range(n, n + 1), seconds, 800 * np.exp(longer * n))
+    log, scenario = read_text_log(text, "run"), load_scenario("quickstart", SMALL)
+    found, blind = growth_of(log, scenario), growth_of(log, None)
+    assert found is not None and blind is not None and found.begun is None and found.by_work is not None
+    assert found.leaks == bool(leak) and (found.by_work > 1.2) == bool(longer)
+    assert found.by_work == pytest.approx(found.ratio, rel=0.05) or leak
+    assert "leak, " in found.text and "most of it in train" in found.text if leak else "leak" not in found.text
+    assert blind.by_work == (None if longer else 1.0)
+    watcher, told = Watcher(scenario, check), list[WatchLine]()
+    for n in range(20, 81):
+        told += watcher.lines(read_text_log("".join(text.splitlines(keepends=True)[:n]), "run"))
+    grown = [line.alarm for line in told if "steps grow" in line.remark]
+    assert grown and any(grown) == any(line.alarm for line in told) == bool(leak)
+    assert found.text in answer_run(log, scenario).remarks
+    silent = growth_of(read_text_log(text.replace("response_length", "other"), "run"), scenario)
+    assert silent is not None and silent.by_work is None and "does not say" in silent.text
+
+
+def test_growth_by_one_jump_has_its_step_and_phase_and_what_stalls_or_is_not_told_is_none() -> None:
+    rng = np.random.default_rng(6)
+    log = run_of(rng, 60, 31, step=1.7, generation=2.4)
+    log.values["step"][50] *= 30
+    log = replace(log, values={**log.values, "logprob": np.full(60, np.nan), "data": np.zeros(60)})
+    found = growth_of(log, None)
+    assert found is not None and found.begun in (30, 31, 32) and found.leaks
+    assert f"step {found.begun}" in found.text and "most of it in generation" in found.text
+    assert not any(growth_of(run_of(rng, 100), None) for _ in range(200))
 
 
 def test_a_watch_that_goes_on_gives_what_is_new_and_begins_anew_with_a_run() -> None:

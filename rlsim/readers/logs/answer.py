@@ -30,6 +30,7 @@ from rlsim.projection.uncertainty.learning import simulated_evidence, updated
 from rlsim.projection.uncertainty.predictive import around, posterior_of, prediction_of
 from rlsim.projection.uncertainty.sources import origin_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.readers.logs.growth import growth_of
 from rlsim.readers.logs.naming import PHASES, Quantity
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.steady import Measured, Steady, Taken, steady_of, with_facts
@@ -188,7 +189,8 @@ def answer_run(
             _what_if(text, one, vary(one, own), after, counted)
             for text, one in zip(asked.what_ifs, varied, strict=True)
         )
-    remarks = (*steady.remarks, *_remarks(log, given, lines))
+    growth = growth_of(log, given)
+    remarks = (*steady.remarks, *([growth.text] if growth else []), *_remarks(log, given, lines))
     return RunAnswer(
         log, steady, given, taken, lines, explained, posterior, tried, remarks,
         _efficiency(after, lines), measured_beside(given),
@@ -243,7 +245,7 @@ def _what_if(
 
 
 def _remarks(log: RunLog, scenario: Scenario, lines: Sequence[PhaseLine]) -> list[str]:
-    out = log.batch_remarks(scenario)
+    out = log.contradictions(scenario)
     for line in lines:
         phase = line.quantity.replace("_", " ")
         if line.before is None:

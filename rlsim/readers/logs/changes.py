@@ -74,44 +74,37 @@ def level_of(log: RunLog, first: int = 0, steps: int = LEARNT) -> Level | None:
 def changes_of(log: RunLog) -> tuple[tuple[Change, ...], Level | None]:
     """The changes of a run, in the order in which they were found, and its level now.
 
-    After a change the level is learnt anew from the step with which it began; what moved together is found together.
+    After a change the level of that quantity is learnt anew from the step with which it began; the others keep theirs,
+    so that nothing is missed meanwhile.
     """
-    place, out, level = warmup_of(log), list[Change](), level_of(log)
-    while level is not None:
-        found = _first_changes(log, place, level)
-        if not found:
-            break
-        out += found
-        place = log.steps.index(min(one.since for one in found))
-        newer = level_of(log, place, LEARNT)
-        if newer is None:
-            level = level_of(log, place, len(log.steps) - place)
-            break
-        level = newer
-    return tuple(out), level
+    level, out = level_of(log), list[Change]()
+    if level is None:
+        return (), None
+    medians, least = dict(level.medians), SMALL * level.medians.get("step", 0.0)
+    for name in (*PHASES, *WORK):
+        if name in medians:
+            found, medians[name] = _changes(log, name, least if name in PHASES else 0.0)
+            out += found
+    out.sort(key=lambda one: (one.found, one.since, one.quantity))
+    first = max((one.since for one in out), default=level.first)
+    return tuple(out), Level(first, min(LEARNT, len(log.steps) - log.steps.index(first)), medians)
 
 
-def _first_changes(log: RunLog, place: int, level: Level) -> list[Change]:
-    """The first change after a level was learnt, with all that moved in the same steps."""
-    start = log.steps.index(level.first) + level.steps
-    step_s, alarms = level.medians.get("step", 0.0), list[tuple[int, int, str]]()
-    for name, before in level.medians.items():
-        if name not in (*PHASES, *WORK) or before <= 0:
-            continue
-        least = SMALL * step_s if name in PHASES else 0.0
-        values = np.maximum(log.values[name], least)
-        deviation = _deviation(values[start - level.steps : start])
-        found = _alarm(values[start:], max(before, least), deviation)
-        if found is not None:
-            alarms.append((start + found[1], start + found[0], name))
-    if not alarms:
-        return []
-    first = min(alarms)[0]
-    together = [(at, since, name) for at, since, name in alarms if since <= first]
-    return [
-        Change(name, log.steps[since], log.steps[at], level.medians[name], _after(log.values[name], since, at))
-        for at, since, name in sorted(together)
-    ]
+def _changes(log: RunLog, name: str, least: float) -> tuple[list[Change], float]:
+    """The changes of one quantity, which counts as ``least`` at least, and its level after them."""
+    values, place, out = log.values[name], warmup_of(log), list[Change]()
+    while True:
+        learnt = values[place : place + LEARNT]
+        # Of a phase that is printed as nothing, next to nothing: whatever it grows to is some times as much.
+        before = (float(np.median(_finite(learnt))) or least) if _finite(learnt).size else 0.0
+        start = place + LEARNT
+        if before <= 0 or start >= values.size:
+            return out, before
+        found = _alarm(np.maximum(values[start:], least), max(before, least), _deviation(np.maximum(learnt, least)))
+        if found is None:
+            return out, before
+        place, at = start + found[0], start + found[1]
+        out.append(Change(name, log.steps[place], log.steps[at], before, _after(values, place, at)))
 
 
 def _after(values: FloatArray, since: int, at: int) -> float:

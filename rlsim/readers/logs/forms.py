@@ -9,6 +9,7 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import LOG_LINES, text_lines
+from rlsim.readers.logs.banners import banners_of
 from rlsim.readers.logs.lines import LINE, add_lines
 from rlsim.readers.logs.naming import canonical
 from rlsim.readers.logs.tensorboard import Scalars, number_of
@@ -35,6 +36,7 @@ MOST_BRACKETS = 5_000_000
 def add_text(scalars: Scalars, text: str) -> str:
     """Metrics of a text log; gives the name of its form. Raises InputError where nothing of it can be read."""
     start = text.lstrip()[:1]
+    scalars.banners |= banners_of(text)
     if MLLOG in text:
         _add_mllog(scalars, text)
         return "MLPerf log"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import LOG_LINES, TABLE_BYTES, TRACE_BYTES, read_bytes, shown_path, text_lines
+from rlsim.readers.logs.banners import banners_beside, contradictions
 from rlsim.readers.logs.forms import SAMPLES, add_text
 from rlsim.readers.logs.naming import FACTS, LESS, PHASES, Naming, frameworks, naming_of, scale_of
 from rlsim.readers.logs.retold import told_twice
@@ -26,6 +27,7 @@ TEXT_FILES = ("*.jsonl", "*.log*", "*.out", "*.txt", "*.csv", "*.json")
 """Text logs of a folder; a run that several of them hold is read in the order in which they were written."""
 STDIN = Path("-")
 MOST_FILES = 64
+TRAINER_STEP, TIMER = "train/global_step", "profiling/"
 SAME_BATCH = 1e-6
 LONGEST_S = 1e7
 """Longest time of a step, four months; what is longer is no time in seconds."""
@@ -38,7 +40,8 @@ class RunLog:
     """The steps of a run. steps: their numbers, increasing, shape (n,); values: seconds or tokens of each, shape (n,),
     NaN where a step does not tell them. metrics: the names that each quantity was read from, with a minus where they
     are taken off. samples: of one step, where the log states them. framework: whose names these are; waits: its
-    generation is what the loop waits for. remarks: on what was left out or told twice.
+    generation is what the loop waits for. remarks: on what was left out or told twice. banners: what it names of GPU
+    and releases.
     """
 
     where: str
@@ -50,15 +53,20 @@ class RunLog:
     remarks: tuple[str, ...] = ()
     framework: str = ""
     waits: bool = False
+    banners: Mapping[str, str] = field(default_factory=dict)
 
-    def batch_remarks(self, scenario: Scenario) -> list[str]:
-        """A remark where the log states another number of samples than the scenario."""
+    def contradictions(self, scenario: Scenario) -> list[str]:
+        """Remarks where the log states another number of samples, another GPU or another engine than the scenario."""
         samples = scenario.workload.samples_per_step
-        if not self.samples or abs(self.samples / samples - 1) <= SAME_BATCH:
-            return []
-        return [
-            f"the log has {self.samples:,.0f} samples in a step, scenario '{scenario.name}' {samples:,}: check both"
-        ]
+        out = contradictions(
+            self.banners, scenario.hardware.name, scenario.engine.name, scenario.released_engine.version
+        )
+        if self.samples and abs(self.samples / samples - 1) > SAME_BATCH:
+            told = (
+                f"the log has {self.samples:,.0f} samples in a step, scenario '{scenario.name}' {samples:,}: check both"
+            )
+            out.append(told)
+        return out
 
     def of_loop(self, mode: Literal["sync", "async"]) -> RunLog:
         """The log of a loop of that mode: what a synchronous loop waits for is its generation, and what an
@@ -87,7 +95,7 @@ def read_log(path: Path, advance: Advance = lambda done, total: None) -> RunLog:
         return read_text_log(sys.stdin.read(TRACE_BYTES), "standard input")
     scalars = Scalars(shown_path(path))
     if not path.is_dir():
-        return log_of(scalars, _added(scalars, read_bytes(path, TRACE_BYTES), scalars.where, advance))
+        return log_of(scalars, _added(scalars, read_bytes(path, TRACE_BYTES), path, advance))
     if (path / "metrics").is_dir() and not any(path.glob(EVENT_FILES)):
         _add_mlflow(scalars, path / "metrics")
         return log_of(scalars, "MLflow")
@@ -127,17 +135,19 @@ def _folder(scalars: Scalars, path: Path, advance: Advance) -> RunLog:
         size += len(content)
         if size > TABLE_BYTES:
             raise InputError(f"{scalars.where}: files of more than {TABLE_BYTES / 2**20:,.0f} MiB are not read")
-        form = _added(scalars, content, shown_path(file), advance)
+        form = _added(scalars, content, file, advance)
     return log_of(scalars, form)
 
 
-def _added(scalars: Scalars, content: bytes, where: str, advance: Advance) -> str:
+def _added(scalars: Scalars, content: bytes, path: Path, advance: Advance) -> str:
     """Take the metrics of a file in; the name of its form."""
+    where = shown_path(path)
     if is_event_file(content):
         add_events(scalars, content, where, advance)
         return "TensorBoard"
     if is_run_file(content):
         add_run_file(scalars, content, where)
+        scalars.banners |= banners_beside(path)
         return "wandb"
     return add_text(scalars, _text(content, where))
 
@@ -156,6 +166,7 @@ def _add_mlflow(scalars: Scalars, folder: Path) -> None:
 
 def log_of(scalars: Scalars, form: str) -> RunLog:
     """The log of metrics by name and step. Raises InputError where they hold no time of a step."""
+    _gather_timers(scalars)
     naming = naming_of(list(scalars.values))
     metrics = naming.metrics
     if not any(quantity in metrics for quantity in PHASES):
@@ -177,7 +188,42 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
     remarks = (*scalars.remarks, *told_twice(scalars, used), *aside)
     if form == "console":
         form = "table" if naming.framework == "rlsim" else f"console of {naming.framework}"
-    return RunLog(scalars.where, form, tuple(steps), values, metrics, samples, remarks, naming.framework, naming.waits)
+    return RunLog(
+        scalars.where,
+        form,
+        tuple(steps),
+        values,
+        metrics,
+        samples,
+        remarks,
+        naming.framework,
+        naming.waits,
+        scalars.banners,
+    )
+
+
+def _gather_timers(scalars: Scalars) -> None:
+    """Number metrics by the trainer's step where each timer has a row of its own, as trl's profiler writes them to
+    wandb (huggingface/trl f2cd5771, trl/extras/profiling.py): the timers between two records of the trainer add up."""
+    ends = scalars.values.get(TRAINER_STEP, {})
+    timers = [name for name in scalars.values if name.startswith(TIMER)]
+    apart = [row not in ends for name in timers for row in scalars.values[name]]
+    if not ends or sum(apart) <= len(apart) / 2:
+        return
+    rows = np.array(sorted(ends))
+    # A trainer may log every few steps; those before the first record are as many as before the second.
+    between = np.maximum(1.0, np.diff([ends[row] for row in rows.tolist()]))
+    steps = dict(zip(rows.tolist(), [*between[:1], *between] or [1.0], strict=True))
+    for name, values in scalars.values.items():
+        found: dict[int, float] = {}
+        for row, value in sorted(values.items()):
+            place = int(np.searchsorted(rows, row))
+            if place < len(rows):
+                row = int(rows[place])
+                share = value / steps[row] if name in timers else value
+                found[int(ends[row])] = share + (found.get(int(ends[row]), 0.0) if name in timers else 0.0)
+        scalars.values[name] = found
+    scalars.retold.clear()
 
 
 def _value(scalars: Scalars, names: tuple[str, ...], step: int, quantity: str) -> float:

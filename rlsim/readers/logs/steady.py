@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
+from rlsim.readers.logs.banners import GPU, profile_of
 from rlsim.readers.logs.naming import CHECKED, PHASES
 from rlsim.readers.logs.reading import RunLog
 from rlsim.schema.base import replaced
@@ -69,13 +70,15 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Steady:
-    """The steps of a run that count, and what is known of them. first, last: their numbers; dropped: those before."""
+    """The steps of a run that count, and what is known of them. first, last: their numbers; dropped: those before;
+    banners: what the log names of GPU and releases."""
 
     first: int
     last: int
     dropped: int
     found: Mapping[str, Measured]
     remarks: tuple[str, ...]
+    banners: Mapping[str, str] = field(default_factory=dict)
 
 
 def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
@@ -96,7 +99,7 @@ def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
         raise InputError(f"{log.where}: no step of {first}:{last} tells a time; {told}")
     numbers = steps[kept]
     before = int(np.count_nonzero(steps < numbers[0]))
-    return Steady(int(numbers[0]), int(numbers[-1]), before, found, (*log.remarks, *_drifts(log, kept)))
+    return Steady(int(numbers[0]), int(numbers[-1]), before, found, (*log.remarks, *_drifts(log, kept)), log.banners)
 
 
 def warmup_of(log: RunLog) -> int:
@@ -151,6 +154,7 @@ def measured_of(steady: Steady) -> tuple[dict[str, float], dict[str, float]]:
 
 FACT_KEYS = {"response_tokens": RESPONSE, "prompt_tokens": PROMPT, "acceptance_length": ACCEPTANCE}
 """Keys of what a log tells of the work."""
+HARDWARE = "hardware"
 SAME = 0.02
 """Difference from what the scenario states, as a share, up to which its key stays as it is."""
 
@@ -160,19 +164,21 @@ class Taken:
     """A key that the log sets. stated: in the scenario, None where it states none."""
 
     key: str
-    stated: float | None
-    measured: float
+    stated: float | str | None
+    measured: float | str
 
     @property
     def text(self) -> str:
         """The key with its value, and what the scenario had."""
-        had = "" if self.stated is None else f" (the scenario has {self.stated:,.6g})"
-        return f"{self.key} = {self.measured:,.6g}{had}"
+        stated, measured = (
+            one if one is None or isinstance(one, str) else f"{one:,.6g}" for one in (self.stated, self.measured)
+        )
+        return f"{self.key} = {measured}" + ("" if stated is None else f" (the scenario has {stated})")
 
 
 def with_facts(scenario: Scenario, steady: Steady, stated: bool = True) -> tuple[Scenario, tuple[Taken, ...]]:
-    """``scenario`` with the mean lengths and the acceptance length of the run, where it has others; what it guessed of
-    them is then known.
+    """``scenario`` with the mean lengths and the acceptance length of the run, where it has others, and with its GPU
+    and its engine's release where it guessed these; what it guessed is then known.
 
     stated: also in place of a response or an acceptance that somebody stated; prompts are as the run was given them.
     Raises InputError where these contradict the rest of it, as a mean response above the cap.
@@ -184,14 +190,32 @@ def with_facts(scenario: Scenario, steady: Steady, stated: bool = True) -> tuple
     if not scenario.speculation.active:
         known -= {ACCEPTANCE}
     known = known if stated else known & {PROMPT, *guessed}
-    taken = [*_lengths(scenario, steady, known), *_acceptance(scenario, steady, known)]
-    changes: dict[str, float | None] = {one.key: one.measured for one in taken}
+    if profile_of(steady.banners.get(GPU, "")) is not None:
+        known |= {HARDWARE}
+    named = _named(scenario, steady.banners)
+    taken = [*_lengths(scenario, steady, known), *_acceptance(scenario, steady, known), *named]
+    changes: dict[str, float | str | None] = {one.key: one.measured for one in taken}
     if "speculation.acceptance_length" in changes:
         changes |= {f"speculation.{name}": None for name in ("position_acceptance", "first_acceptance")}
-    left = [one for one in scenario.assumptions if one.log_spread is None or not known.intersection(one.keys)]
+    left = [
+        one
+        for one in scenario.assumptions
+        if (one.log_spread is None and HARDWARE not in one.keys) or not known.intersection(one.keys)
+    ]
     if not changes and len(left) == len(scenario.assumptions):
         return scenario, ()
     return replaced(vary(scenario, changes), {"assumptions": tuple(left)}), tuple(taken)
+
+
+def _named(scenario: Scenario, banners: Mapping[str, str]) -> list[Taken]:
+    """The GPU where the scenario guessed it, and the engine's release where it states none of its own."""
+    out, profile, release = [], profile_of(banners.get(GPU, "")), banners.get(scenario.engine.name)
+    guessed = any(HARDWARE in one.keys for one in scenario.assumptions)
+    if guessed and profile not in (None, scenario.hardware.name):
+        out.append(Taken(HARDWARE, scenario.hardware.name, str(profile)))
+    if release is not None and scenario.engine.version is None and release != scenario.engine_version:
+        out.append(Taken("engine.version", scenario.engine_version, release))
+    return out
 
 
 def _lengths(scenario: Scenario, steady: Steady, known: set[str]) -> list[Taken]:

@@ -56,7 +56,7 @@ class Scalars:
     """Values by metric and step; a step that is told again, as after a restart, counts as told last.
 
     where: the log, for messages. remarks: on what of it is left out. retold: by metric and step, what was told first
-    where another value took its place.
+    where another value took its place. banners: what the text around the metrics names of GPU and releases.
     """
 
     def __init__(self, where: str) -> None:
@@ -64,6 +64,7 @@ class Scalars:
         self.values: dict[str, dict[int, float]] = {}
         self.retold: dict[str, dict[int, float]] = {}
         self.remarks: list[str] = []
+        self.banners: dict[str, str] = {}
         self._count = 0
 
     def add(self, name: str, step: float, value: float) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.readers.logs.changes import LEAST_DEVIATION, Change, Level, changes_of, level_of, relative
+from rlsim.readers.logs.changes import LEARNT, LEAST_DEVIATION, Change, Level, changes_of, level_of, relative
+from rlsim.readers.logs.growth import growth_of
 from rlsim.readers.logs.naming import PHASES
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.source import latest
@@ -15,8 +17,16 @@ from rlsim.results.check import Check
 from rlsim.results.watch import Moved, Suspect, WatchLine, WatchVerdict
 from rlsim.schema.scenario import Scenario
 
-Explain = Callable[[Scenario, Mapping[str, float], Mapping[str, float]], Check]
-"""``rlsim.attribution.check.check``: a scenario, measured values, and deviations of their logarithms."""
+
+class Explain(Protocol):
+    """``rlsim.attribution.check.check``: a scenario, measured values, and deviations of their logarithms."""
+
+    def __call__(
+        self, scenario: Scenario, measured: Mapping[str, float], noise: Mapping[str, float], *, own_level: bool = False
+    ) -> Check:
+        """own_level: the values are those expected, moved as the run moved from its own level."""
+
+
 SHOWN = 3
 """Suspects of an alarm."""
 LIKELY = 0.3
@@ -35,11 +45,12 @@ class Watcher:
     def __init__(self, scenario: Scenario | None, explain: Explain, every: int = 10, written: int = -1) -> None:
         self.scenario, self.explain, self.every = scenario, explain, every
         self.last = self.written = written
-        self.told = 0
-        self.since = -2 * TOGETHER
+        self.told, self.grown = 0, 1.0
+        self.moved: Sequence[Change] = ()
         self.level: Level | None = None
         self.first: Check | None = None
         self.base: Level | None = None
+        self.unsettled: tuple[Sequence[Change], WatchLine] | None = None
         self.expected_s: Interval | None = None
 
     def lines(self, log: RunLog) -> list[WatchLine]:
@@ -55,11 +66,15 @@ class Watcher:
             out.append(self._verdict(log, base))
         self.level = level
         for group in together(changes[self.told :]):
+            out += self._settled(log, max(one.found for one in group))
             out.append(self._changed(log, group))
+        out += self._settled(log, now + 1)
         self.told = max(self.told, len(changes))
         self.last = max((self.last, *(line.step for line in out)))
-        if self.last < 0 or now >= self.last + self.every:
-            out.append(self._line(log, now, "learning" if level is None else "as usual"))
+        due = self.last < 0 or now >= self.last + self.every
+        grown = self._grown(log, now) if due or out else None
+        if due or grown is not None:
+            out.append(grown or self._line(log, now, "learning" if level is None else "as usual"))
             self.last = now
         return [line for line in out if line.step > self.written]
 
@@ -73,6 +88,11 @@ class Watcher:
             for group in (found.groups if found is not None else ())
             for one in group.members
         )
+        named = [
+            one.name for group in (found.groups[:2] if alarm and found is not None else ()) for one in group.members
+        ]
+        if further := [name.replace("_", " ") for name in named if name not in {one.name for one in suspects[:SHOWN]}]:
+            remark = f"{remark}; " * bool(remark) + f"looks the same or nearly so: {', '.join(further)}"
         return WatchLine(
             step=step, verdict=verdict, alarm=alarm, step_s=latest(log, RECENT, step),
             own_s=None if level is None else level.medians.get("step"), expected_s=self.expected_s,
@@ -99,32 +119,72 @@ class Watcher:
         if found.cannot_tell:
             remark = f"its interval is too wide to judge: {found.cannot_tell}"
             return self._line(log, chosen[1], "cannot tell", level, found=found, remark=remark)
-        alarm = not found.likely_healthy and _likely(found)
+        alarm, remark = not found.likely_healthy and _likely(found), "; ".join(log.contradictions(self.scenario))
         verdict = found.step.verdict if found.step.verdict in ("slow", "fast") else "as expected"
-        return self._line(log, chosen[1], verdict, level, found=found, alarm=alarm)
+        return self._line(log, chosen[1], verdict, level, found=found, alarm=alarm, remark=remark)
 
     def _changed(self, log: RunLog, moved: Sequence[Change]) -> WatchLine:
         """Of quantities that moved together: other work, or a fault."""
-        since = min(one.since for one in moved)
-        if abs(since - self.since) <= TOGETHER:  # the rest of a change that was explained
-            return self._line(log, max(one.found for one in moved), "changed", moved=moved)
-        self.since = since
+        since, step = min(one.since for one in moved), max(one.found for one in moved)
+        before = self.moved if self.moved and abs(since - self.moved[0].since) <= TOGETHER else []
+        if before and _phase_seconds(moved) <= _phase_seconds(before):  # the rest of a change that was explained
+            return self._line(log, step, "changed", moved=moved)
+        self.moved = moved = [*before, *moved]
+        line = self._judged(log, moved, step)
+        self.unsettled = None if self.scenario is None else (moved, line)
+        return line
+
+    def _settled(self, log: RunLog, before: int) -> list[WatchLine]:
+        """The last change judged again by as many steps as a level takes, all of them before the step ``before``; no
+        line where it comes out as it did."""
+        if self.unsettled is None:
+            return []
+        moved, first = self.unsettled
+        place = log.steps.index(min(one.since for one in moved)) + LEARNT - 1
+        if place >= len(log.steps) or log.steps[place] >= before:
+            return []
+        self.unsettled = None
+        if log.steps[place] <= first.step:
+            return []
+        line = self._judged(log, moved, log.steps[place])
+        same = (line.alarm, [one.name for one in line.suspects[:1]]) == (
+            first.alarm,
+            [one.name for one in first.suspects[:1]],
+        )
+        return [] if same else [line]
+
+    def _grown(self, log: RunLog, now: int) -> WatchLine | None:
+        """The verdict on steps that grow little by little, once for each tenth by which they do."""
+        growth = growth_of(log, self.scenario, self.grown)
+        if growth is None or growth.begun is not None:  # a jump is a change, and told as one
+            return None
+        self.grown = growth.ratio
+        moved = [Change(name, growth.first, now, *both) for name, both in {**growth.seconds, **growth.work}.items()]
+        if growth.leaks:
+            return self._judged(log, moved, now, growth.recent).model_copy(
+                update={"alarm": True, "remark": growth.text}
+            )
+        return self._line(log, now, "other work", moved=moved, remark=growth.text)
+
+    def _judged(self, log: RunLog, moved: Sequence[Change], step: int, since: int | None = None) -> WatchLine:
+        """The verdict on a change by the steps up to ``step``; since: the first of them that counts, where it is not
+        the one with which the change began."""
         slower = any(one.quantity in PHASES and one.ratio > 1 for one in moved)
         work = any(one.work for one in moved)
-        found = None if self.scenario is None else self._explained(log, moved)
+        found = None if self.scenario is None else self._explained(log, moved, step, since)
         # Without a scenario nobody knows what other work would take.
         alarm = slower and (not work if found is None else not found.likely_healthy and _likely(found))
         if work and found is not None:
             self.expected_s = found.step.expected_s
         verdict: WatchVerdict = "other work" if work and not alarm else "changed"
-        return self._line(log, max(one.found for one in moved), verdict, moved=moved, found=found, alarm=alarm)
+        return self._line(log, step, verdict, moved=moved, found=found, alarm=alarm)
 
-    def _explained(self, log: RunLog, moved: Sequence[Change]) -> Check | None:
+    def _explained(self, log: RunLog, moved: Sequence[Change], until: int, since: int | None) -> Check | None:
         """The check of what the run takes since the change, as far as it moved from its own level; the scenario has the
         lengths of the steps since then, so that what they take is no fault."""
         if self.scenario is None or self.first is None or self.base is None:
             return None
-        since, until = min(one.since for one in moved), max(one.found for one in moved)
+        since = min(one.since for one in moved) if since is None else since
         place = log.steps.index(since)
         now = level_of(log, place, log.steps.index(until) - place + 1)
         if now is None:
@@ -136,7 +196,8 @@ class Watcher:
         try:
             scenario, _ = with_facts(self.scenario, steady)
             noise = {name: max(LEAST_DEVIATION, errors.get(name, 0.0)) for name in measured}
-            return self.explain(scenario, measured, noise)
+            # The model's error cancels between times of the same work, and not between those of other work.
+            return self.explain(scenario, measured, noise, own_level=not any(one.work for one in moved))
         except (InputError, Infeasible):
             return None
 
@@ -151,6 +212,11 @@ def together(changes: Sequence[Change]) -> list[list[Change]]:
         else:
             home.append(one)
     return groups
+
+
+def _phase_seconds(moved: Sequence[Change]) -> float:
+    """Seconds by which phases moved."""
+    return sum(abs(one.after - one.before) for one in moved if one.quantity in PHASES and one.quantity != "step")
 
 
 def _likely(found: Check) -> bool:

@@ -1,0 +1,52 @@
+"""Faults of public threads: what names them, and where the catalogue must not speak."""
+
+import pytest
+
+from rlsim.attribution.check import check
+from rlsim.attribution.faults import Faulty
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.moves import Fault, faults
+from rlsim.schema.scenario import Scenario
+
+SMALL = ("speculation.method=none", "simulation.replications=2")
+
+
+def fault(name: str) -> Fault:
+    return next(one for one in faults() if one.name == name)
+
+
+@pytest.fixture(scope="module")
+def quickstart() -> Faulty:
+    return Faulty(load_scenario("quickstart", SMALL))
+
+
+def test_seconds_that_stand_in_no_phase_are_logging_and_checkpoints(quickstart: Faulty) -> None:
+    healthy, found = quickstart.healthy, quickstart.with_fault(fault("between_steps"), 60.0)
+    assert found is not None and found.step_s == pytest.approx(healthy.step_s + 60.0)
+    others = {name: value for name, value in found.phases.items() if name != "step"}
+    assert others == pytest.approx({name: healthy.phases[name] for name in others}, abs=1e-9)
+    named = check(quickstart.scenario, {**found.phases, "step": healthy.step_s + 45.0}, faulty=quickstart)
+    assert named.groups[0].members[0].name == "between_steps" and named.groups[0].probability > 0.9
+
+
+def test_one_slow_engine_holds_up_generation_alone_and_only_where_others_cannot_take_its_work(
+    quickstart: Faulty,
+) -> None:
+    found = quickstart.with_fault(fault("slow_engine"), 2.0)
+    assert found is not None
+    ratios = {name: value / quickstart.healthy.phases[name] for name, value in found.phases.items()}
+    assert ratios.pop("generation") == pytest.approx(2.0, rel=0.02) and ratios.pop("step") > 1.3
+    assert ratios == pytest.approx(dict.fromkeys(ratios, 1.0))
+    shared = load_scenario("quickstart", [*SMALL, "engine.dispatch=shared_queue"])
+    assert fault("slow_engine").missing(shared) and not fault("slow_engine").missing(quickstart.scenario)
+
+
+@pytest.mark.parametrize("words", [(), ("trainer.reference_logprobs=true", "trainer.policy_logprobs=true")])
+def test_a_reference_pass_that_a_kl_term_may_need_is_no_fault_of_the_configuration(words: tuple[str, ...]) -> None:
+    asked: Scenario = load_scenario("quickstart", [*SMALL, *words])
+    assert "further_logprobs" not in [one.name for one in check(asked, {"step": 100.0}).stated]
+
+
+def test_groups_are_thrown_away_only_where_the_scenario_filters_them(quickstart: Faulty) -> None:
+    filtering = load_scenario("quickstart", [*SMALL, "workload.usable_group_share=0.6"])
+    assert fault("filtered_groups").missing(quickstart.scenario) and not fault("filtered_groups").missing(filtering)
