@@ -83,7 +83,7 @@ def passes_with(factor: Callable[[str, Part], float], *data: Part) -> Priced:
             moved = [part.lasting(factor(name, part) * part.seconds, part.measured) for part in parts]
             return PhaseCost.of([*moved, *(data if name == "data" else ())])
 
-        return StepCost(data=phase("data"), logprob=phase("logprob"), train=phase("train"))
+        return replace(cost, data=phase("data"), logprob=phase("logprob"), train=phase("train"))
 
     def priced(prices: Prices) -> Prices:
         batch = prices.batch

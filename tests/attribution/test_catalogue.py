@@ -5,7 +5,9 @@ import pytest
 from rlsim.attribution.check import check
 from rlsim.attribution.faults import Faulty
 from rlsim.loading.scenario import load_scenario
+from rlsim.projection.change import passes_with
 from rlsim.projection.moves import Fault, faults
+from rlsim.projection.variant import simulate_variant
 from rlsim.schema.scenario import Scenario
 
 SMALL = ("speculation.method=none", "simulation.replications=2")
@@ -50,3 +52,11 @@ def test_a_reference_pass_that_a_kl_term_may_need_is_no_fault_of_the_configurati
 def test_groups_are_thrown_away_only_where_the_scenario_filters_them(quickstart: Faulty) -> None:
     filtering = load_scenario("quickstart", [*SMALL, "workload.usable_group_share=0.6"])
     assert fault("filtered_groups").missing(quickstart.scenario) and not fault("filtered_groups").missing(filtering)
+
+
+def test_a_change_of_passes_keeps_the_pass_of_a_reference_pool() -> None:
+    words = (*SMALL, "cluster.num_gpus=10", "cluster.reference_gpus=2", "trainer.reference_logprobs=true")
+    scenario = load_scenario("quickstart", words)
+    plain = simulate_variant(scenario)
+    for priced in (plain.prices, passes_with(lambda phase, part: 1.0)(plain.prices)):
+        assert priced.steps[0].reference_s == plain.prices.steps[0].reference_s > 0
