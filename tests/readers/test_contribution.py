@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlsim.calibration.loop_stack import LoopStacks, scenario_of
 from rlsim.cli.commands import run as command
 from rlsim.errors import InputError
 from rlsim.evidence.compare import validate_table
+from rlsim.evidence.loop.check import configurations
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.projection.project import project
 from rlsim.readers.logs.contribution import anonymous
 from rlsim.schema.scenario import Scenario
-from tests.costs.test_measured_stack import STACK, WORDS
 
+LOOP = Path(__file__).parents[1] / "evidence" / "loop" / "loop_measurements.json"
 NAMES = {
     "generation_s": "timing_s/gen", "logprob_s": "timing_s/old_log_prob", "train_s": "timing_s/update_actor",
     "prepare_s": "timing_s/update_weights",
@@ -61,16 +63,18 @@ def test_a_run_becomes_a_row_that_the_public_table_takes(tmp_path: Path, capsys:
     assert "published" in (tmp_path / "gift" / "pull_request.md").read_text()
 
 
-def test_a_run_whose_stack_was_measured_whole_brings_those_times_along(tmp_path: Path) -> None:
-    """As a small real loop on a laptop: no table of a GPU prices it."""
-    own = {**STACK, "name": "jdoe's laptop", "source": "/home/jdoe"}
-    words = [*WORDS, "engine.gpu_memory_utilization=0.9", "hardware=gb200_nvl72"]
-    scenario = vary(load_scenario("quickstart", words), {"simulation.measured_stack": own})
+def test_a_run_of_the_small_loop_brings_what_was_measured_of_it_along() -> None:
+    """No table of a GPU prices it: its iterations, passes and hosts are those that its machine showed."""
+    stacks = LoopStacks.of(json.loads(LOOP.read_text(encoding="utf-8")))
+    own = {"simulation.measured_stack.source": "jdoe's laptop", "simulation.measured_stack.name": "/home/jdoe"}
+    scenario = vary(scenario_of(stacks, configurations()[0][0]), own)
     document, removed = anonymous(scenario)
     left = scenario_of_text(yaml.safe_dump({"name": "x", **document}), "what is left")
     assert "jdoe" not in str(document) and "simulation.measured_stack.source" in removed
-    before, after = (project(one, timeline=False).candidate.step_s.mean for one in (scenario, left))
-    assert after == pytest.approx(before, rel=0.01)
+    drawn = ("seed", "replications", "steps", "warmup_steps")
+    alike = {f"simulation.{key}": getattr(scenario.simulation, key) for key in drawn}
+    before, after = (project(one, timeline=False).candidate.step_s.mean for one in (scenario, vary(left, alike)))
+    assert after == pytest.approx(before)
 
 
 @pytest.mark.parametrize(("factor", "reason"), [(0.05, "peak"), (50.0, "is not of this scenario")])

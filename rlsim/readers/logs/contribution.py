@@ -159,6 +159,8 @@ def anonymous(scenario: Scenario) -> tuple[dict[str, Any], tuple[str, ...]]:
         kept, model = _record(own, "simulation.measured_stack.", removed), document["model"]
         kept["model"] = model if isinstance(model, str) else model["name"]  # as the scenario calls it now
         document["simulation"] = {"measured_stack": kept}
+        if (hosts := scenario.simulation.engine_parameters) is not None:  # of an engine that rlsim knows nothing of
+            document["simulation"]["engine_parameters"] = _record(hosts, "simulation.engine_parameters.", removed)
     return document, tuple(dict.fromkeys(removed))
 
 
