@@ -112,7 +112,8 @@ def _guessed_share(scenario: Scenario) -> float:
         return 0.0
     lengths = {PROMPT: scenario.workload.prompt_tokens, RESPONSE: scenario.workload.response_tokens}
     means = {key: stated_mean(length) for key, length in lengths.items()}
-    return math.hypot(*(mean * (spreads.get(key) or 0.0) for key, mean in means.items())) / sum(means.values())
+    # Quantiles and traces may state no mean: nothing is known of the guess's share then.
+    return math.hypot(*(mean * (spreads.get(key) or 0.0) for key, mean in means.items())) / (sum(means.values()) or 1.0)
 
 
 def trainer_fits(scenario: Scenario, parts: MemoryParts) -> float:
@@ -143,8 +144,11 @@ def evenly(scenario: Scenario) -> Scenario:
 
 def check_no_worse(before: Scenario, after: Scenario) -> None:
     """Raise Infeasible where ``after`` fits less surely than ``before``, and not as surely as what is changed must."""
-    if not after.loop.supervised and part_fits(after, False) < part_fits(before, False):
-        check_fits(evenly(after))
+    fits = part_fits(after, engine=False)
+    if fits >= after.simulation.least_fit:
+        return  # whether or not the scenario as it is can run at all
+    if fits < part_fits(before, engine=False):
+        check_fits(evenly(after), engine=False)
 
 
 def sure_factor(scenario: Scenario) -> float:

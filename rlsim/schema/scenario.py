@@ -177,9 +177,7 @@ class Scenario(Strict, metaclass=InOurWords):
     @property
     def refit_framework(self) -> str:
         """Framework whose measured weight transfers count: the stated one, else that of the stack."""
-        if self.loop.refit_framework is not None or self.stack is None:
-            return self.loop.refit_framework or NEMO_RL
-        return self.stack.transfers or self.stack.framework
+        return self.loop.refit_framework or (NEMO_RL if self.stack is None else self.stack.framework)
 
     @property
     def training_features(self) -> StackFeatures:

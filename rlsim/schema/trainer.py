@@ -153,8 +153,6 @@ class Stack(Strict):
     """Rate at which its one driver hands the padded batch of a step to the ranks; none: it does not."""
     policy_logprobs: bool = True
     """Recipes recompute the policy's log-probs before an update that is on-policy."""
-    transfers: str | None = None
-    """Framework whose code moves its weights; none: its own."""
     engine_adapters: Literal["never", "fsdp", "always"] = "never"
     """With which trainer backends the rollout engine applies adapters (LoRA) itself; else they are merged into the
     weights that it is sent."""

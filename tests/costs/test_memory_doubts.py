@@ -65,3 +65,11 @@ def test_a_change_needs_an_even_chance_unless_it_fits_as_surely_as_before() -> N
     with pytest.raises(Infeasible):
         check_no_worse(doubtful, more)
     check_no_worse(sized(0.5), vary(sized(0.5), {"trainer.micro_batch_tokens": 9000}))
+
+
+def test_a_change_that_fits_is_taken_though_the_scenario_as_it_is_cannot_run() -> None:
+    trainer = {"backend": "fsdp", "recompute": "full", "global_batch_samples": 8}
+    stuck = vary(builders.scenario("qwen3-8b", "h100_sxm", cluster={"num_gpus": 16}, trainer=trainer), {})
+    with pytest.raises(Infeasible, match="ranks"):
+        update_parts(stuck)
+    check_no_worse(stuck, vary(stuck, {"cluster.num_gpus": 8}))

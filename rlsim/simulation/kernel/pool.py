@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 from rlsim.costs.interface import EngineCounters, PrefillService
 from rlsim.errors import Infeasible
 from rlsim.schema.engine import Routing
-from rlsim.simulation.iteration_times import prepare
+from rlsim.simulation.iteration_times import IterationTimes, prepare
 from rlsim.simulation.kernel.library import (
     CountersArrays,
     PrefillStruct,
@@ -30,11 +30,9 @@ _ROUTING: tuple[Routing, ...] = ("sticky", "least_loaded", "cache_aware")
 """In the order of ``Dispatch`` and ``Routing`` in pool.h."""
 
 
-def _prefill_struct(service: PrefillService | None) -> PrefillStruct:
-    if service is None:
-        return PrefillStruct()
-    timing = ctypes.pointer(engine_struct(prepare(service.table)))
-    return PrefillStruct(timing, service.engines, service.token_s, service.kv_token_s, service.latency_s)
+def _prefill_struct(service: PrefillService, timing: IterationTimes) -> PrefillStruct:
+    view = ctypes.pointer(engine_struct(timing))
+    return PrefillStruct(view, service.engines, service.token_s, service.kv_token_s, service.latency_s)
 
 
 class KernelPool:
@@ -60,6 +58,9 @@ class KernelPool:
         self.finish_s, self.replica = np.zeros(samples), np.zeros(samples, dtype=np.int64)
         self.peak_kv_tokens = np.zeros(fleet.count)
         self._timing, self._arrays = timing, CountersArrays(counters)
+        # Held as long as the kernel reads it: few tables stay prepared.
+        service = fleet.prefill
+        self._prefill_timing = timing if service is None else prepare(service.table)
         self._columns = tuple(np.ascontiguousarray(column, dtype=np.int64) for column in columns)
         self._samples = SamplesStruct(
             samples,
@@ -79,7 +80,7 @@ class KernelPool:
             max_pauses,
             _ROUTING.index(fleet.routing),
             TierStruct(-1) if fleet.tier is None else TierStruct(*astuple(fleet.tier)),
-            _prefill_struct(fleet.prefill),
+            PrefillStruct() if service is None else _prefill_struct(service, self._prefill_timing),
         )
         if self.handle is None:
             raise MemoryError("no memory for the replicas of a rollout")
