@@ -337,3 +337,55 @@ def test_a_file_at_the_wrong_door_is_told_the_right_command(folder: Path, capsys
     (folder / "run.sh").write_text(VERL)
     with pytest.raises(InputError, match="rlsim import verl"):
         import_config("skyrl", Path("run.sh"))
+
+
+def test_what_a_program_would_print_stays_open(tmp_path):
+    """An option whose value only a program knows keeps its place and says how to give it; ``seq`` is reckoned."""
+    script = tmp_path / "open.sh"
+    script.write_text(
+        'N=$(nvidia-smi -L | wc -l)\nif [ -z "$N" ]; then M=1; fi\nfor pid in $(pgrep x); do kill $pid; done\n'
+        'read -ra L <<< "$N"; A=($(ls) z)\n'
+        "prog --a $(python3 conf.py x) --b `hostname` --c $N ${N:-8} $M $(seq 16 8 40) "
+        "$(seq 2) $(echo -n yes) ${L[@]} ${A[@]}\n"
+    )
+    assert commands_of(script)[-1] == [
+        "prog", "--a", "$(python3 conf.py x)", "--b", "$(hostname)", "--c", "$N", "8", "1",
+        "16", "24", "32", "40", "1", "2", "yes", "z",
+    ]  # fmt: skip
+    script.write_text(SLIME.replace("parallel-size 2", "parallel-size $TP").replace('source "', 'true "'))
+    with pytest.raises(InputError, match=r"tensor_model_parallel_size.*add TP=VALUE behind it"):
+        import_config("slime", script)
+
+
+GROUPS = """sglang:
+  - name: default
+    server_groups:
+      - {worker_type: prefill, num_gpus: 2, overrides: {ep_size: 1, chunked_prefill_size: 4096}}
+      - {worker_type: decode, num_gpus: 2, num_gpus_per_engine: 2, overrides: {ep_size: 1, max_running_requests: 96}}
+"""
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_groups_of_engines_are_read_where_a_script_or_a_file_holds_them(folder: Path, written: bool) -> None:
+    here = f'FILE=$(mktemp x.XX)\ncat > "${{FILE}}" <<CFG\n{GROUPS}CFG\n' if written else "FILE=groups.yaml\n"
+    (folder / "groups.yaml").write_text(GROUPS)
+    (folder / "models").mkdir(exist_ok=True)
+    (folder / "models" / "m.sh").write_text("MODEL_ARGS=()\n")
+    (folder / "s.sh").write_text(here + SLIME.rstrip("\n") + ' --sglang-config "$FILE"\n')
+    found = import_config("slime", Path("s.sh"), asked=Asked(hardware="h100_sxm"))
+    engine = found.scenario.engine
+    assert engine.prefill is not None
+    assert (engine.prefill.gpus, engine.tensor_parallel, engine.max_running_sequences) == (2, 2, 96)
+    assert [part.part for part in found.scenario.missing] == [
+        "what engines that prefill set themselves (chunked_prefill_size=4096)"
+    ]
+
+
+def test_groups_that_no_option_says_stay_named(folder: Path) -> None:
+    larger = GROUPS.replace("2, num_gpus_per_engine: 2", "4, num_gpus_per_engine: 4")
+    (folder / "groups.yaml").write_text(larger)
+    (folder / "models").mkdir(exist_ok=True)
+    (folder / "models" / "m.sh").write_text("MODEL_ARGS=()\n")
+    (folder / "s.sh").write_text(SLIME.rstrip("\n") + " --sglang-config groups.yaml\n")
+    found = import_config("slime", Path("s.sh"), asked=Asked(hardware="h100_sxm"))
+    assert "groups of engines in groups.yaml" in found.scenario.missing[0].part

@@ -7,17 +7,19 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.yaml import lists_beside, parse_value
+from rlsim.readers.frameworks.engine_groups import OPTION, spelled_out
 from rlsim.readers.frameworks.files import document_in
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.launchers import PYTHON, configured_words, python_commands
 from rlsim.readers.frameworks.trees import Layer, Mappings, nested, present
-from rlsim.readers.shell.script import commands_of
+from rlsim.readers.shell.script import WRITTEN, commands_of
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".sub")
 """Endings of launch scripts."""
@@ -83,6 +85,8 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         commands = commands_of(path, rest, given, folder)
     else:
         folder, rest, commands = root or Path(), [], [[str(path), *words]]
+    written = {argv[1]: argv[2] for argv in commands if argv[0] == WRITTEN}
+    commands = [argv for argv in commands if argv[0] != WRITTEN]
     runs = [run for argv in commands for run in _runs(framework, argv, folder, path)]
     if not runs:
         if path.suffix.lower() in PYTHON and not commands:
@@ -94,9 +98,11 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
     first = runs[0]
     extra = _not_handed_on(rest, first.words)
+    named = next((after for word, after in pairwise(first.words) if word == OPTION), None)
+    words = spelled_out(first.words, written, None if named is None else _at(folder, path, Path(named)))
     several = f"{len(runs)} runs are started; this is the first" if len({run.words for run in runs}) > 1 else ""
     note = "; ".join(part for part in (first.note, several, *_absent(commands, folder)) if part)
-    return Launch(first.entry, first.config, first.name, (*first.words, *extra), first.before, note)
+    return Launch(first.entry, first.config, first.name, (*words, *extra), first.before, note)
 
 
 def repository_of(path: Path) -> Path:

@@ -52,6 +52,7 @@ RESOLVERS: Mapping[str, Callable[..., Any]] = {
 BUILT_IN = ("oc.env", "oc.select")
 _OF_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
 _START = re.compile(r"\$\{")
+_OPEN = re.compile(r"\$(?:([A-Za-z_]\w*)|\()")
 _NAME = re.compile(r"\s*([^${}:,]*)")
 
 
@@ -180,8 +181,11 @@ class Reader:
         return found
 
     def error(self, key: str, problem: str, found: Any) -> InputError:
-        """That a key holds what it must not."""
-        return InputError(f"{self.where}: {key}: {problem}, got {shortened(repr(found))}")
+        """That a key holds what it must not; a shell's words that stay open also say how to give them."""
+        unset, way = _OPEN.match(found) if isinstance(found, str) else None, ""
+        if unset:
+            way = f", which is not set here: {f'add {unset[1]}=VALUE behind it' if unset[1] else 'give it behind --'}"
+        return InputError(f"{self.where}: {key}: {problem}, got {shortened(repr(found))}{way}")
 
     def _resolve(self, key: str) -> Any:
         from omegaconf import OmegaConf

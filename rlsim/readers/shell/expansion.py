@@ -37,11 +37,11 @@ _ARITHMETIC: Mapping[type, Callable[..., Any]] = {
 
 @dataclass
 class Variables:
-    """Variables and arrays of a script. run: the output of a command line within ``$(...)``; given: set from outside,
-    which the script cannot change."""
+    """Variables and arrays of a script. run: the output of a command line within ``$(...)``, None where a program would
+    print it; given: set from outside, which the script cannot change."""
 
     where: str
-    run: Callable[[str], str]
+    run: Callable[[str], str | None]
     texts: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
@@ -72,6 +72,12 @@ class Variables:
         """Set a variable."""
         if name not in self.given:
             self.texts[name] = value
+
+    def forget(self, name: str) -> None:
+        """Unset a variable whose value a program would print."""
+        if name not in self.given:
+            self.texts.pop(name, None)
+            self.arrays.pop(name, None)
 
     def fields(self, word: str) -> list[str]:
         """The fields that an unquoted word of a command gives; an unset variable stays as ``$NAME``."""
@@ -171,7 +177,7 @@ class _Expanding:
                 end = skip_quoted(word, place, where)
                 inner = word[place + 1 : end - 1]
                 if char == "`":
-                    self._add_split(self.v.run(inner), split and not quoted)
+                    self._substitute(inner, split and not quoted)
                 elif char == "'":
                     self._add(inner)
                 else:
@@ -204,7 +210,7 @@ class _Expanding:
             if inner.startswith("(") and inner.endswith(")"):
                 self._add(str(self.v.arithmetic(inner[1:-1])))
             else:
-                self._add_split(self.v.run(inner), fields)
+                self._substitute(inner, fields)
             return end
         if then == "{":
             end = skip_bracketed(word, place + 1, where)
@@ -216,6 +222,14 @@ class _Expanding:
             return place + 1
         self._parameter(found[0], split, quoted)
         return found.end()
+
+    def _substitute(self, inner: str, split: bool) -> None:
+        """What a command line prints; what a program would print stays as ``$(...)``, so that its option is named."""
+        printed = self.v.run(inner)
+        if printed is None:
+            self._add("" if self.empty else f"$({inner})")
+        else:
+            self._add_split(printed, split)
 
     def _parameter(self, inner: str, split: bool, quoted: bool) -> None:
         found = _PARAMETER.match(inner)

@@ -1,8 +1,8 @@
 """A launch script followed to the words of the programs it starts; the programs themselves are not run.
 
 Assignments, arrays, conditions, loops over words, functions, ``case``, ``source`` and here-documents are followed as
-bash does. A program gives no output; where a condition or ``$(...)`` asks for it, it counts as absent, elsewhere as
-done.
+bash does. Where a condition or ``$(...)`` asks for a program, it counts as absent, elsewhere as done; a word that it
+would print stays as ``$(...)``, and a variable as if unset.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 from rlsim.errors import InputError
@@ -19,6 +20,8 @@ from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.readers.shell.expansion import Variables
 from rlsim.readers.shell.syntax import Command, Node, parse, tokens
 
+WRITTEN = "cat >"
+"""Begins what a script writes to a file, among its commands."""
 MAX_STEPS = 20_000
 """Commands that one script may lead through."""
 MOST_PATH = 1000
@@ -27,6 +30,8 @@ MAX_DEPTH = 30
 """Functions, scripts and substitutions within each other in which further scripts are followed."""
 _QUANTIFIED_GROUP, _LOOPS = re.compile(r"\)\s*[*+{?]"), re.compile(r"[*+{]")
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)$", re.DOTALL)
+_OPEN = r"\$(\w+|\(.*\))"
+"""A variable that is not set, or what a program would print."""
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _NUMBERS = {"-eq": "__eq__", "-ne": "__ne__", "-lt": "__lt__", "-le": "__le__", "-gt": "__gt__", "-ge": "__ge__"}
 
@@ -41,9 +46,19 @@ def _basename(words: list[str], cwd: str) -> str:
     return name.removesuffix(plain[1] if len(plain) > 1 else "") + "\n"
 
 
+def _sequence(words: list[str], cwd: str) -> str:
+    """``seq [FIRST [STEP]] LAST``; nothing of what is no whole number."""
+    numbers = [int(word) for word in words if re.fullmatch(r"-?\d{1,9}", word)]
+    if len(numbers) != len(words) or not 1 <= len(numbers) <= 3 or (len(numbers) == 3 and not numbers[1]):
+        return ""
+    first, step, last = ((1, 1, *numbers), (numbers[0], 1, numbers[-1]), tuple(numbers))[len(numbers) - 1]
+    return "".join(f"{number}\n" for number in islice(range(first, last + (1 if step > 0 else -1), step), MAX_STEPS))
+
+
 _PRINTED: Mapping[str, Callable[[list[str], str], str]] = {
     "echo": lambda words, cwd: " ".join(word for word in words if word not in ("-n", "-e")) + "\n",
     "printf": lambda words, cwd: " ".join(words[1:] if "%" in "".join(words[:1]) else words),
+    "seq": _sequence,
     "pwd": lambda words, cwd: f"{cwd}\n",
     "realpath": lambda words, cwd: f"{_joined(cwd, words[-1])}\n" if words else "",
     "dirname": lambda words, cwd: f"{posixpath.dirname(words[-1])}\n" if words else "",
@@ -63,7 +78,8 @@ class _Exit(Exception):  # noqa: N818 - no error
 def commands_of(
     path: Path, words: Sequence[str] = (), given: Mapping[str, str] | None = None, root: Path | None = None
 ) -> list[list[str]]:
-    """The words of every program that a script starts, in order, and ``source NAME`` of what it reads and is not there.
+    """The words of every program that a script starts, in order, ``source NAME`` of what it reads and is not there, and
+    ``WRITTEN NAME TEXT`` of a here-document that it writes to a file.
 
     words: parameters of the script. given: variables set before it. root: folder that scripts it reads must lie in.
     Raises InputError naming the file for what is no script or leads too far.
@@ -87,7 +103,7 @@ class _Run:
         self.commands: list[list[str]] = []
         self.functions: dict[str, Node] = {}
         self.printed: list[str] = []
-        self.steps, self.depth, self.asking = 0, 0, False
+        self.steps, self.depth, self.asking, self.asked = 0, 0, False, 0
         variables.run = self.output
 
     def script(self, path: Path) -> bool:
@@ -105,14 +121,15 @@ class _Run:
         """Follow the commands of a text."""
         return self.node(parse(tokens(text, self.v.where), self.v.where))
 
-    def output(self, text: str) -> str:
-        """What ``$(...)`` prints."""
-        before = self.asking, self.depth, self.printed, self.cwd, dict(self.v.texts)
+    def output(self, text: str) -> str | None:
+        """What ``$(...)`` prints; None where that is for a program to say."""
+        before, asked = (self.asking, self.depth, self.printed, self.cwd, dict(self.v.texts)), self.asked
         self.asking, self.depth, self.printed = True, self.depth + 1, []
         try:
             with suppress(_Exit):
                 self.text(text)
-            return "".join(self.printed).rstrip("\n")
+            printed = "".join(self.printed).rstrip("\n")
+            return None if not printed and self.asked > asked else printed
         finally:
             self.asking, self.depth, self.printed, self.cwd, self.v.texts = before
 
@@ -223,7 +240,7 @@ class _Run:
         name, index, more, value = found.groups()
         if value.startswith("(") and value.endswith(")"):
             held = self.v.arrays.get(name, []) if more else []
-            elements = self.v.elements(value[1:-1])
+            elements = [one for one in self.v.elements(value[1:-1]) if not one.startswith("$(")]
             self.v.arrays[name] = [*held, *elements]
             for element in elements:
                 pair = re.match(r"\[([^\]]+)\]=(.*)$", element, re.DOTALL)
@@ -231,6 +248,9 @@ class _Run:
                     self.v.texts[f"{name}[{pair[1]}]"] = pair[2]
             return True
         text = self.v.text(value)
+        if re.fullmatch(r"[\"']?(\$\(.*\)|`.*`)[\"']?", value, re.DOTALL) and text.startswith("$("):
+            self.v.forget(name)
+            return True
         if index is not None:
             self.v.texts[f"{name}[{self.v.text(index)}]"] = text
             return True
@@ -251,6 +271,7 @@ class _Run:
 
     def _program(self, argv: list[str]) -> bool:
         """A program: taken down, not run; ``bash FILE`` and ``bash -c TEXT`` are followed."""
+        self.asked += self.asking
         if not self.asking:
             read = [f"{name}={self.v.texts[name]}" for name in _READ_BY.get(argv[0], ()) if self.v.texts.get(name)]
             self.commands.append([*read, *argv])
@@ -291,14 +312,18 @@ class _Run:
         return self._follow(words[0], words[1:] or None) if words else True
 
     def _run_cat(self, words: list[str], node: Command) -> bool:
-        self.printed.append(self._document(node))
+        if node.target is None or node.document is None:
+            self.printed.append(self._document(node))
+        elif not self.asking:
+            self.commands.append([WRITTEN, self.v.text(node.target), self._document(node)])
         return True
 
     def _run_read(self, words: list[str], node: Command) -> bool:
         if words and node.document is not None:
             text = self._document(node)
             if any(re.fullmatch(r"-\w*a", word) for word in words[:-1]):  # read -ra NAME
-                self.v.arrays[words[-1]] = text.split()
+                # Of a list that a program would print nobody knows even how long it is.
+                self.v.arrays[words[-1]] = [] if re.fullmatch(_OPEN, text.strip(), re.DOTALL) else text.split()
             else:
                 self.v.assign(words[-1], text)
         return True

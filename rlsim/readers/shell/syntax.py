@@ -21,10 +21,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Command(Node):
-    """A command: its words, unexpanded, and the here-document or here-string that it reads."""
+    """A command: its words, unexpanded, the here-document or here-string that it reads, and the file it writes anew."""
 
     words: tuple[str, ...] = ()
     document: str | None = None
+    target: str | None = None
 
 
 def parse(given: list[Token], where: str) -> Node:
@@ -190,13 +191,14 @@ class _Parser:
         return Node("function", (name, self.command()))
 
     def simple(self) -> Node:
-        words, document, inside = list[str](), None, False
+        words, document, target, inside = list[str](), None, None, False
         while True:
             token = self.peek()
             if token.kind in REDIRECTIONS and not inside:
                 self.take()
                 held = self.take()
                 document = held if token.kind in ("<<", "<<-", "<<<") else document
+                target = held if token.kind == ">" else target
             elif token.kind == "word" or (inside and token.kind in ("&&", "||", "(", ")", "<", ">", "|", "\n")):
                 words.append(self.take())
                 inside = (inside or words == ["[["]) and token.text != "]]"
@@ -206,7 +208,7 @@ class _Parser:
                 break
         if not words and document is None and self.peek().kind not in ("\n", ";", "end"):
             raise self.unexpected()
-        return Command("command", (), tuple(words), document)
+        return Command("command", (), tuple(words), document, target)
 
 
 OPERATORS = (
