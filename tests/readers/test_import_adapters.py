@@ -152,7 +152,8 @@ def test_a_key_that_decides_is_understood_and_names_what_it_decides(tmp_path: Pa
     found = imported(tmp_path, "slime", SLIME + "--global-batch-size 64 --sglang-cuda-graph-bs 1 2")
     by_key = {one.key: one for one in found.accounting.keys}
     assert by_key["n_samples_per_prompt"].detail == "workload.generations_per_prompt"
-    assert by_key["sglang_cuda_graph_bs"].status == "not_simulated"
+    assert by_key["sglang_cuda_graph_bs"].detail == "engine.max_captured_tokens"
+    assert found.scenario.engine.max_captured_tokens == 2
 
 
 @pytest.mark.parametrize("name", RUNS)

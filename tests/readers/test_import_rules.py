@@ -64,7 +64,7 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
      {"engine.max_captured_tokens": 64 * 8, "speculation.tree_width": 2, "speculation.queries": 8,
       "engine.max_running_sequences": 512}),
     ("slime", SLIME + "--prefill-num-servers 2", {"engine.prefill.gpus": 2}),
-    ("slime", SLIME + "--sglang-cuda-graph-bs 1 2 4", {"engine.max_captured_tokens": None}),
+    ("slime", SLIME + "--sglang-cuda-graph-bs 1 2 4", {"engine.max_captured_tokens": 4}),
     ("roll", ROLL, {"policy_logprobs": False, "trainer.reference_logprobs": False}),
     ("roll", ROLL + "enable_old_logprobs_recompute: true", {"policy_logprobs": True}),
     ("roll", ROLL.replace("steps: 64", "steps: 32"), {"policy_logprobs": True}),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rlsim.errors import InputError
 from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import Change, Options, aside, flag, integer, integers, number, size, switch, text
+from rlsim.readers.frameworks.options import Change, Options, flag, integer, integers, number, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
@@ -43,8 +43,7 @@ class Slime(Options):
     sglang_max_running_requests = integer()
     sglang_server_concurrency = integer(512)
     sglang_cuda_graph_max_bs, sglang_cuda_graph_max_bs_decode = integer(), integer()
-    sglang_cuda_graph_bs = aside(integers())
-    sglang_cuda_graph_bs_decode = aside(integers())
+    sglang_cuda_graph_bs, sglang_cuda_graph_bs_decode = integers(), integers()
     sglang_mem_fraction_static = number()
     sglang_disable_cuda_graph, sglang_disable_radix_cache = flag(), flag()
     sglang_disable_overlap_schedule = flag(False)
@@ -181,14 +180,19 @@ def set_max_running_sequences(c: Slime, value: int) -> Iterator[Change]:
 
 def max_captured_tokens(c: Slime) -> int | None:
     """In sequences, of one attention copy; a list of sizes (cuda_graph_bs) takes its place (server_args.py:893-896)."""
-    return (c.sglang_cuda_graph_max_bs_decode or c.sglang_cuda_graph_max_bs or 0) * c.positions or None
+    listed = max(c.sglang_cuda_graph_bs_decode or c.sglang_cuda_graph_bs or [0])
+    return (listed or c.sglang_cuda_graph_max_bs_decode or c.sglang_cuda_graph_max_bs or 0) * c.positions or None
 
 
-def set_max_captured_tokens(c: Slime, value: int) -> list[Change]:
-    """The option that is read."""
+def set_max_captured_tokens(c: Slime, value: int) -> Iterator[Change]:
+    """The option that is read; a largest size takes the place of lists."""
     unsplit = c.sglang_cuda_graph_max_bs_decode is None
     option = Slime.sglang_cuda_graph_max_bs if unsplit else Slime.sglang_cuda_graph_max_bs_decode
-    return [option.to(value // c.positions)]
+    yield option.to(value // c.positions)
+    if c.sglang_cuda_graph_bs:
+        yield Slime.sglang_cuda_graph_bs.to(None)
+    if c.sglang_cuda_graph_bs_decode:
+        yield Slime.sglang_cuda_graph_bs_decode.to(None)
 
 
 def global_batch_samples(c: Slime) -> int:
@@ -256,9 +260,7 @@ RULES = (
     of(Engine.kv_precision).words(Slime.sglang_kv_cache_dtype, ("fp8*", "fp8"), other="bf16"),
     of(Engine.dispatch).constant("round_robin"),
     of(Engine.max_running_sequences).rule(max_running_sequences, set_max_running_sequences),
-    of(
-        Engine.max_captured_tokens, when=lambda c: not c.sglang_cuda_graph_bs and not c.sglang_cuda_graph_bs_decode
-    ).rule(max_captured_tokens, set_max_captured_tokens),
+    of(Engine.max_captured_tokens).rule(max_captured_tokens, set_max_captured_tokens),
     of(Engine.gpu_memory_utilization).same(Slime.sglang_mem_fraction_static),
     of(Engine.cuda_graphs).opposite(Slime.sglang_disable_cuda_graph),
     of(Engine.prefix_caching).opposite(Slime.sglang_disable_radix_cache),
