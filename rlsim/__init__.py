@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlsim.loading.scenario import vary as vary
     from rlsim.planning.compare import compare as compare
     from rlsim.planning.draft_lengths import draft_lengths as draft_lengths
+    from rlsim.planning.fitting import enough_places as enough_places
     from rlsim.planning.fitting import largest_that_fit as largest_that_fit
     from rlsim.planning.fitting import preflight as preflight
     from rlsim.planning.improve import improve as improve
@@ -46,6 +47,7 @@ _HOMES = {
     "check": "rlsim.attribution.check",
     "compare": "rlsim.planning.compare",
     "draft_lengths": "rlsim.planning.draft_lengths",
+    "enough_places": "rlsim.planning.fitting",
     "improve": "rlsim.planning.improve",
     "largest_that_fit": "rlsim.planning.fitting",
     "live": "rlsim.explore.live",

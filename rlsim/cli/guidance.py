@@ -132,6 +132,11 @@ Free = Annotated[
     typer.Option(metavar="KEY", help="Of a scenario as it is: the key's largest value that fits; all: the usual."),
 ]
 
+Places = Annotated[
+    list[str] | None,
+    typer.Option("--enough", metavar="KEY", help="Of agents: the fewest places of a limit that cost no time; or all."),
+]
+
 
 def size(
     subject: Subject,
@@ -148,6 +153,7 @@ def size(
     precision: Annotated[str | None, typer.Option(metavar="NAME", help="Of the weights that generate.")] = None,
     drafts: Annotated[bool, typer.Option("--drafts/--no-drafts", help="Let the scenario's drafter draft.")] = True,
     free: Free = None,
+    enough: Places = None,
     risk: Risk = None,
     as_json: AsJson = False,
     full: Full = False,
@@ -159,8 +165,11 @@ def size(
     cluster and doublings of it, each in the layout that plan finds fastest, the knee of the step, the cheapest within a
     deadline or the fastest within a budget, and the largest safe memory share of the engine. --out DIR writes size.json
     and size.png. --free KEY leaves the cluster alone and finds the largest token budget, micro-batch, cap or share that
-    fits it.
+    fits it; --enough KEY the fewest sandboxes or places of a judge with which nobody waits.
     """
+    if enough:
+        _print_enough(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], enough, as_json)
+        return
     if free:
         _print_free(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], free, as_json)
         return
@@ -190,6 +199,15 @@ def _print_free(subject: str, changes: Sequence[str], free: Sequence[str], as_js
     scenario = run_scenario(subject, changes, None)[0]
     with with_remedies(scenario):
         print_result(largest_that_fit(scenario, () if list(free) == ["all"] else free), as_json)
+
+
+def _print_enough(subject: str, changes: Sequence[str], keys: Sequence[str], as_json: bool) -> None:
+    from rlsim.planning.fitting import enough_places
+
+    scenario = run_scenario(subject, changes, None)[0]
+    with with_remedies(scenario), ProgressLine("simulations") as progress:
+        answer = enough_places(scenario, () if list(keys) == ["all"] else keys, progress.advance)
+    print_result(answer, as_json)
 
 
 def _wanted(subject: str, changes: Sequence[str], devices: Sequence[str], stated: Mapping[str, str]) -> Wanted:

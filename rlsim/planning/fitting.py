@@ -1,18 +1,21 @@
-"""Whether a scenario fits into memory: what alone would make it fit, how far keys may grow, and what a launcher asks
-before the job starts."""
+"""Whether a scenario fits into memory: what alone would make it fit, how far keys may grow, how many places of
+environments are enough, and what a launcher asks before the job starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 
 from rlsim.costs.memory import check_fits, evenly, surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.overrides import value_at
+from rlsim.planning.evaluate import evaluate_means
 from rlsim.planning.plan import plan
 from rlsim.planning.space import SearchLimits
 from rlsim.projection.moves import varied
 from rlsim.projection.project import project
-from rlsim.results.fitting import FreeKeys, Largest, Layout, Preflight
+from rlsim.projection.variant import searched
+from rlsim.results.fitting import Enough, EnoughPlaces, FreeKeys, Largest, Layout, Preflight
 from rlsim.results.sweep import Plan
 from rlsim.schema.scenario import Scenario
 from rlsim.units import SECONDS_PER_HOUR
@@ -33,6 +36,15 @@ STAND_INS = {
     "engine.max_batched_tokens": "released_engine.budget_tokens",
 }
 """Key or property that holds where a key is left to its default."""
+PLACES = (
+    "workload.agent.max_trajectories", "workload.agent.max_environments", "workload.agent.judge.concurrency",
+    "workload.agent.judge.gpus",
+)  # fmt: skip
+"""Limits on what runs at once beside the engines: sandboxes, calls of tools, places of a judge."""
+TOLERANCE = 0.01
+"""By how much a step may be longer than without a limit for that limit to be enough."""
+FINENESS = 64
+"""A limit is found to a part in so many of it: simulations of a hundredth more or less cannot be told apart."""
 DOUBLINGS = 12
 """A whole number is raised to 4,096 times its value at most: nobody runs beyond that."""
 HUNDREDTHS = 0.01
@@ -110,6 +122,51 @@ def _furthest(refusal: Callable[[int], str], now: int) -> tuple[int, str]:
         else:
             low = middle
     return low, why
+
+
+def enough_places(scenario: Scenario, keys: Sequence[str] = (), told: Callable[[int], object] = abs) -> EnoughPlaces:
+    """The fewest places of each limit of PLACES with which a step is as short as without it, within TOLERANCE.
+
+    keys: of PLACES; default those that the scenario states. Each alone, on the drawn work of a search; then all at
+    once. told: called with the number of simulations done. Raises InputError for another key or where none is stated,
+    Infeasible where the scenario cannot run.
+    """
+    for key in keys:
+        if key not in PLACES:
+            raise InputError(f"--enough {key}: is no limit on places; valid here: {', '.join(PLACES)}")
+    named = [key for key in PLACES if value_at(scenario, key) is not None] if not keys else list(dict.fromkeys(keys))
+    if not named:
+        raise InputError(f"--enough: {scenario.name} states no limit on places ({', '.join(PLACES)})")
+    base, done = searched(scenario), count(1)
+
+    def step_s(changes: Mapping[str, int]) -> float:
+        cell = evaluate_means(base, changes)
+        told(next(done))
+        if cell.numbers is None:
+            raise cell.error or InputError(f"{scenario.name}: cannot be simulated")
+        return cell.numbers.step_s.mean
+
+    now_s = step_s({})
+    found = tuple(_enough(scenario, key, now_s, step_s) for key in named)
+    together_s = found[0].enough_step_s if len(found) == 1 else step_s({one.key: one.enough for one in found})
+    return EnoughPlaces(scenario=scenario.name, tolerance=TOLERANCE, keys=found, together_step_s=together_s)
+
+
+def _enough(scenario: Scenario, key: str, now_s: float, step_s: Callable[[Mapping[str, int]], float]) -> Enough:
+    """By halving between one place and one for every trajectory that there can be at once."""
+    now, lag = value_at(scenario, key), scenario.loop.lag if scenario.loop.mode == "async" else 0
+    low, high = 0, 2 * scenario.workload.samples_per_step * (lag + 1)
+    unlimited_s = seconds = step_s({key: high})
+    while high - low > max(1, high // FINENESS):
+        middle = (low + high) // 2
+        if (there_s := step_s({key: middle})) <= (1 + TOLERANCE) * unlimited_s:
+            high, seconds = middle, there_s
+        else:
+            low = middle
+    return Enough(
+        key=key, now=now if isinstance(now, int) else None, enough=high, now_step_s=now_s, enough_step_s=seconds,
+        unlimited_step_s=unlimited_s,
+    )  # fmt: skip
 
 
 def preflight(scenario: Scenario, layout: bool = True) -> Preflight:

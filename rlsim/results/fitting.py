@@ -1,4 +1,4 @@
-"""What a launcher asks before a run, and how far single keys may grow before it no longer fits."""
+"""What a launcher asks before a run, how far single keys may grow before it no longer fits, and what is enough."""
 
 from __future__ import annotations
 
@@ -65,3 +65,27 @@ class FreeKeys(Answer):
     scenario: str
     fit_probability: Rounded6
     keys: tuple[Largest, ...]
+
+
+class Enough(Record):
+    """A limit on how much runs at once: its value now (None: no limit), the least with which a step is as short as
+    without it within ``EnoughPlaces.tolerance``, and the step at the three, on the same drawn work."""
+
+    key: str
+    now: int | None
+    enough: int
+    now_step_s: Rounded
+    enough_step_s: Rounded
+    unlimited_step_s: Rounded
+
+
+class EnoughPlaces(Answer):
+    """How many places are enough, each limit alone with the others as they are, and all of them at once."""
+
+    rows_in = "keys"
+    schema_: Literal["rlsim.enough/1"] = Field(default="rlsim.enough/1", alias="schema")
+    scenario: str
+    tolerance: Rounded6
+    keys: tuple[Enough, ...]
+    together_step_s: Rounded
+    """Mean step with every limit at what is enough of it."""

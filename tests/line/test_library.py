@@ -92,7 +92,7 @@ def test_all_public_names_are_there_and_documented_and_no_others() -> None:
     assert rlsim.__all__ == sorted(rlsim.__all__)
     assert set(rlsim.__all__) == {
         *("Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"),
-        *("Answers", "Wanted", "check", "improve", "largest_that_fit", "live", "preflight", "size"),
+        *("Answers", "Wanted", "check", "enough_places", "improve", "largest_that_fit", "live", "preflight", "size"),
         *("live_report", "trainer_callback"),
         *("Objective", "SearchLimits", "compare", "draft_lengths", "plan", "run", "sweep"),
     }

@@ -8,10 +8,10 @@ import pytest
 from rlsim.costs.memory import surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, vary
-from rlsim.planning.fitting import FREE, fits, largest_that_fit, preflight, settings_that_fit
+from rlsim.planning.fitting import FREE, TOLERANCE, enough_places, fits, largest_that_fit, preflight, settings_that_fit
 from rlsim.projection.moves import varied
 from rlsim.projection.project import project
-from rlsim.report.text.fitting import render_free, render_preflight
+from rlsim.report.text.fitting import render_enough, render_free, render_preflight
 from rlsim.schema.scenario import Scenario
 
 Command = Callable[..., tuple[int, str, str]]
@@ -94,3 +94,34 @@ def test_a_launcher_stops_at_what_cannot_run(run: Command) -> None:
     assert (code, out) == (2, "") and err.count("\n") == 1
     code, out, err = run("size", "quickstart", "--free", "trainer.micro_batch_tokens", "--json")
     assert (code, err) == (0, "") and json.loads(out)["keys"][0]["key"] == "trainer.micro_batch_tokens"
+
+
+PLACES = {
+    "workload.agent": {
+        "turns": {"kind": "constant", "turns": 8}, "max_turns": 8,
+        "observation_tokens": {"kind": "constant", "tokens": 10},
+        "environment_s": {"kind": "constant", "seconds": 30}, "max_environments": 40,
+    },
+    "workload.prompts_per_step": 16, "workload.generations_per_prompt": 8, "trainer.global_batch_samples": None,
+    "workload.response_tokens": {"kind": "constant", "tokens": 20}, "speculation.method": "none",
+    "simulation.replications": 1,
+}  # fmt: skip
+
+
+def test_enough_places_are_the_fewest_that_cost_no_time(quickstart: Scenario) -> None:
+    """128 trajectories that generate for a moment between environments of 30 s need one each; with n of them the
+    environments alone take 7 x 30 s x 128 / n."""
+    scenario = varied(quickstart, PLACES)
+    key = "workload.agent.max_environments"
+    found = enough_places(scenario)
+    (one,) = found.keys
+    assert (one.key, one.now) == (key, 40) and 120 <= one.enough <= 128
+    assert one.enough_step_s <= (1 + TOLERANCE) * one.unlimited_step_s and found.together_step_s == one.enough_step_s
+    assert one.now_step_s >= 7 * 30 * 128 / 40 > one.unlimited_step_s
+    fewer = enough_places(varied(scenario, {key: one.enough - 4}), [key]).keys[0]
+    assert fewer.now_step_s > (1 + TOLERANCE) * fewer.unlimited_step_s
+    assert f"{key}={one.enough}" in render_enough(found)
+    with pytest.raises(InputError, match="no limit on places"):
+        enough_places(scenario, ["engine.max_running_sequences"])
+    with pytest.raises(InputError, match="states no limit"):
+        enough_places(quickstart)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.text.projection import held_text
-from rlsim.results.fitting import FreeKeys, Preflight
+from rlsim.results.fitting import EnoughPlaces, FreeKeys, Preflight
 from rlsim.results.record import Interval
 
 
@@ -40,6 +40,20 @@ def render_free(answer: FreeKeys, style: Style = DEFAULT_STYLE) -> str:
     for one in answer.keys:
         limit = f"; beyond: {one.limit}" if one.limit else "; no limit found up to there"
         out += style.wrapped(f"{one.key}={one.largest:.10g} ({one.room:.3g}x of {one.now:.10g}){limit}", "  ", 4)
+    return "\n".join(out)
+
+
+def render_enough(answer: EnoughPlaces, style: Style = DEFAULT_STYLE) -> str:
+    """Limits with the fewest places that cost no more than the tolerance, and all of them at once."""
+    within = fmt.percent(answer.tolerance)
+    title = f"{answer.scenario}: the fewest places of each limit alone whose step is within {within} of that without it"
+    out = style.wrapped(title, indent=2)
+    for one in answer.keys:
+        now = "no limit" if one.now is None else f"{one.now:,}"
+        times = f"{one.enough_step_s:.4g} s; {now} now: {one.now_step_s:.4g}; without it {one.unlimited_step_s:.4g}"
+        out += style.wrapped(f"{one.key}={one.enough}: a step of {times}", "  ", 4)
+    if len(answer.keys) > 1:
+        out += style.wrapped(f"all of them at once: a step of {answer.together_step_s:.4g} s", "  ", 4)
     return "\n".join(out)
 
 
