@@ -105,6 +105,10 @@ def test_a_slower_phase_is_an_alarm_and_longer_responses_are_other_work() -> Non
     alarm = next(line for line in found if line.alarm)
     assert {one.quantity for one in alarm.moved} >= {"train"} and alarm.moved[0].since == 21
     assert alarm.suspects and alarm.experiment == alarm.suspects[0].cure
+    strange = usual | {"gen": 2.3 * usual["gen"], "old_log_prob": 0.35 * usual["old_log_prob"]}
+    strange["step"] = sum(strange[name] for name in usual if name != "step")
+    unlike = lines_of(console(range(1, 21), strange))[0]
+    assert unlike.alarm and "a cause on no list" in unlike.remark and "generation" in unlike.remark
     longer = usual | {name: ratio * usual[name] for name, ratio in GROWN.items()}
     longer["step"] = sum(longer[name] for name in usual if name != "step")
     found = lines_of(console(range(1, 21), usual) + console(range(21, 41), longer, 1080))

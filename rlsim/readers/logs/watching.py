@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from rlsim.errors import Infeasible, InputError
@@ -93,6 +93,8 @@ class Watcher:
         ]
         if further := [name.replace("_", " ") for name in named if name not in {one.name for one in suspects[:SHOWN]}]:
             remark = f"{remark}; " * bool(remark) + f"looks the same or nearly so: {', '.join(further)}"
+        if alarm and found is not None:
+            remark = "; ".join(filter(None, (remark, *_on_no_list(found))))
         return WatchLine(
             step=step, verdict=verdict, alarm=alarm, step_s=latest(log, RECENT, step),
             own_s=None if level is None else level.medians.get("step"), expected_s=self.expected_s,
@@ -217,6 +219,18 @@ def together(changes: Sequence[Change]) -> list[list[Change]]:
 def _phase_seconds(moved: Sequence[Change]) -> float:
     """Seconds by which phases moved."""
     return sum(abs(one.after - one.before) for one in moved if one.quantity in PHASES and one.quantity != "step")
+
+
+def _on_no_list(found: Check) -> Iterator[str]:
+    """What an alarm rests on where no known fault is the likeliest: phases beyond their intervals, and remarks."""
+    if found.unlisted <= max((group.probability for group in found.groups), default=0.0):
+        return
+    for one in found.phases:
+        if one.verdict in ("slow", "fast") and one.measured_s is not None:
+            low, high = one.expected_s.low, one.expected_s.high
+            yield f"{one.phase} {one.measured_s:.4g} s where {low:.4g} to {high:.4g} is expected"
+    yield f"likelier than any known fault: a cause on no list ({100 * found.unlisted:.0f} %)"
+    yield from found.remarks
 
 
 def _likely(found: Check) -> bool:

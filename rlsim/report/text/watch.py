@@ -11,6 +11,8 @@ from rlsim.results.watch import WatchLine
 
 UNITS = {"response_tokens": "", "prompt_tokens": "", "acceptance_length": "", "turns": ""}
 REFRESH_S = 10
+UNBROKEN = 10_000
+"""Columns of lines that a browser breaks itself: those of a phone are few."""
 
 
 def watch_text(line: WatchLine, style: Style = DEFAULT_STYLE) -> str:
@@ -41,13 +43,13 @@ def watch_text(line: WatchLine, style: Style = DEFAULT_STYLE) -> str:
 def watch_page(title: str, lines: Sequence[WatchLine]) -> str:
     """An HTML page of the lines, newest first, which asks the browser to load it again."""
     rows = [
-        f"<pre{' class=alarm' if line.alarm else ''}>{html.escape(watch_text(line, Style(width=76)))}</pre>"
+        f"<pre{' class=alarm' if line.alarm else ''}>{html.escape(watch_text(line, Style(width=UNBROKEN)))}</pre>"
         for line in reversed(lines)
     ]
     head = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="{REFRESH_S}">'
         f'<meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title><style>'
-        "body{font:15px system-ui;margin:1rem auto;max-width:60rem;padding:0 .8rem}"
+        ":root{color-scheme:light dark}body{font:15px system-ui;margin:1rem auto;max-width:60rem;padding:0 .8rem}"
         "pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.3rem 0}"
         ".alarm{border-left:4px solid #b00020;padding-left:.6rem}</style>"
     )
