@@ -8,8 +8,9 @@ from functools import lru_cache
 
 from rlsim.errors import Infeasible
 from rlsim.projection.scale import TURN, pools_of
-from rlsim.projection.summary import phase_estimate
-from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
+from rlsim.projection.summary import mean_value, phase_estimate
+from rlsim.projection.uncertainty.estimate import Estimate
+from rlsim.projection.variant import SimulatedVariant, compared, extended, simulate_variant
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, MOST_SAMPLES, Scenario
 
 GROWTH = 4
@@ -37,18 +38,24 @@ def precise(
 
 
 @lru_cache(maxsize=8)
+def answered(scenario: Scenario) -> Estimate:
+    """The step that ``project`` answers. Raises Infeasible where the scenario cannot run."""
+    return phase_estimate(precise(simulate_variant(scenario, tokens=False)), "step")
+
+
+@lru_cache(maxsize=8)
 def anchor(scenario: Scenario) -> float:
-    """The step that ``project`` answers over that of the first block, on which alternatives are compared: what carries
-    their steps over to it, as ratios on equal drawn work hardly depend on how much is drawn. 1 of stated replications,
-    and of a scenario that cannot run itself.
+    """The step that ``project`` answers over that of the work on which alternatives are compared: what carries their
+    steps over to it, as ratios on equal drawn work hardly depend on how much is drawn. 1 of stated replications, and of
+    a scenario that cannot run itself.
     """
     if scenario.simulation.replications is not None:
         return 1.0
     try:
-        first = simulate_variant(scenario, tokens=False)
+        run = simulate_variant(compared(scenario), tokens=False)
+        return answered(scenario).mean / mean_value(run, lambda step: step.seconds)
     except Infeasible:
         return 1.0
-    return phase_estimate(precise(first), "step").mean / phase_estimate(first, "step").mean
 
 
 def _wanted(run: SimulatedVariant) -> int:

@@ -71,12 +71,17 @@ def timed(run: SimulatedVariant) -> Timed:
     return Timed(phase_estimate(run, "generation_s"), phase_estimate(run, "step"), prediction_of(run))
 
 
-def carried_over(run: SimulatedVariant, step: Estimate, first_s: float) -> Estimate:
-    """The step of another variant of which the first replication of ``run`` alone was simulated, ``first_s`` in the
-    mean, with the model's error ``step``: the mean of ``run``, moved by what that replication shows, and its error."""
-    own = phase_estimate(run, "step")
-    ratio = first_s * len(run.steps[0]) / sum(one.seconds for one in run.steps[0])
-    return replace(step, mean=own.mean * ratio, error=own.error, degrees=own.degrees)
+def carried_over(own: Estimate, other: Estimate, ratio: float, error: float = 0.0) -> Estimate:
+    """The step of another variant, of which less was simulated than of a scenario's ``own`` step: that, moved by the
+    ``ratio`` of both on equal drawn work and its relative ``error``, with what the model does not know of the other."""
+    return replace(other, mean=own.mean * ratio, error=math.hypot(own.error, error), degrees=own.degrees)
+
+
+def beside_first(run: SimulatedVariant, step: Estimate) -> Estimate:
+    """The ``step`` of a variant that was simulated on the work of the first replication of ``run``, carried over to
+    what that answers."""
+    first_s = float(np.mean([one.seconds for one in run.steps[0]]))
+    return carried_over(phase_estimate(run, "step"), step, step.mean / first_s)
 
 
 def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:

@@ -31,6 +31,9 @@ STOCKED_BATCHES = 3.0
 or out of flight is as much as the start-up."""
 LONGER_WARMUPS = 2
 """Times that the warm-up is doubled."""
+COMPARED_CYCLES = 24
+"""Most cycles on which alternatives are compared, on equal drawn work: their ratios are then known to some per cent
+(coding_agent_64, verl_dapo_7b) or one (mlperf_grpo), where single steps of it differ by a third."""
 SEARCH_REPLICATIONS = 1
 """A search compares alternatives on one drawn workload, the same for all."""
 SEARCH_STEPS = 8
@@ -129,6 +132,19 @@ def replicated(scenario: Scenario, replications: int) -> Scenario:
     """The scenario with so many replications."""
     asked = {key.removeprefix("simulation."): value for key, value in so_many(scenario, replications).items()}
     return changed(scenario, simulation=changed(scenario.simulation, **asked))
+
+
+def compared(scenario: Scenario) -> Scenario:
+    """The scenario as answers compare it with others: as it states its replications, else the first ones and at most
+    COMPARED_CYCLES cycles of them. Of a stated number, so that alternatives whose loops ask for others pair."""
+    if scenario.simulation.replications is not None:
+        return scenario
+    cycle, steps = scenario.cycle_steps, len(scenario.measured_steps)
+    count = min(scenario.replications, math.ceil(COMPARED_CYCLES * cycle / steps))
+    one = replicated(scenario, count)
+    if steps <= COMPARED_CYCLES * cycle:
+        return one
+    return changed(one, simulation=changed(one.simulation, steps=COMPARED_CYCLES * cycle))
 
 
 def searched(scenario: Scenario) -> Scenario:
