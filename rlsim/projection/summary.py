@@ -20,7 +20,7 @@ from rlsim.costs.memory import engine_fits, kv_bytes_per_gpu_token, trainer_fits
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
-from rlsim.projection.variant import SimulatedVariant
+from rlsim.projection.variant import SimulatedVariant, seconds_of
 from rlsim.results import (
     PHASES,
     EngineStatistics,
@@ -86,7 +86,7 @@ def beside_first(run: SimulatedVariant, step: Estimate) -> Estimate:
 
 def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:
     """Seconds of a phase of the contract, or of ``step``."""
-    values = step_values(run, lambda step: step.seconds if name == "step" else step.phases[name])
+    values = step_values(run, seconds_of(name))
     mean = float(np.mean(values))
     parts, carried = _independent_means(run, values), run.carried_s(name) / mean if mean else 0.0
     return Estimate.of(mean, prediction_of(run).factor(name, mean), parts, carried)
@@ -134,14 +134,8 @@ def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> lis
     cycles of an asynchronous one share stragglers and slots and are slightly correlated, which intervals over them
     neglect.
     """
-    size = steps_per_lag_cycle(run.scenario)
-    if size == 1:
-        return [float(of(step)) for step in run.every_step]
-    return [
-        float(np.mean([of(step) for step in steps[first : first + size]]))
-        for steps in run.steps
-        for first in range(0, len(steps), size)
-    ]
+    size, rows = steps_per_lag_cycle(run.scenario), run.values(of)
+    return [float(row[first : first + size].mean()) for row in rows for first in range(0, len(row), size)]
 
 
 def iteration_tokens(run: SimulatedVariant) -> list[float]:

@@ -7,6 +7,7 @@ agents. Every further purpose has a stream of its own, so that no key moves what
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct, field
@@ -79,7 +80,7 @@ class _Draw(Struct):
     def stream(self, purpose: int, attempt: int = 0) -> np.random.Generator:
         """A stream of its own for each purpose and attempt."""
         seed, step, replication, number = self.place
-        return np.random.default_rng([seed, replication, step, purpose, number, attempt])
+        return np.random.default_rng(np.array([seed, replication, step, purpose, number, attempt], dtype=np.uint32))
 
     def normals(self, purpose: int, attempt: int = 0) -> FloatArray:
         """One normal score a trajectory."""
@@ -131,29 +132,69 @@ def draw_turns(
     return _laid_out(draw), trained
 
 
+class _Paces(Struct, frozen=True):
+    """How long environments take: what all turns of each trajectory share of the score of their times, the scale of
+    each turn's own, and the stream of these."""
+
+    shared: FloatArray
+    own: float
+    stream: np.random.Generator
+
+    def next_s(self, agent: Agent, shape: tuple[int, int]) -> FloatArray:
+        """Seconds of the next turns, shape (turns, trajectories)."""
+        seconds = _distributions(agent)[2].at(self.shared + self.own * self.stream.standard_normal(shape))
+        return seconds if agent.turn_timeout_s is None else np.minimum(seconds, agent.turn_timeout_s)
+
+
+def _course(draw: _Draw, attempt: int) -> tuple[IntArray, _Paces]:
+    """Turns that the trajectories of an attempt have where their contexts do not end them, and their environments."""
+    agent = draw.agent
+    rho = draw.workload.group_correlation
+    turns_rho = rho if agent.turns_group_correlation is None else agent.turns_group_correlation
+    hard = math.sqrt(turns_rho) * draw.of_groups(_GROUP_COUNTS, agent.turns_length_correlation)
+    score = hard + math.sqrt(1 - turns_rho) * draw.normals(_COUNTS, attempt)
+    slow_prompts = draw.of_groups(_GROUP_TIMES, agent.environment_length_correlation)
+    own_pace = math.sqrt(agent.environment_trajectory_correlation) * draw.normals(_OWN_TIMES, attempt)
+    pace = math.sqrt(agent.environment_group_correlation) * slow_prompts + own_pace
+    rest = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
+    wanted = whole_tokens(_distributions(agent)[0].at(score), agent.max_turns)
+    return wanted, _Paces(pace, rest, draw.stream(_TIMES, attempt))
+
+
+def longest_environment_s(workload: Workload, place: Place, group: IntArray, shared: FloatArray) -> float:
+    """Most seconds that a trajectory of a rollout spends with environments in its first attempt, were no context full:
+    what :func:`draw_turns` draws, without the rest of it. group, shared: of each trajectory, as for that. Raises
+    ValueError without agents."""
+    if (agent := workload.agent) is None:
+        raise ValueError("a workload without agents has no turns")
+    draw = _Draw(workload, agent, place, np.zeros_like(group), group, shared, LengthDistribution())
+    wanted, paces = _course(draw, 0)
+    spent_s = np.zeros(group.size)
+    for numbers in _blocks(int(wanted.max()) - 1, group.size):
+        # None after the last turn.
+        spent_s += np.where(numbers + 1 < wanted, paces.next_s(agent, (numbers.size, group.size)), 0.0).sum(axis=0)
+    return float(spent_s.max())
+
+
+def _blocks(turns: int, trajectories: int) -> Iterator[IntArray]:
+    """Numbers of turns that are drawn at once, each of shape (turns, 1)."""
+    size = max(1, _BLOCK // trajectories)
+    return (np.arange(first, min(first + size, turns))[:, None] for first in range(0, turns, size))
+
+
 def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, first: FloatArray | None) -> IntArray:
     """Draw one attempt of the trajectories ``open_``; their tokens beyond the prompt at its end.
 
     fails_at: place in the attempt after which it fails, as a share of its turns, or -1. first: scores of first turns.
     """
     agent, cap = draw.agent, draw.workload.max_sequence_tokens
-    counts, observations, times, *_ = _distributions(agent)
     rho, own_rho = draw.workload.group_correlation, agent.response_trajectory_correlation
-    turns_rho = rho if agent.turns_group_correlation is None else agent.turns_group_correlation
-    own_counts = draw.normals(_COUNTS, attempt)
-    hard = math.sqrt(turns_rho) * draw.of_groups(_GROUP_COUNTS, agent.turns_length_correlation)
-    wanted = whole_tokens(counts.at(hard + math.sqrt(1 - turns_rho) * own_counts), agent.max_turns)
-    length, seen, slow = (draw.stream(purpose, attempt) for purpose in (_TURNS, _OBSERVATIONS, _TIMES))
-    # What all turns of a trajectory share of the score of their environment times.
-    slow_prompts = draw.of_groups(_GROUP_TIMES, agent.environment_length_correlation)
-    own_pace = math.sqrt(agent.environment_trajectory_correlation) * draw.normals(_OWN_TIMES, attempt)
-    pace = math.sqrt(agent.environment_group_correlation) * slow_prompts + own_pace
-    rest_s = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
+    observations, wanted, paces = _distributions(agent)[1], *_course(draw, attempt)
+    length, seen = draw.stream(_TURNS, attempt), draw.stream(_OBSERVATIONS, attempt)
     level = math.sqrt(rho) * draw.shared + math.sqrt(own_rho) * draw.normals(_OWN_TURNS, attempt)
     history, done, tokens = (np.zeros(draw.group.size, dtype=np.int64) for _ in range(3))
-    turns, most = list[_Turn](), int(wanted[open_].max())
-    size = max(1, _BLOCK // draw.group.size)
-    for numbers in (np.arange(at, min(at + size, most))[:, None] for at in range(0, most, size)):
+    turns = list[_Turn]()
+    for numbers in _blocks(int(wanted[open_].max()), draw.group.size):
         # Scores are drawn for all trajectories at every turn: one that ends moves no draw of another.
         shape = numbers.size, draw.group.size
         given = [first] if first is not None and not numbers[0] else []
@@ -161,9 +202,7 @@ def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, 
         wished = draw.turn_lengths.at(level + math.sqrt(1 - rho - own_rho) * own)
         wished_tokens = whole_tokens(wished, draw.workload.max_response_tokens or cap)
         answer = np.maximum(np.rint(observations.at(seen.standard_normal(shape))), 1).astype(np.int64)
-        seconds = times.at(pace + rest_s * slow.standard_normal(shape))
-        if agent.turn_timeout_s is not None:
-            seconds = np.minimum(seconds, agent.turn_timeout_s)
+        seconds = paces.next_s(agent, shape)
         before = np.vstack([history, wished_tokens + answer])
         for row in range(1, len(before)):  # numpy's own sum along this axis takes many times as long
             before[row] += before[row - 1]
