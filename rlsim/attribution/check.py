@@ -20,7 +20,7 @@ from rlsim.projection.precision import anchor, precise
 from rlsim.projection.project import identity
 from rlsim.projection.tuned import tuned_step_s
 from rlsim.projection.uncertainty.inputs import guesses_of
-from rlsim.projection.variant import replicated, simulate_variant
+from rlsim.projection.variant import compared, simulate_variant
 from rlsim.results import Interval
 from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement, StatedFault
 from rlsim.results.record import PHASE_FLOOR
@@ -321,7 +321,7 @@ def _test(first: _Scored, second: _Scored, step_s: float) -> Measurement | None:
 def _stated(scenario: Scenario) -> tuple[StatedFault, ...]:
     """Known misconfigurations that the scenario states itself and that cost it time, by what ``improve`` shows of the
     moves that undo them."""
-    one, found = replicated(scenario, scenario.replications), []
+    one, found = compared(scenario), []
     for fault in faults():
         if not (fault.undo and fault.stated(scenario)):
             continue

@@ -33,9 +33,10 @@ from rlsim.projection.moves import (
     tried,
     varied,
 )
-from rlsim.projection.precision import anchor
-from rlsim.projection.summary import Timed, speedups
-from rlsim.projection.variant import replicated
+from rlsim.projection.precision import answered
+from rlsim.projection.summary import Timed, carried_over, speedups
+from rlsim.projection.uncertainty.estimate import Estimate
+from rlsim.projection.variant import compared
 from rlsim.results import Interval
 from rlsim.results.check import Improvement
 from rlsim.results.planning import LeftOut, Technique, Techniques
@@ -81,10 +82,9 @@ def techniques(scenario: Scenario) -> Techniques:
     The interval of a ratio is that of two answers whose common uncertainty cancels, widened by what is unknown of a
     technique (EFFECT_ERROR). Raises Infeasible where the scenario itself cannot run.
     """
-    digest, scale = scenario_digest(scenario), anchor(scenario)
-    # Of equal numbers in every alternative, whose loops may ask for others, so that all of them pair.
-    scenario = replicated(scenario, scenario.replications)
+    digest, asked, scenario = scenario_digest(scenario), scenario, compared(scenario)
     base = timed_of(scenario)
+    own = base.step if asked == scenario else answered(asked)
     # What undoes a setting that the scenario does not have is nothing to tell of.
     known = [one for one in moves() if held(scenario, one.when)]
     found: list[Tried] = []
@@ -104,9 +104,9 @@ def techniques(scenario: Scenario) -> Techniques:
     return Techniques(
         scenario=scenario.name,
         digest=digest,
-        step_s=base.interval.times(scale),
-        techniques=tuple(technique(scenario, base, one, scale) for one in found),
-        best_pair=None if best_pair is None else technique(scenario, base, best_pair, scale),
+        step_s=own.interval,
+        techniques=tuple(technique(scenario, base, own, one) for one in found),
+        best_pair=None if best_pair is None else technique(scenario, base, own, best_pair),
         left_out=tuple(left_out),
     )
 
@@ -174,14 +174,17 @@ def with_effect_error(ratio: Interval) -> Interval:
     return Interval(ratio.mean, ratio.mean * math.exp(-low), ratio.mean * math.exp(high))
 
 
-def technique(scenario: Scenario, base: Timed, one: Tried, scale: float) -> Technique:
-    """A move that was tried, as answers show it. scale: carries its step over to what ``project`` answers."""
-    ratio = speedups(base, one.timed)[1].interval
+def technique(scenario: Scenario, base: Timed, own: Estimate, one: Tried) -> Technique:
+    """A move that was tried, as answers show it. base: the scenario beside it; own: its step as ``project`` answers."""
+    gain = speedups(base, one.timed)[1]
+    step, ratio = one.timed.step, gain.interval
+    if own is not base.step:
+        step = carried_over(own, step, step.mean / base.step_s, gain.error)
     return Technique(
         name=one.move.name,
         title=one.move.title,
         changes=changes(scenario, one.scenario),
-        step_s=one.timed.interval.times(scale),
+        step_s=step.interval,
         # Of a setting nothing is assumed beyond the model.
         speedup=ratio if one.move.kind == SETTING else with_effect_error(ratio),
         same_update=one.move.exact,

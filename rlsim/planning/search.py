@@ -23,7 +23,7 @@ from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
 from rlsim.projection.moves import varied
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed
-from rlsim.projection.variant import SEARCH_REPLICATIONS, searched, so_many
+from rlsim.projection.variant import SEARCH_REPLICATIONS, compared, searched, so_many
 from rlsim.results.sweep import Against, PlanRow, StepNumbers
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -333,7 +333,8 @@ def checked(candidate: Candidate, cell: Cell) -> Simulated | InfeasiblePart:
 
 def final_task(scenario: Scenario, overrides: Overrides) -> Task:
     """A varied scenario on all drawn workloads of an answer."""
-    return scenario, {**overrides, **so_many(scenario, final_replications(scenario))}
+    one = compared(scenario)
+    return one, {**overrides, **so_many(one, final_replications(scenario))}
 
 
 def simulate_finally(task: Task) -> Cell:
@@ -349,7 +350,7 @@ def final_means(task: Task) -> Cell:
 
 def final_replications(scenario: Scenario) -> int:
     """Drawn workloads behind the numbers of a shown plan."""
-    return min(FINAL_REPLICATIONS, scenario.replications)
+    return min(FINAL_REPLICATIONS, compared(scenario).replications)
 
 
 def pareto_front(plans: Sequence[Simulated]) -> list[Simulated]:

@@ -36,7 +36,7 @@ from rlsim.projection.precision import anchor
 from rlsim.projection.summary import Timed, mean_value, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
-from rlsim.projection.variant import SimulatedVariant, replicated, searched, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, compared, searched, simulate_variant
 from rlsim.results.planning import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
@@ -89,8 +89,7 @@ def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = ()) -> Sensiti
     cannot be simulated, and Infeasible where the scenario cannot run.
     """
     inputs, scale = uncertain_inputs(scenario, uncertain), anchor(scenario)
-    # Of equal numbers in every alternative, as moves are, which some of them are.
-    scenario = replicated(scenario, scenario.replications)
+    scenario = compared(scenario)
     run, wanted = simulate_variant(scenario, tokens=False), alternatives(scenario)
     points, arms = _points(wanted, inputs), [_arm(wanted[0], timed(run), scale)]
     with ProgressLine("simulations", len(wanted) - 1 + len(points)) as progress:

@@ -22,7 +22,7 @@ from rlsim.projection.idle import BUBBLE, idle_of
 from rlsim.projection.moves import ALREADY, LISTS, Move, best_way, ideals, move_named, states
 from rlsim.projection.precision import anchor
 from rlsim.projection.project import identity
-from rlsim.projection.variant import SimulatedVariant, replicated, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, compared, simulate_variant
 from rlsim.results.check import Headroom, Rung
 from rlsim.results.planning import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
@@ -47,7 +47,8 @@ def headroom(scenario: Scenario) -> Headroom:
     cannot run.
     """
     check_rollout(scenario, "headroom")
-    run, scale = simulate_variant(scenario), anchor(scenario)
+    about, scale, scenario = identity(scenario), anchor(scenario), compared(scenario)
+    run = simulate_variant(scenario)
     rungs = [_rung("as it is", "", "", run, None)]
     climbed: list[Change] = []
     taken_away, keys = _steps(scenario)
@@ -65,7 +66,7 @@ def headroom(scenario: Scenario) -> Headroom:
         else:
             why = f"on top of the rungs below it costs {_step_s(found) - rungs[-1].step_s:.1f} s: other waits grow"
         rungs.append(_rung(name, how, who, run, rungs[-1], keys.get(name, ()), why))
-    return Headroom(**identity(scenario), rungs=tuple(_carried(one, scale) for one in rungs))
+    return Headroom(**about, rungs=tuple(_carried(one, scale) for one in rungs))
 
 
 def _rung(
@@ -201,9 +202,7 @@ def blame(scenario: Scenario) -> Blame:
     stays, so that all together gain at least what one alone does. Moves of loop and dispatch are tried beside them.
     Raises Infeasible where the scenario cannot run.
     """
-    digest, scale = scenario_digest(scenario), anchor(scenario)
-    # Of equal numbers in every policy, as for techniques.
-    scenario = replicated(scenario, scenario.replications)
+    digest, scale, scenario = scenario_digest(scenario), anchor(scenario), compared(scenario)
     causes = causes_of(scenario)
     policies = [move_named(name) for name in LISTS["policies"]]
     policies = [one for one in policies if not one.missing(scenario)]

@@ -6,10 +6,14 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+from msgspec.structs import replace
+
 from rlsim.errors import Infeasible
+from rlsim.projection.control import control_of
 from rlsim.projection.scale import TURN, pools_of
-from rlsim.projection.summary import phase_estimate
-from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
+from rlsim.projection.summary import mean_value, phase_estimate
+from rlsim.projection.uncertainty.estimate import Estimate
+from rlsim.projection.variant import SimulatedVariant, compared, extended, seconds_of, simulate_variant
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, MOST_SAMPLES, Scenario
 
 GROWTH = 4
@@ -24,10 +28,12 @@ def precise(
     """``run`` with so many replications that the standard error of its step is within the precision of its scenario, or
     MOST_SAMPLES are simulated; as it is where the scenario states its replications.
 
-    Blocks of whole replications whose number follows from the draws alone: same scenario and seed, same answer.
+    Blocks of whole replications whose number follows from the draws alone: same scenario and seed, same answer. Steps
+    that mostly wait for environments are moved by what these take in the mean (projection/control.py).
     progress: as of :func:`~rlsim.projection.variant.extended`.
     """
     while run.scenario.simulation.replications is None:
+        run = _controlled(run)
         now = len(run.traces)
         wanted = min(GROWTH * now, _wanted(run), _affordable(run))
         if wanted <= now:
@@ -37,18 +43,37 @@ def precise(
 
 
 @lru_cache(maxsize=8)
+def answered(scenario: Scenario) -> Estimate:
+    """The step that ``project`` answers. Raises Infeasible where the scenario cannot run."""
+    return phase_estimate(precise(simulate_variant(scenario, tokens=False)), "step")
+
+
+@lru_cache(maxsize=8)
 def anchor(scenario: Scenario) -> float:
-    """The step that ``project`` answers over that of the first block, on which alternatives are compared: what carries
-    their steps over to it, as ratios on equal drawn work hardly depend on how much is drawn. 1 of stated replications,
-    and of a scenario that cannot run itself.
+    """The step that ``project`` answers over that of the work on which alternatives are compared: what carries their
+    steps over to it, as ratios on equal drawn work hardly depend on how much is drawn. 1 of stated replications, and of
+    a scenario that cannot run itself.
     """
     if scenario.simulation.replications is not None:
         return 1.0
     try:
-        first = simulate_variant(scenario, tokens=False)
+        run = simulate_variant(compared(scenario), tokens=False)
+        return answered(scenario).mean / mean_value(run, lambda step: step.seconds)
     except Infeasible:
         return 1.0
-    return phase_estimate(precise(first), "step").mean / phase_estimate(first, "step").mean
+
+
+def _controlled(run: SimulatedVariant) -> SimulatedVariant:
+    """The run beside a control of its drawn work, where its error is too large and most of it is that work's."""
+    scenario, step = run.scenario, phase_estimate(run, "step")
+    asked = scenario.simulation.precision
+    agents = scenario.workload.agent is not None and pools_of(scenario) == 1
+    if run.control is not None or step.error <= asked or not agents:
+        return run
+    # Half of the variance that is asked for: the other half is what the control leaves of the simulated steps.
+    aim, values = asked * step.mean / math.sqrt(2.0), run.values(seconds_of("step"))
+    control = control_of(scenario.workload, scenario.simulation.seed, values, run.longest_s, aim)
+    return run if control is None else replace(run, control=control)
 
 
 def _wanted(run: SimulatedVariant) -> int:

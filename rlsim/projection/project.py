@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.assumptions import (
     assumptions_of,
@@ -61,8 +63,8 @@ def project(
     runs = [simulated(place) for place in range(len(variants))]
     # As exact as the candidate alone is elsewhere: every command has one prediction of it.
     runs[-1] = precise(runs[-1], lambda done, total: seen(done, len(variants) * total))
-    count = len(runs[-1].traces)
-    runs[0] = extended(runs[0], count, lambda done, total: seen(count + done, 2 * total)) if runs[1:] else runs[-1]
+    count, beside = len(runs[-1].traces), replace(runs[0], control=runs[-1].control)
+    runs[0] = extended(beside, count, lambda done, total: seen(count + done, 2 * total)) if runs[1:] else runs[-1]
     # Other tables are a study of their own, which asks for no advice.
     return _answer(scenario, runs[0], runs[-1], len(variants) if tables is None else 0)
 

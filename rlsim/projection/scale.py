@@ -29,8 +29,8 @@ from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
-TURN = 0.4
-"""Work of a turn of an agent over that of a sample: 660,000 turns a second of mlperf_grpo, 270,000 samples of
+TURN = 0.3
+"""Work of a turn of an agent over that of a sample: 850,000 turns a second of coding_agent_64, 245,000 samples of
 verl_dapo_7b on one machine."""
 LEAST = 16
 """Engines, and prompts of a step, of half a pool: fewer are no cluster in small."""

@@ -20,7 +20,7 @@ from rlsim.costs.memory import engine_fits, kv_bytes_per_gpu_token, trainer_fits
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
-from rlsim.projection.variant import SimulatedVariant
+from rlsim.projection.variant import SimulatedVariant, seconds_of
 from rlsim.results import (
     PHASES,
     EngineStatistics,
@@ -71,17 +71,22 @@ def timed(run: SimulatedVariant) -> Timed:
     return Timed(phase_estimate(run, "generation_s"), phase_estimate(run, "step"), prediction_of(run))
 
 
-def carried_over(run: SimulatedVariant, step: Estimate, first_s: float) -> Estimate:
-    """The step of another variant of which the first replication of ``run`` alone was simulated, ``first_s`` in the
-    mean, with the model's error ``step``: the mean of ``run``, moved by what that replication shows, and its error."""
-    own = phase_estimate(run, "step")
-    ratio = first_s * len(run.steps[0]) / sum(one.seconds for one in run.steps[0])
-    return replace(step, mean=own.mean * ratio, error=own.error, degrees=own.degrees)
+def carried_over(own: Estimate, other: Estimate, ratio: float, error: float = 0.0) -> Estimate:
+    """The step of another variant, of which less was simulated than of a scenario's ``own`` step: that, moved by the
+    ``ratio`` of both on equal drawn work and its relative ``error``, with what the model does not know of the other."""
+    return replace(other, mean=own.mean * ratio, error=math.hypot(own.error, error), degrees=own.degrees)
+
+
+def beside_first(run: SimulatedVariant, step: Estimate) -> Estimate:
+    """The ``step`` of a variant that was simulated on the work of the first replication of ``run``, carried over to
+    what that answers."""
+    first_s = float(np.mean([one.seconds for one in run.steps[0]]))
+    return carried_over(phase_estimate(run, "step"), step, step.mean / first_s)
 
 
 def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:
     """Seconds of a phase of the contract, or of ``step``."""
-    values = step_values(run, lambda step: step.seconds if name == "step" else step.phases[name])
+    values = step_values(run, seconds_of(name))
     mean = float(np.mean(values))
     parts, carried = _independent_means(run, values), run.carried_s(name) / mean if mean else 0.0
     return Estimate.of(mean, prediction_of(run).factor(name, mean), parts, carried)
@@ -129,14 +134,8 @@ def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> lis
     cycles of an asynchronous one share stragglers and slots and are slightly correlated, which intervals over them
     neglect.
     """
-    size = steps_per_lag_cycle(run.scenario)
-    if size == 1:
-        return [float(of(step)) for step in run.every_step]
-    return [
-        float(np.mean([of(step) for step in steps[first : first + size]]))
-        for steps in run.steps
-        for first in range(0, len(steps), size)
-    ]
+    size, rows = steps_per_lag_cycle(run.scenario), run.values(of)
+    return [float(row[first : first + size].mean()) for row in rows for first in range(0, len(row), size)]
 
 
 def iteration_tokens(run: SimulatedVariant) -> list[float]:

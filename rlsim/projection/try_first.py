@@ -7,7 +7,7 @@ from typing import Any
 
 from rlsim.loading.differences import changes
 from rlsim.projection.moves import LISTS, Tried, best_way, move_named
-from rlsim.projection.summary import carried_over, phase_estimate
+from rlsim.projection.summary import beside_first, phase_estimate
 from rlsim.projection.variant import SimulatedVariant, replicated
 from rlsim.results.moves import TryFirst
 from rlsim.results.projection import PhasePart
@@ -38,7 +38,7 @@ def try_first(run: SimulatedVariant, parts: Sequence[PhasePart], variants: int) 
     if not found:
         return None
     best = min(found, key=lambda tried: tried.step_s)
-    after = carried_over(run, best.timed.step, best.step_s)
+    after = beside_first(run, best.timed.step)
     ratio = after.mean / phase_estimate(run, "step").mean
     if ratio > GAIN:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlsim.loading.scenario import vary
 from rlsim.parameters.posterior import NONE
 from rlsim.parameters.users import user_runs_of
-from rlsim.projection.summary import carried_over, timed
+from rlsim.projection.summary import beside_first, timed
 from rlsim.projection.variant import SimulatedVariant, replicated, simulate_variant
 from rlsim.results.record import Interval
 
@@ -18,4 +18,4 @@ def tuned_step_s(run: SimulatedVariant) -> Interval | None:
     if stack is None or stack.tuned or user_runs_of(scenario) is None:
         return None
     other = timed(simulate_variant(vary(replicated(scenario, 1), {"simulation.user_runs": NONE}))).step
-    return carried_over(run, other, other.mean).interval
+    return beside_first(run, other).interval

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices
 from rlsim.projection.change import Change, with_keys
+from rlsim.projection.control import Control, longest_s, regression
 from rlsim.projection.scale import carried, pool_of, pools_of, priced_pool, simulate_pool, whole_step
 from rlsim.results import PHASES
 from rlsim.schema.base import changed
@@ -21,6 +22,7 @@ from rlsim.schema.scenario import MAX_SIMULATED_STEPS, Scenario
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.simulation.trajectories import AgentCounters
 from rlsim.tables.operators import OperatorTables
+from rlsim.units import FloatArray
 from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.draw import BEGINNING, DrawnStep, DrawnWorkload, Stretch, draw
 
@@ -31,6 +33,9 @@ STOCKED_BATCHES = 3.0
 or out of flight is as much as the start-up."""
 LONGER_WARMUPS = 2
 """Times that the warm-up is doubled."""
+COMPARED_CYCLES = 24
+"""Most cycles on which alternatives are compared, on equal drawn work: their ratios are then known to some per cent
+(coding_agent_64, verl_dapo_7b) or one (mlperf_grpo), where single steps of it differ by a third."""
 SEARCH_REPLICATIONS = 1
 """A search compares alternatives on one drawn workload, the same for all."""
 SEARCH_STEPS = 8
@@ -41,7 +46,8 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """A scenario with the prices and the trace of each replication; at most the first trace is detailed.
 
     inputs: what it was priced from. first_step: drawn work of the first measured step. stretch: the part of a run that
-    was drawn. draft_plan: of draft lengths that follow the live batch. changes: made to drawn work and prices.
+    was drawn. draft_plan: of draft lengths that follow the live batch. changes: made to drawn work and prices. control:
+    of its drawn work, by which its measured steps are moved.
     """
 
     inputs: PriceInputs
@@ -51,6 +57,7 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
     stretch: Stretch = BEGINNING
     draft_plan: DraftPlan | None = None
     changes: tuple[Change, ...] = ()
+    control: Control | None = None
 
     @property
     def scenario(self) -> Scenario:
@@ -73,9 +80,25 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return [step for steps in self.steps for step in steps]
 
     @cached_property
+    def longest_s(self) -> list[FloatArray]:
+        """Most seconds that a trajectory of each measured step spends with environments, by replication."""
+        first, measured = self.stretch.first, self.scenario.measured_steps
+        steps = range(first + measured.start, first + measured.stop)
+        return longest_s(self.scenario.workload, self.scenario.simulation.seed, len(self.traces), steps)
+
+    def values(self, of: Callable[[StepRecord], float]) -> list[FloatArray]:
+        """A value of the measured steps by replication, moved by the control where there is one: means of them are
+        those to go by."""
+        found = [np.array([float(of(step)) for step in steps]) for steps in self.steps]
+        if self.control is None:
+            return found
+        slope, mean_s = regression(found, self.longest_s)[0], self.control.mean_s
+        return [row - slope * (seen - mean_s) for row, seen in zip(found, self.longest_s, strict=True)]
+
+    @cached_property
     def phases_s(self) -> dict[str, float]:
         """Mean seconds of each phase over all measured steps."""
-        return {name: float(np.mean([step.phases[name] for step in self.every_step])) for name in PHASES}
+        return {name: float(np.mean(np.concatenate(self.values(seconds_of(name))))) for name in PHASES}
 
     @property
     def rewards_s(self) -> float:
@@ -92,8 +115,12 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return counters
 
     def carried_s(self, name: str) -> float:
-        """Standard deviation of the mean seconds of a phase, or of ``step``, by how far what was simulated of a cluster
-        stands for all of it (projection/scale.py); below 0 where it may take less. 0 where all was simulated."""
+        """Standard deviation of the mean seconds of a phase, or of ``step``, that no further replication lessens; below
+        0 where it may take less. By how far what was simulated of a cluster stands for all of it (projection/scale.py),
+        0 where all was simulated; or by the error of the control."""
+        if self.control is not None:
+            values = [np.array([seconds_of(name)(step) for step in steps]) for steps in self.steps]
+            return regression(values, self.longest_s)[0] * self.control.error_s
         added = [trace.doubling.get(name, 0.0) for trace in self.traces]
         return carried(self.scenario)[1] * float(np.mean(added)) if any(added) else 0.0
 
@@ -117,6 +144,11 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return counters
 
 
+def seconds_of(name: str) -> Callable[[StepRecord], float]:
+    """Seconds of a phase of the contract, or of ``step``."""
+    return lambda step: step.seconds if name == "step" else step.phases[name]
+
+
 def so_many(scenario: Scenario, replications: int) -> dict[str, Any]:
     """Overrides that ask for so many replications; the first ones draw the same work whatever their number. What is
     simulated of a replication stays, as it would not where a user states them."""
@@ -129,6 +161,19 @@ def replicated(scenario: Scenario, replications: int) -> Scenario:
     """The scenario with so many replications."""
     asked = {key.removeprefix("simulation."): value for key, value in so_many(scenario, replications).items()}
     return changed(scenario, simulation=changed(scenario.simulation, **asked))
+
+
+def compared(scenario: Scenario) -> Scenario:
+    """The scenario as answers compare it with others: as it states its replications, else the first ones and at most
+    COMPARED_CYCLES cycles of them. Of a stated number, so that alternatives whose loops ask for others pair."""
+    if scenario.simulation.replications is not None:
+        return scenario
+    cycle, steps = scenario.cycle_steps, len(scenario.measured_steps)
+    count = min(scenario.replications, math.ceil(COMPARED_CYCLES * cycle / steps))
+    one = replicated(scenario, count)
+    if steps <= COMPARED_CYCLES * cycle:
+        return one
+    return changed(one, simulation=changed(one.simulation, steps=COMPARED_CYCLES * cycle))
 
 
 def searched(scenario: Scenario) -> Scenario:

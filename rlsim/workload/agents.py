@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import count
 
 import numpy as np
 from msgspec import Struct, field
@@ -19,7 +18,6 @@ from rlsim.workload.lengths import (
     LengthDistribution,
     Place,
     cached_with_files,
-    response_caps,
     solve_distribution,
     solve_time,
     solve_turns,
@@ -60,8 +58,11 @@ class Turns(Struct, frozen=True, eq=False):
         return self.count == self.first.size - 1
 
 
-_Turn = tuple[IntArray, IntArray, IntArray, FloatArray]
-"""Turn number t of one attempt: its trajectories, and as of :class:`Turns` history, response and environment."""
+_Turn = tuple[IntArray, IntArray, IntArray, IntArray, FloatArray]
+"""Some turns of an attempt, turn by turn: number in it, trajectory, and as of :class:`Turns` history, response and
+environment."""
+_BLOCK = 2**13
+"""Turns drawn at once, which a core's cache holds: of more, contexts that are full draw many in vain."""
 
 
 class _Draw(Struct):
@@ -79,12 +80,11 @@ class _Draw(Struct):
     def stream(self, purpose: int, attempt: int = 0) -> np.random.Generator:
         """A stream of its own for each purpose and attempt."""
         seed, step, replication, number = self.place
-        return np.random.default_rng([seed, replication, step, purpose, number, attempt])
+        return np.random.default_rng(np.array([seed, replication, step, purpose, number, attempt], dtype=np.uint32))
 
-    def normals(self, purpose: int, attempt: int = 0) -> Iterator[FloatArray]:
-        """One normal score a trajectory, again and again."""
-        stream = self.stream(purpose, attempt)
-        return (stream.standard_normal(self.group.size) for _ in count())
+    def normals(self, purpose: int, attempt: int = 0) -> FloatArray:
+        """One normal score a trajectory."""
+        return self.stream(purpose, attempt).standard_normal(self.group.size)
 
     def of_groups(self, purpose: int, with_lengths: float) -> FloatArray:
         """One normal score a prompt, for each of its trajectories. with_lengths: its correlation with ``shared``."""
@@ -132,66 +132,113 @@ def draw_turns(
     return _laid_out(draw), trained
 
 
+class _Paces(Struct, frozen=True):
+    """How long environments take: what all turns of each trajectory share of the score of their times, the scale of
+    each turn's own, and the stream of these."""
+
+    shared: FloatArray
+    own: float
+    stream: np.random.Generator
+
+    def next_s(self, agent: Agent, shape: tuple[int, int]) -> FloatArray:
+        """Seconds of the next turns, shape (turns, trajectories)."""
+        seconds = _distributions(agent)[2].at(self.shared + self.own * self.stream.standard_normal(shape))
+        return seconds if agent.turn_timeout_s is None else np.minimum(seconds, agent.turn_timeout_s)
+
+
+def _course(draw: _Draw, attempt: int) -> tuple[IntArray, _Paces]:
+    """Turns that the trajectories of an attempt have where their contexts do not end them, and their environments."""
+    agent = draw.agent
+    rho = draw.workload.group_correlation
+    turns_rho = rho if agent.turns_group_correlation is None else agent.turns_group_correlation
+    hard = math.sqrt(turns_rho) * draw.of_groups(_GROUP_COUNTS, agent.turns_length_correlation)
+    score = hard + math.sqrt(1 - turns_rho) * draw.normals(_COUNTS, attempt)
+    slow_prompts = draw.of_groups(_GROUP_TIMES, agent.environment_length_correlation)
+    own_pace = math.sqrt(agent.environment_trajectory_correlation) * draw.normals(_OWN_TIMES, attempt)
+    pace = math.sqrt(agent.environment_group_correlation) * slow_prompts + own_pace
+    rest = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
+    wanted = whole_tokens(_distributions(agent)[0].at(score), agent.max_turns)
+    return wanted, _Paces(pace, rest, draw.stream(_TIMES, attempt))
+
+
+def longest_environment_s(workload: Workload, place: Place, group: IntArray, shared: FloatArray) -> float:
+    """Most seconds that a trajectory of a rollout spends with environments in its first attempt, were no context full:
+    what :func:`draw_turns` draws, without the rest of it. group, shared: of each trajectory, as for that. Raises
+    ValueError without agents."""
+    if (agent := workload.agent) is None:
+        raise ValueError("a workload without agents has no turns")
+    draw = _Draw(workload, agent, place, np.zeros_like(group), group, shared, LengthDistribution())
+    wanted, paces = _course(draw, 0)
+    spent_s = np.zeros(group.size)
+    for numbers in _blocks(int(wanted.max()) - 1, group.size):
+        # None after the last turn.
+        spent_s += np.where(numbers + 1 < wanted, paces.next_s(agent, (numbers.size, group.size)), 0.0).sum(axis=0)
+    return float(spent_s.max())
+
+
+def _blocks(turns: int, trajectories: int) -> Iterator[IntArray]:
+    """Numbers of turns that are drawn at once, each of shape (turns, 1)."""
+    size = max(1, _BLOCK // trajectories)
+    return (np.arange(first, min(first + size, turns))[:, None] for first in range(0, turns, size))
+
+
 def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, first: FloatArray | None) -> IntArray:
     """Draw one attempt of the trajectories ``open_``; their tokens beyond the prompt at its end.
 
     fails_at: place in the attempt after which it fails, as a share of its turns, or -1. first: scores of first turns.
     """
     agent, cap = draw.agent, draw.workload.max_sequence_tokens
-    counts, observations, times, *_ = _distributions(agent)
     rho, own_rho = draw.workload.group_correlation, agent.response_trajectory_correlation
-    turns_rho = rho if agent.turns_group_correlation is None else agent.turns_group_correlation
-    own_counts = next(draw.normals(_COUNTS, attempt))
-    hard = draw.of_groups(_GROUP_COUNTS, agent.turns_length_correlation)
-    score = math.sqrt(turns_rho) * hard + math.sqrt(1 - turns_rho) * own_counts
-    wanted = whole_tokens(counts.at(score), agent.max_turns)
-    length, seen, slow = (draw.normals(purpose, attempt) for purpose in (_TURNS, _OBSERVATIONS, _TIMES))
-    # What all turns of a trajectory share of the score of their environment times.
-    slow_prompts = draw.of_groups(_GROUP_TIMES, agent.environment_length_correlation)
-    pace = math.sqrt(agent.environment_group_correlation) * slow_prompts
-    own_pace = next(draw.normals(_OWN_TIMES, attempt))
-    pace = pace + math.sqrt(agent.environment_trajectory_correlation) * own_pace
-    rest_s = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
-    level = math.sqrt(rho) * draw.shared + math.sqrt(own_rho) * next(draw.normals(_OWN_TURNS, attempt))
-    context, alive, turns = draw.prompt.copy(), open_.copy(), list[_Turn]()
-    # Scores are drawn for all trajectories at every turn: one that ends moves no draw of another.
-    for turn in range(int(wanted[open_].max())):
-        own = first if turn == 0 and first is not None else next(length)
-        scores = level + math.sqrt(1 - rho - own_rho) * own
-        response = whole_tokens(draw.turn_lengths.at(scores), response_caps(draw.workload, context))
-        answer = np.maximum(np.rint(observations.at(next(seen))), 1).astype(np.int64)
-        seconds = times.at(pace + rest_s * next(slow))
-        if agent.turn_timeout_s is not None:
-            seconds = np.minimum(seconds, agent.turn_timeout_s)
-        index = np.flatnonzero(alive)
-        turns.append((index, context[index] - draw.prompt[index], response[index], seconds[index]))
-        context[index] += response[index]
-        alive &= (turn + 1 < wanted) & (context + answer < cap)
-        context += np.where(alive, answer, 0)
-        if not alive.any():
+    observations, wanted, paces = _distributions(agent)[1], *_course(draw, attempt)
+    length, seen = draw.stream(_TURNS, attempt), draw.stream(_OBSERVATIONS, attempt)
+    level = math.sqrt(rho) * draw.shared + math.sqrt(own_rho) * draw.normals(_OWN_TURNS, attempt)
+    history, done, tokens = (np.zeros(draw.group.size, dtype=np.int64) for _ in range(3))
+    turns = list[_Turn]()
+    for numbers in _blocks(int(wanted[open_].max()), draw.group.size):
+        # Scores are drawn for all trajectories at every turn: one that ends moves no draw of another.
+        shape = numbers.size, draw.group.size
+        given = [first] if first is not None and not numbers[0] else []
+        own = np.vstack([*given, length.standard_normal((shape[0] - len(given), shape[1]))])
+        wished = draw.turn_lengths.at(level + math.sqrt(1 - rho - own_rho) * own)
+        wished_tokens = whole_tokens(wished, draw.workload.max_response_tokens or cap)
+        answer = np.maximum(np.rint(observations.at(seen.standard_normal(shape))), 1).astype(np.int64)
+        seconds = paces.next_s(agent, shape)
+        before = np.vstack([history, wished_tokens + answer])
+        for row in range(1, len(before)):  # numpy's own sum along this axis takes many times as long
+            before[row] += before[row - 1]
+        before, history = before[:-1], before[-1]
+        # A response that the cap cuts is the last one: what follows begins at the cap or beyond.
+        alive = open_ & (numbers < wanted) & (draw.prompt + before < cap)
+        response = np.minimum(wished_tokens, cap - draw.prompt - before)
+        place = np.flatnonzero(alive)  # of the turns of these, one number after the other
+        number, index = np.divmod(place, shape[1])
+        taken = [each.ravel()[place] for each in (before, response, seconds)]
+        turns.append((numbers[0, 0] + number, index, *taken))
+        tokens = np.where(alive, before + response, tokens).max(axis=0)
+        done += np.count_nonzero(alive, axis=0)
+        if not alive[-1].any():
             break
-    return _cut(draw, turns, fails_at, context)
+    _cut(draw, turns, fails_at, done)
+    return tokens
 
 
-def _cut(draw: _Draw, turns: list[_Turn], fails_at: FloatArray, context: IntArray) -> IntArray:
-    """Keep the turns of an attempt up to where it fails; nothing waits for the environment after a last turn."""
-    done = np.zeros(context.size, dtype=np.int64)
-    for index, *_ in turns:
-        done[index] += 1
+def _cut(draw: _Draw, turns: list[_Turn], fails_at: FloatArray, done: IntArray) -> None:
+    """Keep the turns of an attempt up to where it fails; nothing waits for the environment after a last turn. done:
+    turns of each trajectory."""
     last = np.where(fails_at >= 0, np.floor(fails_at * done), done - 1).astype(np.int64)
-    for number, (index, history, response, seconds) in enumerate(turns):
+    for number, index, history, response, seconds in turns:
         reached = last[index] >= number
         ends = (last[index] == number) & (fails_at[index] < 0)
-        draw.out.append((index[reached], history[reached], response[reached], np.where(ends, 0.0, seconds)[reached]))
-    return context - draw.prompt
+        seconds = np.where(ends, 0.0, seconds)
+        draw.out.append((number[reached], index[reached], history[reached], response[reached], seconds[reached]))
 
 
 def _laid_out(draw: _Draw) -> Turns:
     """All turns, trajectory by trajectory; those of one trajectory were drawn in their order."""
-    index, history, response, seconds = (np.concatenate(column) for column in zip(*draw.out, strict=True))
+    _, index, history, response, seconds = (np.concatenate(column) for column in zip(*draw.out, strict=True))
     # Stable: turns of a trajectory stay in the order in which they were drawn.
     order = np.argsort(index, kind="stable")
     first = np.concatenate(([0], np.cumsum(np.bincount(index, minlength=draw.group.size))))
     judged = draw.agent.judge is not None
-    judge_s = _distributions(draw.agent)[3].at(next(draw.normals(_JUDGE))) if judged else np.zeros(draw.group.size)
+    judge_s = _distributions(draw.agent)[3].at(draw.normals(_JUDGE)) if judged else np.zeros(draw.group.size)
     return Turns(first.astype(np.int64), history[order], response[order], seconds[order], judge_s)

@@ -6,7 +6,7 @@ Lengths depend on (seed, replication, step), never on a deployment: whatever is 
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -26,6 +26,7 @@ from rlsim.workload.acceptance import (
     moves_of,
 )
 from rlsim.workload.agents import Turns, draw_turns
+from rlsim.workload.agents import longest_environment_s as longest_of
 from rlsim.workload.lengths import (
     LengthDistribution,
     Place,
@@ -150,12 +151,28 @@ def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batc
     rho = workload.group_correlation
     # Variances add up to 1, so that the correlation changes who is long together and not how long samples are.
     scores = np.repeat(math.sqrt(rho) * shared, size) + math.sqrt(1 - rho) * own
-    prompt, group = np.repeat(prompt, size), np.repeat(np.arange(groups), size)
+    prompt, group = np.repeat(prompt, size), _numbered(groups, size)
     if workload.agent is not None:
         drawn = np.repeat(shared, size), own
         turns, trained = draw_turns(workload, place, (prompt, group), drawn, responses)
         return Batch(prompt, trained, group), turns
     return Batch(prompt, whole_tokens(responses.at(scores), response_caps(workload, prompt)), group), None
+
+
+def longest_environment_s(workload: Workload, place: Place) -> float:
+    """Most seconds that a trajectory of a rollout spends with environments, of its full contexts and failures nothing
+    (:func:`~rlsim.workload.agents.longest_environment_s`)."""
+    groups, size = workload.launched_prompts, workload.launched_generations
+    shared = np.repeat(place.normals(groups, _GROUPS), size)
+    return longest_of(workload, place, _numbered(groups, size), shared)
+
+
+@lru_cache(maxsize=8)
+def _numbered(groups: int, size: int) -> IntArray:
+    """Number of the group of each sample, one array for all steps."""
+    found = np.repeat(np.arange(groups), size)
+    found.setflags(write=False)
+    return found
 
 
 def at_cap(workload: Workload, batch: Batch) -> BoolArray:

@@ -142,8 +142,9 @@ def steps_ahead(scenario: Scenario, trained: int) -> int:
     return ahead if rules.stale == "train" else ahead + STALE_BATCHES * trained
 
 
-MOST_SAMPLES = 30_000_000
-"""Samples of all steps of a replication; the limit of a step says what one costs (schema/workload.py)."""
+MOST_SAMPLES, MOST_LAGGED_SAMPLES = 30_000_000, 12_000_000
+"""Samples of all steps of a replication, in a loop whose steps are simulated one by one and in one that is simulated as
+a whole: 2 GB either way; the limit of a step says what one costs (schema/workload.py)."""
 
 
 def draw(
@@ -155,11 +156,11 @@ def draw(
     and Infeasible as its parts do.
     """
     trained, samples = scenario.measured_steps.stop, scenario.workload.samples_per_step
-    if trained * samples > MOST_SAMPLES:
-        fitting = max(1, MOST_SAMPLES // samples)
+    most = MOST_SAMPLES if scenario.loop.mode == "sync" else MOST_LAGGED_SAMPLES
+    if trained * samples > most:
         raise InputError(
-            f"{trained:,} steps of {samples:,} samples are more than the {MOST_SAMPLES:,} that a replication may "
-            f"hold: simulation.steps and warmup_steps of {fitting:,} together would fit"
+            f"{trained:,} steps of {samples:,} samples are more than the {most:,} that a replication may hold: "
+            f"simulation.steps and warmup_steps of {max(1, most // samples):,} together would fit"
         )
     numbers = range(stretch.first, stretch.first + trained + steps_ahead(scenario, trained))
     drawn = (draw_step(scenario, step, replication, plan, stretch.response_scale(step)) for step in numbers)

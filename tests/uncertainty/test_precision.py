@@ -5,12 +5,14 @@ import pytest
 from scipy.stats import t as student_t
 
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.control import regression
 from rlsim.projection.precision import precise
 from rlsim.projection.project import project
 from rlsim.projection.summary import timed
 from rlsim.projection.variant import extended, simulate_variant
 from rlsim.schema.scenario import LEAST_CYCLES, Scenario
 
+SUMMED = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 LAGGED = ("cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1")
 
 
@@ -69,3 +71,38 @@ def test_stopping_by_the_error_that_was_seen_keeps_its_coverage() -> None:
         step = timed(precise(simulate_variant(vary(base, {"simulation.seed": seed}), tokens=False))).step
         held.append(abs(true_s / step.mean - 1.0) <= step.error * student_t.ppf(0.95, step.degrees))
     assert 0.78 <= np.mean(held) <= 0.99
+
+
+SLOW_PROMPTS = (
+    "workload.generations_per_prompt=2", "trainer.global_batch_samples=32", "speculation.method=none",
+    "workload.response_tokens={kind: lognormal, mean_tokens: 60, log_sigma: 0.5}", "workload.agent={turns: {kind: "
+    "constant, turns: 3}, environment_s: {kind: lognormal, mean_s: 10, log_sigma: 1}, turn_timeout_s: 300}",
+    "workload.agent.environment_group_correlation=0.6",
+)  # fmt: skip
+
+
+def test_a_control_of_slow_environments_is_unbiased_and_its_error_is_true() -> None:
+    base = small(*SLOW_PROMPTS, "simulation.precision=0.04")
+    steps, plain = [], []
+    for seed in range(24):
+        run = precise(simulate_variant(vary(base, {"simulation.seed": seed}), tokens=False))
+        step = timed(run).step
+        assert run.control is not None and abs(step.carried) < 0.04 and step.error < 0.05
+        assert sum(run.phases_s[name] for name in SUMMED) == pytest.approx(step.mean)
+        steps.append(step)
+        plain.append(np.mean([one.seconds for one in run.every_step]))
+    means = np.array([step.mean for step in steps])
+    # As exact as stated, a fraction of the error without it, and the same in the mean.
+    held = [abs(step.mean / means.mean() - 1.0) <= step.error * student_t.ppf(0.95, step.degrees) for step in steps]
+    assert np.mean(held) >= 0.75
+    assert 3.0 * np.std(means) < np.std(plain)
+    assert abs(means.mean() - np.mean(plain)) <= 3.0 * np.std(plain) / np.sqrt(len(plain))
+
+
+def test_a_regression_finds_a_slope_and_nothing_in_noise() -> None:
+    rng = np.random.default_rng(5)
+    seen = [rng.normal(100.0, 10.0, 48) for _ in range(4)]
+    slope, explained = regression([7.0 + 3.0 * row + rng.normal(0.0, 3.0, 48) for row in seen], seen)
+    assert slope == pytest.approx(3.0, abs=0.1) and explained > 0.98
+    assert abs(regression([rng.normal(0.0, 1.0, 48) for _ in seen], seen)[1]) < 0.3
+    assert regression(seen, [np.ones(48) for _ in seen]) == (0.0, 0.0)

@@ -14,6 +14,7 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.projection.project import project
 from rlsim.schema.workload import Workload
+from rlsim.workload import agents
 from rlsim.workload.acceptance import Acceptance, SampleMoves, iterations_needed
 from rlsim.workload.batches import (
     at_cap,
@@ -22,8 +23,9 @@ from rlsim.workload.batches import (
     draw_rollouts,
     expected_prompt_tokens,
     expected_response_tokens,
+    longest_environment_s,
 )
-from rlsim.workload.draw import draw
+from rlsim.workload.draw import MOST_LAGGED_SAMPLES, draw
 from rlsim.workload.lengths import Place, ignored_ids, read_lengths
 from rlsim.workload.lognormal import limited_lognormal_mean
 
@@ -304,3 +306,38 @@ def test_an_edited_file_of_environment_times_is_read_again(tmp_path: Path) -> No
     before = project(scenario).candidate.step_s.mean
     path.write_text("seconds\n" + "10.0\n" * 20)
     assert project(scenario).candidate.step_s.mean > before + 15
+
+
+AGENT = {
+    "turns": {"kind": "lognormal", "mean_turns": 6, "log_sigma": 0.5}, "max_turns": 12, "max_attempts": 3,
+    "environment_s": {"kind": "lognormal", "mean_s": 3, "log_sigma": 1}, "turn_timeout_s": 20,
+    "environment_group_correlation": 0.3, "environment_trajectory_correlation": 0.2,
+}  # fmt: skip
+
+
+def test_turns_drawn_at_once_move_no_draw_and_the_longest_environment_is_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = {}
+    for share, cap in [(0.0, 65536), (0.4, 900)]:
+        agent = {**AGENT, "failure_share": share}
+        shape = {"kind": "lognormal", "mean_tokens": 80.0, "log_sigma": 0.8}
+        work = workload(shape, agent=agent, prompts_per_step=8, max_sequence_tokens=cap)
+        for block in (1, 300, 2**16):  # one turn of all trajectories, some, and all
+            monkeypatch.setattr(agents, "_BLOCK", block)
+            draw_rollouts.cache_clear()
+            (one,) = draw_rollouts(work, Place(1, 2, 3))
+            assert one.turns is not None
+            found = [getattr(one.turns, name).tobytes() for name in one.turns.__struct_fields__]
+            assert drawn.setdefault(share, found) == found
+            assert one.batch.total_tokens.max() <= cap
+        if not share:  # nothing fails, no context is full
+            spent_s = np.add.reduceat(one.turns.environment_s, one.turns.first[:-1]).max()
+            assert longest_environment_s(work, Place(1, 2, 3)) == pytest.approx(spent_s)
+
+
+def test_a_lagged_loop_may_hold_fewer_samples_as_it_is_simulated_as_a_whole() -> None:
+    large = ["workload.prompts_per_step=65536", "simulation.steps=6", "simulation.warmup_steps=0"]
+    lagged = ["loop.mode=async", "loop.policy_lag=1", "cluster.generation_gpus=4", "cluster.training_gpus=4"]
+    with pytest.raises(InputError, match=f"more than the {MOST_LAGGED_SAMPLES:,} .* of 5 together would fit"):
+        draw(load_scenario("quickstart", [*large, *lagged, "simulation.replications=1"]), 0)

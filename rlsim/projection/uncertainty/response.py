@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlsim.projection.scale import pool_of, pools_of, simulate_pool
-from rlsim.projection.variant import SimulatedVariant
+from rlsim.projection.variant import SimulatedVariant, seconds_of
 from rlsim.simulation.trace import Trace
 from rlsim.units import FloatArray
 from rlsim.workload.draw import draw
@@ -114,7 +114,8 @@ def step_response(run: SimulatedVariant) -> StepResponse:
         moved = (engine_s, mean["logprob_s"], mean["train_s"], mean["prepare_s"], fixed_s)
         return StepResponse(*moved, overlapped_s=overlapped_s, rewards_s=rewards_s)
     chain_s = sum(mean[name] for name in CHAIN)
-    iterations, waiting = _generation_ratios(run, float(np.mean([step.seconds for step in steps])) / chain_s)
+    step_s = float(np.mean(np.concatenate(run.values(seconds_of("step")))))
+    iterations, waiting = _generation_ratios(run, step_s / chain_s)
     return StepResponse(
         mean["generation_s"], mean["logprob_s"], mean["train_s"], mean["refit_s"], mean["data_s"], iterations, waiting
     )

@@ -126,7 +126,7 @@ static void leave(Agents *agents, Places *places, Begin begin, double time_s) {
 /* --- what happens to a trajectory --------------------------------------------------------------------------------- */
 
 static int32_t replica_of(const Agents *agents, int32_t trajectory) {
-    return (int32_t)agents->pool->samples.replica[trajectory];
+    return agents->pool->samples.replica[trajectory];
 }
 
 static Absence *absence_of(Agents *agents, int32_t trajectory) {

@@ -152,14 +152,15 @@ def _columns(workload: DrawnWorkload, prompts: int) -> tuple[IntArray, IntArray,
     batches = tuple(step.rollouts[0].batch for step in workload.steps)
     many = sum(batch.samples for batch in batches) > SAMPLES_KEPT
     prompt, response, group = (_samples.__wrapped__ if many else _samples)(batches, prompts)
-    return prompt, response, np.concatenate([step.iterations[0] for step in workload.steps]), group
+    return prompt, response, np.concatenate([step.iterations[0] for step in workload.steps], dtype=np.int32), group
 
 
 @lru_cache(maxsize=4)
 def _samples(batches: tuple[Batch, ...], prompts: int) -> tuple[IntArray, IntArray, IntArray]:
     """What does not depend on speculation: both sides of a comparison and all plans of a search have the same."""
+    numbered = [(batch.group + target * prompts).astype(np.int32) for target, batch in enumerate(batches)]
     return (
-        np.concatenate([batch.prompt_tokens for batch in batches]),
-        np.concatenate([batch.response_tokens for batch in batches]),
-        np.concatenate([batch.group + target * prompts for target, batch in enumerate(batches)]),
+        np.concatenate([batch.prompt_tokens for batch in batches], dtype=np.int32),
+        np.concatenate([batch.response_tokens for batch in batches], dtype=np.int32),
+        np.concatenate(numbered),
     )

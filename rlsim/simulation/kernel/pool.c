@@ -102,9 +102,9 @@ static int32_t assign(Pool *pool, int32_t i, int32_t count) {
 /* A sample as it was drawn. */
 static void begin_sequence(Pool *pool, int32_t i) {
     const Samples *samples = &pool->samples;
-    const int64_t total = samples->iterations[i], response = samples->response_tokens[i];
-    pool->sequences[i] = (Sequence){.group = (int32_t)samples->group[i], .prompt = (int32_t)samples->prompt_tokens[i],
-                                    .response = (int32_t)response, .total = (int32_t)total, .heap_key = NONE,
+    const int32_t total = samples->iterations[i], response = samples->response_tokens[i];
+    pool->sequences[i] = (Sequence){.group = samples->group[i], .prompt = samples->prompt_tokens[i],
+                                    .response = response, .total = total, .heap_key = NONE,
                                     .tokens_per_iteration = total ? (double)(response - 1) / (double)total : 0.0};
 }
 

@@ -38,9 +38,9 @@ typedef struct {
  * samples finish, those that come back again and again. */
 typedef struct {
     int64_t samples, groups, completions;
-    const int64_t *prompt_tokens, *response_tokens, *iterations, *group;
+    const int32_t *prompt_tokens, *response_tokens, *iterations, *group;
     double *finish_s;
-    int64_t *replica;
+    int32_t *replica;
 } Samples;
 
 /* A sample with what its replica keeps about it, in one cache line: at a million samples each visit misses it.

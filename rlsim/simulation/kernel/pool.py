@@ -38,8 +38,8 @@ def _prefill_struct(service: PrefillService, timing: IterationTimes) -> PrefillS
 class KernelPool:
     """Idle replicas and samples that nobody has submitted; a context that frees the kernel's memory.
 
-    columns: prompt tokens, response tokens, iterations and group of each sample; groups are numbers from 0. finish_s,
-    replica: of each sample, once it has finished. counters: brought up to date by :meth:`book`. completions: how often
+    columns: prompt tokens, response tokens, iterations and group of each sample; groups are numbers from 0. finish_s:
+    of each sample, once it has finished. counters: brought up to date by :meth:`book`. completions: how often
     samples finish, where some come back; default once each.
     """
 
@@ -55,20 +55,20 @@ class KernelPool:
         timing = prepare(fleet.table)
         samples = columns[0].size
         self.kernel, self.counters = kernel, counters
-        self.finish_s, self.replica = np.zeros(samples), np.zeros(samples, dtype=np.int64)
+        self.finish_s, self._replica = np.zeros(samples), np.zeros(samples, dtype=np.int32)
         self.peak_kv_tokens = np.zeros(fleet.count)
         self._timing, self._arrays = timing, CountersArrays(counters)
         # Held as long as the kernel reads it: few tables stay prepared.
         service = fleet.prefill
         self._prefill_timing = timing if service is None else prepare(service.table)
-        self._columns = tuple(np.ascontiguousarray(column, dtype=np.int64) for column in columns)
+        self._columns = tuple(np.ascontiguousarray(column, dtype=np.int32) for column in columns)
         self._samples = SamplesStruct(
             samples,
             int(self._columns[3].max(initial=0)) + 1,
             samples if completions is None else completions,
             *map(address, self._columns),
             address(self.finish_s),
-            address(self.replica),
+            address(self._replica),
         )
         self.handle: int | None = kernel.pool_new(
             engine_struct(timing),
@@ -124,6 +124,11 @@ class KernelPool:
         samples, tokens = np.zeros(at_most, dtype=np.int64), np.zeros(at_most)
         count = self.kernel.pool_in_progress(self.handle, address(samples), address(tokens))
         return samples[:count], tokens[:count]
+
+    @property
+    def replica(self) -> IntArray:
+        """Replica of each sample that has finished."""
+        return self._replica.astype(np.int64)
 
     def check(self) -> None:
         """Raise Infeasible where a submitted sample could not fit the KV cache of a replica even alone."""
