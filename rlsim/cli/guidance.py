@@ -164,15 +164,12 @@ def size(
     It is plan with the number of GPUs free, of a scenario or of a plain one of a model. For each device the least
     cluster and doublings of it, each in the layout that plan finds fastest, the knee of the step, the cheapest within a
     deadline or the fastest within a budget, and the largest safe memory share of the engine. --out DIR writes size.json
-    and size.png. --free KEY leaves the cluster alone and finds the largest token budget, micro-batch, cap or share that
-    fits it; --enough KEY the fewest sandboxes or places of a judge with which nobody waits.
+    and size.png. --free KEY leaves the cluster alone and finds the largest token budget, micro-batch or cap that fits
+    it; --enough KEY the fewest sandboxes or places of a judge with which nobody waits.
     """
-    if enough:
-        _print_enough(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], enough, as_json)
-        return
-    if free:
-        _print_free(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], free, as_json)
-        return
+    if enough or free:
+        told = _print_enough if enough else _print_free
+        return told(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], enough or free or (), as_json)
     from rlsim.planning.new import CHECKS
     from rlsim.planning.size import size as run
     from rlsim.report.text.run import unanswered

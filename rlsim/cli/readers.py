@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -251,6 +251,7 @@ def contribute(
 
 
 FRAGMENT_SUFFIXES = (".yaml", ".yml")
+REPLAY = "trajectories.csv"
 
 
 def traces(
@@ -280,8 +281,10 @@ def traces(
     Reads CSV, JSONL, Parquet, Mooncake and Azure traces, rollouts of verl and train_data of NeMo-RL (a file, or a
     folder of several steps), trajectories (traces.jsonl of verifiers and prime-rl, NeMo-Gym, miles, message lists),
     Prometheus counters vllm:spec_decode_* and log lines "SpecDecoding metrics". Prints a
-    fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures and a picture.
+    fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures, a picture and
+    trajectories as they are (trajectories.csv, for workload.agent.replay).
     """
+    from rlsim.readers.traces.agents import AgentAnswer
     from rlsim.readers.traces.reading import MeasuredAcceptance, Reading, read_trace
     from rlsim.readers.traces.requests import Requests
     from rlsim.readers.traces.workload import workload_of
@@ -294,7 +297,11 @@ def traces(
         write_files({out.name: answer.fragment()}, out.parent)
     elif out is not None:
         figures = json.dumps(answer.as_dict(), indent=1) + "\n"
-        lengths = {} if isinstance(answer, MeasuredAcceptance) else {"lengths.png": answer.picture()}
-        write_files({"fragment.yaml": answer.fragment(), "trace.json": figures, **lengths}, out)
+        files: dict[str, Any] = {} if isinstance(answer, MeasuredAcceptance) else {"lengths.png": answer.picture()}
+        fragment = answer.fragment()
+        if isinstance(answer, AgentAnswer) and (whole := answer.as_they_are()):
+            files[REPLAY] = whole
+            fragment = answer.fragment(str(out / REPLAY))
+        write_files({"fragment.yaml": fragment, "trace.json": figures, **files}, out)
     written = "" if out is None else f"\nwritten: {out}"
     print_answer(json.dumps(answer.as_dict()) if as_json else answer.text(terminal_style()) + written)

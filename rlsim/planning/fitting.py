@@ -140,7 +140,7 @@ def enough_places(scenario: Scenario, keys: Sequence[str] = (), told: Callable[[
     base, done = searched(scenario), count(1)
 
     def step_s(changes: Mapping[str, int]) -> float:
-        cell = evaluate_means(base, changes)
+        cell = evaluate_means(base, {**changes})
         told(next(done))
         if cell.numbers is None:
             raise cell.error or InputError(f"{scenario.name}: cannot be simulated")

@@ -183,6 +183,8 @@ def _agents(scenario: Scenario) -> list[str]:
     prefix = "stays in the prefix cache, reclaimable" if agent.keep_prefix else "is prefilled again every turn"
     common, time = percent(agent.environment_group_correlation), _shown_time(agent.environment_s)
     out = [said("environments", time=time, common=common, prefix=prefix)]
+    if agent.replay is not None:
+        out.append(said("replay", path=Path(agent.replay.path).name))
     if scenario.loop.mode == "async" and scenario.loop.asynchrony.stale == "cancel":
         out.append(said("old trajectories", style=scenario.loop.style or "a loop with loop.stale cancel"))
     if (judge := agent.judge) is not None:

@@ -176,6 +176,15 @@ class Judge(Strict):
     """Time to judge one trajectory."""
 
 
+class Replay(Strict):
+    """Trajectories of a file, taken as they are."""
+
+    kind: Literal["trace"] = "trace"
+    path: str = Field(min_length=1)
+    """CSV with a row for each turn, as rlsim traces writes it: prompt, trajectory, prompt_tokens, response_tokens,
+    observation_tokens, environment_s."""
+
+
 class Agent(Strict):
     """Trajectories of several turns: the policy generates, the environment answers, the policy generates...
 
@@ -222,11 +231,16 @@ class Agent(Strict):
     """Attempts at a trajectory; the last one never fails."""
     judge: Judge | None = None
     """Reward model or judge on GPUs of its own."""
+    replay: Replay | None = None
+    """Trajectories whose prompts, turns, lengths and times are taken as they are, whole prompts at random, in place of
+    draws of the distributions here and of workload; those remain for what needs one, such as bounds of a search."""
 
     def _problems(self) -> Iterator[str]:
         if (both := self.environment_group_correlation + self.environment_trajectory_correlation) > 1:
             keys = "environment_group_correlation + environment_trajectory_correlation"
             yield f"{keys} must not exceed 1; it is {both:g}"
+        if self.replay is not None and self.failure_share:
+            yield "failure_share needs drawn attempts, and replay takes trajectories as they are: give one of both"
         turns = self.turns
         if isinstance(turns, ConstantTurns) and turns.turns > self.max_turns:
             yield f"turns.turns ({turns.turns}) must not exceed max_turns ({self.max_turns})"

@@ -79,8 +79,7 @@ class _Draw(Struct):
 
     def stream(self, purpose: int, attempt: int = 0) -> np.random.Generator:
         """A stream of its own for each purpose and attempt."""
-        seed, step, replication, number = self.place
-        return np.random.default_rng(np.array([seed, replication, step, purpose, number, attempt], dtype=np.uint32))
+        return _stream(self.place, purpose, attempt)
 
     def normals(self, purpose: int, attempt: int = 0) -> FloatArray:
         """One normal score a trajectory."""
@@ -239,6 +238,18 @@ def _laid_out(draw: _Draw) -> Turns:
     # Stable: turns of a trajectory stay in the order in which they were drawn.
     order = np.argsort(index, kind="stable")
     first = np.concatenate(([0], np.cumsum(np.bincount(index, minlength=draw.group.size))))
-    judged = draw.agent.judge is not None
-    judge_s = _distributions(draw.agent)[3].at(draw.normals(_JUDGE)) if judged else np.zeros(draw.group.size)
+    judge_s = judged_s(draw.agent, draw.place, draw.group.size)
     return Turns(first.astype(np.int64), history[order], response[order], seconds[order], judge_s)
+
+
+def judged_s(agent: Agent, place: Place, trajectories: int) -> FloatArray:
+    """Seconds that the judge takes for each trajectory; 0 without one."""
+    if agent.judge is None:
+        return np.zeros(trajectories)
+    return _distributions(agent)[3].at(_stream(place, _JUDGE).standard_normal(trajectories))
+
+
+def _stream(place: Place, purpose: int, attempt: int = 0) -> np.random.Generator:
+    """A stream of its own for each purpose and attempt."""
+    seed, step, replication, number = place
+    return np.random.default_rng(np.array([seed, replication, step, purpose, number, attempt], dtype=np.uint32))

@@ -35,6 +35,7 @@ from rlsim.workload.lengths import (
     solve_distribution,
     whole_tokens,
 )
+from rlsim.workload.replay import replayed
 
 _PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY, _RACING_SAMPLES = range(8)
 _CAP_POINTS = 32
@@ -141,6 +142,9 @@ def draw_batch(workload: Workload, place: Place, response_scale: float = 1.0) ->
 
 def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batch, Turns | None]:
     """:func:`draw_batch`, and the turns of its trajectories where they have any."""
+    if workload.agent is not None and workload.agent.replay is not None:
+        given, total, all_turns = replayed(workload, place, response_scale)
+        return Batch(given, total, _numbered(workload.launched_prompts, workload.launched_generations)), all_turns
     prompts, responses = _distributions(workload)
     # Scaled before the cap: lengths that grow over a run are cut more often, as a longer wish would be.
     if response_scale != 1.0:
@@ -163,6 +167,9 @@ def longest_environment_s(workload: Workload, place: Place) -> float:
     """Most seconds that a trajectory of a rollout spends with environments, of its full contexts and failures nothing
     (:func:`~rlsim.workload.agents.longest_environment_s`)."""
     groups, size = workload.launched_prompts, workload.launched_generations
+    if workload.agent is not None and workload.agent.replay is not None:
+        turns = replayed(workload, place)[2]
+        return float(np.add.reduceat(turns.environment_s, turns.first[:-1]).max())
     shared = np.repeat(place.normals(groups, _GROUPS), size)
     return longest_of(workload, place, _numbered(groups, size), shared)
 

@@ -378,7 +378,7 @@ def _paths(part: Strict) -> tuple[str, ...]:
 
 
 def _named(part: Strict) -> Iterator[str]:
-    if isinstance(part, section.TraceLength | section.TraceTime):
+    if isinstance(part, section.TraceLength | section.TraceTime | section.Replay):
         yield part.path
     for _, value in part:
         if isinstance(value, Strict):

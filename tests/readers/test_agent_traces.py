@@ -224,7 +224,8 @@ def test_the_command_writes_a_fragment_that_extends_a_scenario(run: Command, tmp
     truth = known.workload("hard prompts have more of all", prompts=16)
     code, out, err = run("traces", known.written(tmp_path / "t.jsonl", truth), "--out", tmp_path / "found")
     assert (code, err) == (0, "") and "of a trajectory" in out
-    assert {one.name for one in (tmp_path / "found").iterdir()} == {"fragment.yaml", "trace.json", "lengths.png"}
+    files = {"fragment.yaml", "trace.json", "lengths.png", "trajectories.csv"}
+    assert {one.name for one in (tmp_path / "found").iterdir()} == files
     mine = tmp_path / "mine.yaml"
     mine.write_text("extends: quickstart\n" + (tmp_path / "found" / "fragment.yaml").read_text())
     agent = load_scenario(str(mine)).workload.agent

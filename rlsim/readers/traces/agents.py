@@ -31,6 +31,7 @@ from rlsim.report.table import table
 from rlsim.results.record import rounded
 from rlsim.schema.workload import Workload
 from rlsim.units import FloatArray, IntArray
+from rlsim.workload.replay import COLUMNS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,12 +64,30 @@ class AgentAnswer:
 
         return process_figure(f"{self.columns.turns.size:,} trajectories and the fitted process", self.tests)
 
-    def fragment(self) -> str:
-        """The part of a scenario file that the trajectories give."""
+    def fragment(self, replay: str = "") -> str:
+        """The part of a scenario file that the trajectories give. replay: where they stand as they are."""
         lines = [f"# {self.where}: {self.columns.turns.size:,} trajectories", "workload:"]
         lines += [f"  {key}: {_flow(value)}" for key, value in self.settings.items()]
         lines += ["  agent:", *(f"    {key}: {_flow(value)}" for key, value in self.of_agent.items())]
+        if replay:
+            lines.append("    # As they are, in place of draws of this process, then without failure_share:")
+            lines.append(f"    # replay: {_flow({'kind': 'trace', 'path': replay})}")
         return "\n".join(lines) + "\n"
+
+    def as_they_are(self) -> str:
+        """CSV of the trajectories for ``workload.agent.replay``; empty where a time of an environment is not known."""
+        columns, gap = self.columns, 0
+        if np.isnan(columns.environment_s).any():
+            return ""
+        out = [",".join(COLUMNS)]
+        for turn, owner in enumerate(columns.owner.tolist()):
+            last = turn + 1 == columns.owner.size or columns.owner[turn + 1] != owner
+            after = (0.0, 0.0) if last else (columns.observation_tokens[gap], columns.environment_s[gap])
+            gap += not last
+            prompt = "" if columns.group is None else columns.group[owner]
+            tokens = columns.prompt_tokens[owner], columns.response_tokens[turn], after[0]
+            out.append(f"{prompt},{owner},{','.join(f'{value:.0f}' for value in tokens)},{after[1]:.9g}")
+        return "\n".join(out) + "\n"
 
     def remarks(self) -> tuple[str, ...]:
         """What a reader must know."""
