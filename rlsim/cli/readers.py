@@ -298,10 +298,9 @@ def traces(
     elif out is not None:
         figures = json.dumps(answer.as_dict(), indent=1) + "\n"
         files: dict[str, Any] = {} if isinstance(answer, MeasuredAcceptance) else {"lengths.png": answer.picture()}
-        fragment = answer.fragment()
+        files["fragment.yaml"] = answer.fragment()
         if isinstance(answer, AgentAnswer) and (whole := answer.as_they_are()):
-            files[REPLAY] = whole
-            fragment = answer.fragment(str(out / REPLAY))
-        write_files({"fragment.yaml": fragment, "trace.json": figures, **files}, out)
+            files |= {REPLAY: whole, "fragment.yaml": answer.fragment(str(out / REPLAY))}
+        write_files({"trace.json": figures, **files}, out)
     written = "" if out is None else f"\nwritten: {out}"
     print_answer(json.dumps(answer.as_dict()) if as_json else answer.text(terminal_style()) + written)
