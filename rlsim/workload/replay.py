@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import length_file
-from rlsim.files.reading import read_text, shown_path
+from rlsim.files.reading import TRACE_BYTES, check_readable, read_text, shown_path, text_lines
 from rlsim.schema.workload import Replay, Workload
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.agents import Turns, judged_s
@@ -19,8 +20,8 @@ from rlsim.workload.lengths import Place, cached_with_files
 COLUMNS = ("prompt", "trajectory", "prompt_tokens", "response_tokens", "observation_tokens", "environment_s")
 """Of each turn, trajectory by trajectory in order. prompt: name, empty where nobody knows which are alike; observation
 and environment: after the turn, of a last one nothing."""
-MOST_VALUE, MOST_BYTES = 1e9, 2**30
-"""Of a token count or time, and of a file."""
+MOST_VALUE = 1e9
+"""Of a token count or time."""
 _PROMPTS = 32
 """Purpose of the draws, beyond those of batches.py and agents.py."""
 
@@ -43,25 +44,29 @@ def recorded(replay: Replay) -> Recorded:
     path = length_file(replay.path)
     if path is None:
         raise InputError(f"{shown_path(Path(replay.path))}: file of trajectories not found")
+    check_readable(path)
     where = shown_path(path)
-    rows = csv.DictReader(read_text(path, MOST_BYTES).splitlines())
+    rows = csv.DictReader(line for _, line in text_lines(read_text(path, TRACE_BYTES), where))
     if lacking := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         raise InputError(f"{where}: lacks the column {lacking[0]}; needed: {', '.join(COLUMNS)}")
-    first, owners, prompts, values = list[int](), list[str](), list[str](), list[list[float]]()
-    for row in rows:
-        values.append([_number(row[name], name, where, rows.line_num) for name in COLUMNS[2:]])
-        if not owners or row["trajectory"] != owners[-1]:
-            first.append(len(values) - 1)
-            owners.append(row["trajectory"])
-            prompts.append(row["prompt"])
+    first, prompts, values, owner = list[int](), list[str](), array("d"), None
+    try:
+        for turn, row in enumerate(rows):
+            values.extend(_number(row[name], name, where, rows.line_num) for name in COLUMNS[2:])
+            if row["trajectory"] != owner:
+                owner = row["trajectory"]
+                first.append(turn)
+                prompts.append(row["prompt"])
+    except csv.Error as error:
+        raise InputError(f"{where}, line {rows.line_num + 1}: {shortened(str(error))}") from error
     if not values:
         raise InputError(f"{where}: holds no trajectory")
     _, number = np.unique(prompts, return_inverse=True)
     order = np.argsort(number, kind="stable")
-    columns = np.array(values)
+    columns = np.array(values).reshape(-1, len(COLUMNS) - 2)
     tokens = np.maximum(np.rint(columns[:, :3]), [1, 1, 0]).astype(np.int64)
     return Recorded(
-        np.split(order, np.cumsum(np.bincount(number))[:-1]), np.array([*first, len(values)]), tokens[first, 0],
+        np.split(order, np.cumsum(np.bincount(number))[:-1]), np.array([*first, len(columns)]), tokens[first, 0],
         tokens[:, 1], tokens[:, 2], columns[:, 3],
     )  # fmt: skip
 

@@ -105,6 +105,7 @@ def test_prompts_are_dealt_and_contexts_are_cut(three: Workload, tmp_path: Path)
 @pytest.mark.parametrize(("text", "message"), [
     ("a,b\n1,2\n", "lacks the column prompt"), (ROWS.replace(",a,100,10", ",a,x,10"), "line 2: prompt_tokens must be"),
     (ROWS.splitlines()[0] + "\n", "holds no trajectory"), (ROWS.replace("5,2", "5,-2"), "environment_s must be"),
+    (ROWS.replace(",b,", f",{'b' * 200_000},"), "line 4: field larger"),
 ])  # fmt: skip
 def test_a_file_that_holds_none_is_refused_with_its_place(text: str, message: str, three: Workload) -> None:
     Path(three.agent.replay.path).write_text(text)  # type: ignore[union-attr]
