@@ -13,6 +13,7 @@ from rlsim.planning.evaluate import evaluate_means
 from rlsim.planning.plan import plan
 from rlsim.planning.space import SearchLimits
 from rlsim.projection.moves import varied
+from rlsim.projection.precision import answered
 from rlsim.projection.project import project
 from rlsim.projection.variant import searched
 from rlsim.results.fitting import Enough, EnoughPlaces, FreeKeys, Largest, Layout, Preflight
@@ -146,13 +147,15 @@ def enough_places(scenario: Scenario, keys: Sequence[str] = (), told: Callable[[
             raise cell.error or InputError(f"{scenario.name}: cannot be simulated")
         return cell.numbers.step_s.mean
 
-    now_s = step_s({})
-    found = tuple(_enough(scenario, key, now_s, step_s) for key in named)
-    together_s = found[0].enough_step_s if len(found) == 1 else step_s({one.key: one.enough for one in found})
+    # Carried over to the step that project answers: ratios on equal drawn work hardly depend on how much is drawn.
+    scale = answered(scenario).mean / step_s({})
+    found = tuple(_enough(scenario, key, lambda changes: scale * step_s(changes)) for key in named)
+    at_once = {one.key: one.enough for one in found}
+    together_s = found[0].enough_step_s if len(found) == 1 else scale * step_s(at_once)
     return EnoughPlaces(scenario=scenario.name, tolerance=TOLERANCE, keys=found, together_step_s=together_s)
 
 
-def _enough(scenario: Scenario, key: str, now_s: float, step_s: Callable[[Mapping[str, int]], float]) -> Enough:
+def _enough(scenario: Scenario, key: str, step_s: Callable[[Mapping[str, int]], float]) -> Enough:
     """By halving between one place and one for every trajectory that there can be at once."""
     now, lag = value_at(scenario, key), scenario.loop.lag if scenario.loop.mode == "async" else 0
     low, high = 0, 2 * scenario.workload.samples_per_step * (lag + 1)
@@ -164,7 +167,7 @@ def _enough(scenario: Scenario, key: str, now_s: float, step_s: Callable[[Mappin
         else:
             low = middle
     return Enough(
-        key=key, now=now if isinstance(now, int) else None, enough=high, now_step_s=now_s, enough_step_s=seconds,
+        key=key, now=now if isinstance(now, int) else None, enough=high, now_step_s=step_s({}), enough_step_s=seconds,
         unlimited_step_s=unlimited_s,
     )  # fmt: skip
 

@@ -118,6 +118,7 @@ def test_enough_places_are_the_fewest_that_cost_no_time(quickstart: Scenario) ->
     assert (one.key, one.now) == (key, 40) and 120 <= one.enough <= 128
     assert one.enough_step_s <= (1 + TOLERANCE) * one.unlimited_step_s and found.together_step_s == one.enough_step_s
     assert one.now_step_s >= 7 * 30 * 128 / 40 > one.unlimited_step_s
+    assert one.now_step_s == pytest.approx(project(scenario).candidate.step_s.mean, rel=1e-4)
     fewer = enough_places(varied(scenario, {key: one.enough - 4}), [key]).keys[0]
     assert fewer.now_step_s > (1 + TOLERANCE) * fewer.unlimited_step_s
     assert f"{key}={one.enough}" in render_enough(found)
