@@ -69,7 +69,7 @@ MEANT = {
     },
     ("skyrl", "fully_async"): {
         "loop.style": "skyrl", "loop.policy_lag": 2, "loop.max_in_flight_groups": 16, "cluster.generation": 8,
-        "cluster.training": 8, "trainer.lora_rank": 32, "workload.agent.max_turns": 2,
+        "cluster.training": 8, "trainer.lora_rank": 32, "workload.agent.max_turns": 2, "stack.name": "skyrl",
     },
 }  # fmt: skip
 

@@ -144,6 +144,13 @@ def test_a_wrong_value_is_named_with_its_option(name: str, words: str, message: 
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(("name", "stack"), [("slime", "slime"), ("vime", "slime"), ("miles", "miles")])
+def test_a_framework_with_a_stack_of_its_own_is_imported_with_it(name: str, stack: str, tmp_path: Path) -> None:
+    found = imported(tmp_path, name, SLIME).scenario
+    assert found.stack is not None and found.stack.name == stack and not found.stack.tuned
+    assert found.refit_framework == stack
+
+
 def test_a_key_that_decides_is_understood_and_names_what_it_decides(tmp_path: Path) -> None:
     found = imported(tmp_path, "trl", TRL + "--num_processes 4")
     assert found.scenario.cluster.num_gpus == 4

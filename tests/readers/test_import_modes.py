@@ -19,6 +19,7 @@ KWARGS, CORE = f"{ROLLOUT}.engine_kwargs", f"{ACTOR}.megatron.override_transform
 SGLANG = (f"{NAME}=sglang",)
 MULTI = ("generator.max_turns=6", "generator.max_input_length=29000", "trainer.max_prompt_length=6000",
          "generator.sampling_params.max_generate_length=3000")  # fmt: skip
+ENGINES = "generator.inference_engine"
 SIZES = (f"{ACTOR}.use_dynamic_bsz=false", f"{ROLLOUT}.log_prob_use_dynamic_bsz=false",
          f"{ACTOR}.ulysses_sequence_parallel_size=1", f"{ACTOR}.ppo_micro_batch_size=256",
          f"{ROLLOUT}.log_prob_micro_batch_size=512")  # fmt: skip
@@ -88,6 +89,9 @@ RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
     ("skyrl", MULTI, {"workload.max_sequence_tokens": 32000}, {"workload.max_sequence_tokens": 20000}),
     ("skyrl", MULTI, {"workload.max_sequence_tokens": 32000}, {"workload.max_sequence_tokens": 7000}),
     ("skyrl", MULTI, {"workload.max_sequence_tokens": 32000}, {"workload.max_sequence_tokens": 4001}),
+    ("skyrl", ("trainer.placement.colocate_all=false", f"{ENGINES}.num_engines=4", f"{ENGINES}.tensor_parallel_size=2",
+               f"{ENGINES}.enable_pd=true", f"{ENGINES}.num_prefill=2"),
+     {"engine.prefill.gpus": 4, "cluster.generation": 8}, {}),
     ("skyrl", (), {"workload.max_sequence_tokens": 1536}, {"workload.max_sequence_tokens": 4096}),
 ]  # fmt: skip
 

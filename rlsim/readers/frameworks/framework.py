@@ -87,7 +87,7 @@ class Framework:
     that launch it, with what they read unasked (config; or folder and name of a Hydra configuration). language: pattern
     of the words by which any other program is taken for the first of them. renamed: keys of earlier releases by what
     they are called now. home: its repository and the folder of it that holds its configurations. begin: keys that an
-    export without a base begins with.
+    export without a base begins with. stack: its own in calibration/stacks; empty where it is simulated as another's.
     """
 
     name: str
@@ -111,6 +111,7 @@ class Framework:
     python: bool = False
     language: str = ""
     home: str = "its repository"
+    stack: str = ""
 
     @property
     def hydra(self) -> bool:

@@ -220,6 +220,8 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     for rule in known.rules:
         if rule.target in REQUIRED and rule.target not in draft.keys:
             raise reader.error(rule.key(reader), "must be given", reader.value(rule.key(reader)))
+    if known.stack:
+        facts = replace(facts, settings=(*facts.settings, ("stack", known.stack)))
     complete(draft, facts, asked, tree.where)
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})

@@ -8,8 +8,8 @@ from importlib import import_module
 
 from rlsim.readers.frameworks.framework import Framework, stem_of
 
-FORKS = {"vime": "slime", "miles": "slime"}
-"""Frameworks with the words of another one."""
+FORKS = {"vime": ("slime", "slime"), "miles": ("slime", "miles")}
+"""Frameworks with the words of another one, and their stacks."""
 SUPERVISED = {"verl": "verl-sft"}
 """Frameworks whose supervised fine-tuning has a configuration of its own."""
 
@@ -18,6 +18,7 @@ SUPERVISED = {"verl": "verl-sft"}
 def framework_of(name: str) -> Framework:
     """The framework of a name, or the one whose words it has."""
     if name in FORKS:
-        return replace(framework_of(FORKS[name]), name=name)
+        words, stack = FORKS[name]
+        return replace(framework_of(words), name=name, stack=stack)
     found: Framework = import_module(f"rlsim.readers.frameworks.adapters.{stem_of(name)}").FRAMEWORK
     return found

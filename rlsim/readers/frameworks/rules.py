@@ -46,7 +46,7 @@ FAR = 4 * 720_720
 so that no division of one leaves a remainder."""
 
 
-UNFITTED = "{} has no stack of its own; its trainer takes the terms fitted to the RL steps of others."
+UNFITTED = "No steps of {} were fitted; its trainer takes the terms fitted to the RL steps of others."
 
 
 class Assumption(NamedTuple):

@@ -105,6 +105,10 @@ RULES = (
     of(Engine.name).words(Inference.backend, ("vllm", "vllm"), ("sglang", "sglang")),
     of(Engine.tensor_parallel).by(Inference.tensor_parallel_size, lambda c: c.stage_gpus),
     of(Engine.attention_data_parallel).rule(lambda c: c.engine.data_parallel_size),
+    # Of num_engines so many prefill alone, each of as many GPUs (SkyRL a9564572, inference_servers/setup.py:80).
+    of(Engine.Prefill.gpus, when=lambda c: c.engine.enable_pd).by(
+        Inference.num_prefill, lambda c: c.engine.num_prefill * c.engine_gpus or None
+    ),
     of(Engine.pipeline_parallel).same(Inference.pipeline_parallel_size),
     of(Engine.expert_parallel).same(Inference.expert_parallel_size),
     of(Engine.weight_precision).words(
@@ -193,7 +197,7 @@ RULES = (
 
 def _facts(c: Skyrl) -> Facts:
     return Facts(
-        settings=(("stack", "verl"), ("loop.refit_framework", "skyrl")),
+        settings=(("loop.refit_framework", "skyrl"),),
         gpus_per_node=8 if c.split else c.placement.policy_num_gpus_per_node,
         prompt_cap=c.run.max_prompt_length,
         response_cap=c.response_cap,
@@ -206,7 +210,7 @@ def _facts(c: Skyrl) -> Facts:
 
 def _assumptions(c: Skyrl) -> Iterator[Assumption]:
     yield Assumption(
-        "SkyRL has no stack of its own; its trainer takes the terms fitted to the RL steps of others, its weight "
+        "No steps of SkyRL were fitted; its trainer takes the terms fitted to the RL steps of others, its weight "
         "transfers its own.",
         ["stack"],
     )
@@ -239,6 +243,7 @@ FRAMEWORK = of.framework(
     node_size=Placement.policy_num_gpus_per_node,
     form="hydra",
     shipped={"ppo_base_config": ["skyrl"], "fully_async": ["skyrl", "skyrl_fully_async"]},
+    stack="skyrl",
     start=["skyrl"],
     start_asynchronous=["skyrl", "skyrl_fully_async"],
     entry={

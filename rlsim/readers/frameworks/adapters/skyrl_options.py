@@ -91,6 +91,7 @@ class Inference(Options, section="generator.inference_engine"):
 
     backend = text()
     num_engines, tensor_parallel_size, data_parallel_size = size(), size(), size()
+    enable_pd, num_prefill = flag(False), integer(0)
     pipeline_parallel_size, expert_parallel_size = integer(), integer()
     async_engine = flag(True)
     max_num_seqs, max_num_batched_tokens = integer(), integer()

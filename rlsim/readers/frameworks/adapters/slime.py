@@ -373,6 +373,7 @@ FRAMEWORK = of.framework(
     _facts,
     _assumptions,
     borrowed="slime",
+    stack="slime",
     model=Slime.hf_checkpoint,
     node_size=Slime.actor_num_gpus_per_node,
     shipped={"slime": ["slime"]},
