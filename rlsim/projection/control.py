@@ -27,6 +27,8 @@ LEAST_EXPLAINED = 0.6
 then save a third of the time, and 24 batches show so much by chance once in thousands of scenarios."""
 PILOT, MOST_FURTHER = 256, 8192
 """Further steps that are drawn at least, by which it is known how many it takes, and at most."""
+FURTHER_PER_STEP = 5
+"""Of them at most over the steps that a simulation may have, each at a tenth of the price: half of its time."""
 
 
 class Control(Struct, frozen=True):
@@ -61,17 +63,17 @@ def regression(values: Sequence[FloatArray], seen: Sequence[FloatArray]) -> tupl
 
 
 def control_of(
-    workload: Workload, seed: int, values: Sequence[FloatArray], seen: Sequence[FloatArray], aim: float
+    workload: Workload, seed: int, values: Sequence[FloatArray], seen: Sequence[FloatArray], aim: float, most: int
 ) -> Control | None:
-    """The mean of what was ``seen``, over so many further steps that its error moves the mean of ``values`` by ``aim``;
-    None where it explains too little of them."""
+    """The mean of what was ``seen``, over so many further steps, up to ``most``, that its error moves the mean of
+    ``values`` by ``aim``; None where it explains too little of them."""
     slope, explained = regression(values, seen)
     if explained < LEAST_EXPLAINED:
         return None
     # Few simulated steps may have met none of the slowest environments: what differs between them is no guide.
     pilot = _further(workload, seed, PILOT)
     wanted = math.ceil(PILOT * (slope * pilot.error_s / aim) ** 2)
-    return pilot if wanted <= PILOT else _further(workload, seed, min(MOST_FURTHER, wanted))
+    return pilot if wanted <= PILOT else _further(workload, seed, min(most, wanted))
 
 
 @cached_with_files(8)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from rlsim.errors import Infeasible
-from rlsim.projection.control import control_of
+from rlsim.projection.control import FURTHER_PER_STEP, MOST_FURTHER, PILOT, control_of
 from rlsim.projection.scale import TURN, pools_of
 from rlsim.projection.summary import mean_value, phase_estimate
 from rlsim.projection.uncertainty.estimate import Estimate
@@ -70,9 +70,12 @@ def _controlled(run: SimulatedVariant) -> SimulatedVariant:
     agents = scenario.workload.agent is not None and pools_of(scenario) == 1
     if run.control is not None or step.error <= asked or not agents:
         return run
+    most = min(MOST_FURTHER, FURTHER_PER_STEP * scenario.measured_steps.stop * _affordable(run))
+    if most < PILOT:
+        return run
     # Half of the variance that is asked for: the other half is what the control leaves of the simulated steps.
     aim, values = asked * step.mean / math.sqrt(2.0), run.values(seconds_of("step"))
-    control = control_of(scenario.workload, scenario.simulation.seed, values, run.longest_s, aim)
+    control = control_of(scenario.workload, scenario.simulation.seed, values, run.longest_s, aim, most)
     return run if control is None else replace(run, control=control)
 
 

@@ -142,7 +142,7 @@ def steps_ahead(scenario: Scenario, trained: int) -> int:
     return ahead if rules.stale == "train" else ahead + STALE_BATCHES * trained
 
 
-MOST_SAMPLES, MOST_LAGGED_SAMPLES = 30_000_000, 12_000_000
+MOST_SAMPLES, MOST_LAGGED_SAMPLES = 30_000_000, 10_000_000
 """Samples of all steps of a replication, in a loop whose steps are simulated one by one and in one that is simulated as
 a whole: 2 GB either way; the limit of a step says what one costs (schema/workload.py)."""
 

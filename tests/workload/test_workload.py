@@ -339,5 +339,5 @@ def test_turns_drawn_at_once_move_no_draw_and_the_longest_environment_is_theirs(
 def test_a_lagged_loop_may_hold_fewer_samples_as_it_is_simulated_as_a_whole() -> None:
     large = ["workload.prompts_per_step=65536", "simulation.steps=6", "simulation.warmup_steps=0"]
     lagged = ["loop.mode=async", "loop.policy_lag=1", "cluster.generation_gpus=4", "cluster.training_gpus=4"]
-    with pytest.raises(InputError, match=f"more than the {MOST_LAGGED_SAMPLES:,} .* of 5 together would fit"):
+    with pytest.raises(InputError, match=f"more than the {MOST_LAGGED_SAMPLES:,} .* of 4 together would fit"):
         draw(load_scenario("quickstart", [*large, *lagged, "simulation.replications=1"]), 0)
