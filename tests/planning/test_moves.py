@@ -98,7 +98,8 @@ def test_a_former_command_names_the_part_that_gives_the_same(word: str, capsys: 
 
 
 def test_a_comparison_simulates_on_and_says_what_it_cannot_tell() -> None:
-    scenario = load_scenario("verl_dapo_7b", ["simulation.replications=1"])
+    few = ("workload.prompts_per_step=16", "trainer.global_batch_samples=null")
+    scenario = load_scenario("verl_dapo_7b", ["simulation.replications=1", *few])
     # The trainer sets the pace: a slower host of the engines moves the noise alone.
     found = compare(scenario, vary(scenario, "engine.host_sequence_s=2e-5"))
     assert found.replications > 1
