@@ -124,7 +124,8 @@ def test_routes_through_a_driver_take_as_long_as_their_bytes_and_dense_models_ha
 
 
 def test_experts_in_a_loop_are_named_where_the_trainer_groups_them() -> None:
-    grouped = load_scenario("verl_dapo_7b", ["model=qwen3-30b-a3b", "simulation.replications=1"])
+    few = ("simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=null")
+    grouped = load_scenario("verl_dapo_7b", ["model=qwen3-30b-a3b", *few])
     looped = pattern_of(simulate_variant(vary(grouped, "trainer.expert_products=loop")))
     found = check(grouped, {name: looped.phases[name] for name in ("step", "exposed_generation", "train")})
     assert "looped_experts" in names(found)
@@ -164,7 +165,8 @@ def test_what_the_scenario_states_is_told_and_the_mfu_follows_the_time() -> None
     assert eager.changes == ("engine.cuda_graphs=true",)
     assert eager.saved_s > 20
     # A scenario that states the fault cannot get it, and is told of it all the same.
-    padded = load_scenario("quickstart", ["trainer.sequence_packing=false"])
+    few = ("workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null")
+    padded = load_scenario("quickstart", ["trainer.sequence_packing=false", "simulation.replications=1", *few])
     found = check(padded, {"step": 120.0})
     told = next(one for one in found.stated if one.name == "padding")
     improved = next(one for one in techniques(padded).techniques if one.name == "packing")
