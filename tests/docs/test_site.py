@@ -43,15 +43,14 @@ def test_paths_that_pages_name_exist() -> None:
     assert sorted(path for path in named if not re.search("[A-Z]{3}", path) and not (ROOT / path).exists()) == []
 
 
-def test_pages_and_picture_hold_what_the_commands_print_now(script) -> None:
-    """Excerpts line by line; the numbers of the picture stand in its text and in the file."""
+@pytest.mark.parametrize("place", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 5))])
+def test_pages_and_picture_hold_what_the_commands_print_now(script, place: int) -> None:
+    """Excerpts line by line, the README's with every change; the numbers of the picture stand in its text and file."""
     readme = script("scripts/readme")
-    words = readme.caption(project(load_scenario(readme.SCENARIO)))
-    for path in readme.PAGES:
-        text = path.read_text()
-        assert readme.page(text, words) == text, f"{path.name}: run scripts/readme"
+    words, path = readme.caption(project(load_scenario(readme.SCENARIO))), readme.PAGES[place]
+    assert readme.page(path.read_text(), words) == path.read_text(), f"{path.name}: run scripts/readme"
     assert words.encode() in readme.PICTURE.read_bytes(), "run scripts/readme"
-    assert readme.PAGES[0].read_text().count("<!-- printed: ") == 3
+    assert len(readme.PAGES) == 5 and readme.PAGES[0].read_text().count("<!-- printed: ") == 3
 
 
 def test_links_that_leave_the_documentation_become_names(script) -> None:

@@ -60,6 +60,7 @@ def test_large_batches_begin_with_fewer_replications() -> None:
     assert small("simulation.steps=4").replications == 2
 
 
+@pytest.mark.nightly
 def test_stopping_by_the_error_that_was_seen_keeps_its_coverage() -> None:
     """90 % intervals of the simulation's own error, over seeds, around the mean of many replications."""
     base = small("simulation.precision=0.02")
