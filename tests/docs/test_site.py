@@ -116,9 +116,14 @@ def small(command: str) -> list[str]:
 
 
 WITH_COMMANDS = [page for page in PAGES if any(block.commands for block in blocks(page))]
+SLOW = ("README", "report", "runs", "techniques", "cost", "lag", "layout", "slow")
+"""Pages whose commands take a quarter of a minute or more; those of the README are run for its excerpts too."""
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=[str(page.relative_to(ROOT)) for page in WITH_COMMANDS])
+@pytest.mark.parametrize("page", [
+    pytest.param(page, marks=pytest.mark.nightly if page.stem in SLOW else (), id=str(page.relative_to(ROOT)))
+    for page in WITH_COMMANDS
+])  # fmt: skip
 def test_the_commands_of_a_page_run(page: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in blocks(page):
@@ -143,6 +148,7 @@ def test_what_is_not_run_has_a_known_reason() -> None:
     assert all(any(block.commands for block in blocks(page)) for page in (ROOT / "docs" / "howto").glob("*.md"))
 
 
+@pytest.mark.nightly
 def test_commands_within_the_lines_of_the_readme_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     readme = ROOT / "README.md"
