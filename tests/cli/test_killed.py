@@ -23,7 +23,9 @@ from rlsim.planning.execution import executor
 AXES = ["speculation.draft_length=1:4", "engine.tensor_parallel=1,2", "workload.prompts_per_step=8,16,32"]
 
 
-@pytest.mark.parametrize("command", ["sweep", "watch", "project"])
+@pytest.mark.parametrize(
+    "command", ["sweep", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("watch", "project"))]
+)
 def test_a_killed_command_ends_with_the_bytes_of_an_undisturbed_one(
     command: str, script: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
