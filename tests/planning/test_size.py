@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import typer
 
-from rlsim.cli.main import main
 from rlsim.costs.memory import (
     engine_memory,
     engine_parts,
@@ -159,12 +158,11 @@ def test_an_engine_beside_a_trainer_that_stays_fits_or_is_refused() -> None:
     assert resident_bytes(vary(stays, {"trainer.offload": True})) == 0.0
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["size", "qwen3-1.7b", "--device", "h100_sxm,a100_sxm", "--batch", "16x8", "--response-tokens", "500"]
-    with pytest.raises(SystemExit) as end:
-        main([*words, "--json"])
-    assert not end.value.code
-    told = json.loads(capsys.readouterr().out)
+def test_the_command(run: Run, tmp_path: Path) -> None:
+    words = ("size", "qwen3-1.7b", "--device", "h100_sxm,a100_sxm", "--batch", "16x8", "--response-tokens", "500")
+    code, out, _ = run(*words, "--json")
+    assert code == 0
+    told = json.loads(out)
     assert told["schema"] == "rlsim.size/1"
     assert [one["device"] for one in told["devices"]] == ["h100_sxm", "a100_sxm"]
     answer = Sizing.model_validate_json(json.dumps(told))
