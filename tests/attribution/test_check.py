@@ -11,7 +11,6 @@ from rlsim.attribution.check import check
 from rlsim.attribution.faults import Faulty, figures, pattern_of
 from rlsim.attribution.likelihood import Observed, fitted, floored, student_log_density
 from rlsim.attribution.likelihood import Path as Severities
-from rlsim.cli.main import main
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.improve import techniques
@@ -124,7 +123,8 @@ def test_routes_through_a_driver_take_as_long_as_their_bytes_and_dense_models_ha
 
 
 def test_experts_in_a_loop_are_named_where_the_trainer_groups_them() -> None:
-    grouped = load_scenario("verl_dapo_7b", ["model=qwen3-30b-a3b", "simulation.replications=1"])
+    few = ("simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=null")
+    grouped = load_scenario("verl_dapo_7b", ["model=qwen3-30b-a3b", *few])
     looped = pattern_of(simulate_variant(vary(grouped, "trainer.expert_products=loop")))
     found = check(grouped, {name: looped.phases[name] for name in ("step", "exposed_generation", "train")})
     assert "looped_experts" in names(found)
@@ -164,7 +164,8 @@ def test_what_the_scenario_states_is_told_and_the_mfu_follows_the_time() -> None
     assert eager.changes == ("engine.cuda_graphs=true",)
     assert eager.saved_s > 20
     # A scenario that states the fault cannot get it, and is told of it all the same.
-    padded = load_scenario("quickstart", ["trainer.sequence_packing=false"])
+    few = ("workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null")
+    padded = load_scenario("quickstart", ["trainer.sequence_packing=false", "simulation.replications=1", *few])
     found = check(padded, {"step": 120.0})
     told = next(one for one in found.stated if one.name == "padding")
     improved = next(one for one in techniques(padded).techniques if one.name == "packing")
@@ -339,34 +340,28 @@ def test_small_densities_and_a_path_that_fits_anything_is_not_preferred_for_it()
     assert fitted(observed, wide).severity == pytest.approx(2.0)
 
 
-def test_a_frameworks_configuration_and_a_log_are_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_frameworks_configuration_and_a_log_are_taken(run: Command, tmp_path: Path) -> None:
     path = Path(__file__).parents[1] / "readers" / "corpus" / "nemo-rl" / "nemo_rl_async.yaml"
-    with pytest.raises(SystemExit) as end:
-        main(["check", str(path), "--step", "300", "--json"])
-    assert not end.value.code
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(run("check", path, "--step", "300", "--json")[1])
     assert told["mode"] == "async"
     assert told["source"].startswith("imported from nemo-rl's")
     log = tmp_path / "train.jsonl"
     rows = [{"step": i, "timing_s/step": 150 + i % 3, "timing_s/gen": 90 + i % 2, "timing_s/update_actor": 29.0}
             for i in range(12)]  # fmt: skip
     log.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(SystemExit) as end:
-        main(["check", "quickstart", "--log", str(log), "--json"])
-    assert not end.value.code
-    told = {one["phase"]: one for one in json.loads(capsys.readouterr().out)["phases"]}
+    found = json.loads(run("check", "quickstart", "--log", log, "--json")[1])
+    told = {one["phase"]: one for one in found["phases"]}
     assert told["step"]["measured_s"] == 151
     assert told["generation"]["verdict"] == "slow"
     assert told["train"]["verdict"] == "as expected"
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(run: Command, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["check", "quickstart", "--step", "250", "--generation", "190", "--figure", "response_tokens=810"]
-    with pytest.raises(SystemExit) as end:
-        main([*words, "--json", "--out", str(out)])
-    assert not end.value.code
-    told = json.loads(capsys.readouterr().out)
+    code, printed, _ = run(*words, "--json", "--out", out)
+    assert code == 0
+    told = json.loads(printed)
     assert told["schema"] == "rlsim.check/1"
     assert told == json.loads((out / "check.json").read_text())
     assert Check.read(out / "check.json").figures == {"response_tokens": 810.0}

@@ -51,10 +51,8 @@ def test_answers_come_back_a_failure_is_its_first_line_and_a_process_that_hangs_
         with pytest.raises(UnsupportedError, match="ended early"):
             ask("die")
     assert nothing_is_left()
-    started = time.monotonic()
     with pytest.raises(UnsupportedError, match=r"not done within 0\.5 s"), isolated.serving(doubler, (), 0.5) as ask:
         ask("hang")
-    assert time.monotonic() - started < 60
     assert nothing_is_left()
 
 

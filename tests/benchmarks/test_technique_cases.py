@@ -25,6 +25,7 @@ def case(benchmark, **changed):
     return benchmark.Case(**{**about, **numbers, "fitted": True, "told": True, "given": "", **changed})
 
 
+@pytest.mark.nightly
 def test_published_ratios_are_met():
     run = subprocess.run([sys.executable, SCRIPT, "--json"], check=True, capture_output=True, text=True)
     found = json.loads(run.stdout)
@@ -57,6 +58,7 @@ def test_a_range_is_missed_by_its_nearer_end_and_guessed_runs_do_not_count(bench
 SAMPLE = ("quickstart", "qwen235b_512", "qwen8b_rl_think")
 
 
+@pytest.mark.nightly
 def test_faults_that_were_put_in_are_named() -> None:
     found = trials(SAMPLE, 45, seed=1, kinds=("phases",))
     named = sum(one.named for one in found)
@@ -79,6 +81,7 @@ def test_healthy_and_unlisted_take_places_and_the_page_has_all_tables() -> None:
     assert len(SCENARIOS) == 8 and TRIALS == 200
 
 
+@pytest.mark.nightly
 def test_steps_and_speedups_are_within_10_percent_and_phases_within_27():
     run = subprocess.run([sys.executable, SCRIPT.with_name("verl_runs.py"), "--json"], check=True, capture_output=True,
                          text=True)  # fmt: skip

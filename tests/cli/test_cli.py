@@ -63,7 +63,7 @@ def test_the_examples_of_the_help_run(run: Run, small: str, tmp_path: Path, monk
     assert len(examples) == 5
     for words in examples:
         if words[0] == "run":
-            words[words.index("1000")] = "20"
+            words[words.index("1000")] = "4"
         few = ["simulation.replications=1"] if words[0] == "project" else []
         code, _, err = run(*words, *few)
         assert code == 0, f"{words}: {err}"

@@ -43,15 +43,14 @@ def test_paths_that_pages_name_exist() -> None:
     assert sorted(path for path in named if not re.search("[A-Z]{3}", path) and not (ROOT / path).exists()) == []
 
 
-def test_pages_and_picture_hold_what_the_commands_print_now(script) -> None:
-    """Excerpts line by line; the numbers of the picture stand in its text and in the file."""
+@pytest.mark.parametrize("place", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 5))])
+def test_pages_and_picture_hold_what_the_commands_print_now(script, place: int) -> None:
+    """Excerpts line by line, the README's with every change; the numbers of the picture stand in its text and file."""
     readme = script("scripts/readme")
-    words = readme.caption(project(load_scenario(readme.SCENARIO)))
-    for path in readme.PAGES:
-        text = path.read_text()
-        assert readme.page(text, words) == text, f"{path.name}: run scripts/readme"
+    words, path = readme.caption(project(load_scenario(readme.SCENARIO))), readme.PAGES[place]
+    assert readme.page(path.read_text(), words) == path.read_text(), f"{path.name}: run scripts/readme"
     assert words.encode() in readme.PICTURE.read_bytes(), "run scripts/readme"
-    assert readme.PAGES[0].read_text().count("<!-- printed: ") == 3
+    assert len(readme.PAGES) == 5 and readme.PAGES[0].read_text().count("<!-- printed: ") == 3
 
 
 def test_links_that_leave_the_documentation_become_names(script) -> None:
@@ -117,9 +116,14 @@ def small(command: str) -> list[str]:
 
 
 WITH_COMMANDS = [page for page in PAGES if any(block.commands for block in blocks(page))]
+SLOW = ("README", "report", "runs", "techniques", "cost", "lag", "layout", "slow")
+"""Pages whose commands take a quarter of a minute or more; those of the README are run for its excerpts too."""
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=[str(page.relative_to(ROOT)) for page in WITH_COMMANDS])
+@pytest.mark.parametrize("page", [
+    pytest.param(page, marks=pytest.mark.nightly if page.stem in SLOW else (), id=str(page.relative_to(ROOT)))
+    for page in WITH_COMMANDS
+])  # fmt: skip
 def test_the_commands_of_a_page_run(page: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in blocks(page):
@@ -144,6 +148,7 @@ def test_what_is_not_run_has_a_known_reason() -> None:
     assert all(any(block.commands for block in blocks(page)) for page in (ROOT / "docs" / "howto").glob("*.md"))
 
 
+@pytest.mark.nightly
 def test_commands_within_the_lines_of_the_readme_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     readme = ROOT / "README.md"

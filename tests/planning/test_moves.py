@@ -2,13 +2,13 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlsim import compare
-from rlsim.cli.main import main
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.improve import techniques
 from rlsim.planning.plan import default_limits, plan
@@ -17,6 +17,7 @@ from rlsim.projection.project import project
 from rlsim.projection.try_first import GAIN
 from rlsim.results.planning import Technique
 
+Run = Callable[..., tuple[int, str, str]]
 FEW = ["workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null"]
 PARTS = {"techniques": "moves", "idle": "idle", "headroom": "headroom", "inputs": "inputs"}
 
@@ -65,14 +66,11 @@ def test_every_move_says_what_it_asks_and_settings_keep_the_update() -> None:
     assert {one["move"] for one in LISTS["first"]} <= {one.name for one in moves() if one.exact}
 
 
-def test_improve_shows_its_parts_together_and_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["quickstart", *FEW, "simulation.replications=1", "--json"]
-
+def test_improve_shows_its_parts_together_and_alone(run: Run, tmp_path: Path) -> None:
     def printed(*more: str) -> dict[str, Any]:
-        with pytest.raises(SystemExit) as end:
-            main(["improve", *words, *more])
-        assert not end.value.code
-        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        code, out, _ = run("improve", "quickstart", *FEW, "simulation.replications=1", "--json", *more)
+        answer: dict[str, Any] = json.loads(out)
+        assert code == 0
         return answer
 
     found = printed("--out", str(tmp_path / "out"))
@@ -90,15 +88,15 @@ def test_improve_shows_its_parts_together_and_alone(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("word", ["techniques", "blame", "headroom", "sensitivity"])
-def test_a_former_command_names_the_part_that_gives_the_same(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main([word, "quickstart"])
-    (part,) = re.findall("improve --only ([a-z]+)", capsys.readouterr().err)
-    assert end.value.code == 2 and part in PARTS
+def test_a_former_command_names_the_part_that_gives_the_same(word: str, run: Run) -> None:
+    code, _, err = run(word, "quickstart")
+    (part,) = re.findall("improve --only ([a-z]+)", err)
+    assert code == 2 and part in PARTS
 
 
 def test_a_comparison_simulates_on_and_says_what_it_cannot_tell() -> None:
-    scenario = load_scenario("verl_dapo_7b", ["simulation.replications=1"])
+    few = ("workload.prompts_per_step=16", "trainer.global_batch_samples=null")
+    scenario = load_scenario("verl_dapo_7b", ["simulation.replications=1", *few])
     # The trainer sets the pace: a slower host of the engines moves the noise alone.
     found = compare(scenario, vary(scenario, "engine.host_sequence_s=2e-5"))
     assert found.replications > 1

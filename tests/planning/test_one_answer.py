@@ -34,8 +34,13 @@ def step_s(scenario: Scenario) -> float:
     return mean_value(simulate_variant(scenario), lambda step: step.seconds)
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("more", [(), ("loop.update_every=2",)])
+SELDOM = ("loop.update_every=2",)
+
+
+@pytest.mark.parametrize(("style", "more"), [
+    *((style, ()) for style in STYLES), ("nemo_rl", SELDOM), ("verl", SELDOM),
+    *(pytest.param(style, SELDOM, marks=pytest.mark.nightly) for style in STYLES),
+])  # fmt: skip
 def test_steps_that_nobody_asked_for_are_those_of_a_loop_under_way(style: str, more: tuple[str, ...]) -> None:
     given = load_scenario("quickstart", [*LAGGED, f"loop.style={style}", *more])
     long = step_s(vary(given, "simulation.warmup_steps=12", "simulation.steps=12"))
@@ -197,7 +202,7 @@ def test_what_cannot_be_is_left_out() -> None:
 
 
 def test_alternatives_stand_beside_the_step_that_project_answers() -> None:
-    scenario = load_scenario("quickstart", ["workload.prompts_per_step=16"])  # states no replications, which differ
+    scenario = load_scenario("quickstart", SMALL[:3])  # states no replications, which differ
     step_s = pytest.approx(project(scenario).candidate.step_s.mean)
     assert anchor(scenario) != 1.0
     small = SearchLimits((8,), (0,))

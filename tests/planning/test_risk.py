@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
-from rlsim.cli.main import main
 from rlsim.costs.memory import check_fits, fit_probability, safe_bytes, surely, update_parts
 from rlsim.errors import Infeasible
 from rlsim.loading.scenario import load_scenario, vary
@@ -57,14 +57,9 @@ def test_where_nothing_fits_the_nearest_miss_says_how_surely_it_must() -> None:
         plan(load_scenario("quickstart", words), limits=LIMITS)
 
 
-def test_the_option_is_the_key(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["size", "quickstart", "--free", "trainer.micro_batch_tokens", "--json"]
-    found = []
-    for more in (["--risk", "0.2"], ["simulation.fit_probability=0.8"], []):
-        with pytest.raises(SystemExit) as end:
-            main([*words, *more])
-        assert not end.value.code
-        found.append(json.loads(capsys.readouterr().out))
+def test_the_option_is_the_key(run: Callable[..., tuple[int, str, str]]) -> None:
+    words = ("size", "quickstart", "--free", "trainer.micro_batch_tokens", "--json")
+    found = [json.loads(run(*words, *more)[1]) for more in (["--risk", "0.2"], ["simulation.fit_probability=0.8"], [])]
     assert found[0] == found[1] and found[0]["fit_probability"] == 0.8
     assert found[2]["fit_probability"] == 0.95
     assert found[2]["keys"][0]["largest"] < found[0]["keys"][0]["largest"]

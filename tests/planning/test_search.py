@@ -102,7 +102,10 @@ def test_bounds_leave_the_fastest_trainer_of_all(tiny: Scenario, model: str, lag
         assert trainer == min(zip((bounds[-1] for bounds in rising), trainers, strict=True))[1]
 
 
-RULES = [*((f"loop.style={style}",) for style in STYLES), ("loop.style=verl", "loop.update_every=4"),
+QUICK = ("nemo_rl", "nemo_rl_windowed", "verl", "skyrl", "areal", "slime_fully_async")
+"""Styles whose bounds are looked at with every change; those of all others each night."""
+RULES = [*(pytest.param((f"loop.style={style}",), marks=() if style in QUICK else pytest.mark.nightly, id=style)
+           for style in STYLES), ("loop.style=verl", "loop.update_every=4"),
          ("loop.style=nemo_rl", "loop.update_every=4"), ("loop.style=slime", "loop.update_every=2"),
          ("loop.style=nemo_rl", "loop.max_in_flight_groups=32"),
          ("loop.style=skyrl", "loop.max_age=1", "loop.stale=drop"), ("loop.overlap=false",)]  # fmt: skip
@@ -115,7 +118,9 @@ def test_no_plan_is_faster_than_its_bound_whatever_the_rules(lagged: Scenario, k
 
 
 @pytest.mark.parametrize("counted", [True, False])
-@pytest.mark.parametrize("objective", [Objective(), Objective("cost_per_step", steps=100, deadline_s=9000.0)])
+@pytest.mark.parametrize("objective", [
+    Objective(), pytest.param(Objective("cost_per_step", steps=100, deadline_s=9000.0), marks=pytest.mark.nightly),
+])  # fmt: skip
 def test_a_plan_without_the_rest_is_the_same(
     lagged: Scenario, objective: Objective, counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

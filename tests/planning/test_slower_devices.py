@@ -29,8 +29,10 @@ def small(*more: str) -> Scenario:
     return load_scenario("quickstart", [*SMALL, *more])
 
 
-@pytest.mark.parametrize("key", SLOWER)
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(("style", "key"), [
+    *((style, "memory_bandwidth_bytes_per_s") for style in STYLES), *(("synchronous", key) for key in SLOWER),
+    *(pytest.param(style, key, marks=pytest.mark.nightly) for style in STYLES for key in SLOWER),
+])  # fmt: skip
 def test_no_slower_device_is_surely_faster(style: str, key: str) -> None:
     scenario = small(*STYLES[style])
     found = compare(scenario, vary(scenario, f"hardware.{key}={SLOWER[key]}"))

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
-import signal
 import subprocess
 import sys
-import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -166,43 +161,9 @@ def test_a_script_without_a_main_guard_may_use_processes(tiny: Scenario, tmp_pat
     assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")
 
 
-AXES = ("speculation.draft_length=1:6", "speculation.acceptance_length=1:2:0.125")
-
-
-def command(scenario: Path, out: Path, jobs: int) -> list[str]:
-    code = "from rlsim.cli import main; import sys; main(sys.argv[1:])"
-    axes = [item for axis in AXES for item in ("--vary", axis)]
-    return [sys.executable, "-c", code, "sweep", str(scenario), *axes, "--jobs", str(jobs), "--out", str(out)]
-
-
 def journal_lines(out: Path) -> int:
     path = out / JOURNAL
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def test_a_killed_sweep_ends_with_the_bytes_of_an_undisturbed_one(tiny: Scenario, tmp_path: Path) -> None:
-    scenario = tmp_path / "tiny.yaml"
-    scenario.write_text(dump_scenario(tiny))
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    seen = 1
-    for jobs in (2, 1):
-        process = subprocess.Popen(command(scenario, torn, jobs), stdout=subprocess.DEVNULL, start_new_session=True)
-        while process.poll() is None and journal_lines(torn) <= seen:
-            time.sleep(0.002)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        if journal_lines(torn) > seen:
-            seen = journal_lines(torn)
-    assert (torn / JOURNAL).exists() and not (torn / "results.csv").exists()
-    (torn / ".rlsim-half").mkdir()
-    with (torn / JOURNAL).open("ab") as journal:
-        journal.write(b'{"cell": 53, "row": {"torn')
-    kept = {json.loads(line)["cell"] for line in (torn / JOURNAL).read_bytes().splitlines()[1:-1]}
-    assert kept
-    for out in (torn, whole):
-        subprocess.run(command(scenario, out, 1), stdout=subprocess.DEVNULL, check=True)
-    assert contents(torn) == contents(whole)
-    assert len(contents(whole)["results.csv"].splitlines()) == 6 * 9 + 1
 
 
 def test_finished_cells_are_not_computed_again(tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,24 +201,6 @@ def test_a_stated_number_is_taken_and_few_cores_plan_in_one(monkeypatch: pytest.
     monkeypatch.setattr(execution, "local_jobs", lambda jobs: 2)
     with executor(None) as run:
         assert all(process == os.getpid() for _, (process, _) in run(process_of, range(4)))
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from dask.distributed import LocalCluster
-
-        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-            yield cluster.scheduler_address
-
-
-def test_a_sweep_on_dask_gives_the_same_bytes(tiny: Scenario, tmp_path: Path, address: str) -> None:
-    axes = ["speculation.draft_length=1:4", "engine.tensor_parallel=1,2,3"]
-    sweep(tiny, axes, out=tmp_path / "local")
-    sweep(tiny, axes, jobs=address, out=tmp_path / "dask")
-    for name in ("results.csv", "results.parquet", "lines.png"):
-        assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "dask" / name).read_bytes()
 
 
 def test_an_address_without_a_scheduler_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:

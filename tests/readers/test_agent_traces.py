@@ -176,7 +176,12 @@ def means(given: Workload) -> dict[str, FloatArray]:
     }
 
 
-@pytest.mark.parametrize("name", known.PROCESSES)
+QUICK = ("hard prompts have more of all", "cut by turns and context")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in QUICK else pytest.mark.nightly) for one in known.PROCESSES]
+)
 def test_known_processes_are_read_back_and_pass_their_test(name: str, tmp_path: Path) -> None:
     truth = known.workload(name, prompts=1024)
     found = read_trace(known.written(tmp_path / "traces.jsonl", truth), Reading())

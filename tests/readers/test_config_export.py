@@ -103,7 +103,7 @@ def test_what_a_backend_cannot_do_is_left_and_writes_nothing() -> None:
         assert f"{key.partition('.')[2].replace('parallel', 'model_parallel_size')}=2" in written
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
 @given(data=st.data())
 def test_a_changed_scenario_reads_back(framework: str, path: Path, tmp_path: Path, data: st.DataObject) -> None:

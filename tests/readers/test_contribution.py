@@ -103,7 +103,7 @@ def planted(draw: random.Random, scenario: Scenario) -> tuple[Scenario, str]:
 
 def test_no_secret_survives(tmp_path: Path) -> None:
     draw, base = random.Random(0), load_scenario("quickstart", ["workload.prompts_per_step=16"])
-    for _ in range(300):
+    for _ in range(100):
         scenario, word = planted(draw, base)
         document, removed = anonymous(scenario)
         text = yaml.safe_dump({"name": "x", **document})

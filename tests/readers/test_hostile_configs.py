@@ -3,15 +3,16 @@
 import json
 import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from corpus_files import FOLDER
 
-from rlsim.cli import main
 from rlsim.errors import InputError
 from rlsim.readers.frameworks.importing import import_config
 
+Command = Callable[..., tuple[int, str, str]]
 MODEL = "policy: {model_name: Qwen/Qwen3-8B}\n"
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n"
                                                             for n in range(1, 9))  # fmt: skip
@@ -61,14 +62,14 @@ def test_a_hostile_configuration_ends_in_one_short_message(name: str, tmp_path: 
     text, told = HOSTILE[name]
     (tmp_path / "config.yaml").write_text(text)
     (tmp_path / "harm.pkl").write_bytes(pickle.dumps({"policy": 1}))
-    began = time.perf_counter()
+    began = time.process_time()
     if told is None:
         assert import_config("nemo-rl", tmp_path / "config.yaml").accounting.notes
     else:
         with pytest.raises(InputError) as error:
             import_config("nemo-rl", tmp_path / "config.yaml")
         assert told in str(error.value) and len(str(error.value)) < 600
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     assert not (tmp_path / "harm").exists() and not Path("harm").exists()
 
 
@@ -106,42 +107,35 @@ def test_many_inherited_files_are_not_read_and_control_characters_reach_no_termi
 BASE = str(FOLDER / "nemo-rl" / "base.yaml")
 
 
-def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(argv)
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
-
-
-def test_an_import_writes_tells_and_prints_the_same_bytes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_import_writes_tells_and_prints_the_same_bytes(run: Command, tmp_path: Path) -> None:
     out = tmp_path / "new" / "scenario.yaml"
-    code, printed, told = run(capsys, "import", "nemo-rl", BASE, "--hardware", "gb200_nvl72", "-o", str(out))
+    code, printed, told = run("import", "nemo-rl", BASE, "--hardware", "gb200_nvl72", "-o", str(out))
     assert code == 0 and printed.startswith("written: ")
     assert "0 not understood" in told
     assert "hardware: gb200_nvl72" in out.read_text()
     assert [path.name for path in out.parent.iterdir()] == ["scenario.yaml"]
-    assert run(capsys, "import", "nemo-rl", BASE) == run(capsys, "import", "nemo-rl", BASE)
-    code, printed, _ = run(capsys, "import", "nemo-rl", BASE, "~logger", "--json")
+    assert run("import", "nemo-rl", BASE) == run("import", "nemo-rl", BASE)
+    code, printed, _ = run("import", "nemo-rl", BASE, "~logger", "--json")
     answer = json.loads(printed)
     assert code == 0 and answer["accounting"]["counts"]["used"] > 40
     assert len(answer["accounting"]["keys"]) == sum(answer["accounting"]["counts"].values())
 
 
-def test_a_wrong_import_writes_nothing_an_export_two(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_wrong_import_writes_nothing_an_export_two(run: Command, tmp_path: Path) -> None:
     out = tmp_path / "scenario.yaml"
-    code, printed, told = run(capsys, "import", "nemo-rl", BASE, "cluster.num_node=3", "-o", str(out))
+    code, printed, told = run("import", "nemo-rl", BASE, "cluster.num_node=3", "-o", str(out))
     assert (code, printed) == (2, "") and told.count("\n") == 1
     assert "base.yaml" in told and "cluster.num_node" in told and "cluster.num_nodes" in told
     assert not out.exists() and list(tmp_path.iterdir()) == []
-    assert run(capsys, "import", "verl", BASE, "--config-name", "harm")[0] == 2
+    assert run("import", "verl", BASE, "--config-name", "harm")[0] == 2
     scenario = tmp_path / "scenario.yaml"
-    run(capsys, "import", "nemo-rl", BASE, "-o", str(scenario))
+    run("import", "nemo-rl", BASE, "-o", str(scenario))
     code, printed, told = run(
-        capsys, "export", str(scenario), "--to", "nemo-rl", "--config", BASE, "--set", "cluster.num_gpus=32",
+        "export", str(scenario), "--to", "nemo-rl", "--config", BASE, "--set", "cluster.num_gpus=32",
         "-o", str(tmp_path / "out"),
     )  # fmt: skip
     assert (code, printed, told) == (0, "cluster.num_nodes=4\n", "")
     assert (tmp_path / "out" / "overrides.txt").read_text() == printed
     again = tmp_path / "again.yaml"
-    run(capsys, "import", "nemo-rl", str(tmp_path / "out" / "config.yaml"), "-o", str(again))
+    run("import", "nemo-rl", str(tmp_path / "out" / "config.yaml"), "-o", str(again))
     assert "num_gpus: 32" in again.read_text()

@@ -60,6 +60,9 @@ RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
     ("verl_fsdp", (f"{ROLLOUT}.cudagraph_capture_sizes=[8,32]",
                    f"{KWARGS}.vllm.compilation_config.cudagraph_capture_sizes=[8,64]"),
      {"engine.max_captured_tokens": 32}, {}),
+    ("verl_fsdp", tuple(f"{KWARGS}.vllm.speculative_config.{one}" for one in (
+        "method=eagle3", "num_speculative_tokens=5", "num_speculative_tokens_per_batch_size=[[1,16,5],[17,64,0]]")),
+     {"speculation.policy": "by_schedule", "speculation.schedule": ((1, 16, 5), (17, 64, 0))}, {}),
     ("verl_megatron", (f"{CORE}.fp8=e4m3", f"{CORE}.moe_token_dispatcher_type=flex", f"{CORE}.moe_enable_deepep=true"),
      {"trainer.precision": "fp8", "trainer.moe_dispatcher": "deepep"},
      {"trainer.precision": "bf16", "trainer.moe_dispatcher": "alltoall"}),

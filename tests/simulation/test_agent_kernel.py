@@ -17,7 +17,7 @@ from rlsim.simulation.rollout import AgentRollout, agent_rollout
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, Generated
 
-RANDOM = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+RANDOM = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONG = 400
 """Tokens of the longest context."""
 LIMITS = st.sampled_from([None, None, 1, 2, 5])
@@ -159,7 +159,7 @@ def worlds(draw: st.DrawFn) -> World:
     )  # fmt: skip
 
 
-@settings(RANDOM, max_examples=100)
+@RANDOM
 @given(world=worlds(), detailed=st.booleans())
 def test_loops_are_those_of_the_reference(both, world, detailed):
     """Pauses, recomputed caches, draining, dropped groups, queues of environments and judges, resampled failures."""

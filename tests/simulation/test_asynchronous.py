@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from fixed_costs import Driven, FixedCosts, run, steps, world_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsim.simulation.asynchronous import TokenVersions
@@ -148,7 +148,6 @@ CASES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@settings(max_examples=60)
 @given(**CASES)
 def test_what_holds_of_every_run(lag, prompts, size, replicas, slots, train_s, refit_s, **keys):
     costs = FixedCosts(train_s=train_s, refit_s=refit_s, slots=slots, prefill_token_s=1e-4)

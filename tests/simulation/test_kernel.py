@@ -26,7 +26,7 @@ from rlsim.simulation.rollout import rollout
 from rlsim.workload.batches import Batch
 
 DISPATCH = st.sampled_from(["static", "round_robin", "least_loaded", "shared_queue"])
-RANDOM = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RANDOM = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def batch_of(samples: list[Request]) -> tuple[Batch, Any]:
@@ -90,7 +90,7 @@ def worlds(draw: st.DrawFn) -> World:
     return replace(world, prices=replace(world.prices, iteration=table, prefill=service))
 
 
-@settings(RANDOM, max_examples=500)
+@RANDOM
 @given(world=worlds(), detailed=st.booleans())
 def test_asynchronous_loops_are_those_of_the_reference(both, world, detailed):
     """Every style and rule: pauses, recomputed caches, restarts, cancelled and dropped groups, draining, polls,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from fixed_costs import PROMPT, FixedCosts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_rollout import ReferenceReplica
 from rollout_cases import cost_table, make_batch, sample_lists, tables, told
@@ -38,7 +38,6 @@ def drive(pool: GenerationPool) -> list[tuple[float, int]]:
     return done
 
 
-@settings(max_examples=60)
 @given(data=st.data())
 def test_agrees_with_the_reference_over_time(data: st.DataObject) -> None:
     """Submissions and pauses at any time; sample i of a round-robin pool runs on replica i mod R."""
@@ -145,7 +144,6 @@ def test_a_running_request_pays_for_its_context(migration: Migration, kv_token_s
     assert found.replica.tolist() == [0, 1, 1, 1]
 
 
-@settings(max_examples=60, deadline=None)
 @given(responses=st.lists(st.integers(1, 400), min_size=4, max_size=60),
        migration=st.sampled_from(["recompute", "transfer", "cheaper"]),
        dispatch=st.sampled_from(["static", "least_loaded", "shared_queue"]), slots=st.integers(1, 16),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from reference_rollout import ReferenceReplica
@@ -49,7 +49,6 @@ def run_both(
     return fast, {sample: time for time, sample in done}, slow
 
 
-@settings(max_examples=300)
 @given(data=st.data())
 def test_agrees_with_the_token_by_token_reference(data: st.DataObject) -> None:
     """Queueing, chunks, eviction, shared prompts, speculation, arrivals and pauses; the requirement is 0.1 %."""

@@ -4,7 +4,7 @@ from dataclasses import astuple
 
 import pytest
 from fixed_costs import PROMPT, Driven, FixedCosts, World, rules, run, steps, world_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from rollout_cases import cost_table
@@ -62,7 +62,6 @@ def test_one_batch_ahead_a_step_is_the_longer_of_both_and_the_refit(style, train
     assert mean_s == pytest.approx(max(GENERATION_S, costs.trainer_s) + costs.refit_s + resubmitted_s)
 
 
-@settings(max_examples=500)
 @given(
     prompts=st.integers(1, 6), size=st.integers(1, 4), replicas=st.integers(1, 4), seed=st.integers(0, 10_000),
     unit=st.sampled_from(["group", "sample", "batch"]), membership=st.sampled_from(["target", "first_done"]),
@@ -80,7 +79,6 @@ def test_lag_0_is_the_synchronous_split(prompts, size, replicas, seed, unit, mem
         assert (other.samples, other.total_tokens, other.staleness) == (one.samples, one.total_tokens, one.staleness)
 
 
-@settings(max_examples=500)
 @given(one=rules(), lag=st.integers(1, 3), prompts=st.integers(1, 5), size=st.integers(1, 3))
 def test_infinitely_fast_generation_leaves_the_trainers_time(one, lag, prompts, size):
     costs = FixedCosts(iteration_s=0.0)
@@ -104,7 +102,6 @@ def world_with(one: tuple[str, ...], lag: int, seed: int, factor: float, slots: 
     return replace(world, prices=replace(world.prices, iteration=table))
 
 
-@settings(max_examples=500, deadline=None)
 @given(
     one=rules(), lag=st.integers(1, 3), seed=st.integers(0, 10_000), factor=st.sampled_from([1, 1.4]),
     slots=st.integers(1, 8), train_s=st.sampled_from([0.0, 2.0, 60.0]),
@@ -122,7 +119,6 @@ def test_every_token_is_somewhere(one, lag, seed, factor, slots, train_s):
     assert (first.steps, first.ledger, first.spans) == (second.steps, second.ledger, second.spans)
 
 
-@settings(max_examples=500, deadline=None)
 @given(
     one=rules(), seed=st.integers(0, 10_000), slots=st.integers(1, 8),
     times_s=st.lists(st.floats(0.01, 8.0), min_size=1, max_size=6),

@@ -236,6 +236,7 @@ def test_a_group_counts_once_for_each_phase_that_it_is_in() -> None:
     assert coefficients["b"] + coefficients["c"] + response.shares["transfer"] == pytest.approx(coefficients["a"])
 
 
+FEW = ("workload.prompts_per_step=32", "trainer.global_batch_samples=null")
 SLOWER = ("hardware.memory_bandwidth_bytes_per_s=2e12",)
 """Half of the H20's, on a scenario whose generation is wholly hidden: over a long run the step is a little longer."""
 
@@ -243,13 +244,13 @@ SLOWER = ("hardware.memory_bandwidth_bytes_per_s=2e12",)
 def test_intervals_of_ratios_hold_the_simulation_s_own_error() -> None:
     """A trainer that takes what is done first makes other batches of equal work: seeds alone move a ratio by 2 %."""
     found = []
-    for seed in range(6):
-        base = load_scenario("verl_dapo_7b", [f"simulation.seed={seed}"])
+    for seed in range(4):
+        base = load_scenario("verl_dapo_7b", [*FEW, f"simulation.seed={seed}"])
         runs = (simulate_variant(vary(base, *changes), tokens=False) for changes in ((), SLOWER))
         found.append(speedups(*map(timed, runs))[1].interval)
     assert max(one.low for one in found) <= min(one.high for one in found)
     assert all(one.low <= 1.0 for one in found)
-    same = timed(simulate_variant(load_scenario("verl_dapo_7b"), tokens=False))
+    same = timed(simulate_variant(load_scenario("verl_dapo_7b", FEW), tokens=False))
     assert speedups(same, same)[1].interval == Interval(1.0, 1.0, 1.0)
 
 

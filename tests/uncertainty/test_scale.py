@@ -90,7 +90,10 @@ def test_what_is_carried_lies_between_its_growths(monkeypatch: pytest.MonkeyPatc
     assert carried(one) == pytest.approx((0.875, 0.0), abs=1e-6)
 
 
-@pytest.mark.parametrize("keys", [("loop.style=nemo_rl",), ("loop.style=areal",), (AGENTS, "loop.style=slime")])
+@pytest.mark.parametrize("keys", [
+    ("loop.style=nemo_rl",), *(pytest.param(one, marks=pytest.mark.nightly)
+                               for one in (("loop.style=areal",), (AGENTS, "loop.style=slime"))),
+])  # fmt: skip
 def test_all_engines_lie_within_the_stated_error(keys: tuple[str, ...]) -> None:
     """Of twenty seeds together, whose own errors add up in squares; three standard errors of the mean."""
     misses, errors = [], []
