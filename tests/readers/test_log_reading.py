@@ -203,6 +203,7 @@ HOSTILE = {
     "nested": '{"a": ' + "[" * 100_000, "nested objects": '{"a": ' * 50_000 + "1" + "}" * 50_000,
     "array": "[" * 100_000, "array of numbers": "[1, 2]", "mlperf": ":::MLLOG {no json\n",
     "mlperf key": ':::MLLOG {"value": 1}\n', "no metric": "<script>,../../etc/passwd\n1,2\n",
+    "endless step of timers": '{"profiling/": 5}\n{"train/global_step": 1e400, "step": 47}\n',
     "long": '{"a": "' + "x" * LINE_CHARACTERS + '"}\n', "pickle": pickle.dumps({"a": 1}, protocol=0).decode(),
 }  # fmt: skip
 

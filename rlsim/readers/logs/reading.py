@@ -210,6 +210,8 @@ def _gather_timers(scalars: Scalars) -> None:
     apart = [row not in ends for name in timers for row in scalars.values[name]]
     if not ends or sum(apart) <= len(apart) / 2:
         return
+    if wrong := [step for step in ends.values() if not 0 <= step < 2**53]:  # NaN too
+        raise InputError(f"{scalars.where}: '{TRAINER_STEP}' must be a number of at least 0, got {wrong[0]:g}")
     rows = np.array(sorted(ends))
     # A trainer may log every few steps; those before the first record are as many as before the second.
     between = np.maximum(1.0, np.diff([ends[row] for row in rows.tolist()]))
