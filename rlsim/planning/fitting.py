@@ -37,11 +37,10 @@ STAND_INS = {
     "engine.max_batched_tokens": "released_engine.budget_tokens",
 }
 """Key or property that holds where a key is left to its default."""
-PLACES = (
-    "workload.agent.max_trajectories", "workload.agent.max_environments", "workload.agent.judge.concurrency",
-    "workload.agent.judge.gpus",
-)  # fmt: skip
+PLACES = ("workload.agent.max_trajectories", "workload.agent.max_environments", "workload.agent.judge.concurrency")
 """Limits on what runs at once beside the engines: sandboxes, calls of tools, places of a judge."""
+MOST_PLACES = 1_000_000
+"""What each of them may be."""
 TOLERANCE = 0.01
 """By how much a step may be longer than without a limit for that limit to be enough."""
 FINENESS = 64
@@ -148,17 +147,18 @@ def enough_places(scenario: Scenario, keys: Sequence[str] = (), told: Callable[[
         return cell.numbers.step_s.mean
 
     # Carried over to the step that project answers: ratios on equal drawn work hardly depend on how much is drawn.
-    scale = answered(scenario).mean / step_s({})
-    found = tuple(_enough(scenario, key, lambda changes: scale * step_s(changes)) for key in named)
+    now_s = answered(scenario).mean
+    scale = now_s / step_s({})
+    found = tuple(_enough(scenario, key, now_s, lambda changes: scale * step_s(changes)) for key in named)
     at_once = {one.key: one.enough for one in found}
     together_s = found[0].enough_step_s if len(found) == 1 else scale * step_s(at_once)
     return EnoughPlaces(scenario=scenario.name, tolerance=TOLERANCE, keys=found, together_step_s=together_s)
 
 
-def _enough(scenario: Scenario, key: str, step_s: Callable[[Mapping[str, int]], float]) -> Enough:
+def _enough(scenario: Scenario, key: str, now_s: float, step_s: Callable[[Mapping[str, int]], float]) -> Enough:
     """By halving between one place and one for every trajectory that there can be at once."""
     now, lag = value_at(scenario, key), scenario.loop.lag if scenario.loop.mode == "async" else 0
-    low, high = 0, 2 * scenario.workload.samples_per_step * (lag + 1)
+    low, high = 0, min(MOST_PLACES, 2 * scenario.workload.samples_per_step * (lag + 1))
     unlimited_s = seconds = step_s({key: high})
     while high - low > max(1, high // FINENESS):
         middle = (low + high) // 2
@@ -167,7 +167,7 @@ def _enough(scenario: Scenario, key: str, step_s: Callable[[Mapping[str, int]], 
         else:
             low = middle
     return Enough(
-        key=key, now=now if isinstance(now, int) else None, enough=high, now_step_s=step_s({}), enough_step_s=seconds,
+        key=key, now=now if isinstance(now, int) else None, enough=high, now_step_s=now_s, enough_step_s=seconds,
         unlimited_step_s=unlimited_s,
     )  # fmt: skip
 
