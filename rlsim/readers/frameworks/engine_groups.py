@@ -6,7 +6,7 @@ THUDM/slime 624b824a8, slime/backends/sglang_utils/sglang_config.py: models, eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,23 @@ PREFILLING = "--sglang-prefill-overrides"
 """What engines that prefill set otherwise than those that decode: no option of slime's, named as not simulated."""
 
 
-def spelled_out(words: Sequence[str], written: Mapping[str, str], file: Path | None) -> list[str]:
+def spelled_out(words: Sequence[str], written: Mapping[str, str], find: Callable[[str], Path | None]) -> Sequence[str]:
     """Words of a launch with those that its engine groups stand for; as they are where no option says the same.
 
-    written: documents that the script itself writes, by name. file: the file that the option names, where it is there.
+    written: documents that the script itself writes, by name. find: the file of a name; None where it is not there.
     """
     named = next((at for at, word in enumerate(words) if word == OPTION), None)
     if named is None or named + 1 >= len(words):
-        return list(words)
-    text = written.get(words[named + 1])
-    if text is None and file is not None:
-        text = read_text(file, DOCUMENT_BYTES)
-    where = words[named + 1] if file is None else shown_path(file)
-    found = None if text is None else list(_words(parse_value(text, where), words))
-    return list(words) if not found else [*words[:named], *words[named + 2 :], *found]
+        return words
+    where = words[named + 1]
+    if where in written:
+        text = written[where]
+    elif file := find(where):
+        text, where = read_text(file, DOCUMENT_BYTES), shown_path(file)
+    else:
+        return words
+    found = list(_words(parse_value(text, where), words))
+    return [*words[:named], *words[named + 2 :], *found] if found else words
 
 
 def _words(document: Any, words: Sequence[str]) -> Iterator[str]:

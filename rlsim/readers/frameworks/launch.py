@@ -7,14 +7,12 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.yaml import lists_beside, parse_value
-from rlsim.readers.frameworks.engine_groups import OPTION, spelled_out
 from rlsim.readers.frameworks.files import document_in
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.launchers import PYTHON, configured_words, python_commands
@@ -98,11 +96,12 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
     first = runs[0]
     extra = _not_handed_on(rest, first.words)
-    named = next((after for word, after in pairwise(first.words) if word == OPTION), None)
-    words = spelled_out(first.words, written, None if named is None else _at(folder, path, Path(named)))
+    whole: Sequence[str] = first.words
+    if framework.spelled_out is not None:
+        whole = framework.spelled_out(whole, written, lambda name: _at(folder, path, Path(name)))
     several = f"{len(runs)} runs are started; this is the first" if len({run.words for run in runs}) > 1 else ""
     note = "; ".join(part for part in (first.note, several, *_absent(commands, folder)) if part)
-    return Launch(first.entry, first.config, first.name, (*words, *extra), first.before, note)
+    return Launch(first.entry, first.config, first.name, (*whole, *extra), first.before, note)
 
 
 def repository_of(path: Path) -> Path:

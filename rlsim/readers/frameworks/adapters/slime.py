@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rlsim.errors import InputError
 from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.engine_groups import spelled_out
 from rlsim.readers.frameworks.options import Change, Options, flag, integer, integers, number, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
@@ -374,6 +375,7 @@ FRAMEWORK = of.framework(
     _assumptions,
     borrowed="slime",
     stack="slime",
+    spelled_out=spelled_out,
     model=Slime.hf_checkpoint,
     node_size=Slime.actor_num_gpus_per_node,
     shipped={"slime": ["slime"]},
