@@ -20,8 +20,8 @@ from research.markdown import SCORE_HEAD, per_cent, plain, score_cells, section,
 from research.markdown import table as markdown_table
 from rlsim import __version__
 from rlsim.errors import InputError, RlsimError, shortened
+from rlsim.evidence import Kind
 from rlsim.evidence.published import published_table, run_published
-from rlsim.evidence.tables import Kind
 from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import read_yaml
 from rlsim.report.figures.style import save_picture

@@ -18,11 +18,11 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.optimize import least_squares
 
-from rlsim.evidence import engines
+from rlsim.evidence import Kind, engines
 from rlsim.evidence.compare import validated
 from rlsim.evidence.joint import NOT_A_LOAD
 from rlsim.evidence.structure import tokens_of
-from rlsim.evidence.tables import Kind, Table
+from rlsim.evidence.tables import Table
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.schema.base import changed
 from rlsim.schema.engine_parameters import EngineFamily, LayerKernels

@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
+from rlsim.evidence import Kind
 from rlsim.evidence.compare import validate_table
 from rlsim.evidence.engines import load_of
 from rlsim.evidence.iterations import CLIENT_ITERATIONS, CLIENT_TOKEN_S
-from rlsim.evidence.tables import Kind, Row, Table
+from rlsim.evidence.tables import Row, Table
 from rlsim.results.validation import ComparedRow
 from rlsim.units import FloatArray
 

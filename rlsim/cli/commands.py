@@ -42,7 +42,7 @@ COMMANDS = {
     "report": ("project:report", UNDERSTAND), "site": ("site:site", LOOK_UP), "plot": ("project:plot", UNDERSTAND),
     "import": ("readers:import_config", BRING), "export": ("readers:export", BRING), "log": ("readers:log", BRING),
     "traces": ("readers:traces", BRING), "contribute": ("readers:contribute", BRING),
-    "mcp": ("tool_server:mcp", BRING),
+    "mcp": ("serving:mcp", BRING),
     "validate": ("validate:app", MEASURE), "benchmark": ("benchmark:app", MEASURE),
     "calibrate": ("calibrate:app", MEASURE),
     "explain": ("guidance:explain", LOOK_UP), "support": ("guidance:support", LOOK_UP),

@@ -32,8 +32,8 @@ def site(
     from msgspec.structs import replace
 
     from rlsim import __version__
+    from rlsim.evidence import Kind
     from rlsim.evidence.shown.site import TABLES, anchors, past_scores, shown_tables
-    from rlsim.evidence.tables import Kind
     from rlsim.loading.scenario import load_scenario
     from rlsim.planning.grammar import parse_sizes
     from rlsim.planning.grid import TASK, Grid, sizing_grid

@@ -10,7 +10,6 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from pydantic import Field
 
 from rlsim.cli.readers import FrameworkName
@@ -172,14 +171,3 @@ def server_of(seconds: float) -> MCPServer:
     for tool in (tools.project, tools.plan, tools.size, tools.check, tools.improve, tools.import_config):
         server.tool(structured_output=False)(told(tool))
     return server
-
-
-def mcp(
-    seconds: Annotated[float, typer.Option(metavar="S", min=1, max=3600, help="Longest call.")] = 120.0,
-) -> None:
-    """Serve rlsim to assistants: a Model Context Protocol server on standard input and output.
-
-    Tools: project, plan, size, check, improve, import_config, with the JSON of the commands. A call reads no file but
-    what it is passed and writes none. Needs pip install 'rlsim[mcp]'.
-    """
-    server_of(seconds).run()

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from rlsim.cli.options import AsJson, OutTables, RowReplications, TableReplications, TableSeed
 from rlsim.cli.output import print_result
-from rlsim.evidence.tables import Kind
+from rlsim.evidence import Kind
 from rlsim.files.progress import ProgressLine
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.errors import InputError, shortened
+from rlsim.evidence import Kind
 from rlsim.evidence.acceptance import CURVES, SPECULATION
 from rlsim.evidence.iterations import ITERATIONS
 from rlsim.evidence.memory.rows import MEMORY
@@ -19,7 +20,7 @@ from rlsim.evidence.rollouts import UNIT as RATE
 from rlsim.evidence.rows import Comparison, compare
 from rlsim.evidence.steps import STEPS
 from rlsim.evidence.structure import ERRORS, Reasons, compared_times, own_step_times, structures
-from rlsim.evidence.tables import Kind, Table, kind_of, unit_slip
+from rlsim.evidence.tables import Table, kind_of, unit_slip
 from rlsim.evidence.training import NETWORK_SPREAD, TRAINING
 from rlsim.evidence.transfers import TRANSFERS
 from rlsim.evidence.wild import WILD_ROWS

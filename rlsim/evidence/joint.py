@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from rlsim.costs.operators.groups import family_of
 from rlsim.errors import InputError
-from rlsim.evidence import hierarchy
+from rlsim.evidence import Kind, hierarchy
 from rlsim.evidence.compare import validated
 from rlsim.evidence.left_out import with_new_scales
 from rlsim.evidence.structure import compared_times, step_s_of, step_times, tokens_of, was_predicted
-from rlsim.evidence.tables import Kind, Table, kind_of
+from rlsim.evidence.tables import Table, kind_of
 from rlsim.evidence.transfers import each_once
 from rlsim.parameters.posterior import Posterior, shipped_order
 from rlsim.parameters.sets import Fitted, set_digest, shipped

@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from rlsim.errors import InputError
+from rlsim.evidence import Kind
 from rlsim.evidence.compare import Progress, validate_table, validated
 from rlsim.evidence.cross import validate_cross
-from rlsim.evidence.tables import Kind, Table, read_table
+from rlsim.evidence.tables import Table, read_table
 from rlsim.evidence.transfers import each_once
 from rlsim.files.reading import data_folder, shown_path
 from rlsim.loading.scenario import load_scenario

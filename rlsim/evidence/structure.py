@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from rlsim.costs.operators.groups import phase_groups, transfer_groups
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.errors import RlsimError
+from rlsim.evidence import Kind
 from rlsim.evidence.engines import Load, engine_setup, groups_of, inputs_of, load_of, moved_hosts
 from rlsim.evidence.phases import known_phases, phase_scenario
 from rlsim.evidence.rollouts import UNIT as RATE
 from rlsim.evidence.rollouts import rollout_slopes, run_of
 from rlsim.evidence.rows import first_line, named
-from rlsim.evidence.tables import STEP_COLUMNS, Kind, Row, SkippedRow, Table, number
+from rlsim.evidence.tables import STEP_COLUMNS, Row, SkippedRow, Table, number
 from rlsim.evidence.training import trainer_row
 from rlsim.evidence.transfers import framework_of, transfer_job, transfer_s
 from rlsim.loading.scenario import vary

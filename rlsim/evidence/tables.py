@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 
 from rlsim.errors import InputError, shortened
+from rlsim.evidence import Kind
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
 from rlsim.files.yaml import lists_beside
 
@@ -34,23 +34,7 @@ SHARES = ("share", "ratio", "rate", "utilization", "efficiency", "mfu")
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
 
 
-class Kind(StrEnum):
-    """What one row of a table measured."""
-
-    STEPS = "steps"
-    ITERATIONS = "iterations"
-    TRAINING = "training"
-    TRANSFERS = "transfers"
-    PHASES = "phases"
-    CURVES = "curves"
-    ROLLOUTS = "rollouts"
-    WILD = "wild"
-    SPECULATION = "speculation"
-    MEMORY = "memory"
-
-
-# Of alternatives separated by | one must be there. The first kind whose columns are all there is the table's. They
-# stand here and not in names.yaml because the command line reads the kinds without loading a reader of YAML.
+# Of alternatives separated by | one must be there. The first kind whose columns are all there is the table's.
 COLUMNS = {
     Kind.STEPS: "id model gpu num_gpus on_off_policy prompts_per_step generations_per_prompt max_seq_len avg_seq_len "
     "total_step_time_s",

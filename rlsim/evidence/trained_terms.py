@@ -18,8 +18,9 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from rlsim.errors import InputError, RlsimError
+from rlsim.evidence import Kind
 from rlsim.evidence.rows import named
-from rlsim.evidence.tables import Kind, SkippedRow, Table, kind_of, measured_value
+from rlsim.evidence.tables import SkippedRow, Table, kind_of, measured_value
 from rlsim.evidence.training import MEASURED, TrainerRow, trainer_row
 from rlsim.parameters.sets import Fitted, load_training_parameters, shipped
 from rlsim.parameters.terms import (

@@ -8,8 +8,9 @@ import pytest
 from measured_tables import PHASES, ROW, TRAINING, TRANSFER, write
 
 from rlsim.errors import InputError
+from rlsim.evidence import Kind
 from rlsim.evidence.compare import validate_table
-from rlsim.evidence.tables import Kind, kind_of
+from rlsim.evidence.tables import kind_of
 from rlsim.report.text.validation import rows_csv
 from rlsim.results.validation import ComparedRow, Score, Validation
 

@@ -7,11 +7,12 @@ import pytest
 from measured_tables import write
 
 from research.engine_terms import Row, errors, fit, left_out, rows_of
+from rlsim.evidence import Kind
 from rlsim.evidence.compare import validated, with_posterior_intervals
 from rlsim.evidence.engines import engine_setup, load_of, prepared_engine
 from rlsim.evidence.iterations import decode_step_s
 from rlsim.evidence.structure import structures
-from rlsim.evidence.tables import Kind, Table, read_table
+from rlsim.evidence.tables import Table, read_table
 from rlsim.files.reading import data_folder
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.parameters.terms import current, moved, terms_of

@@ -15,9 +15,10 @@ import numpy as np
 
 from rlsim.costs.memory import SPREAD, engine_memory
 from rlsim.errors import Infeasible
+from rlsim.evidence import Kind
 from rlsim.evidence.memory.rows import CACHE, MEMORY, PEAKS, counted, engine_of, objection, trainer_of
 from rlsim.evidence.rows import named
-from rlsim.evidence.tables import Kind, Row, SkippedRow, Table
+from rlsim.evidence.tables import Row, SkippedRow, Table
 from rlsim.files.reading import data_folder
 from rlsim.units import GIB, FloatArray
 

@@ -6,9 +6,9 @@ import csv
 from collections.abc import Callable, Mapping
 
 from rlsim.errors import InputError
+from rlsim.evidence import Kind
 from rlsim.evidence.compare import validate_table
 from rlsim.evidence.published import published_table
-from rlsim.evidence.tables import Kind
 from rlsim.files.reading import data_folder
 from rlsim.loading.models import load_card
 from rlsim.results.site import Anchor, PastScore
