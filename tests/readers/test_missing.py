@@ -181,3 +181,62 @@ def test_the_tower_of_a_model_that_sees_is_missing_wherever_its_name_stands_and_
     assert vary(seeing, "simulation.seed=3").missing == seeing.missing
     assert vary(seeing, "model=qwen3-8b").missing == ()
     assert scenario_of_text(dump_scenario(seeing), "copy").missing == seeing.missing
+
+
+ROLL = """
+pretrain: Qwen/Qwen3-8B
+num_gpus_per_node: 8
+rollout_batch_size: 64
+response_length: 4096
+actor_train: {device_mapping: "list(range(0,8))", training_args: {per_device_train_batch_size: 1}}
+actor_infer: {device_mapping: "list(range(0,8))", generating_args: {max_new_tokens: 512}}
+"""
+RULE = "rewards: {math: {worker_cls: x.MathRuleRewardWorker, model_args: {model_name_or_path: Qwen/Qwen3-235B-A22B}}}\n"
+
+
+def roll(tmp_path: Path, more: str) -> Scenario:
+    """The import of ROLL's file."""
+    path = tmp_path / "x.yaml"
+    path.write_text(ROLL + more)
+    return import_config("roll", path).scenario
+
+
+def test_the_tokenizer_of_a_rule_is_no_reward_model_and_a_judge_that_infers_is_one(tmp_path: Path) -> None:
+    assert roll(tmp_path, RULE).missing == ()
+    judged = roll(tmp_path, RULE.replace("{worker_cls", "{judge_model_type: inference, worker_cls"))
+    assert [one.part for one in judged.missing] == ["the judge Qwen/Qwen3-235B-A22B"]
+
+
+def test_the_turns_of_an_agent_stay_within_what_bounds_them(tmp_path: Path) -> None:
+    agent = "max_actions_per_traj: 4\ntrain_env_manager: {group_size: 8}\nmax_tokens_per_step: "
+    for cap in (64, 300):
+        response = roll(tmp_path, f"{agent}{cap}\n").workload.response_tokens
+        assert response.mean_tokens <= cap
+    assert roll(tmp_path, f"{agent}9999\n").workload.response_tokens.mean_tokens <= 512  # as each request
+
+
+@pytest.mark.parametrize(("path", "missing"), [("Qwen/Qwen3-1.7B", 0), ("Qwen/Qwen3-4B", 1)])
+def test_a_critic_of_the_policys_own_model_is_of_no_other_size(path: str, missing: int) -> None:
+    assert len(verl("algorithm.adv_estimator=gae", f"critic.model.path={path}").missing) == missing
+
+
+def test_an_environment_without_a_harness_has_no_further_turns(tmp_path: Path) -> None:
+    def turns(harness: str) -> bool:
+        source = f'[orchestrator.train.source.env.agent.harness]\nid = "{harness}"\n'
+        path = tmp_path / "x.toml"
+        path.write_text(PRIME.replace("alphabet-sort", "math-env") + source)
+        return any("turns" in one.part for one in import_config("prime-rl", path).scenario.missing)
+
+    assert not turns("null")
+    assert turns("bash")
+
+
+def test_engines_serve_the_packed_weights_that_training_fakes() -> None:
+    words = [
+        *SKYRL,
+        "trainer.policy.model.path=someone/Qwen3-32B-INT4-RTN",
+        "trainer.policy.model.fake_int4_qat.enabled=true",
+    ]
+    found = import_config("skyrl", Path("python3"), ["-m", "skyrl.train.entrypoints.main_base", *words]).scenario
+    assert found.engine.weight_precision == "int4"
+    assert any("fake quantisation" in one.part for one in found.missing)

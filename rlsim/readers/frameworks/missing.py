@@ -43,10 +43,19 @@ def missing_parts(
 def _held(entry: Mapping[str, Any], given: Mapping[str, Any], reader: Reader) -> Iterator[str]:
     """What the keys of an entry hold, as text, where it is what the entry asks for."""
     for key, held in given.items():
-        if fnmatchcase(key, entry["key"]):
+        if fnmatchcase(key, entry["key"]) and _beside(key, entry.get("beside", {}), given):
             text = _text(key, held, reader)
+            same = entry.get("other_than", "")
+            if same in given and _text(same, given[same], reader) == text:
+                continue
             if text.lower() not in OFF and re.search(entry.get("value", ""), text, re.IGNORECASE):
                 yield text
+
+
+def _beside(key: str, asked: Mapping[str, str], given: Mapping[str, Any]) -> bool:
+    """Whether the section that ``key`` stands in, or one around it, holds what is asked."""
+    sections = [key.rsplit(".", depth)[0] for depth in range(1, key.count(".") + 1)]
+    return all(any(given.get(f"{section}.{name}") == value for section in sections) for name, value in asked.items())
 
 
 def _text(key: str, held: Any, reader: Reader) -> str:

@@ -27,6 +27,7 @@ from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rlsim.errors import InputError, shortened
+from rlsim.parameters.sets import UNNAMED_STACK
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.framework import Framework, Rule, evaluated, tables_of
 from rlsim.readers.frameworks.options import Change, Condition, Option, Options
@@ -41,12 +42,17 @@ INT4: tuple[tuple[str, Precision], ...] = (
     ("awq", "int4"), ("awq*", "int4"), ("gptq*", "int4"), ("int4*", "int4"), ("w4a16*", "int4"),
 )  # fmt: skip
 """What vLLM and SGLang call quantisations to INT4; GPTQ of 8 bits, which its word does not tell, counts as such."""
+PACKED_INT4 = ("INT4", "int4", "W4A16", "w4a16", "AWQ", "GPTQ", "Kimi-K2-Thinking", "Kimi-K2.5", "Kimi-K2.6")
+"""Words of names of checkpoints with weights in INT4; Moonshot publishes these models so (config.json)."""
 FAR = 4 * 720_720
 """Probes of a write lie so far out that lower bounds of a reading do not show, at a multiple of all numbers up to 16,
 so that no division of one leaves a remainder."""
 
 
-UNFITTED = "No steps of {} were fitted; its trainer takes the terms fitted to the RL steps of others."
+UNFITTED = (
+    "No steps of {} were fitted; it counts as software that nobody names, with the terms fitted to the RL steps of "
+    "others."
+)
 
 
 class Assumption(NamedTuple):
@@ -243,7 +249,7 @@ class Rules(Generic[C]):
 
         def complete(r: Reader) -> Facts:
             name, found = model.read(r), facts(self.options(r))
-            stack = (("stack", "verl"),) if borrowed else ()
+            stack = (("stack", UNNAMED_STACK),) if borrowed else ()
             return replace(
                 found, model=name, model_key=found.model_key or model.key, settings=(*stack, *found.settings)
             )

@@ -40,8 +40,15 @@ class Roll(Options):
     force_disable_old_logprobs_recompute = switch()
     max_actions_per_traj = integer()
     max_turns = integer(10)
+    max_tokens_per_step = integer()
     use_additional_prompts = switch()
     response_key, chosen_key = aside(text()), aside(text())
+
+    @property
+    def turn_tokens(self) -> int:
+        """Most tokens of a turn of an agent, 0 where nothing bounds it (pipeline/agentic/env_manager/
+        traj_env_manager.py:228-230)."""
+        return min(filter(None, (self.max_tokens_per_step, self.infer.max_new_tokens)), default=0)
 
     @property
     def supervised(self) -> bool:
@@ -302,7 +309,8 @@ def _facts(c: Roll) -> Facts:
         gpus_per_node=c.num_gpus_per_node,
         supervised=c.supervised,
         prompt_cap=c.prompt_length or max(1, c.cap // 2),
-        response_cap=c.cap if c.agentic else c.response_length,
+        response_cap=(c.turn_tokens or c.cap) if c.agentic else c.response_length,
+        cap_of_turn=c.agentic and c.turn_tokens > 0,
         turns=c.max_actions_per_traj or (c.max_turns if c.agentic else 1),
         dynamic=c.use_additional_prompts,
         lacking=tuple(_partial(c)),

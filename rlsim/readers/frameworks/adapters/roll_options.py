@@ -59,6 +59,7 @@ class Infer(Options, section="actor_infer"):
     strategy = text("vllm", name="strategy_args.strategy_name")
     device_mapping = anything()
     num_gpus_per_worker = size()
+    max_new_tokens = integer(name="generating_args.max_new_tokens")
 
 
 class Inference(Options, section="actor_infer.strategy_args.strategy_config"):

@@ -111,8 +111,11 @@ RULES = (
     ),
     of(Engine.pipeline_parallel).same(Inference.pipeline_parallel_size),
     of(Engine.expert_parallel).same(Inference.expert_parallel_size),
-    of(Engine.weight_precision).words(
-        Inference.quantization, (None, "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
+    of.either(
+        of(Engine.weight_precision, when=lambda c: c.packed).constant("int4"),
+        of(Engine.weight_precision).words(
+            Inference.quantization, (None, "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
+        ),
     ),
     of(Engine.dispatch).rule(
         lambda c: "static" if c.generator.batched or not c.engine.async_engine else "round_robin",

@@ -17,6 +17,7 @@ from rlsim.readers.frameworks.options import (
     switch,
     text,
 )
+from rlsim.readers.frameworks.rules import PACKED_INT4
 
 
 class Placement(Options, section="trainer.placement"):
@@ -129,6 +130,12 @@ class Skyrl(Options):
     def megatron(self) -> bool:
         """Whether Megatron-Core trains."""
         return self.run.strategy == "megatron"
+
+    @property
+    def packed(self) -> bool:
+        """Whether vLLM finds INT4 weights in the checkpoint: what the trainer then fakes, it serves
+        (backends/skyrl_train/workers/megatron/fake_int4_qat.py)."""
+        return self.engine.quantization is None and any(word in self.policy.path for word in PACKED_INT4)
 
     @property
     def split(self) -> bool:

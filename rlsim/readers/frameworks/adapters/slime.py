@@ -10,7 +10,7 @@ from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.engine_groups import spelled_out
 from rlsim.readers.frameworks.options import Change, Options, flag, integer, integers, number, size, switch, text
-from rlsim.readers.frameworks.rules import Assumption, Case, Rules
+from rlsim.readers.frameworks.rules import PACKED_INT4, Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
 
@@ -212,8 +212,6 @@ BLOCK_FP8: tuple[str, ...] = (
     "Kimi-K2-Instruct-0905",
 )  # fmt: skip
 """Ends of names of checkpoints that are block FP8 by nature."""
-PACKED_INT4 = ("INT4", "int4", "W4A16", "w4a16", "AWQ", "GPTQ", "Kimi-K2-Thinking", "Kimi-K2.5", "Kimi-K2.6")
-"""Words of names of checkpoints with weights in INT4; Moonshot publishes these models so (config.json)."""
 of = Rules(Slime)
 RULES = (
     of(Workload.prompts_per_step).by(Slime.rollout_batch_size, prompts),
