@@ -37,7 +37,8 @@ def _no_environment(scenario: Scenario, x: float) -> Change:
     keys: dict[str, Any] = {"workload.environment_s": 0.0}
     if scenario.workload.agent is not None:
         nothing = {"kind": "constant", "seconds": 0.0}
-        own = {"environment_s": nothing, "max_environments": None, "judge": None}
+        own = {"environment_s": nothing, "max_environments": None, "judge": None, "start_s": nothing,
+               "started_sandboxes": 0, "calls_per_s": None}  # fmt: skip
         keys |= {f"workload.agent.{key}": value for key, value in own.items()}
     return Change(keys=keys)
 

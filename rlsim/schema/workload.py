@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rlsim.schema.agents import Nodes, Replay
 from rlsim.schema.asynchrony import TailBatching, rounded_up, rounds_per_cycle
 from rlsim.schema.base import Strict
 from rlsim.schema.vision import Images, image_faults
@@ -176,15 +177,6 @@ class Judge(Strict):
     """Time to judge one trajectory."""
 
 
-class Replay(Strict):
-    """Trajectories of a file, taken as they are."""
-
-    kind: Literal["trace"] = "trace"
-    path: str = Field(min_length=1)
-    """CSV with a row for each turn, as rlsim traces writes it: prompt, trajectory, prompt_tokens, response_tokens,
-    observation_tokens, environment_s."""
-
-
 class Agent(Strict):
     """Trajectories of several turns: the policy generates, the environment answers, the policy generates...
 
@@ -217,6 +209,19 @@ class Agent(Strict):
     max_trajectories: int | None = Field(None, ge=1, le=10_000_000)
     """Trajectories in flight at once, each in an environment of its own from its first turn to its last; others wait to
     start. None: all."""
+    nodes: Nodes | None = None
+    """CPU nodes that hold a sandbox for each trajectory in flight; beside max_trajectories the lower limit holds."""
+    start_s: Time = ConstantTime(seconds=0.0)
+    """Time that a sandbox takes to start, in its place, before the first turn of its trajectory."""
+    started_sandboxes: int = Field(0, ge=0, le=10_000_000)
+    """Sandboxes that are started before anybody needs them: a trajectory takes the one that is ready first and has
+    another started. They take places of the nodes."""
+    call_failure_share: float = Field(0.0, ge=0, lt=1)
+    """Share of the calls of an environment that fail after their time and are made again, with the same time."""
+    call_attempts: int = Field(3, ge=1, le=100)
+    """Attempts at a call; the last one never fails."""
+    calls_per_s: float | None = Field(None, gt=0, le=1e6)
+    """Calls that a service outside lets begin in a second, evenly spaced; others queue. None: all at once."""
     keep_prefix: bool = True
     """The context stays in the prefix cache of its replica while the environment works, as blocks that others may
     reclaim (needs engine.prefix_caching); false prefills it again every turn."""
@@ -235,12 +240,27 @@ class Agent(Strict):
     """Trajectories whose prompts, turns, lengths and times are taken as they are, whole prompts at random, in place of
     draws of the distributions here and of workload; those remain for what needs one, such as bounds of a search."""
 
+    @property
+    def starts(self) -> bool:
+        """Whether a sandbox takes time to start."""
+        return self.start_s != ConstantTime(seconds=0.0)
+
+    @property
+    def sandboxes(self) -> int | None:
+        """Trajectories in flight at once, by max_trajectories and nodes; None without limit."""
+        held = None if self.nodes is None else self.nodes.sandboxes - self.started_sandboxes
+        return min((limit for limit in (self.max_trajectories, held) if limit is not None), default=None)
+
     def _problems(self) -> Iterator[str]:
         if (both := self.environment_group_correlation + self.environment_trajectory_correlation) > 1:
             keys = "environment_group_correlation + environment_trajectory_correlation"
             yield f"{keys} must not exceed 1; it is {both:g}"
         if self.replay is not None and self.failure_share:
             yield "failure_share needs drawn attempts, and replay takes trajectories as they are: give one of both"
+        if self.replay is not None and self.call_failure_share:
+            yield "replay takes times of calls as they were, failed ones among them: give no call_failure_share beside"
+        if self.nodes is not None and self.started_sandboxes >= self.nodes.sandboxes:
+            yield f"started_sandboxes ({self.started_sandboxes}) must be below nodes.count x places, which hold them"
         turns = self.turns
         if isinstance(turns, ConstantTurns) and turns.turns > self.max_turns:
             yield f"turns.turns ({turns.turns}) must not exceed max_turns ({self.max_turns})"
