@@ -13,6 +13,7 @@ from rlsim.projection.change import (
     Change,
     Priced,
     equal_lengths,
+    equal_trajectories,
     iterations_with,
     no_refit,
     passes_with,
@@ -130,6 +131,7 @@ def _routes_through_driver(scenario: Scenario, bytes_per_s: float) -> Change | N
 FUNCTIONS: Mapping[str, Callable[[Scenario, float], Change | None]] = {
     "no_environment": _no_environment,
     "further_ahead": _further_ahead,
+    "equal_trajectories": lambda scenario, x: Change(workload=equal_trajectories),
     "equal_lengths": lambda scenario, x: Change(workload=equal_lengths),
     "no_refit": lambda scenario, x: Change(prices=no_refit),
     "no_bubble": lambda scenario, x: Change(prices=without_parts(lambda part: part.name == BUBBLE)),

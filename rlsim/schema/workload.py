@@ -1,45 +1,16 @@
 """What is generated in one RL step: how many samples, how long, in which groups."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rlsim.schema.agents import Nodes, Replay
 from rlsim.schema.asynchrony import TailBatching, rounded_up, rounds_per_cycle
-from rlsim.schema.base import Strict
+from rlsim.schema.base import Quantiles, Strict
 from rlsim.schema.vision import Images, image_faults
-
-
-def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str) -> None:
-    """Raise ValueError where points are no inverse distribution function of something that is not negative."""
-    if len(quantiles) != len(values):
-        raise ValueError(f"quantiles has {len(quantiles)} entries and {name} {len(values)}; they must agree")
-    if quantiles[0] != 0 or quantiles[-1] != 1:
-        raise ValueError("quantiles must start at 0 and end at 1")
-    if any(b <= a for a, b in pairwise(quantiles)):
-        raise ValueError("quantiles must increase strictly")
-    if values[0] < 0 or any(b < a for a, b in pairwise(values)):
-        raise ValueError(f"{name} must be non-negative and must not decrease")
-
 
 MOST_STEP_SAMPLES = 2_500_000
 """Samples of a step: each takes some 10 us and 700 bytes of a simulation, so that more take minutes and gigabytes."""
-
-
-class _Quantiles(Strict):
-    """Empirical inverse distribution function, linear between its points; the values stand in the next key."""
-
-    kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2)
-    """Increasing, from 0 to 1."""
-
-    @model_validator(mode="after")
-    def _shape(self) -> Self:
-        name = list(type(self).model_fields)[2]  # after kind and quantiles
-        check_inverse(self.quantiles, getattr(self, name), name)
-        return self
 
 
 class ConstantLength(Strict):
@@ -67,7 +38,7 @@ class LognormalLength(Strict):
     it in place of log_sigma, for a mean after truncation."""
 
 
-class QuantileLength(_Quantiles):
+class QuantileLength(Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
     tokens: tuple[float, ...] = Field(min_length=2)
@@ -118,7 +89,7 @@ class LognormalTurns(Strict):
     """Standard deviation of the logarithm before the cut."""
 
 
-class QuantileTurns(_Quantiles):
+class QuantileTurns(Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
     turns: tuple[float, ...] = Field(min_length=2)
@@ -146,7 +117,7 @@ class LognormalTime(Strict):
     """Standard deviation of the logarithm."""
 
 
-class QuantileTime(_Quantiles):
+class QuantileTime(Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
     seconds: tuple[float, ...] = Field(min_length=2)
@@ -175,6 +146,36 @@ class Judge(Strict):
     """Trajectories that it judges at once; others queue."""
     trajectory_s: Time
     """Time to judge one trajectory."""
+
+
+class Nodes(Strict):
+    """CPU nodes beside the cluster that hold the sandboxes of trajectories, each from its start to its last turn."""
+
+    count: int = Field(ge=1, le=1_000_000)
+    """CPU nodes."""
+    places: int = Field(ge=1, le=100_000)
+    """Sandboxes that a node holds at once, by its cores and memory."""
+    price_per_hour_usd: float = Field(0.0, ge=0, le=1e6)
+    """Price of a node for an hour; in the USD of a step, for as long as it lasts. Default: nobody pays for them."""
+
+    @property
+    def sandboxes(self) -> int:
+        """Sandboxes on all nodes."""
+        return self.count * self.places
+
+    @property
+    def hourly_usd(self) -> float:
+        """Price of all nodes for an hour."""
+        return self.count * self.price_per_hour_usd
+
+
+class Replay(Strict):
+    """Trajectories of a file, taken as they are."""
+
+    kind: Literal["trace"] = "trace"
+    path: str = Field(min_length=1)
+    """CSV with a row for each turn, as rlsim traces writes it: prompt, trajectory, prompt_tokens, response_tokens,
+    observation_tokens, environment_s."""
 
 
 class Agent(Strict):

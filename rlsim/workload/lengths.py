@@ -21,7 +21,6 @@ from rlsim.files.lookup import delivered_lengths, length_file
 from rlsim.files.reading import TRACE_BYTES, check_readable, read_text, shown_path, text_lines
 from rlsim.files.yaml import lists_beside
 from rlsim.schema import workload as section
-from rlsim.schema.agents import Replay
 from rlsim.schema.base import Strict
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.lognormal import increasing_root, limited_lognormal_mean
@@ -379,7 +378,7 @@ def _paths(part: Strict) -> tuple[str, ...]:
 
 
 def _named(part: Strict) -> Iterator[str]:
-    if isinstance(part, section.TraceLength | section.TraceTime | Replay):
+    if isinstance(part, section.TraceLength | section.TraceTime | section.Replay):
         yield part.path
     for _, value in part:
         if isinstance(value, Strict):

@@ -12,8 +12,7 @@ from msgspec import Struct
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import length_file
 from rlsim.files.reading import TRACE_BYTES, check_readable, read_text, shown_path, text_lines
-from rlsim.schema.agents import Replay
-from rlsim.schema.workload import Workload
+from rlsim.schema.workload import Replay, Workload
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.agents import Turns, judged_s, started_s
 from rlsim.workload.lengths import Place, cached_with_files
