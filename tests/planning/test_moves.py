@@ -65,7 +65,8 @@ def test_a_move_of_the_loop_has_the_layout_that_a_plan_finds() -> None:
 def test_capped_turns_leave_shorter_trajectories_as_they_are() -> None:
     """What is capped is the drawn number of turns, not its mean solved for anew."""
     turns = "{turns: {kind: lognormal, mean_turns: 8, log_sigma: 0.7}, max_turns: 60}"
-    scenario = load_scenario("quickstart", ["speculation.method=none", f"workload.agent={turns}"])
+    short = ("speculation.method=none", "workload.response_tokens={kind: constant, tokens: 9}")  # no context is full
+    scenario = load_scenario("quickstart", [*short, f"workload.agent={turns}"])
     keys = capped_turns(scenario, 0.75)
     (before, after) = (
         np.diff(draw(one, 0).steps[0].rollouts[0].turns.first) for one in (scenario, vary(scenario, keys))
