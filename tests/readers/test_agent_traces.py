@@ -10,6 +10,7 @@ from typing import Any
 import agent_processes as known
 import numpy as np
 import pytest
+import yaml
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
@@ -17,6 +18,7 @@ from rlsim.readers.traces.agents import AgentAnswer, agents_of
 from rlsim.readers.traces.process import Columns, lognormal_of, shared_by_prompt, shared_by_turns, turns_of
 from rlsim.readers.traces.reading import Reading, read_trace
 from rlsim.readers.traces.trajectories import Call, Trajectory, trajectories_of
+from rlsim.schema.run import RunConditions
 from rlsim.schema.workload import LognormalTurns, QuantileTurns, Workload
 from rlsim.units import FloatArray
 from rlsim.workload.batches import draw_rollouts
@@ -161,6 +163,43 @@ def test_shared_variances_are_means_over_pairs() -> None:
     assert shared_by_prompt(first, second, group) == pytest.approx(np.mean([first[i] * second[j] for i, j in pairs]))
     by_owner = [np.mean([first[i] * first[j] for i, j in pairs if group[i] == owner]) for owner in (0, 2)]
     assert shared_by_turns(first, group, 3) == pytest.approx(np.mean(by_owner))
+
+
+def test_growth_over_training_is_read_back_and_none_where_there_is_none(tmp_path: Path) -> None:
+    """Lengths that double and turns that grow by half over 70 steps, in prime-rl's folders; then neither."""
+    plain = known.workload("independent", prompts=12)
+    for factor, folder in ((2.0, tmp_path / "grows"), (1.0, tmp_path / "stays")):
+        for step in range(0, 80, 10):
+            at = {"response_tokens.mean_tokens": 150 * factor ** (step / 70)}
+            at["agent.turns.mean_turns"] = 8 * 1.5 ** (math.log2(factor) * step / 70)
+            place = folder / f"step_{step}" / "train" / "effective"
+            place.mkdir(parents=True)
+            known.written(place / "traces.jsonl", with_values(plain, at), seed=step)
+        found = read_trace(folder, Reading())
+        assert isinstance(found, AgentAnswer)
+        if factor == 1.0:
+            assert found.trends == []
+            continue
+        grown = {one.name: one for one in found.trends}
+        assert set(grown) == {"turns", "generated tokens of a turn"}
+        assert all(one.steps == (0, 70) for one in grown.values())
+        assert grown["turns"].last / grown["turns"].first == pytest.approx(1.5, rel=0.15)
+        length = grown["generated tokens of a turn"]
+        assert length.last / length.first == pytest.approx(2.0, rel=0.15)
+        fragment = yaml.safe_load(found.fragment().split("# run: ")[1].splitlines()[0])
+        points = RunConditions.model_validate(fragment).response_growth
+        assert points[-1][1] / points[0][1] == pytest.approx(2.0, rel=0.15)
+
+
+def with_values(given: Workload, values: dict[str, float]) -> Workload:
+    keys = given.model_dump()
+    for key, value in values.items():
+        *path, name = key.split(".")
+        at = keys
+        for part in path:
+            at = at[part]
+        at[name] = value
+    return Workload.model_validate(keys)
 
 
 # recovery
