@@ -161,11 +161,17 @@ class AgentPool:
             self._foresee(time_s, self._begin, trajectory)
         else:
             self._deadline_s[trajectory] = time_s + self._timeout_s
-            self._started.append(self._requests[self._turn[trajectory]])
+            self._started.append(self._next(time_s, trajectory))
 
     def _begin(self, time_s: float, trajectory: int) -> None:
         self._deadline_s[trajectory] = time_s + self._timeout_s
-        self._pool.submit(time_s, (self._requests[self._turn[trajectory]],))
+        self._pool.submit(time_s, (self._next(time_s, trajectory),))
+
+    def _next(self, time_s: float, trajectory: int) -> Request:
+        """The turn that a trajectory submits now."""
+        request: Request = self._requests[self._turn[trajectory]]
+        self.timeline.context.change(time_s, request.prompt_tokens + request.history_tokens)
+        return request
 
     def _ended(self, time_s: float, trajectory: int, replica: int) -> bool:
         """A turn has its last token; whether the pool must stop for what follows."""
@@ -174,6 +180,7 @@ class AgentPool:
         engine = self._pool.replicas[replica]
         engine.absence.turn_ended(time_s, idle=not engine.outstanding)
         turn, foreseen = self._turn[trajectory], self._foreseen
+        self.timeline.context.change(time_s, -self._requests[turn].prompt_tokens - self._requests[turn].history_tokens)
         self._turn[trajectory] = following = turn + 1
         if following == self._end[trajectory] or time_s >= self._deadline_s[trajectory]:
             self._leave(time_s, trajectory)
@@ -221,7 +228,7 @@ class AgentPool:
             self._pool.replicas[number].absence.environment(time_s, -1)
             self._leave(time_s, trajectory)
             return
-        request = self._requests[self._turn[trajectory]]
+        request = self._next(time_s, trajectory)
         # Another attempt has a deadline of its own.
         if not request.history_tokens:
             self._deadline_s[trajectory] = time_s + self._timeout_s

@@ -149,8 +149,10 @@ class Presence(Struct):
 
 
 class AgentTimeline(Struct):
-    """Trajectories with their environments, at work or queueing, with the judge, and in sandboxes."""
+    """Trajectories with their environments, at work or queueing, with the judge, and in sandboxes; and tokens of
+    context with which turns that engines have were submitted."""
 
     environment: Presence = field(default_factory=Presence)
     judge: Presence = field(default_factory=Presence)
     sandbox: Presence = field(default_factory=Presence)
+    context: Presence = field(default_factory=Presence)

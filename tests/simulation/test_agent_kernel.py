@@ -123,6 +123,8 @@ def test_rollouts_as_the_reference(
             assert slow["prefill_tokens"] + slow["reused_tokens"] + slow["loaded_tokens"] == contexts
     for presence in (slow["line"].environment, slow["line"].judge, sandboxes := slow["line"].sandbox):
         assert not presence.counts or presence.counts[-1] == 0
+    contexts = slow["line"].context.counts
+    assert not contexts or (min(contexts), contexts[-1]) == (0, 0)
     if sandboxes.counts:  # a trajectory is nowhere else between its start and its last turn
         assert max(sandboxes.counts) <= (agent.sandboxes or math.inf)
         assert slow["sandbox_s"] == pytest.approx(np.dot(np.diff(sandboxes.times_s), sandboxes.counts[:-1]))

@@ -3,12 +3,6 @@
 
 #include <stdlib.h>
 
-/* Trajectories somewhere after every change, or NULL. */
-typedef struct {
-    double *times_s, *counts;
-    int64_t length;
-} Presence;
-
 /* What the caller knows of trajectories; turns as in Trajectories of trajectories.py. Places: -1 for no limit. judges: 0
  * for no judge. timeout_s: infinite for none. calls, start_s: NULL for once each and no time; calls count down.
  * sandboxes: started ones that nobody has. interval_s: between two calls of a service, 0 for none. */
@@ -21,6 +15,7 @@ typedef struct {
     int64_t *calls;
     const double *start_s;
     double *times_s, *away, *judge_times_s, *judged, *sandbox_times_s, *in_sandboxes;
+    double *context_times_s, *contexts;
 } Rules;
 
 /* AgentCounters of trajectories.py, in the order of its fields. */
@@ -57,16 +52,8 @@ struct Agents {
     Finished finished;
     void *owner;
     AgentCounters counters;
-    Presence environment, judge, sandbox;
+    Presence environment, judge, sandbox, context;
 };
-
-static void change(Presence *presence, double time_s, double by) {
-    if (!presence->times_s)
-        return;
-    presence->times_s[presence->length] = time_s;
-    presence->counts[presence->length] = (presence->length ? presence->counts[presence->length - 1] : 0.0) + by;
-    presence->length++;
-}
 
 /* --- what is to come ---------------------------------------------------------------------------------------------- */
 
@@ -136,6 +123,12 @@ static Absence *absence_of(Agents *agents, int32_t trajectory) {
     return &replica_at(agents->pool, replica_of(agents, trajectory))->absence;
 }
 
+/* Its current turn is submitted (sign 1) or has ended (-1). */
+static void count_context(Agents *agents, double time_s, int32_t trajectory, double sign) {
+    const int64_t history = agents->rules.history[agents->turn[trajectory]];
+    change(&agents->context, time_s, sign * (double)(agents->pool->sequences[trajectory].prompt + history));
+}
+
 /* Its sample becomes its current turn. */
 static void set_turn(Agents *agents, int32_t trajectory) {
     const Rules *rules = &agents->rules;
@@ -169,6 +162,7 @@ static void start(Agents *agents, double time_s, int32_t trajectory) {
 static void begins(Agents *agents, double time_s, int32_t trajectory) {
     agents->deadline_s[trajectory] = time_s + agents->rules.timeout_s;
     pool_submit(agents->pool, time_s, trajectory, 1);
+    count_context(agents, time_s, trajectory, 1.0);
 }
 
 /* The environment begins to work after the turn that a trajectory ended. */
@@ -228,6 +222,7 @@ static bool ended(void *owner, double time_s, int32_t trajectory, int32_t number
     Agents *agents = owner;
     Replica *replica = replica_at(agents->pool, number);
     const Sequence *sequence = &agents->pool->sequences[trajectory];
+    count_context(agents, time_s, trajectory, -1.0);
     const int64_t foreseen = agents->foreseen, following = ++agents->turn[trajectory];
     agents->counters.turns += 1.0;
     agents->pool->samples.replica[trajectory] = number;
@@ -258,6 +253,7 @@ static void answered(Agents *agents, double time_s, int32_t trajectory) {
         return;
     }
     set_turn(agents, trajectory);
+    count_context(agents, time_s, trajectory, 1.0);
     if (!agents->rules.history[agents->turn[trajectory]])
         agents->deadline_s[trajectory] = time_s + agents->rules.timeout_s;
     pool_return(agents->pool, time_s, replica_of(agents, trajectory), trajectory);
@@ -290,6 +286,8 @@ void agents_submit(Agents *agents, double time_s, int32_t first, int32_t count) 
     agents->submitting = false;
     if (agents->num_started) /* those that start are the first of them: a place is refused only once none is left */
         pool_submit(agents->pool, time_s, first, agents->num_started);
+    for (int32_t i = 0; i < agents->num_started; i++) /* the pool has their prompts now */
+        count_context(agents, time_s, first + i, 1.0);
 }
 
 /* Run until a time and tell of every end of a trajectory; whether the owner stopped the run. */
@@ -339,6 +337,7 @@ EXPORT void agents_told(Agents *agents, double *counters, int64_t *changes) {
     changes[0] = agents->environment.length;
     changes[1] = agents->judge.length;
     changes[2] = agents->sandbox.length;
+    changes[3] = agents->context.length;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -372,6 +371,7 @@ EXPORT Agents *agents_new(Pool *pool, const Rules *rules) {
     agents->environment = (Presence){rules->times_s, rules->away, 0};
     agents->judge = (Presence){rules->judge_times_s, rules->judged, 0};
     agents->sandbox = (Presence){rules->sandbox_times_s, rules->in_sandboxes, 0};
+    agents->context = (Presence){rules->context_times_s, rules->contexts, 0};
     agents->events = malloc(count * sizeof *agents->events);
     agents->started = malloc(count * sizeof *agents->started);
     agents->turn = malloc(count * sizeof *agents->turn);

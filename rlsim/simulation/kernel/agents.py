@@ -51,7 +51,7 @@ class KernelAgents:
             np.ascontiguousarray(column, dtype=np.float64)
             for column in (trajectories.environment_s, trajectories.judge_s)
         )
-        sizes = (*[2 * turns] * 2, *[2 * count] * 4) if detailed else (0,) * 6
+        sizes = (*[2 * turns] * 2, *[2 * count] * 4, *[2 * turns] * 2) if detailed else (0,) * 8
         self._presence = tuple(np.zeros(size) for size in sizes)
         rules = RulesStruct(
             count,
@@ -64,7 +64,7 @@ class KernelAgents:
             math.inf if agent.trajectory_timeout_s is None else agent.trajectory_timeout_s,
             0.0 if agent.calls_per_s is None else 1.0 / agent.calls_per_s,
             *(None if column is None else address(column) for column in (self._calls, self._start_s)),
-            *(map(address, self._presence) if detailed else (None,) * 6),
+            *(map(address, self._presence) if detailed else (None,) * 8),
         )
         self.handle: int | None = kernel.agents_new(pool.handle, rules)
         if self.handle is None:
@@ -87,13 +87,13 @@ class KernelAgents:
 
     @property
     def timeline(self) -> AgentTimeline:
-        """Environments, judge and sandboxes so far, where ``detailed``."""
+        """Environments, judge, sandboxes and contexts so far, where ``detailed``."""
         _, changes = self._read_counters()
         arrays = [array.tolist() for array in self._presence]
         pairs = zip(arrays[::2], arrays[1::2], changes, strict=True)
         return AgentTimeline(*(Presence(times_s[:count], counts[:count]) for times_s, counts, count in pairs))
 
     def _read_counters(self) -> tuple[list[float], list[int]]:
-        counters, changes = np.zeros(len(AgentCounters.__struct_fields__)), np.zeros(3, dtype=np.int64)
+        counters, changes = np.zeros(len(AgentCounters.__struct_fields__)), np.zeros(4, dtype=np.int64)
         self._kernel.agents_told(self.handle, address(counters), address(changes))
         return counters.tolist(), changes.tolist()

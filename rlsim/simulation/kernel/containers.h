@@ -177,4 +177,19 @@ static inline double heap_pushpop(double *heap, int64_t count, double further) {
     return first;
 }
 
+/* How many are somewhere after every change, or NULL. */
+typedef struct {
+    double *times_s, *counts;
+    int64_t length;
+} Presence;
+
+/* So many more from now on. */
+static inline void change(Presence *presence, double time_s, double by) {
+    if (!presence->times_s)
+        return;
+    presence->times_s[presence->length] = time_s;
+    presence->counts[presence->length] = (presence->length ? presence->counts[presence->length - 1] : 0.0) + by;
+    presence->length++;
+}
+
 #endif

@@ -120,7 +120,7 @@ class RulesStruct(Structure):
         *((name, c_int64) for name in ("max_trajectories", "max_environments", "judges", "keeps", "sandboxes")),
         *((name, c_double) for name in ("timeout_s", "interval_s")),
         *((name, c_void_p) for name in ("calls", "start_s", "times_s", "away", "judge_times_s", "judged")),
-        *((name, c_void_p) for name in ("sandbox_times_s", "in_sandboxes")),
+        *((name, c_void_p) for name in ("sandbox_times_s", "in_sandboxes", "context_times_s", "contexts")),
     )
 
 
