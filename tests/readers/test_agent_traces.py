@@ -17,6 +17,7 @@ from rlsim.loading.scenario import load_scenario
 from rlsim.readers.traces.agents import AgentAnswer, agents_of
 from rlsim.readers.traces.process import Columns, lognormal_of, shared_by_prompt, shared_by_turns, turns_of
 from rlsim.readers.traces.reading import Reading, read_trace
+from rlsim.readers.traces.sessions import sessions_of
 from rlsim.readers.traces.trajectories import Call, Trajectory, trajectories_of
 from rlsim.schema.run import RunConditions
 from rlsim.schema.workload import LognormalTurns, QuantileTurns, Workload
@@ -163,6 +164,31 @@ def test_shared_variances_are_means_over_pairs() -> None:
     assert shared_by_prompt(first, second, group) == pytest.approx(np.mean([first[i] * second[j] for i, j in pairs]))
     by_owner = [np.mean([first[i] * first[j] for i, j in pairs if group[i] == owner]) for owner in (0, 2)]
     assert shared_by_turns(first, group, 3) == pytest.approx(np.mean(by_owner))
+
+
+def test_conversations_are_told_by_the_blocks_of_their_prefixes(run: Command, tmp_path: Path) -> None:
+    """Turns of a known process as requests of a server, all of whom share their first block."""
+    one, size = draw_rollouts(known.workload("independent", prompts=8), Place(3, 0, 0))[0], 512
+    rows, rng = [], np.random.default_rng(5)
+    for place, (first, end) in enumerate(zip(one.turns.first[:-1], one.turns.first[1:], strict=True)):
+        at_ms = float(rng.uniform(0, 1e5))
+        for turn in range(first, end):
+            context = max(2 * size, int(one.batch.prompt_tokens[place])) + int(one.turns.history_tokens[turn])
+            ids = [0, *(1000 * (place + 1) + block for block in range(1, context // size)), 10**6 + turn]
+            rows.append({"timestamp": at_ms, "input_length": context, "hash_ids": ids[: -(-context // size)],
+                         "output_length": int(one.turns.response_tokens[turn])})  # fmt: skip
+            at_ms += float(rng.uniform(1, 1e4))
+    rows.sort(key=lambda row: row["timestamp"])
+    found = sessions_of(iter(enumerate(rows, 1)), "file", notes := [])
+    assert sorted(len(each.calls) for each in found) == sorted(np.diff(one.turns.first))
+    assert sum(call.response_tokens for each in found for call in each.calls) == one.turns.response_tokens.sum()
+    assert notes == [f"64 conversations by hash_ids, {np.sum(np.diff(one.turns.first) > 1)} of them with several turns"]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, _ = run("traces", tmp_path / "t.jsonl", "--format", "agents")
+    assert code == 0 and "64 trajectories" in out and "state workload.agent.environment_s" in " ".join(out.split())
+    (tmp_path / "t.jsonl").write_text(json.dumps({**rows[0], "hash_ids": 3}) + "\n")
+    code, _, err = run("traces", tmp_path / "t.jsonl", "--format", "agents")
+    assert code == 2 and "line 1: hash_ids" in err and err.count("\n") == 1
 
 
 def test_growth_over_training_is_read_back_and_none_where_there_is_none(tmp_path: Path) -> None:

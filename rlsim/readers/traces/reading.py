@@ -20,6 +20,7 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
 from rlsim.readers.traces import Format, requests
 from rlsim.readers.traces.agents import AgentAnswer, agents_of
+from rlsim.readers.traces.sessions import sessions_of
 from rlsim.readers.traces.trajectories import Trajectory, is_trajectory, trajectories_of
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
@@ -158,6 +159,8 @@ def read_trace(path: Path, reading: Reading) -> requests.Requests | MeasuredAcce
         return read_acceptance(text, where)
     if form is Format.AGENTS:
         notes = list[str]()
+        if requests.TOKEN_BLOCKS in next(rows_of(text, where), (0, {}))[1]:
+            return agents_of(sessions_of(rows_of(text, where), where, notes), where, reading.group_size, notes)
         found = [*trajectories_of(rows_of(text, where), where, reading.characters_per_token, notes)]
         if path.is_dir() and all(one.step is None for one in found):
             found = _numbered(path, reading)
