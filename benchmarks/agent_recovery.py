@@ -2,8 +2,8 @@
 
 For each process of tests/readers/agent_processes.py: PROMPTS x 8 trajectories (default 512) are written as traces of
 verifiers, fitted, and 16 x 8 of the truth and of the fit projected on one node (Llama-3.1-8B on 8 H100, 24 steps).
-Printed: errors of the step, of its wait, which is the parts environment and imbalance of generation, and of the share of
-contexts that turns find in the prefix cache.
+Printed: errors of the step, of its wait, which is the parts environment and imbalance of generation, and of the share
+of contexts that turns find in the prefix cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NODE = ("speculation.method=none", "trainer.global_batch_samples=128", "workload
 
 
 def step_wait_and_hits(workload: Workload) -> tuple[float, float, float]:
-    """Mean step, and what of it waits for environments and the slowest, in seconds; share of contexts that were cached."""
+    """Mean step, and what of it waits for environments and the slowest, in seconds; share of contexts found cached."""
     variant = project(changed(load_scenario("quickstart", NODE), workload=workload)).candidate
     waits = (part.seconds for part in variant.parts if part.name in ("environment", "imbalance"))
     found, prefilled = variant.statistics.reused_tokens or 0.0, variant.statistics.prefill_tokens
