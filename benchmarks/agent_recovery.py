@@ -53,9 +53,8 @@ def main() -> None:
         read = step_wait_and_hits(Workload.model_validate({**found.settings, "agent": found.of_agent, **sizes}))
         true = step_wait_and_hits(agent_processes.workload(name, 16))
         step, wait, hits = (one / other - 1 for one, other in zip(read, true, strict=True))
-        print(
-            f"{name:34} step {step:+.1%}  wait {wait:+.1%}  cache hits {hits:+.1%}  least p {min(one.p for one in found.tests):.2f}"
-        )
+        errors = f"step {step:+.1%}  wait {wait:+.1%}  cache hits {hits:+.1%}"
+        print(f"{name:34} {errors}  least p {min(one.p for one in found.tests):.2f}")
 
 
 if __name__ == "__main__":
