@@ -2,7 +2,8 @@
 
 For each process of tests/readers/agent_processes.py: PROMPTS x 8 trajectories (default 512) are written as traces of
 verifiers, fitted, and 16 x 8 of the truth and of the fit projected on one node (Llama-3.1-8B on 8 H100, 24 steps).
-Printed: error of the step and of its wait, which is the parts environment and imbalance of generation.
+Printed: errors of the step, of its wait, which is the parts environment and imbalance of generation, and of the share
+of contexts that turns find in the prefix cache.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ NODE = ("speculation.method=none", "trainer.global_batch_samples=128", "workload
         "workload.generations_per_prompt=8", "simulation.steps=24")  # fmt: skip
 
 
-def step_and_wait_s(workload: Workload) -> tuple[float, float]:
-    """Mean step, and what of it waits for environments and the slowest, in seconds."""
+def step_wait_and_hits(workload: Workload) -> tuple[float, float, float]:
+    """Mean step, and what of it waits for environments and the slowest, in seconds; share of contexts found cached."""
     variant = project(changed(load_scenario("quickstart", NODE), workload=workload)).candidate
     waits = (part.seconds for part in variant.parts if part.name in ("environment", "imbalance"))
-    return variant.step_s.mean, sum(waits)
+    found, prefilled = variant.statistics.reused_tokens or 0.0, variant.statistics.prefill_tokens
+    return variant.step_s.mean, sum(waits), found / (found + prefilled)
 
 
 def fitted(truth: Workload, folder: Path) -> AgentAnswer:
@@ -48,10 +50,11 @@ def main() -> None:
     for name in agent_processes.PROCESSES:
         with tempfile.TemporaryDirectory() as folder:
             found = fitted(agent_processes.workload(name, prompts), Path(folder))
-        read = step_and_wait_s(Workload.model_validate({**found.settings, "agent": found.of_agent, **sizes}))
-        true = step_and_wait_s(agent_processes.workload(name, 16))
-        step, wait = (one / other - 1 for one, other in zip(read, true, strict=True))
-        print(f"{name:34} step {step:+.1%}  wait {wait:+.1%}  least p {min(one.p for one in found.tests):.2f}")
+        read = step_wait_and_hits(Workload.model_validate({**found.settings, "agent": found.of_agent, **sizes}))
+        true = step_wait_and_hits(agent_processes.workload(name, 16))
+        step, wait, hits = (one / other - 1 for one, other in zip(read, true, strict=True))
+        errors = f"step {step:+.1%}  wait {wait:+.1%}  cache hits {hits:+.1%}"
+        print(f"{name:34} {errors}  least p {min(one.p for one in found.tests):.2f}")
 
 
 if __name__ == "__main__":

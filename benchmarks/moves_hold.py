@@ -27,7 +27,7 @@ from rlsim.schema.scenario import Scenario
 
 SHIPPED = (
     "quickstart", "qwen8b_rl_zero", "qwen8b_rl_think", "qwen8b_async_lag1", "qwen235b_512", "qwen235b_2048",
-    "mlperf_grpo", "verl_dapo_7b",
+    "mlperf_grpo", "verl_dapo_7b", "coding_agent_64",
 )  # fmt: skip
 _LAG = {"loop.mode": "async", "loop.policy_lag": 1}
 _HALF = {"cluster.generation_gpus": 4, "cluster.training_gpus": 4}
@@ -35,6 +35,12 @@ _PLAIN = {"speculation.method": "none"}
 _AGENT = {
     "workload.agent.turns": {"kind": "constant", "turns": 4}, "workload.response_tokens.mean_tokens": 300,
     "workload.agent.environment_s": {"kind": "lognormal", "mean_s": 3.0, "log_sigma": 0.8},
+}  # fmt: skip
+_SANDBOXES = {
+    "engine.dispatch": "least_loaded", "workload.agent.turns": {"kind": "lognormal", "mean_turns": 6, "log_sigma": 0.7},
+    "workload.agent.max_turns": 30, "workload.agent.nodes": {"count": 4, "places": 32},
+    "workload.agent.start_s": {"kind": "lognormal", "mean_s": 20, "log_sigma": 0.5},
+    "workload.agent.call_failure_share": 0.1, "workload.agent.calls_per_s": 40.0,
 }  # fmt: skip
 DRAWN: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("quickstart", {"speculation.method": "none"}),
@@ -74,6 +80,7 @@ DRAWN: dict[str, tuple[str, dict[str, Any]]] = {
     "even": ("quickstart", {"workload.response_tokens.log_sigma": 0.2}),
     "agent": ("quickstart", {**_AGENT, "speculation.method": "none"}),
     "agent lag 1": ("quickstart", {**_AGENT, **_LAG, **_HALF, "speculation.method": "none"}),
+    "agent sandboxes": ("quickstart", {**_AGENT, **_SANDBOXES, "speculation.method": "none"}),
     "eager": ("quickstart", {"engine.cuda_graphs": False}),
     "k 5": ("qwen8b_rl_zero", {"speculation.draft_length": 5}),
     "235b h200": ("qwen235b_512", {"hardware": "h200_sxm"}),

@@ -165,7 +165,7 @@ def size(
     cluster and doublings of it, each in the layout that plan finds fastest, the knee of the step, the cheapest within a
     deadline or the fastest within a budget, and the largest safe memory share of the engine. --out DIR writes size.json
     and size.png. --free KEY leaves the cluster alone and finds the largest token budget, micro-batch or cap that fits
-    it; --enough KEY the fewest sandboxes or places of a judge with which nobody waits.
+    it; --enough KEY the fewest sandboxes, nodes of them or places of a judge with which nobody waits.
     """
     if enough or free:
         told = _print_enough if enough else _print_free

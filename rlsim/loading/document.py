@@ -38,7 +38,7 @@ DESCRIBED = ("assumptions", "missing")
 _SPOKEN_OF = ("keys", "belongs_to")
 DRAWN_KEYS = (
     "prompt_tokens", "response_tokens", "agent.turns", "agent.observation_tokens", "agent.environment_s",
-    "agent.judge.trajectory_s", "agent.replay",
+    "agent.start_s", "agent.judge.trajectory_s", "agent.replay",
 )  # fmt: skip
 """Keys of the workload that hold a distribution, a record with its kind."""
 

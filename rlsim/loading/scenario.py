@@ -236,7 +236,7 @@ def scenario_json_schema() -> dict[str, Any]:
     from rlsim.schema.keys import described  # reads sources, which no other command needs
 
     schema = described(Scenario).model_json_schema()
-    for path in REFERENCES:
+    for path in (*REFERENCES, "pool.model"):  # a pool's too (resolve_pools)
         *section, key = path.split(".")
         owner = schema["$defs"][section[0].capitalize()] if section else schema
         inline = owner["properties"][key]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rlsim.costs.engine.prices import engine_times
 from rlsim.costs.interface import IterationTable
@@ -209,7 +210,7 @@ class TrainerTask(Struct, frozen=True):
     def inputs(self) -> Iterator[PriceInputs]:
         """Price inputs of each trainer layout, without speculation."""
         plain = on_split(self.scenario, self.split, TrainerLayout())
-        first = PriceInputs(Engine(self.engine.layout, 0).applied(plain))
+        first = PriceInputs(replace(self.engine, draft_length=0).applied(plain))
         return (first.of_trainer(trainer.of(plain.trainer)) for trainer in self.trainers)
 
 
@@ -223,7 +224,7 @@ def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Ca
     ]
     rates = _rates(scenario, [layout for _, layout in parts], run)
     works: dict[tuple[str, int, DraftPlan | None], list[tuple[RolloutWork, ...]]] = {}
-    moved_s: dict[tuple[int, EngineLayout, bool], float] = {}
+    moved_s: dict[tuple[int, EngineLayout, int, bool], float] = {}
     plain = {number: on_split(scenario, space.splits[number], trainer) for number, (trainer, _) in trainers.items()}
     found = []
     for number, layout in parts:
@@ -233,7 +234,7 @@ def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Ca
         if key not in works:
             works[key] = [rollout_works(candidate, step) for step in candidate.measured_steps]
         # A drafter's weights may be sent along, however much it drafts.
-        way = number, layout.engine.layout, layout.engine.draft_length > 0
+        way = number, layout.engine.layout, layout.engine.prefill_gpus, layout.engine.draft_length > 0
         if way not in moved_s:
             moved_s[way] = transfer_s(PriceInputs(candidate))
         # Weights are published once in loop.update_every steps.

@@ -37,8 +37,11 @@ STAND_INS = {
     "engine.max_batched_tokens": "released_engine.budget_tokens",
 }
 """Key or property that holds where a key is left to its default."""
-PLACES = ("workload.agent.max_trajectories", "workload.agent.max_environments", "workload.agent.judge.concurrency")
-"""Limits on what runs at once beside the engines: sandboxes, calls of tools, places of a judge."""
+NODES = "workload.agent.nodes.count"
+PLACES = (
+    "workload.agent.max_trajectories", "workload.agent.max_environments", "workload.agent.judge.concurrency", NODES,
+)  # fmt: skip
+"""Limits on what runs at once beside the engines: sandboxes, calls of tools, places of a judge, nodes of sandboxes."""
 MOST_PLACES = 1_000_000
 """What each of them may be."""
 TOLERANCE = 0.01
@@ -158,7 +161,10 @@ def enough_places(scenario: Scenario, keys: Sequence[str] = (), told: Callable[[
 def _enough(scenario: Scenario, key: str, now_s: float, step_s: Callable[[Mapping[str, int]], float]) -> Enough:
     """By halving between one place and one for every trajectory that there can be at once."""
     now, lag = value_at(scenario, key), scenario.loop.lag if scenario.loop.mode == "async" else 0
-    low, high = 0, min(MOST_PLACES, 2 * scenario.workload.samples_per_step * (lag + 1))
+    agent, most = scenario.workload.agent, 2 * scenario.workload.samples_per_step * (lag + 1)
+    # Of nodes those that hold the sandboxes which are started beforehand alone are too few.
+    low, each = (agent.started_sandboxes, agent.nodes.places) if key == NODES and agent and agent.nodes else (0, 1)
+    low, high = low // each, min(MOST_PLACES, -(-(most + low) // each))
     unlimited_s = seconds = step_s({key: high})
     while high - low > max(1, high // FINENESS):
         middle = (low + high) // 2

@@ -74,16 +74,18 @@ class Objective(Struct, frozen=True):
         if self.deadline_s is not None and self.steps:
             out["deadline"] = self.deadline_s / self.steps
         if self.budget_usd is not None and self.steps:
-            out["budget"] = self.budget_usd / self.steps / (gpus * price_usd(scenario) / SECONDS_PER_HOUR)
+            out["budget"] = self.budget_usd / self.steps / (gpus * price_usd(scenario, gpus) / SECONDS_PER_HOUR)
         return out
 
-    def effort(self, gpus: int, step_s: Seconds) -> Seconds:
-        """Seconds of a step, times the GPUs that are paid for: plans are compared by it, smaller being better."""
-        return step_s * gpus if self.measure in PER_GPU else step_s
+    def effort(self, scenario: Scenario, gpus: int, step_s: Seconds) -> Seconds:
+        """Seconds of a step, times the GPUs or the USD that are paid for them: plans are compared by it, smaller being
+        better."""
+        paid = gpus * price_usd(scenario, gpus) if self.measure == "cost_per_step" else gpus
+        return step_s * paid if self.measure in PER_GPU else step_s
 
     def value(self, scenario: Scenario, gpus: int, step_s: float, tokens_per_step: float) -> float:
         """The measure that is made best, in its own unit (seconds, tokens/s, steps, USD, joules or GPUs)."""
-        price = price_usd(scenario) / SECONDS_PER_HOUR
+        price = price_usd(scenario, gpus) / SECONDS_PER_HOUR
         return {
             "step_time": step_s,
             "tokens_per_s": tokens_per_step / step_s,

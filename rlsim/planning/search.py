@@ -106,7 +106,7 @@ class Contest(Struct, frozen=True, eq=False):
         """Smaller is better, by the mean where no draws are known; the second entry decides between equals."""
         gpus = plan.numbers.num_gpus
         sure = plan.timed is not None and self.objective.statistic == "p90"
-        value = self.objective.effort(gpus, p90(plan.drawn_s) if sure else plan.mean_s)
+        value = self.objective.effort(self.scenario, gpus, p90(plan.drawn_s) if sure else plan.mean_s)
         return (float(gpus), value) if self.objective.measure == "gpus" else (value, float(gpus))
 
     def breach(self, plan: Simulated, step_s: float | None = None) -> float:
@@ -169,7 +169,7 @@ class Contest(Struct, frozen=True, eq=False):
         )
 
     def _effort(self, plan: Simulated, step_s: Seconds) -> Seconds:
-        return self.objective.effort(plan.numbers.num_gpus, step_s)
+        return self.objective.effort(self.scenario, plan.numbers.num_gpus, step_s)
 
 
 def search(

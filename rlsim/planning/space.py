@@ -34,6 +34,8 @@ LETTERS = {"tensor": "TP", "pipeline": "PP", "context": "CP", "expert": "EP", "a
 DRAFT_LENGTHS = tuple(range(8))
 SHARES = (0.25, 0.375, 0.5, 0.625, 0.75)
 """Powers of two are what models and nodes divide by; drafts beyond 7 and splits beyond a quarter seldom pay."""
+PREFILL_SHARES = (0.125, 0.25, 0.5)
+"""Of the generating GPUs those that prefill alone, where a scenario has such engines (engine.prefill)."""
 
 
 class GpuSplit(Struct, frozen=True):
@@ -116,20 +118,23 @@ class TrainerLayout(_Sizes, frozen=True, order=True):
 
 
 class Engine(Struct, frozen=True):
-    """An engine replica's layout and its drafted tokens per verification, 0 for none."""
+    """An engine replica's layout, its drafted tokens per verification and GPUs that prefill alone, 0 for none."""
 
     layout: EngineLayout
     draft_length: int
+    prefill_gpus: int = 0
 
     def overrides(self) -> Overrides:
         """Overrides of a scenario."""
-        return {**self.layout.overrides(), "k": self.draft_length}
+        alone: Overrides = {"engine.prefill.gpus": self.prefill_gpus} if self.prefill_gpus else {}
+        return {**self.layout.overrides(), **alone, "k": self.draft_length}
 
     def applied(self, scenario: Scenario) -> Scenario:
         """``scenario`` with this engine; a draft length that engines share is checked once. Raises InputError."""
         try:
             drafting = _drafting(scenario, self.draft_length)
-            return changed(drafting, engine=changed(drafting.engine, **self.layout.sizes))
+            alone = drafting.engine.prefill and changed(drafting.engine.prefill, gpus=self.prefill_gpus)
+            return changed(drafting, engine=changed(drafting.engine, **self.layout.sizes, prefill=alone))
         except (InputError, ValidationError):
             return vary(scenario, self.overrides())
 
@@ -157,7 +162,8 @@ class Layout(Struct, frozen=True):
 
     def __str__(self) -> str:
         """``512 GPUs, lag 1, 256+256, engine TP8 EP8, k=5, trainer TP2 PP4 CP2 EP16``."""
-        return f"{self.split}, engine {self.engine.layout}, {self.engine.drafting}, trainer {self.trainer}"
+        alone = f", {self.engine.prefill_gpus} GPUs prefill" if self.engine.prefill_gpus else ""
+        return f"{self.split}, engine {self.engine.layout}{alone}, {self.engine.drafting}, trainer {self.trainer}"
 
 
 class InfeasiblePart(Struct, frozen=True):
@@ -228,7 +234,12 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         own = scenario.speculation.draft_length
         lengths = sorted({*DRAFT_LENGTHS, own}) if limits.draft_lengths is None else limits.draft_lengths
         drafted = [0, *(k for k in lengths if k > 0 and scenario.speculation.active)]
-        engines = [Engine(layout, k) for layout in _engine_layouts(scenario, split.generation) for k in drafted]
+        engines = [
+            Engine(layout, k, prefill)
+            for layout in _engine_layouts(scenario, split.generation)
+            for prefill in _prefill_gpus(scenario, split.generation, layout)
+            for k in drafted
+        ]
         trainers = _trainer_layouts(scenario, split.training)
         space.considered += len(engines) * len(trainers)
         space.engines[number], space.trainers[number] = [], []
@@ -249,7 +260,9 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
 @lru_cache(maxsize=4)
 def on_split(scenario: Scenario, split: GpuSplit, trainer: TrainerLayout) -> Scenario:
     """``scenario`` on a split with a plain engine, from which every engine is one section away. Raises InputError."""
-    return vary(scenario, {**split.overrides(), **EngineLayout().overrides(), **trainer.overrides()})
+    prefill = scenario.engine.prefill
+    least: Overrides = {} if prefill is None else {"engine.prefill.gpus": prefill.tensor_parallel or 1}
+    return vary(scenario, {**split.overrides(), **EngineLayout().overrides(), **least, **trainer.overrides()})
 
 
 def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
@@ -281,6 +294,17 @@ def _engine_layouts(scenario: Scenario, gpus: int) -> list[EngineLayout]:
     data = engine.attention_data_parallel
     # Attention copies must divide the tensor-parallel group (schema/engine.py).
     return [EngineLayout(tp, pp, ep, data if tp % data == 0 else 1) for tp, pp, ep in sorted(found)]
+
+
+def _prefill_gpus(scenario: Scenario, gpus: int, layout: EngineLayout) -> list[int]:
+    """Of ``gpus`` GPUs those that may prefill alone beside engines of a layout, which divide the rest; 0 where a
+    scenario has no such engines."""
+    prefill = scenario.engine.prefill
+    if prefill is None:
+        return [0]
+    each, replica = (prefill.tensor_parallel or layout.tensor) * layout.pipeline, layout.tensor * layout.pipeline
+    shares = (max(1, round(share * gpus / each)) * each for share in PREFILL_SHARES)
+    return sorted(own for own in {prefill.gpus, *shares} if own < gpus and (gpus - own) % replica == 0)
 
 
 def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:

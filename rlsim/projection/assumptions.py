@@ -183,6 +183,14 @@ def _agents(scenario: Scenario) -> list[str]:
     prefix = "stays in the prefix cache, reclaimable" if agent.keep_prefix else "is prefilled again every turn"
     common, time = percent(agent.environment_group_correlation), _shown_time(agent.environment_s)
     out = [said("environments", time=time, common=common, prefix=prefix)]
+    if (nodes := agent.nodes) is not None:
+        out.append(said("nodes", count=nodes.count, places=nodes.places, usd=f"{nodes.hourly_usd:g}"))
+    if agent.starts:
+        out.append(said("starts", time=_shown_time(agent.start_s), ready=agent.started_sandboxes))
+    if agent.call_failure_share:
+        out.append(said("calls", share=percent(agent.call_failure_share), attempts=agent.call_attempts))
+    if agent.calls_per_s is not None:
+        out.append(said("service", rate=f"{agent.calls_per_s:g}"))
     if agent.replay is not None:
         out.append(said("replay", path=Path(agent.replay.path).name))
     if scenario.loop.mode == "async" and scenario.loop.asynchrony.stale == "cancel":

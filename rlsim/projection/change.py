@@ -13,6 +13,7 @@ from rlsim.costs.interface import Part, PhaseCost, Prices, StepCost
 from rlsim.loading.scenario import vary
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray, IntArray
+from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
@@ -60,6 +61,54 @@ def _evenly(values: IntArray) -> IntArray:
     """Whole numbers with the same sum, none more than 1 apart."""
     low, larger = divmod(int(values.sum()), values.size)
     return np.where(np.arange(values.size) < larger, low + 1, low).astype(np.int64)
+
+
+def equal_trajectories(workload: DrawnWorkload) -> DrawnWorkload:
+    """All trajectories of a rollout with as many turns, which are dealt to them in turn: no sum over them changes."""
+    return DrawnWorkload(tuple(_dealt_step(step) for step in workload.steps), workload.trained)
+
+
+def _dealt_step(step: DrawnStep) -> DrawnStep:
+    rollouts, iterations = [], []
+    for one, counts in zip(step.rollouts, step.iterations, strict=True):
+        if one.turns is None:
+            raise ValueError("only trajectories can be dealt their turns")
+        batch = one.batch
+        even = Batch(batch.prompt_tokens, _evenly(batch.response_tokens), batch.group)
+        turns, order = _dealt(one.turns)
+        rollouts.append(Generated(even, one.trained, turns))
+        iterations.append(counts[order])
+    return DrawnStep(tuple(rollouts), tuple(iterations), step.acceptance)
+
+
+def _dealt(turns: Turns) -> tuple[Turns, IntArray]:
+    """Turns dealt to trajectories one by one, what comes between them likewise; and which turn stands where."""
+    size = turns.first.size - 1
+    order, first = _dealing(turns.count, size)
+    between, _ = _dealing(turns.count - size, size)
+    old_gaps, gaps = (np.delete(np.arange(turns.count), ends[1:] - 1) for ends in (turns.first, first))
+    seconds, observed, calls = np.zeros(turns.count), np.zeros(turns.count, np.int64), None
+    seconds[gaps] = turns.environment_s[old_gaps][between]
+    again = turns.history_tokens[old_gaps + 1] == 0  # an attempt that failed: nothing follows its last turn
+    grown = turns.history_tokens[old_gaps + 1] - turns.history_tokens[old_gaps] - turns.response_tokens[old_gaps]
+    observed[gaps] = np.where(again, 1, grown)[between]
+    if turns.calls is not None:
+        calls = np.ones(turns.count, np.int64)
+        calls[gaps] = turns.calls[old_gaps][between]
+    # Attempts are as long as they were in the mean: without failures as long as a trajectory.
+    longest = -(-turns.count // int(np.count_nonzero(turns.history_tokens == 0)))
+    response, number = turns.response_tokens[order], np.arange(turns.count) - np.repeat(first[:-1], np.diff(first))
+    before = np.cumsum(response + observed) - response - observed
+    history = before - before[np.arange(turns.count) - number % longest]
+    return Turns(first, history, response, seconds, turns.judge_s, calls, turns.start_s), order
+
+
+def _dealing(count: int, size: int) -> tuple[IntArray, IntArray]:
+    """So many things dealt to ``size`` hands: who has which, hand by hand, and where each hand begins and the last
+    ends."""
+    number = np.arange(count)
+    ends = np.cumsum(np.bincount(number % size, minlength=size))
+    return np.lexsort((number, number % size)), np.concatenate(([0], ends)).astype(np.int64)
 
 
 def no_refit(prices: Prices) -> Prices:

@@ -13,6 +13,7 @@ from rlsim.projection.change import (
     Change,
     Priced,
     equal_lengths,
+    equal_trajectories,
     iterations_with,
     no_refit,
     passes_with,
@@ -37,7 +38,8 @@ def _no_environment(scenario: Scenario, x: float) -> Change:
     keys: dict[str, Any] = {"workload.environment_s": 0.0}
     if scenario.workload.agent is not None:
         nothing = {"kind": "constant", "seconds": 0.0}
-        own = {"environment_s": nothing, "max_environments": None, "judge": None}
+        own = {"environment_s": nothing, "max_environments": None, "judge": None, "start_s": nothing,
+               "started_sandboxes": 0, "calls_per_s": None}  # fmt: skip
         keys |= {f"workload.agent.{key}": value for key, value in own.items()}
     return Change(keys=keys)
 
@@ -129,6 +131,7 @@ def _routes_through_driver(scenario: Scenario, bytes_per_s: float) -> Change | N
 FUNCTIONS: Mapping[str, Callable[[Scenario, float], Change | None]] = {
     "no_environment": _no_environment,
     "further_ahead": _further_ahead,
+    "equal_trajectories": lambda scenario, x: Change(workload=equal_trajectories),
     "equal_lengths": lambda scenario, x: Change(workload=equal_lengths),
     "no_refit": lambda scenario, x: Change(prices=no_refit),
     "no_bubble": lambda scenario, x: Change(prices=without_parts(lambda part: part.name == BUBBLE)),

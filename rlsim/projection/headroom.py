@@ -18,7 +18,7 @@ from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import check_rollout
 from rlsim.projection.change import Change, iterations_with, no_refit, passes_with, without_parts
 from rlsim.projection.efficiency import efficiency_of, measured_beside
-from rlsim.projection.idle import BUBBLE, idle_of
+from rlsim.projection.idle import BUBBLE, STRAGGLER, idle_of
 from rlsim.projection.moves import ALREADY, LISTS, Move, best_way, ideals, move_named, states
 from rlsim.projection.precision import anchor
 from rlsim.projection.project import identity
@@ -32,8 +32,8 @@ SAME = 1e-9
 NO_HOST = without_parts(lambda part: part.bound in ("host", "launch"))
 NO_LINKS = without_parts(lambda part: part.bound in ("network", "host link"))
 NO_DATA = passes_with(lambda phase, part: 0.0 if phase == "data" else 1.0)
-EVEN = ("straggler tail", BUBBLE, IMBALANCE)
-"""Causes without which lengths are equal, and no rank or stage of the trainer waits for another."""
+EVEN = ("straggler tail", STRAGGLER, BUBBLE, IMBALANCE)
+"""Causes without which lengths and trajectories are equal, and no rank or stage of the trainer waits for another."""
 Shown = TypeVar("Shown", Rung, Removal, WhatIf)
 Climb = Callable[[SimulatedVariant], Sequence[Change]]
 """The causes that a rung takes away, known once those below it are."""

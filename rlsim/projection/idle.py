@@ -12,6 +12,8 @@ from rlsim.simulation.trace import StepRecord
 
 BUBBLE = "pipeline bubble"
 """Part of a pass in which stages wait for each other."""
+STRAGGLER = "straggler trajectory"
+"""The tail of a rollout of agents: one trajectory has more turns, longer ones or slower calls than the others."""
 WAITS = (BUBBLE, IMBALANCE, REFERENCE_POOL)
 """Parts of a pass in which GPUs of the trainer wait for others."""
 Seconds = dict[str, float]
@@ -20,10 +22,10 @@ Seconds = dict[str, float]
 def idle_of(run: SimulatedVariant) -> tuple[Idle, ...]:
     """GPU-seconds per step in which GPUs wait, by pool and cause, the largest first.
 
-    A replica is idle while it has no sequence (straggler tail: others of the pool have some; environments apart), while
-    nobody in the pool has any (the loop's limit) and while weights move. A training GPU is idle while its batch is not
-    there, while weights move, in the bubble of its pipeline and while it waits for a rank with more tokens, or for the
-    pool of the reference policy, whose GPUs idle outside their pass.
+    A replica is idle while it has no sequence (straggler tail, or trajectory: others of the pool have some; apart from
+    environments), while nobody in the pool has any (the loop's limit) and while weights move. A training GPU is idle
+    while its batch is not there, while weights move, in the bubble of its pipeline and while it waits for a rank with
+    more tokens, or for the pool of the reference policy, whose GPUs idle outside their pass.
     """
     step_s = float(np.mean([step.seconds for step in run.every_step]))
     cluster = run.scenario.cluster
@@ -65,13 +67,15 @@ def _generation(run: SimulatedVariant) -> Seconds:
     """Seconds of a generation phase in which a replica waits, by cause, mean over replicas."""
     phase_s, per_step = run.phases_s["generation_s"], 1.0 / len(run.every_step) / run.prices.replicas
     busy_s = sum(part.seconds for part in run.prices.engine.parts(run.counters)) * per_step
-    if run.scenario.workload.agent is not None:
+    several = run.scenario.workload.agent is not None
+    if several:
         environment_s = (run.agents.environment_idle_s + run.agents.judge_idle_s) * per_step
     else:
         environment_s = run.rewards_s if run.scenario.loop.mode == "sync" else 0.0
     # Busy replicas wait for nobody: environments can hold only what is left of the phase.
     environment_s = min(environment_s, max(0.0, phase_s - busy_s))
-    return {"environment": environment_s, "straggler tail": max(0.0, phase_s - busy_s - environment_s)}
+    tail = STRAGGLER if several else "straggler tail"
+    return {"environment": environment_s, tail: max(0.0, phase_s - busy_s - environment_s)}
 
 
 def _waits(steps: list[StepRecord]) -> Seconds:

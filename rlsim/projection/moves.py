@@ -24,6 +24,7 @@ from rlsim.loading.differences import differences
 from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
+from rlsim.projection.agent_moves import capped_turns, faster_calls, more_places, started_beforehand
 from rlsim.projection.change import Change, Keys
 from rlsim.projection.effects import FUNCTIONS
 from rlsim.projection.summary import Timed, mean_value, timed
@@ -140,6 +141,8 @@ def held(scenario: Scenario, conditions: Conditions) -> bool:
 
 _NEEDS: Mapping[str, Callable[[Scenario], bool]] = {
     "agent": lambda one: one.workload.agent is not None,
+    "starting": lambda one: one.workload.agent is not None and one.workload.agent.starts,
+    "places": lambda one: bool(more_places(one, 1)),
     "reference": lambda one: one.trainer.reference_logprobs,
     "undrafted": lambda one: not one.speculation.active,
     "drafts": lambda one: one.speculation.active,
@@ -304,6 +307,10 @@ _TRIED: Mapping[str, Callable[[Scenario, Any], Overrides]] = {
     "share": lambda scenario, share: {"generation_share": share},
     "pool": _pooled,
     "trajectories": _trajectories,
+    "turns": capped_turns,
+    "calls": faster_calls,
+    "places": more_places,
+    "started": started_beforehand,
     "tensor": _tensor,
     "captured": _captured,
     "micro_batch": _micro_batch,

@@ -105,6 +105,9 @@ def identity(scenario: Scenario) -> dict[str, Any]:
 
 def _price_source(scenario: Scenario) -> str:
     """Where the price of the GPUs comes from; a value that is not the shipped profile's is the scenario's own."""
+    agent = scenario.workload.agent
+    if agent is not None and agent.nodes is not None and agent.nodes.price_per_hour_usd:
+        return "with workload.agent.nodes"
     for device in (scenario.hardware, scenario.training_device):
         given = device.price_per_gpu_hour_usd
         if device.name in list_profiles():

@@ -65,7 +65,8 @@ def pools_of(scenario: Scenario) -> int:
         limits.append(in_flight // groups_each(scenario))
     if agent is not None:
         judge = agent.judge and agent.judge.concurrency
-        limits += [limit for limit in (agent.max_environments, agent.max_trajectories, judge) if limit]
+        bounds = agent.max_environments, agent.sandboxes, agent.started_sandboxes, judge
+        limits += [limit for limit in bounds if limit]
     engines = scenario.replicas
     # Of fewer engines than a prompt has samples some would meet a prompt again and find it in their prefix cache.
     most = min(engines // max(LEAST, workload.generations_per_prompt), workload.prompts_per_step // LEAST) // 2
@@ -91,8 +92,15 @@ def pool_of(scenario: Scenario, count: int) -> Scenario:
         limit = most // groups_each(scenario) // count
     if agent is not None:
         judge = agent.judge and replaced(agent.judge, {"concurrency": agent.judge.concurrency // count})
-        names = [name for name in ("max_environments", "max_trajectories") if getattr(agent, name)]
-        agent = replaced(agent, {"judge": judge, **{name: getattr(agent, name) // count for name in names}})
+        names = [name for name in ("max_environments", "started_sandboxes") if getattr(agent, name)]
+        shares = {name: getattr(agent, name) // count for name in names}
+        sandboxes, rate = agent.sandboxes, agent.calls_per_s
+        limits = {
+            "nodes": None,
+            "max_trajectories": sandboxes and sandboxes // count,
+            "calls_per_s": rate and rate / count,
+        }
+        agent = replaced(agent, {"judge": judge, **shares, **limits})
     shared = {"prompts_per_step": workload.prompts_per_step // count, "agent": agent}
     loop = replaced(scenario.loop, {"max_in_flight_groups": limit})
     return replaced(scenario, {"workload": replaced(workload, shared), "loop": loop})

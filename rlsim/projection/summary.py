@@ -352,13 +352,16 @@ def provenance_of(parts: Sequence[PhasePart]) -> Provenance:
     return Provenance(*(round(share, 12) for share in shares))
 
 
-def price_usd(scenario: Scenario) -> float:
-    """Price of a GPU for an hour (hardware.price_per_gpu_hour_usd), of two kinds in the mean over the GPUs."""
-    return _mean_gpu(scenario, lambda one: one.price_per_gpu_hour_usd.value)
+def price_usd(scenario: Scenario, gpus: int = 0) -> float:
+    """Price of a GPU for an hour (hardware.price_per_gpu_hour_usd), of two kinds in the mean over the GPUs, with its
+    share of what the CPU nodes of sandboxes cost (workload.agent.nodes). gpus: default those of the scenario."""
+    nodes = scenario.workload.agent and scenario.workload.agent.nodes
+    beside = nodes.hourly_usd / (gpus or scenario.cluster.num_gpus) if nodes else 0.0
+    return _mean_gpu(scenario, lambda one: one.price_per_gpu_hour_usd.value) + beside
 
 
 def cost_usd(scenario: Scenario, seconds: float) -> float:
-    """Price of all GPUs of the scenario for ``seconds``, busy or not."""
+    """Price of all GPUs of the scenario, and of the CPU nodes of its sandboxes, for ``seconds``, busy or not."""
     return scenario.cluster.num_gpus * price_usd(scenario) * seconds / SECONDS_PER_HOUR
 
 

@@ -248,7 +248,8 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
 
 
 PICTURES: Mapping[str, Mapping[str, str]] = {
-    "Projection": {"phases.png": "phases:phases_figure", "memory.png": "memory:memory_figure"},
+    "Projection": {"phases.png": "phases:phases_figure", "memory.png": "memory:memory_figure",
+                   "occupancy.png": "occupancy:occupancy_figure"},
     "Run": {"run.png": "grids:run_figure"},
     "Check": {"check.png": "bars:checked_figure"}, "Sizing": {"size.png": "grids:size_figure"},
     "DraftCurve": {"k.png": "grids:draft_figure"},
@@ -266,7 +267,8 @@ def _pictures(answer: Answer) -> dict[str, Figure]:
         return {f"{name}.png": figure for name, figure in sweep_figures(answer).items()}
     places = {name: place.split(":") for name, place in PICTURES.get(type(answer).__name__, {}).items()}
     modules = {name: importlib.import_module(f"rlsim.report.figures.{module}") for name, (module, _) in places.items()}
-    return {name: getattr(modules[name], function)(answer) for name, (_, function) in places.items()}
+    drawn = {name: getattr(modules[name], function)(answer) for name, (_, function) in places.items()}
+    return {name: figure for name, figure in drawn.items() if figure is not None}  # agents alone occupy sandboxes
 
 
 def replot(folder: Path, out: Path | None = None) -> list[Path]:

@@ -103,6 +103,10 @@ class Curve:
     values: tuple[float, ...]
 
 
+IN_ENGINES, IN_SANDBOXES, CONTEXTS = "turns in engines", "trajectories in sandboxes", "tokens of context in engines"
+"""Names of the curves of agents; others are trajectories with the environment, or the judge."""
+
+
 if TYPE_CHECKING:
     Spans = tuple[Span, ...]
     Curves = tuple[Curve, ...]

@@ -1,7 +1,8 @@
 """The common base of every input record, and the value types they share."""
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -59,6 +60,32 @@ class Strict(BaseModel):
     def _problems(self) -> Iterable[str]:
         """Messages on keys that are right by themselves and not together; the first is raised."""
         return ()
+
+
+def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str) -> None:
+    """Raise ValueError where points are no inverse distribution function of something that is not negative."""
+    if len(quantiles) != len(values):
+        raise ValueError(f"quantiles has {len(quantiles)} entries and {name} {len(values)}; they must agree")
+    if quantiles[0] != 0 or quantiles[-1] != 1:
+        raise ValueError("quantiles must start at 0 and end at 1")
+    if any(b <= a for a, b in pairwise(quantiles)):
+        raise ValueError("quantiles must increase strictly")
+    if values[0] < 0 or any(b < a for a, b in pairwise(values)):
+        raise ValueError(f"{name} must be non-negative and must not decrease")
+
+
+class Quantiles(Strict):
+    """Empirical inverse distribution function, linear between its points; the values stand in the next key."""
+
+    kind: Literal["quantiles"] = "quantiles"
+    quantiles: tuple[float, ...] = Field(min_length=2)
+    """Increasing, from 0 to 1."""
+
+    @model_validator(mode="after")
+    def _shape(self) -> Self:
+        name = list(type(self).model_fields)[2]  # after kind and quantiles
+        check_inverse(self.quantiles, getattr(self, name), name)
+        return self
 
 
 Section = TypeVar("Section", bound=BaseModel)

@@ -258,10 +258,11 @@ def _loop_and_cluster(s: Scenario) -> None:
         _streaming(s)
     _refit(s)
     agent = s.workload.agent
-    if agent is not None and agent.max_trajectories is not None and s.engine.dispatch == "static":
+    alone = agent is not None and (agent.sandboxes is not None or agent.starts)
+    if alone and s.engine.dispatch == "static":
         raise ValueError(
-            "workload.agent.max_trajectories lets trajectories start one by one, which engine.dispatch static cannot "
-            "deal out; give round_robin, least_loaded or shared_queue"
+            "workload.agent.max_trajectories, nodes and start_s let trajectories start one by one, which "
+            "engine.dispatch static cannot deal out; give round_robin, least_loaded or shared_queue"
         )
     if s.engine.kv_offload is not None and (agent is None or not s.engine.prefix_caching):
         raise ValueError(

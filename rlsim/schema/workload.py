@@ -1,44 +1,16 @@
 """What is generated in one RL step: how many samples, how long, in which groups."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rlsim.schema.asynchrony import TailBatching, rounded_up, rounds_per_cycle
-from rlsim.schema.base import Strict
+from rlsim.schema.base import Quantiles, Strict
 from rlsim.schema.vision import Images, image_faults
-
-
-def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str) -> None:
-    """Raise ValueError where points are no inverse distribution function of something that is not negative."""
-    if len(quantiles) != len(values):
-        raise ValueError(f"quantiles has {len(quantiles)} entries and {name} {len(values)}; they must agree")
-    if quantiles[0] != 0 or quantiles[-1] != 1:
-        raise ValueError("quantiles must start at 0 and end at 1")
-    if any(b <= a for a, b in pairwise(quantiles)):
-        raise ValueError("quantiles must increase strictly")
-    if values[0] < 0 or any(b < a for a, b in pairwise(values)):
-        raise ValueError(f"{name} must be non-negative and must not decrease")
-
 
 MOST_STEP_SAMPLES = 2_500_000
 """Samples of a step: each takes some 10 us and 700 bytes of a simulation, so that more take minutes and gigabytes."""
-
-
-class _Quantiles(Strict):
-    """Empirical inverse distribution function, linear between its points; the values stand in the next key."""
-
-    kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2)
-    """Increasing, from 0 to 1."""
-
-    @model_validator(mode="after")
-    def _shape(self) -> Self:
-        name = list(type(self).model_fields)[2]  # after kind and quantiles
-        check_inverse(self.quantiles, getattr(self, name), name)
-        return self
 
 
 class ConstantLength(Strict):
@@ -66,7 +38,7 @@ class LognormalLength(Strict):
     it in place of log_sigma, for a mean after truncation."""
 
 
-class QuantileLength(_Quantiles):
+class QuantileLength(Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
     tokens: tuple[float, ...] = Field(min_length=2)
@@ -117,7 +89,7 @@ class LognormalTurns(Strict):
     """Standard deviation of the logarithm before the cut."""
 
 
-class QuantileTurns(_Quantiles):
+class QuantileTurns(Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
     turns: tuple[float, ...] = Field(min_length=2)
@@ -145,7 +117,7 @@ class LognormalTime(Strict):
     """Standard deviation of the logarithm."""
 
 
-class QuantileTime(_Quantiles):
+class QuantileTime(Quantiles):
     """Empirical inverse distribution function, linear between its points."""
 
     seconds: tuple[float, ...] = Field(min_length=2)
@@ -174,6 +146,27 @@ class Judge(Strict):
     """Trajectories that it judges at once; others queue."""
     trajectory_s: Time
     """Time to judge one trajectory."""
+
+
+class Nodes(Strict):
+    """CPU nodes beside the cluster that hold the sandboxes of trajectories, each from its start to its last turn."""
+
+    count: int = Field(ge=1, le=1_000_000)
+    """CPU nodes."""
+    places: int = Field(ge=1, le=100_000)
+    """Sandboxes that a node holds at once, by its cores and memory."""
+    price_per_hour_usd: float = Field(0.0, ge=0, le=1e6)
+    """Price of a node for an hour; in the USD of a step, for as long as it lasts. Default: nobody pays for them."""
+
+    @property
+    def sandboxes(self) -> int:
+        """Sandboxes on all nodes."""
+        return self.count * self.places
+
+    @property
+    def hourly_usd(self) -> float:
+        """Price of all nodes for an hour."""
+        return self.count * self.price_per_hour_usd
 
 
 class Replay(Strict):
@@ -217,6 +210,19 @@ class Agent(Strict):
     max_trajectories: int | None = Field(None, ge=1, le=10_000_000)
     """Trajectories in flight at once, each in an environment of its own from its first turn to its last; others wait to
     start. None: all."""
+    nodes: Nodes | None = None
+    """CPU nodes that hold a sandbox for each trajectory in flight; beside max_trajectories the lower limit holds."""
+    start_s: Time = ConstantTime(seconds=0.0)
+    """Time that a sandbox takes to start, in its place, before the first turn of its trajectory."""
+    started_sandboxes: int = Field(0, ge=0, le=10_000_000)
+    """Sandboxes that are started before anybody needs them: a trajectory takes the one that is ready first and has
+    another started. They take places of the nodes."""
+    call_failure_share: float = Field(0.0, ge=0, lt=1)
+    """Share of the calls of an environment that fail after their time and are made again, with the same time."""
+    call_attempts: int = Field(3, ge=1, le=100)
+    """Attempts at a call; the last one never fails."""
+    calls_per_s: float | None = Field(None, gt=0, le=1e6)
+    """Calls that a service outside lets begin in a second, evenly spaced; others queue. None: all at once."""
     keep_prefix: bool = True
     """The context stays in the prefix cache of its replica while the environment works, as blocks that others may
     reclaim (needs engine.prefix_caching); false prefills it again every turn."""
@@ -235,12 +241,27 @@ class Agent(Strict):
     """Trajectories whose prompts, turns, lengths and times are taken as they are, whole prompts at random, in place of
     draws of the distributions here and of workload; those remain for what needs one, such as bounds of a search."""
 
+    @property
+    def starts(self) -> bool:
+        """Whether a sandbox takes time to start."""
+        return self.start_s != ConstantTime(seconds=0.0)
+
+    @property
+    def sandboxes(self) -> int | None:
+        """Trajectories in flight at once, by max_trajectories and nodes; None without limit."""
+        held = None if self.nodes is None else self.nodes.sandboxes - self.started_sandboxes
+        return min((limit for limit in (self.max_trajectories, held) if limit is not None), default=None)
+
     def _problems(self) -> Iterator[str]:
         if (both := self.environment_group_correlation + self.environment_trajectory_correlation) > 1:
             keys = "environment_group_correlation + environment_trajectory_correlation"
             yield f"{keys} must not exceed 1; it is {both:g}"
         if self.replay is not None and self.failure_share:
             yield "failure_share needs drawn attempts, and replay takes trajectories as they are: give one of both"
+        if self.replay is not None and self.call_failure_share:
+            yield "replay takes times of calls as they were, failed ones among them: give no call_failure_share beside"
+        if self.nodes is not None and self.started_sandboxes >= self.nodes.sandboxes:
+            yield f"started_sandboxes ({self.started_sandboxes}) must be below nodes.count x places, which hold them"
         turns = self.turns
         if isinstance(turns, ConstantTurns) and turns.turns > self.max_turns:
             yield f"turns.turns ({turns.turns}) must not exceed max_turns ({self.max_turns})"

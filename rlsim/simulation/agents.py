@@ -1,10 +1,13 @@
 """Trajectories of several turns on a pool of replicas: whoever ends a turn leaves its replica's batch, waits for the
 environment and comes back with a longer context.
 
-- A trajectory starts in the order of submission, once fewer than ``max_trajectories`` are in flight, and stays on the
-  replica that its first turn was dispatched to, unless ``session_routing`` says otherwise.
+- A trajectory starts in the order of submission, once there is a place for its sandbox (``max_trajectories``,
+  ``nodes``). Where sandboxes take time to start, its first turn waits for its own or for one that was started before,
+  whichever is ready first. It stays on the replica that its first turn was dispatched to, unless ``session_routing``
+  says otherwise.
 - After a turn that is not its last the environment works on it, at once where fewer than ``max_environments`` turns are
-  being worked on, else first come, first served. Then its next turn is submitted.
+  being worked on, else first come, first served. A call that fails is made again in the same place. Where a service
+  lets ``calls_per_s`` begin, every call takes the next free moment. Then the next turn is submitted.
 - An attempt begins with an empty history. A trajectory that is out of time ends with the turn or with the work of the
   environment that is in progress.
 - After its last turn a trajectory frees its place; a judge, where there is one, sees it before it counts as finished,
@@ -18,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.schema.workload import Agent
@@ -63,11 +66,18 @@ class AgentPool:
         self._requests = trajectories.requests
         self._turn, self._end = trajectories.first[:-1].tolist(), trajectories.first[1:].tolist()
         self._environment_s, self._judge_s = trajectories.environment_s.tolist(), trajectories.judge_s.tolist()
+        self._calls = None if trajectories.calls is None else trajectories.calls.tolist()
+        self._start_s = None if trajectories.start_s is None else trajectories.start_s.tolist()
+        # When each sandbox that nobody has is ready.
+        self._ready_s = [0.0] * min(agent.started_sandboxes, len(self._turn))
+        self._interval_s = 0.0 if agent.calls_per_s is None else 1.0 / agent.calls_per_s
+        self._service_free_s = self._service_queued_s = 0.0
+        self._since_s = [0.0] * len(self._turn)
         self._timeout_s = math.inf if agent.trajectory_timeout_s is None else agent.trajectory_timeout_s
         self._replica, self._deadline_s = [0] * len(self._turn), [math.inf] * len(self._turn)
         self._events: list[tuple[float, int, Callable[[float, int], None], int]] = []
         self._foreseen = 0
-        self._starts = _Places(agent.max_trajectories, self._start)
+        self._starts = _Places(agent.sandboxes, self._start)
         self._environments = _Places(agent.max_environments, self._work)
         self._judges = _Places(agent.judge.concurrency if agent.judge else None, self._judge)
         self._started: list[Request] | None = None
@@ -89,7 +99,8 @@ class AgentPool:
         counters.judge_idle_s = sum(replica.absence.judge_s for replica in replicas)
         counters.reused_tokens = float(sum(replica.cache.reused for replica in replicas))
         counters.loaded_tokens = float(sum(replica.cache.loaded for replica in replicas))
-        counters.queued_s, counters.judge_queued_s = self._environments.queued_s, self._judges.queued_s
+        counters.queued_s = self._environments.queued_s + self._service_queued_s
+        counters.judge_queued_s = self._judges.queued_s
         return counters
 
     @property
@@ -139,16 +150,28 @@ class AgentPool:
         heappush(self._events, (time_s, self._foreseen, happens, trajectory))
 
     def _start(self, time_s: float, trajectory: int) -> None:
-        """A trajectory has a place; one that waited for it starts with the next event."""
-        if self._started is None:
+        """A trajectory has a place; one that waited for it starts with the next event, or once its sandbox is ready."""
+        self._since_s[trajectory] = time_s
+        self.timeline.sandbox.change(time_s, 1)
+        if self._start_s is not None:
+            begins_s = max(time_s, heappushpop(self._ready_s, time_s + self._start_s[trajectory]))
+            self._counters.start_s += begins_s - time_s
+            self._foresee(begins_s, self._begin, trajectory)
+        elif self._started is None:
             self._foresee(time_s, self._begin, trajectory)
         else:
             self._deadline_s[trajectory] = time_s + self._timeout_s
-            self._started.append(self._requests[self._turn[trajectory]])
+            self._started.append(self._next(time_s, trajectory))
 
     def _begin(self, time_s: float, trajectory: int) -> None:
         self._deadline_s[trajectory] = time_s + self._timeout_s
-        self._pool.submit(time_s, (self._requests[self._turn[trajectory]],))
+        self._pool.submit(time_s, (self._next(time_s, trajectory),))
+
+    def _next(self, time_s: float, trajectory: int) -> Request:
+        """The turn that a trajectory submits now."""
+        request: Request = self._requests[self._turn[trajectory]]
+        self.timeline.context.change(time_s, request.prompt_tokens + request.history_tokens)
+        return request
 
     def _ended(self, time_s: float, trajectory: int, replica: int) -> bool:
         """A turn has its last token; whether the pool must stop for what follows."""
@@ -157,6 +180,7 @@ class AgentPool:
         engine = self._pool.replicas[replica]
         engine.absence.turn_ended(time_s, idle=not engine.outstanding)
         turn, foreseen = self._turn[trajectory], self._foreseen
+        self.timeline.context.change(time_s, -self._requests[turn].prompt_tokens - self._requests[turn].history_tokens)
         self._turn[trajectory] = following = turn + 1
         if following == self._end[trajectory] or time_s >= self._deadline_s[trajectory]:
             self._leave(time_s, trajectory)
@@ -173,16 +197,30 @@ class AgentPool:
 
     def _work(self, time_s: float, trajectory: int) -> None:
         """The environment begins to work after the turn that a trajectory ended."""
-        seconds = self._environment_s[self._turn[trajectory] - 1]
-        until_s, deadline_s = time_s + seconds, self._deadline_s[trajectory]
+        seconds, begins_s = self._environment_s[self._turn[trajectory] - 1], time_s
+        deadline_s = self._deadline_s[trajectory]
+        if self._interval_s:
+            begins_s = max(time_s, self._service_free_s)
+            if begins_s <= deadline_s:
+                self._service_free_s = begins_s + self._interval_s
+        until_s = begins_s + seconds
         if until_s > deadline_s:
-            # Where it waited for a place past its deadline, no time is left to work.
+            # Where it waited past its deadline, no time is left to work.
             until_s = max(time_s, deadline_s)
-            seconds = until_s - time_s
+            begins_s = min(begins_s, until_s)
+            seconds = until_s - begins_s
+        self._service_queued_s += begins_s - time_s
         self._counters.environment_s += seconds
+        self._counters.calls += 1.0
         self._foresee(until_s, self._answered, trajectory)
 
     def _answered(self, time_s: float, trajectory: int) -> None:
+        if self._calls is not None and time_s < self._deadline_s[trajectory]:
+            turn = self._turn[trajectory] - 1
+            self._calls[turn] -= 1
+            if self._calls[turn]:
+                self._work(time_s, trajectory)
+                return
         self._environments.leave(time_s)
         self.timeline.environment.change(time_s, -1)
         number = self._replica[trajectory]
@@ -190,7 +228,7 @@ class AgentPool:
             self._pool.replicas[number].absence.environment(time_s, -1)
             self._leave(time_s, trajectory)
             return
-        request = self._requests[self._turn[trajectory]]
+        request = self._next(time_s, trajectory)
         # Another attempt has a deadline of its own.
         if not request.history_tokens:
             self._deadline_s[trajectory] = time_s + self._timeout_s
@@ -202,6 +240,8 @@ class AgentPool:
         if turn < end:
             self._counters.timed_out += 1.0
             self._counters.skipped_tokens += sum(one.response_tokens for one in self._requests[turn:end])
+        self._counters.sandbox_s += time_s - self._since_s[trajectory]
+        self.timeline.sandbox.change(time_s, -1)
         # The judge works beside: who is judged holds no place of a trajectory.
         self._starts.leave(time_s)
         if self._agent.judge is None:

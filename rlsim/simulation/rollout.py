@@ -142,8 +142,8 @@ def agent_rollout(one: Generated, iterations: IntArray, fleet: Fleet, agent: Age
     """
     if one.turns is None:
         raise ValueError("a rollout without turns is no rollout of agents")
-    unlimited = agent.max_trajectories is None or agent.max_trajectories >= one.batch.samples
-    if one.turns.single and agent.judge is None and unlimited:
+    unlimited = agent.sandboxes is None or agent.sandboxes >= one.batch.samples
+    if one.turns.single and agent.judge is None and unlimited and one.turns.start_s is None:
         result = rollout(one.batch, iterations, fleet)
         return AgentRollout(result, AgentCounters(turns=float(one.turns.count)), AgentTimeline())
     trajectories = Trajectories.of([(one, iterations)], int(one.batch.group[-1]) + 1)

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from rlsim.costs.interface import EngineCounters, StepCost
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
+from rlsim.results.projection import CONTEXTS, IN_ENGINES, IN_SANDBOXES
 from rlsim.simulation.trajectories import AgentCounters, AgentTimeline
 from rlsim.units import FloatArray, distinct
 from rlsim.workload.draw import DrawnStep
@@ -146,3 +147,12 @@ class Trace(Struct):
                 self.span(lane, f"{lane}_s", step, (offset_s + begin_s, offset_s + end_s))
             times_s = [offset_s + time_s for time_s in presence.times_s]
             self.curve(f"trajectories with the {lane}", times_s, presence.counts)
+        if timeline.environment.times_s:  # single turns have no more to show than their running sequences
+            contexts = timeline.context
+            turns = np.cumsum(np.sign(np.diff(contexts.counts, prepend=0.0))).tolist()
+            for name, presence, counts in (
+                (IN_SANDBOXES, timeline.sandbox, timeline.sandbox.counts),
+                (CONTEXTS, contexts, contexts.counts),
+                (IN_ENGINES, contexts, turns),
+            ):
+                self.curve(name, [offset_s + time_s for time_s in presence.times_s], counts)

@@ -19,7 +19,7 @@ from rlsim.workload.batches import Generated
 class Trajectories(Struct, frozen=True, eq=False, dict=True):
     """All trajectories of a run with their turns, numbered through; arrays as in workload.agents.Turns.
 
-    prompt_tokens, group: of each trajectory. iterations: decode iterations of each turn.
+    prompt_tokens, group: of each trajectory. iterations: decode iterations of each turn. calls, start_s: None as there.
     """
 
     prompt_tokens: IntArray
@@ -30,6 +30,8 @@ class Trajectories(Struct, frozen=True, eq=False, dict=True):
     iterations: IntArray
     environment_s: FloatArray
     judge_s: FloatArray
+    calls: IntArray | None = None
+    start_s: FloatArray | None = None
 
     @classmethod
     def of(cls, rollouts: Iterable[tuple[Generated, IntArray]], groups: int) -> Trajectories:
@@ -37,6 +39,8 @@ class Trajectories(Struct, frozen=True, eq=False, dict=True):
         drawn = [(one.batch, one.turns, iterations) for one, iterations in rollouts if one.turns is not None]
         offsets = np.cumsum([0, *(turns.count for _, turns, _ in drawn)])
         firsts = [turns.first[:-1] + offset for (_, turns, _), offset in zip(drawn, offsets, strict=False)]
+        calls = [turns.calls for _, turns, _ in drawn if turns.calls is not None]
+        start_s = [turns.start_s for _, turns, _ in drawn if turns.start_s is not None]
         return cls(
             np.concatenate([batch.prompt_tokens for batch, _, _ in drawn]),
             np.concatenate([batch.group + number * groups for number, (batch, _, _) in enumerate(drawn)]),
@@ -46,6 +50,8 @@ class Trajectories(Struct, frozen=True, eq=False, dict=True):
             np.concatenate([iterations for _, _, iterations in drawn]),
             np.concatenate([turns.environment_s for _, turns, _ in drawn]),
             np.concatenate([turns.judge_s for _, turns, _ in drawn]),
+            np.concatenate(calls) if calls else None,
+            np.concatenate(start_s) if start_s else None,
         )
 
     @cached_property
@@ -81,7 +87,9 @@ SHOWN_SPANS = 500
 class AgentCounters(Struct):
     """What trajectories did besides generating, sums over all of them.
 
-    turns: ended ones. environment_s, judge_s: worked. queued_s, judge_queued_s: waited for a place there.
+    turns: ended ones. environment_s, judge_s: worked. queued_s, judge_queued_s: waited for a place there, or for the
+    service that environments call. calls: made of environments, failed ones among them. start_s: waited for a sandbox
+    to start; sandbox_s: from there to the end of the trajectory, of those that ended.
     environment_idle_s, judge_idle_s: replicas had nothing to do while trajectories of theirs were with their
     environments, or with the judge alone. reused_tokens: of contexts found in the prefix cache, loaded_tokens: from a
     tier below it. timed_out: trajectories out of time, skipped_tokens: what they would have generated still.
@@ -98,6 +106,9 @@ class AgentCounters(Struct):
     loaded_tokens: float = 0.0
     timed_out: float = 0.0
     skipped_tokens: float = 0.0
+    calls: float = 0.0
+    start_s: float = 0.0
+    sandbox_s: float = 0.0
 
     def add(self, other: AgentCounters, sign: int = 1) -> None:
         """Add what others did."""
@@ -138,7 +149,10 @@ class Presence(Struct):
 
 
 class AgentTimeline(Struct):
-    """Trajectories with their environments, at work or queueing, and with the judge."""
+    """Trajectories with their environments, at work or queueing, with the judge, and in sandboxes; and tokens of
+    context with which turns that engines have were submitted."""
 
     environment: Presence = field(default_factory=Presence)
     judge: Presence = field(default_factory=Presence)
+    sandbox: Presence = field(default_factory=Presence)
+    context: Presence = field(default_factory=Presence)

@@ -29,6 +29,7 @@ _FIRST_PURPOSE = 16
 _COUNTS, _GROUP_COUNTS, _TURNS, _OBSERVATIONS, _TIMES, _OWN_TIMES, _GROUP_TIMES, _FAILURES, _JUDGE, _OWN_TURNS = range(
     _FIRST_PURPOSE, _FIRST_PURPOSE + 10
 )
+_STARTS, _CALLS = range(_FIRST_PURPOSE + 10, _FIRST_PURPOSE + 12)
 _NO_CAP = 10_000_000
 
 
@@ -38,7 +39,8 @@ class Turns(Struct, frozen=True, eq=False):
     first: number of the first turn of each trajectory and, last, of all turns, shape (samples + 1,). The others have
     one entry per turn. history_tokens: context beyond the prompt when it begins, 0 where an attempt begins.
     response_tokens: generated. environment_s: the environment works after it, 0 after the last turn of a trajectory.
-    judge_s: of each trajectory, shape (samples,).
+    judge_s: of each trajectory, shape (samples,). calls: times that the environment works, None for once each.
+    start_s: of the sandbox of each trajectory, None where none takes time.
     """
 
     first: IntArray
@@ -46,6 +48,8 @@ class Turns(Struct, frozen=True, eq=False):
     response_tokens: IntArray
     environment_s: FloatArray
     judge_s: FloatArray
+    calls: IntArray | None = None
+    start_s: FloatArray | None = None
 
     @property
     def count(self) -> int:
@@ -58,9 +62,9 @@ class Turns(Struct, frozen=True, eq=False):
         return self.count == self.first.size - 1
 
 
-_Turn = tuple[IntArray, IntArray, IntArray, IntArray, FloatArray]
-"""Some turns of an attempt, turn by turn: number in it, trajectory, and as of :class:`Turns` history, response and
-environment."""
+_Turn = tuple[IntArray, IntArray, IntArray, IntArray, FloatArray, IntArray]
+"""Some turns of an attempt, turn by turn: number in it, trajectory, and as of :class:`Turns` history, response,
+environment and calls."""
 _BLOCK = 2**13
 """Turns drawn at once, which a core's cache holds: of more, contexts that are full draw many in vain."""
 
@@ -133,16 +137,25 @@ def draw_turns(
 
 class _Paces(Struct, frozen=True):
     """How long environments take: what all turns of each trajectory share of the score of their times, the scale of
-    each turn's own, and the stream of these."""
+    each turn's own, the stream of these and that of failing calls."""
 
     shared: FloatArray
     own: float
     stream: np.random.Generator
+    failing: np.random.Generator
 
     def next_s(self, agent: Agent, shape: tuple[int, int]) -> FloatArray:
         """Seconds of the next turns, shape (turns, trajectories)."""
         seconds = _distributions(agent)[2].at(self.shared + self.own * self.stream.standard_normal(shape))
         return seconds if agent.turn_timeout_s is None else np.minimum(seconds, agent.turn_timeout_s)
+
+    def next_calls(self, agent: Agent, shape: tuple[int, int]) -> IntArray:
+        """Calls of the next turns, of that shape: each fails and is made again with the same chance."""
+        if not agent.call_failure_share:
+            return np.ones(shape, dtype=np.int64)
+        # Geometric: more than n of them are made with the n-th power of the chance; 1 - u is above 0.
+        failed = np.log(1.0 - self.failing.random(shape)) / math.log(agent.call_failure_share)
+        return np.minimum(1 + failed.astype(np.int64), agent.call_attempts)
 
 
 def _course(draw: _Draw, attempt: int) -> tuple[IntArray, _Paces]:
@@ -157,7 +170,7 @@ def _course(draw: _Draw, attempt: int) -> tuple[IntArray, _Paces]:
     pace = math.sqrt(agent.environment_group_correlation) * slow_prompts + own_pace
     rest = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
     wanted = whole_tokens(_distributions(agent)[0].at(score), agent.max_turns)
-    return wanted, _Paces(pace, rest, draw.stream(_TIMES, attempt))
+    return wanted, _Paces(pace, rest, draw.stream(_TIMES, attempt), draw.stream(_CALLS, attempt))
 
 
 def longest_environment_s(workload: Workload, place: Place, group: IntArray, shared: FloatArray) -> float:
@@ -171,7 +184,9 @@ def longest_environment_s(workload: Workload, place: Place, group: IntArray, sha
     spent_s = np.zeros(group.size)
     for numbers in _blocks(int(wanted.max()) - 1, group.size):
         # None after the last turn.
-        spent_s += np.where(numbers + 1 < wanted, paces.next_s(agent, (numbers.size, group.size)), 0.0).sum(axis=0)
+        shape = numbers.size, group.size
+        worked_s = paces.next_s(agent, shape) * paces.next_calls(agent, shape)
+        spent_s += np.where(numbers + 1 < wanted, worked_s, 0.0).sum(axis=0)
     return float(spent_s.max())
 
 
@@ -211,7 +226,7 @@ def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, 
         response = np.minimum(wished_tokens, cap - draw.prompt - before)
         place = np.flatnonzero(alive)  # of the turns of these, one number after the other
         number, index = np.divmod(place, shape[1])
-        taken = [each.ravel()[place] for each in (before, response, seconds)]
+        taken = [each.ravel()[place] for each in (before, response, seconds, paces.next_calls(agent, shape))]
         turns.append((numbers[0, 0] + number, index, *taken))
         tokens = np.where(alive, before + response, tokens).max(axis=0)
         done += np.count_nonzero(alive, axis=0)
@@ -225,21 +240,31 @@ def _cut(draw: _Draw, turns: list[_Turn], fails_at: FloatArray, done: IntArray) 
     """Keep the turns of an attempt up to where it fails; nothing waits for the environment after a last turn. done:
     turns of each trajectory."""
     last = np.where(fails_at >= 0, np.floor(fails_at * done), done - 1).astype(np.int64)
-    for number, index, history, response, seconds in turns:
+    for number, index, history, response, seconds, calls in turns:
         reached = last[index] >= number
         ends = (last[index] == number) & (fails_at[index] < 0)
         seconds = np.where(ends, 0.0, seconds)
-        draw.out.append((number[reached], index[reached], history[reached], response[reached], seconds[reached]))
+        tokens = history[reached], response[reached]
+        draw.out.append((number[reached], index[reached], *tokens, seconds[reached], calls[reached]))
 
 
 def _laid_out(draw: _Draw) -> Turns:
     """All turns, trajectory by trajectory; those of one trajectory were drawn in their order."""
-    _, index, history, response, seconds = (np.concatenate(column) for column in zip(*draw.out, strict=True))
+    _, index, history, response, seconds, calls = (np.concatenate(column) for column in zip(*draw.out, strict=True))
     # Stable: turns of a trajectory stay in the order in which they were drawn.
     order = np.argsort(index, kind="stable")
     first = np.concatenate(([0], np.cumsum(np.bincount(index, minlength=draw.group.size))))
-    judge_s = judged_s(draw.agent, draw.place, draw.group.size)
-    return Turns(first.astype(np.int64), history[order], response[order], seconds[order], judge_s)
+    agent, place, size = draw.agent, draw.place, draw.group.size
+    made = calls[order] if agent.call_failure_share else None
+    columns = first.astype(np.int64), history[order], response[order], seconds[order]
+    return Turns(*columns, judged_s(agent, place, size), made, started_s(agent, place, size))
+
+
+def started_s(agent: Agent, place: Place, trajectories: int) -> FloatArray | None:
+    """Seconds that the sandbox of each trajectory takes to start; None where none takes any."""
+    if not agent.starts:
+        return None
+    return solve_time(agent.start_s).at(_stream(place, _STARTS).standard_normal(trajectories))
 
 
 def judged_s(agent: Agent, place: Place, trajectories: int) -> FloatArray:

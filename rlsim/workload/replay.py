@@ -14,7 +14,7 @@ from rlsim.files.lookup import length_file
 from rlsim.files.reading import TRACE_BYTES, check_readable, read_text, shown_path, text_lines
 from rlsim.schema.workload import Replay, Workload
 from rlsim.units import FloatArray, IntArray
-from rlsim.workload.agents import Turns, judged_s
+from rlsim.workload.agents import Turns, judged_s, started_s
 from rlsim.workload.lengths import Place, cached_with_files
 
 COLUMNS = ("prompt", "trajectory", "prompt_tokens", "response_tokens", "observation_tokens", "environment_s")
@@ -113,7 +113,8 @@ def replayed(workload: Workload, place: Place, response_scale: float = 1.0) -> t
     limit_s = np.inf if agent.turn_timeout_s is None else agent.turn_timeout_s
     seconds = np.minimum(found.environment_s[turn][kept], limit_s)
     seconds[last] = 0.0
-    turns = Turns(np.concatenate(([0], last + 1)), history, response, seconds, judged_s(agent, place, chosen.size))
+    others = judged_s(agent, place, chosen.size), None, started_s(agent, place, chosen.size)
+    turns = Turns(np.concatenate(([0], last + 1)), history, response, seconds, *others)
     return prompt, history[last] + response[last], turns
 
 

@@ -9,13 +9,17 @@ import pytest
 import rlsim
 from rlsim.costs.efficiency import peak_flops, update_flops
 from rlsim.loading.scenario import load_scenario, vary
-from rlsim.projection.headroom import blame, headroom
+from rlsim.projection.change import equal_trajectories
+from rlsim.projection.headroom import blame, causes_of, headroom
 from rlsim.projection.moves import best_way, move_named
+from rlsim.projection.precision import anchor
 from rlsim.projection.project import project
+from rlsim.projection.variant import compared, simulate_variant
 from rlsim.report.style import Style
 from rlsim.report.text.attribution import render_blame
 from rlsim.results.planning import Blame
 from rlsim.runs.run import run
+from rlsim.workload.draw import DrawnWorkload, draw
 
 FEW = ["simulation.replications=1", "simulation.steps=4", "workload.prompts_per_step=16"]
 SPLIT = ["cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}", "trainer.tensor_parallel=1"]
@@ -85,6 +89,40 @@ def test_what_loops_wait_for_is_a_cause_clocks_limits_environments_and_policies(
         tried = best_way(asked, move_named(one.name))
         assert not isinstance(tried, str)
         assert one.step_s == pytest.approx(tried.step_s)
+
+
+AGENT = (
+    "speculation.method=none", "trainer.global_batch_samples=null", "workload.response_tokens.mean_tokens=200",
+    "workload.agent={turns: {kind: lognormal, mean_turns: 6, log_sigma: 0.8}, max_turns: 40, call_failure_share: 0.1, "
+    "observation_tokens: {kind: lognormal, mean_tokens: 50}, environment_s: {kind: lognormal, mean_s: 2}}",
+)  # fmt: skip
+
+
+def test_the_straggler_trajectory_is_one_cause_for_idle_time_headroom_and_moves() -> None:
+    scenario = load_scenario("quickstart", [*FEW, *AGENT])
+    drawn = draw(scenario, 0).steps[0]
+    (dealt,) = (step.steps[0] for step in [equal_trajectories(DrawnWorkload((drawn,), 1))])
+    (old,), (new,) = ([one.turns for one in step.rollouts] for step in (drawn, dealt))
+    assert np.ptp(np.diff(new.first)) <= 1 < np.ptp(np.diff(old.first))
+    for name in ("response_tokens", "environment_s"):
+        assert getattr(new, name).sum() == pytest.approx(getattr(old, name).sum())
+    assert (new.calls * new.environment_s).sum() == pytest.approx((old.calls * old.environment_s).sum())
+    assert dealt.iterations[0].sum() == drawn.iterations[0].sum()
+    assert (np.diff(new.history_tokens) > new.response_tokens[:-1])[np.diff(new.history_tokens) > 0].all()
+    idle, ladder = blame(scenario), headroom(scenario)
+    assert {"environment", "straggler trajectory"} <= {one.cause for one in idle.idle}
+    cause = next(one for one in idle.removals if one.cause == "straggler trajectory")
+    (change,) = (one for one in causes_of(scenario) if one.name == cause.cause)
+    with_it = simulate_variant(compared(scenario), changes=(change,))
+    ratio = float(np.mean([step.seconds for step in with_it.every_step])) / cause.step_s
+    assert ratio == pytest.approx(1 / anchor(scenario))
+    # The same change is the rung, and what shortens the tail gains no more than its having none.
+    assert next(one for one in ladder.rungs if one.name == "no straggler tail").saved_s > 0 < cause.saved_s
+    found = {one.name: one.step_s for one in idle.what_ifs}
+    for name in ("slowest_calls", "cap_turns"):
+        tried = best_way(compared(scenario), move_named(name))
+        assert not isinstance(tried, str)
+        assert idle.step_s > found[name] == pytest.approx(tried.step_s * anchor(scenario))
 
 
 CLIFF = (

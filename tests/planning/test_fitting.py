@@ -11,6 +11,7 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.fitting import FREE, TOLERANCE, enough_places, fits, largest_that_fit, preflight, settings_that_fit
 from rlsim.projection.moves import varied
 from rlsim.projection.project import project
+from rlsim.projection.summary import cost_usd
 from rlsim.report.text.fitting import render_enough, render_free, render_preflight
 from rlsim.schema.scenario import Scenario
 
@@ -122,6 +123,12 @@ def test_enough_places_are_the_fewest_that_cost_no_time(quickstart: Scenario) ->
     fewer = enough_places(varied(scenario, {key: one.enough - 4}), [key]).keys[0]
     assert fewer.now_step_s > (1 + TOLERANCE) * fewer.unlimited_step_s
     assert f"{key}={one.enough}" in render_enough(found)
+    # Nodes of 16 places hold the trajectories whole, so that as many sandboxes are enough; each is paid for.
+    nodes = {"count": 2, "places": 16, "price_per_hour_usd": 36.0}
+    dispatched = {key: None, "engine.dispatch": "round_robin", "workload.agent.nodes": nodes}
+    held = varied(scenario, dispatched)
+    assert cost_usd(held, 100) == pytest.approx(cost_usd(scenario, 100) + 2 * 36 / 36)
+    assert [(one.now, one.enough) for one in enough_places(held).keys] == [(2, 8)]
     with pytest.raises(InputError, match="no limit on places"):
         enough_places(scenario, ["engine.max_running_sequences"])
     with pytest.raises(InputError, match="states no limit"):

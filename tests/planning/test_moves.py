@@ -6,16 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlsim import compare
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.improve import techniques
 from rlsim.planning.plan import default_limits, plan
+from rlsim.projection.agent_moves import capped_turns
 from rlsim.projection.moves import LISTS, SETTING, best_way, move_named, moves
 from rlsim.projection.project import project
 from rlsim.projection.try_first import GAIN
 from rlsim.results.planning import Technique
+from rlsim.workload.draw import draw
 
 Run = Callable[..., tuple[int, str, str]]
 FEW = ["workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null"]
@@ -57,6 +60,20 @@ def test_a_move_of_the_loop_has_the_layout_that_a_plan_finds() -> None:
     laid_out = vary(scenario, *found["async_in_order"].changes)
     assert laid_out.loop.lag == 1
     assert project(laid_out).candidate.step_s.mean == pytest.approx(found["async_in_order"].step_s.mean)
+
+
+def test_capped_turns_leave_shorter_trajectories_as_they_are() -> None:
+    """What is capped is the drawn number of turns, not its mean solved for anew."""
+    turns = "{turns: {kind: lognormal, mean_turns: 8, log_sigma: 0.7}, max_turns: 60}"
+    short = ("speculation.method=none", "workload.response_tokens={kind: constant, tokens: 9}")  # no context is full
+    scenario = load_scenario("quickstart", [*short, f"workload.agent={turns}"])
+    keys = capped_turns(scenario, 0.75)
+    (before, after) = (
+        np.diff(draw(one, 0).steps[0].rollouts[0].turns.first) for one in (scenario, vary(scenario, keys))
+    )
+    cap = keys["workload.agent.max_turns"]
+    assert 0.7 < np.mean(before < cap) < 0.8
+    assert np.mean(np.minimum(before, cap) == after) > 0.99
 
 
 def test_every_move_says_what_it_asks_and_settings_keep_the_update() -> None:

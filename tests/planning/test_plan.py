@@ -22,7 +22,7 @@ from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.objective import Objective, parse_objective
 from rlsim.planning.plan import default_limits, extending, write_plan
 from rlsim.planning.search import Contest, Simulated
-from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout
+from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout, build_space
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.report.text.planning import render_plan
@@ -50,6 +50,20 @@ def test_best_yaml_is_short_where_its_base_can_be_told(tiny: Scenario, tmp_path:
     assert named.startswith("extends: quickstart\n") and "\nhardware: h200_sxm\n" in named
     assert scenario_of_text(named, "x", tmp_path) == changed
     assert extending(tiny, tmp_path / "absent.yaml", tmp_path) == dump_scenario(tiny)
+
+
+def test_a_plan_chooses_how_many_gpus_prefill(tiny: Scenario) -> None:
+    """Where there are engines that prefill alone: the best of the scenario's own and of shares, beside each layout."""
+    alone = {"speculation.method": "none", "engine.prefill": {"gpus": 3}, "engine.prefix_caching": False}
+    long = {"workload.prompt_tokens.tokens": 900, "workload.response_tokens": {"kind": "constant", "tokens": 20}}
+    scenario, limits = vary(tiny, {**alone, **long}), replace(SYNC, draft_lengths=(0,))
+    best = plan(scenario, limits=limits, rest=False).best
+    engines = [one.overrides() for one in build_space(scenario, limits).engines[0]]
+    assert {one["engine.prefill.gpus"] for one in engines if one["engine.tensor_parallel"] == 1} == {1, 2, 3, 4}
+    cells = [evaluate_overrides(scenario, {**best.overrides, **one}) for one in engines]
+    steps = [cell.numbers.step_s.mean for cell in cells if cell.numbers is not None]
+    assert len(steps) == len(engines) and best.step_s == pytest.approx(min(steps))
+    assert f"{best.overrides['engine.prefill.gpus']} GPUs prefill" in best.name
 
 
 def test_finalists_front_and_waterfall_lead_to_the_plan(tiny: Scenario) -> None:

@@ -10,13 +10,16 @@ from typing import Any
 import agent_processes as known
 import numpy as np
 import pytest
+import yaml
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.readers.traces.agents import AgentAnswer, agents_of
 from rlsim.readers.traces.process import Columns, lognormal_of, shared_by_prompt, shared_by_turns, turns_of
 from rlsim.readers.traces.reading import Reading, read_trace
+from rlsim.readers.traces.sessions import sessions_of
 from rlsim.readers.traces.trajectories import Call, Trajectory, trajectories_of
+from rlsim.schema.run import RunConditions
 from rlsim.schema.workload import LognormalTurns, QuantileTurns, Workload
 from rlsim.units import FloatArray
 from rlsim.workload.batches import draw_rollouts
@@ -161,6 +164,68 @@ def test_shared_variances_are_means_over_pairs() -> None:
     assert shared_by_prompt(first, second, group) == pytest.approx(np.mean([first[i] * second[j] for i, j in pairs]))
     by_owner = [np.mean([first[i] * first[j] for i, j in pairs if group[i] == owner]) for owner in (0, 2)]
     assert shared_by_turns(first, group, 3) == pytest.approx(np.mean(by_owner))
+
+
+def test_conversations_are_told_by_the_blocks_of_their_prefixes(run: Command, tmp_path: Path) -> None:
+    """Turns of a known process as requests of a server, all of whom share their first block."""
+    one, size = draw_rollouts(known.workload("independent", prompts=8), Place(3, 0, 0))[0], 512
+    rows, rng = [], np.random.default_rng(5)
+    for place, (first, end) in enumerate(zip(one.turns.first[:-1], one.turns.first[1:], strict=True)):
+        at_ms = float(rng.uniform(0, 1e5))
+        for turn in range(first, end):
+            context = max(2 * size, int(one.batch.prompt_tokens[place])) + int(one.turns.history_tokens[turn])
+            ids = [0, *(1000 * (place + 1) + block for block in range(1, context // size)), 10**6 + turn]
+            rows.append({"timestamp": at_ms, "input_length": context, "hash_ids": ids[: -(-context // size)],
+                         "output_length": int(one.turns.response_tokens[turn])})  # fmt: skip
+            at_ms += float(rng.uniform(1, 1e4))
+    rows.sort(key=lambda row: row["timestamp"])
+    found = sessions_of(iter(enumerate(rows, 1)), "file", notes := [])
+    assert sorted(len(each.calls) for each in found) == sorted(np.diff(one.turns.first))
+    assert sum(call.response_tokens for each in found for call in each.calls) == one.turns.response_tokens.sum()
+    assert notes == [f"64 conversations by hash_ids, {np.sum(np.diff(one.turns.first) > 1)} of them with several turns"]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, _ = run("traces", tmp_path / "t.jsonl", "--format", "agents")
+    assert code == 0 and "64 trajectories" in out and "state workload.agent.environment_s" in " ".join(out.split())
+    (tmp_path / "t.jsonl").write_text(json.dumps({**rows[0], "hash_ids": 3}) + "\n")
+    code, _, err = run("traces", tmp_path / "t.jsonl", "--format", "agents")
+    assert code == 2 and "line 1: hash_ids" in err and err.count("\n") == 1
+
+
+def test_growth_over_training_is_read_back_and_none_where_there_is_none(tmp_path: Path) -> None:
+    """Lengths that double and turns that grow by half over 70 steps, in prime-rl's folders; then neither."""
+    plain = known.workload("independent", prompts=12)
+    for factor, folder in ((2.0, tmp_path / "grows"), (1.0, tmp_path / "stays")):
+        for step in range(0, 80, 10):
+            at = {"response_tokens.mean_tokens": 150 * factor ** (step / 70)}
+            at["agent.turns.mean_turns"] = 8 * 1.5 ** (math.log2(factor) * step / 70)
+            place = folder / f"step_{step}" / "train" / "effective"
+            place.mkdir(parents=True)
+            known.written(place / "traces.jsonl", with_values(plain, at), seed=step)
+        found = read_trace(folder, Reading())
+        assert isinstance(found, AgentAnswer)
+        if factor == 1.0:
+            assert found.trends == []
+            continue
+        grown = {one.name: one for one in found.trends}
+        assert set(grown) == {"turns", "generated tokens of a turn"}
+        assert all(one.steps == (0, 70) for one in grown.values())
+        assert grown["turns"].last / grown["turns"].first == pytest.approx(1.5, rel=0.15)
+        length = grown["generated tokens of a turn"]
+        assert length.last / length.first == pytest.approx(2.0, rel=0.15)
+        fragment = yaml.safe_load(found.fragment().split("# run: ")[1].splitlines()[0])
+        points = RunConditions.model_validate(fragment).response_growth
+        assert points[-1][1] / points[0][1] == pytest.approx(2.0, rel=0.15)
+
+
+def with_values(given: Workload, values: dict[str, float]) -> Workload:
+    keys = given.model_dump()
+    for key, value in values.items():
+        *path, name = key.split(".")
+        at = keys
+        for part in path:
+            at = at[part]
+        at[name] = value
+    return Workload.model_validate(keys)
 
 
 # recovery

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.report.figures import phases as phases_plot
+from rlsim.report.figures.occupancy import occupancy_figure
 from rlsim.report.figures.phases import phases_figure
 from rlsim.report.figures.style import DPI, PHASE_COLORS, save_picture, text_color
 from rlsim.report.folder import write_out
@@ -221,10 +222,10 @@ def overlap(first, second):
 
 def test_a_long_curve_is_thinned_keeps_its_ends_and_in_a_window_its_values():
     times = tuple(np.linspace(0.0, 10.0, 50_000))
-    shown, values = phases_plot._in_view(Curve("running", times, times), None)
+    shown, values = phases_plot.in_view(Curve("running", times, times), None)
     assert len(shown) <= 2 * phases_plot.MOST_POINTS
     assert (shown[0], shown[-1], values[-1]) == (0.0, 10.0, 10.0)
-    shown, values = phases_plot._in_view(Curve("running", (0.0, 4.0, 9.0), (5.0, 3.0, 1.0)), (2.0, 8.0))
+    shown, values = phases_plot.in_view(Curve("running", (0.0, 4.0, 9.0), (5.0, 3.0, 1.0)), (2.0, 8.0))
     assert (list(shown), list(values)) == ([0.0, 2.0, 6.0], [5.0, 3.0, 3.0])
 
 
@@ -256,3 +257,15 @@ def test_environments_and_judge_of_agents_have_curves_of_their_own(name):
     assert told.count("with the environment") == told.count("with the judge") == 1
     assert curves.get_ylabel() == "trajectories"
     assert "Trajectories under way" in [text.get_text() for text in figure.texts]
+
+
+def test_what_agents_occupy_is_drawn_and_of_others_nothing() -> None:
+    few = ["workload.prompts_per_step=4", "trainer.global_batch_samples=null", "simulation.replications=1"]
+    agent = "workload.agent={turns: {kind: constant, turns: 3}, max_trajectories: 40}"
+    keys = ["speculation.method=none", "engine.dispatch=round_robin", agent]
+    assert occupancy_figure(project(load_scenario("quickstart", few))) is None
+    figure = occupancy_figure(project(load_scenario("quickstart", [*few, *keys])))
+    assert figure is not None
+    turns, sandboxes, contexts = ([np.asarray(line.get_ydata()) for line in axes.lines] for axes in figure.axes)
+    assert sandboxes[0].max() == 40 >= turns[0].max() > 0
+    assert all(values[0].min() == 0 == values[0][-1] for values in (turns, sandboxes, contexts))

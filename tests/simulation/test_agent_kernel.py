@@ -1,5 +1,6 @@
 """Trajectories of several turns: the C kernel against the Python reference, equal bits in whatever both tell."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ def agents(draw: st.DrawFn) -> Agent:
     return Agent(
         max_environments=draw(LIMITS), max_trajectories=draw(LIMITS), keep_prefix=draw(MOSTLY),
         trajectory_timeout_s=draw(st.sampled_from([None, None, 0.3, 2.0, 8.0])), judge=draw(JUDGES),
+        nodes=draw(st.sampled_from([None, None, {"count": 2, "places": 3}])),
+        started_sandboxes=draw(st.sampled_from([0, 1, 4])), calls_per_s=draw(st.sampled_from([None, None, 0.7, 3.0])),
     )  # fmt: skip
 
 
@@ -64,7 +67,9 @@ def trajectories(draw: st.DrawFn) -> tuple[Generated, Any]:
         first.append(len(rows))
     history, response, wait_s = (np.array(column) for column in zip(*rows, strict=True))
     samples = size * groups
-    turns = Turns(np.array(first), history, response, wait_s, rng.exponential(1.0, samples))
+    calls = draw(st.sampled_from([None, rng.integers(1, 4, wait_s.size)]))
+    start_s = draw(st.sampled_from([None, rng.choice([0.0, 0.25, 1.5], samples)]))
+    turns = Turns(np.array(first), history, response, wait_s, rng.exponential(1.0, samples), calls, start_s)
     group = np.arange(samples) // size
     last = np.array(first[1:]) - 1
     batch = Batch(prompt[group], history[last] + response[last], group)
@@ -86,8 +91,8 @@ def all_told(found: AgentRollout) -> dict[str, Any]:
 def test_rollouts_as_the_reference(
     both, drawn, agent, dispatch, replicas, prefix_caching, slots, room, budget, chunked, routing, below
 ):
-    """Limits, time-outs, judges, failed attempts, reclaimed prefixes, tiers, engines that prefill alone, eviction, each
-    dispatch that starts one by one and each routing.
+    """Limits, nodes, start-up, calls that fail or queue for a service, time-outs, judges, failed attempts, reclaimed
+    prefixes, tiers, engines that prefill alone, eviction, each dispatch that starts one by one and each routing.
 
     Besides: every turn is generated once, nobody is left anywhere, and every token of a context was prefilled, found or
     loaded.
@@ -108,12 +113,21 @@ def test_rollouts_as_the_reference(
     if slow["skipped_tokens"] == 0 and not slow["preemptions"]:
         assert slow["turns"] == one.turns.count
         assert sum(n * count for n, count in enumerate(slow["iterations_at"])) == iterations.sum()
-        assert slow["environment_s"] == pytest.approx(one.turns.environment_s.sum())
+        calls = np.ones(one.turns.count) if one.turns.calls is None else one.turns.calls
+        assert slow["environment_s"] == pytest.approx((calls * one.turns.environment_s).sum())
+        assert slow["calls"] == np.delete(calls, one.turns.first[1:] - 1).sum()
+        if agent.calls_per_s and slow["calls"]:
+            assert max(slow["finish_s"]) >= (slow["calls"] - 1) / agent.calls_per_s
         if one.batch.group[-1] + 1 == one.batch.samples and prefill is None:  # no prompt is another's
             contexts = (np.repeat(one.batch.prompt_tokens, np.diff(one.turns.first)) + one.turns.history_tokens).sum()
             assert slow["prefill_tokens"] + slow["reused_tokens"] + slow["loaded_tokens"] == contexts
-    for presence in (slow["line"].environment, slow["line"].judge):
+    for presence in (slow["line"].environment, slow["line"].judge, sandboxes := slow["line"].sandbox):
         assert not presence.counts or presence.counts[-1] == 0
+    contexts = slow["line"].context.counts
+    assert not contexts or (min(contexts), contexts[-1]) == (0, 0)
+    if sandboxes.counts:  # a trajectory is nowhere else between its start and its last turn
+        assert max(sandboxes.counts) <= (agent.sandboxes or math.inf)
+        assert slow["sandbox_s"] == pytest.approx(np.dot(np.diff(sandboxes.times_s), sandboxes.counts[:-1]))
 
 
 LOOPS: dict[str, Any] = {
@@ -123,7 +137,11 @@ LOOPS: dict[str, Any] = {
     "workload__agent__max_environments": st.sampled_from(["null", 1, 3]),
     "workload__agent__max_trajectories": st.sampled_from(["null", 2, 5]), "workload__agent__keep_prefix": st.booleans(),
     "workload__agent__trajectory_timeout_s": st.sampled_from(["null", 6.0]),
-    "workload__agent__failure_share": st.sampled_from([0, 0.3]), "engine__dispatch": DISPATCH,
+    "workload__agent__failure_share": st.sampled_from([0, 0.3]),
+    "workload__agent__call_failure_share": st.sampled_from([0, 0, 0.3]),
+    "workload__agent__start_s": st.sampled_from(["{kind: constant, seconds: 0}", "{kind: lognormal, mean_s: 3}"]),
+    "workload__agent__started_sandboxes": st.sampled_from([0, 2]),
+    "workload__agent__calls_per_s": st.sampled_from(["null", "null", 2.0]), "engine__dispatch": DISPATCH,
     "engine__session_routing": ROUTING,
     "simulation__seed": st.integers(0, 10_000),
 }  # fmt: skip

@@ -104,6 +104,46 @@ def test_limits_serialise_and_time_ends_in_progress():
     assert (found.counters.judge_s, found.counters.judge_queued_s) == (30.0, 6.0 + 6.0 + 12.0)
 
 
+def test_sandboxes_start_in_their_places_or_before_they_are_needed():
+    """On one place k trajectories take k (s + own) with start-ups of s; one sandbox that is started beside hides what
+    the trajectory before takes: all of it where that is longer, else two start at a time."""
+    alone = ran(trajectories(1, 3, environment_s=2.0), some()).result.seconds
+    for start_s in (alone / 4, alone / 2, 4 * alone):
+        drawn = trajectories(5, 3, environment_s=2.0)
+        starting = replace(drawn, turns=replace(drawn.turns, start_s=np.full(5, start_s)))
+        found = ran(starting, some(nodes={"count": 1, "places": 1}))
+        assert sorted(found.result.finish_s) == pytest.approx([(start_s + alone) * k for k in (1, 2, 3, 4, 5)])
+        assert found.counters.start_s == pytest.approx(5 * start_s)
+        assert found.counters.sandbox_s == pytest.approx(5 * (start_s + alone))
+        ready = ran(starting, some(nodes={"count": 1, "places": 2}, started_sandboxes=1))
+        waits = [0, 1, 1, 2, 2] if start_s > alone else [0] * 5
+        ends = [wait * start_s + (k - wait) * alone for k, wait in enumerate(waits, 1)]
+        assert sorted(ready.result.finish_s) == pytest.approx(ends)
+        assert ready.counters.sandbox_s == pytest.approx(5 * alone + ready.counters.start_s)
+        assert ran(starting, some(started_sandboxes=5)).result.seconds == ran(drawn, some()).result.seconds
+
+
+def test_a_service_lets_so_many_calls_begin_and_failed_ones_are_made_again():
+    """n calls at a rate take at least (n - 1) / rate, equal ones exactly so; calls of m attempts, each of which fails
+    with share p, are (1 - p^m) / (1 - p) attempts in the mean."""
+    generation_s = (TURN - 1) * 0.25
+    found = ran(trajectories(6, 2, environment_s=1.0), some(calls_per_s=0.5), replicas=6)
+    assert sorted(found.result.finish_s) == [2 * generation_s + 1.0 + 2.0 * k for k in range(6)]
+    assert (found.counters.calls, found.counters.queued_s) == (6, 2.0 * (1 + 2 + 3 + 4 + 5))
+    drawn = trajectories(1, 3, environment_s=2.0)
+    failing = replace(drawn, turns=replace(drawn.turns, calls=np.array([3, 1, 1])))
+    assert ran(failing, some()).result.seconds == ran(drawn, some()).result.seconds + 2 * 2.0
+    # Attempts are calls of the service too: five at a rate of one in 4 s, each of 2 s, begin 4 s apart.
+    assert ran(failing, some(calls_per_s=0.25)).counters.queued_s == 2.0 + 2.0
+    share, attempts = 0.4, 3
+    failing_keys = f"call_failure_share: {share}, call_attempts: {attempts}"
+    keys = f"workload.agent={{turns: {{kind: constant, turns: 9}}, {failing_keys}}}"
+    calls = draw(world_of(FixedCosts(), keys, tokens=TURN, prompts=400).scenario, 0).steps[0].rollouts[0].turns.calls
+    mean = (1 - share**attempts) / (1 - share)
+    assert (calls.min(), calls.max()) == (1, attempts)
+    assert abs(calls.mean() - mean) < 4 * calls.std() / np.sqrt(calls.size)
+
+
 def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away_and_a_turn_must_fit():
     """Two long contexts do not fit at once: whoever comes back finds little and prefills the rest again."""
     one = trajectories(6, 6, environment_s=0.4)
@@ -193,6 +233,8 @@ def test_draws_follow_the_seed_and_no_key_moves_anothers_draw():
 @pytest.mark.parametrize(("override", "message"), [
     ("workload.agent.turn=3", "turns"),
     ("workload.agent.max_environments=0", "max_environments"),
+    ("workload.agent={nodes: {count: 1, places: 2}, started_sandboxes: 2}", "must be below nodes.count x places"),
+    ("workload.agent={replay: {path: x.csv}, call_failure_share: 0.1}", "give no call_failure_share"),
     ("workload.agent.environment_group_correlation=0.7", "must not exceed 1"),
     ("workload.agent.environment_s={kind: trace, path: nowhere.csv}", "nowhere.csv"),
 ])  # fmt: skip

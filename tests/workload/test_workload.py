@@ -311,7 +311,8 @@ def test_an_edited_file_of_environment_times_is_read_again(tmp_path: Path) -> No
 AGENT = {
     "turns": {"kind": "lognormal", "mean_turns": 6, "log_sigma": 0.5}, "max_turns": 12, "max_attempts": 3,
     "environment_s": {"kind": "lognormal", "mean_s": 3, "log_sigma": 1}, "turn_timeout_s": 20,
-    "environment_group_correlation": 0.3, "environment_trajectory_correlation": 0.2,
+    "environment_group_correlation": 0.3, "environment_trajectory_correlation": 0.2, "call_failure_share": 0.3,
+    "start_s": {"kind": "lognormal", "mean_s": 9, "log_sigma": 0.5},
 }  # fmt: skip
 
 
@@ -332,7 +333,8 @@ def test_turns_drawn_at_once_move_no_draw_and_the_longest_environment_is_theirs(
             assert drawn.setdefault(share, found) == found
             assert one.batch.total_tokens.max() <= cap
         if not share:  # nothing fails, no context is full
-            spent_s = np.add.reduceat(one.turns.environment_s, one.turns.first[:-1]).max()
+            assert one.turns.calls is not None and one.turns.calls.max() == 3
+            spent_s = np.add.reduceat(one.turns.environment_s * one.turns.calls, one.turns.first[:-1]).max()
             assert longest_environment_s(work, Place(1, 2, 3)) == pytest.approx(spent_s)
 
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from rlsim.errors import InputError
+from rlsim.readers.traces.growth import LENGTH, Trend, trends_of
 from rlsim.readers.traces.process import (
     Columns,
     Marginal,
@@ -58,6 +60,11 @@ class AgentAnswer:
     tests: Sequence[Test]
     notes: Sequence[str]
 
+    @cached_property
+    def trends(self) -> list[Trend]:
+        """What grows over the steps of training."""
+        return trends_of(self.found)
+
     def picture(self) -> Figure:
         """Distribution functions of the trajectories, measured and drawn from the fitted process."""
         from rlsim.report.figures.bars import process_figure
@@ -69,6 +76,9 @@ class AgentAnswer:
         lines = [f"# {self.where}: {self.columns.turns.size:,} trajectories", "workload:"]
         lines += [f"  {key}: {_flow(value)}" for key, value in self.settings.items()]
         lines += ["  agent:", *(f"    {key}: {_flow(value)}" for key, value in self.of_agent.items())]
+        if length := next((one for one in self.trends if one.name == LENGTH), None):
+            lines += ["# Over the steps of training, of rlsim run (turns and times of calls stay):"]
+            lines += [f"# run: {{response_growth: {length.points}}}"]
         if replay:
             lines.append("    # As they are, in place of draws of this process, then without failure_share:")
             lines.append(f"    # replay: {_flow({'kind': 'trace', 'path': replay})}")
@@ -99,6 +109,7 @@ class AgentAnswer:
         )
         known = [f"{one.name} to {_error(one.measured, self.columns.group):.0%}" for one in self.tests]
         out.append(f"the sample gives the mean (90 %) of {', '.join(known)}: intervals of project lack that")
+        out += [f"over training, {one.text}: the process is their mean" for one in self.trends]
         far = [one.name for one in self.tests if one.p < UNLIKELY]
         if far:
             out.append(f"the fitted process does not describe {', '.join(far)}: its draws are seldom as far from it")
@@ -154,6 +165,7 @@ class AgentAnswer:
             "tools": [
                 dict(zip(("tool", "calls", "mean_s", "p90_s"), _known(row), strict=True)) for row in self.by_tool()
             ],
+            "trends": [{"name": one.name, "points": one.points} for one in self.trends],
             "remarks": list(self.remarks()),
             "fragment": self.fragment(),
         }

@@ -192,8 +192,8 @@ def marginal_of(
     density = np.exp(-0.5 * ndtri(levels) ** 2) / math.sqrt(2 * math.pi)
     errors = np.append(sigma * np.sqrt(levels * (1 - levels)) / density, math.sqrt(math.expm1(min(sigma**2, 50.0))))
     lognormal = low > 0 and bool(np.all(np.abs(misses) <= np.maximum(CLOSE, 2 * errors / math.sqrt(count))))
-    # What was cut has no quantiles of its own: a lognormal stands for it however far it is.
-    if not lognormal and not censored.any():
+    # What was cut below the cap has no quantiles of its own: a lognormal stands for it however far it is.
+    if not lognormal and bool(np.all(values[censored] >= cap)):
         fine = _quantile(values, weights, (np.arange(FINE) + 0.5) / FINE)
         section = {"kind": "quantiles", **_table(*quantile_table(fine), key)}
     return Marginal(name, section, values, weights, float(misses[np.abs(misses).argmax()]))

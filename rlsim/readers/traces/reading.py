@@ -12,7 +12,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
 from rlsim.readers.traces import Format, requests
 from rlsim.readers.traces.agents import AgentAnswer, agents_of
-from rlsim.readers.traces.trajectories import is_trajectory, trajectories_of
+from rlsim.readers.traces.sessions import sessions_of
+from rlsim.readers.traces.trajectories import Trajectory, is_trajectory, trajectories_of
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.workload.lengths import QUANTILE, number_in, rows_of
@@ -49,7 +50,7 @@ def text_of(path: Path) -> tuple[str, str]:
     """
     if not path.is_dir():
         return read_text(path, TRACE_BYTES), shown_path(path)
-    files = sorted(path.glob("*.jsonl"), key=_by_number)
+    files = files_of(path)
     if not files:
         raise InputError(f"{shown_path(path)}: the folder holds no .jsonl files (rollouts of verl or NeMo-RL)")
     if len(files) > MOST_FILES:
@@ -63,6 +64,17 @@ def text_of(path: Path) -> tuple[str, str]:
                 f"{shown_path(path)}: holds more than {TRACE_BYTES / 2**20:,.0f} MiB, the most that is read"
             )
     return "\n".join(texts), shown_path(path)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The JSONL files of a folder in the order of their names; of prime-rl's rollouts those that it trains on."""
+    found = sorted(folder.glob("*.jsonl"), key=_by_number)
+    return found or sorted(folder.glob("step_*/train/effective/traces.jsonl"), key=_by_step)
+
+
+def _by_step(path: Path) -> tuple[int, str]:
+    """Number and name of the folder of a step, or of a file named after one."""
+    return _by_number(next((part for part in path.parents if part.name.startswith("step_")), path))
 
 
 def _by_number(path: Path) -> tuple[int, str]:
@@ -147,9 +159,23 @@ def read_trace(path: Path, reading: Reading) -> requests.Requests | MeasuredAcce
         return read_acceptance(text, where)
     if form is Format.AGENTS:
         notes = list[str]()
+        if requests.TOKEN_BLOCKS in next(rows_of(text, where), (0, {}))[1]:
+            return agents_of(sessions_of(rows_of(text, where), where, notes), where, reading.group_size, notes)
         found = [*trajectories_of(rows_of(text, where), where, reading.characters_per_token, notes)]
+        if path.is_dir() and all(one.step is None for one in found):
+            found = _numbered(path, reading)
         return agents_of(found, where, reading.group_size, notes)
     return read_requests(text, where, form, reading)
+
+
+def _numbered(folder: Path, reading: Reading) -> list[Trajectory]:
+    """The trajectories of a folder whose files are those of steps, with the numbers of these."""
+    found = list[Trajectory]()
+    for file in files_of(folder):
+        rows, where = rows_of(read_text(file, TRACE_BYTES), shown_path(file)), shown_path(file)
+        each = trajectories_of(rows, where, reading.characters_per_token, [])
+        found += [replace(one, step=_by_step(file)[0]) for one in each]
+    return found
 
 
 PREFIX = "vllm:spec_decode_"

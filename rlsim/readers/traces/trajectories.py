@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -45,7 +45,8 @@ class Call(NamedTuple):
 @dataclass(frozen=True)
 class Trajectory:
     """Calls in order. key: names the prompt; cut: by any limit, turn_limit: by that of its turns; reward_s: of scoring,
-    NaN where not given; branches: calls of sub-agents and compactions, which are left out."""
+    NaN where not given; branches: calls of sub-agents and compactions, which are left out; step: of the training run,
+    None where not given."""
 
     calls: tuple[Call, ...]
     key: str | None = None
@@ -54,6 +55,7 @@ class Trajectory:
     reward_s: float = math.nan
     branches: int = 0
     turn_limit: bool = False
+    step: int | None = None
 
 
 class _Piece(NamedTuple):
@@ -85,7 +87,9 @@ def trajectories_of(rows: Rows, where: str, characters_per_token: float, remarks
                 f"{where}, line {line}: no trajectory: needs 'calls', 'traces', 'messages' or 'response'; has {keys}"
             )
         try:
-            yield from reader(row, characters_per_token)
+            step = row.get("step")
+            for one in reader(row, characters_per_token):
+                yield replace(one, step=step) if type(step) is int else one
         except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{where}, line {line}: no whole trajectory ({shortened(repr(error))})") from error
         if not remarks and reader in (_messages, _gym) and not _counted(row):

@@ -259,7 +259,8 @@ def _curves(axes: Axes, projection: Projection) -> tuple[str, str]:
     for name, arm in arms.items():
         color, window = VARIANT_COLORS[name], _window(arm) if asynchronous else None
         running, *others = arm.curves
-        times, values = _in_view(running, window)
+        others = [curve for curve in others if curve.name.startswith("trajectories with")]
+        times, values = in_view(running, window)
         label = name if asynchronous else f"{name}: last one done after {fmt.seconds(float(times[-1]))}"
         axes.step(times, values, where="post", color=color, linewidth=1.8, label=label, zorder=3)
         axes.fill_between(times, values, step="post", color=color, alpha=0.14, linewidth=0)
@@ -267,7 +268,7 @@ def _curves(axes: Axes, projection: Projection) -> tuple[str, str]:
         if not asynchronous:
             axes.plot([times[-1]], [0], marker="o", color=color, markersize=6, clip_on=False, zorder=4)
         for curve, line in zip(others, OTHER_LINES, strict=False):
-            times, values = _in_view(curve, window)
+            times, values = in_view(curve, window)
             other = curve.name.removeprefix("trajectories ") if name == last else None
             axes.step(times, values, line, where="post", color=color, linewidth=1.2, label=other, zorder=3)
             highest = max(highest, float(values.max()))
@@ -285,7 +286,7 @@ def _curves(axes: Axes, projection: Projection) -> tuple[str, str]:
     return title, "the same steps" if asynchronous else "first step of the first replication alone"
 
 
-def _in_view(curve: Curve, window: tuple[float, float] | None) -> tuple[FloatArray, FloatArray]:
+def in_view(curve: Curve, window: tuple[float, float] | None) -> tuple[FloatArray, FloatArray]:
     """Times from the start of the view and values, from its start to its end and thinned to what a picture can show."""
     times, values = np.asarray(curve.times_s, float), np.asarray(curve.values, float)
     first, last = window or (float(times[0]), float(times[-1]))

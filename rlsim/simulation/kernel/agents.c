@@ -3,27 +3,25 @@
 
 #include <stdlib.h>
 
-/* Trajectories somewhere after every change, or NULL. */
-typedef struct {
-    double *times_s, *counts;
-    int64_t length;
-} Presence;
-
 /* What the caller knows of trajectories; turns as in Trajectories of trajectories.py. Places: -1 for no limit. judges: 0
- * for no judge. timeout_s: infinite for none. */
+ * for no judge. timeout_s: infinite for none. calls, start_s: NULL for once each and no time; calls count down.
+ * sandboxes: started ones that nobody has. interval_s: between two calls of a service, 0 for none. */
 typedef struct {
     int64_t trajectories;
     const int64_t *first, *history, *response, *iterations;
     const double *environment_s, *judge_s;
-    int64_t max_trajectories, max_environments, judges, keeps;
-    double timeout_s;
-    double *times_s, *away, *judge_times_s, *judged;
+    int64_t max_trajectories, max_environments, judges, keeps, sandboxes;
+    double timeout_s, interval_s;
+    int64_t *calls;
+    const double *start_s;
+    double *times_s, *away, *judge_times_s, *judged, *sandbox_times_s, *in_sandboxes;
+    double *context_times_s, *contexts;
 } Rules;
 
 /* AgentCounters of trajectories.py, in the order of its fields. */
 typedef struct {
     double turns, environment_s, queued_s, judge_s, judge_queued_s, environment_idle_s, judge_idle_s, reused_tokens;
-    double loaded_tokens, timed_out, skipped_tokens;
+    double loaded_tokens, timed_out, skipped_tokens, calls, start_s, sandbox_s;
 } AgentCounters;
 
 typedef enum { BEGINS, ANSWERED, JUDGED } Kind;
@@ -48,22 +46,14 @@ struct Agents {
     Event *events;
     int32_t num_events, *started, num_started;
     int64_t foreseen, *turn;
-    double *deadline_s;
+    double *deadline_s, *since_s, *ready_s, service_free_s, service_queued_s;
     Places starts, environments, judges;
     bool submitting, stop;
     Finished finished;
     void *owner;
     AgentCounters counters;
-    Presence environment, judge;
+    Presence environment, judge, sandbox, context;
 };
-
-static void change(Presence *presence, double time_s, double by) {
-    if (!presence->times_s)
-        return;
-    presence->times_s[presence->length] = time_s;
-    presence->counts[presence->length] = (presence->length ? presence->counts[presence->length - 1] : 0.0) + by;
-    presence->length++;
-}
 
 /* --- what is to come ---------------------------------------------------------------------------------------------- */
 
@@ -133,6 +123,12 @@ static Absence *absence_of(Agents *agents, int32_t trajectory) {
     return &replica_at(agents->pool, replica_of(agents, trajectory))->absence;
 }
 
+/* Its current turn is submitted (sign 1) or has ended (-1). */
+static void count_context(Agents *agents, double time_s, int32_t trajectory, double sign) {
+    const int64_t history = agents->rules.history[agents->turn[trajectory]];
+    change(&agents->context, time_s, sign * (double)(agents->pool->sequences[trajectory].prompt + history));
+}
+
 /* Its sample becomes its current turn. */
 static void set_turn(Agents *agents, int32_t trajectory) {
     const Rules *rules = &agents->rules;
@@ -143,8 +139,18 @@ static void set_turn(Agents *agents, int32_t trajectory) {
                            .tokens_per_iteration = total ? (double)(response - 1) / (double)total : 0.0};
 }
 
-/* A trajectory has a place; one that waited for it starts with the next event. */
+/* A trajectory has a place; one that waited for it starts with the next event, or once its sandbox is ready. */
 static void start(Agents *agents, double time_s, int32_t trajectory) {
+    agents->since_s[trajectory] = time_s;
+    change(&agents->sandbox, time_s, 1.0);
+    if (agents->rules.start_s) {
+        const double own_s = time_s + agents->rules.start_s[trajectory];
+        const double ready_s = heap_pushpop(agents->ready_s, agents->rules.sandboxes, own_s);
+        const double begins_s = ready_s > time_s ? ready_s : time_s;
+        agents->counters.start_s += begins_s - time_s;
+        foresee(agents, begins_s, BEGINS, trajectory);
+        return;
+    }
     if (!agents->submitting) {
         foresee(agents, time_s, BEGINS, trajectory);
         return;
@@ -156,17 +162,27 @@ static void start(Agents *agents, double time_s, int32_t trajectory) {
 static void begins(Agents *agents, double time_s, int32_t trajectory) {
     agents->deadline_s[trajectory] = time_s + agents->rules.timeout_s;
     pool_submit(agents->pool, time_s, trajectory, 1);
+    count_context(agents, time_s, trajectory, 1.0);
 }
 
 /* The environment begins to work after the turn that a trajectory ended. */
 static void work(Agents *agents, double time_s, int32_t trajectory) {
-    double seconds = agents->rules.environment_s[agents->turn[trajectory] - 1], until_s = time_s + seconds;
     const double deadline_s = agents->deadline_s[trajectory];
+    double seconds = agents->rules.environment_s[agents->turn[trajectory] - 1], begins_s = time_s;
+    if (agents->rules.interval_s > 0.0) {
+        begins_s = agents->service_free_s > time_s ? agents->service_free_s : time_s;
+        if (begins_s <= deadline_s)
+            agents->service_free_s = begins_s + agents->rules.interval_s;
+    }
+    double until_s = begins_s + seconds;
     if (until_s > deadline_s) {
         until_s = time_s > deadline_s ? time_s : deadline_s;
-        seconds = until_s - time_s;
+        begins_s = begins_s < until_s ? begins_s : until_s;
+        seconds = until_s - begins_s;
     }
+    agents->service_queued_s += begins_s - time_s;
     agents->counters.environment_s += seconds;
+    agents->counters.calls += 1.0;
     foresee(agents, until_s, ANSWERED, trajectory);
 }
 
@@ -189,6 +205,8 @@ static void finish(Agents *agents, double time_s, int32_t trajectory) {
         tokens += agents->rules.response[turn];
     agents->counters.timed_out += agents->turn[trajectory] < end ? 1.0 : 0.0;
     agents->counters.skipped_tokens += (double)tokens;
+    agents->counters.sandbox_s += time_s - agents->since_s[trajectory];
+    change(&agents->sandbox, time_s, -1.0);
     leave(agents, &agents->starts, start, time_s);
     if (!agents->rules.judges) {
         tell_owner(agents, time_s, trajectory);
@@ -204,6 +222,7 @@ static bool ended(void *owner, double time_s, int32_t trajectory, int32_t number
     Agents *agents = owner;
     Replica *replica = replica_at(agents->pool, number);
     const Sequence *sequence = &agents->pool->sequences[trajectory];
+    count_context(agents, time_s, trajectory, -1.0);
     const int64_t foreseen = agents->foreseen, following = ++agents->turn[trajectory];
     agents->counters.turns += 1.0;
     agents->pool->samples.replica[trajectory] = number;
@@ -221,6 +240,11 @@ static bool ended(void *owner, double time_s, int32_t trajectory, int32_t number
 }
 
 static void answered(Agents *agents, double time_s, int32_t trajectory) {
+    if (agents->rules.calls && time_s < agents->deadline_s[trajectory]
+        && --agents->rules.calls[agents->turn[trajectory] - 1]) {
+        work(agents, time_s, trajectory);
+        return;
+    }
     leave(agents, &agents->environments, work, time_s);
     change(&agents->environment, time_s, -1.0);
     if (time_s >= agents->deadline_s[trajectory]) {
@@ -229,6 +253,7 @@ static void answered(Agents *agents, double time_s, int32_t trajectory) {
         return;
     }
     set_turn(agents, trajectory);
+    count_context(agents, time_s, trajectory, 1.0);
     if (!agents->rules.history[agents->turn[trajectory]])
         agents->deadline_s[trajectory] = time_s + agents->rules.timeout_s;
     pool_return(agents->pool, time_s, replica_of(agents, trajectory), trajectory);
@@ -261,6 +286,8 @@ void agents_submit(Agents *agents, double time_s, int32_t first, int32_t count) 
     agents->submitting = false;
     if (agents->num_started) /* those that start are the first of them: a place is refused only once none is left */
         pool_submit(agents->pool, time_s, first, agents->num_started);
+    for (int32_t i = 0; i < agents->num_started; i++) /* the pool has their prompts now */
+        count_context(agents, time_s, first + i, 1.0);
 }
 
 /* Run until a time and tell of every end of a trajectory; whether the owner stopped the run. */
@@ -293,10 +320,10 @@ EXPORT void agents_run_all(Agents *agents) {
     agents_run(agents, INFINITY, never, NULL);
 }
 
-/* Write what was counted so far, and how many changes of both presences there were. */
+/* Write what was counted so far, and how many changes of each presence there were. */
 EXPORT void agents_told(Agents *agents, double *counters, int64_t *changes) {
     AgentCounters *told = &agents->counters;
-    told->queued_s = agents->environments.queued_s;
+    told->queued_s = agents->environments.queued_s + agents->service_queued_s;
     told->judge_queued_s = agents->judges.queued_s;
     told->environment_idle_s = told->judge_idle_s = told->reused_tokens = told->loaded_tokens = 0.0;
     for (int32_t number = 0; number < agents->pool->num_replicas; number++) {
@@ -309,6 +336,8 @@ EXPORT void agents_told(Agents *agents, double *counters, int64_t *changes) {
     *(AgentCounters *)counters = *told;
     changes[0] = agents->environment.length;
     changes[1] = agents->judge.length;
+    changes[2] = agents->sandbox.length;
+    changes[3] = agents->context.length;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -316,8 +345,8 @@ EXPORT void agents_told(Agents *agents, double *counters, int64_t *changes) {
 EXPORT void agents_free(Agents *agents) {
     if (!agents)
         return;
-    void *parts[] = {agents->events, agents->started, agents->turn, agents->deadline_s, agents->starts.since_s,
-                     agents->starts.waiting, agents->environments.since_s, agents->environments.waiting,
+    void *parts[] = {agents->events, agents->started, agents->turn, agents->deadline_s, agents->since_s,
+                     agents->ready_s, agents->starts.since_s, agents->starts.waiting, agents->environments.since_s, agents->environments.waiting,
                      agents->judges.since_s, agents->judges.waiting};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free(parts[i]);
@@ -341,14 +370,19 @@ EXPORT Agents *agents_new(Pool *pool, const Rules *rules) {
     agents->rules = *rules;
     agents->environment = (Presence){rules->times_s, rules->away, 0};
     agents->judge = (Presence){rules->judge_times_s, rules->judged, 0};
+    agents->sandbox = (Presence){rules->sandbox_times_s, rules->in_sandboxes, 0};
+    agents->context = (Presence){rules->context_times_s, rules->contexts, 0};
     agents->events = malloc(count * sizeof *agents->events);
     agents->started = malloc(count * sizeof *agents->started);
     agents->turn = malloc(count * sizeof *agents->turn);
     agents->deadline_s = calloc(count, sizeof *agents->deadline_s);
+    agents->since_s = calloc(count, sizeof *agents->since_s);
+    agents->ready_s = calloc(count, sizeof *agents->ready_s); /* the caller lets no more be started than that */
     const bool placed = places_new(&agents->starts, rules->max_trajectories, count)
                         && places_new(&agents->environments, rules->max_environments, count)
                         && places_new(&agents->judges, rules->judges, count);
-    if (!placed || !agents->events || !agents->started || !agents->turn || !agents->deadline_s) {
+    if (!placed || !agents->events || !agents->started || !agents->turn || !agents->deadline_s || !agents->since_s
+        || !agents->ready_s) {
         agents_free(agents);
         return NULL;
     }

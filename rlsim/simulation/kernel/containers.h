@@ -1,4 +1,4 @@
-/* Lists, an ordered set of replicas and a table of shared prompts, all by index into arrays of fixed size. */
+/* Lists, an ordered set of replicas, a table of shared prompts, all by index into arrays of fixed size. */
 #ifndef RLSIM_CONTAINERS_H
 #define RLSIM_CONTAINERS_H
 
@@ -157,6 +157,39 @@ static inline int32_t residents_remove(Residents *residents, int32_t key) {
         }
     }
     return 0;
+}
+
+/* The smallest of a heap and of a further number, which takes its place in the heap (Python's heappushpop). */
+static inline double heap_pushpop(double *heap, int64_t count, double further) {
+    if (!count || further <= heap[0])
+        return further;
+    const double first = heap[0];
+    int64_t at = 0;
+    for (int64_t child = 1; child < count; child = 2 * at + 1) {
+        if (child + 1 < count && heap[child + 1] < heap[child])
+            child++;
+        if (heap[child] >= further)
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = further;
+    return first;
+}
+
+/* How many are somewhere after every change, or NULL. */
+typedef struct {
+    double *times_s, *counts;
+    int64_t length;
+} Presence;
+
+/* So many more from now on. */
+static inline void change(Presence *presence, double time_s, double by) {
+    if (!presence->times_s)
+        return;
+    presence->times_s[presence->length] = time_s;
+    presence->counts[presence->length] = (presence->length ? presence->counts[presence->length - 1] : 0.0) + by;
+    presence->length++;
 }
 
 #endif

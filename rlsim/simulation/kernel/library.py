@@ -117,9 +117,10 @@ class RulesStruct(Structure):
     _fields_ = (
         ("trajectories", c_int64),
         *((name, c_void_p) for name in ("first", "history", "response", "iterations", "environment_s", "judge_s")),
-        *((name, c_int64) for name in ("max_trajectories", "max_environments", "judges", "keeps")),
-        ("timeout_s", c_double),
-        *((name, c_void_p) for name in ("times_s", "away", "judge_times_s", "judged")),
+        *((name, c_int64) for name in ("max_trajectories", "max_environments", "judges", "keeps", "sandboxes")),
+        *((name, c_double) for name in ("timeout_s", "interval_s")),
+        *((name, c_void_p) for name in ("calls", "start_s", "times_s", "away", "judge_times_s", "judged")),
+        *((name, c_void_p) for name in ("sandbox_times_s", "in_sandboxes", "context_times_s", "contexts")),
     )
 
 
