@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -178,6 +179,7 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
     steps = sorted({step for names in metrics.values() for step in scalars.values[names[0]]})
     values = {
         quantity: np.array([_value(scalars, names, step, quantity) for step in steps])
+        * _whole(scalars, names, steps, naming)
         for quantity, names in metrics.items()
     }
     aside = _without_aside(scalars, naming, steps, values)
@@ -208,23 +210,31 @@ def _gather_timers(scalars: Scalars) -> None:
     ends = scalars.values.get(TRAINER_STEP, {})
     timers = [name for name in scalars.values if name.startswith(TIMER)]
     apart = [row not in ends for name in timers for row in scalars.values[name]]
-    if not ends or sum(apart) <= len(apart) / 2:
+    if sum(apart) <= len(apart) / 2:
+        return
+    if not ends and len(timers) > 1:  # rows without the trainer's, whose steps nobody knows
+        for name in timers:
+            scalars.values.pop(name)
+    if not ends:
         return
     if wrong := [step for step in ends.values() if not 0 <= step < 2**53]:  # NaN too
         raise InputError(f"{scalars.where}: '{TRAINER_STEP}' must be a number of at least 0, got {wrong[0]:g}")
     rows = np.array(sorted(ends))
     # A trainer may log every few steps; those before the first record are as many as before the second.
-    between = np.maximum(1.0, np.diff([ends[row] for row in rows.tolist()]))
-    steps = dict(zip(rows.tolist(), [*between[:1], *between] or [1.0], strict=True))
+    between = np.diff([ends[row] for row in rows.tolist()])
+    usual = max(1.0, Counter(between.tolist()).most_common(1)[0][0]) if between.size else 1.0
+    # A record of the trainer that is lost leaves its timers to the next one.
+    whole = np.array([True, *(between == usual)])
     for name, values in scalars.values.items():
-        found: dict[int, float] = {}
+        parts: dict[int, list[float]] = {}
         for row, value in sorted(values.items()):
-            place = int(np.searchsorted(rows, row))
-            if place < len(rows):
-                row = int(rows[place])
-                share = value / steps[row] if name in timers else value
-                found[int(ends[row])] = share + (found.get(int(ends[row]), 0.0) if name in timers else 0.0)
-        scalars.values[name] = found
+            if (place := int(np.searchsorted(rows, row))) < len(rows):
+                parts.setdefault(place, []).append(value)
+        found = {place: one[-1] for place, one in parts.items()}
+        if name in timers:
+            count = Counter(map(len, parts.values())).most_common(1)[0][0] if parts else 0
+            found = {p: sum(one) / usual for p, one in parts.items() if whole[p] and len(one) == count}
+        scalars.values[name] = {int(ends[int(rows[place])]): value for place, value in found.items()}
     scalars.retold.clear()
 
 
@@ -241,6 +251,17 @@ def _value(scalars: Scalars, names: tuple[str, ...], step: int, quantity: str) -
         total += (-1 if name != bare else 1) * value * scale_of(bare)
     # Timers begin and end apart: a rest of next to nothing may come out below it.
     return max(0.0, total)
+
+
+def _whole(scalars: Scalars, names: tuple[str, ...], steps: list[int], naming: Naming) -> FloatArray:
+    """1 for each step that tells all parts of a quantity, NaN for one without a part that the others have: its record
+    is cut, and the sum of the rest is no time of it. Parts of few steps, and saving, come and go."""
+    out, first = np.ones(len(steps)), scalars.values[names[0]]
+    for bare in (name.removeprefix(LESS) for name in names[1:]):
+        part = scalars.values[bare]
+        if bare not in naming.aside and 2 * sum(step in part for step in first) >= len(first):
+            out[[step in first and step not in part for step in steps]] = math.nan
+    return out
 
 
 def _without_aside(

@@ -1,0 +1,154 @@
+"""Metrics of a text's lines, gathered into the records of its steps, and which of these can be trusted.
+
+A text loses lines, doubles them and mixes them up on its way, and what is left still looks like a record. A record that
+may hold numbers of another step is left out, and a text of such records is refused: a step that never was is worse than
+none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from msgspec import Struct, field
+
+from rlsim.errors import InputError
+from rlsim.readers.logs.tensorboard import Scalars, decimal_commas, number_of
+
+SKIPPED = 0.5
+"""Share of the steps of a text with records over several lines that follow one another at least: where fewer do, its
+lines are out of order. A restart breaks the order once, a lost heading twice."""
+
+
+class Entry(Struct):
+    """A metric of a line. number: as it is written; scale: seconds of its unit; cut: its text ends with the number."""
+
+    name: str
+    number: str
+    scale: float
+    line: int
+    cut: bool = False
+
+
+class Record(Struct, eq=False):
+    """What stands between the beginnings of two steps. step: its number, None where it has none; line: where that
+    stands; summed: timers that may run several times in it; started: how often each did."""
+
+    step: int | None = None
+    line: int = 0
+    summed: bool = False
+    entries: list[Entry] = field(default_factory=list)
+    started: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def lines(self) -> int:
+        """Lines that it takes."""
+        return len({one.line for one in self.entries})
+
+
+class Records:
+    """The records of a text. A step without a number is counted: it ends where a metric comes again."""
+
+    def __init__(self) -> None:
+        self.all: list[Record] = [Record()]
+
+    @property
+    def now(self) -> Record:
+        """The record that lines go to."""
+        return self.all[-1]
+
+    def begin(self, step: int | None, line: int, summed: bool = False) -> None:
+        """A record of step ``step``, or of the next one."""
+        if not self.now.entries:
+            self.all.pop()
+        self.all.append(Record(step, line, summed))
+
+    def add(self, entry: Entry) -> None:
+        """A metric of the record."""
+        now = self.now
+        if now.step is None and not now.summed and any(one.name == entry.name for one in now.entries):
+            self.begin(None, entry.line)
+        self.now.entries.append(entry)
+
+    def into(self, scalars: Scalars) -> None:
+        """Put the numbers of the records that can be trusted into ``scalars``. Raises InputError where lines are out of
+        order."""
+        found = [one for one in self.all if one.entries]
+        if not found:
+            return
+        comma = decimal_commas(entry.number for one in found for entry in one.entries)
+        several = float(np.median([one.lines for one in found])) > 1
+        whole = _numbered(found)
+        if whole and not several:
+            for one in whole:
+                one.entries = [entry for entry in one.entries if entry.line == one.line] or one.entries
+        elif whole:
+            whole = _following(scalars, whole)
+        else:
+            whole = _in_order(scalars, found) if several else found
+        rows = [(one.step, row) for one in whole if (row := _row(one, comma))]
+        # A line that was written twice is no second step.
+        rows = [pair for k, pair in enumerate(rows) if pair[0] is not None or not k or pair[1] != rows[k - 1][1]]
+        names = Counter(name for _, row in rows for name in row)
+        for count, (step, row) in enumerate(rows, start=1):
+            # The number with which a text ends may be cut; of a metric that stands there alone nobody can tell.
+            cut = (
+                {one.name for one in found[-1].entries if one.cut and names[one.name] > 1} if count == len(rows) else ()
+            )
+            scalars.add_all(float(count if step is None else step), {k: v for k, v in row.items() if k not in cut})
+        if left := len(found) - len(rows):
+            scalars.remarks.append(f"{left} of {len(found)} records are cut, doubled or mixed up, and left out")
+
+
+def _numbered(found: Sequence[Record]) -> list[Record]:
+    """The records with numbers where most have one: what stands before the first is cut."""
+    numbered = [one for one in found if one.step is not None]
+    return numbered if 2 * len(numbered) >= len(found) else []
+
+
+def _following(scalars: Scalars, found: list[Record]) -> list[Record]:
+    """Records over several lines that the next step follows: the heading of one that is lost leaves its lines to the
+    record before it."""
+    numbers = [one.step or 0 for one in found]
+    apart = np.diff(numbers).tolist()
+    usual = Counter(apart).most_common(1)[0][0] if apart else 1
+    follows = [one == usual > 0 for one in apart]
+    if sum(follows) < SKIPPED * len(follows):
+        raise InputError(f"{scalars.where}: its steps are not in the order in which they were written")
+    return [one for one, fine in zip(found, [*follows, True], strict=True) if fine]
+
+
+def _in_order(scalars: Scalars, found: list[Record]) -> list[Record]:
+    """Counted records over several lines whose metrics come in the order of the fullest of them."""
+    fullest = max(found, key=lambda one: len(one.entries))
+    place = {entry.name: k for k, entry in enumerate(fullest.entries)}
+
+    def ordered(one: Record) -> bool:
+        places = [place[entry.name] for entry in one.entries if entry.name in place]
+        return one.summed or all(first < second for first, second in pairwise(places))
+
+    out = [one for one in found if ordered(one)]
+    if 2 * len(out) < len(found):
+        raise InputError(f"{scalars.where}: its lines are not in the order in which they were written")
+    return out
+
+
+def _row(record: Record, comma: bool) -> dict[str, float]:
+    """The numbers of a record; empty where one comes again as another, since they may be of two steps."""
+    row, counts = dict[str, float](), Counter(entry.name for entry in record.entries)
+    for entry in record.entries:
+        value = number_of(entry.number.rstrip(".,"), comma)
+        if value is None:
+            continue
+        value *= entry.scale
+        if record.summed:
+            row[entry.name] = row.get(entry.name, 0.0) + value
+        elif row.setdefault(entry.name, value) != value:
+            return {}
+    if record.summed and any(counts[name] > 1 for name in counts if name.rpartition("/")[2] == "step"):
+        return {}
+    # A timer that ran twice was started twice.
+    several = [name for name in row if record.summed and counts[name] > 1]
+    return {k: v for k, v in row.items() if k not in several or record.started[k] == counts[k]}
