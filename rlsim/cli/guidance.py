@@ -136,6 +136,10 @@ Places = Annotated[
     list[str] | None,
     typer.Option("--enough", metavar="KEY", help="Of agents: the fewest places of a limit that cost no time; or all."),
 ]
+Around = Annotated[
+    str | None,
+    typer.Option("--cliffs", metavar="KEY", help="Of a scenario as it is: the nearest values where something ends."),
+]
 
 
 def size(
@@ -154,6 +158,7 @@ def size(
     drafts: Annotated[bool, typer.Option("--drafts/--no-drafts", help="Let the scenario's drafter draft.")] = True,
     free: Free = None,
     enough: Places = None,
+    around: Around = None,
     risk: Risk = None,
     as_json: AsJson = False,
     full: Full = False,
@@ -165,8 +170,11 @@ def size(
     cluster and doublings of it, each in the layout that plan finds fastest, the knee of the step, the cheapest within a
     deadline or the fastest within a budget, and the largest safe memory share of the engine. --out DIR writes size.json
     and size.png. --free KEY leaves the cluster alone and finds the largest token budget, micro-batch or cap that fits
-    it; --enough KEY the fewest sandboxes or places of a judge with which nobody waits.
+    it; --enough KEY the fewest sandboxes or places of a judge with which nobody waits; --cliffs KEY the values around
+    the key's at which a CUDA graph, a place in an engine, the cache or memory ends.
     """
+    if around:
+        return _print_cliffs(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], around, as_json)
     if enough or free:
         told = _print_enough if enough else _print_free
         return told(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], enough or free or (), as_json)
@@ -204,6 +212,15 @@ def _print_enough(subject: str, changes: Sequence[str], keys: Sequence[str], as_
     scenario = run_scenario(subject, changes, None)[0]
     with with_remedies(scenario), ProgressLine("simulations") as progress:
         answer = enough_places(scenario, () if list(keys) == ["all"] else keys, progress.advance)
+    print_result(answer, as_json)
+
+
+def _print_cliffs(subject: str, changes: Sequence[str], key: str, as_json: bool) -> None:
+    from rlsim.planning.cliffs import cliffs
+
+    scenario = run_scenario(subject, changes, None)[0]
+    with with_remedies(scenario), ProgressLine("simulations") as progress:
+        answer = cliffs(scenario, key, progress.advance)
     print_result(answer, as_json)
 
 

@@ -159,7 +159,7 @@ def _metric(cell: str) -> str | None:
 
 def _add_table(rows: Rows, text: str, separator: str) -> None:
     header: list[str] = []
-    short = 0
+    short, before, broken = 0, False, False
     for _, line in text_lines(text, rows.scalars.where, LOG_LINES):
         if not line.strip() or line[0] == "#":
             continue
@@ -168,8 +168,17 @@ def _add_table(rows: Rows, text: str, separator: str) -> None:
             header = cells
         elif len(cells) != len(header):
             short += 1
+            if before:  # whose last cell may go on in this one
+                rows.found.pop()
+            broken = True
+        elif broken:  # whose first cell may begin in the row before
+            broken = False
+            continue
         else:
             rows.take(dict(zip(header, cells, strict=True)))
+        before = cells != header and len(cells) == len(header)
+    if before and not text.endswith("\n") and len(rows.found) > 1:
+        rows.found.pop()
     if short:
         rows.scalars.remarks.append(f"{short} rows have other columns than the header and are left out")
 

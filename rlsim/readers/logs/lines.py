@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from rlsim.errors import InputError
 from rlsim.files.reading import LOG_LINES, text_lines
@@ -19,7 +20,7 @@ from rlsim.readers.logs.tensorboard import Scalars, number_of
 LINE = 100_000
 """Characters of a line that are read."""
 _NUMBER = r"[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?|nan|inf)"
-_TAIL = r"(?=$|(?!\s\d{3}\b| ?(?:ms|min|h)\b| [\d.](?!\d{9,12}\b))\s|[,;)\]}|\u2502%<\"'`](?!\w))"
+_TAIL = r"(?=$|(?!\s\d{3}\b| ?(?:ms|min|h)\b| [\d.](?!\d{9,12}\b))\s|[,;)\]}|\u2502%<\"'`](?![\w.]))"
 """What ends a number: of one that goes on otherwise, as where something was written into it, this is not all."""
 _PAIR = re.compile(
     r"(?<![\w./@-])((?:vllm:|sglang:)?[A-Za-z_][\w./@-]{0,150}(?:\((?:s/it|GiB)\))?)(?:\{[^{}]{0,500}\})?[\"'`]?\s*(?:[:=|\u2502]\s*|\s+)[\"'`]?"
@@ -38,12 +39,22 @@ _STEP_KEY = re.compile(
     r"[\"'](_?step|Step|(?:train/|training/|trainer/|rollout/)?(?:global_)?step|iteration|global_step/max_steps)[\"']"
     r"\s*:\s*[\"']?(\d{1,12})(?=$|[,}/\"'](?!\w)|/\d)"
 )
+STEP = "step_s"
 _ROW_STEP = "_step"
 """wandb's number of a row, which is none of the trainer."""
 _OPENS = re.compile(r"\s*(?:\[\s*)?[{}]")
+_OBJECT = re.compile(r"^\s*\{?\s*\n\s*\"[^\"\n]{1,150}\": ", re.MULTILINE)
+"""The beginning of an object of a document that is written over several lines."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GOES_ON = re.compile(r"(?:\d|[.,]\d|[eE][-+]?\d)[\d.,]*(?:[eE][-+]?\d+)?(?:s\b)?(?=$|[\s,;)\]}|\u2502\"'])")
 """The rest of a number that a line end broke, at the beginning of the next line; not a date, a time or a share."""
+_WHOLE, _WHOLE_END = (
+    ("", "(", "[", "{", "|", "\u2502", "\u2022", "<", "#"),
+    (")", "]", "}", "|", "\u2502", ";", ">", "!"),
+)
+_OPEN_END = re.compile(r"[\w./@:=-]$")
+SPAN = 200
+"""Characters on either side of a line end within which a metric may be broken."""
 _DURATION = re.compile(r"([\d.]+)(ms|[smhd])")
 SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _Pair = tuple[str, str, float, int]
@@ -55,39 +66,59 @@ def add_lines(scalars: Scalars, text: str) -> None:
     it are whole: it may be cut."""
     text = _ANSI.sub("", text) if "\x1b" in text else text
     keys = {found[1] for found in _STEP_KEY.finditer(text)}
-    if _ROW_STEP in keys and len(keys) > 1:
-        raise InputError(f"{scalars.where}: numbers its steps by {' and '.join(sorted(keys))}, as broken JSON of wandb")
-    records, before = Records(), ""
+    if _ROW_STEP in keys and (len(keys) > 1 or "profiling/" in text):
+        raise InputError(f"{scalars.where}: is broken JSON of wandb; its rows are no steps of the trainer")
+    if len(_OBJECT.findall(text)) > 1:
+        raise InputError(f"{scalars.where}: is a part of a JSON document; give it whole, or JSON lines")
+    records, before, joined = Records(), "", 0
     whole = text.endswith("\n")
     for number, line in text_lines(text, scalars.where, LOG_LINES):
         if line != before:  # a line that was written twice
-            _add_line(records, before[:LINE], line, number, whole)
+            joined = _add_line(records, before[:LINE], line, number, whole, joined)
         before = line
-    _add_line(records, before[:LINE], "", 0, whole)
+    _add_line(records, before[:LINE], "", 0, whole, joined)
     records.into(scalars)
     if not scalars.values:
         for count, (step, row) in enumerate(_worded(text, scalars.where), start=1):
             scalars.add_all(float(count) if step is None else step, row)
 
 
-def _add_line(records: Records, line: str, after: str, number: int, whole: bool) -> None:
-    """Metrics of a line. after: the next one; number: of the next one, 0 of the last."""
+def _add_line(records: Records, line: str, after: str, number: int, whole: bool, joined: int) -> int:
+    """Metrics of a line, and where the one ends that begins in it and goes on in the next. after: the next line;
+    number: of that, 0 of the last; joined: where such a one ends in this."""
     marks = [(found.start(), int(next(one for one in found.groups() if one))) for found in _STEP.finditer(line)]
     end, broken = len(line.rstrip()), _GOES_ON.match(after) is not None
     if not marks:
-        _begin(records, line, number, end if broken else -1)
+        _begin(records, line, number, end if after[:1].isdigit() else -1)
     for name, text, scale, at in _pairs(line):
         while marks and at > marks[0][0]:
             records.begin(marks.pop(0)[1], number)
-        if not (broken and at >= end):
+        if at > joined:
+            text = "" if broken and at >= end else text
             records.add(Entry(name, text, scale, number, at >= end and not number and not whole))
     for _, step in marks:
         records.begin(step, number)
+    border, both = len(line[-SPAN:]), line[-SPAN:] + after[:SPAN]
+    # Lines that end or begin with brackets or blanks, as most do, are no halves of one.
+    halves = after[:1] not in _WHOLE and line[-1:] not in _WHOLE_END
+    for mark in _STEP.finditer(both) if halves else ():
+        if mark.start() < border < mark.end():
+            records.begin(int(next(one for one in mark.groups() if one)), number)
+    for found in _PAIR.finditer(both) if halves and _OPEN_END.search(line) else ():
+        # Terminals break lines within names; a number that is broken may be any.
+        if found.start() < border <= found.start(2) and (known := canonical(found[1])) is not None:
+            at = found.end(2) - border
+            text = found[2] if at < len(after.rstrip()) else ""
+            records.add(
+                Entry(known, text, SECONDS[found[3] or "s"] * (1e-3 if found[1].endswith("_ms") else 1.0), number)
+            )
+            return at
+    return 0
 
 
 def _begin(records: Records, line: str, number: int, broken_at: int) -> None:
     """A step whose number is no heading: a key of it, or a timer of the whole step that starts."""
-    for started in _STARTED.findall(line):
+    for started in _STARTED.findall(line) if "Started: " in line else ():
         if started == "step":
             if not any(one.summed for one in records.all):
                 records.now.entries.clear()  # what ran before the first step is of none
@@ -95,15 +126,15 @@ def _begin(records: Records, line: str, number: int, broken_at: int) -> None:
         records.now.started[canonical(f"timing/{started}") or ""] += 1
     opened = _OPENS.match(line) is not None
     if opened:
-        records.begin(None, number, records.now.summed)
-    key = _STEP_KEY.search(line)
+        records.begin(None, number, records.now.summed, opened=True)
+    key = _STEP_KEY.search(line) if "'" in line or '"' in line else None
     if key is None:
         return
     if key.end() == broken_at:
         records.begin(None, number)
     # A dictionary over several lines has its step within it.
     elif records.now.step is None and not records.now.summed and "{" not in line[: key.start()]:
-        records.now.step, records.now.line = int(key[2]), number
+        records.now.step, records.now.line, records.now.led = int(key[2]), number, len(records.now.entries)
     else:
         records.begin(int(key[2]), number)
 
@@ -138,6 +169,7 @@ def _worded(text: str, where: str) -> Iterator[tuple[float | None, dict[str, flo
     columns of steps the first is their number."""
     header: list[str | None] = []
     single: dict[str, float] = {}
+    rows: list[tuple[float | None, dict[str, float]]] = []
     lines = [line for _, line in text_lines(text, where, LOG_LINES)]
     for line, after in zip(lines, [*lines[1:], ""], strict=False):
         # A row without its end is cut, as a number that goes on in the next line is.
@@ -151,9 +183,13 @@ def _worded(text: str, where: str) -> Iterator[tuple[float | None, dict[str, flo
         elif header and len(values) == len(header) and any(value is not None for value in values):
             row = [(name, value) for name, value in zip(header, values, strict=True) if name]
             step = row.pop(0)[1] if row and header.count(row[0][0]) > 1 else None
-            yield step, {name: value for name, value in row if value is not None}
+            rows.append((step, {name: value for name, value in row if value is not None}))
         elif names[0] is not None and (value := next((one for one in values[1:] if one is not None), None)) is not None:
             single.setdefault(names[0], value)
+    counted = [row.get(STEP, 0.0) for step, row in rows if step is None]
+    if len(counted) > 2 and all(second - first == 1 for first, second in pairwise(counted)):
+        rows = [(row.pop(STEP), row) for _, row in rows]  # numbers, and no seconds
+    yield from rows
     if single:
         yield None, single
 

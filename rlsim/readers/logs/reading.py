@@ -30,6 +30,8 @@ STDIN = Path("-")
 MOST_FILES = 64
 TRAINER_STEP, TIMER = "train/global_step", "profiling/"
 SAME_BATCH = 1e-6
+SELDOM = 0.1
+"""Share of the steps up to which a part of a sum counts as one that comes and goes. Assumption."""
 LONGEST_S = 1e7
 """Longest time of a step, four months; what is longer is no time in seconds."""
 _MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
@@ -177,11 +179,16 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
             f"{listed}"
         )
     steps = sorted({step for names in metrics.values() for step in scalars.values[names[0]]})
+    if not steps:
+        raise InputError(f"{scalars.where}: no step tells a time that can be read")
     values = {
         quantity: np.array([_value(scalars, names, step, quantity) for step in steps])
         * _whole(scalars, names, steps, naming)
         for quantity, names in metrics.items()
     }
+    values = {name: one for name, one in values.items() if np.isfinite(one).any()}
+    if not any(quantity in values for quantity in PHASES):
+        raise InputError(f"{scalars.where}: no step tells a time that can be read")
     aside = _without_aside(scalars, naming, steps, values)
     samples = scalars.values.get(SAMPLES, {}).get(0)
     if samples is None and "samples" in values:
@@ -222,13 +229,19 @@ def _gather_timers(scalars: Scalars) -> None:
     rows = np.array(sorted(ends))
     # A trainer may log every few steps; those before the first record are as many as before the second.
     between = np.diff([ends[row] for row in rows.tolist()])
-    usual = max(1.0, Counter(between.tolist()).most_common(1)[0][0]) if between.size else 1.0
-    # A record of the trainer that is lost leaves its timers to the next one.
-    whole = np.array([True, *(between == usual)])
+    # A row that is lost, the trainer's or of a timer, leaves sums of others.
+    there = np.array(sorted({row for values in scalars.values.values() for row in values}))
+    held = np.diff(np.searchsorted(there, rows)) == np.diff(rows)
+    usual = max([1.0, *(one for one, _ in Counter(between[held].tolist()).most_common(1))])
+    whole = np.array([True, *(held & (between == usual))])
+    # What stands before the first record by more rows than one takes is of a record that is lost.
+    taken = Counter(np.diff(rows)[whole[1:]].tolist()).most_common(1)
+    begin = rows[0] - taken[0][0] if taken else -math.inf
+    whole[0] = bool(taken) or rows.size == 1
     for name, values in scalars.values.items():
         parts: dict[int, list[float]] = {}
         for row, value in sorted(values.items()):
-            if (place := int(np.searchsorted(rows, row))) < len(rows):
+            if row > begin and (place := int(np.searchsorted(rows, row))) < len(rows):
                 parts.setdefault(place, []).append(value)
         found = {place: one[-1] for place, one in parts.items()}
         if name in timers:
@@ -254,13 +267,17 @@ def _value(scalars: Scalars, names: tuple[str, ...], step: int, quantity: str) -
 
 
 def _whole(scalars: Scalars, names: tuple[str, ...], steps: list[int], naming: Naming) -> FloatArray:
-    """1 for each step that tells all parts of a quantity, NaN for one without a part that the others have: its record
-    is cut, and the sum of the rest is no time of it. Parts of few steps, and saving, come and go."""
+    """1 for each step that tells all parts of a quantity, NaN for one without a part that others have: its record is
+    cut, and the sum of the rest is no time of it. What few steps tell comes and goes, as saving does."""
+
+    def told(bare: str) -> float:
+        return scalars.told.get(bare, len(scalars.values[bare]) / len(steps))
+
     out, first = np.ones(len(steps)), scalars.values[names[0]]
     for bare in (name.removeprefix(LESS) for name in names[1:]):
-        part = scalars.values[bare]
-        if bare not in naming.aside and 2 * sum(step in part for step in first) >= len(first):
-            out[[step in first and step not in part for step in steps]] = math.nan
+        part, broken = scalars.values[bare], scalars.broken.get(bare, set())
+        usual = bare not in naming.aside and told(bare) > SELDOM * told(names[0].removeprefix(LESS))
+        out[[step in first and step not in part and (usual or step in broken) for step in steps]] = math.nan
     return out
 
 

@@ -65,6 +65,8 @@ class Scalars:
         self.retold: dict[str, dict[int, float]] = {}
         self.remarks: list[str] = []
         self.banners: dict[str, str] = {}
+        self.broken: dict[str, set[int]] = {}
+        self.told: dict[str, float] = {}
         self._count = 0
 
     def add(self, name: str, step: float, value: float) -> None:

@@ -46,7 +46,8 @@ def watch_text(line: WatchLine, style: Style = DEFAULT_STYLE) -> str:
 def watch_page(title: str, lines: Sequence[WatchLine]) -> str:
     """An HTML page of the lines, newest first, which asks the browser to load it again."""
     rows = [
-        f"<pre{' class=alarm' if line.alarm or line.stands_since is not None else ''}>{html.escape(watch_text(line, Style(width=UNBROKEN)))}</pre>"
+        f"<pre{' class=alarm' if line.alarm or line.stands_since is not None else ''}>"
+        f"{html.escape(watch_text(line, Style(width=UNBROKEN)))}</pre>"
         for line in reversed(lines)
     ]
     head = (
