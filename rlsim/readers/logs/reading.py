@@ -14,7 +14,8 @@ import numpy as np
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import LOG_LINES, TABLE_BYTES, TRACE_BYTES, read_bytes, shown_path, text_lines
-from rlsim.readers.logs.banners import banners_beside, contradictions
+from rlsim.loading.overrides import value_at
+from rlsim.readers.logs.banners import banners_beside, contradictions, layout_contradictions
 from rlsim.readers.logs.forms import SAMPLES, add_text
 from rlsim.readers.logs.naming import FACTS, LESS, PHASES, Naming, frameworks, naming_of, scale_of
 from rlsim.readers.logs.retold import told_twice
@@ -30,6 +31,8 @@ STDIN = Path("-")
 MOST_FILES = 64
 TRAINER_STEP, TIMER = "train/global_step", "profiling/"
 SAME_BATCH = 1e-6
+WAITS = 0.1
+"""Share of a step that a trainer waits from which on the rollout sets the pace: twice a step's noise. Convention."""
 SELDOM = 0.1
 """Share of the steps up to which a part of a sum counts as one that comes and goes. Assumption."""
 LONGEST_S = 1e7
@@ -59,7 +62,8 @@ class RunLog:
     banners: Mapping[str, str] = field(default_factory=dict)
 
     def contradictions(self, scenario: Scenario) -> list[str]:
-        """Remarks where the log states another number of samples, another GPU or another engine than the scenario."""
+        """Remarks where the log states another number of samples, other GPUs, or another engine, model or layout than
+        the scenario, and which side of an asynchronous loop sets its pace."""
         samples = scenario.workload.samples_per_step
         out = contradictions(
             self.banners, scenario.hardware.name, scenario.engine.name, scenario.released_engine.version
@@ -69,7 +73,23 @@ class RunLog:
                 f"the log has {self.samples:,.0f} samples in a step, scenario '{scenario.name}' {samples:,}: check both"
             )
             out.append(told)
-        return out
+        keys = ("engine.tensor_parallel", "engine.pipeline_parallel", "cluster.num_gpus")
+        stated = {key: int(str(value_at(scenario, key))) for key in keys}
+        pace = self._pace() if scenario.loop.mode == "async" else ""
+        return [*out, *layout_contradictions(self.banners, scenario.model.name, stated), *([pace] if pace else [])]
+
+    def _pace(self) -> str:
+        """Which side sets the pace of an asynchronous loop, by the share of a step that its trainer waits."""
+        if "exposed_generation" not in self.values or "step" not in self.values:
+            return ""
+        share = float(np.nanmedian(self.values["exposed_generation"] / self.values["step"]))
+        told = f"its trainer waits for samples in {100 * share:.0f} % of a step"
+        if not share < WAITS:  # NaN too
+            return "" if math.isnan(share) else f"the rollout sets the pace: {told}"
+        return (
+            f"the trainer sets the pace: {told}, so that more GPUs for generation gain at most that; where the loop is "
+            "slower than in turns all the same, look into the trainer's phases and what stands between them"
+        )
 
     def of_loop(self, mode: Literal["sync", "async"]) -> RunLog:
         """The log of a loop of that mode: what a synchronous loop waits for is its generation, and what an
@@ -189,6 +209,9 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
     values = {name: one for name, one in values.items() if np.isfinite(one).any()}
     if not any(quantity in values for quantity in PHASES):
         raise InputError(f"{scalars.where}: no step tells a time that can be read")
+    if (idle := values.pop("trainer_idle", None)) is not None and "step" in values:
+        values.setdefault("exposed_generation", idle * values["step"])
+        metrics = {"exposed_generation": metrics["trainer_idle"], **metrics}
     aside = _without_aside(scalars, naming, steps, values)
     samples = scalars.values.get(SAMPLES, {}).get(0)
     if samples is None and "samples" in values:
