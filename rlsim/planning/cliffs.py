@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from msgspec import Struct
 
 from rlsim.costs.engine.capture import captured_sizes
-from rlsim.costs.memory import surely
+from rlsim.costs.memory import check_fits, surely
 from rlsim.errors import Infeasible, InputError
+from rlsim.loading.variation import Overrides
 from rlsim.planning.fitting import DOUBLINGS, HUNDREDTHS, refusal, value_now
 from rlsim.projection.moves import varied
 from rlsim.projection.precision import answered
@@ -52,17 +53,17 @@ def cliffs(scenario: Scenario, key: str, told: Callable[[int], object] = abs) ->
 
     def at(place: int) -> _State:
         if place not in states:
-            changes = {key: place * unit}
-            states[place] = _state(base, sure, changes | _batch(scenario, changes))
+            states[place] = _state(base, sure, {key: place * unit, **_batch(scenario, key, place)})
             told(1)
         return states[place]
 
     def value(place: int) -> float:
         return round(place * unit, 10)
 
+    check_fits(sure)
     place = round(now / unit)
     if here := at(place).refused:
-        raise Infeasible(here)
+        raise InputError(f"--cliffs {key}: {scenario.name} cannot run as it is: {here}")
     step_s = answered(scenario).mean
     scale = step_s / at(place).step_s
     found = []
@@ -111,18 +112,16 @@ def _edge(other: Callable[[int], bool], now: int, side: int, most: int) -> int |
     return now + side * near if far else None
 
 
-def _batch(scenario: Scenario, changes: Mapping[str, float]) -> dict[str, int]:
+def _batch(scenario: Scenario, key: str, value: int) -> dict[str, int]:
     """The batch of an update where a step has other samples, so that it has as many updates."""
     batch, workload = scenario.trainer.global_batch_samples, scenario.workload
-    samples = int(changes.get(PROMPTS, workload.prompts_per_step)) * int(
-        changes.get(GENERATIONS, workload.generations_per_prompt)
-    )
-    if batch is None or samples == workload.samples_per_step:
+    if batch is None or key not in (PROMPTS, GENERATIONS):
         return {}
-    return {"trainer.global_batch_samples": max(1, samples * batch // workload.samples_per_step)}
+    other = workload.generations_per_prompt if key == PROMPTS else workload.prompts_per_step
+    return {"trainer.global_batch_samples": max(1, value * other * batch // workload.samples_per_step)}
 
 
-def _state(base: Scenario, sure: Scenario, changes: Mapping[str, float]) -> _State:
+def _state(base: Scenario, sure: Scenario, changes: Overrides) -> _State:
     try:
         if refused := refusal(varied(sure, changes)):
             return _State(refused)
