@@ -107,7 +107,8 @@ class Watcher:
             suspects=suspects[:SHOWN] if alarm else (),
             experiment=suspects[0].cure if alarm and suspects else "", remark=remark,
         )  # fmt: skip
-        self.standing = line if alarm else self.standing
+        # The first of one alarm: what judges it again later is no other.
+        self.standing = self.standing or (line if alarm else None)
         return line
 
     def _over(self, moved: Sequence[Change], found: Check | None) -> str:
@@ -178,8 +179,9 @@ class Watcher:
         moved = [Change(name, growth.first, now, *both) for name, both in {**growth.seconds, **growth.work}.items()]
         if growth.leaks:
             line = self._judged(log, moved, now, growth.recent)
-            self.standing = line.model_copy(update={"alarm": True, "stands_since": None, "remark": growth.text})
-            return self.standing
+            line = line.model_copy(update={"alarm": True, "stands_since": None, "remark": growth.text})
+            self.standing = self.standing or line
+            return line
         return self._line(log, now, "other work", moved=moved, remark=growth.text)
 
     def _judged(self, log: RunLog, moved: Sequence[Change], step: int, since: int | None = None) -> WatchLine:
