@@ -173,24 +173,21 @@ def size(
     it; --enough KEY the fewest sandboxes or places of a judge with which nobody waits; --cliffs KEY the values around
     the key's at which a CUDA graph, a place in an engine, the cache or memory ends.
     """
-    if around:
-        return _print_cliffs(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], around, as_json)
-    if enough or free:
-        told = _print_enough if enough else _print_free
-        return told(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], enough or free or (), as_json)
+    if asked := around or enough or free:
+        told = _print_cliffs if around else _print_enough if enough else _print_free
+        return told(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], asked, as_json)
     from rlsim.planning.new import CHECKS
     from rlsim.planning.size import size as run
     from rlsim.report.text.run import unanswered
 
-    devices = [name.strip() for name in (device or "").split(",") if name.strip()]
-    for name in devices:
+    for name in (devices := [name.strip() for name in (device or "").split(",") if name.strip()]):
         CHECKS["hardware"](name)
     task = {"batch": batch, "response-tokens": response_tokens, "engine": engine}
     stated = {name: text for name, text in task.items() if text is not None}
     limits = {"lora_rank": lora, "deadline_s": deadline, "budget_usd": budget, "max_staleness": max_staleness}
     wanted = _wanted(subject, [*(words or ()), *(overrides or ())], devices, stated)
-    sure = None if risk is None else round(1 - risk, 6)
-    wanted = structs.replace(wanted, **limits, precision=precision, drafts=drafts, fit_probability=sure)
+    limits["fit_probability"] = None if risk is None else round(1 - risk, 6)
+    wanted = structs.replace(wanted, **limits, precision=precision, drafts=drafts)
     with ProgressLine("clusters planned") as progress:
         answer = run(wanted, devices, progress.advance)
     print_result(answer, as_json, full, out)
@@ -215,12 +212,12 @@ def _print_enough(subject: str, changes: Sequence[str], keys: Sequence[str], as_
     print_result(answer, as_json)
 
 
-def _print_cliffs(subject: str, changes: Sequence[str], key: str, as_json: bool) -> None:
-    from rlsim.planning.cliffs import cliffs
+def _print_cliffs(subject: str, changes: Sequence[str], key: Sequence[str], as_json: bool) -> None:
+    from rlsim.explore.cliffs import cliffs
 
     scenario = run_scenario(subject, changes, None)[0]
     with with_remedies(scenario), ProgressLine("simulations") as progress:
-        answer = cliffs(scenario, key, progress.advance)
+        answer = cliffs(scenario, str(key), progress.advance)
     print_result(answer, as_json)
 
 
