@@ -213,7 +213,7 @@ def _print_enough(subject: str, changes: Sequence[str], keys: Sequence[str], as_
 
 
 def _print_cliffs(subject: str, changes: Sequence[str], key: Sequence[str], as_json: bool) -> None:
-    from rlsim.explore.cliffs import cliffs
+    from rlsim.planning.cliffs import cliffs
 
     scenario = run_scenario(subject, changes, None)[0]
     with with_remedies(scenario), ProgressLine("simulations") as progress:

@@ -7,8 +7,8 @@ import pytest
 
 from rlsim.costs.memory import surely
 from rlsim.errors import Infeasible, InputError
-from rlsim.explore.cliffs import cliffs
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.cliffs import cliffs
 from rlsim.planning.fitting import FREE, TOLERANCE, enough_places, fits, largest_that_fit, preflight, settings_that_fit
 from rlsim.projection.moves import varied
 from rlsim.projection.project import project
