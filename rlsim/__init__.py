@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlsim.explore.live import live as live
     from rlsim.loading.scenario import load_scenario as load_scenario
     from rlsim.loading.scenario import vary as vary
+    from rlsim.planning.cliffs import cliffs as cliffs
     from rlsim.planning.compare import compare as compare
     from rlsim.planning.draft_lengths import draft_lengths as draft_lengths
     from rlsim.planning.fitting import enough_places as enough_places
@@ -45,6 +46,7 @@ _HOMES = {
     "SearchLimits": "rlsim.planning.space",
     "Wanted": "rlsim.planning.size",
     "check": "rlsim.attribution.check",
+    "cliffs": "rlsim.planning.cliffs",
     "compare": "rlsim.planning.compare",
     "draft_lengths": "rlsim.planning.draft_lengths",
     "enough_places": "rlsim.planning.fitting",

@@ -136,6 +136,10 @@ Places = Annotated[
     list[str] | None,
     typer.Option("--enough", metavar="KEY", help="Of agents: the fewest places of a limit that cost no time; or all."),
 ]
+Around = Annotated[
+    str | None,
+    typer.Option("--cliffs", metavar="KEY", help="Of a scenario as it is: the nearest values where something ends."),
+]
 
 
 def size(
@@ -154,6 +158,7 @@ def size(
     drafts: Annotated[bool, typer.Option("--drafts/--no-drafts", help="Let the scenario's drafter draft.")] = True,
     free: Free = None,
     enough: Places = None,
+    around: Around = None,
     risk: Risk = None,
     as_json: AsJson = False,
     full: Full = False,
@@ -164,25 +169,24 @@ def size(
     It is plan with the number of GPUs free, of a scenario or of a plain one of a model. For each device the least
     cluster and doublings of it, each in the layout that plan finds fastest, the knee of the step, the cheapest within a
     deadline or the fastest within a budget, and the largest safe memory share of the engine. --out DIR writes size.json
-    and size.png. --free KEY leaves the cluster alone and finds the largest token budget, micro-batch or cap that fits
-    it; --enough KEY the fewest sandboxes, nodes of them or places of a judge with which nobody waits.
+    and size.png. Of the cluster as it is, --free KEY finds the largest token budget, micro-batch or cap that fits,
+    --enough KEY the fewest sandboxes, nodes or places with which nobody waits, --cliffs KEY where something ends.
     """
-    if enough or free:
-        told = _print_enough if enough else _print_free
-        return told(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], enough or free or (), as_json)
+    if asked := around or enough or free:
+        told = _print_cliffs if around else _print_enough if enough else _print_free
+        return told(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], asked, as_json)
     from rlsim.planning.new import CHECKS
     from rlsim.planning.size import size as run
     from rlsim.report.text.run import unanswered
 
-    devices = [name.strip() for name in (device or "").split(",") if name.strip()]
-    for name in devices:
+    for name in (devices := [name.strip() for name in (device or "").split(",") if name.strip()]):
         CHECKS["hardware"](name)
     task = {"batch": batch, "response-tokens": response_tokens, "engine": engine}
     stated = {name: text for name, text in task.items() if text is not None}
     limits = {"lora_rank": lora, "deadline_s": deadline, "budget_usd": budget, "max_staleness": max_staleness}
     wanted = _wanted(subject, [*(words or ()), *(overrides or ())], devices, stated)
-    sure = None if risk is None else round(1 - risk, 6)
-    wanted = structs.replace(wanted, **limits, precision=precision, drafts=drafts, fit_probability=sure)
+    limits["fit_probability"] = None if risk is None else round(1 - risk, 6)
+    wanted = structs.replace(wanted, **limits, precision=precision, drafts=drafts)
     with ProgressLine("clusters planned") as progress:
         answer = run(wanted, devices, progress.advance)
     print_result(answer, as_json, full, out)
@@ -204,6 +208,15 @@ def _print_enough(subject: str, changes: Sequence[str], keys: Sequence[str], as_
     scenario = run_scenario(subject, changes, None)[0]
     with with_remedies(scenario), ProgressLine("simulations") as progress:
         answer = enough_places(scenario, () if list(keys) == ["all"] else keys, progress.advance)
+    print_result(answer, as_json)
+
+
+def _print_cliffs(subject: str, changes: Sequence[str], key: Sequence[str], as_json: bool) -> None:
+    from rlsim.planning.cliffs import cliffs
+
+    scenario = run_scenario(subject, changes, None)[0]
+    with with_remedies(scenario), ProgressLine("simulations") as progress:
+        answer = cliffs(scenario, str(key), progress.advance)
     print_result(answer, as_json)
 
 

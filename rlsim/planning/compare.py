@@ -11,13 +11,13 @@ from msgspec import Struct
 from rlsim.loading.differences import differences
 from rlsim.loading.scenario import vary
 from rlsim.planning.evaluate import step_phases
-from rlsim.planning.verdict import PLAIN_HOST, backing, host_decides, unmeasured_winner
 from rlsim.projection.assumptions import warnings_of
 from rlsim.projection.precision import precise
 from rlsim.projection.summary import cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of
 from rlsim.projection.uncertainty.estimate import NEGLIGIBLE, SHARP, Estimate
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
+from rlsim.projection.verdict import PLAIN_HOST, backing, host_decides, unmeasured_winner
 from rlsim.report.format import seconds
 from rlsim.results import Variant
 from rlsim.results.planning import Comparison, PhaseChange

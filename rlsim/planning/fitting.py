@@ -56,10 +56,10 @@ HUNDREDTHS = 0.01
 
 def fits(scenario: Scenario) -> bool:
     """Whether engine, trainer and host have room for ``scenario``."""
-    return not _refusal(scenario)
+    return not refusal(scenario)
 
 
-def _refusal(scenario: Scenario) -> str:
+def refusal(scenario: Scenario) -> str:
     """Why engine, trainer or host have no room for ``scenario``; empty where they have."""
     try:
         check_fits(evenly(scenario))
@@ -77,34 +77,35 @@ def largest_that_fit(scenario: Scenario, keys: Sequence[str] = ()) -> FreeKeys:
     """
     scenario = surely(scenario)
     check_fits(scenario)
-    named = [key for key in FREE if _now(scenario, key) is not None] if not keys else list(dict.fromkeys(keys))
+    named = [key for key in FREE if value_now(scenario, key) is not None] if not keys else list(dict.fromkeys(keys))
     found = sorted((_largest(scenario, key) for key in named), key=lambda one: one.room)
     found = [one for one in found if keys or one.limit]
     return FreeKeys(scenario=scenario.name, fit_probability=scenario.simulation.least_fit, keys=tuple(found))
 
 
-def _now(scenario: Scenario, key: str) -> object:
+def value_now(scenario: Scenario, key: str) -> object:
+    """What holds of a key, also where it is left to its default; None where nothing does."""
     value = value_at(scenario, key)
-    return _now(scenario, STAND_INS[key]) if value is None and key in STAND_INS else value
+    return value_now(scenario, STAND_INS[key]) if value is None and key in STAND_INS else value
 
 
 def _largest(scenario: Scenario, key: str) -> Largest:
     if key == "engine.gpu_memory_utilization":  # what is safe depends on more than what fits
         raise InputError(f"--free {key}: rlsim size {scenario.name} names the largest safe share")
-    now = _now(scenario, key)
+    now = value_now(scenario, key)
     if now is None:
         varied(scenario, {key: 1})  # a key that does not exist is answered with the nearest
     if isinstance(now, bool) or not isinstance(now, int | float) or now <= 0:
         raise InputError(f"--free {key}: its value is {now!r}; a number above 0 is needed, such as {FREE[0]}")
 
-    def refusal(value: float) -> str:
+    def refused(value: float) -> str:
         try:
-            return _refusal(varied(scenario, {key: value}))
+            return refusal(varied(scenario, {key: value}))
         except InputError as error:  # beyond what the key or a rule beside it allows
             return str(error)
 
     unit = 1 if isinstance(now, int) else HUNDREDTHS
-    best, limit = _furthest(lambda count: refusal(count * unit), round(now / unit))
+    best, limit = _furthest(lambda count: refused(count * unit), round(now / unit))
     return Largest(key=key, now=now, largest=max(now, round(best * unit, 2)), limit=limit)
 
 

@@ -36,10 +36,10 @@ from rlsim.planning.search import (
     simulate_once,
 )
 from rlsim.planning.space import InfeasiblePart, SearchLimits, Space, build_space, nearest_miss
-from rlsim.planning.verdict import unmeasured_winner
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import price_usd
 from rlsim.projection.variant import searched
+from rlsim.projection.verdict import unmeasured_winner
 from rlsim.report.format import percent
 from rlsim.results.sweep import Change, ConstraintMet, Plan, Unsure
 from rlsim.schema.base import replaced

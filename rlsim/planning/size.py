@@ -29,8 +29,8 @@ from rlsim.planning.new import Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import default_limits, plan
 from rlsim.planning.space import SearchLimits, build_space, nearest_miss
-from rlsim.planning.verdict import backing, price_words, unmeasured_winner
 from rlsim.projection.uncertainty.features import VALUES
+from rlsim.projection.verdict import backing, price_words, unmeasured_winner
 from rlsim.report.format import seconds
 from rlsim.results.planning import ClusterSize, DeviceSize, MemoryShare, Sizing
 from rlsim.results.sweep import Plan

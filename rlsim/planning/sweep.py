@@ -21,10 +21,10 @@ from rlsim.loading.variation import Overrides
 from rlsim.planning.evaluate import evaluate_means, evaluate_overrides
 from rlsim.planning.execution import executor, local_jobs
 from rlsim.planning.grammar import Axis, axis_of, grid, parse_axis
-from rlsim.planning.verdict import PLAIN_HOST, backing, host_decides, unmeasured_winner
 from rlsim.projection.assumptions import caveats_of
 from rlsim.projection.moves import varied
 from rlsim.projection.variant import so_many
+from rlsim.projection.verdict import PLAIN_HOST, backing, host_decides, unmeasured_winner
 from rlsim.report.format import seconds
 from rlsim.results.record import Row
 from rlsim.results.sweep import SweepResult, identity_in, write_csv, write_parquet

@@ -46,6 +46,23 @@ def equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
     return DrawnWorkload(tuple(_equal_step(step) for step in workload.steps), workload.trained)
 
 
+def in_rounds(count: int) -> Workloads:
+    """The samples of a step generated in ``count`` rollouts one after the other, each of whole groups."""
+
+    def parted(step: DrawnStep) -> DrawnStep:
+        rollouts, iterations = list[Generated](), list[IntArray]()
+        for one, counts in zip(step.rollouts, step.iterations, strict=True):
+            batch = one.batch
+            for groups in np.array_split(np.unique(batch.group), min(count, int(np.unique(batch.group).size))):
+                mine = (batch.group >= groups[0]) & (batch.group <= groups[-1])
+                own = Batch(batch.prompt_tokens[mine], batch.response_tokens[mine], batch.group[mine] - groups[0])
+                rollouts.append(Generated(own, one.trained[mine]))
+                iterations.append(counts[mine])
+        return DrawnStep(tuple(rollouts), tuple(iterations), step.acceptance)
+
+    return lambda workload: DrawnWorkload(tuple(map(parted, workload.steps)), workload.trained)
+
+
 def _equal_step(step: DrawnStep) -> DrawnStep:
     """A step with its tokens and iterations spread evenly; the trainer's batch, priced before, keeps its lengths."""
     rollouts, iterations = [], []

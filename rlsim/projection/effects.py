@@ -14,6 +14,7 @@ from rlsim.projection.change import (
     Priced,
     equal_lengths,
     equal_trajectories,
+    in_rounds,
     iterations_with,
     no_refit,
     passes_with,
@@ -102,6 +103,13 @@ def longer_responses(scenario: Scenario, factor: float) -> Change | None:
     return Change(keys={f"{key}.mean_tokens": factor * length.mean_tokens})
 
 
+def _rounds(scenario: Scenario, count: float) -> Change | None:
+    """A rollout for each accumulation step, which waits for its own longest response; of single turns."""
+    if scenario.workload.agent is not None or scenario.workload.racing:
+        return None
+    return Change(how="a step is generated in rounds", workload=in_rounds(round(count)))
+
+
 def _slow_turns(scenario: Scenario, factor: float) -> Change | None:
     agent = scenario.workload.agent
     if agent is None:
@@ -143,6 +151,7 @@ FUNCTIONS: Mapping[str, Callable[[Scenario, float], Change | None]] = {
     "between_steps": _between_steps,
     "little_kv_cache": _little_kv_cache,
     "longer_responses": longer_responses,
+    "rounds": _rounds,
     "slow_turns": _slow_turns,
     "reloaded_base": _reloaded_base,
     "routes_through_driver": _routes_through_driver,

@@ -89,3 +89,30 @@ class EnoughPlaces(Answer):
     keys: tuple[Enough, ...]
     together_step_s: Rounded
     """Mean step with every limit at what is enough of it."""
+
+
+CliffKind = Literal["end", "graphs", "waiting", "cache"]
+
+
+class Cliff(Record):
+    """Where something else begins. value: the last one before; beyond: the first one after, of which ``text`` says what
+    happens there; step_s, beyond_step_s: mean seconds of a step at both, None where it does not run."""
+
+    kind: CliffKind
+    value: float
+    beyond: float
+    text: str
+    step_s: Rounded
+    beyond_step_s: Rounded | None
+
+
+class Cliffs(Answer):
+    """The nearest cliff of each kind on either side of a key's value ``now``, the nearest first."""
+
+    rows_in = "cliffs"
+    schema_: Literal["rlsim.cliffs/1"] = Field(default="rlsim.cliffs/1", alias="schema")
+    scenario: str
+    key: str
+    now: float
+    step_s: Rounded
+    cliffs: tuple[Cliff, ...]

@@ -33,7 +33,8 @@ class Suspect(Record):
 
 class WatchLine(Record):
     """A run at ``step``. step_s: median of the latest steps; own_s: the level that it learnt; expected_s: of the
-    scenario, null without one. alarm: a fault is likely. moved, suspects: empty where nothing changed. experiment: what
+    scenario, null without one. alarm: a fault is likely. stands_since: the step of an earlier alarm that the run is not
+    over, null without one. moved, suspects: empty where nothing changed. experiment: what
     to try next, in words.
     """
 
@@ -41,6 +42,7 @@ class WatchLine(Record):
     step: int
     verdict: WatchVerdict
     alarm: bool = False
+    stands_since: int | None = None
     step_s: Rounded | None = None
     own_s: Rounded | None = None
     expected_s: Interval | None = None

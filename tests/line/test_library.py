@@ -94,7 +94,7 @@ def test_all_public_names_are_there_and_documented_and_no_others() -> None:
         *("Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"),
         *("Answers", "Wanted", "check", "enough_places", "improve", "largest_that_fit", "live", "preflight", "size"),
         *("live_report", "trainer_callback"),
-        *("Objective", "SearchLimits", "compare", "draft_lengths", "plan", "run", "sweep"),
+        *("Objective", "SearchLimits", "cliffs", "compare", "draft_lengths", "plan", "run", "sweep"),
     }
     for name in rlsim.__all__:
         assert getattr(rlsim, name).__doc__, name

@@ -8,11 +8,12 @@ import pytest
 from rlsim.costs.memory import surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.cliffs import cliffs
 from rlsim.planning.fitting import FREE, TOLERANCE, enough_places, fits, largest_that_fit, preflight, settings_that_fit
 from rlsim.projection.moves import varied
 from rlsim.projection.project import project
 from rlsim.projection.summary import cost_usd
-from rlsim.report.text.fitting import render_enough, render_free, render_preflight
+from rlsim.report.text.fitting import render_cliffs, render_enough, render_free, render_preflight
 from rlsim.schema.scenario import Scenario
 
 Command = Callable[..., tuple[int, str, str]]
@@ -133,3 +134,28 @@ def test_enough_places_are_the_fewest_that_cost_no_time(quickstart: Scenario) ->
         enough_places(scenario, ["engine.max_running_sequences"])
     with pytest.raises(InputError, match="states no limit"):
         enough_places(quickstart)
+
+
+def test_cliffs_lie_where_arithmetic_has_them_and_one_line_tells_each(quickstart: Scenario) -> None:
+    """128 sequences, 16 of them in each of eight engines; memory ends where the largest value that fits is."""
+    small = varied(quickstart, {
+        "speculation.method": "none", "simulation.replications": 1, "workload.prompts_per_step": 16,
+        "workload.generations_per_prompt": 8, "trainer.global_batch_samples": None, "engine.max_captured_tokens": 64,
+    })  # fmt: skip
+    places = 16 * 8 // small.replicas
+    key = "engine.max_running_sequences"
+    found = cliffs(small, key)
+    one = next(one for one in found.cliffs if one.kind == "waiting")
+    assert (one.value, one.beyond) == (places, places - 1) and one.beyond_step_s is not None
+    end = next(one for one in found.cliffs if one.kind == "end" and one.beyond > found.now)
+    assert end.value == largest_that_fit(small, [key]).keys[0].largest and end.beyond_step_s is None
+    # Of 8 samples a prompt, so many prompts fill every engine's largest graph; the next one begins to run without.
+    graphs = [one for one in cliffs(small, "engine.max_captured_tokens").cliffs if one.kind == "graphs"]
+    below = next(one for one in graphs if one.beyond < 64)
+    assert (below.value, below.beyond) == (places, places - 1) and "without a captured" in below.text
+    assert len(render_cliffs(found).splitlines()) >= 1 + len(found.cliffs)
+    distances = [abs(one.beyond - found.now) for one in found.cliffs if one.beyond > found.now]
+    assert distances == sorted(distances)
+    for wrong, message in (("engine.dispatch", "a number above 0"), ("engine.nothing", "unknown key")):
+        with pytest.raises(InputError, match=message):
+            cliffs(small, wrong)

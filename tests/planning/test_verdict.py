@@ -11,8 +11,8 @@ from rlsim.planning.compare import compare
 from rlsim.planning.new import plain_limits
 from rlsim.planning.plan import plan
 from rlsim.planning.sweep import sweep
-from rlsim.planning.verdict import backing, host_decides
 from rlsim.projection.project import project
+from rlsim.projection.verdict import backing, host_decides
 from rlsim.report.text.planning import render_comparison, render_plan, render_sweep
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.profile import load_profile

@@ -14,13 +14,14 @@ STARTED = (
     "INFO 05-11 09:41:06 [api_server.py:1043] vLLM API server version 0.8.5.post1\n"
     "|   0  NVIDIA H200                    On  |   00000000:18:00.0 Off |   0 |\n"
 )
+GPUS = load_scenario("quickstart").cluster.num_gpus
 GUESS = Assumption(text="a guess", keys=("hardware",))
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("Initializing a V1 LLM engine (v0.17.1) with config: model='x'", {"vllm": "0.17.1"}),
+        ("Initializing a V1 LLM engine (v0.17.1) with config: model='x'", {"vllm": "0.17.1", "model": "x"}),
         ("torch==2.6.0+cu124\nvllm==0.11.0\n", {"torch": "2.6.0+cu124", "vllm": "0.11.0"}),
         ("PyTorch version: 2.6.0+cu124. verl version: 0.4.0.", {"torch": "2.6.0+cu124", "verl": "0.4.0"}),
         ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5c)", {"gpu": "H100 80GB HBM3"}),
@@ -57,3 +58,42 @@ def test_a_guess_becomes_the_logs_and_what_somebody_stated_is_contradicted() -> 
     release = f"engine.version = 0.8.5.post1 (the scenario has {guessed.engine_version})"
     assert texts == {"hardware = h200_sxm (the scenario has h100_sxm)", release}
     assert log.contradictions(known) == []
+
+
+ENGINE = "Initializing a V1 LLM engine (v0.17.1) with config: model='{model}', tensor_parallel_size={tp}, seed=0\n"
+
+
+def test_model_layout_and_gpus_of_a_log_contradict_what_the_scenario_states() -> None:
+    scenario = load_scenario("quickstart", ["speculation.method=none", "engine.version=0.17.1"])
+    metrics = "".join(FORMS["verl"](n)[0] for n in range(3, 9))
+    own = ENGINE.format(model="meta-llama/Llama-3.1-8B-Instruct", tp=1) + f"{{'CPU': 96.0, 'GPU': {GPUS}.0}}\n"
+    assert not [one for one in read_text_log(own + metrics, "log").contradictions(scenario) if "scenario" in one]
+    other = ENGINE.format(model="Qwen/Qwen3-32B", tp=4) + "{'CPU': 960.0, 'GPU': 640.0}\n"
+    words = " ".join(read_text_log(other + metrics, "log").contradictions(scenario))
+    assert "model is Qwen/Qwen3-32B" in words and "engine.tensor_parallel is 4" in words and "has 640 GPUs" in words
+    # A judge beside the policy: which engine is the rollout's nobody says.
+    assert read_text_log(own + other + metrics, "log").contradictions(scenario) == []
+
+
+@pytest.mark.parametrize(("idle", "side"), [(0.45, "rollout sets the pace"), (0.02, "trainer sets the pace")])
+def test_the_side_that_sets_the_pace_of_an_asynchronous_loop_is_said(idle: float, side: str) -> None:
+    scenario = load_scenario("qwen8b_async_lag1")
+    verl = "".join(
+        f"step:{n} - fully_async/trainer/idle_ratio:{idle} - timing_s/update_actor:20.5 - timing_s/step:40.5\n"
+        for n in range(1, 9)
+    )
+    log = read_text_log(verl, "log").of_loop("async")
+    assert log.values["exposed_generation"] == pytest.approx(idle * 40.5)
+    slime = "".join(
+        f"perf {n}: {{'perf/train_wait_time': {40 * idle}, 'perf/actor_train_time': 9.0, 'perf/step_time': 40.0}}\n"
+        for n in range(1, 9)
+    )
+    prime = "".join(f'{{"step": {n}, "time/step": 40.0, "time/wait_for_batch": {40 * idle}}}\n' for n in range(1, 9))
+    nemo = "".join(
+        f"===== Step {n}/9 =====\n  Total step time: 40.0s\n  exposed_generation: {40 * idle}s (1%)\n"
+        for n in range(1, 9)
+    )
+    for text in (verl, slime, prime, nemo):
+        words = read_text_log(text, "log").of_loop("async").contradictions(scenario)
+        assert [one for one in words if side in one and f"{100 * idle:.0f} %" in one], text
+    assert not any("pace" in one for one in log.contradictions(load_scenario("quickstart")))

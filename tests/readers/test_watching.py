@@ -115,6 +115,26 @@ def test_a_slower_phase_is_an_alarm_and_longer_responses_are_other_work() -> Non
     assert not any(line.alarm for line in found) and "other work" in [line.verdict for line in found]
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_an_alarm_stands_until_the_run_is_faster_again(known: bool) -> None:
+    usual = usual_s()
+    slow = usual | {"update_actor": 2 * usual["update_actor"], "step": usual["step"] + usual["update_actor"]}
+    parts = [(range(1, 21), usual, 800.0), (range(21, 61), slow, 800.0), (range(61, 101), usual, 800.0)]
+    text, watcher, lines = "", Watcher(load_scenario("quickstart", SMALL) if known else None, check), list[WatchLine]()
+    for steps, seconds, tokens in parts:
+        for n in steps:
+            text += console(range(n, n + 1), seconds, tokens)
+            lines += watcher.lines(read_text_log(text, "run"))
+    alarm = next(line for line in lines if line.alarm)
+    slow_lines = [line for line in lines if alarm.step < line.step <= 60]
+    assert len(slow_lines) >= 3 and all(line.alarm or line.stands_since is not None for line in slow_lines)
+    assert "stands" in watch_text(slow_lines[-1]) and "as usual" not in watch_text(slow_lines[-1])
+    over = next(line for line in lines if "is over" in line.remark)
+    later = [line for line in lines if line.step >= over.step]
+    assert 61 <= over.step <= 70 and not any(line.alarm or line.stands_since for line in later)
+    assert lines[-1].verdict == "as usual"
+
+
 def test_a_mild_fault_is_named_as_the_models_error_cancels_and_live_reading_says_the_same() -> None:
     usual, rng = usual_s(), np.random.default_rng(4)
     slow = usual | {name: 1.3 * usual[name] for name in ("old_log_prob", "update_actor")}

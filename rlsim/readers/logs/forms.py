@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from rlsim.files.reading import LOG_LINES, text_lines
 from rlsim.readers.logs.banners import banners_of
 from rlsim.readers.logs.lines import LINE, add_lines
 from rlsim.readers.logs.naming import canonical
-from rlsim.readers.logs.tensorboard import Scalars, number_of
+from rlsim.readers.logs.tensorboard import Scalars, decimal_commas, number_of
 
 MLLOG = ":::MLLOG "
 STEPS = ("_step", "step", "Step", "train/global_step", "global_step", "trainer/global_step", "training/global_step",
@@ -29,6 +30,7 @@ RUN = " - "
 _SIDES = ("__MIN", "__MAX")
 """Endings of columns that wandb adds to each metric of an exported chart."""
 SEPARATORS = ",;\t"
+_JSON = re.compile(r"\s*\[?\s*\{\s*\"|\s*\[\s*[\[{]")
 MOST_BRACKETS = 5_000_000
 """Objects and arrays of a text of JSON: each takes 2 microseconds and 90 bytes, whatever it holds."""
 
@@ -40,16 +42,66 @@ def add_text(scalars: Scalars, text: str) -> str:
     if MLLOG in text:
         _add_mllog(scalars, text)
         return "MLPerf log"
-    if start in ("[", "{") and (read := _add_json(scalars, text)):
+    rows = Rows(scalars)
+    lines = text[: 2 * LINE].splitlines()
+    objects = sum(line.lstrip()[:1] == "{" for line in lines)
+    if (start in ("[", "{") or 2 * objects > len(lines)) and (read := _add_json(rows, text)):
+        rows.add()
         return read
+    if _JSON.match(text):
+        raise InputError(f"{scalars.where}: is JSON that is broken throughout")
     if (separator := _separator(text)) is not None:
-        _add_table(scalars, text, separator)
+        _add_table(rows, text, separator)
+        rows.add()
         return "CSV"
     add_lines(scalars, text)
     return "console"
 
 
-def _add_json(scalars: Scalars, text: str) -> str:
+class Rows:
+    """Metrics by row, each with the number of its step, where it has one."""
+
+    def __init__(self, scalars: Scalars) -> None:
+        self.scalars = scalars
+        self.found: list[tuple[object, Mapping[str, Any]]] = []
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        """A row as it was read."""
+        given = next((name for name in STEPS if name in row), None)
+        step = None if given is None else str(row[given]).partition("/")[0]
+        values = next((row[name] for name in NESTED if isinstance(row.get(name), Mapping)), row)
+        told = {name: value for name, value in values.items() if name != given and not name.endswith(_SIDES)}
+        # wandb's exports of charts name the run before the metric.
+        parted = [name.rpartition(RUN) for name in told]
+        clean = {name.strip(): value for (_, _, name), value in zip(parted, told.values(), strict=True)}
+        runs = {run.strip() for run, dash, name in parted if dash and canonical(name) is not None}
+        if len(clean) < len(told) or len(runs) > 1:
+            raise InputError(f"{self.scalars.where}: holds several runs (columns 'RUN - METRIC'); export one of them")
+        self.found.append((step, clean))
+
+    def add(self) -> None:
+        """Put all rows into the scalars: where any has the number of a step, those without are left out."""
+        comma = decimal_commas(value for _, row in self.found for value in row.values())
+        rows = [(number_of(step, comma), row) for step, row in self.found]
+        numbered = any(step is not None for step, _ in rows)
+        left = 0
+        for count, (step, row) in enumerate(rows, start=1):
+            if step is None and numbered:
+                left += 1
+                continue
+            self.scalars.add_all(float(count) if step is None else step, row, comma)
+        if left:
+            self.scalars.remarks.append(f"{left} of {len(rows)} rows have no number of a step and are left out")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a document; a key that comes twice is of two, whose brackets between them are lost."""
+    if len(out := dict(pairs)) < len(pairs):
+        raise ValueError("a key comes twice in an object")
+    return out
+
+
+def _add_json(rows: Rows, text: str) -> str:
     """Objects of an array, of one document or of lines, and the name of that form; empty where none can be read.
 
     Lines that are no object are left out: the last one of a running job may be half written. Raises InputError before
@@ -57,19 +109,21 @@ def _add_json(scalars: Scalars, text: str) -> str:
     """
     if (brackets := text.count("{") + text.count("[")) > MOST_BRACKETS:
         most = f"{MOST_BRACKETS:,}, the most that are read; give a part of it"
-        raise InputError(f"{scalars.where}: {brackets:,} objects and arrays are more than {most}")
+        raise InputError(f"{rows.scalars.where}: {brackets:,} objects and arrays are more than {most}")
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict | list):
         for count, row in enumerate(document if isinstance(document, list) else [document], start=1):
             if not isinstance(row, dict):
-                raise InputError(f"{scalars.where}, entry {count}: a JSON object is needed, got {type(row).__name__}")
-            _add_row(scalars, row, count)
+                raise InputError(
+                    f"{rows.scalars.where}, entry {count}: a JSON object is needed, got {type(row).__name__}"
+                )
+            rows.take(row)
         return "JSON"
     count = bad = 0
-    for _, line in text_lines(text, scalars.where, LOG_LINES):
+    for _, line in text_lines(text, rows.scalars.where, LOG_LINES):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
@@ -77,9 +131,9 @@ def _add_json(scalars: Scalars, text: str) -> str:
             continue
         if isinstance(row, dict):
             count += 1
-            _add_row(scalars, row, count)
+            rows.take(row)
     if count and bad:
-        scalars.remarks.append(f"{bad} {'line is' if bad == 1 else 'lines are'} not JSON and left out")
+        rows.scalars.remarks.append(f"{bad} {'line is' if bad == 1 else 'lines are'} not JSON and left out")
     return "JSON lines" if count else ""
 
 
@@ -103,10 +157,10 @@ def _metric(cell: str) -> str | None:
     return canonical(cell.rpartition(RUN)[2])
 
 
-def _add_table(scalars: Scalars, text: str, separator: str) -> None:
+def _add_table(rows: Rows, text: str, separator: str) -> None:
     header: list[str] = []
-    count = short = 0
-    for _, line in text_lines(text, scalars.where, LOG_LINES):
+    short, before, broken = 0, False, False
+    for _, line in text_lines(text, rows.scalars.where, LOG_LINES):
         if not line.strip() or line[0] == "#":
             continue
         cells = _cells(line, separator)
@@ -114,25 +168,19 @@ def _add_table(scalars: Scalars, text: str, separator: str) -> None:
             header = cells
         elif len(cells) != len(header):
             short += 1
+            if before:  # whose last cell may go on in this one
+                rows.found.pop()
+            broken = True
+        elif broken:  # whose first cell may begin in the row before
+            broken = False
+            continue
         else:
-            count += 1
-            _add_row(scalars, dict(zip(header, cells, strict=True)), count)
+            rows.take(dict(zip(header, cells, strict=True)))
+        before = cells != header and len(cells) == len(header)
+    if before and not text.endswith("\n") and len(rows.found) > 1:
+        rows.found.pop()
     if short:
-        scalars.remarks.append(f"{short} rows have other columns than the header and are left out")
-
-
-def _add_row(scalars: Scalars, row: Mapping[str, Any], count: int) -> None:
-    given = next((name for name in STEPS if name in row), None)
-    step = None if given is None else number_of(str(row[given]).partition("/")[0])
-    values = next((row[name] for name in NESTED if isinstance(row.get(name), Mapping)), row)
-    told = {name: value for name, value in values.items() if name != given and not name.endswith(_SIDES)}
-    # wandb's exports of charts name the run before the metric.
-    parted = [name.rpartition(RUN) for name in told]
-    clean = {name.strip(): value for (_, _, name), value in zip(parted, told.values(), strict=True)}
-    runs = {run.strip() for run, dash, name in parted if dash and canonical(name) is not None}
-    if len(clean) < len(told) or len(runs) > 1:
-        raise InputError(f"{scalars.where}: holds several runs (columns 'RUN - METRIC'); export one of them")
-    scalars.add_all(float(count) if step is None else step, clean)
+        rows.scalars.remarks.append(f"{short} rows have other columns than the header and are left out")
 
 
 def _add_mllog(scalars: Scalars, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy as np
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import LOG_LINES, TABLE_BYTES, TRACE_BYTES, read_bytes, shown_path, text_lines
-from rlsim.readers.logs.banners import banners_beside, contradictions
+from rlsim.loading.overrides import value_at
+from rlsim.readers.logs.banners import banners_beside, contradictions, layout_contradictions
 from rlsim.readers.logs.forms import SAMPLES, add_text
 from rlsim.readers.logs.naming import FACTS, LESS, PHASES, Naming, frameworks, naming_of, scale_of
 from rlsim.readers.logs.retold import told_twice
@@ -29,6 +31,10 @@ STDIN = Path("-")
 MOST_FILES = 64
 TRAINER_STEP, TIMER = "train/global_step", "profiling/"
 SAME_BATCH = 1e-6
+WAITS = 0.1
+"""Share of a step that a trainer waits from which on the rollout sets the pace: twice a step's noise. Convention."""
+SELDOM = 0.1
+"""Share of the steps up to which a part of a sum counts as one that comes and goes. Assumption."""
 LONGEST_S = 1e7
 """Longest time of a step, four months; what is longer is no time in seconds."""
 _MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
@@ -56,7 +62,8 @@ class RunLog:
     banners: Mapping[str, str] = field(default_factory=dict)
 
     def contradictions(self, scenario: Scenario) -> list[str]:
-        """Remarks where the log states another number of samples, another GPU or another engine than the scenario."""
+        """Remarks where the log states another number of samples, other GPUs, or another engine, model or layout than
+        the scenario, and which side of an asynchronous loop sets its pace."""
         samples = scenario.workload.samples_per_step
         out = contradictions(
             self.banners, scenario.hardware.name, scenario.engine.name, scenario.released_engine.version
@@ -66,7 +73,23 @@ class RunLog:
                 f"the log has {self.samples:,.0f} samples in a step, scenario '{scenario.name}' {samples:,}: check both"
             )
             out.append(told)
-        return out
+        keys = ("engine.tensor_parallel", "engine.pipeline_parallel", "cluster.num_gpus")
+        stated = {key: int(str(value_at(scenario, key))) for key in keys}
+        pace = self._pace() if scenario.loop.mode == "async" else ""
+        return [*out, *layout_contradictions(self.banners, scenario.model.name, stated), *([pace] if pace else [])]
+
+    def _pace(self) -> str:
+        """Which side sets the pace of an asynchronous loop, by the share of a step that its trainer waits."""
+        if "exposed_generation" not in self.values or "step" not in self.values:
+            return ""
+        share = float(np.nanmedian(self.values["exposed_generation"] / self.values["step"]))
+        told = f"its trainer waits for samples in {100 * share:.0f} % of a step"
+        if not share < WAITS:  # NaN too
+            return "" if math.isnan(share) else f"the rollout sets the pace: {told}"
+        return (
+            f"the trainer sets the pace: {told}, so that more GPUs for generation gain at most that; where the loop is "
+            "slower than in turns all the same, look into the trainer's phases and what stands between them"
+        )
 
     def of_loop(self, mode: Literal["sync", "async"]) -> RunLog:
         """The log of a loop of that mode: what a synchronous loop waits for is its generation, and what an
@@ -176,10 +199,19 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
             f"{listed}"
         )
     steps = sorted({step for names in metrics.values() for step in scalars.values[names[0]]})
+    if not steps:
+        raise InputError(f"{scalars.where}: no step tells a time that can be read")
     values = {
         quantity: np.array([_value(scalars, names, step, quantity) for step in steps])
+        * _whole(scalars, names, steps, naming)
         for quantity, names in metrics.items()
     }
+    values = {name: one for name, one in values.items() if np.isfinite(one).any()}
+    if not any(quantity in values for quantity in PHASES):
+        raise InputError(f"{scalars.where}: no step tells a time that can be read")
+    if (idle := values.pop("trainer_idle", None)) is not None and "step" in values:
+        values.setdefault("exposed_generation", idle * values["step"])
+        metrics = {"exposed_generation": metrics["trainer_idle"], **metrics}
     aside = _without_aside(scalars, naming, steps, values)
     samples = scalars.values.get(SAMPLES, {}).get(0)
     if samples is None and "samples" in values:
@@ -208,23 +240,37 @@ def _gather_timers(scalars: Scalars) -> None:
     ends = scalars.values.get(TRAINER_STEP, {})
     timers = [name for name in scalars.values if name.startswith(TIMER)]
     apart = [row not in ends for name in timers for row in scalars.values[name]]
-    if not ends or sum(apart) <= len(apart) / 2:
+    if sum(apart) <= len(apart) / 2:
+        return
+    if not ends and len(timers) > 1:  # rows without the trainer's, whose steps nobody knows
+        for name in timers:
+            scalars.values.pop(name)
+    if not ends:
         return
     if wrong := [step for step in ends.values() if not 0 <= step < 2**53]:  # NaN too
         raise InputError(f"{scalars.where}: '{TRAINER_STEP}' must be a number of at least 0, got {wrong[0]:g}")
     rows = np.array(sorted(ends))
     # A trainer may log every few steps; those before the first record are as many as before the second.
-    between = np.maximum(1.0, np.diff([ends[row] for row in rows.tolist()]))
-    steps = dict(zip(rows.tolist(), [*between[:1], *between] or [1.0], strict=True))
+    between = np.diff([ends[row] for row in rows.tolist()])
+    # A row that is lost, the trainer's or of a timer, leaves sums of others.
+    there = np.array(sorted({row for values in scalars.values.values() for row in values}))
+    held = np.diff(np.searchsorted(there, rows)) == np.diff(rows)
+    usual = max([1.0, *(one for one, _ in Counter(between[held].tolist()).most_common(1))])
+    whole = np.array([True, *(held & (between == usual))])
+    # What stands before the first record by more rows than one takes is of a record that is lost.
+    taken = Counter(np.diff(rows)[whole[1:]].tolist()).most_common(1)
+    begin = rows[0] - taken[0][0] if taken else -math.inf
+    whole[0] = bool(taken) or rows.size == 1
     for name, values in scalars.values.items():
-        found: dict[int, float] = {}
+        parts: dict[int, list[float]] = {}
         for row, value in sorted(values.items()):
-            place = int(np.searchsorted(rows, row))
-            if place < len(rows):
-                row = int(rows[place])
-                share = value / steps[row] if name in timers else value
-                found[int(ends[row])] = share + (found.get(int(ends[row]), 0.0) if name in timers else 0.0)
-        scalars.values[name] = found
+            if row > begin and (place := int(np.searchsorted(rows, row))) < len(rows):
+                parts.setdefault(place, []).append(value)
+        found = {place: one[-1] for place, one in parts.items()}
+        if name in timers:
+            count = Counter(map(len, parts.values())).most_common(1)[0][0] if parts else 0
+            found = {p: sum(one) / usual for p, one in parts.items() if whole[p] and len(one) == count}
+        scalars.values[name] = {int(ends[int(rows[place])]): value for place, value in found.items()}
     scalars.retold.clear()
 
 
@@ -241,6 +287,21 @@ def _value(scalars: Scalars, names: tuple[str, ...], step: int, quantity: str) -
         total += (-1 if name != bare else 1) * value * scale_of(bare)
     # Timers begin and end apart: a rest of next to nothing may come out below it.
     return max(0.0, total)
+
+
+def _whole(scalars: Scalars, names: tuple[str, ...], steps: list[int], naming: Naming) -> FloatArray:
+    """1 for each step that tells all parts of a quantity, NaN for one without a part that others have: its record is
+    cut, and the sum of the rest is no time of it. What few steps tell comes and goes, as saving does."""
+
+    def told(bare: str) -> float:
+        return scalars.told.get(bare, len(scalars.values[bare]) / len(steps))
+
+    out, first = np.ones(len(steps)), scalars.values[names[0]]
+    for bare in (name.removeprefix(LESS) for name in names[1:]):
+        part, broken = scalars.values[bare], scalars.broken.get(bare, set())
+        usual = bare not in naming.aside and told(bare) > SELDOM * told(names[0].removeprefix(LESS))
+        out[[step in first and step not in part and (usual or step in broken) for step in steps]] = math.nan
+    return out
 
 
 def _without_aside(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -65,6 +65,8 @@ class Scalars:
         self.retold: dict[str, dict[int, float]] = {}
         self.remarks: list[str] = []
         self.banners: dict[str, str] = {}
+        self.broken: dict[str, set[int]] = {}
+        self.told: dict[str, float] = {}
         self._count = 0
 
     def add(self, name: str, step: float, value: float) -> None:
@@ -81,19 +83,21 @@ class Scalars:
         if self._count > MOST_VALUES or len(self.values) > MOST_METRICS:
             raise InputError(f"{self.where}: more than {MOST_METRICS:,} metrics or {MOST_VALUES:,} values")
 
-    def add_all(self, step: float, record: Mapping[str, Any]) -> None:
-        """Every number of a record, also of nested ones, whose names are joined by a slash."""
-        for name, value in flattened(record):
+    def add_all(self, step: float, record: Mapping[str, Any], comma: bool = False) -> None:
+        """Every number of a record, also of nested ones, whose names are joined by a slash. comma: before decimals."""
+        for name, value in flattened(record, comma=comma):
             self.add(name, step, value)
 
 
-def flattened(record: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, float]]:
+def flattened(
+    record: Mapping[str, Any], prefix: str = "", depth: int = 0, comma: bool = False
+) -> list[tuple[str, float]]:
     """(name, number) of a record; texts that are no numbers, lists and empty cells are left out."""
     out = []
     for name, value in record.items():
         if isinstance(value, Mapping) and depth < DEEPEST:
-            out += flattened(value, f"{prefix}{name}/", depth + 1)
-        elif (found := number_of(value)) is not None:
+            out += flattened(value, f"{prefix}{name}/", depth + 1, comma)
+        elif (found := number_of(value, comma)) is not None:
             out.append((f"{prefix}{name}", found))
     return out
 
@@ -101,19 +105,29 @@ def flattened(record: Mapping[str, Any], prefix: str = "", depth: int = 0) -> li
 _THOUSANDS = re.compile(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d*)?\s*")
 
 
-def number_of(value: object) -> float | None:
+def number_of(value: object, comma: bool = False) -> float | None:
     """The number that a cell of a log holds, also with commas between thousands or before decimals; None of none.
 
-    NaN and infinities are numbers.
+    comma: commas stand before decimals throughout. NaN and infinities are numbers.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str) and "," in value:
-        value = value.replace(",", "" if _THOUSANDS.fullmatch(value) else ".")
+        if comma:
+            value = value.replace(".", "")
+        value = value.replace(",", "" if _THOUSANDS.fullmatch(value) and not comma else ".")
     try:
         return float(value)
     except (ValueError, OverflowError):
         return math.inf if isinstance(value, int) else None
+
+
+def decimal_commas(numbers: Iterable[object]) -> bool:
+    """Whether commas in the numbers of a log stand before decimals: one at least cannot stand between thousands, and
+    none has a point as well."""
+    listed = [one.rstrip(".,") for one in numbers if isinstance(one, str)]
+    found = [one for one in listed if "," in one and number_of(one) is not None]
+    return any(not _THOUSANDS.fullmatch(one) for one in found) and not any("." in one for one in found)
 
 
 def is_event_file(content: bytes) -> bool:

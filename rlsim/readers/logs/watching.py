@@ -51,6 +51,7 @@ class Watcher:
         self.first: Check | None = None
         self.base: Level | None = None
         self.unsettled: tuple[Sequence[Change], WatchLine] | None = None
+        self.standing: WatchLine | None = None
         self.expected_s: Interval | None = None
 
     def lines(self, log: RunLog) -> list[WatchLine]:
@@ -95,8 +96,9 @@ class Watcher:
             remark = f"{remark}; " * bool(remark) + f"looks the same or nearly so: {', '.join(further)}"
         if alarm and found is not None:
             remark = "; ".join(filter(None, (remark, *_on_no_list(found))))
-        return WatchLine(
-            step=step, verdict=verdict, alarm=alarm, step_s=latest(log, RECENT, step),
+        since = None if alarm or self.standing is None else self.standing.step
+        line = WatchLine(
+            step=step, verdict=verdict, alarm=alarm, stands_since=since, step_s=latest(log, RECENT, step),
             own_s=None if level is None else level.medians.get("step"), expected_s=self.expected_s,
             moved=tuple(
                 Moved(quantity=one.quantity, since=one.since, before=one.before, after=one.after, ratio=one.ratio)
@@ -105,6 +107,19 @@ class Watcher:
             suspects=suspects[:SHOWN] if alarm else (),
             experiment=suspects[0].cure if alarm and suspects else "", remark=remark,
         )  # fmt: skip
+        # The first of one alarm: what judges it again later is no other.
+        self.standing = self.standing or (line if alarm else None)
+        return line
+
+    def _over(self, moved: Sequence[Change], found: Check | None) -> str:
+        """That the last alarm is over, in words: the run is faster again, or a check says so of the change behind it.
+        What a run takes from its first step on no check of a change sees: only a faster step ends that alarm."""
+        if self.standing is None:
+            return ""
+        if not (found.likely_healthy if found is not None and self.standing.moved else _slower_s(moved) < 0):
+            return ""
+        text, self.standing = f"the alarm of step {self.standing.step:,} is over", None
+        return text
 
     def _verdict(self, log: RunLog, level: Level) -> WatchLine:
         """Of the run's own level, once it is learnt."""
@@ -163,9 +178,10 @@ class Watcher:
         self.grown = growth.ratio
         moved = [Change(name, growth.first, now, *both) for name, both in {**growth.seconds, **growth.work}.items()]
         if growth.leaks:
-            return self._judged(log, moved, now, growth.recent).model_copy(
-                update={"alarm": True, "remark": growth.text}
-            )
+            line = self._judged(log, moved, now, growth.recent)
+            line = line.model_copy(update={"alarm": True, "stands_since": None, "remark": growth.text})
+            self.standing = self.standing or line
+            return line
         return self._line(log, now, "other work", moved=moved, remark=growth.text)
 
     def _judged(self, log: RunLog, moved: Sequence[Change], step: int, since: int | None = None) -> WatchLine:
@@ -179,7 +195,8 @@ class Watcher:
         if work and found is not None:
             self.expected_s = found.step.expected_s
         verdict: WatchVerdict = "other work" if work and not alarm else "changed"
-        return self._line(log, step, verdict, moved=moved, found=found, alarm=alarm)
+        remark = "" if alarm else self._over(moved, found)
+        return self._line(log, step, verdict, moved=moved, found=found, alarm=alarm, remark=remark)
 
     def _explained(self, log: RunLog, moved: Sequence[Change], until: int, since: int | None) -> Check | None:
         """The check of what the run takes since the change, as far as it moved from its own level; the scenario has the
@@ -219,6 +236,12 @@ def together(changes: Sequence[Change]) -> list[list[Change]]:
 def _phase_seconds(moved: Sequence[Change]) -> float:
     """Seconds by which phases moved."""
     return sum(abs(one.after - one.before) for one in moved if one.quantity in PHASES and one.quantity != "step")
+
+
+def _slower_s(moved: Sequence[Change]) -> float:
+    """Seconds that a step takes longer by what moved: its own where it did, else those of its phases."""
+    own = [one for one in moved if one.quantity == "step"]
+    return sum(one.after - one.before for one in own or moved if one.quantity in PHASES)
 
 
 def _on_no_list(found: Check) -> Iterator[str]:

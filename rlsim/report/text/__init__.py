@@ -14,6 +14,7 @@ RENDERERS = {
     "Check": "attribution:render_check", "Sizing": "run:render_size", "Headroom": "attribution:render_headroom",
     "Improvement": "improvement:render_improvement", "DraftCurve": "improvement:render_draft_curve",
     "Preflight": "fitting:render_preflight", "FreeKeys": "fitting:render_free",
+    "Cliffs": "fitting:render_cliffs",
     "EnoughPlaces": "fitting:render_enough",
     "Validation": "validation:validation_text", "Published": "validation:published_text",
     "CrossValidation": "validation:cross_text",

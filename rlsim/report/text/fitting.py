@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.text.projection import held_text
-from rlsim.results.fitting import EnoughPlaces, FreeKeys, Preflight
+from rlsim.results.fitting import Cliffs, EnoughPlaces, FreeKeys, Preflight
 from rlsim.results.record import Interval
 
 
@@ -54,6 +54,17 @@ def render_enough(answer: EnoughPlaces, style: Style = DEFAULT_STYLE) -> str:
         out += style.wrapped(f"{one.key}={one.enough}: a step of {times}", "  ", 4)
     if len(answer.keys) > 1:
         out += style.wrapped(f"all of them at once: a step of {answer.together_step_s:.4g} s", "  ", 4)
+    return "\n".join(out)
+
+
+def render_cliffs(answer: Cliffs, style: Style = DEFAULT_STYLE) -> str:
+    """One line for each cliff: where it lies, what happens there, the step before and after."""
+    now = f"{answer.scenario}: {answer.key}={answer.now:.10g}, a step of {answer.step_s:.4g} s; cliffs around it"
+    out = style.wrapped(now if answer.cliffs else f"{now}: none found", indent=2)
+    for one in answer.cliffs:
+        after = "does not run" if one.beyond_step_s is None else f"{one.beyond_step_s:.4g} s"
+        text = f"{one.value:.10g} -> {one.beyond:.10g}: {one.text}; {one.step_s:.4g} s -> {after}"
+        out += style.wrapped(text, "  ", 4)
     return "\n".join(out)
 
 

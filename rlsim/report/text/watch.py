@@ -24,6 +24,9 @@ def watch_text(line: WatchLine, style: Style = DEFAULT_STYLE) -> str:
     if not line.moved and line.own_s is not None and line.step_s is not None and line.own_s > 0:
         parts.append(f"{percent(line.step_s / line.own_s - 1)} from its level")
     verdict = style.bold("ALARM") if line.alarm else line.verdict
+    if line.stands_since is not None:
+        # Its new level is usual for the run, and still what the alarm was about.
+        verdict = f"{style.bold('ALARM')} of step {line.stands_since:,} stands" + f", {verdict}" * bool(line.moved)
     out = style.wrapped(f"step {line.step:,}: {', '.join(parts)}: {verdict}", indent=2)
     for one in line.moved:
         unit = UNITS.get(one.quantity, " s")
@@ -43,7 +46,8 @@ def watch_text(line: WatchLine, style: Style = DEFAULT_STYLE) -> str:
 def watch_page(title: str, lines: Sequence[WatchLine]) -> str:
     """An HTML page of the lines, newest first, which asks the browser to load it again."""
     rows = [
-        f"<pre{' class=alarm' if line.alarm else ''}>{html.escape(watch_text(line, Style(width=UNBROKEN)))}</pre>"
+        f"<pre{' class=alarm' if line.alarm or line.stands_since is not None else ''}>"
+        f"{html.escape(watch_text(line, Style(width=UNBROKEN)))}</pre>"
         for line in reversed(lines)
     ]
     head = (
