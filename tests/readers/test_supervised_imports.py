@@ -105,3 +105,22 @@ def test_what_is_no_update_of_a_data_set_is_still_refused(tmp_path: Path) -> Non
     (tmp_path / "run.sh").write_text("deepspeed --module openrlhf.cli.train_rm --train.batch_size 64\n")
     with pytest.raises(InputError, match="starts no training of openrlhf"):
         import_config("openrlhf", tmp_path / "run.sh")
+
+
+@pytest.mark.parametrize("framework", ["slime", "miles"])
+def test_slime_trains_on_given_samples_with_all_its_gpus(tmp_path: Path, framework: str) -> None:
+    (tmp_path / "run.sh").write_text(
+        "python3 train.py --hf-checkpoint Qwen/Qwen3-8B --actor-num-nodes 1 --actor-num-gpus-per-node 8 "
+        "--rollout-batch-size 64 --global-batch-size 64 --loss-type sft_loss --debug-train-only "
+        "--tensor-model-parallel-size 2 --use-dynamic-batch-size --max-tokens-per-gpu 8192\n"
+    )
+    found = import_config(framework, tmp_path / "run.sh").scenario
+    assert found.loop.supervised and found.cluster.num_gpus == found.cluster.training == 8
+    assert (found.workload.prompts_per_step, found.workload.generations_per_prompt) == (64, 1)
+
+
+def test_rollouts_alone_train_nothing_and_say_so(tmp_path: Path) -> None:
+    text = ROLL.replace("TRAIN", "actor_train").replace("device_mapping: list(range(0,8))", "device_mapping: null")
+    (tmp_path / "config.yaml").write_text(text + "actor_infer: {device_mapping: 'list(range(0,8))'}\n")
+    with pytest.raises(InputError, match=r"actor_train\.device_mapping: names no GPU"):
+        import_config("roll", tmp_path / "config.yaml")

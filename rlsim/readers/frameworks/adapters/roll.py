@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlsim.errors import InputError
 from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import (
@@ -87,8 +88,11 @@ class Roll(Options):
 
     @property
     def training(self) -> frozenset[int]:
-        """GPUs that train."""
-        return devices(self.trainer.device_mapping)
+        """GPUs that train. Raises InputError for pipelines of rollouts alone (agentic_rollout_pipeline.py)."""
+        found = devices(self.trainer.device_mapping)
+        if not found and self.infer.device_mapping:
+            raise InputError(f"{self.r.where}: actor_train.device_mapping: names no GPU, so no step trains")
+        return found
 
     @property
     def generating(self) -> frozenset[int]:

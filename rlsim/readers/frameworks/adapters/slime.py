@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlsim.errors import InputError
 from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.engine_groups import spelled_out
@@ -90,7 +89,12 @@ class Slime(Options):
     @property
     def split(self) -> bool:
         """Whether generation has GPUs of its own."""
-        return not self.colocate
+        return not (self.colocate or self.supervised)
+
+    @property
+    def supervised(self) -> bool:
+        """Whether samples are of a data set (slime/rollout/sft_rollout.py)."""
+        return self.loss_type == "sft_loss" or "sft_rollout" in self.rollout_function_path
 
     @property
     def asynchronous(self) -> bool:
@@ -151,13 +155,6 @@ class Slime(Options):
         return (self.sglang_speculative_num_steps or 0) + 1
 
 
-def prompts(c: Slime) -> int | None:
-    """Prompts of a step. Raises InputError for what trains on given samples (miles/rollout/sft_rollout.py)."""
-    if c.loss_type == "sft_loss" or "sft_rollout" in c.rollout_function_path:
-        raise InputError(f"{c.r.where}: loss_type: sft_loss generates nothing, and rlsim projects steps of RL")
-    return c.rollout_batch_size
-
-
 def set_max_response(c: Slime, value: int) -> Iterator[Change]:
     """The prompts get what is left of the cap."""
     yield Slime.rollout_max_response_len.to(value)
@@ -214,7 +211,8 @@ BLOCK_FP8: tuple[str, ...] = (
 """Ends of names of checkpoints that are block FP8 by nature."""
 of = Rules(Slime)
 RULES = (
-    of(Workload.prompts_per_step).by(Slime.rollout_batch_size, prompts),
+    of(Workload.prompts_per_step).same(Slime.rollout_batch_size),
+    of(Loop.supervised).rule(lambda c: c.supervised or None),
     of(Workload.generations_per_prompt).same(Slime.n_samples_per_prompt),
     of(Workload.max_sequence_tokens).by(Slime.rollout_max_response_len, lambda c: c.cap),
     of(Workload.max_response_tokens).rule(lambda c: c.rollout_max_response_len, set_max_response),
@@ -343,7 +341,8 @@ def _facts(c: Slime) -> Facts:
     return Facts(
         pools=slime_teacher(c.r, c.hf_checkpoint),
         device=c.hardware,
-        turns=c.generate_max_turns,
+        turns=1 if c.supervised else c.generate_max_turns,
+        supervised=c.supervised,
         gpus_per_node=c.num_gpus_per_node or c.actor_num_gpus_per_node,
         prompt_cap=c.prompt_cap,
         response_cap=c.rollout_max_response_len,
