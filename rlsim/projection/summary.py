@@ -158,13 +158,13 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     for step in steps:
         tokens.update(step.token_ages)
 
-    seconds = step_values(run, lambda step: step.seconds)
+    own = phase_estimate(run, "step")
     ledgers = [trace.ledger for trace in run.traces if trace.ledger is not None]
     return Variant(
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
         acceptance_length=interval(iteration_tokens(run)),
-        step_s=around_phase(run, "step"),
+        step_s=own.interval,
         phases=StepPhases(**{name: around_phase(run, name) for name in PHASES}),
         tokens_per_s_per_gpu=around(tokens_per_s_per_gpu(run), 1.0 / predicted.step_factor),
         memory=memory_of(run),
@@ -173,7 +173,8 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
         staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
         token_ages={age: tokens[age] / max(sum(tokens.values()), 1) for age in sorted(tokens)},
         statistics=_statistics(run),
-        sampling=Sampling(sampling_error(seconds), float(np.std([step.seconds for step in steps]))),
+        # The error that the interval holds: neighbouring steps are not independent, and a control may move their mean.
+        sampling=Sampling(own.mean * own.error if len(steps) > 1 else None, float(np.std([s.seconds for s in steps]))),
         # Where the response tokens of a step went, mean over all steps and replications.
         ledger=functools.reduce(operator.add, ledgers).scaled(1.0 / len(steps)) if ledgers else None,
         efficiency=efficiency_of(run),

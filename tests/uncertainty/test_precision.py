@@ -8,7 +8,7 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.control import regression
 from rlsim.projection.precision import precise
 from rlsim.projection.project import project
-from rlsim.projection.summary import timed
+from rlsim.projection.summary import phase_estimate, timed
 from rlsim.projection.variant import extended, simulate_variant
 from rlsim.schema.scenario import LEAST_CYCLES, Scenario
 
@@ -27,7 +27,10 @@ def test_an_answer_is_that_of_as_many_stated_replications(keys: tuple[str, ...])
     stated = simulate_variant(vary(free, {"simulation.replications": len(found.traces)}))
     assert [step.seconds for step in found.every_step] == [step.seconds for step in stated.every_step]
     assert timed(found).step_s == timed(stated).step_s
-    assert project(free).to_json() == project(free).to_json()
+    answer = project(free)
+    assert answer.to_json() == project(free).to_json()
+    sampled = answer.candidate.sampling.step_error_s
+    assert sampled == pytest.approx(phase_estimate(found, "step").error * timed(found).step_s, rel=1e-6)
 
 
 def test_error_is_within_what_is_asked_or_the_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
