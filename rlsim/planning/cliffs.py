@@ -32,12 +32,12 @@ class _State(Struct, frozen=True):
     kinds: dict[CliffKind, str] = {}
 
 
-def cliffs(scenario: Scenario, key: str, told: Callable[[int], object] = abs) -> Cliffs:
+def cliffs(scenario: Scenario, key: str, progress: Callable[[int], object] = abs) -> Cliffs:
     """The nearest cliff of each kind on either side of a key's value, the nearest one first.
 
     key: a whole number, a share (found to a hundredth) or another number (to a hundredth of its value). Memory ends as
     in :func:`~rlsim.planning.fitting.largest_that_fit`; the rest is seen in simulations of drawn work, with as many
-    updates in a step as now. told: called with 1 for each simulation. Between the value and a cliff its kind is
+    updates in a step as now. progress: called with 1 for each simulation. Between the value and a cliff its kind is
     taken to change once. Raises InputError for a key without such a number, Infeasible where the scenario cannot run.
     """
     now = value_now(scenario, key)
@@ -54,7 +54,7 @@ def cliffs(scenario: Scenario, key: str, told: Callable[[int], object] = abs) ->
     def at(place: int) -> _State:
         if place not in states:
             states[place] = _state(base, sure, {key: place * unit, **_batch(scenario, key, place)})
-            told(1)
+            progress(1)
         return states[place]
 
     def value(place: int) -> float:

@@ -4,7 +4,6 @@ environments are enough, and what a launcher asks before the job starts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
 
 from rlsim.costs.memory import check_fits, evenly, surely
 from rlsim.errors import Infeasible, InputError
@@ -128,11 +127,13 @@ def _furthest(refusal: Callable[[int], str], now: int) -> tuple[int, str]:
     return low, why
 
 
-def enough_places(scenario: Scenario, keys: Sequence[str] = (), told: Callable[[int], object] = abs) -> EnoughPlaces:
+def enough_places(
+    scenario: Scenario, keys: Sequence[str] = (), progress: Callable[[int], object] = abs
+) -> EnoughPlaces:
     """The fewest places of each limit of PLACES with which a step is as short as without it, within TOLERANCE.
 
     keys: of PLACES; default those that the scenario states. Each alone, on the drawn work of a search; then all at
-    once. told: called with the number of simulations done. Raises InputError for another key or where none is stated,
+    once. progress: called with 1 for each simulation. Raises InputError for another key or where none is stated,
     Infeasible where the scenario cannot run.
     """
     for key in keys:
@@ -141,11 +142,11 @@ def enough_places(scenario: Scenario, keys: Sequence[str] = (), told: Callable[[
     named = [key for key in PLACES if value_at(scenario, key) is not None] if not keys else list(dict.fromkeys(keys))
     if not named:
         raise InputError(f"--enough: {scenario.name} states no limit on places ({', '.join(PLACES)})")
-    base, done = searched(scenario), count(1)
+    base = searched(scenario)
 
     def step_s(changes: Mapping[str, int]) -> float:
         cell = evaluate_means(base, {**changes})
-        told(next(done))
+        progress(1)
         if cell.numbers is None:
             raise cell.error or InputError(f"{scenario.name}: cannot be simulated")
         return cell.numbers.step_s.mean
