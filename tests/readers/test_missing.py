@@ -220,6 +220,18 @@ def test_a_critic_of_the_policys_own_model_is_of_no_other_size(path: str, missin
     assert len(verl("algorithm.adv_estimator=gae", f"critic.model.path={path}").missing) == missing
 
 
+def test_a_reward_model_of_verl_is_a_pool_unless_a_function_asks_it() -> None:
+    words = ("reward_model.enable=True", "reward_model.model.path=Qwen/Qwen3-4B", "reward_model.use_reward_loop=True")
+    found = verl(*words, "reward_model.rollout.tensor_model_parallel_size=2")
+    assert [(pool.model.name, pool.gpus, pool.runs_on, pool.tensor_parallel) for pool in found.pools] == [
+        ("Qwen3-4B", 0, "engine", 2)
+    ]
+    assert not found.missing
+    assert verl(*words[:2], "reward_model.use_reward_loop=False").pools[0].runs_on == "trainer"
+    asked = verl(*words, "custom_reward_function.path=judge.py")
+    assert not asked.pools and "the reward model Qwen/Qwen3-4B" in [one.part for one in asked.missing]
+
+
 def test_an_environment_without_a_harness_has_no_further_turns(tmp_path: Path) -> None:
     def turns(harness: str) -> bool:
         source = f'[orchestrator.train.source.env.agent.harness]\nid = "{harness}"\n'

@@ -38,6 +38,20 @@ def verl_teachers(c: Verl) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
+def verl_reward_model(c: Verl) -> tuple[dict[str, Any], ...]:
+    """A reward model that gives each sample a value, on engines or, before the reward loop, on the trainer's workers
+    (trainer/config/reward_model/dp_reward_loop.yaml at b178a3cd5). One that a function of the user's own asks may
+    generate, and nobody says how much: it stays missing."""
+    place = "reward.reward_model" if c.reward_model else "reward_model"
+    if not c.r.flag(f"{place}.enable") or c.r.text("custom_reward_function.path"):
+        return ()
+    model = c.r.text(f"{place}.model.path") or c.r.text(f"{place}.model_path")
+    pool = {"name": "reward model", "role": "reward_model", "model": model, "gpus": _gpus_of_nodes(c.r, place)}
+    if place == "reward_model" and not c.r.flag("reward_model.use_reward_loop"):
+        return ({**pool, "runs_on": "trainer"},)
+    return ({**pool, "tensor_parallel": c.r.size(f"{place}.rollout.tensor_model_parallel_size", 2)},)
+
+
 def _gpus_of_nodes(r: Reader, place: str) -> int:
     """GPUs of a section that counts nodes where it has a pool of its own."""
     if not r.flag(f"{place}.enable_resource_pool"):

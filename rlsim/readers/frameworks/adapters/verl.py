@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlsim.readers.frameworks.adapters import verl_values as values
-from rlsim.readers.frameworks.adapters.pools import verl_teachers
+from rlsim.readers.frameworks.adapters.pools import verl_reward_model, verl_teachers
 from rlsim.readers.frameworks.adapters.verl_options import (
     Actor,
     Algorithm,
@@ -326,7 +326,7 @@ def _facts(c: Verl) -> Facts:
         cap_of_turn=c.kin.max_turns > 0 or c.kin.turn_tokens > 0,
         response_cap=min(c.kin.turn_tokens or c.data.max_response_length, c.rollout.max_model_len or c.cap),
         turns=c.turns,
-        pools=verl_teachers(c),
+        pools=(*verl_teachers(c), *verl_reward_model(c)),
         drafter=c.sglang.speculative_draft_model_path if c.on_sglang else c.vllm.draft_model,
         dynamic=c.algorithm.filter_groups,
     )
