@@ -43,8 +43,10 @@ NEAR = 0.15
 def banners_of(text: str) -> dict[str, str]:
     """The GPU and the releases that a text names, the last of each; no GPU where it names several kinds."""
     head, out = text[:READ_CHARS], dict[str, str]()
+    # vLLM's own lines last: what runs counts before what pip lists or a requirement asks for.
     for found in (*_RELEASE.finditer(head), *_VLLM.finditer(head)):
         name, release = (found[1], found[2]) if found.re is _RELEASE else ("vllm", found[1] or found[2])
+        # The full stop of a sentence is no part of a release.
         if RELEASE.fullmatch(release := release.rstrip(".+")):
             out[name.lower().replace("_", "-").replace("pytorch", "torch")] = release
     gpus = {found[1].replace("_", " ").strip() for found in _GPU.finditer(head)}

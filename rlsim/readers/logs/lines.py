@@ -17,6 +17,8 @@ from rlsim.readers.logs.tensorboard import Scalars, number_of
 LINE = 100_000
 """Characters of a line that are read."""
 _NUMBER = r"[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?|nan|inf)"
+# A name may not begin within a path or an address, whose end would pass for a metric; repetitions are bounded, since a
+# line of any content must not take quadratic time.
 _PAIR = re.compile(
     r"(?<![\w./@-])((?:vllm:|sglang:)?[A-Za-z_][\w./@-]{0,150}(?:\((?:s/it|GiB)\))?)(?:\{[^{}]{0,500}\})?[\"'`]?\s*(?:[:=|\u2502]\s*|\s+)[\"'`]?"
     rf"(?:np\.float\d+\(|tensor\()?({_NUMBER})(?:\s?(ms|s|sec|seconds|min|h)\b)?(?![\w/])"
@@ -51,6 +53,7 @@ class _Records:
 
     def begin(self, step: int | None) -> None:
         """A record of step ``step``, or of the next one."""
+        # A heading that another follows without a metric between them is no step.
         counted = self.step + bool(self.now)
         self.end()
         self.step, self.numbered = (counted, False) if step is None else (step, True)
@@ -73,6 +76,7 @@ def add_lines(scalars: Scalars, text: str) -> None:
     it are whole: it may be cut."""
     records, cut = _Records(scalars), not text.endswith("\n")
     last = len(text.rstrip("\n").splitlines()) if cut else 0
+    # A look for the escape costs next to nothing beside a substitution in a log that has no colours.
     for number, raw in text_lines(_ANSI.sub("", text) if "\x1b" in text else text, scalars.where, LOG_LINES):
         line = raw[:LINE]
         _begin(records, line)
@@ -81,6 +85,7 @@ def add_lines(scalars: Scalars, text: str) -> None:
                 continue
             records.add(name, value)
     records.end()
+    # People's words (train, total) stand in too many lines to be looked for in a log whose names are known.
     if not scalars.values:
         for step, row in enumerate(_worded(text, scalars.where), start=1):
             scalars.add_all(float(step), row)

@@ -110,6 +110,7 @@ def read_text_log(text: str, where: str) -> RunLog:
 
 def _text(content: bytes, where: str) -> str:
     """Text of a log; a character that is cut or damaged is one unknown character."""
+    # utf-8-sig: editors of Windows begin a text with a mark, which would be part of the first name.
     encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8-sig")
     text = content.decode(encoding, errors="replace")
     if "\0" in text:
@@ -210,6 +211,7 @@ def _gather_timers(scalars: Scalars) -> None:
     apart = [row not in ends for name in timers for row in scalars.values[name]]
     if not ends or sum(apart) <= len(apart) / 2:
         return
+    # Above 2^53 a float no longer has every whole number.
     if wrong := [step for step in ends.values() if not 0 <= step < 2**53]:  # NaN too
         raise InputError(f"{scalars.where}: '{TRAINER_STEP}' must be a number of at least 0, got {wrong[0]:g}")
     rows = np.array(sorted(ends))
@@ -220,11 +222,13 @@ def _gather_timers(scalars: Scalars) -> None:
         found: dict[int, float] = {}
         for row, value in sorted(values.items()):
             place = int(np.searchsorted(rows, row))
+            # Timers behind the last record are of a step that has not ended.
             if place < len(rows):
                 row = int(rows[place])
                 share = value / steps[row] if name in timers else value
                 found[int(ends[row])] = share + (found.get(int(ends[row]), 0.0) if name in timers else 0.0)
         scalars.values[name] = found
+    # What was told twice stands under numbers of rows, which are no steps any more.
     scalars.retold.clear()
 
 
