@@ -95,8 +95,7 @@ def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario
     roles = {pool["role"] for pool in scenario.get("pools", ())}
     keys = []
     for key, value in leaves(tree.values):
-        # Of a declared key the conditions of the rules decide, not its section: a rule may read one of a section that
-        # is off.
+        # Of a declared key the conditions of the rules decide: one may read it in a section that is off.
         inactive = key not in read if key in framework.declared else f"{key}.".startswith(idle)
         status, detail = ("irrelevant", "inactive") if inactive else _status(framework, reader, key, value)
         if POOLED.get(detail) in roles:

@@ -159,8 +159,7 @@ def _have(rule: Rule[Any], reader: Reader) -> Any:
 def _written(rule: Rule[Any], want: Any, reader: Reader) -> dict[str, Any]:
     try:
         return dict(rule.write(want, reader))
-    # What the configuration's other values do not allow is no error of the user's: it is listed as without a
-    # counterpart.
+    # What the configuration's other values do not allow is no error of the user's: it has no counterpart.
     except (InputError, ZeroDivisionError):
         return {}
 

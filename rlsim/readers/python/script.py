@@ -104,8 +104,7 @@ class _Script(Expressions):
         for length in range(len(parts), 0, -1):
             for place in self.places:
                 path = place.joinpath(*parts[:length]).with_suffix(".py")
-                # Links that lead out of the repository are not followed: a script from elsewhere must not show what
-                # lies there.
+                # Links out of the repository are not followed: a foreign script must not show what lies there.
                 if not path.is_file() or not path.resolve().is_relative_to(self.root):
                     continue
                 scope = self.modules.get(path) or self.module(path, ".".join(parts[:length]))
