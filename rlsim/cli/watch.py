@@ -66,7 +66,6 @@ def watch(
                 log = reader.read()
                 found = watcher.lines(log) if log is not None else []
                 if journal is not None:
-                    # Before it is printed: a watch that is killed between both shows the line when it goes on.
                     journal.add(enumerate((line.model_dump(mode="json", by_alias=True) for line in found), len(lines)))
                 lines += found
                 _show(found, lines, as_json, reader.where, out)
