@@ -196,8 +196,7 @@ class _Expanding:
                 place = plain.end()
 
     def _escape(self, char: str, quoted: bool) -> None:
-        # A backslash joins two lines; within double quotes it escapes only $, `, ", \ and the line break (POSIX,
-        # 2.2.3).
+        # A backslash joins two lines; in double quotes it escapes $, `, ", \ and line breaks alone (POSIX, 2.2.3).
         if char != "\n":
             self._add(char if not quoted or char in '$`"\\' else f"\\{char}")
 
