@@ -43,6 +43,7 @@ def _kept_or_readable(part: str) -> str:
 
 def shortened(text: str, width: int = VALUE_CHARACTERS) -> str:
     """``text``, readable; beyond ``width`` characters its beginning and three dots."""
+    # Cut before it is escaped: a value of somebody's file may have millions of characters.
     shown = readable(text[: width + 1])
     return shown if len(shown) <= width else shown[: width - 3] + "..."
 

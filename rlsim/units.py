@@ -32,6 +32,7 @@ BoolArray = NDArray[np.bool_]
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The values in order, each once: np.unique, which would import numpy.ma at every start."""
     ordered = np.sort(values, axis=None)
+    # The first value has none before it, and of no values there is no first.
     firsts: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]
     return firsts
 

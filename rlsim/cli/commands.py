@@ -140,4 +140,5 @@ def _wrong_words(error: Any, words: Sequence[str]) -> str:
     unknown = str(getattr(error, "option_name", ""))
     if unknown in words[:-1]:  # with what was given to it, which says more of what was meant
         message = message.replace(unknown, f"{unknown} {words[words.index(unknown) + 1]}", 1)
+    # Room for the hint behind it within what a message may have (errors.MESSAGE_CHARACTERS).
     return f"{shortened(message, 400)} (see {error.ctx.command_path} --help)"

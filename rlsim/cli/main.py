@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = INTERRUPTED
     except RlsimError as error:
         _fail(str(error))
+    # A full disk or a folder without rights is the user's to mend, and no bug.
     except OSError as error:
         _fail(f"{shown_path(Path(error.filename))}: {error.strerror}" if error.filename else str(error))
     sys.exit(code)  # type: ignore[arg-type]

@@ -108,8 +108,10 @@ class Tools:
         return self._run(["import", *options, framework.value, config], files)
 
     def _answer(self, command: str, scenario: str, words: Sequence[str] | None, options: Sequence[str]) -> str:
+        # A mapping of YAML has a colon at least, which no shipped name has.
         named = "\n" not in scenario and ":" not in scenario
         files = {} if named else {"scenario.yaml": scenario}
+        # Behind -- a text that begins with a dash is no option.
         return self._run([command, *options, "--", scenario if named else "scenario.yaml", *(words or ())], files)
 
     def _run(self, words: Sequence[str], files: Mapping[str, str]) -> str:
@@ -119,6 +121,7 @@ class Tools:
             try:
                 done = subprocess.run(
                     [sys.executable, "-m", "rlsim.cli.confined", *words],
+                    # The server's own standard input carries the protocol: no command may read from it.
                     cwd=folder, timeout=self._seconds, stdin=subprocess.DEVNULL, capture_output=True, check=False,
                 )  # fmt: skip
             except subprocess.TimeoutExpired:
@@ -126,6 +129,7 @@ class Tools:
             except (OSError, ValueError) as error:  # words too long for a process, or with NUL bytes
                 raise InputError(f"cannot be run: {shortened(str(error), MESSAGE_CHARACTERS)}") from None
         if done.returncode:
+            # The end of it: what is said of a scenario comes before the message.
             raise InputError(done.stderr.decode(errors="replace").strip()[-MESSAGE_CHARACTERS:])
         if len(done.stdout) > MOST_ANSWER_BYTES:
             raise InputError(f"the answer has more than {MOST_ANSWER_BYTES / 2**20:g} MiB; ask for less")

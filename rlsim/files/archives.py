@@ -25,6 +25,7 @@ def archive(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
         for name, values in arrays.items():
             content = io.BytesIO()
+            # Rows in C's order: equal arrays that lie otherwise in memory would give other bytes.
             np.lib.format.write_array(content, np.ascontiguousarray(values), allow_pickle=False)
             file.writestr(
                 zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), content.getvalue(), zipfile.ZIP_DEFLATED

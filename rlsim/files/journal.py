@@ -30,6 +30,7 @@ class Journal:
             if not lock(self._file.fileno(), wait=False):
                 raise InputError(f"{self.path}: another rlsim writes there; choose another --out")
             whole = self._read(identity)
+            # Behind half a line the next one would be no line of its own.
             self._file.truncate(whole)
             self._file.seek(whole)
             if not whole:
@@ -75,6 +76,7 @@ class Journal:
         text = "".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in entries)
         try:
             self._file.write(text.encode())
+            # What only the process's buffer holds ends with it.
             self._file.flush()
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written ({error.strerror or error})") from error
@@ -117,6 +119,7 @@ def opened_journal(out: Path | None, identity: str, command: str) -> Iterator[Jo
         begun = any(row.get("status", "ok") == "ok" for row in journal.rows.values())
         if isinstance(error, RlsimError) and not begun:
             journal.remove()
+            # The innermost stands first, so that each is empty when it is its turn.
             for folder in made:
                 folder.rmdir()
         else:

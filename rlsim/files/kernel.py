@@ -30,6 +30,7 @@ def library_path() -> Path:
 
     The name carries a digest of the C sources and of the compiler's flags, so that one compiled otherwise is not found.
     """
+    # In order: that of a file system differs between machines, and with it the digest would.
     content = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]"))) + " ".join(_flags()).encode()
     digest = hashlib.sha256(content).hexdigest()[:12]
     return FOLDER / f"_event_core_{digest}{'.dll' if sys.platform == 'win32' else '.so'}"
@@ -43,6 +44,7 @@ def compiler() -> list[str] | None:
 
     named = os.environ.get("CC") or sysconfig.get_config_var("CC") or ""
     for command in (named, "cc", "gcc", "clang"):
+        # CC may hold options (gcc -pthread) or a wrapper in front (ccache gcc).
         words = shlex.split(command)
         if words and shutil.which(words[0]):
             return words

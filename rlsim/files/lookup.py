@@ -37,6 +37,7 @@ def find_entry(name: str, entries: dict[str, Path], what: str, otherwise: str = 
     import difflib  # for mistakes alone
 
     alike = difflib.get_close_matches(_normal(name), by_normal, n=3, cutoff=0.5)
+    # By likeness a family's short name is far from its long members.
     family = [one for one in by_normal if _normal(name) and f"{one}-".startswith(f"{_normal(name)}-")]
     near = [by_normal[match] for match in dict.fromkeys((*family, *alike))]
     hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(entries)}"

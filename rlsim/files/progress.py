@@ -19,6 +19,7 @@ class ProgressLine:
 
     def __init__(self, what: str, total: int = 0, done: int = 0) -> None:
         self.what, self.total, self.first, self.done = what, total, done, done
+        # Not the time of day, which may be set while the work lasts.
         self.start_s = self.shown_s = time.monotonic()
         self.remark = ""
         self.visible = sys.stderr.isatty()

@@ -75,6 +75,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
         if not stat.S_ISREG(mode):
             raise InputError(f"{shown_path(path)}: is no regular file (a device or pipe)")
         with path.open("rb") as file:
+            # One byte too many tells a larger file, also one that grows while it is read.
             content = file.read(most_bytes + 1)
     except FileNotFoundError as error:
         raise InputError(f"{shown_path(path)}: no such file") from error
@@ -104,6 +105,7 @@ def text_lines(text: str, where: str, most: int = MOST_LINES) -> Iterator[tuple[
     Raises InputError naming ``where`` before the first line where there are more than ``most``, and naming the line
     where it has more than LINE_CHARACTERS.
     """
+    # Not splitlines, which also ends lines at form feeds and at separators of Unicode within a text.
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if (lines := text.count("\n")) > most:

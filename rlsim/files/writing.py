@@ -53,8 +53,10 @@ def _stage(out: Path) -> Iterator[Path]:
     """A temporary folder, locked while it is filled, so that those of killed runs are known by having no lock."""
     with ExitStack() as filled:
         with exclusive(out):
+            # All under the folder's lock: a stage that is made and not yet locked looks like that of a killed run.
             _remove_left(out)
             stage = Path(tempfile.mkdtemp(prefix=STAGE_PREFIX, dir=out))
+            # An error here would hide the one that ended the block; what stays goes with the next run.
             filled.callback(shutil.rmtree, stage, ignore_errors=True)
             filled.enter_context(exclusive(stage))
         yield stage
@@ -64,6 +66,7 @@ def _remove_left(out: Path) -> None:
     """Remove the temporary folders of killed runs."""
     for left in out.glob(f"{STAGE_PREFIX}*") if fcntl is not None else ():
         with suppress(OSError):
+            # A link of that name may lead anywhere; only folders that a run made are removed.
             opened = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 if lock(opened, wait=False):
@@ -98,6 +101,7 @@ def lock(opened: int, wait: bool) -> bool:
 
 
 def _replace(stage: Path, out: Path) -> None:
+    # Sorted, so that a folder is made before what it holds is moved.
     moved = [(path, out / path.relative_to(stage)) for path in sorted(stage.rglob("*"))]
     # All are looked at before the first is moved: a folder in the way must not leave half of them.
     for path, target in moved:
@@ -108,4 +112,5 @@ def _replace(stage: Path, out: Path) -> None:
         if path.is_dir():
             target.mkdir(exist_ok=True)
         else:
+            # Within one file system at once: a reader finds the old file or the new one.
             path.replace(target)

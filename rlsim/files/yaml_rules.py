@@ -72,6 +72,7 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 
 def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
     text = loader.construct_scalar(node).replace("_", "").lower()
+    # Python knows both words without YAML's dot.
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
@@ -133,6 +134,7 @@ def load(text: str, where: str, own: bool, numbered: bool) -> Any:
         return yaml.load(text, Loader=_OwnFilesLoader if own else _NumberedLoader if numbered else _Loader)
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {_describe(error)}") from error
+    # Sections within each other without end, and whole numbers of more digits than Python converts (4,300).
     except (RecursionError, ValueError) as error:
         raise InputError(f"{where}: not valid YAML ({error})") from error
 
@@ -158,6 +160,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 
 def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
     """The shorter of plain and scientific form, both exact: 72.0, 0.0015, 2.5e+15."""
+    # repr is the shortest text that reads back as the same float.
     mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
     scientific = f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"
     plain = repr(value)

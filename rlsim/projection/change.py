@@ -125,6 +125,7 @@ def _dealing(count: int, size: int) -> tuple[IntArray, IntArray]:
     ends."""
     number = np.arange(count)
     ends = np.cumsum(np.bincount(number % size, minlength=size))
+    # By hand, then in the order of dealing: lexsort sorts by its last key first.
     return np.lexsort((number, number % size)), np.concatenate(([0], ends)).astype(np.int64)
 
 

@@ -220,6 +220,7 @@ def write_files(contents: Mapping[str, Content], out: Path) -> None:
     """Write texts, bytes and figures under their names into the folder ``out``, all of them or none."""
     with staged_folder(out) as stage:
         for name, content in contents.items():
+            # A name may lie in a folder of its own, such as scenarios/ID.yaml.
             (stage / name).parent.mkdir(exist_ok=True)
             if isinstance(content, str | bytes):
                 (stage / name).write_bytes(content.encode() if isinstance(content, str) else content)

@@ -47,6 +47,7 @@ class Strict(BaseModel):
     def _freeze_sequences(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
+        # YAML gives lists where frozen records hold tuples, and strict validation takes neither for the other.
         return {key: _lists_to_tuples(value) for key, value in data.items()}
 
     def model_post_init(self, context: Any, /) -> None:

@@ -107,6 +107,7 @@ def mtp_draft(card: ModelCard) -> DraftCard:
     width = card.intermediate_size
     if card.moe is not None:
         moe = card.moe
+        # The experts that a token goes to, as one dense FFN of their width.
         width = moe.top_k * moe.expert_intermediate_size
         width += moe.num_shared_experts * moe.shared_expert_intermediate_size
     source = f"MTP layer of {card.name}: {card.source}"
@@ -164,6 +165,7 @@ def draft_parameters(card: DraftCard, target: ModelCard) -> float:
     if card.kind == "eagle3":
         # One state goes in as it is: there is nothing to fuse.
         fusion = card.fused_hidden_states * target.hidden_size * hidden if card.fused_hidden_states > 1 else 0
+        # Embedding and state are normalised apart before they are joined: one norm more than in other layers.
         first = _layer_parameters(card, 2 * hidden) + hidden
         rest = (card.num_layers - 1) * _layer_parameters(card, hidden)
         return float(fusion + first + rest + hidden + hidden * card.vocab_size)

@@ -184,6 +184,7 @@ class Engine(Strict):
         if own is None:
             return self
         tensor = own.tensor_parallel or self.tensor_parallel
+        # Experts and attention copies are spread over an engine's own GPUs: groups as large as divide these.
         experts = own.expert_parallel or math.gcd(self.expert_parallel, tensor)
         copies = math.gcd(self.attention_data_parallel, tensor)
         layout = {"tensor_parallel": tensor, "expert_parallel": experts, "attention_data_parallel": copies}

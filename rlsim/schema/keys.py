@@ -75,6 +75,7 @@ def described(model: type[BaseModel]) -> type[BaseModel]:
 def _describe(model: type[BaseModel], base: type[BaseModel]) -> None:
     """Give fields of ``model`` what the source of ``base``, itself or what it inherits from, says below them."""
     [parsed] = ast.parse(inspect.getsource(base)).body
+    # A text below a field is an expression that Python evaluates and forgets: only the source holds it.
     for stated, text in pairwise(parsed.body if isinstance(parsed, ast.ClassDef) else ()):
         if isinstance(stated, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
             name = ast.unparse(stated.target)

@@ -275,6 +275,7 @@ class Loop(Strict):
             # Stated false, a key takes the style's own action back to the plain one and no other.
             if stated is False and default == action:
                 default = "keep"
+        # In flight under a style that drains: of the ways to go on, the one that takes nothing anew.
         return "keep" if self.in_flight_updates and default == "drain" else default
 
     def _problems(self) -> Iterator[str]:

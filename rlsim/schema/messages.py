@@ -42,6 +42,7 @@ def _walk(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, list
             continue
         fields = [holder.model_fields[part] for holder in models if part in holder.model_fields]
         if not fields and position < len(loc) - 1:
+            # pydantic names the branch of a union within the place: by its class, or by its tag.
             named = [holder for holder in models if part in (holder.__name__, _tag(holder, part))]
             models = named or models
             continue

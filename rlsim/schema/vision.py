@@ -98,6 +98,7 @@ class Images(Strict):
         if self.tile_pixels is None:
             return _cover(width, self.token_pixels) * _cover(height, self.token_pixels)
         tiles = _cover(width, self.tile_pixels) * _cover(height, self.tile_pixels)
+        # A single tile is the whole image: it comes without a smaller picture of it.
         return (tiles + (1 if tiles > 1 else 0)) * _cover(self.tile_pixels, self.token_pixels) ** 2
 
     @property

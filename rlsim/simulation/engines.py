@@ -160,6 +160,7 @@ class PythonEngines(Engines):
         while count > 0:
             stop_s = min(until_s, self._due_s())
             while self._pool.run(stop_s, self._finish):
+                # The engines may not run past when this group is done, since others start in its place then.
                 stop_s = min(stop_s, self.ended_s.item(groups.num_ended - 1) + groups.reward_s)
             now_s = self._due_s()
             if math.isinf(now_s) or now_s > until_s:

@@ -45,6 +45,7 @@ class RolloutResult(Struct, frozen=True, eq=False):
     ) -> RolloutResult:  # fmt: skip
         """The result of samples that finish at ``finish_s``."""
         end_s = np.zeros(peak_kv_tokens.size)
+        # By at: a replica stands there once for each of its samples, of which an indexed assignment keeps one.
         np.maximum.at(end_s, replica, finish_s)
         return cls(finish_s, replica, end_s, peak_kv_tokens, counters, int(generated_tokens))
 
@@ -76,6 +77,7 @@ def rollout(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
     _check_fit(batch, timing)
     kernel, moves = library(), fleet.migration != "none"
     generated_tokens = batch.response_tokens.sum()
+    # The kernel moves no running requests between replicas.
     if kernel is not None and not moves:
         counters = EngineCounters(timing.max_sequences)
         with KernelPool(kernel, _columns(batch, iterations), fleet, counters) as run:
@@ -143,6 +145,7 @@ def agent_rollout(one: Generated, iterations: IntArray, fleet: Fleet, agent: Age
     if one.turns is None:
         raise ValueError("a rollout without turns is no rollout of agents")
     unlimited = agent.sandboxes is None or agent.sandboxes >= one.batch.samples
+    # Nothing happens between or after such turns: they are plain samples, which take less to simulate.
     if one.turns.single and agent.judge is None and unlimited and one.turns.start_s is None:
         result = rollout(one.batch, iterations, fleet)
         return AgentRollout(result, AgentCounters(turns=float(one.turns.count)), AgentTimeline())

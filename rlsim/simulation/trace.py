@@ -149,6 +149,7 @@ class Trace(Struct):
             self.curve(f"trajectories with the {lane}", times_s, presence.counts)
         if timeline.environment.times_s:  # single turns have no more to show than their running sequences
             contexts = timeline.context
+            # A turn adds its context where it is submitted and takes it away at its end: the signs count turns.
             turns = np.cumsum(np.sign(np.diff(contexts.counts, prepend=0.0))).tolist()
             for name, presence, counts in (
                 (IN_SANDBOXES, timeline.sandbox, timeline.sandbox.counts),

@@ -138,6 +138,7 @@ class Presence(Struct):
         if len(out) <= SHOWN_SPANS:
             return out
         gaps = sorted(after[0] - before[1] for before, after in pairwise(out))
+        # So many gaps less one are longer: as many spans remain as are shown.
         least_s = gaps[-SHOWN_SPANS]
         joined = [out[0]]
         for span in out[1:]:

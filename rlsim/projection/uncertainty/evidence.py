@@ -93,6 +93,7 @@ def _ragged(name: str, rows: Sequence[Sequence[tuple[int, float]]]) -> dict[str,
     """Rows of (place, value) as flat arrays with the length of each row."""
     flat = [entry for row in rows for entry in row]
     return {
+        # With their byte order, so that equal tables give equal bytes on any machine.
         f"{name}_lengths": np.array([len(row) for row in rows], dtype="<u2"),
         f"{name}_places": np.array([place for place, _ in flat], dtype="<u2"),
         f"{name}_values": np.array([value for _, value in flat], dtype="<f4"),
@@ -103,6 +104,7 @@ def load_evidence(path: Path | None = None) -> EvidenceTable:
     """The evidence of ``path``, by default the shipped one. Raises InputError where the file is none."""
     found = path or evidence_path()
     state = found.stat() if found.is_file() else None
+    # Time and size for the cache alone: a file that was written anew is read anew.
     return _parsed(found, *((state.st_mtime_ns, state.st_size) if state else (0, 0)))
 
 

@@ -95,6 +95,7 @@ def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario
     roles = {pool["role"] for pool in scenario.get("pools", ())}
     keys = []
     for key, value in leaves(tree.values):
+        # Of a declared key the conditions of the rules decide: one may read it in a section that is off.
         inactive = key not in read if key in framework.declared else f"{key}.".startswith(idle)
         status, detail = ("irrelevant", "inactive") if inactive else _status(framework, reader, key, value)
         if POOLED.get(detail) in roles:
@@ -122,6 +123,7 @@ def _status(framework: Framework, reader: Reader, key: str, value: Any) -> tuple
     section = any(known.startswith(f"{key}.") for known in framework.known)
     if value in (None, {}, []) and (section or (found is not None and found[0] == "not_simulated")):
         return "irrelevant", "unset"
+    # A section without effect would hide a misspelt key that has one: likeness counts before the section's reason.
     near = _misspelt(framework, key)
     if near is None and found is None and (value is None or value is False or value in ("", {}, [])):
         return "irrelevant", "off"

@@ -192,6 +192,7 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             gpus = facts.gpus_per_node
             draft.assume("larger", hardware=asked.hardware, smaller=asked.smaller_device, gpus=gpus)
         return
+    # Names of devices have several words (rtx 4090, h100 pcie): each word of the path may be the first of one.
     words = re.split(r"[^a-z0-9]+", where.lower())
     names = [facts.device.lower(), *(" ".join(words[at:]) for at in range(len(words)))]
     named = next(filter(None, (profile_called(name) for name in names if name)), None)
@@ -247,6 +248,7 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
         longer = "long_prompt" if prompt > PROMPT_TOKENS else "prompt"
         draft.assume(longer, tokens=prompt, usual=PROMPT_TOKENS, most=facts.prompt_cap, log_spread=spread)
     sigma = RESPONSE_SIGMA if asked.response_log_sigma is None else asked.response_log_sigma
+    # Beside a mean the share that is cut fixes the spread (schema/workload.py): log_sigma would be without effect.
     shape = {"log_sigma": sigma} if asked.response_cut_share is None else {"cut_share": asked.response_cut_share}
     draft.keys["workload.response_tokens"] = {"kind": "lognormal", "mean_tokens": float(mean), **shape}
     if facts.filled and asked.mean_response_tokens is None:
@@ -272,6 +274,7 @@ def _pools(draft: Draft, facts: Facts) -> None:
     draft.keys["pools"] = [
         {**pool, "model": card[0]} for pool, card in zip(facts.pools, cards, strict=True) if card is not None
     ]
+    # The rules count the GPUs of policy and engines alone; those of pools come on top.
     if gpus := sum(pool.get("gpus", 0) for pool in facts.pools):
         draft.keys["cluster.pool_gpus"] = gpus
         draft.keys["cluster.num_gpus"] += gpus
@@ -301,6 +304,7 @@ def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
 def _drafting(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     method, k = draft.keys.get("speculation.method"), draft.keys.get("speculation.draft_length", 0)
     if method is None or not k:
+        # Nothing is drafted without a method and a length: further keys would speak of what does not run.
         for key in [key for key in draft.keys if key.startswith("speculation.")]:
             del draft.keys[key]
         return

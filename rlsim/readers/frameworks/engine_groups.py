@@ -27,6 +27,7 @@ def spelled_out(words: Sequence[str], written: Mapping[str, str], find: Callable
     if named is None or named + 1 >= len(words):
         return words
     where = words[named + 1]
+    # A script may write the document just before the launch: no such file is there while it is read.
     if where in written:
         text = written[where]
     elif file := find(where):
@@ -47,10 +48,12 @@ def _words(document: Any, words: Sequence[str]) -> Iterator[str]:
     by_type = {group.get("worker_type"): group for group in groups}
     answering = by_type.get("decode", by_type.get("regular"))
     prefilling = by_type.get("prefill", {})
+    # Of two groups of one type by_type holds the last alone, and no single option says what they differ in.
     if answering is None or len(by_type) != len(groups) or len(groups) > (2 if prefilling else 1):
         return
     size = answering.get("num_gpus_per_engine") or model.get("num_gpus_per_engine") or _stated_size(words)
     gpus, own = prefilling.get("num_gpus", 0), prefilling.get("num_gpus_per_engine", size)
+    # SglangConfig.from_prefill_num_servers has one size for both kinds: no option says another.
     if not all(isinstance(number, int) for number in (size, gpus)) or own != size or gpus % size:
         return
     yield from ("--rollout-num-gpus-per-engine", str(size))
@@ -66,4 +69,5 @@ def _words(document: Any, words: Sequence[str]) -> Iterator[str]:
 
 def _stated_size(words: Sequence[str]) -> int:
     at = [at for at, word in enumerate(words[:-1]) if word == "--rollout-num-gpus-per-engine"]
+    # argparse takes the last of an option that stands twice.
     return int(words[at[-1] + 1]) if at and words[at[-1] + 1].isdigit() else 1

@@ -81,6 +81,7 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
 def _override(framework: Framework, key: str, value: Any, there: bool) -> list[str]:
     """A key's value as the framework's command line takes it; an option that is off is left away."""
     if framework.form not in ("words", "toml"):
+        # Hydra refuses key=value for a key that the configuration does not have; ++ adds or replaces it.
         return [f"{'' if there else '++'}{key}={_word(value)}"]
     option = f"--{key.replace('_', '-') if framework.dashes else key}"
     if value is None or value is False:
@@ -158,6 +159,7 @@ def _have(rule: Rule[Any], reader: Reader) -> Any:
 def _written(rule: Rule[Any], want: Any, reader: Reader) -> dict[str, Any]:
     try:
         return dict(rule.write(want, reader))
+    # What the configuration's other values do not allow is no error of the user's: it has no counterpart.
     except (InputError, ZeroDivisionError):
         return {}
 
@@ -169,6 +171,7 @@ def _wanted(scenario: Scenario, target: str) -> Any:
     at_update = loop.asynchrony.at_update if asynchronous else None
     micro = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens
     meant = {
+        # Frameworks count the GPUs of policy and engines; pools have theirs beside them.
         "cluster.num_gpus": scenario.cluster.num_gpus - scenario.cluster.pool_gpus,
         "cluster.generation_gpus": None if scenario.cluster.colocated else scenario.cluster.generation,
         "trainer.policy_logprobs": scenario.policy_logprobs,

@@ -78,6 +78,7 @@ def document_in(path: Path) -> Any:
 
 def _there(path: Path) -> bool:
     try:
+        # A copied configuration may name what no file system can: a name too long, or with a NUL byte.
         return path.exists()
     except (OSError, ValueError):
         return False
@@ -113,10 +114,12 @@ class _Reading:
         if not isinstance(document, dict):
             raise InputError(f"{where}: expected a mapping of keys to values")
         parents = document.get("defaults")
+        # Section hydra configures Hydra itself (folders of runs, sweeps); the program never sees it.
         own = Layer(where, {key: value for key, value in document.items() if key not in ("defaults", "hydra")})
         entries = parents if isinstance(parents, list) else [] if parents is None else [parents]
         chain = (*above, real)
         if not self._framework.hydra:
+            # NeMo-RL knows no _self_: a file lies over what it inherits (nemo_rl/utils/config.py at 7ea279abf).
             below = [layer for entry in entries for layer in self._path_entry(entry, path, chain)]
             return [*below, own]
         self._look_ahead(document, entries)
@@ -124,6 +127,7 @@ class _Reading:
         out: list[Layer] = []
         for entry in entries:
             out += [own] if entry == "_self_" else self._group_entry(entry, chosen, path, chain)
+        # Since Hydra 1.1 a file without _self_ lies over its defaults; 1.0 had it below them.
         return out if "_self_" in entries else [*out, own]
 
     def _look_ahead(self, document: Mappings, entries: list[Any]) -> None:
@@ -131,10 +135,12 @@ class _Reading:
         for entry in entries:
             for group, option in entry.items() if isinstance(entry, dict) else ():
                 if isinstance(group, str) and group.startswith("override ") and isinstance(option, str):
+                    # What the command line and the files above chose came before and stays.
                     self._choices.setdefault(group.split()[-1], option)
         hydra = document.get("hydra")
         folders = hydra.get("searchpath") if isinstance(hydra, dict) else None
         for folder in folders if isinstance(folders, list) else ():
+            # pkg:// names a Python package by dots, file:// a folder.
             kind, _, name = str(folder).partition("://")
             self._search.append(self._root / (name.replace(".", "/") if kind == "pkg" else name))
 
@@ -155,6 +161,7 @@ class _Reading:
             return None
         asked = [part for part in target.parts if part not in (".", "..")]
         folder = asked[-2] if len(asked) > 1 else ""
+        # In order, since file systems list differently, and one configuration gives one scenario.
         found = sorted(self._root.rglob(target.name))
         return next((one for one in found if one.parent.name == folder), found[0] if found else None)
 
@@ -167,6 +174,7 @@ class _Reading:
         found = _PACKAGE.match(group) if isinstance(group, str) else None
         if found is None or not isinstance(option, str | None):
             raise InputError(f"{shown_path(path)}: defaults: {shortened(repr(entry))} is no entry of a list of Hydra's")
+        # null leaves a group out; those of hydra/ choose Hydra's own launchers, sweepers and loggers.
         if isinstance(entry, dict) and (option is None or found["group"].startswith("hydra/")):
             return []
         if "override" in found["words"]:
@@ -176,12 +184,14 @@ class _Reading:
             option = option and option.replace(f"${{{name}}}", choice)
         chosen[found["group"]] = option or ""
         name = (found["group"] if option is None else f"{found['group']}/{option}").removesuffix(".yaml")
+        # A leading slash counts from the top, any other name from the folder of the file that lists it.
         folders = [self._top if found["absolute"] else path.parent, *self._search]
         places = [folder / f"{name}.yaml" for folder in folders]
         target = self._inside(next((place for place in places if place.exists()), places[0]), path, name)
         if not target.exists():
             return self._absent(name, option, found["words"], path)
         package = found["package"]
+        # Hydra's order: the package of the entry, then that of the file's own header, then the group.
         if package is None:
             header = _HEADER.match(read_text(target, DOCUMENT_BYTES))
             package = header[1] if header else "" if option is None else found["group"]
@@ -207,6 +217,7 @@ class _Reading:
     def _inside(self, target: Path, path: Path, entry: str) -> Path:
         try:
             real = target.resolve()
+        # Links in a circle are a RuntimeError before Python 3.13.
         except (OSError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"{shown_path(path)}: defaults: {shortened(repr(entry))} cannot be a path ({shortened(str(error))})"

@@ -66,6 +66,7 @@ def evaluated(r: Reader, purpose: str, of: Callable[[], W]) -> W:
     with r.deciding(purpose) as seen:
         try:
             return of()
+        # Rules compute with values as they stand in somebody's file: a list where a number belongs is the file's fault.
         except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
             shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in dict.fromkeys(seen))
             raise InputError(f"{r.where}: {shown or purpose}: of a kind that rlsim cannot reckon with") from error
@@ -138,6 +139,7 @@ class Framework:
             return key
         section, _, name = key.rpartition(".")
         parts = [known.rpartition(".") for known in sorted(self.known)]
+        # Reversed, so that of keys with the same ending the alphabet's first is entered last and stays.
         for near in ([part for part in parts if part[0] == section], reversed(parts)):
             names = {part[2]: "".join(part) for part in near}
             found = difflib.get_close_matches(name, names, n=1, cutoff=0.7)

@@ -96,6 +96,7 @@ def import_config(
         _check_understood(tree, accounting, strict, lenient)
     except InputError as error:
         whose = framework_of_file(path)
+        # A fork's files look like those of what it forked: whose they are says nothing of it.
         if whose in (None, framework) or framework in FORKS:
             raise
         known = next((name for name, sft in SUPERVISED.items() if sft == whose), whose)
@@ -129,6 +130,7 @@ def _check_understood(tree: ConfigTree, accounting: Accounting, strict: bool, le
 
 
 def _imported(path: Path, tree: ConfigTree, document: dict[str, Any], accounting: Accounting) -> Imported:
+    # The scenario is loaded from the text that the user gets, so that the saved file means the same.
     text = f"{_head(path, accounting)}{dump_document(document)}"
     return Imported(scenario_of_text(text, f"{tree.where} as a scenario", Path()), text, accounting)
 
@@ -140,6 +142,7 @@ def _too_small(scenario: Scenario) -> bool:
         trainer_memory(scenario)
         check_beside(scenario)
     except Infeasible as error:
+        # What cannot run for another reason is cured by no larger device.
         return error.unit == "bytes"
     return False
 
@@ -168,6 +171,7 @@ def read_config(
     if starts_run(path, overrides):
         return renamed(_launched(known, launch_of(known, path, overrides, root), path, root), known.renamed)
     tree = read_tree(path, known, root, None if start is None else known.shipped[start], choices_of(overrides))
+    # The command line comes last: it is given now, the list was written by an earlier run.
     words = [*override_list(path), *overrides]
     if known.form in ("words", "toml"):
         above = stacked([Layer(tree.where, tree.values, own=True), Layer(COMMAND_LINE, flag_layer(words))], tree.where)

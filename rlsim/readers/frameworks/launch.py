@@ -48,6 +48,7 @@ class Launch:
 
 def starts_run(path: Path, words: Sequence[str]) -> bool:
     """Whether ``path`` with ``words`` behind it is a launch script or a command line, not a configuration."""
+    # A command's first word (python3, torchrun) has no ending and is no file here.
     return path.suffix.lower() in (*SCRIPTS, *PYTHON) or (not path.suffix and not path.exists() and bool(words))
 
 
@@ -78,6 +79,7 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         text = read_text(path, DOCUMENT_BYTES)
         for pattern, names in _KNOWN["slurm"].items():
             for number in re.findall(rf"^#SBATCH\s.*?{pattern}", text, re.MULTILINE)[:1]:
+                # What the user gives counts before what the header asks Slurm for.
                 given = {**dict.fromkeys(names, number), **given}
         folder = root or repository_of(path)
         commands = commands_of(path, rest, given, folder)
@@ -141,10 +143,12 @@ def _programs(
     project wrote in its language, and scripts that configure its trainer."""
     for at, word in enumerate(argv):
         found = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
+        # Behind a bare option a file is its value, as that of --train-script.
         if found is not None and not (word.endswith(".py") and at and re.match(r"--[^=]+$", argv[at - 1])):
             yield at, found, ""
     spoken = [at for at, word in enumerate(argv) if framework.language and re.match(framework.language, word)]
     before = [at for at in range(min(spoken, default=0)) if re.search(r"\.py$|^[A-Za-z_]\w*(\.\w+)+$", argv[at])]
+    # The last program before the words takes them; those before it launch it (torchrun, accelerate).
     for at in before[-1:]:
         note = f"{shortened(argv[at])} has {framework.name}'s words and is read as its trainer"
         yield at, next(iter(framework.entry.values())), note
@@ -209,6 +213,7 @@ def _launcher(given: Mappings, folder: Path, path: Path) -> dict[str, Any]:
             raise InputError(
                 f"{shown_path(path)}: --config_file {shortened(name)} is not there; give --root with its folder"
             )
+        # accelerate nests what it hands to DeepSpeed in a section; its options have no prefix on a command line.
         held = {**found, **(found.get("deepspeed_config") or {})}
     return {key: value for key, value in {**held, **given}.items() if isinstance(value, int | str)}
 

@@ -43,6 +43,7 @@ def python_commands(
     options = Options(dict(held), commands, set())
     calls, stop = calls_of(path, options, environment, root)
     found = [*_trainings(calls, path), *_trainers(calls, path)]
+    # A script that stops behind its launch or its trainer's options has said what is asked of it.
     if stop and not any(re.match("execute_train|(GRPO|RLOO|SFT|DPO)Config$", call.name) for call in calls):
         raise InputError(f"{shown_path(path)}: {stop}; its options stand behind it")
     rest, taking = list[str](), False
@@ -78,6 +79,7 @@ def _trainings(calls: Sequence[Call], path: Path) -> Iterator[list[str]]:
     for call in [] if launches else [call for call in calls if call.name in COMMANDS and call.given]:
         handed = call.given[0]
         if isinstance(handed, str | list):
+            # bash -c takes the whole command as one text.
             yield _words(handed[-1] if isinstance(handed, list) and handed[1:2] == ["-c"] else handed, call, path)
 
 
@@ -104,6 +106,7 @@ def _trainers(calls: Sequence[Call], path: Path) -> Iterator[list[str]]:
         if call.name in ("from_pretrained", *TRAINERS):
             named = [call.named.get(key) for key in ("model_name", "pretrained_model_name_or_path", "model")]
             model = next((one for one in (*named, *call.given[:1]) if isinstance(one, str)), None)
+            # The first that is loaded is the policy; a tokenizer or a reward model may follow.
             options |= {} if model is None or "model_name_or_path" in options else {"model_name_or_path": model}
             options |= {key: call.named[name] for name, key in UNSLOTH.items() if name in call.named}
         elif call.name in ("LoraConfig", "get_peft_model") and ("r" in call.named or call.name == "LoraConfig"):

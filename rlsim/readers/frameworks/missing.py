@@ -35,6 +35,7 @@ def missing_parts(
             continue
         for value in _held(entry, active if entry.get("switched", True) else stated, reader):
             part = entry["part"].format(value=shortened(value, SHOWN_CHARACTERS))
+            # Several entries may start one part by different keys: it is missing once.
             found.setdefault(part, {"part": part, "step": entry.get("step", "longer"), "keys": list(keys)})
             break
     return list(found.values())

@@ -86,6 +86,7 @@ class Options:
     @classmethod
     def every(cls) -> Iterator[Option[Any]]:
         """The options of this section and of its parts."""
+        # vars has what a class itself defines: options that it inherits stand in its bases.
         for base in cls.__mro__:
             for member in vars(base).values():
                 if isinstance(member, Option):
@@ -160,6 +161,7 @@ def integers(*, name: str = "") -> Option[list[int]]:
     def listed(r: Reader, key: str) -> list[int]:
         found = r.value(key)
         numbers = [] if found in (None, "") else found if isinstance(found, list) else [found]
+        # Not isinstance: true is an int to Python.
         if not all(type(number) is int for number in numbers):
             raise r.error(key, "must be a list of whole numbers", found)
         return cast(list[int], numbers)
@@ -173,6 +175,7 @@ def batches(*, name: str = "") -> Option[tuple[tuple[int, int, int], ...]]:
     def listed(r: Reader, key: str) -> tuple[tuple[int, int, int], ...]:
         found = r.value(key)
         rows = found if isinstance(found, list) else [] if found in (None, "") else [found]
+        # Not isinstance for the numbers: true is an int to Python.
         if not all(isinstance(row, list) and len(row) == 3 and all(type(n) is int for n in row) for row in rows):
             raise r.error(key, "must be a list of [from, to, tokens], whole numbers", found)
         return tuple((first, last, value) for first, last, value in rows)

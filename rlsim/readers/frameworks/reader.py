@@ -167,6 +167,7 @@ class Reader:
         return default if found is None else bool(self._of_kind(key, meant, bool, "true or false"))
 
     def _of_kind(self, key: str, found: Any, kind: Any, wanted: str) -> Any:
+        # true is an int to Python, and no number of a configuration.
         if not isinstance(found, kind) or isinstance(found, bool) != (kind is bool):
             raise self.error(key, f"must be {wanted}", found)
         return found
@@ -176,6 +177,7 @@ class Reader:
         found = self.value(key)
         if found is None:
             return default
+        # ??? is OmegaConf's mark of a value that somebody must give.
         if not isinstance(found, str) or found == "???":
             raise self.error(key, "must be given" if found == "???" else "must be text", found)
         return found
@@ -194,12 +196,14 @@ class Reader:
         try:
             if self._config is None:
                 for name, resolver in RESOLVERS.items():
+                    # The registry is of the process: a name that an earlier reader registered would be an error.
                     if not OmegaConf.has_resolver(name):
                         OmegaConf.register_resolver(name, resolver, annotation_validation="off")
                 self._config = OmegaConf.create(_without_environment(self._tree.values))
             found = OmegaConf.select(self._config, key)
             return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
         except (OmegaConfBaseException, RecursionError, ArithmeticError, TypeError, ValueError) as error:
+            # Further lines of OmegaConf's messages name its own classes (full_key, object_type).
             problem = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise self._error(key, f"cannot be resolved ({shortened(problem, 120)})") from error
 
@@ -224,6 +228,7 @@ class Reader:
             return sum(self._count(item, key, path) for item in held)
         if not isinstance(held, str):
             return 0
+        # Length counts too: a long text that many keys refer to multiplies as references do.
         return len(held) // 1024 + sum(1 + self._check(name, path) for name in self._references(held, key))
 
     def _references(self, text: str, key: str) -> list[str]:
@@ -235,6 +240,7 @@ class Reader:
             if follows == ":":
                 if word not in RESOLVERS and word not in BUILT_IN:
                     raise self._error(key, f"needs the resolver '{shortened(word)}', which rlsim does not know")
+                # References within a resolver are found by themselves; oc.select alone takes a bare key.
                 if word != "oc.select":
                     continue
                 argument = _NAME.match(text, text.index(":", start.end()) + 1)

@@ -176,6 +176,7 @@ class For(Generic[C, V]):
 
         def writing(c: C, value: V) -> Iterator[Change]:
             for case in [case for case in possible(c) if case.value == value][:1]:
+                # What already holds stays in the user's own words.
                 yield from (one.change for one in case.holds if not one.met(c.r))
                 yield from case.beside
 
@@ -286,6 +287,7 @@ def solved(rule: Rule[C], option: Option[Any], value: Any, r: Reader) -> list[Ch
 
     number = isinstance(value, int | float) and not isinstance(value, bool)
     probed = list(_probed(found, value)) if number and found(value) != value else []
+    # Generators, since each try evaluates the whole rule, and the first that fits is enough.
     first = (given for given in (value, *probed) if found(given) == value)
     unsaid = (given for given in (*probed, value) if found(given) is None and default_of(rule.target) == value)
     for given in islice(chain(first, unsaid), 1):
@@ -295,9 +297,11 @@ def solved(rule: Rule[C], option: Option[Any], value: Any, r: Reader) -> list[Ch
 
 def _probed(found: Callable[[int], Any], value: float) -> Iterator[int]:
     """Whole numbers for which a reading would give ``value`` were it a line through two probes, far out or near."""
+    # A reading with an upper bound is flat far out: then the near probe tells its slope.
     for far in (FAR, 1):
         step = max(1, round(abs(value))) * far
         low, high = found(step), found(2 * step)
         if isinstance(low, int | float) and isinstance(high, int | float) and low != high:
+            # Fractions: far out the rounding of floats would move the whole number that is sought.
             given = step + (Fraction(value) - Fraction(low)) * step / (Fraction(high) - Fraction(low))
             yield from dict.fromkeys((round(given), math.floor(given), math.ceil(given)))

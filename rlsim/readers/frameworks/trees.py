@@ -47,6 +47,7 @@ class ConfigTree:
 
 def check_bounds(values: Any, where: str) -> None:
     """Raise InputError where a document is too large or too deep once its aliases are expanded."""
+    # A stack in place of recursion: how deep a document is, is what is asked here.
     total, stack = 0, [(values, 0)]
     while stack:
         item, depth = stack.pop()
@@ -91,6 +92,7 @@ def stacked(layers: list[Layer], where: str, notes: tuple[str, ...] = ()) -> Con
         if not layer.own:
             given.update({key: layer.where for key, _ in leaves(layer.values)})
     check_bounds(values, where)
+    # A later layer may put a value in place of a section of which an earlier one gave keys.
     held = {key for key, _ in leaves(values)}
     return ConfigTree(where, values, {key: origin for key, origin in given.items() if key in held}, notes)
 
@@ -105,6 +107,7 @@ def renamed(tree: ConfigTree, names: Mapping[str, str]) -> ConfigTree:
         values = merged(values, nested({names[old]: lookup(tree.values, old)}))
         for key in [key for key in given if f"{key}.".startswith(f"{old}.")]:
             given[names[old] + key[len(old) :]] = given.pop(key)
+    # Reversed, so that of two former names for one key the table's first is written back.
     aliases = {**tree.aliases, **{names[old]: old for old in reversed(moved)}}
     note = f"names of another release or algorithm: {', '.join(moved[:4])}{', ...' if len(moved) > 4 else ''}"
     return ConfigTree(tree.where, values, given, (*tree.notes, note), aliases)

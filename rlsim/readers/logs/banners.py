@@ -57,8 +57,10 @@ def banners_of(text: str) -> dict[str, str]:
     """The GPU, the releases, the model and the layout that a text names, the last release of each; none of the others
     where it names several."""
     head, out = text[:READ_CHARS], dict[str, str]()
+    # vLLM's own lines last: what runs counts before what pip lists or a requirement asks for.
     for found in (*_RELEASE.finditer(head), *_VLLM.finditer(head)):
         name, release = (found[1], found[2]) if found.re is _RELEASE else ("vllm", found[1] or found[2])
+        # The full stop of a sentence is no part of a release.
         if RELEASE.fullmatch(release := release.rstrip(".+")):
             out[name.lower().replace("_", "-").replace("pytorch", "torch")] = release
     lines = [found[1] for found in _STARTED.finditer(head)]

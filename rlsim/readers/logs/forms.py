@@ -142,6 +142,7 @@ def _separator(text: str) -> str | None:
     head = next((line for line in text[: 2 * LINE].splitlines() if line.strip() and line[0] != "#"), "")
     counts = {one: sum(_metric(cell) is not None for cell in _cells(head, one)) for one in SEPARATORS}
     best = max(counts, key=lambda one: counts[one])
+    # A first line with a number is a row of values or a line of a console, and no header.
     numbers = any(number_of(cell) is not None for cell in _cells(head, best))
     return best if counts[best] and best in head and not numbers else None
 

@@ -106,6 +106,7 @@ def _by_work(scenario: Scenario, before: Steady, after: Steady) -> float | None:
         seconds = [mean_value(simulate_variant(one), lambda step: step.seconds) for one in sides]
     except (InputError, Infeasible):
         return None
+    # with_facts leaves lengths of agents out: where it changes nothing, the scenario says nothing of this work.
     return None if sides[0] == sides[1] else seconds[1] / seconds[0]
 
 
@@ -133,7 +134,9 @@ def _jump(values: FloatArray) -> int | None:
     """The place of the one step with which the values are others, where that explains them better than a line does."""
     places, logs = _logs(values)
     left = logs.size * float(logs.var()) * (1 - linregress(places, logs).rvalue ** 2)
+    # Three values on either side at least: the variance of fewer explains anything.
     splits = range(3, logs.size - 2)
     apart = [at * logs[:at].var() + (logs.size - at) * logs[at:].var() for at in splits]
+    # Of normal residuals the log-likelihood is -n/2 times the logarithm of their sum of squares.
     best = int(np.argmin(apart))
     return int(places[splits[best]]) if apart[best] < left * math.exp(-2 * EVIDENCE / logs.size) else None

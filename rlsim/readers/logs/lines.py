@@ -22,6 +22,8 @@ LINE = 100_000
 _NUMBER = r"[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?|nan|inf)"
 _TAIL = r"(?=$|(?!\s\d{3}\b| ?(?:ms|min|h)\b| [\d.](?!\d{9,12}\b))\s|[,;)\]}|\u2502%<\"'`](?![\w.]))"
 """What ends a number: of one that goes on otherwise, as where something was written into it, this is not all."""
+# A name may not begin within a path or an address, whose end would pass for a metric; repetitions are bounded, since a
+# line of any content must not take quadratic time.
 _PAIR = re.compile(
     r"(?<![\w./@-])((?:vllm:|sglang:)?[A-Za-z_][\w./@-]{0,150}(?:\((?:s/it|GiB)\))?)(?:\{[^{}]{0,500}\})?[\"'`]?\s*(?:[:=|\u2502]\s*|\s+)[\"'`]?"
     rf"(?:np\.float\d+\(|tensor\()?({_NUMBER})(?:\s?(ms|s|sec|seconds|min|h)\b)?{_TAIL}"
@@ -64,6 +66,7 @@ _Pair = tuple[str, str, float, int]
 def add_lines(scalars: Scalars, text: str) -> None:
     """Known metrics of a text's lines. Of a text that ends within a number, that number is left out where steps before
     it are whole: it may be cut."""
+    # A look for the escape costs next to nothing beside a substitution in a log that has no colours.
     text = _ANSI.sub("", text) if "\x1b" in text else text
     keys = {found[1] for found in _STEP_KEY.finditer(text)}
     if _ROW_STEP in keys and (len(keys) > 1 or "profiling/" in text):
@@ -78,6 +81,7 @@ def add_lines(scalars: Scalars, text: str) -> None:
         before = line
     _add_line(records, before[:LINE], "", 0, whole, joined)
     records.into(scalars)
+    # People's words (train, total) stand in too many lines to be looked for in a log whose names are known.
     if not scalars.values:
         for count, (step, row) in enumerate(_worded(text, scalars.where), start=1):
             scalars.add_all(float(count) if step is None else step, row)

@@ -47,6 +47,7 @@ def naming_of(metrics: Sequence[str]) -> Naming:
     framework = max(found, key=lambda name: sum(quantity in found[name] for quantity in PHASES))
     out = dict(found[framework])
     for rows in found.values():
+        # Phases are one framework's alone: another's names may hold the same seconds, cut otherwise.
         out |= {quantity: names for quantity, names in rows.items() if quantity not in (*out, *PHASES)}
     entry = _frameworks()[framework]
     waits = any(name in {present.get(each) for each in entry.get("waits", ())} for name in out.get("generation", ()))
@@ -78,6 +79,7 @@ def canonical(metric: str) -> str | None:
         unit = _UNIT.match(name)
         if unit is not None and unit[1] in known_metrics():
             return unit[1]
+    # Ray's exporter puts ray_ before whatever is counted through it.
     return _spelled().get(bare.removeprefix("ray_"))
 
 

@@ -133,6 +133,7 @@ def read_text_log(text: str, where: str) -> RunLog:
 
 def _text(content: bytes, where: str) -> str:
     """Text of a log; a character that is cut or damaged is one unknown character."""
+    # utf-8-sig: editors of Windows begin a text with a mark, which would be part of the first name.
     encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8-sig")
     text = content.decode(encoding, errors="replace")
     if "\0" in text:
@@ -247,6 +248,7 @@ def _gather_timers(scalars: Scalars) -> None:
             scalars.values.pop(name)
     if not ends:
         return
+    # Above 2^53 a float no longer has every whole number.
     if wrong := [step for step in ends.values() if not 0 <= step < 2**53]:  # NaN too
         raise InputError(f"{scalars.where}: '{TRAINER_STEP}' must be a number of at least 0, got {wrong[0]:g}")
     rows = np.array(sorted(ends))

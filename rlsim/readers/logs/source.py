@@ -30,6 +30,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """None: the answer that redirects is an error."""
 
 
+# No proxy either: what it answers would be of another machine.
 _LOCAL_ONLY = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
 
 
@@ -52,6 +53,7 @@ class Source:
 
     def read(self) -> RunLog | None:
         """The log as it is now; None where nothing is new, or it cannot be read now (``trouble`` says why)."""
+        # Time of the processor: a wait for a slow disk or exporter takes no core.
         begin = time.process_time()
         try:
             found = self._scraped() if self._url else self._filed()
@@ -74,8 +76,10 @@ class Source:
             files = [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
             seen = []
             for file in files:
+                # A log that is rotated may go between the listing and the look at it.
                 with suppress(FileNotFoundError):
                     state = file.stat()
+                    # The size beside the time: some file systems keep times to a second or two.
                     seen.append((str(file), state.st_size, state.st_mtime_ns))
             if seen and seen == self._seen:
                 return None
@@ -89,6 +93,7 @@ class Source:
         scrape = Scalars(self.where)
         add_text(scrape, text)
         row = {name: next(iter(values.values())) for name, values in scrape.values.items()}
+        # A gauge holds its step until the next one ends: equal values are of the same step.
         if not row or (self._rows and row == self._rows[-1]):
             return None
         self._rows.append(row)

@@ -114,6 +114,7 @@ def warmup_of(log: RunLog) -> int:
             limit = SLOW * float(np.nanmedian(values))
             slow = sum(1 for _ in takewhile(lambda value: value > limit, values.tolist()))  # noqa: B023 - used at once
             most = max(most, slow)
+    # What lasts longer than half of the steps is no warm-up.
     return min(most, count // 2)
 
 
@@ -196,6 +197,7 @@ def with_facts(scenario: Scenario, steady: Steady, stated: bool = True) -> tuple
     taken = [*_lengths(scenario, steady, known), *_acceptance(scenario, steady, known), *named]
     changes: dict[str, float | str | None] = {one.key: one.measured for one in taken}
     if "speculation.acceptance_length" in changes:
+        # A scenario states its acceptance in one of three ways (schema/speculation.py).
         changes |= {f"speculation.{name}": None for name in ("position_acceptance", "first_acceptance")}
     left = [
         one

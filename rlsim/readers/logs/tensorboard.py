@@ -110,6 +110,7 @@ def number_of(value: object, comma: bool = False) -> float | None:
 
     comma: commas stand before decimals throughout. NaN and infinities are numbers.
     """
+    # true and false of JSON are integers to Python, and no metrics.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str) and "," in value:
@@ -119,6 +120,7 @@ def number_of(value: object, comma: bool = False) -> float | None:
     try:
         return float(value)
     except (ValueError, OverflowError):
+        # An integer beyond a float's range overflows, where its text would be read as infinity.
         return math.inf if isinstance(value, int) else None
 
 
@@ -175,6 +177,7 @@ def _check_sums(content: U8, starts: NDArray[np.int64], sizes: NDArray[np.int64]
     """Raise InputError for the first record whose length or data has another check sum than it says."""
     eight = np.full(starts.size, 8, dtype=np.int64)
     bad = _masked(_crc(content, starts - HEADER, eight)) != _stored(content, starts - 4)
+    # Nothing is read of longer records, whose bytes would take most of the time.
     short = np.flatnonzero(sizes <= SCALAR_BYTES)
     sums = _masked(_crc(content, starts[short], sizes[short]))
     bad[short] |= sums != _stored(content, (starts + sizes)[short])
@@ -193,6 +196,7 @@ def _masked(crc: U32) -> U32:
 
 def _crc(content: U8, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> U32:
     """CRC-32C of the bytes at each place, byte by byte of all records at once: a million records take a second."""
+    # Longest first: those that still have bytes are then a slice at the front.
     order = np.argsort(-sizes, kind="stable")
     begin, size = starts[order], sizes[order]
     crc, table = np.full(begin.size, 0xFFFFFFFF, dtype=np.uint32), _table()
@@ -243,6 +247,7 @@ def _add_event(scalars: Scalars, data: bytes) -> None:
     event = message(data)
     step = _signed(event[2, VARINT][-1]) if event[2, VARINT] else 0
     for summary in event[5, COUNTED]:
+        # Summary.Value: tag is field 1, simple_value 2, tensor 8 (tensorflow/core/framework/summary.proto).
         for one in message(summary)[1, COUNTED]:
             value = message(one)
             tag = b"".join(value[1, COUNTED][-1:]).decode("utf-8")
@@ -254,8 +259,11 @@ def _add_event(scalars: Scalars, data: bytes) -> None:
 def _tensor_scalar(data: bytes) -> float | None:
     """The element of a TensorProto that has one; None of any other."""
     tensor = message(data)
+    # TensorProto: dtype is field 1, tensor_content 4, float_val 5, double_val 6, int_val 7, int64_val 10
+    # (tensorflow/core/framework/tensor.proto).
     found = [float(_signed(each)) for number in (7, 10) for each in tensor[number, VARINT]]
     for number, form, wire in ((5, "<f4", FOUR), (6, "<f8", EIGHT)):
+        # A writer may pack repeated numbers into one field of bytes, or give each a field of its own.
         listed = [each for each in tensor[number, COUNTED] if len(each) == SIZES[wire]]
         found += [_number(form, each) for each in (*tensor[number, wire], *listed)]
     form = _CONTENT.get(next(reversed(tensor[1, VARINT]), 0), "")

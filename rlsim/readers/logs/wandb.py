@@ -55,9 +55,11 @@ def _records(scalars: Scalars, content: bytes, where: str) -> Iterator[bytes]:
             scalars.remarks.append("the last record is cut and left out")
             return
         data = content[begin : begin + size]
+        # As in LevelDB's log the check sum is of the kind and the data behind it.
         if not FULL <= kind <= LAST or zlib.crc32(data, zlib.crc32(bytes([kind]))) != checked:
             raise InputError(f"{where}, byte {at:,}: its check sum (CRC) is wrong; the file is damaged")
         at = begin + size
+        # A first piece without its last is of a writer that died: the next record begins anew.
         pieces = [data] if kind in (FULL, FIRST) else [*pieces, data]
         if kind in (FULL, LAST):
             yield b"".join(pieces)
@@ -67,6 +69,7 @@ def _add_history(scalars: Scalars, data: bytes) -> None:
     history, row = message(data), dict[str, object]()
     for item in history[1, COUNTED]:
         entry = message(item)
+        # HistoryItem: key is field 1, nested_key 2, value_json 16; of a field that is sent twice the last counts.
         keys = entry[1, COUNTED][-1:] or entry[2, COUNTED]
         row["/".join(key.decode("utf-8") for key in keys)] = json.loads(b"".join(entry[16, COUNTED][-1:]))
     step = row.pop(STEP, None)

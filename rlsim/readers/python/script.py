@@ -91,6 +91,7 @@ class _Script(Expressions):
 
     def module(self, path: Path, name: str) -> Scope:
         """The names of a module once it is followed."""
+        # Entered before it is followed, since modules may import each other.
         scope = self.modules[path] = Scope({"__name__": name, "__file__": str(path)})
         if len(self.modules) > MAX_MODULES:
             raise InputError(f"leads to more than {MAX_MODULES} modules")
@@ -103,6 +104,7 @@ class _Script(Expressions):
         for length in range(len(parts), 0, -1):
             for place in self.places:
                 path = place.joinpath(*parts[:length]).with_suffix(".py")
+                # Links out of the repository are not followed: a foreign script must not show what lies there.
                 if not path.is_file() or not path.resolve().is_relative_to(self.root):
                     continue
                 scope = self.modules.get(path) or self.module(path, ".".join(parts[:length]))
@@ -138,6 +140,7 @@ class _Script(Expressions):
         calls what the script does not define."""
         asked = [name for name in self.commands if name.replace("_", "-") in self.options.commands]
         self.options.read.update(name.replace("_", "-") for name in asked)
+        # Commands named after training first: others may convert or prepare, and call as much.
         for name in asked or sorted(self.commands, key=lambda one: "train" not in one):
             before = len(self.calls)
             self.entered(self.commands[name])
@@ -180,6 +183,7 @@ class _Script(Expressions):
         if isinstance(initial, Function):
             self.entered_function(Function(initial.node, initial.scope, made), given, named)
             return made
+        # What the script itself hands to the class counts before options and defaults.
         made.held.update(dict(zip(fields, given, strict=False)) | named)
         after = self.attribute_of_class(of, "__post_init__")
         if isinstance(after, Function):

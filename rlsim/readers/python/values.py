@@ -147,6 +147,7 @@ def binary(kind: type[ast.operator], left: Any, right: Any, name: str) -> Any:
         text, times = (right, left) if isinstance(left, int) else (left, right)
         if not isinstance(times, int) or not isinstance(text, str | list) or len(text) * times > MOST_ITEMS:
             return Unknown(name)
+    # Asked before it is computed: the power itself may be larger than the memory.
     if kind is ast.Pow and not (abs(left) <= MOST_BITS and abs(right) <= 64):
         return Unknown(name)
     return bounded(_BINARY[kind](left, right))
@@ -164,6 +165,7 @@ def method(of: Any, name: str, given: list[Any], named: dict[str, Any]) -> Any:
     adding = isinstance(of, list) and name in ("append", "extend", "insert")
     if type(of) not in METHODS or name not in METHODS[type(of)] or not (adding or all(map(flat, given))):
         return Unknown(name)
+    # Asked before it is made: each replacement can make a text so many times as long.
     if name in ("replace", "join"):
         parts: Iterable[Any] = given if name == "replace" else [*given[0], *[of] * len(given[0])]
         longest = sum(len(str(part)) for part in parts) * (len(of) if name == "replace" else 1)

@@ -139,6 +139,7 @@ class _Expanding:
 
     def _add(self, text: str) -> None:
         self.open = (self.open or "") + text
+        # One more than its characters, so that empty fields count towards the bound too.
         self.v.count(1 + len(text))
 
     def _add_split(self, text: str, split: bool) -> None:
@@ -181,6 +182,7 @@ class _Expanding:
                 elif char == "'":
                     self._add(inner)
                 else:
+                    # "" is an empty field, where "$@" of no words is none at all.
                     if inner not in ("$@", "${@}") and not re.fullmatch(r"\$\{\w+\[@\](?::?[-+].*)?\}", inner):
                         self._add("")
                     self._expand(inner, split, quoted=True)
@@ -194,6 +196,7 @@ class _Expanding:
                 place = plain.end()
 
     def _escape(self, char: str, quoted: bool) -> None:
+        # A backslash joins two lines; in double quotes it escapes $, `, ", \ and line breaks alone (POSIX, 2.2.3).
         if char != "\n":
             self._add(char if not quoted or char in '$`"\\' else f"\\{char}")
 
@@ -260,6 +263,7 @@ class _Expanding:
         fields = split and not quoted
         choice = _OPERATOR.match(rest)
         if choice:
+            # With a colon an empty value counts as one that is not set (POSIX, 2.6.2).
             has = bool(value) if choice[1].startswith(":") else value is not None
             if choice[1].endswith("+"):
                 if has:
@@ -295,6 +299,7 @@ def _cut(value: str, rest: str, variables: Variables) -> str:
         old, _, new = text.partition("/")
         sought = variables.text(old)
         _bounded(value, sought, variables.where)
+        # Without the frame of translate, (?s:...)\Z: what is replaced may stand anywhere.
         pattern = re.compile(translate(sought)[4:-3] or "(?!)", re.DOTALL)
         return pattern.sub(lambda _: variables.text(new), value, count=0 if how == "//" else 1)
     if len(value) > MOST_CUT:

@@ -129,6 +129,7 @@ class _Run:
             with suppress(_Exit):
                 self.text(text)
             printed = "".join(self.printed).rstrip("\n")
+            # Nothing came because a program was asked, and none is run.
             return None if not printed and self.asked > asked else printed
         finally:
             self.asking, self.depth, self.printed, self.cwd, self.v.texts = before
@@ -154,6 +155,7 @@ class _Run:
             kept = len(self.printed)
             done = self.node(part)
             if index < len(node.parts) - 1:
+                # What an earlier part of a pipe prints is read by the next one.
                 del self.printed[kept:]
         return done
 
@@ -267,6 +269,7 @@ class _Run:
         try:
             yield
         finally:
+            # Without parameters of its own it shares the script's: what set and shift change there stays.
             self.v.words, self.depth = self.v.words if words is None else before, self.depth - 1
 
     def _program(self, argv: list[str]) -> bool:
@@ -356,6 +359,7 @@ class _Run:
         return True
 
     def _test(self, words: Sequence[str]) -> bool:
+        # Split first at what binds least: or before and.
         for joint, every in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
             if joint in words:
                 at = list(words).index(joint)

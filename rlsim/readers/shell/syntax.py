@@ -117,6 +117,7 @@ class _Parser:
         return self.simple() if compound is None else self.redirected(compound())
 
     def redirected(self, node: Node) -> Node:
+        # Where the output of a block goes says nothing of what it launches.
         while self.peek().kind in REDIRECTIONS:
             self.place += 2
         return node
@@ -199,6 +200,7 @@ class _Parser:
                 held = self.take()
                 document = held if token.kind in ("<<", "<<-", "<<<") else document
                 target = held if token.kind == ">" else target
+            # Within [[ these compare and group; they neither redirect nor end the command.
             elif token.kind == "word" or (inside and token.kind in ("&&", "||", "(", ")", "<", ">", "|", "\n")):
                 words.append(self.take())
                 inside = (inside or words == ["[["]) and token.text != "]]"
@@ -247,6 +249,7 @@ def tokens(text: str, where: str) -> list[Token]:
             place = skip_bracketed(text, place + 1, where)
             out.append(Token("word", "/dev/null"))
             continue
+        # A regular expression goes up to the next blank, with whatever brackets and bars it holds.
         if out and out[-1].text == "=~":
             end = _end_of_pattern(text, place, where)
             out.append(Token("word", text[place:end]))
@@ -264,10 +267,12 @@ def tokens(text: str, where: str) -> list[Token]:
             continue
         end = skip_word(text, place, where)
         word = text[place:end]
+        # The 2 of 2>file names a descriptor and is no word.
         if end < len(text) and text[end] in "<>" and word.isdigit():
             place = end
             continue
         if out and out[-1].kind in ("<<", "<<-"):
+            # The document begins on the line below, behind whatever else stands on this one.
             awaited.append((len(out), out[-1].kind == "<<-"))
         out.append(Token("word", word))
         place = end
@@ -302,11 +307,13 @@ def _document(text: str, start: int, end: str, strip: bool) -> tuple[str, int]:
         stop = _end_of(text, "\n", place)
         line = text[place:stop]
         place = min(len(text), stop + 1)
+        # <<- strips tabs alone: blanks stay (POSIX, Shell Command Language, 2.7.4).
         line = line.lstrip("\t") if strip else line
         if line == mark:
             break
         lines.append(line)
     body = "\n".join(lines)
+    # A mark in quotes: nothing of the document is expanded (POSIX, 2.7.4), as in single quotes.
     raw = body.replace("'", "'\\''")
     quoted = body.replace('"', '\\"')
     return (f"'{raw}'" if end != mark else f'"{quoted}"'), place
@@ -359,6 +366,7 @@ def skip_bracketed(text: str, start: int, where: str) -> int:
         if char in "'\"`\\" or text.startswith(("${", "$("), place):
             place = skip_quoted(text, place, where)
             continue
+        # A comment within $(...) may hold a bracket; in ((...)) and ${...} the sign is an operator.
         if char == "#" and opening == "(" and text[place - 1] in " \t\n(" and not text.startswith("((", start):
             place = _end_of(text, "\n", place)
             continue

@@ -198,6 +198,7 @@ def _error(values: FloatArray, group: IntArray | None) -> float:
     if group is not None:
         number = np.unique(group, return_inverse=True)[1]
         values = np.bincount(number, values) / np.bincount(number)
+    # 90 % of a normal distribution lie within 1.645 deviations of its mean.
     return 1.645 * float(values.std() / math.sqrt(values.size) / max(float(values.mean()), 1e-9))
 
 
@@ -253,12 +254,14 @@ def _marginals(columns: Columns) -> tuple[list[Marginal], dict[str, Any], dict[s
     counts = columns.turns
     most, by_context = columns.most_turns, columns.cut_by_context
     context = float(columns.total_tokens.max()) if by_context.any() else cap_of(columns.total_tokens)
+    # A scenario needs a cap where none shows: the next power of two cuts nothing of the sample.
     longest = 2 ** math.ceil(math.log2(columns.total_tokens.max() + 1)) if context is None else int(context)
     last = np.cumsum(counts) - 1
     response_cap = cap_of(columns.response_tokens)
     censored = columns.response_tokens == (response_cap or math.inf)
     # A turn that its context cuts ends exactly there; one whose answer no longer fits is whole.
     censored[last[columns.total_tokens >= (context or math.inf)]] = True
+    # The process draws lengths alike for all trajectories: one of many turns weighs no more than another.
     weights = 1 / counts[columns.owner]
     # A prompt counts once, however many trajectories it has.
     firsts = slice(None) if columns.group is None else np.unique(columns.group, return_index=True)[1]

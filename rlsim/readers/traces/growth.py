@@ -62,6 +62,7 @@ def trends_of(found: Sequence[Trajectory]) -> list[Trend]:
     for name, of in _OF.items():
         values = np.array([of(one) for one in rows])
         known = np.isfinite(values)
+        # A step of which nothing is known has a mean of 0, and with it the quantity is left out below.
         counts = np.bincount(place[known], minlength=steps.size)
         means = np.bincount(place[known], values[known], steps.size) / np.maximum(counts, 1)
         if not (means > 0).all() or np.ptp(means) == 0:

@@ -61,6 +61,7 @@ class Columns:
         good = [place for place, one in enumerate(found) if not one.failed]
         calls = [found[place].calls for place in good]
         gaps = [(owner, *pair) for owner, row in enumerate(calls) for pair in pairwise(row)]
+        # A context that was compacted is shorter than the one before: below, an observation counts a token at least.
         observed = [now.context_tokens - old.context_tokens - old.response_tokens for _, old, now in gaps]
         waits = np.array([now.start_s - old.end_s for _, old, now in gaps])
         return cls(
@@ -89,6 +90,7 @@ class Columns:
         history = turns.history_tokens.astype(np.float64)
         observed = history[inner + 1] - history[inner] - turns.response_tokens[inner]
         total = batch.total_tokens.astype(np.float64)
+        # Drawn ones are compared by their sums (summaries), which ask for no cut.
         uncut = np.zeros(counts.size, dtype=np.bool_)
         return cls(
             counts, batch.prompt_tokens.astype(np.float64), total, uncut, uncut,
@@ -154,6 +156,7 @@ def lognormal_of(values: FloatArray, weights: FloatArray, censored: BoolArray) -
 
     Weighted maximum likelihood by expectation and maximisation (Dempster, Laird, Rubin 1977).
     """
+    # Seconds may be 0, which has no logarithm.
     logs, share = np.log(np.maximum(values, 1e-9)), weights / weights.sum()
     mean, sigma = float(share @ logs), max(LEAST_SIGMA, math.sqrt(float(share @ (logs - share @ logs) ** 2)))
     for _ in range(ROUNDS if censored.any() else 0):
@@ -215,6 +218,7 @@ def turns_of(turns: IntArray, censored: BoolArray, most: int | None) -> Marginal
     at_most = censored if most is None else censored | (turns >= most)
     location, sigma = lognormal_of(values, ones, at_most)
     inner = numbers < (numbers[-1] if most is None else most)
+    # Turns are whole: of a lognormal all that lies below n + 0.5 is at most n.
     miss = np.abs(ndtr((np.log(numbers + 0.5) - location) / sigma) - upto)[inner].max(initial=0.0)
     if miss <= max(NARROW, KOLMOGOROV / math.sqrt(turns.size)):
         mean = limited_lognormal_mean(location, sigma, float(most or 1000))
@@ -222,6 +226,7 @@ def turns_of(turns: IntArray, censored: BoolArray, most: int | None) -> Marginal
         return Marginal("turns", {**section, "log_sigma": round(sigma, 4)}, values, ones, float(miss))
     fine = (np.arange(FINE) + 0.5) / FINE
     drawn = numbers[np.minimum(np.searchsorted(upto, fine), numbers.size - 1)].astype(np.float64)
+    # Each number takes two levels: 40 of them are the most that a table has (MOST_LEVELS).
     if numbers.size > 40:
         return Marginal("turns", {"kind": "quantiles", **_table(*quantile_table(drawn), "turns")}, values, ones, miss)
     # Levels at the steps: rounding gives every number its share.
@@ -285,6 +290,7 @@ def tests_of(measured: Columns, workload: Workload) -> list[Test]:
         pooled = np.sort(np.concatenate([one[name] for one in draws]))
         far = [_distance(one[name], pooled) for one in draws]
         distance = _distance(values[first], pooled)
+        # The sample counts as one of the draws: so few of them cannot make a p of 0.
         p = (1 + sum(one >= distance for one in far)) / (1 + len(far))
         out.append(Test(name, values, pooled, distance, p))
     return out
@@ -294,6 +300,7 @@ def _distance(values: FloatArray, reference: FloatArray) -> float:
     """Largest difference of two distribution functions; reference: in order."""
     ordered = np.sort(values)
     found = []
+    # Both functions jump at a tie: they may be furthest apart just before it or at it.
     for side in ("left", "right"):
         own = np.searchsorted(ordered, ordered, side) / ordered.size
         found.append(np.abs(own - np.searchsorted(reference, ordered, side) / reference.size).max())

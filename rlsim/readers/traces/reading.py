@@ -57,6 +57,7 @@ def text_of(path: Path) -> tuple[str, str]:
         raise InputError(f"{shown_path(path)}: holds {len(files):,} .jsonl files; at most {MOST_FILES:,} are read")
     texts, left = list[str](), TRACE_BYTES
     for file in files:
+        # A file may end without a line break, and the next one begins on a line of its own either way.
         texts.append(read_text(file, left).rstrip("\n"))
         left -= len(texts[-1])
         if left <= 0:
@@ -78,6 +79,7 @@ def _by_step(path: Path) -> tuple[int, str]:
 
 
 def _by_number(path: Path) -> tuple[int, str]:
+    # By numbers, so that 10.jsonl follows 9.jsonl; isdigit alone also takes superscripts, of which int makes nothing.
     digits = "".join(letter for letter in path.stem if letter.isascii() and letter.isdigit())[:12]
     return int(digits or 0), path.name
 

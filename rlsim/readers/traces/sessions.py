@@ -47,6 +47,7 @@ def _gone_on(open_: dict[tuple[int, ...], list[list[Call]]], blocks: tuple[int, 
         sessions = open_.get(blocks[:count], [])
         for session in reversed(sessions):
             last = session[-1]
+            # Requests of one moment cannot be turns of each other.
             if call.context_tokens >= last.context_tokens + last.response_tokens and call.start_s > last.start_s:
                 # By identity: equal lengths at one time make equal conversations.
                 open_[blocks[:count]] = [one for one in sessions if one is not session]

@@ -151,6 +151,7 @@ def _longest_path(nodes: list[Any], calls: list[Any]) -> list[Any]:
     best: list[Any] = []
     for leaf in (node for node in at if node not in inner):
         path, place, seen = [], leaf, set[int]()
+        # Somebody's file may name parents in a circle.
         while place is not None and place not in seen:
             seen.add(place)
             path += [at[place]] if place in at else []
@@ -186,6 +187,7 @@ def _messages(row: Mapping[str, Any], characters: float) -> Iterator[Trajectory]
     cut = cut or row.get("status") == "truncated"
     failed = row.get("status") in FAILED or bool(row.get("error"))
     named = (row.get("group_index"), *(row.get(name) for name in PROMPT_IDS))
+    # Where nothing names the prompt, equal instructions and question do.
     opening = [message for message in row["messages"] if message["role"] != "assistant"][:2]
     key = next((name for name in named if name is not None), opening)
     calls = _calls_of(pieces)
@@ -197,6 +199,7 @@ def _gym(row: Mapping[str, Any], characters: float) -> Iterator[Trajectory]:
     asked, pieces = row["responses_create_params"].get("input", ""), list[_Piece]()
     pieces.append(_Piece(False, _characters({"content": asked}) / characters, 0.0, math.nan, "", {}))
     for item in row["response"]["output"]:
+        # Of the Responses API's output items the results of functions alone come from outside.
         ours = item.get("type") != "function_call_output"
         tokens, usage = _characters(item) / characters, {}
         if isinstance(ids := item.get("generation_token_ids"), list):

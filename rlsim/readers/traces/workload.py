@@ -249,6 +249,7 @@ class LognormalFit:
 
     def quantile(self, levels: FloatArray) -> FloatArray:
         """Lengths at ``levels``."""
+        # Far quantiles of a wide fit overflow to infinity, which the cap takes back.
         with np.errstate(over="ignore"):
             return np.asarray(np.minimum(np.exp(self.location + self.log_sigma * ndtri(levels)), self.cap))
 
@@ -312,6 +313,7 @@ def fit_lognormal(tokens: FloatArray, censored: BoolArray) -> LognormalFit:
     if free.size and limits.size:
         from scipy.optimize import minimize  # a third of the time of reading a trace that was not cut
 
+        # Of those that were not cut mean and variance say all: no step of the search sums over them again.
         count, centre, spread = free.size, float(free.mean()), float(free.var())
 
         def loss(given: FloatArray) -> float:

@@ -267,6 +267,7 @@ RULES = (
     ),
     of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
     of(Loop.style, when=lambda c: c.asynchronous).constant("areal"),
+    # infra/staleness_manager.py:106-109: so many batches may be accepted or running beyond that of the version.
     of(Loop.policy_lag, when=lambda c: c.asynchronous).by(
         Rollout.max_head_offpolicyness, lambda c: c.rollout.max_head_offpolicyness
     ),

@@ -139,6 +139,7 @@ RULES = (
     of.either(
         of(Engine.dispatch, when=lambda c: c.on_megatron).constant("round_robin"),
         of(Engine.dispatch, when=lambda c: c.on_trtllm).switched(Trtllm.async_engine, "round_robin", "static"),
+        # models/generation/vllm/vllm_generation.py:838-841 at 7ea279abf: with the asynchronous engine ranks take turns.
         of(Engine.dispatch).switched(Vllm.async_engine, "round_robin", "static"),
     ),
     # Where nothing is set: vLLM's LLM class on GPUs of 70 GiB and more, and AsyncLLM without a usage context
@@ -268,6 +269,7 @@ RULES = (
         of(Trainer.optimizer_on_host).same(Dtensor.cpu_offload),
     ),
     of(Trainer.logits_chunk_tokens, when=lambda c: c.megatron).rule(values.logits_chunk_tokens),
+    # algorithms/grpo.py:2493-2494 at 7ea279abf: a ratio forced to 1 needs none, a bound on their error does.
     of(Trainer.policy_logprobs).cases(
         Case(False, [Loss.force_on_policy_ratio.holds(True), Grpo.seq_logprob_error_threshold.holds(None)]),
         Case(True, [Loss.force_on_policy_ratio.holds(False)]),

@@ -125,6 +125,7 @@ class Openrlhf(Options):
     @property
     def referring(self) -> bool:
         """Whether there is a reference."""
+        # Lines 42, 93: without a penalty none is made.
         return self.kl_coef > 0
 
     @property
@@ -222,6 +223,7 @@ RULES = (
     of(Workload.max_sequence_tokens).rule(lambda c: c.cap, _set_max_sequence),
     of(Workload.max_response_tokens).rule(lambda c: c.response if c.response < c.cap else None, _set_max_response),
     of(
+        # More than rollout.batch_size only in asynchronous runs (cli/train_ppo_ray.py:694-698).
         Workload.generated_batch_factor,
         when=lambda c: (c.rollout.vllm_generate_batch_size or 0) > c.rollout.batch_size > 0,
     ).by(Rollout.vllm_generate_batch_size, lambda c: (c.rollout.vllm_generate_batch_size or 0) / c.rollout.batch_size),
@@ -233,11 +235,14 @@ RULES = (
     of(Loop.style, when=lambda c: c.train.async_enable).switched(
         Train.partial_rollout_enable, "openrlhf_partial", "openrlhf"
     ),
+    # trainer/ppo_trainer_async.py:110, 230: a batch takes a slot to be generated and gives it back to be trained on, so
+    # that one of the slots is of the batch in generation.
     of(Loop.queue_batches, when=lambda c: c.train.async_enable).by(
         Train.async_queue_size, lambda c: c.train.async_queue_size - 1
     ),
     of(Engine.name).constant("vllm"),
     of(Engine.tensor_parallel).same(Vllm.tensor_parallel_size),
+    # trainer/ppo_utils/samples_generator.py:215-225: to the engine with the fewest, in turn where all begin idle.
     of(Engine.dispatch).constant("round_robin"),
     of(Engine.gpu_memory_utilization).same(Vllm.gpu_memory_utilization),
     of(Engine.cuda_graphs).opposite(Vllm.enforce_eager),

@@ -153,6 +153,7 @@ class PrimeRl(Options):
     @property
     def group(self) -> int:
         """Samples of a prompt."""
+        # orchestrator.py:235-237: that of an environment counts before the shared one.
         return int(self.source.get("group_size") or self.orchestrator.group_size)
 
     @property
@@ -228,6 +229,7 @@ def _expert_parallel(c: PrimeRl) -> int:
 
 def _logits_chunk(c: PrimeRl) -> int | None:
     stated = c.model.logits_chunk
+    # trainer.py:262: in chunks where nothing is stated.
     return None if stated == "disabled" else 8192 if stated is None else int(stated)
 
 
@@ -243,6 +245,7 @@ RULES = (
     of(Cluster.generation_gpus).by(Deployment.num_infer_gpus, lambda c: c.infer_gpus),
     of(Loop.mode).constant("async"),
     of(Loop.style).constant("prime_rl"),
+    # orchestrator.py:532-533: versions in flight and in the queue together.
     of(Loop.max_age).same(Orchestrator.max_off_policy_steps),
     of(Loop.max_in_flight_groups).rule(lambda c: max(1, c.orchestrator.max_inflight // c.group)),
     of(Engine.name).constant("vllm"),
@@ -274,16 +277,19 @@ RULES = (
     of(Trainer.context_parallel).same(Model.cp),
     of(Trainer.expert_parallel).by(Model.ep, _expert_parallel),
     of(Trainer.precision).rule(lambda c: "fp8" if c.model.quantization or c.model.fp8 else "bf16"),
-    # trainer.py:104
+    # trainer.py:104: a rank of 16 where the section states none.
     of(Trainer.lora_rank, when=lambda c: c.lora).rule(
         lambda c: c.model.lora_rank, lambda _, value: [Model.lora_rank.to(value or 0)]
     ),
     of(Trainer.flash_attention_2).words(Model.attn, ("flash_attention_2", True), ("*", False), readonly=True),
+    # orchestrator.py:629: a batch holds whole groups, which one counted in tokens need not come to.
     of(Trainer.global_batch_samples).rule(lambda c: c.samples // c.group * c.group),
     of(Trainer.sequence_packing).constant(True),
     of(Trainer.micro_batch_tokens).rule(lambda c: c.cap),
+    # trainer.py:32, 191: full where nothing is stated.
     of(Trainer.recompute).rule(lambda c: "selective" if c.model.ac_mode == "selective" else "full"),
     of(Trainer.optimizer).words(PrimeRl.optimizer, ("*muon*", "muon"), other="adam"),
+    # Ratios are taken over the log-probs of the engines (src/prime_rl/trainer/rl/loss.py:100-103).
     of(Trainer.policy_logprobs).constant(False),
     of(Trainer.optimizer_on_host).by(Model.optim_cpu_offload, lambda c: c.model.optim_cpu_offload or c.whole_offload),
     of(Trainer.optimizer_step).rule(lambda c: "host" if c.whole_offload else "device"),
@@ -292,7 +298,7 @@ RULES = (
     of(Trainer.moe_dispatcher).words(Model.ep_comm_backend, ("deepep*", "deepep"), ("torch", None), readonly=True),
     # With LoRA through files alone, else NCCL where not stated (rl.py:449-465).
     of(Loop.refit_method).rule(lambda c: "disk" if c.lora else TRANSFERS.get(c.broadcast, "auto")),
-    # rl.py:148
+    # rl.py:148: in the engines' FP8 where asked for, else in the checkpoint's format.
     of(Loop.refit_precision).rule(lambda c: "engine" if c.quantized_transfer else None),
 )
 

@@ -196,6 +196,7 @@ def _logprob_micro_batch_tokens(c: Roll) -> int:
 
 
 def _policy_logprobs(c: Roll) -> bool:
+    # base_config.py:657-662: what forbids them comes first, then estimators that need them, then the updates.
     return not c.force_disable_old_logprobs_recompute and (c.enable_old_logprobs_recompute or c.recomputing)
 
 
@@ -210,6 +211,7 @@ of = Rules(Roll)
 RULES = (
     of.either(
         of(Workload.prompts_per_step, when=lambda c: c.supervised).rule(lambda c: c.update * c.ranks),
+        # pipeline/agentic/agentic_config.py:318-333: of environments the batch counts trajectories.
         of(Workload.prompts_per_step).by(
             Roll.rollout_batch_size, lambda c: c.rollout_batch_size // c.group if c.agentic else c.rollout_batch_size
         ),

@@ -145,6 +145,7 @@ RULES = (
         of(Trainer.context_parallel).same(Policy.sequence_parallel_size),
     ),
     of(Trainer.lora_rank).same(Policy.lora_rank),
+    # Mini-batches count prompts (skyrl/train/utils/utils.py:104).
     of(Trainer.global_batch_samples).by(
         Run.policy_mini_batch_size, lambda c: c.run.policy_mini_batch_size * (c.generator.n_samples_per_prompt or 1)
     ),

@@ -217,6 +217,7 @@ RULES = (
     of(Workload.max_sequence_tokens).by(Slime.rollout_max_response_len, lambda c: c.cap),
     of(Workload.max_response_tokens).rule(lambda c: c.rollout_max_response_len, set_max_response),
     of(
+        # Never less than the batch, which it is where nothing is stated (slime/utils/arguments.py:1985-1991).
         Workload.generated_batch_factor,
         when=lambda c: bool((most := c.over_sampling_batch_size) and (least := c.rollout_batch_size) and most > least),
     ).by(Slime.over_sampling_batch_size, lambda c: (c.over_sampling_batch_size or 0) / (c.rollout_batch_size or 1)),
@@ -232,6 +233,7 @@ RULES = (
         of(Loop.style, when=lambda c: c.fully and c.split).constant("slime_fully_async"),
         of(Loop.style, when=lambda c: c.asynchronous).constant("slime"),
     ),
+    # train_async.py:40, 66-67: the next rollout runs beside the training and is awaited before weights move.
     of(Loop.policy_lag, when=lambda c: c.asynchronous and not c.fully).constant(1),
     of(Loop.update_every, when=lambda c: c.asynchronous).same(Slime.update_weights_interval),
     of(Engine.name).constant("sglang"),
@@ -293,6 +295,7 @@ RULES = (
     of(Trainer.lora_rank).rule(lambda c: c.lora_rank or None, lambda _, value: [Slime.lora_rank.to(value or 0)]),
     of(Trainer.precision).words(Slime.fp8_format, ("?*", "fp8"), other="bf16"),
     of(Trainer.global_batch_samples).by(Slime.global_batch_size, global_batch_samples),
+    # PPO's estimator alone has one (slime/utils/arguments.py:1909).
     of(Trainer.critic).rule(lambda c: c.advantage_estimator == "ppo"),
     of(Trainer.sequence_packing).same(Slime.use_dynamic_batch_size),
     of(Trainer.micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
@@ -302,6 +305,7 @@ RULES = (
     of(Engine.Prefill.gpus, when=lambda c: bool(c.prefill_num_servers)).by(
         Slime.prefill_num_servers, lambda c: (c.prefill_num_servers or 0) * c.rollout_num_gpus_per_engine
     ),
+    # As in training where it is not stated (slime/utils/arguments.py:1869-1870).
     of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.dynamic_batches).by(
         Slime.log_probs_max_tokens_per_gpu,
         lambda c: micro_batch_tokens(c, c.log_probs_max_tokens_per_gpu or c.max_tokens_per_gpu),
@@ -325,6 +329,7 @@ RULES = (
     ),
     of(Trainer.logits_chunk_tokens).rule(lambda c: most if (most := c.log_probs_chunk_size or -1) > 0 else None),
     of(Trainer.offload).rule(lambda c: not c.no_offload_train),
+    # Either kind of KL loads a reference (slime/utils/arguments.py:1775).
     of(Trainer.reference_logprobs).by(Slime.use_kl_loss, lambda c: c.use_kl_loss or c.kl_coef > 0),
     of(Trainer.moe_dispatcher).cases(
         Case("deepep", [Slime.moe_enable_deepep.holds(True)]),
