@@ -29,7 +29,7 @@ _OPERATOR = re.compile(r"^(:?[-=+?])(.*)$", re.DOTALL)
 _CUT = re.compile(r"^(##|#|%%|%|//|/|,,|\^\^|:)(.*)$", re.DOTALL)
 _ARITHMETIC: Mapping[type, Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: lambda a, b: int(a / b),
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.UAdd: abs, ast.USub: operator.neg,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.UAdd: operator.pos, ast.USub: operator.neg,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }  # fmt: skip

@@ -65,7 +65,7 @@ class Slime(Options):
     use_dynamic_batch_size = flag(False)
     max_tokens_per_gpu, log_probs_max_tokens_per_gpu, log_probs_chunk_size = integer(), integer(), integer()
     micro_batch_size = size()
-    balance_data = flag(False)
+    balance_data, balance_by_flops = flag(False), flag(False)
     recompute_granularity = text()
     enable_mtp_training = flag(False)
     mtp_num_layers = integer(0)
@@ -311,7 +311,11 @@ RULES = (
         lambda c: micro_batch_tokens(c, c.log_probs_max_tokens_per_gpu or c.max_tokens_per_gpu),
     ),
     of(Trainer.micro_batch_samples, when=lambda c: not c.dynamic_batches).same(Slime.micro_batch_size),
-    of(Trainer.rank_balance).switched(Slime.balance_data, "tokens", "samples", readonly=True),
+    # By FLOPs sets it by data too (slime/utils/arguments.py:1872-1874).
+    of.either(
+        of(Trainer.rank_balance, when=lambda c: c.balance_by_flops).constant("tokens"),
+        of(Trainer.rank_balance).switched(Slime.balance_data, "tokens", "samples", readonly=True),
+    ),
     of.either(
         of(Trainer.recompute, when=lambda c: c.train_backend == "fsdp").switched(
             Slime.gradient_checkpointing, "full", "none"
