@@ -297,7 +297,8 @@ def test_a_shell_is_followed_in_its_words(folder: Path) -> None:
         "f() { local a=$1; prog --f \"$a\" \"${2:-none}\"; }\nf one\n"
         "for x in 1 2; do prog --x $x; done\nread -r -d '' T <<'EOF' || true\n$raw\nEOF\nprog --t \"$T\"\n"
         "name=Qwen3-8B-Base; prog ${name%-Base} ${name/8B/4B} ${name,,} ${#name} $'a\\tb'\n"
-        "A=(a 'b c'); A+=(d); prog \"${A[@]}\" ${#A[@]}\n(( k = 2 * 3 )); prog $k $((k > 5 ? 1 : 0)) $((+ -3)) <<< \"in\"\n"
+        "A=(a 'b c'); A+=(d); prog \"${A[@]}\" ${#A[@]}\n(( k = 2 * 3 )); prog $k $((k > 5 ? 1 : 0)) $((+ -3)) "
+        "<<< \"in\"\n"
         "if which gpu >/dev/null; then prog gpu; else prog none; fi\nprog a | tee log && prog b\n"
         "bash -c 'prog text'; bash inner.sh parameter; exit 0; prog never\n"
     )  # fmt: skip
@@ -305,8 +306,8 @@ def test_a_shell_is_followed_in_its_words(folder: Path) -> None:
     words = [argv[1:] for argv in commands_of(Path("s.sh")) if argv[0] == "prog"]
     assert words == [
         ["--f", "one", "none"], ["--x", "1"], ["--x", "2"], ["--t", "$raw"],
-        ["Qwen3-8B", "Qwen3-4B-Base", "qwen3-8b-base", "13", "a\tb"], ["a", "b c", "d", "3"], ["6", "1", "-3"], ["none"],
-        ["a"], ["b"], ["text"], ["parameter"],
+        ["Qwen3-8B", "Qwen3-4B-Base", "qwen3-8b-base", "13", "a\tb"], ["a", "b c", "d", "3"],
+        ["6", "1", "-3"], ["none"], ["a"], ["b"], ["text"], ["parameter"],
     ]  # fmt: skip
 
 
