@@ -175,7 +175,9 @@ class NemoRl(Options):
 
     @property
     def method(self) -> Method | None:
-        """Method of speculation."""
+        """Method of speculation; of vLLM's section, where it generates."""
+        if not self.on_vllm:
+            return None
         method = self.drafts.method
         if method is None:
             return "draft_model" if self.drafts.model else None
@@ -215,6 +217,15 @@ class NemoRl(Options):
         if self.on_megatron:
             return self.mgen.tensor_model_parallel_size or self.mcore.tensor_model_parallel_size
         return self.sgl.tp_size if self.on_sglang else self.vllm.tensor_parallel_size
+
+    @property
+    def engine_cap(self) -> int | None:
+        """Most tokens of a sequence in the engine."""
+        if self.on_trtllm:
+            return self.trt.max_model_len
+        if self.on_megatron:
+            return self.mgen.max_model_len
+        return self.sgl.context_length if self.on_sglang else self.vllm.max_model_len
 
     @property
     def engine_expert(self) -> int:
