@@ -24,20 +24,13 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     Vllm,
 )
 from rlsim.readers.frameworks.adapters.nemo_rl_options import Cluster as Nodes
-from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl
+from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, of_vllm
 from rlsim.readers.frameworks.adapters.pools import nemo_rl_reward_models, nemo_rl_teachers
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
 of = Rules(NemoRl)
-
-
-def _vllm(c: NemoRl) -> bool:
-    """Keys of vllm_cfg and vllm_kwargs count where vLLM generates, not where a recipe inherits them for another."""
-    return c.on_vllm
-
-
 FLEX = Megatron.moe_token_dispatcher_type.holds("flex")
 RULES = (
     of.either(
@@ -117,7 +110,7 @@ RULES = (
         of(Engine.pipeline_parallel, when=lambda c: c.on_megatron).same(Mcore.pipeline_model_parallel_size),
         of(Engine.pipeline_parallel, when=lambda c: c.on_sglang).same(Sglang.pp_size),
         of(Engine.pipeline_parallel, when=lambda c: c.on_trtllm).constant(1),
-        of(Engine.pipeline_parallel, when=_vllm).same(Vllm.pipeline_parallel_size),
+        of(Engine.pipeline_parallel, when=of_vllm).same(Vllm.pipeline_parallel_size),
     ),
     of(Engine.expert_parallel).rule(
         lambda c: c.engine_expert,
@@ -136,7 +129,7 @@ RULES = (
         of(Engine.weight_precision, when=lambda c: c.on_trtllm).words(
             Trtllm.precision, ("fp8*", "fp8_block"), ("nvfp4*", "nvfp4"), other="bf16"
         ),
-        of(Engine.weight_precision, when=_vllm).cases(
+        of(Engine.weight_precision, when=of_vllm).cases(
             Case("fp8", [Vllm.precision.holds("fp8"), Vllm.is_mx.holds(True)]),
             Case("fp8_block", [Vllm.precision.holds("fp8")], [Vllm.is_mx.to(False)]),
             Case("nvfp4", [Vllm.precision.holds("nvfp4")]),
@@ -147,7 +140,7 @@ RULES = (
         of(Engine.kv_precision, when=lambda c: c.on_sglang).words(
             Sglang.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
         ),
-        of(Engine.kv_precision, when=_vllm).words(
+        of(Engine.kv_precision, when=of_vllm).words(
             Vllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
         ),
     ),
@@ -162,7 +155,7 @@ RULES = (
         of(Engine.max_running_sequences, when=lambda c: c.on_trtllm).same(Trtllm.max_batch_size),
         of(Engine.max_running_sequences, when=lambda c: c.on_megatron).same(Mcore.max_requests),
         of(Engine.max_running_sequences, when=lambda c: c.on_sglang).same(Sglang.max_running_requests),
-        of(Engine.max_running_sequences, when=_vllm).by(
+        of(Engine.max_running_sequences, when=of_vllm).by(
             Kwargs.max_num_seqs, lambda c: c.kwargs.max_num_seqs or (128 if c.async_engine else 1024)
         ),
     ),
@@ -170,7 +163,7 @@ RULES = (
         of(Engine.max_batched_tokens, when=lambda c: c.on_trtllm).same(Trtllm.max_num_tokens),
         of(Engine.max_batched_tokens, when=lambda c: c.on_megatron).same(Mcore.max_tokens),
         of(Engine.max_batched_tokens, when=lambda c: c.on_sglang).same(Sglang.chunked_prefill_size),
-        of(Engine.max_batched_tokens, when=_vllm).by(
+        of(Engine.max_batched_tokens, when=of_vllm).by(
             Kwargs.max_num_batched_tokens,
             lambda c: c.kwargs.max_num_batched_tokens or (2048 if c.async_engine else 16384),
         ),
@@ -178,22 +171,22 @@ RULES = (
     of.either(
         of(Engine.gpu_memory_utilization, when=lambda c: c.on_trtllm).same(Trtllm.gpu_memory_utilization),
         of(Engine.gpu_memory_utilization, when=lambda c: c.on_sglang).same(Sglang.mem_fraction_static),
-        of(Engine.gpu_memory_utilization, when=_vllm).same(Vllm.gpu_memory_utilization),
+        of(Engine.gpu_memory_utilization, when=of_vllm).same(Vllm.gpu_memory_utilization),
     ),
     of.either(
         of(Engine.cuda_graphs, when=lambda c: c.on_sglang).opposite(Sglang.disable_cuda_graph),
-        of(Engine.cuda_graphs, when=_vllm).opposite(Vllm.enforce_eager),
+        of(Engine.cuda_graphs, when=of_vllm).opposite(Vllm.enforce_eager),
     ),
     of.either(
         of(Engine.prefix_caching, when=lambda c: c.on_sglang).opposite(Sglang.disable_radix_cache),
         of(Engine.prefix_caching, when=lambda c: c.on_megatron).same(Mcore.enable_prefix_caching),
-        of(Engine.prefix_caching, when=_vllm).same(Vllm.enable_prefix_caching),
+        of(Engine.prefix_caching, when=of_vllm).same(Vllm.enable_prefix_caching),
     ),
     of.either(
         of(Engine.chunked_prefill, when=lambda c: c.on_megatron).same(Mcore.enable_chunked_prefill),
-        of(Engine.chunked_prefill, when=_vllm).same(Kwargs.enable_chunked_prefill),
+        of(Engine.chunked_prefill, when=of_vllm).same(Kwargs.enable_chunked_prefill),
     ),
-    of(Engine.max_captured_tokens, when=_vllm).by(
+    of(Engine.max_captured_tokens, when=of_vllm).by(
         Kwargs.max_cudagraph_capture_size,
         lambda c: (
             c.kwargs.max_cudagraph_capture_size
@@ -202,13 +195,11 @@ RULES = (
         ),
     ),
     of(Speculation.method).rule(lambda c: c.method, values.set_method),
-    of(Speculation.draft_length, when=_vllm).same(Drafts.num_speculative_tokens),
-    of(Speculation.parallel_drafting, when=_vllm).same(Drafts.parallel_drafting),
-    of(Speculation.draft_tensor_parallel, when=_vllm).same(Drafts.draft_tensor_parallel_size),
-    of(Speculation.policy, when=_vllm).rule(
-        lambda c: "by_schedule" if c.drafts.num_speculative_tokens_per_batch_size else None
-    ),
-    of(Speculation.schedule, when=_vllm).rule(lambda c: c.drafts.num_speculative_tokens_per_batch_size or None),
+    of(Speculation.draft_length, when=of_vllm).same(Drafts.num_speculative_tokens),
+    of(Speculation.parallel_drafting, when=of_vllm).same(Drafts.parallel_drafting),
+    of(Speculation.draft_tensor_parallel, when=of_vllm).same(Drafts.draft_tensor_parallel_size),
+    of(Speculation.policy, when=of_vllm).rule(lambda c: "by_schedule" if c.batch_drafts else None),
+    of(Speculation.schedule, when=of_vllm).rule(lambda c: c.batch_drafts),
     of(Speculation.online_training).by(Policy.draft, lambda c: c.policy.draft and c.method is not None),
     of(Trainer.backend).cases(
         Case("megatron", [Megatron.enabled.holds(True)], [Dtensor.enabled.to(False)]),

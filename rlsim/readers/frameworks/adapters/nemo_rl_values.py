@@ -174,6 +174,11 @@ class NemoRl(Options):
         return gpus + teacher_nodes(self.r) * self.node
 
     @property
+    def batch_drafts(self) -> Any:
+        """Drafted tokens by live batch, None where none are stated."""
+        return self.drafts.num_speculative_tokens_per_batch_size or None
+
+    @property
     def method(self) -> Method | None:
         """Method of speculation; of vLLM's section, where it generates."""
         if not self.on_vllm:
@@ -258,6 +263,11 @@ class NemoRl(Options):
     def weights_only(self) -> bool:
         """Whether weights alone are."""
         return self.nvfp4 and any(word in self.generation.quant_cfg for word in ("a16", "weightonly"))
+
+
+def of_vllm(c: NemoRl) -> bool:
+    """Keys of vllm_cfg and vllm_kwargs count where vLLM generates, not where a recipe inherits them for another."""
+    return c.on_vllm
 
 
 def sought(given: Any, *names: str) -> int | None:
