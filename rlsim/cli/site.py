@@ -35,6 +35,7 @@ def site(
     from rlsim.evidence import Kind
     from rlsim.evidence.shown.site import TABLES, anchors, past_scores, shown_tables
     from rlsim.loading.scenario import load_scenario
+    from rlsim.planning.execution import executor
     from rlsim.planning.grammar import parse_sizes
     from rlsim.planning.grid import TASK, Grid, sizing_grid
     from rlsim.report.folder import write_files
@@ -50,8 +51,8 @@ def site(
     grid = replace(Grid(), **chosen)
     cells = sizing_grid(grid, jobs)
     wanted = {Kind.STEPS: TABLES[Kind.STEPS]} if steps_only else TABLES
-    with ProgressLine("tables", len(wanted)) as progress:
-        tables = shown_tables(wanted, progress.advance)
+    with ProgressLine("tables", len(wanted)) as progress, executor(jobs, len(wanted)) as run:
+        tables = shown_tables(wanted, run, progress.advance)
     documented = (out / "docs" / "index.html").is_file()
     question = load_scenario(TASK).question
     bare = [name for name in grid.devices if load_profile(name).operator_tables is None]

@@ -15,7 +15,7 @@ from rlsim.planning.execution import executor
 from rlsim.planning.new import plain_limits
 from rlsim.planning.plan import best_overrides
 from rlsim.planning.size import WAYS
-from rlsim.projection.project import project
+from rlsim.projection.project import projected_step
 from rlsim.projection.summary import cost_usd
 from rlsim.results.site import GridCell
 
@@ -107,12 +107,12 @@ def _projected(cell: GridCell, words: Sequence[str]) -> GridCell:
     words = [word for word in words if word != "lag=0"]
     scenario = load_scenario(TASK, words)
     try:
-        side = project(scenario).candidate
+        step_s, rate, memory = projected_step(scenario)
     except Infeasible as error:
         return cell.model_copy(update={"reason": shortened(str(error).removeprefix("infeasible: "), 200)})
-    shares = [use.total_bytes / use.available_bytes for use in side.memory.values()]
+    shares = [use.total_bytes / use.available_bytes for use in memory.values()]
     return GridCell(
         **{name: getattr(cell, name) for name in ("model", "device", "gpus", "mode", "framework")},
-        words=tuple(words), step_s=side.step_s, tokens_per_s_per_gpu=side.tokens_per_s_per_gpu.mean,
-        usd_per_step=cost_usd(scenario, side.step_s.mean), memory_share=max(shares),
+        words=tuple(words), step_s=step_s, tokens_per_s_per_gpu=rate,
+        usd_per_step=cost_usd(scenario, step_s.mean), memory_share=max(shares),
     )  # fmt: skip

@@ -34,6 +34,8 @@ LETTERS = {"tensor": "TP", "pipeline": "PP", "context": "CP", "expert": "EP", "a
 DRAFT_LENGTHS = tuple(range(8))
 SHARES = (0.25, 0.375, 0.5, 0.625, 0.75)
 """Powers of two are what models and nodes divide by; drafts beyond 7 and splits beyond a quarter seldom pay."""
+FAR = 4.0
+"""Times the memory that is there (surely needed of it) beyond which no spread makes an even chance. Convention."""
 PREFILL_SHARES = (0.125, 0.25, 0.5)
 """Of the generating GPUs those that prefill alone, where a scenario has such engines (engine.prefill)."""
 
@@ -335,7 +337,8 @@ def _fitting(plain: Scenario, part: Engine | TrainerLayout, space: Space) -> boo
         # A trainer beside every engine alike: all take the same share of a GPU.
         check_fits(candidate, engine=engine, trainer=not engine)
     except Infeasible as error:
-        if error.unit == "bytes":
+        # What needs FAR times the memory fits with no probability that anybody shows (half and more).
+        if error.unit == "bytes" and error.needed < FAR * error.available:
             fits = part_fits(candidate, engine)
         space.rejected.append(InfeasiblePart.by(part.overrides(), error, fits))
         return False

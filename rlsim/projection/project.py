@@ -17,12 +17,24 @@ from rlsim.projection.assumptions import (
 )
 from rlsim.projection.efficiency import measured_beside
 from rlsim.projection.precision import precise
-from rlsim.projection.summary import phase_parts, price_usd, provenance_of, speedups, timed, variant_of
+from rlsim.projection.summary import (
+    around_phase,
+    memory_of,
+    phase_parts,
+    price_usd,
+    provenance_of,
+    speedups,
+    timed,
+    tokens_per_s_per_gpu,
+    variant_of,
+)
 from rlsim.projection.try_first import try_first
 from rlsim.projection.tuned import tuned_step_s
 from rlsim.projection.uncertainty.nearest import support_of
 from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
 from rlsim.results import Projection
+from rlsim.results.memory import MemoryUse
+from rlsim.results.record import Interval
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.tables.fingerprint import tables_held
@@ -67,6 +79,14 @@ def project(
     runs[0] = extended(beside, count, lambda done, total: seen(count + done, 2 * total)) if runs[1:] else runs[-1]
     # Other tables are a study of their own, which asks for no advice.
     return _answer(scenario, runs[0], runs[-1], len(variants) if tables is None else 0)
+
+
+@tables_held()
+def projected_step(scenario: Scenario) -> tuple[Interval, float, dict[str, MemoryUse]]:
+    """Step (s), tokens/s per GPU and memory of the candidate, as :func:`project` has them, without all that it says
+    besides: for many cells of a grid. Raises as it does."""
+    run = precise(simulate_variant(scenario, detailed=False))
+    return around_phase(run, "step"), tokens_per_s_per_gpu(run), memory_of(run)
 
 
 def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant, variants: int) -> Projection:

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
+
+from rlsim.cli import fits
 
 RECIPE = """
 model_name_or_path: Qwen/Qwen2.5-1.5B-Instruct
@@ -49,3 +52,16 @@ def test_every_changed_recipe_has_its_line_and_nothing_else_has(script, folders,
 def test_nothing_to_say_is_said(script, folders, capsys) -> None:
     assert script("scripts/recipe_changes").main(["trl", *map(str, folders), "notes.md"]) == 0
     assert "No recipe changed" in capsys.readouterr().out
+
+
+def test_the_hook_refuses_recipes_that_cannot_run_and_no_others(folders, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(folders[1])
+    (hook,) = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
+    assert hook["entry"] == f"python -m {fits.__name__}"
+    assert fits.main(["trl", "--hardware", "h100_sxm", "large.yaml", "same.yaml", "gone.yaml", "other.yaml"]) == 3
+    refused, *rest = capsys.readouterr().out.split("gone.yaml: left out: absent\n")
+    assert refused.startswith("large.yaml: infeasible: ") and "same.yaml" not in refused
+    assert rest[0].startswith("other.yaml: left out: ")
+    assert fits.main(["trl", "same.yaml", "--hardware", "h100_sxm"]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        fits.main(["nobody", "same.yaml"])

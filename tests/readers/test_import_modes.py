@@ -122,7 +122,7 @@ def test_keys_mean_what_the_framework_does_with_them_and_come_back(
 
 
 TOLD = [
-    ("verl_fsdp", ("++reward_model.enable=true", "++reward_model.model.path=Qwen/Qwen3-32B"), "not_simulated", 2),
+    ("verl_fsdp", ("++reward_model.enable=true", "++reward_model.model.path=Qwen/Qwen3-32B"), "used", 2),
     ("verl_fsdp", ("++reward.reward_model.enable=true", "++reward.reward_model.model_path=a/b"), "not_simulated", 2),
     ("verl_fsdp", ("++reward_model.enable=false", "++reward_model.model.path=Qwen/Qwen3-32B"), "irrelevant", 2),
     ("verl_fsdp", (*SGLANG, f"{KWARGS}.vllm.kv_cache_dtype=fp8", f"{KWARGS}.vllm.block_size=32"), "irrelevant", 2),
@@ -158,3 +158,38 @@ def test_a_file_of_hydra_belongs_where_it_says_itself(tmp_path: Path) -> None:
     (tmp_path / "rollout" / "many.yaml").write_text("# @package actor_rollout_ref.rollout\nmax_num_seqs: 77\n")
     found = import_config("verl", tmp_path / "config.yaml", asked=ASKED).scenario
     assert (found.trainer.backend, found.engine.max_running_sequences) == ("megatron", 77)
+
+
+NEMO_ENGINES = [
+    ("trtllm", {"engine.cuda_graphs": True, "engine.weight_precision": "fp8_block", "engine.max_running_sequences": 96,
+                "engine.gpu_memory_utilization": 0.5}),
+    ("sglang", {"engine.cuda_graphs": False, "engine.prefix_caching": True, "engine.weight_precision": "bf16",
+                "engine.gpu_memory_utilization": 0.6, "engine.kv_precision": "fp8"}),
+    ("megatron", {"engine.cuda_graphs": True, "engine.weight_precision": "bf16", "engine.max_running_sequences": 64,
+                  "engine.prefix_caching": False}),
+    ("vllm", {"engine.cuda_graphs": False, "engine.weight_precision": "fp8_block", "engine.prefix_caching": False,
+              "engine.gpu_memory_utilization": 0.8, "engine.max_running_sequences": 7}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("backend", "meant"), NEMO_ENGINES)
+def test_only_the_section_of_the_engine_that_generates_counts(
+    backend: str, meant: dict[str, Any], tmp_path: Path
+) -> None:
+    """Recipes inherit vllm_cfg from a base whatever generates (NeMo-RL's grpo_math_1B_trtllm.yaml)."""
+    path = FOLDER / "nemo-rl" / "padded.yaml"
+    place = "++policy.generation"
+    words = (
+        f"{place}.backend={backend}", f"{place}.vllm_cfg.enforce_eager=true", f"{place}.vllm_cfg.precision=fp8",
+        f"{place}.vllm_cfg.enable_prefix_caching=false", f"{place}.vllm_cfg.gpu_memory_utilization=0.8",
+        f"{place}.vllm_kwargs.max_num_seqs=7",
+        f"{place}.vllm_kwargs.speculative_config={{method: ngram, num_speculative_tokens: 3}}",
+        f"{place}.trtllm_cfg={{precision: fp8, max_batch_size: 96, max_num_tokens: 4096, gpu_memory_utilization: 0.5,"
+        " async_engine: true, tensor_parallel_size: 1}",
+        f"{place}.sglang_cfg={{disable_cuda_graph: true, disable_radix_cache: false, mem_fraction_static: 0.6,"
+        " kv_cache_dtype: fp8_e4m3}",
+        f"{place}.mcore_generation_config={{max_requests: 64, enable_prefix_caching: false}}",
+    )  # fmt: skip
+    found = import_config("nemo-rl", path, words, ASKED).scenario
+    assert {key: attrgetter(key)(found) for key in meant} == meant
+    assert found.speculation.active is (backend == "vllm")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from rlsim.errors import InputError
 from rlsim.evidence import Kind
@@ -30,13 +31,22 @@ OF_STEP = ":step"
 """End of the names of rows that hold whole steps of users' runs."""
 
 
-def shown_tables(kinds: Mapping[Kind, str], advance: Callable[[int], object]) -> dict[str, Validation]:
+Runner = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[tuple[int, Any]]]
+"""run(function, tasks): pairs of number and result, in any order (planning/execution.py)."""
+
+
+def shown_tables(kinds: Mapping[Kind, str], run: Runner, advance: Callable[[int], object]) -> dict[str, Validation]:
     """The published tables beside their predictions, by kind; ``advance`` is called with 1 after each."""
-    found = {}
-    for kind, name in kinds.items():
-        found[str(kind)] = validate_table(published_table(name), kind, replications=REPLICATIONS)
+    found = dict[int, Validation]()
+    for index, table in run(_shown, list(kinds.items())):
+        found[index] = table
         advance(1)
-    return found
+    return {str(kind): found[index] for index, kind in enumerate(kinds)}
+
+
+def _shown(table: tuple[Kind, str]) -> Validation:
+    kind, name = table
+    return validate_table(published_table(name), kind, replications=REPLICATIONS)
 
 
 def anchors(tables: Mapping[str, Validation]) -> list[Anchor]:

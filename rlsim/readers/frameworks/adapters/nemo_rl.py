@@ -24,7 +24,7 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     Vllm,
 )
 from rlsim.readers.frameworks.adapters.nemo_rl_options import Cluster as Nodes
-from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl
+from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, of_vllm
 from rlsim.readers.frameworks.adapters.pools import nemo_rl_reward_models, nemo_rl_teachers
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
@@ -78,6 +78,7 @@ RULES = (
     ),
     # The synchronous engine cannot publish weights under running requests: NeMo-RL then waits for all of them.
     of(Loop.in_flight_updates, when=lambda c: c.asynchronous_grpo).cases(
+        Case(True, [AsyncGrpo.in_flight_weight_updates.holds(True)], when=lambda c: not c.on_vllm),
         Case(True, [AsyncGrpo.in_flight_weight_updates.holds(True), Vllm.async_engine.holds(True)]),
         Case(False, [AsyncGrpo.in_flight_weight_updates.holds(False)]),
     ),
@@ -109,7 +110,7 @@ RULES = (
         of(Engine.pipeline_parallel, when=lambda c: c.on_megatron).same(Mcore.pipeline_model_parallel_size),
         of(Engine.pipeline_parallel, when=lambda c: c.on_sglang).same(Sglang.pp_size),
         of(Engine.pipeline_parallel, when=lambda c: c.on_trtllm).constant(1),
-        of(Engine.pipeline_parallel).same(Vllm.pipeline_parallel_size),
+        of(Engine.pipeline_parallel, when=of_vllm).same(Vllm.pipeline_parallel_size),
     ),
     of(Engine.expert_parallel).rule(
         lambda c: c.engine_expert,
@@ -128,16 +129,23 @@ RULES = (
         of(Engine.weight_precision, when=lambda c: c.on_trtllm).words(
             Trtllm.precision, ("fp8*", "fp8_block"), ("nvfp4*", "nvfp4"), other="bf16"
         ),
-        of(Engine.weight_precision).cases(
+        of(Engine.weight_precision, when=of_vllm).cases(
             Case("fp8", [Vllm.precision.holds("fp8"), Vllm.is_mx.holds(True)]),
             Case("fp8_block", [Vllm.precision.holds("fp8")], [Vllm.is_mx.to(False)]),
             Case("nvfp4", [Vllm.precision.holds("nvfp4")]),
             Case("bf16", [Vllm.precision.holds("bfloat16")]),
         ),
     ),
-    of(Engine.kv_precision).words(Vllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"),
     of.either(
-        of(Engine.dispatch, when=lambda c: c.on_megatron).constant("round_robin"),
+        of(Engine.kv_precision, when=lambda c: c.on_sglang).words(
+            Sglang.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
+        ),
+        of(Engine.kv_precision, when=of_vllm).words(
+            Vllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
+        ),
+    ),
+    of.either(
+        of(Engine.dispatch, when=lambda c: c.on_megatron or c.on_sglang).constant("round_robin"),
         of(Engine.dispatch, when=lambda c: c.on_trtllm).switched(Trtllm.async_engine, "round_robin", "static"),
         # models/generation/vllm/vllm_generation.py:838-841 at 7ea279abf: with the asynchronous engine ranks take turns.
         of(Engine.dispatch).switched(Vllm.async_engine, "round_robin", "static"),
@@ -148,7 +156,7 @@ RULES = (
         of(Engine.max_running_sequences, when=lambda c: c.on_trtllm).same(Trtllm.max_batch_size),
         of(Engine.max_running_sequences, when=lambda c: c.on_megatron).same(Mcore.max_requests),
         of(Engine.max_running_sequences, when=lambda c: c.on_sglang).same(Sglang.max_running_requests),
-        of(Engine.max_running_sequences).by(
+        of(Engine.max_running_sequences, when=of_vllm).by(
             Kwargs.max_num_seqs, lambda c: c.kwargs.max_num_seqs or (128 if c.async_engine else 1024)
         ),
     ),
@@ -156,7 +164,7 @@ RULES = (
         of(Engine.max_batched_tokens, when=lambda c: c.on_trtllm).same(Trtllm.max_num_tokens),
         of(Engine.max_batched_tokens, when=lambda c: c.on_megatron).same(Mcore.max_tokens),
         of(Engine.max_batched_tokens, when=lambda c: c.on_sglang).same(Sglang.chunked_prefill_size),
-        of(Engine.max_batched_tokens).by(
+        of(Engine.max_batched_tokens, when=of_vllm).by(
             Kwargs.max_num_batched_tokens,
             lambda c: c.kwargs.max_num_batched_tokens or (2048 if c.async_engine else 16384),
         ),
@@ -164,12 +172,22 @@ RULES = (
     of.either(
         of(Engine.gpu_memory_utilization, when=lambda c: c.on_trtllm).same(Trtllm.gpu_memory_utilization),
         of(Engine.gpu_memory_utilization, when=lambda c: c.on_sglang).same(Sglang.mem_fraction_static),
-        of(Engine.gpu_memory_utilization).same(Vllm.gpu_memory_utilization),
+        of(Engine.gpu_memory_utilization, when=of_vllm).same(Vllm.gpu_memory_utilization),
     ),
-    of(Engine.cuda_graphs).opposite(Vllm.enforce_eager),
-    of(Engine.prefix_caching).same(Vllm.enable_prefix_caching),
-    of(Engine.chunked_prefill).same(Kwargs.enable_chunked_prefill),
-    of(Engine.max_captured_tokens, when=lambda c: c.on_vllm).by(
+    of.either(
+        of(Engine.cuda_graphs, when=lambda c: c.on_sglang).opposite(Sglang.disable_cuda_graph),
+        of(Engine.cuda_graphs, when=of_vllm).opposite(Vllm.enforce_eager),
+    ),
+    of.either(
+        of(Engine.prefix_caching, when=lambda c: c.on_sglang).opposite(Sglang.disable_radix_cache),
+        of(Engine.prefix_caching, when=lambda c: c.on_megatron).same(Mcore.enable_prefix_caching),
+        of(Engine.prefix_caching, when=of_vllm).same(Vllm.enable_prefix_caching),
+    ),
+    of.either(
+        of(Engine.chunked_prefill, when=lambda c: c.on_megatron).same(Mcore.enable_chunked_prefill),
+        of(Engine.chunked_prefill, when=of_vllm).same(Kwargs.enable_chunked_prefill),
+    ),
+    of(Engine.max_captured_tokens, when=of_vllm).by(
         Kwargs.max_cudagraph_capture_size,
         lambda c: (
             c.kwargs.max_cudagraph_capture_size
@@ -178,11 +196,11 @@ RULES = (
         ),
     ),
     of(Speculation.method).rule(lambda c: c.method, values.set_method),
-    of(Speculation.draft_length).same(Drafts.num_speculative_tokens),
-    of(Speculation.parallel_drafting).same(Drafts.parallel_drafting),
-    of(Speculation.draft_tensor_parallel).same(Drafts.draft_tensor_parallel_size),
-    of(Speculation.policy).rule(lambda c: "by_schedule" if c.drafts.num_speculative_tokens_per_batch_size else None),
-    of(Speculation.schedule).rule(lambda c: c.drafts.num_speculative_tokens_per_batch_size or None),
+    of(Speculation.draft_length, when=of_vllm).same(Drafts.num_speculative_tokens),
+    of(Speculation.parallel_drafting, when=of_vllm).same(Drafts.parallel_drafting),
+    of(Speculation.draft_tensor_parallel, when=of_vllm).same(Drafts.draft_tensor_parallel_size),
+    of(Speculation.policy, when=of_vllm).rule(lambda c: "by_schedule" if c.batch_drafts else None),
+    of(Speculation.schedule, when=of_vllm).rule(lambda c: c.batch_drafts),
     of(Speculation.online_training).by(Policy.draft, lambda c: c.policy.draft and c.method is not None),
     of(Trainer.backend).cases(
         Case("megatron", [Megatron.enabled.holds(True)], [Dtensor.enabled.to(False)]),
@@ -322,11 +340,11 @@ def _facts(c: NemoRl) -> Facts:
         settings=tuple((key, False) for key in alone),
         gpus_per_node=c.node,
         prompt_cap=c.data.max_input_seq_length or c.cap,
-        response_cap=min(c.generation.max_new_tokens or c.cap, c.vllm.max_model_len or c.cap),
+        response_cap=min(c.generation.max_new_tokens or c.cap, c.engine_cap or c.cap),
         turns=1 if c.supervised else c.turns,
         pools=() if c.supervised else (*nemo_rl_teachers(c), *nemo_rl_reward_models(c)),
         supervised=c.supervised,
-        drafter=c.drafts.model or "",
+        drafter=(c.drafts.model or "") if c.on_vllm else "",
         dynamic=c.grpo.use_dynamic_sampling and not c.supervised,
     )
 

@@ -190,6 +190,7 @@ class Trtllm(Options, section="policy.generation.trtllm_cfg"):
     tensor_parallel_size, moe_expert_parallel_size = size(), size()
     precision = text()
     max_batch_size, max_num_tokens = integer(), integer()
+    max_model_len = integer(0)
     gpu_memory_utilization = number()
 
 
@@ -199,6 +200,8 @@ class Mcore(Options, section="policy.generation.mcore_generation_config"):
     tensor_model_parallel_size, expert_model_parallel_size = integer(), integer()
     pipeline_model_parallel_size = integer(1)
     max_requests, max_tokens = integer(), integer()
+    max_model_len = integer(0)
+    enable_prefix_caching, enable_chunked_prefill = flag(), flag()
 
 
 class Sglang(Options, section="policy.generation.sglang_cfg"):
@@ -207,4 +210,7 @@ class Sglang(Options, section="policy.generation.sglang_cfg"):
     tp_size, ep_size, dp_size = size(), size(), size()
     pp_size = integer(1)
     max_running_requests, chunked_prefill_size = integer(), integer()
+    context_length = integer(0)
     mem_fraction_static = number()
+    kv_cache_dtype = text()
+    disable_cuda_graph, disable_radix_cache = flag(), flag()

@@ -174,8 +174,15 @@ class NemoRl(Options):
         return gpus + teacher_nodes(self.r) * self.node
 
     @property
+    def batch_drafts(self) -> Any:
+        """Drafted tokens by live batch, None where none are stated."""
+        return self.drafts.num_speculative_tokens_per_batch_size or None
+
+    @property
     def method(self) -> Method | None:
-        """Method of speculation."""
+        """Method of speculation; of vLLM's section, where it generates."""
+        if not self.on_vllm:
+            return None
         method = self.drafts.method
         if method is None:
             return "draft_model" if self.drafts.model else None
@@ -217,6 +224,15 @@ class NemoRl(Options):
         return self.sgl.tp_size if self.on_sglang else self.vllm.tensor_parallel_size
 
     @property
+    def engine_cap(self) -> int | None:
+        """Most tokens of a sequence in the engine."""
+        if self.on_trtllm:
+            return self.trt.max_model_len
+        if self.on_megatron:
+            return self.mgen.max_model_len
+        return self.sgl.context_length if self.on_sglang else self.vllm.max_model_len
+
+    @property
     def engine_expert(self) -> int:
         """GPUs that share the experts."""
         if self.on_trtllm:
@@ -247,6 +263,11 @@ class NemoRl(Options):
     def weights_only(self) -> bool:
         """Whether weights alone are."""
         return self.nvfp4 and any(word in self.generation.quant_cfg for word in ("a16", "weightonly"))
+
+
+def of_vllm(c: NemoRl) -> bool:
+    """Keys of vllm_cfg and vllm_kwargs count where vLLM generates, not where a recipe inherits them for another."""
+    return c.on_vllm
 
 
 def sought(given: Any, *names: str) -> int | None:
