@@ -352,8 +352,7 @@ def _facts(c: NemoRl) -> Facts:
 def _assumptions(c: NemoRl) -> Iterator[Assumption]:
     if c.elsewhere_gpus > 0:
         yield Assumption(
-            "GPUs of a reward model or of teachers are not among those of the cluster here; what they do is not "
-            "simulated.",
+            "GPUs of a reward model or of teachers are not among the cluster's; what they do is not simulated.",
             [Cluster.num_gpus],
         )
     if c.dynamic_batches:
