@@ -17,11 +17,11 @@ from rlsim.evidence.memory.rows import MEMORY
 from rlsim.evidence.phases import PHASE_ROWS, agent_runs, run_rows
 from rlsim.evidence.rollouts import ROLLOUTS
 from rlsim.evidence.rollouts import UNIT as RATE
-from rlsim.evidence.rows import Comparison, compare
+from rlsim.evidence.rows import FURTHER_SPREAD, Comparison, compare
 from rlsim.evidence.steps import STEPS
 from rlsim.evidence.structure import ERRORS, Reasons, compared_times, own_step_times, structures
 from rlsim.evidence.tables import Table, kind_of, unit_slip
-from rlsim.evidence.training import NETWORK_SPREAD, TRAINING
+from rlsim.evidence.training import TRAINING
 from rlsim.evidence.transfers import TRANSFERS
 from rlsim.evidence.wild import WILD_ROWS
 from rlsim.files.reading import shown_path
@@ -101,7 +101,7 @@ def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Val
         predicted = row.predicted or 0.0
         # Draws of skewed groups may lie to one side of the prediction, which its interval must hold.
         drawn = Interval(predicted, predicted * min(1.0, low), predicted * max(1.0, high))
-        held = widened(drawn, float(row.details.get(NETWORK_SPREAD) or 0.0))
+        held = widened(drawn, float(row.details.get(FURTHER_SPREAD) or 0.0))
         rows[place] = changed(row, low=held.low, high=held.high)
     fields = {name: getattr(found, name) for name in ("table", "digest", "remarks", "speculation_pairs", "ttft")}
     return Validation.of(found.kind, rows, **fields)

@@ -63,6 +63,8 @@ class Prediction:
         return cls(widened(Interval(value, value, value), deviation), details, cuts)
 
 
+FURTHER_SPREAD = "further_spread"
+"""Detail of a row: standard deviation of its logarithm beyond that of the fitted terms."""
 Predict = Callable[[MeasuredRow], Prediction]
 
 

@@ -18,6 +18,7 @@ from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, train_cost
 from rlsim.errors import RlsimError
 from rlsim.evidence.rows import (
+    FURTHER_SPREAD,
     Comparison,
     MeasuredRow,
     Predict,
@@ -41,8 +42,6 @@ from rlsim.tables.profile import load_profile
 MEASURED = ("step_time_s", "implied_step_time_s")
 """Columns with the time of a step, the one that was measured first."""
 KINDS = tuple(lists_beside(__file__)["training_kinds"])
-NETWORK_SPREAD = "network_spread"
-"""Detail of a row whose experts exchange tokens over a network that was fitted."""
 MOST_SAMPLES, MOST_TOKENS = 200_000, 1_048_576
 """Sequences of a batch and tokens of a sequence at most."""
 FRAMEWORKS: dict[str, str] = lists_beside(__file__)["trainers"]
@@ -115,7 +114,7 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
         cut = "step time measured" if measured_itself else "step time from the throughput"
         trained = trainer_row(row.cells)
         further = trained.network_spread(fitted)
-        error, details = math.hypot(fitted.training.error, further), {NETWORK_SPREAD: further} if further else {}
+        error, details = math.hypot(fitted.training.error, further), {FURTHER_SPREAD: further} if further else {}
         return Prediction.within(trained.seconds(fitted), error, (cut, *_cuts(row.cells)), **details)
 
     return predict

@@ -16,8 +16,10 @@ from rlsim.costs.operators.groups import transfer_groups
 from rlsim.costs.trainer.layout import TENSORS_PER_ATTENTION, TENSORS_PER_EXPERT, TENSORS_PER_FFN, weight_tensors
 from rlsim.costs.transfer.job import OPTIMIZER_TENSORS, HostCopies, expert_share, links_of, stacked_tensors
 from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
+from rlsim.costs.users import EVERY
 from rlsim.evidence.rows import (
     FLAGGED,
+    FURTHER_SPREAD,
     Comparison,
     MeasuredRow,
     Predict,
@@ -29,6 +31,7 @@ from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value, number
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted
+from rlsim.parameters.users import deviation_of, load_user_runs
 from rlsim.results.validation import ComparedRow
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.tables.profile import load_profile
@@ -164,9 +167,26 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
             "weight_gb": job.wire_bytes / 1e9,
             "tensors": round(job.tensors),
         }
-        return Prediction.within(transfer_s(cells, job, terms), terms.error, **about, estimated=weights.estimated)
+        further = _users_spread(cells, job.method, framework)
+        if further:
+            about[FURTHER_SPREAD] = further
+        error = math.hypot(terms.error, further)
+        return Prediction.within(transfer_s(cells, job, terms), error, **about, estimated=weights.estimated)
 
     return predict
+
+
+def _users_spread(cells: Row, method: Method, framework: str) -> float:
+    """What runs of users differ by, as ``project`` has it, where no transfers of their software were fitted.
+
+    Their mean is left out: it is that of whole hand-overs, and a row times the transfer.
+    """
+    known = load_user_runs() if framework == OTHER else None
+    if known is None:
+        return 0.0
+    place, name = "colocated" if method == "cuda_ipc" else "split", cells.get("framework", "").lower()
+    found = deviation_of(known, "transfer", (f"{place}, {name}", place, EVERY))
+    return 0.0 if found is None else max(found.above, found.below)
 
 
 def transfer_s(cells: Row, job: TransferJob, terms: TransferTerms) -> float:
