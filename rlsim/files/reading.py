@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import stat
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -23,6 +26,8 @@ PATH_CHARACTERS = 150
 _SHIPPED = (("scenarios",), ("hardware_profiles",), ("calibration",), ("rlsim",))
 TRACE_BYTES = 256 * 2**20
 """Largest file of request lengths: some million lines."""
+GZIP = b"\x1f\x8b"
+"""How a file that gzip packed begins (RFC 1952, section 2.3.1)."""
 LINE_CHARACTERS = 32 * 2**20
 """Longest line of a trace or a log; one of a sample with its tokens and log-probabilities has some 5 MiB."""
 MOST_LINES = 5_000_000
@@ -89,14 +94,28 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """Text of a UTF-8 file, under the conditions of :func:`read_bytes`. Raises InputError also where it is binary."""
+    """Text of a UTF-8 file, under the conditions of :func:`read_bytes`; of one that gzip packed what it holds, which may
+    be as large. Raises InputError also where it is binary.
+    """
+    data = read_bytes(path, most_bytes)
     try:
-        text = read_bytes(path, most_bytes).decode("utf-8-sig")
+        text = (_unpacked(path, data, most_bytes) if data.startswith(GZIP) else data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{shown_path(path)}: is not a text file (not UTF-8)") from error
     if "\0" in text:
         raise InputError(f"{shown_path(path)}: is not a text file (it has NUL bytes)")
     return text
+
+
+def _unpacked(path: Path, data: bytes, most_bytes: int) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            unpacked = file.read(most_bytes + 1)  # a small file may hold any number of bytes
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(f"{shown_path(path)}: is no whole gzip file ({error})") from error
+    if len(unpacked) > most_bytes:
+        raise InputError(f"{shown_path(path)}: holds more than {most_bytes / 2**20:,.0f} MiB, the most that is read")
+    return unpacked
 
 
 def text_lines(text: str, where: str, most: int = MOST_LINES) -> Iterator[tuple[int, str]]:

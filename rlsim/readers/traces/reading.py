@@ -20,6 +20,7 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path, text_lines
 from rlsim.readers.traces import Format, requests
 from rlsim.readers.traces.agents import AgentAnswer, agents_of
+from rlsim.readers.traces.dynamo import is_dynamo, served_trajectories
 from rlsim.readers.traces.sessions import sessions_of
 from rlsim.readers.traces.trajectories import Trajectory, is_trajectory, trajectories_of
 from rlsim.report.style import DEFAULT_STYLE, Style
@@ -69,7 +70,7 @@ def text_of(path: Path) -> tuple[str, str]:
 
 def files_of(folder: Path) -> list[Path]:
     """The JSONL files of a folder in the order of their names; of prime-rl's rollouts those that it trains on."""
-    found = sorted(folder.glob("*.jsonl"), key=_by_number)
+    found = sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")], key=_by_number)
     return found or sorted(folder.glob("step_*/train/effective/traces.jsonl"), key=_by_step)
 
 
@@ -97,7 +98,7 @@ def format_of(text: str, where: str) -> Format:
     if first is None:
         raise InputError(f"{where}: no rows; at least one length is needed")
     row = first[1]
-    if is_trajectory(row):
+    if is_trajectory(row) or is_dynamo(row):
         return Format.AGENTS
     if not text.lstrip().startswith("{"):
         return Format.AZURE if "ContextTokens" in row and "GeneratedTokens" in row else Format.CSV
@@ -160,8 +161,10 @@ def read_trace(path: Path, reading: Reading) -> requests.Requests | MeasuredAcce
     if form is Format.VLLM_METRICS:
         return read_acceptance(text, where)
     if form is Format.AGENTS:
-        notes = list[str]()
-        if requests.TOKEN_BLOCKS in next(rows_of(text, where), (0, {}))[1]:
+        notes, first = list[str](), next(rows_of(text, where), (0, {}))[1]
+        if is_dynamo(first):
+            return agents_of(served_trajectories(rows_of(text, where), where, notes), where, reading.group_size, notes)
+        if requests.TOKEN_BLOCKS in first:
             return agents_of(sessions_of(rows_of(text, where), where, notes), where, reading.group_size, notes)
         found = [*trajectories_of(rows_of(text, where), where, reading.characters_per_token, notes)]
         if path.is_dir() and all(one.step is None for one in found):

@@ -59,7 +59,10 @@ def _call(row: dict[str, Any], where: str, line: int) -> Call:
     context, response, at_ms = (
         number_in(row, key, where, line) for key in ("input_length", "output_length", "timestamp")
     )
-    return Call(context, response, start_s=at_ms * MILLISECONDS)
+    start_s, took = at_ms * MILLISECONDS, row.get("total_time_ms")
+    # Mooncake's has no time of an answer; Dynamo's does.
+    end_s = math.nan if took is None else start_s + number_in(row, "total_time_ms", where, line) * MILLISECONDS
+    return Call(context, response, start_s=start_s, end_s=end_s)
 
 
 def _blocks(row: dict[str, Any], where: str, line: int) -> tuple[int, ...]:
