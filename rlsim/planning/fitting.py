@@ -165,7 +165,9 @@ def _enough(scenario: Scenario, key: str, now_s: float, step_s: Callable[[Mappin
     now, lag = value_at(scenario, key), scenario.loop.lag if scenario.loop.mode == "async" else 0
     agent, most = scenario.workload.agent, 2 * scenario.workload.samples_per_step * (lag + 1)
     # Of nodes those that hold the sandboxes which are started beforehand alone are too few.
-    low, each = (agent.started_sandboxes, agent.nodes.places) if key == NODES and agent and agent.nodes else (0, 1)
+    low, each = 0, 1
+    if key == NODES and agent and agent.nodes:
+        low, each = agent.started_sandboxes, agent.nodes.sandboxes_each
     low, high = low // each, min(MOST_PLACES, -(-(most + low) // each))
     unlimited_s = seconds = step_s({key: high})
     while high - low > max(1, high // FINENESS):

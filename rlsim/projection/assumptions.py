@@ -184,7 +184,7 @@ def _agents(scenario: Scenario) -> list[str]:
     common, time = percent(agent.environment_group_correlation), _shown_time(agent.environment_s)
     out = [said("environments", time=time, common=common, prefix=prefix)]
     if (nodes := agent.nodes) is not None:
-        out.append(said("nodes", count=nodes.count, places=nodes.places, usd=f"{nodes.hourly_usd:g}"))
+        out.append(said("nodes", count=nodes.count, places=nodes.sandboxes_each, usd=f"{nodes.hourly_usd:g}"))
     if agent.starts:
         out.append(said("starts", time=_shown_time(agent.start_s), ready=agent.started_sandboxes))
     if agent.call_failure_share:

@@ -1,5 +1,7 @@
-"""What a whole run meets besides its steps: growing lengths, validation, checkpoints, failures. Off by default."""
+"""What a whole run meets besides its steps: growing lengths, validation, checkpoints, failures. Off by default; and
+the CPU nodes that it has beside its cluster."""
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -102,3 +104,50 @@ class RunConditions(Strict):
             yield "response_growth needs factors in 0.001..1000"
         if self.faults is not None and self.checkpoint is None:
             yield "faults need run.checkpoint: without one the first failure would undo the whole run"
+
+
+class Nodes(Strict):
+    """CPU nodes beside the cluster that hold the sandboxes of trajectories, each from its start to its last turn."""
+
+    count: int = Field(ge=1, le=1_000_000)
+    """CPU nodes."""
+    places: int | None = Field(None, ge=1, le=100_000)
+    """Sandboxes that a node holds at once. Default: what its cores and its memory hold."""
+    cores: float | None = Field(None, gt=0, le=100_000)
+    """CPU cores of a node, in place of places."""
+    memory_bytes: float | None = Field(None, gt=0, le=1e15)
+    """Memory of a node, in place of places."""
+    sandbox_cores: float | None = Field(None, gt=0, le=100_000)
+    """Cores that a sandbox reserves; less than one where they share."""
+    sandbox_memory_bytes: float | None = Field(None, gt=0, le=1e15)
+    """Memory that a sandbox reserves."""
+    price_per_hour_usd: float = Field(0.0, ge=0, le=1e6)
+    """Price of a node for an hour; in the USD of a step, for as long as it lasts. Default: nobody pays for them."""
+
+    @property
+    def sandboxes_each(self) -> int:
+        """Sandboxes that a node holds at once."""
+        reserved = ((self.cores, self.sandbox_cores), (self.memory_bytes, self.sandbox_memory_bytes))
+        # A share of a sandbox is none; the tolerance is for quotients such as 6.4 / 0.1, which binary numbers miss.
+        held = (math.floor(has / takes * (1 + 1e-9)) for has, takes in reserved if has and takes)
+        return self.places or min(held, default=0)
+
+    @property
+    def sandboxes(self) -> int:
+        """Sandboxes on all nodes."""
+        return self.count * self.sandboxes_each
+
+    @property
+    def hourly_usd(self) -> float:
+        """Price of all nodes for an hour."""
+        return self.count * self.price_per_hour_usd
+
+    def _problems(self) -> Iterator[str]:
+        for name in ("cores", "memory_bytes"):
+            if (getattr(self, name) is None) != (getattr(self, f"sandbox_{name}") is None):
+                yield f"{name} and sandbox_{name} need each other"
+                return
+        if (self.places is None) == (self.cores is None and self.memory_bytes is None):
+            yield "give places, or cores or memory_bytes, by which they follow"
+        elif not 1 <= self.sandboxes_each <= 100_000:
+            yield f"a node holds {self.sandboxes_each:,} sandboxes by its cores and memory; 1 to 100,000 are needed"

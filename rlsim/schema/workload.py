@@ -7,6 +7,7 @@ from pydantic import Field
 
 from rlsim.schema.asynchrony import TailBatching, rounded_up, rounds_per_cycle
 from rlsim.schema.base import Quantiles, Strict
+from rlsim.schema.run import Nodes
 from rlsim.schema.vision import Images, image_faults
 
 MOST_STEP_SAMPLES = 2_500_000
@@ -148,27 +149,6 @@ class Judge(Strict):
     """Time to judge one trajectory."""
 
 
-class Nodes(Strict):
-    """CPU nodes beside the cluster that hold the sandboxes of trajectories, each from its start to its last turn."""
-
-    count: int = Field(ge=1, le=1_000_000)
-    """CPU nodes."""
-    places: int = Field(ge=1, le=100_000)
-    """Sandboxes that a node holds at once, by its cores and memory."""
-    price_per_hour_usd: float = Field(0.0, ge=0, le=1e6)
-    """Price of a node for an hour; in the USD of a step, for as long as it lasts. Default: nobody pays for them."""
-
-    @property
-    def sandboxes(self) -> int:
-        """Sandboxes on all nodes."""
-        return self.count * self.places
-
-    @property
-    def hourly_usd(self) -> float:
-        """Price of all nodes for an hour."""
-        return self.count * self.price_per_hour_usd
-
-
 class Replay(Strict):
     """Trajectories of a file, taken as they are."""
 
@@ -261,7 +241,7 @@ class Agent(Strict):
         if self.replay is not None and self.call_failure_share:
             yield "replay takes times of calls as they were, failed ones among them: give no call_failure_share beside"
         if self.nodes is not None and self.started_sandboxes >= self.nodes.sandboxes:
-            yield f"started_sandboxes ({self.started_sandboxes}) must be below nodes.count x places, which hold them"
+            yield f"started_sandboxes ({self.started_sandboxes}) must be below the places of the nodes, which hold them"
         turns = self.turns
         if isinstance(turns, ConstantTurns) and turns.turns > self.max_turns:
             yield f"turns.turns ({turns.turns}) must not exceed max_turns ({self.max_turns})"

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rollout_cases import cost_table, counted
 
 from rlsim.errors import Infeasible, InputError
+from rlsim.schema.run import Nodes
 from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import AgentRollout, agent_rollout
@@ -233,7 +234,11 @@ def test_draws_follow_the_seed_and_no_key_moves_anothers_draw():
 @pytest.mark.parametrize(("override", "message"), [
     ("workload.agent.turn=3", "turns"),
     ("workload.agent.max_environments=0", "max_environments"),
-    ("workload.agent={nodes: {count: 1, places: 2}, started_sandboxes: 2}", "must be below nodes.count x places"),
+    ("workload.agent={nodes: {count: 1, places: 2}, started_sandboxes: 2}", "must be below the places of the nodes"),
+    ("workload.agent.nodes={count: 1, cores: 8}", "cores and sandbox_cores need each other"),
+    ("workload.agent.nodes={count: 1}", "give places, or cores or memory_bytes"),
+    ("workload.agent.nodes={count: 1, places: 1, cores: 8, sandbox_cores: 1}", "give places, or cores"),
+    ("workload.agent.nodes={count: 1, cores: 1, sandbox_cores: 2}", "a node holds 0 sandboxes"),
     ("workload.agent={replay: {path: x.csv}, call_failure_share: 0.1}", "give no call_failure_share"),
     ("workload.agent.environment_group_correlation=0.7", "must not exceed 1"),
     ("workload.agent.environment_s={kind: trace, path: nowhere.csv}", "nowhere.csv"),
@@ -243,3 +248,13 @@ def test_bad_keys_are_told_in_one_line(override, message):
         draw(world_of(FixedCosts(), AGENT, "workload.agent.environment_trajectory_correlation=0.5", override).scenario,
              0)  # fmt: skip
     assert "\n" not in str(error.value)
+
+
+def test_a_node_holds_what_fits_into_its_cores_and_its_memory():
+    def held(**keys):
+        return Nodes(count=3, **keys).sandboxes / 3
+
+    memory = {"memory_bytes": 64e9, "sandbox_memory_bytes": 2e9}
+    assert held(cores=6.4, sandbox_cores=0.1) == 64 and held(**memory) == 32 and held(places=5) == 5
+    assert held(cores=16, sandbox_cores=1, **memory) == 16 == held(cores=16.9, sandbox_cores=1)
+    assert held(cores=64, sandbox_cores=1, **memory) == 32
