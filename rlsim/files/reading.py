@@ -94,8 +94,8 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """Text of a UTF-8 file, under the conditions of :func:`read_bytes`; of one that gzip packed what it holds, at most as
-    large. Raises InputError also where it is binary.
+    """Text of a UTF-8 file, under the conditions of :func:`read_bytes`; of one that gzip packed what it holds, as
+    large at most. Raises InputError also where it is binary.
     """
     data = read_bytes(path, most_bytes)
     try:
