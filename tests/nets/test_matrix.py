@@ -32,6 +32,9 @@ ENGINES = ("vllm", "sglang", "trtllm")
 MEASURED = [(profile, name) for profile in list_profiles()
             for name in (ENGINES if load_profile(profile).operator_tables else ENGINES[:1])]  # fmt: skip
 """Devices with engines; of a device without tables kernels do not know the engine."""
+PARTS = 4
+WHOLE = (False, pytest.param(True, marks=pytest.mark.nightly))
+"""A device with an engine takes every fourth layout, neighbours other ones; each night all."""
 SIZES = (1, 2, 4, 8, 16, 32)
 SEQUENCES, CONTEXT, PROMPT = 8, 8192, 100.0
 NOISE = 0.75
@@ -41,6 +44,10 @@ NOISE = 0.75
 @cache
 def layouts() -> tuple[tuple[ModelCard, int], ...]:
     return tuple(_layouts())
+
+
+def layouts_of(place: int, whole: bool) -> tuple[tuple[ModelCard, int], ...]:
+    return layouts() if whole else layouts()[place % PARTS :: PARTS]
 
 
 def _layouts() -> Iterator[tuple[ModelCard, int]]:
@@ -68,11 +75,12 @@ def grows(seconds: np.ndarray, along: int) -> bool:
     return bool(np.all(np.diff(seconds, axis=along) >= -1e-12 * np.max(np.abs(seconds))))
 
 
+@pytest.mark.parametrize("whole", WHOLE)
 @pytest.mark.parametrize(("profile", "name"), MEASURED)
-def test_engines_have_prices_that_grow_with_batch_and_context(profile: str, name: str) -> None:
+def test_engines_have_prices_that_grow_with_batch_and_context(profile: str, name: str, whole: bool) -> None:
     device = device_of(load_profile(profile), name)
     with np.errstate(all="raise", under="ignore"):
-        for card, size in layouts():
+        for card, size in layouts_of(MEASURED.index((profile, name)), whole):
             where, found = (card.name, size), engine(card, device, name, size)
             table = found.table
             assert is_price(table.step_s) and is_price(table.attention_s) and is_price(table.prefill_s), where
@@ -85,11 +93,12 @@ def test_engines_have_prices_that_grow_with_batch_and_context(profile: str, name
             assert parts[1:] == pytest.approx(table.attention_s[1:], rel=1e-12), where
 
 
+@pytest.mark.parametrize("whole", WHOLE)
 @pytest.mark.parametrize("profile", list_profiles())
-def test_trainers_have_prices_that_grow_with_the_batch(profile: str) -> None:
+def test_trainers_have_prices_that_grow_with_the_batch(profile: str, whole: bool) -> None:
     device = device_of(load_profile(profile), "vllm")
     with np.errstate(all="raise", under="ignore"):
-        for card, size in layouts():
+        for card, size in layouts_of([*list_profiles()].index(profile), whole):
             trainer = Trainer.model_validate({"tensor_parallel": size})
             costs = TrainingCosts(card, trainer, device, PLAIN.training, 2 * size)
             small, large = (costs.step(MicroBatches(2.0, tokens, tokens * 512.0, 1)) for tokens in (1024.0, 4096.0))
