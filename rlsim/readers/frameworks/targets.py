@@ -71,6 +71,7 @@ class Loop:
 
     mode = Target[Literal["sync", "async"]]()
     supervised = Target[bool]()
+    rollouts_alone = Target[bool]()
     style = Target[Style]()
     overlap = Target[bool]()
     policy_lag = Target[int]()
