@@ -207,6 +207,26 @@ def test_the_tokenizer_of_a_rule_is_no_reward_model_and_a_judge_that_infers_is_o
     assert [one.part for one in judged.missing] == ["the judge Qwen/Qwen3-235B-A22B"]
 
 
+JUDGE = """
+rewards: {llm_judge: {judge_model_type: KIND, model_args: {model_name_or_path: Qwen/Qwen3-4B}SERVED}}
+"""
+SERVED = """, generating_args: {max_new_tokens: 512}, device_mapping: "GPUS",
+  strategy_args: {strategy_name: vllm, strategy_config: {tensor_parallel_size: 2}}"""
+
+
+@pytest.mark.parametrize("kind", ["inference", "cluster"])
+def test_a_judge_of_roll_is_a_pool_on_its_gpus_or_the_trainers(tmp_path: Path, kind: str) -> None:
+    model = "reward_model: {model_args: {model_name_or_path: Qwen/Qwen3-4B}SERVED}\n"
+    text = JUDGE if kind == "inference" else JUDGE.replace("SERVED", "") + model
+    for gpus, own in (("list(range(8,12))", 4), ("list(range(6,8))", 0)):
+        found = roll(tmp_path, text.replace("KIND", kind).replace("SERVED", SERVED.replace("GPUS", gpus)))
+        assert [(pool.model.name, pool.role, pool.gpus, pool.tensor_parallel, pool.generated_tokens)
+                for pool in found.pools] == [("Qwen3-4B", "judge", own, 2, 256)]  # fmt: skip
+        assert found.cluster.num_gpus == 8 + own and not found.missing
+    unplaced = roll(tmp_path, text.replace("KIND", kind).replace("SERVED", ""))
+    assert not unplaced.pools and [one.part for one in unplaced.missing] == ["the judge Qwen/Qwen3-4B"]
+
+
 def test_the_turns_of_an_agent_stay_within_what_bounds_them(tmp_path: Path) -> None:
     agent = "max_actions_per_traj: 4\ntrain_env_manager: {group_size: 8}\nmax_tokens_per_step: "
     for cap in (64, 300):

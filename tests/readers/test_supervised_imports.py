@@ -133,7 +133,9 @@ def test_a_pipeline_of_rollouts_alone_trains_nothing(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_of_skyrl_is_a_batch_of_rollouts_alone(tmp_path: Path) -> None:
-    words = "trainer.policy.model.path=Qwen/Qwen3-8B generator.inference_engine.num_engines=4 trainer.train_batch_size=8"
+    words = (
+        "trainer.policy.model.path=Qwen/Qwen3-8B trainer.train_batch_size=8 generator.inference_engine.num_engines=4"
+    )
     (tmp_path / "run.sh").write_text(
         f"python -m skyrl.train.entrypoints.main_generate {words} trainer.eval_batch_size=96 "
         "generator.eval_n_samples_per_prompt=2 generator.eval_sampling_params.max_generate_length=2048\n"

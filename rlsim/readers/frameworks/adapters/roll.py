@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlsim.readers.frameworks.adapters.pools import JUDGED_SHARE, judge_places, roll_judges
 from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import (
@@ -325,6 +326,7 @@ def _facts(c: Roll) -> Facts:
         cap_of_turn=c.agentic and c.turn_tokens > 0,
         turns=c.max_actions_per_traj or (c.max_turns if c.agentic else 1),
         dynamic=c.use_additional_prompts,
+        pools=roll_judges(c.r, c.training, c.generating),
         lacking=tuple(_partial(c)),
     )
 
@@ -338,6 +340,16 @@ def _partial(c: Roll) -> Iterator[str]:
 
 
 def _assumptions(c: Roll) -> Iterator[Assumption]:
+    judges = roll_judges(c.r, c.training, c.generating)
+    if judges:
+        yield Assumption(f"Judges generate {JUDGED_SHARE:g} of what max_new_tokens lets them.", ["pools"])
+    for pool, (_, _, gpus) in zip(judges, judge_places(c.r), strict=False):
+        if not pool["gpus"] and gpus < c.training:
+            yield Assumption(
+                f"The {pool['name']} works on {len(gpus)} of the trainer's {len(c.training)} GPUs while others "
+                "generate; it is simulated on all of them when they are done.",
+                ["pools"],
+            )
     if c.rollouts_alone and not c.agentic:
         yield Assumption(
             "The rollout pipeline generates for all of its validation data once, nobody says for how many prompts: "

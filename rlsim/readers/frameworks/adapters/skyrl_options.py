@@ -131,7 +131,7 @@ class Skyrl(Options):
 
     @property
     def rollouts_alone(self) -> bool:
-        """Whether batches of an evaluation are generated and nothing is trained (train/entrypoints/main_generate.py)."""
+        """Whether an evaluation generates batches and trains nothing (train/entrypoints/main_generate.py)."""
         return self.entry.endswith("main_generate")
 
     @property
