@@ -272,3 +272,26 @@ def test_engines_serve_the_packed_weights_that_training_fakes() -> None:
     found = import_config("skyrl", Path("python3"), ["-m", "skyrl.train.entrypoints.main_base", *words]).scenario
     assert found.engine.weight_precision == "int4"
     assert any("fake quantisation" in one.part for one in found.missing)
+
+
+FAKED = "OPEN_TRAINING_INT4_FAKE_QAT_FLAG"
+
+
+def test_fake_quantisation_that_a_launch_switches_on_is_missing(tmp_path: Path) -> None:
+    words = "train.py --hf-checkpoint Qwen/Qwen3-8B --colocate --rollout-batch-size 32 --n-samples-per-prompt 8"
+    for value in ("1", "0"):
+        environment = f'{{"env_vars": {{"X": "y", "{FAKED}": "{value}"}}}}'
+        (tmp_path / "run.sh").write_text(f"ray job submit --runtime-env-json='{environment}' -- python3 {words}\n")
+        (tmp_path / "run.py").write_text(
+            f"from launch import execute_train\nexecute_train(train_args='{words[9:]}', "
+            f"extra_env_vars={{**{{'{FAKED}': '{value}'}}}})\n"
+        )
+        for framework, name in (("slime", "run.sh"), ("miles", "run.py")):
+            found = import_config(framework, tmp_path / name).scenario.missing
+            assert ["fake quantisation" in one.part for one in found] == [True] * int(value)
+
+
+def test_the_router_of_prime_rl_says_where_a_turn_goes(tmp_path: Path) -> None:
+    for policy, routing in (("consistent_hash", "sticky"), ("round_robin", "least_loaded")):
+        found = prime(tmp_path, TURNS + f'[inference.router]\npolicy = "{policy}"\n')
+        assert found.engine.session_routing == routing

@@ -109,6 +109,18 @@ def _first(r: Reader, places: tuple[str, ...], *words: str) -> int:
     return next((r.size(key) for key in stated if r.value(key) is not None), 1)
 
 
+def openrlhf_reward_model(r: Reader, shared: bool) -> tuple[dict[str, Any], ...]:
+    """The reward model of OpenRLHF, on DeepSpeed's workers of its own GPUs or, shared, of the actor's (cli/
+    train_ppo_ray.py:105-143 at 3c3be623)."""
+    model, gpus = (
+        r.text("reward.model_name_or_path"),
+        r.size("reward.num_nodes") * r.size("reward.num_gpus_per_node", 8),
+    )
+    layout = {"tensor_parallel": r.size("ds.tensor_parallel_size"), "context_parallel": r.size("ds.ring_attn_size")}
+    pool = {"name": "reward model", "role": "reward_model", "model": model, "runs_on": "trainer", **layout}
+    return ({**pool, "gpus": 0 if shared else gpus},) if model else ()
+
+
 def roll_judges(r: Reader, training: frozenset[int], generating: frozenset[int]) -> tuple[dict[str, Any], ...]:
     """Judges of ROLL's rewards, each of the samples of its domain, on engines of a reward worker or of the cluster
     whose clients these are (pipeline/rlvr/rewards/llm_judge_reward_worker.py, pipeline/rlvr/rlvr_pipeline.py at
