@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from corpus_words import View, dotted, launched, options
+from corpus_words import View, dotted, launched, nemo_tree, options, precision
 from omegaconf import OmegaConf
 
 from rlsim.errors import InputError
@@ -48,6 +48,7 @@ def _verl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str,
     copies = max(
         v(r + "data_parallel_size", 1), v(r + "expert_parallel_size", 1) // v(r + "tensor_model_parallel_size", 1)
     )
+    answers, asked = v(r + "multi_turn.max_assistant_turns"), v(r + "multi_turn.max_user_turns")
     cp = v(m + "context_parallel_size", 1) if mega else max(
         v(a + "ulysses_sequence_parallel_size", 1), v(a + "fsdp_config.ulysses_sequence_parallel_size", 1),
         v(a + "veomni.ulysses_parallel_size", 1) if v(a + "strategy") == "veomni" else 1)  # fmt: skip
@@ -58,7 +59,12 @@ def _verl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str,
         "pp": v(m + "pipeline_model_parallel_size", 1) if mega else 1, "cp": cp,
         "engine_tp": v(r + "tensor_model_parallel_size") * copies, "memory": v(r + "gpu_memory_utilization"),
         "async": split or v1 == "colocate_async", "sequences": v(r + "max_num_seqs"),
-        "fp8": "fp8" in str(v(r + "quantization", "")),
+        "precision": precision(v(r + "quantization")), "turns": min(answers or 8, asked + 1 if asked else 8)
+        if v(r + "multi_turn.enable") or answers or asked else 1,
+        "lora": v("actor_rollout_ref.model.lora.rank", 0) if mega else v("actor_rollout_ref.model.lora_rank", 0),
+        "publish": v("async_training.trigger_parameter_sync_step", 4) if fully else 1,
+        "training": v("trainer.nnodes") * v("trainer.n_gpus_per_node"),
+        "pool": v("distillation.n_gpus_per_node", 0) * v("distillation.nnodes", 0) if v("distillation.enabled") else 0,
     }  # fmt: skip
 
 
@@ -72,12 +78,20 @@ def _skyrl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str
         return v(f"generator.inference_engine.{name}", default) if former is None else former
 
     mega = v("trainer.strategy", "fsdp") == "megatron"
-    split = v("trainer.placement.colocate_all", True) is False
+    split = v("trainer.placement.colocate_all", True) is False and not v("trainer.arctic_rl.colocate")
     fully = split and (v("trainer.fully_async.enabled", False) or "fully_async" in entry)
     tp = e("tensor_parallel_size", 1) * e("data_parallel_size", 1)
     gen = e("num_engines", 1) * tp * e("pipeline_parallel_size", 1) if split else None
     n = v("generator.n_samples_per_prompt", 5)
     m, place = "trainer.policy.megatron_config.", "trainer.placement."
+    harbor = v("harbor_trial_config.agent.kwargs.max_turns", 1)
+    if "main_generate" in entry:
+        gen = e("num_engines", 1) * tp * e("pipeline_parallel_size", 1)
+        return {
+            "gpus": gen, "generation": None, "training": gen, "prompts": v("trainer.eval_batch_size", 1024),
+            "n": v("generator.eval_n_samples_per_prompt", 1), "engine_tp": tp,
+            "memory": e("gpu_memory_utilization", 0.8),
+        }  # fmt: skip
     several = v("generator.max_turns", 1) > 1
     context = (v("generator.max_input_length") if several else None) or v("trainer.max_prompt_length", 512)
     return {
@@ -93,33 +107,16 @@ def _skyrl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str
         "lag": v("trainer.fully_async.max_staleness_steps", 4) if fully else None,
         "sequences": e("max_num_seqs", 1024), "graphs": not e("enforce_eager", False),
         "drafts": v("trainer.mtp.num_speculative_tokens", 1) if v("trainer.mtp.enabled") else None,
+        "turns": max(v("generator.max_turns", 1), harbor), "lora": v("trainer.policy.model.lora.rank", 0),
+        "precision": precision(e("engine_init_kwargs.quantization", None) or v("trainer.policy.model.path")),
+        "training": v(place + "policy_num_nodes", 1) * v(place + "policy_num_gpus_per_node", 1),
     }  # fmt: skip
-
-
-def _nemo_tree(path: Path) -> Any:
-    own = yaml.safe_load(path.read_text()) or {}
-    parents = own.pop("defaults", [])
-    below: Any = {}
-    for parent in [parents] if isinstance(parents, str) else parents or []:
-        below = _laid(below, _nemo_tree(path.parent / parent))
-    return _laid(below, own)
-
-
-def _laid(below: Any, above: Any) -> Any:
-    out = dict(below)
-    for key, value in above.items():
-        if isinstance(value, dict):
-            keep = out.get(key) if isinstance(out.get(key), dict) and not value.get("_override_") else {}
-            out[key] = _laid(keep, {k: x for k, x in value.items() if k != "_override_"})
-        else:
-            out[key] = value
-    return out
 
 
 def _nemo(checkout: Path, path: Path) -> dict[str, Any] | None:
     for name, function in (("mul", lambda a, b: a * b), ("max", max), ("min", min), ("div", lambda a, b: a // b)):
         OmegaConf.register_new_resolver(name, function, replace=True)
-    v = View(_nemo_tree(path))
+    v = View(nemo_tree(path))
     g = "ppo" if v("ppo") is not None else "grpo"
     mega, engine = bool(v("policy.megatron_cfg.enabled")), v("policy.generation.backend", "vllm")
     split = v("policy.generation.colocated.enabled", True) is False
@@ -160,11 +157,17 @@ def _nemo(checkout: Path, path: Path) -> dict[str, Any] | None:
         "engine_tp": ep if ep > tp and ep % tp == 0 else tp, "engine_ep": ep, "async": overlap,
         "lag": lag if overlap else None, "fp8_train": mega and bool(v(m + "fp8_cfg.enabled")),
         "memory": None if engine in ("megatron", "sglang") else v(e + "gpu_memory_utilization"),
-        "fp8": v(e + "precision") == "fp8" if section == "vllm_cfg" and not v("policy.generation.real_quant") else None,
+        "precision": {"fp8": "fp8", "bfloat16": "bf16"}.get(v(e + "precision"))
+        if section == "vllm_cfg" and not v("policy.generation.real_quant") else None,
         "drafts": v("policy.generation.vllm_kwargs.speculative_config.num_speculative_tokens")
         if section == "vllm_cfg" else None,
         "sequences": v(f"policy.generation.{section[:4]}_kwargs.max_num_seqs")
         if section == "vllm_cfg" else v(e + "max_batch_size"),
+        "turns": v(f"{g}.max_rollout_turns", 1) if not v("env.should_use_nemo_gym") else None,
+        "lora": (v(m + "peft.dim", 8) if v(m + "peft.enabled") else 0)
+        if mega else (v(d + "lora_cfg.dim", 8) if v(d + "lora_cfg.enabled") else 0),
+        "kv": "fp8" if section == "vllm_cfg" and "fp8" in str(v(e + "kv_cache_dtype")) else None,
+        "training": None if split else v("cluster.num_nodes") * per_node - rewards,
         "epochs": v(f"{g}.ppo_epochs"), "critic": v("value") is not None,
     }  # fmt: skip
 
@@ -182,7 +185,11 @@ def _slime(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str
         "cp": o.get("context_parallel_size", 1), "ep": o.get("expert_model_parallel_size", 1),
         "engine_tp": o.get("rollout_num_gpus_per_engine", 1), "memory": o.get("sglang_mem_fraction_static"),
         "async": split and "async" in entry, "drafts": o.get("sglang_speculative_num_steps"),
-        "sequences": o.get("sglang_max_running_requests"),
+        "sequences": o.get("sglang_max_running_requests"), "lora": o.get("lora_rank", 0),
+        "precision": precision(o.get("hf_checkpoint")), "turns": o.get("generate_max_turns"),
+        "publish": o.get("update_weights_interval", 1) if split and "async" in entry else None,
+        "training": o.get("actor_num_nodes", 1) * o.get("actor_num_gpus_per_node", 8),
+        "fp8_train": o.get("fp8_format") is not None,
     }  # fmt: skip
 
 
@@ -190,8 +197,17 @@ def _openrlhf(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[
     o = options(words)
     split = not o.get("train.colocate_all") or bool(o.get("train.async_enable"))
     engines = o.get("vllm.num_engines", 1) * o.get("vllm.tensor_parallel_size", 1)
+    each = {
+        one: o.get(f"{one}.num_nodes", 1) * o.get(f"{one}.num_gpus_per_node", 8) for one in ("actor", "reward", "ref")
+    }
+    apart = (
+        not o.get("train.colocate_all") and not o.get("train.colocate_actor_ref") and o.get("algo.kl.init_coef", 0.01)
+    )
+    scored = bool(o.get("reward.model_name_or_path")) and not o.get("reward.remote_url")
     return {
-        "gpus": o.get("actor.num_nodes", 1) * o.get("actor.num_gpus_per_node", 8) + (engines if split else 0),
+        "gpus": each["actor"] + (each["ref"] if apart else 0) + (engines if split else 0), "training": each["actor"],
+        "reference": each["ref"] if apart else 0, "lora": o.get("ds.lora.rank", 0),
+        "pool": each["reward"] if scored and not o.get("train.colocate_all") else 0,
         "generation": engines if split else None, "prompts": o.get("rollout.batch_size", 1024),
         "n": o.get("rollout.n_samples_per_prompt", 1), "cap": o.get("data.max_len", 2048),
         "batch": o.get("train.batch_size", 128), "cp": o.get("ds.ring_attn_size", 1),
@@ -221,6 +237,8 @@ def _areal(checkout: Path, path: Path) -> dict[str, Any] | None:
         "prompts": prompts, "n": n, "batch": prompts * n // v("actor.ppo_n_minibatches", 4), "tp": train["t"],
         "pp": train["p"], "cp": train["c"], "ep": train["e"], "engine_tp": gen["t"], "async": asynchronous,
         "lag": v("rollout.max_head_offpolicyness") if asynchronous else None,
+        "lora": v("actor.lora_rank", 32) if v("actor.use_lora") else 0, "publish": 1,
+        "training": train["d"] * train["t"] * train["p"] * train["c"],
     }  # fmt: skip
 
 
@@ -237,6 +255,8 @@ def _prime(checkout: Path, path: Path) -> dict[str, Any] | None:
         gen, train = v("deployment.num_infer_gpus", 1), v("deployment.num_train_gpus", 1)
     source = v("orchestrator.train.source")
     group = (source[0].get("group_size") if source else None) or group
+    tasks = [((one.get("env") or {}).get("taskset") or {}) for one in source or ()]
+    turns = [one["max_turns"] for one in tasks if one.get("max_turns")]
     ep = v("trainer.model.ep", "auto")
     # auto: up to 8 GPUs where the checkpoint is a mixture of experts, which its name tells here
     experts = re.search(r"-a\d+b|moe|glm-4\.5-air|glm-5", str(v("model.name") or v("trainer.model.name")).lower())
@@ -245,6 +265,9 @@ def _prime(checkout: Path, path: Path) -> dict[str, Any] | None:
         "gpus": gen + train, "generation": gen, "n": group, "cp": v("trainer.model.cp", 1),
         "prompts": v("orchestrator.batch_size", 128) // group if v("orchestrator.token_batch_size") is None else None,
         "ep": auto if ep == "auto" else ep, "memory": v("inference.vllm.gpu_memory_utilization", 0.9), "async": True,
+        "lora": v("trainer.model.lora.rank", 16) if v("trainer.model.lora") is not None else 0, "publish": 1,
+        "precision": precision(v("inference.vllm.quantization") or v("inference.vllm.model") or v("model.name")),
+        "training": train, "turns": max(turns, default=1),
     }  # fmt: skip
 
 
@@ -264,18 +287,27 @@ def _roll(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str,
     train, gen = cards("actor_train.device_mapping"), cards("actor_infer.device_mapping")
     apart = not train & gen
     c = "actor_train.strategy_args.strategy_config."
-    mega = "megatron" in v("actor_train.strategy_args.strategy_name")
+    mega = "megatron" in v("actor_train.strategy_args.strategy_name", "")
     tp, pp, cp = (v(c + f"{x}_parallel_size", 1) if mega else 1 for x in ("tensor_model", "pipeline_model", "context"))
     cp = cp if mega else v(c + "ulysses_size", 1)
     group = v("train_env_manager.group_size")
     t = "actor_train.training_args."
     ranks = len(train) // (tp * pp * cp)
+    turns = v("max_actions_per_traj") or (10 if group else 1)
+    judging = [name for name in v("rewards") or {} if v(f"rewards.{name}.judge_model_type") == "inference"]
+    judges = set().union(*(cards(f"rewards.{name}.device_mapping") for name in judging))
+    engine = "actor_infer.strategy_args.strategy_config."
+    if "rollout_pipeline" in entry or not train:
+        return {"gpus": len(gen), "n": group or v("validation.generating_args.num_return_sequences"), "turns": turns,
+                "pool": len(judges - gen), "memory": v(engine + "gpu_memory_utilization")}  # fmt: skip
     return {
+        "turns": turns, "pool": len(judges - train - gen), "lora": v("actor_train.model_args.lora_rank", 0),
+        "precision": precision(v(engine + "quantization")), "training": len(train | gen) if not apart else len(train),
         "gpus": len(train | gen), "generation": len(gen) if apart else None,
         "prompts": v("rollout_batch_size") // (group or 1), "n": group or v("num_return_sequences_in_group"),
         "batch": v(t + "per_device_train_batch_size") * v(t + "gradient_accumulation_steps") * ranks,
         "tp": tp, "pp": pp, "cp": cp, "async": apart and v("async_generation_ratio", 0) > 0,
-        "memory": v("actor_infer.strategy_args.strategy_config.gpu_memory_utilization"),
+        "memory": v(engine + "gpu_memory_utilization"),
     }  # fmt: skip
 
 
@@ -307,13 +339,17 @@ def said(scenario: Any) -> dict[str, Any]:
     t, e, w, loop = scenario.trainer, scenario.engine, scenario.workload, scenario.loop
     overlapping = loop.mode == "async"
     return {
-        "gpus": scenario.cluster.num_gpus, "generation": scenario.cluster.generation_gpus,
+        "gpus": scenario.cluster.num_gpus - scenario.cluster.pool_gpus, "pool": scenario.cluster.pool_gpus,
+        "training": scenario.cluster.training, "reference": scenario.cluster.reference_gpus,
+        "generation": scenario.cluster.generation_gpus,
         "prompts": w.prompts_per_step, "n": w.generations_per_prompt, "cap": w.max_sequence_tokens,
         "batch": t.global_batch_samples,
         "tp": t.tensor_parallel, "pp": t.pipeline_parallel, "cp": t.context_parallel, "ep": t.expert_parallel,
         "engine_tp": e.tensor_parallel, "engine_ep": e.expert_parallel, "memory": e.gpu_memory_utilization,
         "async": overlapping, "lag": loop.policy_lag if overlapping else None, "sequences": e.max_running_sequences,
-        "graphs": e.cuda_graphs, "fp8": e.weight_precision.startswith("fp8"), "fp8_train": t.precision == "fp8",
+        "graphs": e.cuda_graphs, "precision": e.weight_precision.split("_")[0], "fp8_train": t.precision == "fp8",
+        "kv": e.kv_precision, "turns": 1 if w.agent is None else w.agent.max_turns, "lora": t.lora_rank or 0,
+        "publish": loop.update_every if overlapping else None,
         "drafts": scenario.speculation.draft_length if scenario.speculation.active else None, "epochs": t.epochs,
         "critic": t.critic,
     }  # fmt: skip

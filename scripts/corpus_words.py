@@ -118,3 +118,33 @@ class View:
         except Exception:
             return default
         return default if found is None else found
+
+
+def precision(words: Any) -> str:
+    """Precision that a word for a quantisation or a checkpoint's name says."""
+    text = str(words or "").lower()
+    if re.search("fp8(?!.*int4)", text) and "nvfp4" not in text:
+        return "fp8"
+    four = re.search(r"int4|w4a16|awq|gptq|kimi-k2-thinking|kimi-k2\.[56]", text)
+    return "int4" if four else "nvfp4" if "nvfp4" in text else "bf16"
+
+
+def nemo_tree(path: Path) -> Any:
+    """A NeMo-RL configuration with what it inherits."""
+    own = yaml.safe_load(path.read_text()) or {}
+    parents = own.pop("defaults", [])
+    below: Any = {}
+    for parent in [parents] if isinstance(parents, str) else parents or []:
+        below = _laid(below, nemo_tree(path.parent / parent))
+    return _laid(below, own)
+
+
+def _laid(below: Any, above: Any) -> Any:
+    out = dict(below)
+    for key, value in above.items():
+        if isinstance(value, dict):
+            keep = out.get(key) if isinstance(out.get(key), dict) and not value.get("_override_") else {}
+            out[key] = _laid(keep, {k: x for k, x in value.items() if k != "_override_"})
+        else:
+            out[key] = value
+    return out

@@ -51,6 +51,8 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
     Of a pipeline the fuller stage counts: the first holds activations of PP micro-batches (1F1B), the last of one and
     the logits.
     """
+    if scenario.loop.rollouts_alone:
+        return MemoryParts(weights=0.0, runtime=0.0, activations=0.0)
     if scenario.cluster.reference_gpus:
         _check_fits(
             scenario, trainer_parts(scenario, scenario.cluster.reference_gpus, update=False), "the reference policy of"
@@ -118,6 +120,8 @@ def _guessed_share(scenario: Scenario) -> float:
 
 def trainer_fits(scenario: Scenario, parts: MemoryParts) -> float:
     """Probability that a training GPU holds ``parts``, whose total is lognormal."""
+    if scenario.loop.rollouts_alone:
+        return 1.0
     available, (needed, spread) = scenario.training_device.memory_bytes.value, _least_needed(scenario, parts)
     return _NORMAL.cdf(math.log(available / needed) / spread)
 
@@ -165,7 +169,9 @@ def part_fits(scenario: Scenario, engine: bool) -> float:
 
 def fit_probability(scenario: Scenario) -> float:
     """Probability that each GPU of ``scenario`` has enough memory: that of the part that fits least."""
-    return min(part_fits(scenario, engine) for engine in ((False,) if scenario.loop.supervised else (True, False)))
+    loop = scenario.loop
+    parts = (False,) if loop.supervised else (True,) if loop.rollouts_alone else (True, False)
+    return min(part_fits(scenario, engine) for engine in parts)
 
 
 def check_fits(scenario: Scenario, engine: bool = True, trainer: bool = True) -> None:
@@ -197,6 +203,8 @@ def leftover_bytes(scenario: Scenario) -> float:
 def host_bytes(scenario: Scenario) -> float:
     """Host memory of a training node: offloaded states and weights, an optimizer that steps there with its pinned
     buffers, and the weights of a vLLM that sleeps on shared GPUs (level 1)."""
+    if scenario.loop.rollouts_alone:
+        return 0.0
     trainer, cluster = scenario.trainer, scenario.cluster
     layout = train_layout(trainer, scenario.model, cluster.training)
     each = 0.0

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, engine_times, running_at_most
-from rlsim.costs.interface import KvTier, PhaseCost, PrefillService, Prices, StepCost
+from rlsim.costs.interface import KvTier, Part, PhaseCost, PrefillService, Prices, StepCost
 from rlsim.costs.links import node_link
 from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import (
@@ -169,6 +169,10 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
 
     def step_cost(self, batch: TrainedBatch) -> StepCost:
         """The trainer's work on a batch with that of the pools."""
+        if self.scenario.loop.rollouts_alone:
+            nothing, reward_s = PhaseCost(0.0), self.scenario.workload.batch_reward_s
+            rewarded = PhaseCost.of([Part("reward", reward_s, "host", "assumed")])
+            return with_pools(self.pools, StepCost(rewarded, nothing, nothing), batch)
         return with_pools(self.pools, step_cost(self.trainer, batch), batch)
 
     @cached_property
@@ -185,14 +189,15 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         engine = (engine_times if self.bare else engine_prices)(self.engine)
         lagged = scenario.loop.mode == "async"
         handed = None if (stack := stack_of(scenario)) is None else hand_over(stack)
-        if scenario.loop.supervised:
+        nobody = scenario.loop.supervised or scenario.loop.rollouts_alone  # to hand weights over, or to wake for
+        if nobody:
             handed = PhaseCost(0.0)
         return ScenarioPrices(
             iteration=engine.table,
             replicas=scenario.replicas,
             prepare=handed or transfers.prepare(),
             refit=handed or (transfers.prepare() if lagged and scenario.cluster.colocated else transfers.transfer()),
-            wake=transfers.sleep_between_rollouts(),
+            wake=PhaseCost(0.0) if nobody else transfers.sleep_between_rollouts(),
             steps=(),
             batch=self.batch_cost,
             kv_token_s=self._kv_token_s(),

@@ -187,3 +187,13 @@ def check_rollout(scenario: Scenario, what: str) -> None:
             f"{scenario.name}: loop.supervised generates nothing, and {what} needs a rollout; rlsim project, run, "
             "sweep, compare and improve answer for the update alone"
         )
+
+
+def check_trained(scenario: Scenario, what: str) -> None:
+    """Raise InputError where ``what``, which is of a rollout and a trainer, is asked of a loop without either."""
+    check_rollout(scenario, what)
+    if scenario.loop.rollouts_alone:
+        raise InputError(
+            f"{scenario.name}: loop.rollouts_alone trains nothing, and {what} needs a trainer; rlsim project, run, "
+            "sweep, compare, k and improve answer for the generation alone"
+        )

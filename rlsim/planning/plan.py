@@ -17,7 +17,7 @@ from rlsim.loading.differences import changes, differences
 from rlsim.loading.extends import EXTENDS
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import dump_scenario, find_scenario, load_scenario, scenario_of_text, vary
-from rlsim.loading.variation import Overrides, check_rollout
+from rlsim.loading.variation import Overrides, check_trained
 from rlsim.planning.bounds import bounded_candidates
 from rlsim.planning.evaluate import Cell, beside_baseline
 from rlsim.planning.execution import Runner, executor
@@ -113,7 +113,7 @@ def _current(scenario: Scenario) -> Simulated | None:
 def _check_rules(scenario: Scenario, limits: SearchLimits) -> None:
     """InputError for two kinds of GPUs, for streaming, and where races or repeated rollouts would meet a lag;
     Infeasible where these find too few groups in any plan."""
-    check_rollout(scenario, "a plan")
+    check_trained(scenario, "a plan")
     if scenario.training_hardware is not None:
         raise InputError(
             "a plan divides GPUs of one kind: leave training_hardware out, or vary generation_share (sweep)"

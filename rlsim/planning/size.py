@@ -24,7 +24,7 @@ from rlsim.files.lookup import YAML_SUFFIXES, catalogue
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
 from rlsim.files.yaml import parse_yaml
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
-from rlsim.loading.variation import check_rollout
+from rlsim.loading.variation import check_trained
 from rlsim.planning.new import Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import default_limits, plan
@@ -75,7 +75,7 @@ class Wanted(Struct, frozen=True):
         if (self.answers is None) == (self.base is None):
             raise InputError("size needs a scenario or the answers of rlsim new, and not both")
         if self.base is not None:
-            check_rollout(self.base, "a size")
+            check_trained(self.base, "a size")
         check_positive({"--deadline": self.deadline_s, "--budget": self.budget_usd})
         if self.deadline_s is not None and self.budget_usd is not None:
             raise InputError("--deadline and --budget: give one of them, the other is the answer")

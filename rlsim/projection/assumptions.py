@@ -110,16 +110,19 @@ def _terms(run: SimulatedVariant) -> list[str]:
     if scenario.loop.supervised:
         return [*trained, *([said("reference swap")] if scenario.trainer.reference_logprobs else [])]
     job, stated = job_of(scenario), scenario.loop.refit_tensor_s is not None
+    hosted = said(
+        "host",
+        iteration_ms=engine.iteration_s * 1e3,
+        sequence_us=engine.sequence_s * 1e6,
+        source=_host_source(scenario),
+    )
+    generated = [hosted, *_eager_prefill(scenario, engine.prefill_s), *_prefill_engines(run)]
+    captured = said("captured", tokens=run.prices.engine.captured_tokens)
+    if scenario.loop.rollouts_alone:
+        return [*generated, captured]
     return [
         *trained,
-        said(
-            "host",
-            iteration_ms=engine.iteration_s * 1e3,
-            sequence_us=engine.sequence_s * 1e6,
-            source=_host_source(scenario),
-        ),
-        *_eager_prefill(scenario, engine.prefill_s),
-        *_prefill_engines(run),
+        *generated,
         said(
             "refit",
             method=job.method,
@@ -127,7 +130,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
             tensor_ms=tensor_s(job, found.refit) * 1e3,
             source="stated" if stated else f"fitted: {found.refit.source}",
         ),
-        said("captured", tokens=run.prices.engine.captured_tokens),
+        captured,
     ]
 
 

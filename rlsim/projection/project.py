@@ -110,13 +110,19 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant, 
     )
 
 
+def mode_of(scenario: Scenario) -> str:
+    """What a loop does: its mode, or the one half that it has."""
+    loop = scenario.loop
+    return "supervised" if loop.supervised else "rollouts_alone" if loop.rollouts_alone else loop.mode
+
+
 def identity(scenario: Scenario) -> dict[str, Any]:
     """Which scenario an answer is of, in the fields that every answer has."""
     name, trained = scenario.hardware.name, scenario.training_hardware
     return {
         "scenario": scenario.name,
         "digest": scenario_digest(scenario),
-        "mode": "supervised" if scenario.loop.supervised else scenario.loop.mode,
+        "mode": mode_of(scenario),
         "num_gpus": scenario.cluster.num_gpus,
         "model": scenario.model.name,
         "hardware": name if trained is None else f"{name} (training: {trained.name})",

@@ -230,8 +230,9 @@ def _peak_kv_tokens(run: SimulatedVariant) -> float:
 def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
     """Memory of the generating and of the training GPUs, by pool."""
     scenario, training = run.scenario, run.scenario.training_device.memory_bytes.value
-    trainer = run.prices.trainer_bytes
-    pools = {"training": MemoryUse.of(trainer, training, trainer_fits(scenario, trainer))}
+    trainer, pools = run.prices.trainer_bytes, dict[str, MemoryUse]()
+    if not scenario.loop.rollouts_alone:
+        pools["training"] = MemoryUse.of(trainer, training, trainer_fits(scenario, trainer))
     if scenario.loop.supervised:
         return pools
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
@@ -245,6 +246,8 @@ def memory_phases(run: SimulatedVariant) -> dict[str, MemoryUse]:
     At the hand-over the engine's cache is gone, and on shared GPUs the trainer's weights are beside its own.
     """
     scenario, pools, trainer = run.scenario, memory_of(run), run.prices.trainer_bytes
+    if scenario.loop.supervised or scenario.loop.rollouts_alone:
+        return {"update" if name == "training" else name: use for name, use in pools.items()}
     cluster, engine = scenario.cluster, run.prices.engine_memory.parts
     available = pools["training"].available_bytes
     beside = trainer.weights if cluster.colocated else 0.0
@@ -252,8 +255,6 @@ def memory_phases(run: SimulatedVariant) -> dict[str, MemoryUse]:
     passes = trainer_parts(scenario, cluster.training, False)
     if cluster.colocated:
         passes = dataclasses.replace(passes, engine=trainer.engine)
-    if scenario.loop.supervised:
-        return {"update": pools["training"]}
     return {
         "generation": pools["generation"],
         "hand-over": MemoryUse.of(handed, pools["generation"].available_bytes, pools["generation"].fits or 0.0),

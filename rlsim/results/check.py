@@ -92,7 +92,7 @@ class Check(Answer):
     scenario: str
     digest: str
     source: str = ""
-    mode: Literal["sync", "async"]
+    mode: Literal["sync", "async", "supervised", "rollouts_alone"]
     num_gpus: int
     model: str
     hardware: str
@@ -146,7 +146,7 @@ class Headroom(Answer):
     schema_: Literal["rlsim.headroom/1"] = Field(default="rlsim.headroom/1", alias="schema")
     scenario: str
     digest: str
-    mode: Literal["sync", "async"]
+    mode: Literal["sync", "async", "supervised", "rollouts_alone"]
     num_gpus: int
     model: str
     hardware: str

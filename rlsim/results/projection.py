@@ -314,8 +314,9 @@ class About(Answer):
 
     @property
     def order(self) -> str:
-        """How generation and training follow each other: synchronous, asynchronous, or supervised without the first."""
-        return {"async": "asynchronous", "supervised": "supervised"}.get(self.mode, "synchronous")
+        """How generation and training follow each other: synchronous, asynchronous, or one of them alone."""
+        alone = {"supervised": "supervised", "rollouts_alone": "rollouts alone"}
+        return {"async": "asynchronous", **alone}.get(self.mode, "synchronous")
 
 
 class Projection(About):

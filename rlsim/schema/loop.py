@@ -162,6 +162,10 @@ class Loop(Strict):
     """No rollout: a step is the update alone, on samples of a data set that workload describes (supervised
     fine-tuning). With two workload.generations_per_prompt, a pair, and trainer.reference_logprobs it is DPO: the
     reference's forward pass and the update. The engine section is without effect."""
+    rollouts_alone: bool = False
+    """No training: a step is the generation of its samples alone, with environments and judges (a pipeline that writes
+    trajectories, an evaluation). All of cluster.num_gpus but those of pools generate; the trainer section is without
+    effect."""
     overlap: bool = True
     """Asynchronous: false stops generation while the trainer works; unfinished requests wait (partial rollouts)."""
     refit_method: Literal[
@@ -281,6 +285,10 @@ class Loop(Strict):
     def _problems(self) -> Iterator[str]:
         if self.supervised and (self.streaming or self.mode == "async"):
             yield "supervised has no rollout that training could run beside: it needs mode sync without streaming"
+        if self.rollouts_alone and (self.streaming or self.mode == "async"):
+            yield "rollouts_alone has no training that could run beside: it needs mode sync without streaming"
+        if self.rollouts_alone and self.supervised:
+            yield "give one of supervised and rollouts_alone: together nothing is left of a step"
         if self.mode == "sync":
             self._refuse_asynchronous_keys()
             return

@@ -8,6 +8,7 @@ from pydantic import Field
 from rlsim.schema.base import Strict, replaced
 from rlsim.schema.engine import SMALL_DEVICE, SMALL_GIB, Engine, check_divides, check_engine, check_layout
 from rlsim.schema.engine_parameters import OTHER
+from rlsim.schema.halves import check_half
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
 from rlsim.schema.messages import InOurWords
@@ -104,7 +105,7 @@ class Scenario(Strict, metaclass=InOurWords):
     @property
     def shares_gpus(self) -> bool:
         """Whether an engine takes turns with the trainer on its GPUs."""
-        return self.cluster.colocated and not self.loop.supervised
+        return self.cluster.colocated and not (self.loop.supervised or self.loop.rollouts_alone)
 
     @property
     def rack_aligned(self) -> bool:
@@ -116,7 +117,7 @@ class Scenario(Strict, metaclass=InOurWords):
     def policy_logprobs(self) -> bool:
         """Whether the policy's log-probs are recomputed: as stated, else as the stack's recipes do."""
         trainer, stack = self.trainer, self.training_stack
-        if self.loop.supervised:
+        if self.loop.supervised or self.loop.rollouts_alone:
             return False
         if trainer.policy_logprobs is not None:
             return trainer.policy_logprobs
@@ -198,7 +199,7 @@ class Scenario(Strict, metaclass=InOurWords):
     def fits_together(self) -> Self:
         """Itself. Raises ValueError where its sections do not fit each other."""
         _simulated_steps(self)
-        for check in (_supervised, _loop_and_cluster, _engine_and_model, _trainer_and_model, _global_batch, _run):
+        for check in (check_half, _loop_and_cluster, _engine_and_model, _trainer_and_model, _global_batch, _run):
             check(self)
         check_drafting(self.speculation, self.model, self.engine.tensor_parallel)
         return self
@@ -211,33 +212,6 @@ def _simulated_steps(s: Scenario) -> None:
         raise ValueError(
             f"simulation: ({measured.start:,} warmup_steps + {len(measured):,} steps) x {replications:,} replications"
             f" are {count:,} simulated steps; at most {MAX_SIMULATED_STEPS:,} are simulated"
-        )
-
-
-def _supervised(s: Scenario) -> None:
-    """What a loop without a rollout cannot have."""
-    if not s.loop.supervised:
-        return
-    w, validation = s.workload, None if s.run is None else s.run.validation
-    for stated, key in (
-        (s.speculation.active, "speculation.method"),
-        (w.agent is not None, "workload.agent"),
-        (w.racing, "workload.tail_batching"),
-        (w.launched_prompts > w.prompts_per_step, "workload.generated_batch_factor"),
-        (w.usable_group_share < 1, "workload.usable_group_share"),
-        (w.environment_s + w.batch_reward_s > 0, "workload.environment_s and batch_reward_s"),
-        (not s.cluster.colocated, "cluster.generation_gpus and training_gpus"),
-        (bool(s.trainer.policy_logprobs), "trainer.policy_logprobs"),
-        (s.trainer.critic, "trainer.critic"),
-        (bool(s.pools), "pools"),
-        (validation is not None and validation.samples is not None, "run.validation.samples"),
-    ):
-        if stated:
-            raise ValueError(f"loop.supervised trains on a data set and generates nothing: give no {key}")
-    if s.trainer.reference_logprobs and w.generations_per_prompt < 2:
-        raise ValueError(
-            "loop.supervised with trainer.reference_logprobs is DPO, of pairs: give workload.generations_per_prompt 2, "
-            "or trainer.reference_logprobs false for supervised fine-tuning"
         )
 
 
@@ -269,6 +243,8 @@ def _loop_and_cluster(s: Scenario) -> None:
             "engine.kv_offload holds what trajectories left in a prefix cache: give workload.agent, and leave "
             "engine.prefix_caching true"
         )
+    if (pooled := sum(pool.gpus for pool in s.pools)) != s.cluster.pool_gpus:
+        raise ValueError(f"pools: their gpus ({pooled}) must equal cluster.pool_gpus ({s.cluster.pool_gpus})")
     if s.decoding_gpus < 1 or s.decoding_gpus % s.engine.gpus_per_replica:
         beside = "" if s.engine.prefill is None else " that are left of engine.prefill"
         raise ValueError(
@@ -347,6 +323,8 @@ def _engine_and_model(s: Scenario) -> None:
 
 
 def _trainer_and_model(s: Scenario) -> None:
+    if s.loop.rollouts_alone:
+        return
     trainer, model, gpus, apart = s.trainer, s.model, s.cluster.training, s.cluster.reference_gpus
     check_layout("trainer", trainer.tensor_parallel, trainer.pipeline_parallel, trainer.expert_parallel, model)
     if trainer.virtual_stages > 1 and trainer.pipeline_parallel * trainer.virtual_stages > model.num_layers + 2:
@@ -362,8 +340,6 @@ def _trainer_and_model(s: Scenario) -> None:
     if apart and not trainer.reference_logprobs:
         raise ValueError("cluster.reference_gpus has nothing to do with trainer.reference_logprobs false")
     check_divides(shard, apart, sizes, "of cluster.reference_gpus")
-    if (pooled := sum(pool.gpus for pool in s.pools)) != s.cluster.pool_gpus:
-        raise ValueError(f"pools: their gpus ({pooled}) must equal cluster.pool_gpus ({s.cluster.pool_gpus})")
     if model.moe is not None:
         check_divides(
             trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}"
@@ -382,7 +358,7 @@ def _trainer_and_model(s: Scenario) -> None:
 
 
 def _global_batch(s: Scenario) -> None:
-    batch = s.trainer.global_batch_samples
+    batch = None if s.loop.rollouts_alone else s.trainer.global_batch_samples
     if batch is not None and batch > s.workload.samples_per_step:
         raise ValueError(
             f"trainer.global_batch_samples ({batch}) exceeds the {s.workload.samples_per_step} samples of a step "

@@ -151,6 +151,12 @@ def test_a_framework_with_a_stack_of_its_own_is_imported_with_it(name: str, stac
     assert found.refit_framework == stack
 
 
+def test_slime_offloads_a_trainer_that_shares_its_gpus_alone(tmp_path: Path) -> None:
+    apart = SLIME.replace("--colocate", "--rollout-num-gpus 8")
+    for run, stated in ((SLIME, True), (SLIME + "--no-offload-train ", True), (apart, False)):
+        assert ("offload:" in imported(tmp_path, "slime", run).text) == stated
+
+
 def test_a_key_that_decides_is_understood_and_names_what_it_decides(tmp_path: Path) -> None:
     found = imported(tmp_path, "trl", TRL + "--num_processes 4")
     assert found.scenario.cluster.num_gpus == 4

@@ -99,6 +99,14 @@ RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+def test_gpus_of_a_reward_model_are_left_out_where_it_is_no_pool() -> None:
+    for model, pooled in (("Qwen/Qwen3-4B", True), ("my/reward", False)):
+        words = (*REWARDED, "cluster.num_nodes=42", f"++env.reward_model.model_name={model}")
+        found = imported("controller", words)[2].scenario
+        assert bool(found.pools) == pooled
+        assert any("what they do is not simulated" in one.text for one in found.assumptions) != pooled
+
+
 def imported(name: str, words: tuple[str, ...]) -> tuple[str, Path, Imported]:
     (path,) = FOLDER.glob(f"*/{name}.yaml")
     framework = path.parent.name

@@ -191,9 +191,17 @@ def test_what_is_changed_is_written_and_read_back(
     expect_return(tmp_path, framework, text, changes)
 
 
-@pytest.mark.parametrize("flag", ["", "--train.colocate_all "])
-def test_a_reward_model_is_told_as_not_simulated_unless_a_function_scores(flag: str, tmp_path: Path) -> None:
-    text = f"{OPENRLHF}{flag}--reward.model_name_or_path Qwen/Qwen3-32B --reward.num_nodes 1 "
-    for more, told in (("", 2), ("--reward.remote_url math.py", 0)):
-        keys = [one.key for one in imported(tmp_path, "openrlhf", text + more).accounting.of("not_simulated")]
-        assert len([key for key in keys if key.startswith("reward.")]) == told
+@pytest.mark.parametrize(("flag", "own"), [("", 8), ("--train.colocate_all ", 0)])
+def test_a_reward_model_is_a_pool_unless_a_function_scores_or_it_has_no_card(
+    flag: str, own: int, tmp_path: Path
+) -> None:
+    text = f"{OPENRLHF}{flag}--reward.num_nodes 1 --reward.model_name_or_path "
+    found = imported(tmp_path, "openrlhf", f"{text}Qwen/Qwen3-32B").scenario
+    assert [(pool.model.name, pool.gpus, pool.runs_on) for pool in found.pools] == [("Qwen3-32B", own, "trainer")]
+    scored = imported(tmp_path, "openrlhf", f"{text}Qwen/Qwen3-32B --reward.remote_url math.py").scenario
+    assert not scored.pools and found.cluster.num_gpus == scored.cluster.num_gpus + own
+    unknown = imported(tmp_path, "openrlhf", f"{text}my/reward").scenario
+    assert [one.part for one in unknown.missing] == ["the reward model my/reward"]
+    # Its own GPUs are left out exactly where no pool has them.
+    left_out = [any("GPUs of reward models" in one.text for one in each.assumptions) for each in (found, unknown)]
+    assert left_out == [False, own > 0]

@@ -207,6 +207,26 @@ def test_the_tokenizer_of_a_rule_is_no_reward_model_and_a_judge_that_infers_is_o
     assert [one.part for one in judged.missing] == ["the judge Qwen/Qwen3-235B-A22B"]
 
 
+JUDGE = """
+rewards: {llm_judge: {judge_model_type: KIND, model_args: {model_name_or_path: Qwen/Qwen3-4B}SERVED}}
+"""
+SERVED = """, generating_args: {max_new_tokens: 512}, device_mapping: "GPUS",
+  strategy_args: {strategy_name: vllm, strategy_config: {tensor_parallel_size: 2}}"""
+
+
+@pytest.mark.parametrize("kind", ["inference", "cluster"])
+def test_a_judge_of_roll_is_a_pool_on_its_gpus_or_the_trainers(tmp_path: Path, kind: str) -> None:
+    model = "reward_model: {model_args: {model_name_or_path: Qwen/Qwen3-4B}SERVED}\n"
+    text = JUDGE if kind == "inference" else JUDGE.replace("SERVED", "") + model
+    for gpus, own in (("list(range(8,12))", 4), ("list(range(6,8))", 0)):
+        found = roll(tmp_path, text.replace("KIND", kind).replace("SERVED", SERVED.replace("GPUS", gpus)))
+        assert [(pool.model.name, pool.role, pool.gpus, pool.tensor_parallel, pool.generated_tokens)
+                for pool in found.pools] == [("Qwen3-4B", "judge", own, 2, 256)]  # fmt: skip
+        assert found.cluster.num_gpus == 8 + own and not found.missing
+    unplaced = roll(tmp_path, text.replace("KIND", kind).replace("SERVED", ""))
+    assert not unplaced.pools and [one.part for one in unplaced.missing] == ["the judge Qwen/Qwen3-4B"]
+
+
 def test_the_turns_of_an_agent_stay_within_what_bounds_them(tmp_path: Path) -> None:
     agent = "max_actions_per_traj: 4\ntrain_env_manager: {group_size: 8}\nmax_tokens_per_step: "
     for cap in (64, 300):
@@ -252,3 +272,26 @@ def test_engines_serve_the_packed_weights_that_training_fakes() -> None:
     found = import_config("skyrl", Path("python3"), ["-m", "skyrl.train.entrypoints.main_base", *words]).scenario
     assert found.engine.weight_precision == "int4"
     assert any("fake quantisation" in one.part for one in found.missing)
+
+
+FAKED = "OPEN_TRAINING_INT4_FAKE_QAT_FLAG"
+
+
+def test_fake_quantisation_that_a_launch_switches_on_is_missing(tmp_path: Path) -> None:
+    words = "train.py --hf-checkpoint Qwen/Qwen3-8B --colocate --rollout-batch-size 32 --n-samples-per-prompt 8"
+    for value in ("1", "0"):
+        environment = f'{{"env_vars": {{"X": "y", "{FAKED}": "{value}"}}}}'
+        (tmp_path / "run.sh").write_text(f"ray job submit --runtime-env-json='{environment}' -- python3 {words}\n")
+        (tmp_path / "run.py").write_text(
+            f"from launch import execute_train\nexecute_train(train_args='{words[9:]}', "
+            f"extra_env_vars={{**{{'{FAKED}': '{value}'}}}})\n"
+        )
+        for framework, name in (("slime", "run.sh"), ("miles", "run.py")):
+            found = import_config(framework, tmp_path / name).scenario.missing
+            assert ["fake quantisation" in one.part for one in found] == [True] * int(value)
+
+
+def test_the_router_of_prime_rl_says_where_a_turn_goes(tmp_path: Path) -> None:
+    for policy, routing in (("consistent_hash", "sticky"), ("round_robin", "least_loaded")):
+        found = prime(tmp_path, TURNS + f'[inference.router]\npolicy = "{policy}"\n')
+        assert found.engine.session_routing == routing

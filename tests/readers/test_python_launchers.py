@@ -115,7 +115,9 @@ def test_a_launcher_behind_python_is_the_same_run(tmp_path: Path, monkeypatch: p
 
 
 def test_a_launcher_that_refuses_its_options_is_quoted(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"run.py: line \d+ of it stops with NotImplementedError"):
+    with pytest.raises(
+        InputError, match=r"run.py: the launcher itself refuses: line \d+ of it stops with NotImplementedError"
+    ):
         launched(tmp_path, LAUNCHER, "--num-nodes", "3")
     with pytest.raises(InputError, match="calls nothing that starts a training of miles"):
         launched(tmp_path, "x = 1\n")

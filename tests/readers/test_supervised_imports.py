@@ -9,6 +9,7 @@ from rlsim.projection.project import project
 from rlsim.readers.frameworks.asked import SAMPLE_SHARE, Asked
 from rlsim.readers.frameworks.importing import import_config
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.trainer import Trainer
 
 NEMO = """
 policy: {model_name: Qwen/Qwen3-8B, train_global_batch_size: 64, train_micro_batch_size: 2,
@@ -119,8 +120,27 @@ def test_slime_trains_on_given_samples_with_all_its_gpus(tmp_path: Path, framewo
     assert (found.workload.prompts_per_step, found.workload.generations_per_prompt) == (64, 1)
 
 
-def test_rollouts_alone_train_nothing_and_say_so(tmp_path: Path) -> None:
-    text = ROLL.replace("TRAIN", "actor_train").replace("device_mapping: list(range(0,8))", "device_mapping: null")
-    (tmp_path / "config.yaml").write_text(text + "actor_infer: {device_mapping: 'list(range(0,8))'}\n")
-    with pytest.raises(InputError, match=r"actor_train\.device_mapping: names no GPU"):
-        import_config("roll", tmp_path / "config.yaml")
+def test_a_pipeline_of_rollouts_alone_trains_nothing(tmp_path: Path) -> None:
+    text = ROLL.replace("TRAIN", "actor_train") + "actor_infer: {device_mapping: 'list(range(0,4))'}\n"
+    (tmp_path / "config.yaml").write_text(text)
+    (tmp_path / "none.yaml").write_text(text.replace("device_mapping: list(range(0,8))", "device_mapping: null"))
+    # By its program or, started by any other, by a trainer without GPUs.
+    (tmp_path / "run.sh").write_text("python start_agentic_rollout_pipeline.py --config_path . --config_name config\n")
+    for name in ("run.sh", "none.yaml"):
+        found = import_config("roll", tmp_path / name).scenario
+        assert found.loop.rollouts_alone and found.cluster.num_gpus == found.cluster.generation == 4
+        assert found.trainer == Trainer()
+
+
+def test_an_evaluation_of_skyrl_is_a_batch_of_rollouts_alone(tmp_path: Path) -> None:
+    words = (
+        "trainer.policy.model.path=Qwen/Qwen3-8B trainer.train_batch_size=8 generator.inference_engine.num_engines=4"
+    )
+    (tmp_path / "run.sh").write_text(
+        f"python -m skyrl.train.entrypoints.main_generate {words} trainer.eval_batch_size=96 "
+        "generator.eval_n_samples_per_prompt=2 generator.eval_sampling_params.max_generate_length=2048\n"
+    )
+    found = import_config("skyrl", tmp_path / "run.sh").scenario
+    assert found.loop.rollouts_alone and found.cluster.num_gpus == 4
+    assert (found.workload.prompts_per_step, found.workload.generations_per_prompt) == (96, 2)
+    assert found.workload.max_response_tokens == 2048

@@ -24,7 +24,7 @@ HEAVY = re.compile(
     r"|max_(model_)?len|tokens|seq(uence)?_len|speculat|draft|colocat|lora|teacher|captur|dispatch|recompute|checkpointing"
 )
 """Names of keys that hold a batch, a layout, a backend, a precision, an algorithm, an agent or an environment."""
-POOLED = {"teacher": "teacher", "teachers": "teacher", "reward": "reward_model"}
+POOLED = {"teacher": "teacher", "teachers": "teacher", "reward": "reward_model", "reward model": "reward_model"}
 """Reasons of keys that nothing simulates but a pool of the role."""
 STATUSES = ("used", "irrelevant", "not_simulated", "not_understood")
 

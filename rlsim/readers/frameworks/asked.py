@@ -72,6 +72,10 @@ class Asked:
     """An option that acts on nothing of the configuration is an error, as of a person who gives it for this one."""
 
 
+UNPOOLED = ("cluster.num_gpus", "cluster.pool_gpus")
+"""Keys of an assumption on GPUs that are left out where no pools are made of their models."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a framework's configuration says beside its rows.
@@ -267,9 +271,13 @@ def _mean_turns(most: int, least: int = 1) -> float:
 
 
 def _pools(draft: Draft, facts: Facts) -> None:
-    """Models beside the policy, where all of them have cards; those without stay missing."""
+    """Models beside the policy, where all of them have cards; those without stay missing. Assumptions of the other case
+    are taken back."""
     cards = [card_by_shape(pool["model"]) for pool in facts.pools]
-    if not facts.pools or None in cards:
+    made = bool(facts.pools) and None not in cards
+    untrue = list(UNPOOLED) if made else ["pools"]
+    draft.assumptions = [one for one in draft.assumptions if one["keys"] != untrue]
+    if not made:
         return
     draft.keys["pools"] = [
         {**pool, "model": card[0]} for pool, card in zip(facts.pools, cards, strict=True) if card is not None

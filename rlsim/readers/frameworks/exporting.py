@@ -11,7 +11,7 @@ from typing import Any
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import dump_document
 from rlsim.loading.models import card_by_shape
-from rlsim.loading.variation import check_rollout
+from rlsim.loading.variation import check_trained
 from rlsim.readers.frameworks.files import shipped_layer
 from rlsim.readers.frameworks.framework import Framework, Rule
 from rlsim.readers.frameworks.importing import keys_of
@@ -50,7 +50,7 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     base: the user's configuration; only keys whose meaning differs are overridden. Without it every key that rlsim
     knows is written, over the framework's own base configuration.
     """
-    check_rollout(scenario, "an export")
+    check_trained(scenario, "an export")
     known = framework_of(framework)
     tree = base or _start(known, scenario)
     wanted = {rule.target: _wanted(scenario, rule.target) for rule in known.rules}

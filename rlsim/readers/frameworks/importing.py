@@ -32,6 +32,7 @@ from rlsim.readers.frameworks.missing import missing_parts
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.registry import FORKS, SUPERVISED, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
+from rlsim.schema.loop import Loop
 from rlsim.schema.scenario import Scenario
 
 LONGEST = "workload.max_sequence_tokens"
@@ -40,6 +41,9 @@ OF_ROLLOUTS = ("engine.", "speculation.", "loop.mode", "loop.refit", "cluster.ge
                "trainer.policy_logprobs", "trainer.critic", "trainer.epochs", "trainer.global_batch_samples",
                "workload.max_response_tokens")  # fmt: skip
 """Scenario keys without a meaning where nothing is generated and each batch of a data set is an update."""
+OF_TRAINING = ("trainer.", "cluster.generation_gpus", "cluster.reference_gpus", *(
+    f"loop.{name}" for name in Loop.model_fields if name != "rollouts_alone"))  # fmt: skip
+"""Scenario keys without a meaning where nothing is trained."""
 NO_RL = {
     "rm": "reward modelling",
     "distillation": "distillation",
@@ -219,8 +223,9 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     facts = known.facts(reader)
     reader.mean_tokens = mean_sample_tokens(facts, asked, cap) if cap else None
     draft = Draft(keys_of(known, reader), known.assumed(reader))
-    if draft.keys.get("loop.supervised"):
-        draft.keys = {key: value for key, value in draft.keys.items() if not key.startswith(OF_ROLLOUTS)}
+    for half, others in (("loop.supervised", OF_ROLLOUTS), ("loop.rollouts_alone", OF_TRAINING)):
+        if draft.keys.get(half):
+            draft.keys = {key: value for key, value in draft.keys.items() if not key.startswith(others)}
     for rule in known.rules:
         if rule.target in REQUIRED and rule.target not in draft.keys:
             raise reader.error(rule.key(reader), "must be given", reader.value(rule.key(reader)))

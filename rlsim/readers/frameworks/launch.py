@@ -215,7 +215,13 @@ def _launcher(given: Mappings, folder: Path, path: Path) -> dict[str, Any]:
             )
         # accelerate nests what it hands to DeepSpeed in a section; its options have no prefix on a command line.
         held = {**found, **(found.get("deepspeed_config") or {})}
-    return {key: value for key, value in {**held, **given}.items() if isinstance(value, int | str)}
+    stated = {key: value for key, value in {**held, **given}.items() if isinstance(value, int | str)}
+    # Ray hands a run's processes these variables: ray job submit --runtime-env-json.
+    environment = given.get("runtime_env_json")
+    if isinstance(environment, list):  # the program's words follow it: --runtime-env-json={..} -- python3 train.py
+        environment = environment[0]
+    variables = environment.get("env_vars") if isinstance(environment, dict) else None
+    return {**stated, "env_vars": variables} if isinstance(variables, dict) else stated
 
 
 def _at(folder: Path, path: Path, name: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ def python_commands(
     found = [*_trainings(calls, path), *_trainers(calls, path)]
     # A script that stops behind its launch or its trainer's options has said what is asked of it.
     if stop and not any(re.match("execute_train|(GRPO|RLOO|SFT|DPO)Config$", call.name) for call in calls):
-        raise InputError(f"{shown_path(path)}: {stop}; its options stand behind it")
+        raise InputError(f"{shown_path(path)}: the launcher itself refuses: {stop}, before it states any options")
     rest, taking = list[str](), False
     for word in words:
         name = word.partition("=")[0].removeprefix("--").replace("-", "_")
@@ -74,6 +75,10 @@ def _trainings(calls: Sequence[Call], path: Path) -> Iterator[list[str]]:
         config = call.named.get("config")
         device = config.held.get("hardware") if isinstance(config, Record) else None
         launcher = ["--hardware", device] if isinstance(device, str) else []
+        variables = call.named.get("extra_env_vars")
+        if isinstance(variables, dict):
+            known = {str(name): value for name, value in variables.items() if isinstance(value, str) and plain(value)}
+            launcher.append(f"--runtime-env-json={json.dumps({'env_vars': known})}")
         script = str(call.named.get("train_script", "train.py"))
         yield ["python3", *launcher, script, *_words(call.named.get("train_args"), call, path)]
     for call in [] if launches else [call for call in calls if call.name in COMMANDS and call.given]:

@@ -14,6 +14,8 @@ from rlsim.readers.frameworks.trees import ConfigTree, leaves
 
 STARTED: Mapping[str, Sequence[Mapping[str, Any]]] = lists_beside(__file__, "missing.yaml")
 """Parts by framework."""
+ENVIRONMENT = "launcher.env_vars."
+"""Section of the variables that a launcher gives a run (launch.py)."""
 OFF = ("", "0", "none", "null", "false", "[]", "{}")
 SHOWN_CHARACTERS = 80
 
@@ -26,7 +28,7 @@ def missing_parts(
     idle: sections of the configuration that are switched off.
     """
     off = tuple(f"{section}." for section in idle)
-    stated = {key: value for key, value in leaves(tree.values) if key in tree.given}
+    stated = {key: value for key, value in leaves(tree.values) if key in tree.given or key.startswith(ENVIRONMENT)}
     active = {key: value for key, value in stated.items() if not f"{key}.".startswith(off)}
     found: dict[str, dict[str, Any]] = {}
     for entry in STARTED.get(framework, ()):

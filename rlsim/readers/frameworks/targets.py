@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Generic, Literal, TypeVar
 
 from rlsim.schema.asynchrony import Stale, Style
-from rlsim.schema.engine import Precision
+from rlsim.schema.engine import Precision, Routing
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Method, Policy
 from rlsim.schema.trainer import Dispatcher, RankBalance
@@ -71,6 +71,7 @@ class Loop:
 
     mode = Target[Literal["sync", "async"]]()
     supervised = Target[bool]()
+    rollouts_alone = Target[bool]()
     style = Target[Style]()
     overlap = Target[bool]()
     policy_lag = Target[int]()
@@ -97,6 +98,7 @@ class Engine:
     weight_precision = Target[Precision]()
     kv_precision = Target[Literal["bf16", "fp8", "nvfp4"]]()
     dispatch = Target[Literal["static", "round_robin", "least_loaded", "shared_queue"]]()
+    session_routing = Target[Routing]()
     max_running_sequences = Target[int]()
     max_batched_tokens = Target[int]()
     max_captured_tokens = Target[int]()

@@ -58,7 +58,7 @@ def calls_of(path: Path, options: Options, environment: Mapping[str, str], root:
     except RecursionError as error:
         raise InputError(f"{shown_path(path)}: is no launcher: its calls lie too deep") from error
     except Raised as error:
-        stop = f"line {error.line} of it stops with {shortened(error.text)}"
+        stop = f"line {error.line} of it stops with {shortened(error.text)} for what is given"
     except InputError as error:
         raise InputError(f"{shown_path(path)}: {error}") from error
     return run.calls, stop

@@ -26,7 +26,7 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
 from rlsim.readers.frameworks.adapters.nemo_rl_options import Cluster as Nodes
 from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, of_vllm
 from rlsim.readers.frameworks.adapters.pools import nemo_rl_reward_models, nemo_rl_teachers
-from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.asked import UNPOOLED, Facts
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
@@ -353,7 +353,7 @@ def _assumptions(c: NemoRl) -> Iterator[Assumption]:
     if c.elsewhere_gpus > 0:
         yield Assumption(
             "GPUs of a reward model or of teachers are not among the cluster's; what they do is not simulated.",
-            [Cluster.num_gpus],
+            UNPOOLED,
         )
     if c.dynamic_batches:
         yield Assumption(

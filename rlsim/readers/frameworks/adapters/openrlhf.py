@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.adapters.pools import openrlhf_reward_model
+from rlsim.readers.frameworks.asked import UNPOOLED, Facts
 from rlsim.readers.frameworks.options import Change, Options, Part, aside, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import Assumption, Rules, node_size
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
@@ -55,7 +56,7 @@ class Train(Options, section="train"):
     max_epochs = integer(1)
     max_tokens_per_gpu = integer(16192)
     dynamic_batch_enable = flag(False)
-    colocate_all, colocate_actor_ref = switch(), switch()
+    colocate_all, colocate_actor_ref, colocate_critic_reward = switch(), switch(), switch()
     async_enable = flag(False)
     async_queue_size = size()
     partial_rollout_enable = switch()
@@ -307,6 +308,7 @@ def _facts(c: Openrlhf) -> Facts:
         prompt_cap=c.cap - c.response if c.response < c.cap else c.cap,
         response_cap=min(c.cap, c.response),
         dynamic=c.dynamic_filtering,
+        pools=() if c.supervised or c.unscored else openrlhf_reward_model(c.r, c.train.colocate_all),
     )
 
 
@@ -317,8 +319,12 @@ def _assumptions(c: Openrlhf) -> Iterator[Assumption]:
             f"The launcher names no number of GPUs; {c.trainer_gpus} are assumed (deepspeed's num_gpus).",
             [Cluster.num_gpus],
         )
-    if not c.supervised and not c.train.colocate_all and (c.critic or (c.reward_model is not None and not c.unscored)):
-        yield Assumption("GPUs of the critic and of reward models beside the actor's are left out.", [Cluster.num_gpus])
+    if c.supervised or c.train.colocate_all:
+        return
+    if c.critic and not c.train.colocate_critic_reward:
+        yield Assumption("GPUs of the critic beside the actor's are left out.", [Cluster.num_gpus])
+    if c.reward_model is not None and not c.unscored:
+        yield Assumption("GPUs of reward models beside the actor's are left out.", UNPOOLED)
 
 
 def _unused(c: Openrlhf, scenario: Mapping[str, Any]) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, teacher_nodes
+from rlsim.readers.frameworks.adapters.roll_options import devices
 from rlsim.readers.frameworks.adapters.verl_values import Verl
 from rlsim.readers.frameworks.options import TRUE
 from rlsim.readers.frameworks.reader import Reader
@@ -16,6 +18,8 @@ LAYOUT = {
     "expert_parallel": "expert_model_parallel_size",
 }
 """Keys of a layout by the names of Megatron's options."""
+JUDGED_SHARE = 0.5
+"""Share of its cap that a judge generates; assumption, as of responses."""
 
 
 def verl_teachers(c: Verl) -> tuple[dict[str, Any], ...]:
@@ -103,6 +107,50 @@ def _first(r: Reader, places: tuple[str, ...], *words: str) -> int:
     """The first size that one of the sections ``places`` states under one of ``words``; 1 where none does."""
     stated = (f"{place}.{word}" for place in places for word in words)
     return next((r.size(key) for key in stated if r.value(key) is not None), 1)
+
+
+def openrlhf_reward_model(r: Reader, shared: bool) -> tuple[dict[str, Any], ...]:
+    """The reward model of OpenRLHF, on DeepSpeed's workers of its own GPUs or, shared, of the actor's (cli/
+    train_ppo_ray.py:105-143 at 3c3be623)."""
+    model, gpus = (
+        r.text("reward.model_name_or_path"),
+        r.size("reward.num_nodes") * r.size("reward.num_gpus_per_node", 8),
+    )
+    layout = {"tensor_parallel": r.size("ds.tensor_parallel_size"), "context_parallel": r.size("ds.ring_attn_size")}
+    pool = {"name": "reward model", "role": "reward_model", "model": model, "runs_on": "trainer", **layout}
+    return ({**pool, "gpus": 0 if shared else gpus},) if model else ()
+
+
+def roll_judges(r: Reader, training: frozenset[int], generating: frozenset[int]) -> tuple[dict[str, Any], ...]:
+    """Judges of ROLL's rewards, each of the samples of its domain, on engines of a reward worker or of the cluster
+    whose clients these are (pipeline/rlvr/rewards/llm_judge_reward_worker.py, pipeline/rlvr/rlvr_pipeline.py at
+    8eb27cc2). None where one of them is no pool: on transformers, without GPUs, on a part of those of others."""
+    found = []
+    for name, place, gpus in judge_places(r):
+        settings = f"{place}.strategy_args.strategy_config"
+        apart = not gpus & (training | generating)
+        if not r.text(f"{place}.strategy_args.strategy_name").startswith(("vllm", "sglang")):
+            return ()
+        if not gpus or not (apart or gpus <= training):
+            return ()
+        shares = "actor_train.data_args.domain_interleave_probs"
+        model = r.text(f"{place}.model_args.model_name_or_path")
+        pool = {"name": f"judge {name}"[:60], "role": "judge", "model": model}
+        layout = {"gpus": len(gpus) if apart else 0, "tensor_parallel": r.size(f"{settings}.tensor_parallel_size")}
+        generated = int(JUDGED_SHARE * r.integer(f"{place}.generating_args.max_new_tokens"))
+        share = r.number(f"{shares}.{name}", 1.0) or 1.0
+        found.append({**pool, **layout, "share": share, "generated_tokens": generated})
+    return tuple(found)
+
+
+def judge_places(r: Reader) -> Iterator[tuple[str, str, frozenset[int]]]:
+    """Name, section and GPUs of each judge that ROLL itself runs."""
+    for name in r.section("rewards"):
+        place = {"inference": f"rewards.{name}", "cluster": "reward_model"}.get(
+            r.text(f"rewards.{name}.judge_model_type")
+        )
+        if place is not None:
+            yield name, place, devices(r.value(f"{place}.device_mapping"))
 
 
 def slime_teacher(r: Reader, model: str) -> tuple[dict[str, Any], ...]:

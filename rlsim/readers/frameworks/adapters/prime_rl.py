@@ -93,6 +93,7 @@ class PrimeRl(Options):
     inference_tp = size(name="inference.parallel.tp")
     optimizer = text(name="trainer.optim.type")
     broadcast = text(name="weight_broadcast.type")
+    router, router_policy = text(name="inference.router.type"), text(name="inference.router.policy")
     quantized_transfer = switch(name="weight_broadcast.quantize_in_weight_transfer")
 
     @property
@@ -269,6 +270,17 @@ RULES = (
         of(Engine.weight_precision).rule(lambda c: "fp8_block" if c.vllm.model.upper().endswith("-FP8") else "bf16"),
     ),
     of(Engine.dispatch).constant("round_robin"),
+    # A trajectory's requests name their session (inference.py:163-172), which llm-d scores by its cached prefix.
+    of.either(
+        of(Engine.session_routing, when=lambda c: c.router == "llm-d").constant("cache_aware"),
+        of(Engine.session_routing).words(
+            PrimeRl.router_policy,
+            ("consistent_hash", "sticky"),
+            ("cache_aware", "cache_aware"),
+            ("", None),
+            other="least_loaded",
+        ),
+    ),
     of(Engine.max_running_sequences).same(Vllm.max_num_seqs),
     of(Engine.gpu_memory_utilization).same(Vllm.gpu_memory_utilization),
     of(Engine.cuda_graphs).opposite(Vllm.enforce_eager),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlsim.errors import InputError
+from rlsim.readers.frameworks.adapters.pools import JUDGED_SHARE, judge_places, roll_judges
 from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import (
@@ -26,10 +26,11 @@ class Roll(Options):
     """A whole configuration."""
 
     trainer, strategy, infer, engine = Part(Train), Part(Strategy), Part(Infer), Part(Inference)
-    pretrain = text("")
+    entry, pretrain = text("", name="launcher.entry"), text("")
     num_gpus_per_node = integer(8)
     rollout_batch_size = integer(128)
     num_return_sequences_in_group = size()
+    validated = size(name="validation.generating_args.num_return_sequences")
     group_size = integer(name="train_env_manager.group_size")
     sequence_length, prompt_length = integer(), integer()
     response_length = integer(1024)
@@ -84,15 +85,20 @@ class Roll(Options):
     @property
     def group(self) -> int:
         """Samples of a prompt."""
+        if self.rollouts_alone and not self.agentic:  # rlvr_rollout_pipeline.py takes the validation's settings
+            return self.validated
         return (self.group_size or 1) if self.agentic else self.num_return_sequences_in_group
 
     @property
     def training(self) -> frozenset[int]:
-        """GPUs that train. Raises InputError for pipelines of rollouts alone (agentic_rollout_pipeline.py)."""
-        found = devices(self.trainer.device_mapping)
-        if not found and self.infer.device_mapping:
-            raise InputError(f"{self.r.where}: actor_train.device_mapping: names no GPU, so no step trains")
-        return found
+        """GPUs that train."""
+        return frozenset() if "rollout_pipeline" in self.entry else devices(self.trainer.device_mapping)
+
+    @property
+    def rollouts_alone(self) -> bool:
+        """Whether the pipeline generates and does not train (pipeline/agentic/agentic_rollout_pipeline.py,
+        pipeline/rlvr/rlvr_rollout_pipeline.py)."""
+        return not self.training and bool(self.generating)
 
     @property
     def generating(self) -> frozenset[int]:
@@ -101,8 +107,8 @@ class Roll(Options):
 
     @property
     def apart(self) -> bool:
-        """Whether no GPU does both."""
-        return not self.training & self.generating
+        """Whether there are GPUs for each."""
+        return not self.rollouts_alone and not self.training & self.generating
 
     @property
     def asynchronous(self) -> bool:
@@ -220,6 +226,7 @@ RULES = (
         Roll.num_return_sequences_in_group, lambda c: c.pair if c.supervised else c.group
     ),
     of(Loop.supervised).rule(lambda c: c.supervised or None),
+    of(Loop.rollouts_alone).rule(lambda c: c.rollouts_alone or None),
     of(Workload.max_sequence_tokens).by(Roll.response_length, lambda c: c.cap),
     of(Workload.max_response_tokens).rule(
         lambda c: None if c.agentic else c.response_length,
@@ -319,6 +326,7 @@ def _facts(c: Roll) -> Facts:
         cap_of_turn=c.agentic and c.turn_tokens > 0,
         turns=c.max_actions_per_traj or (c.max_turns if c.agentic else 1),
         dynamic=c.use_additional_prompts,
+        pools=roll_judges(c.r, c.training, c.generating),
         lacking=tuple(_partial(c)),
     )
 
@@ -327,11 +335,27 @@ def _partial(c: Roll) -> Iterator[str]:
     """Workers on a part of GPUs that others share are simulated on all of them."""
     every = c.training | c.generating
     for name, devices_ in (("training", c.training), ("generation", c.generating)):
-        if not c.apart and devices_ < every:
+        if not c.apart and devices_ and devices_ < every:
             yield f"{name} on {len(devices_)} of the {len(every)} GPUs alone"
 
 
 def _assumptions(c: Roll) -> Iterator[Assumption]:
+    judges = roll_judges(c.r, c.training, c.generating)
+    if judges:
+        yield Assumption(f"Judges generate {JUDGED_SHARE:g} of what max_new_tokens lets them.", ["pools"])
+    for pool, (_, _, gpus) in zip(judges, judge_places(c.r), strict=False):
+        if not pool["gpus"] and gpus < c.training:
+            yield Assumption(
+                f"The {pool['name']} works on {len(gpus)} of the trainer's {len(c.training)} GPUs while others "
+                "generate; it is simulated on all of them when they are done.",
+                ["pools"],
+            )
+    if c.rollouts_alone and not c.agentic:
+        yield Assumption(
+            "The rollout pipeline generates for all of its validation data once, nobody says for how many prompts: "
+            "rollout_batch_size of them are simulated.",
+            ["workload.prompts_per_step"],
+        )
     if c.agentic and not c.max_actions_per_traj:
         yield Assumption(
             "The most turns of the environments are taken as 10 where the configuration does not say them at its top.",

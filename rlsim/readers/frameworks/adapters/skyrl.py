@@ -28,18 +28,18 @@ def _set_max_sequence(c: Skyrl, value: int) -> Iterator[Change]:
     if c.multi_turn and context >= prompt:
         yield Generator.max_input_length.to(context)
     elif value > prompt:
-        yield Skyrl.max_response.to(value - prompt)
+        yield Skyrl.sampled.to(value - prompt)
         if c.multi_turn:
             yield Generator.max_input_length.to(prompt)
     else:
-        yield from (Run.max_prompt_length.to(value // 2), Skyrl.max_response.to(-(-value // 2)))
+        yield from (Run.max_prompt_length.to(value // 2), Skyrl.sampled.to(-(-value // 2)))
         if c.multi_turn or c.stated_input_length:
             yield Generator.max_input_length.to(value // 2)
 
 
 def _set_max_response(c: Skyrl, value: int) -> Iterator[Change]:
     context = max(1, c.cap - value)
-    yield Skyrl.max_response.to(value)
+    yield Skyrl.sampled.to(value)
     if not c.multi_turn:
         yield Run.max_prompt_length.to(context)
     if c.multi_turn or c.stated_input_length:
@@ -78,8 +78,14 @@ def _logprob_micro_batch_tokens(c: Skyrl) -> int:
 
 of = Rules(Skyrl)
 RULES = (
-    of(Workload.prompts_per_step).same(Run.train_batch_size),
-    of(Workload.generations_per_prompt).same(Generator.n_samples_per_prompt),
+    of.either(
+        of(Workload.prompts_per_step, when=lambda c: c.rollouts_alone).same(Run.eval_batch_size),
+        of(Workload.prompts_per_step).same(Run.train_batch_size),
+    ),
+    of.either(
+        of(Workload.generations_per_prompt, when=lambda c: c.rollouts_alone).same(Generator.eval_n_samples_per_prompt),
+        of(Workload.generations_per_prompt).same(Generator.n_samples_per_prompt),
+    ),
     of(Workload.max_sequence_tokens).rule(lambda c: c.cap, _set_max_sequence),
     of(Workload.max_response_tokens, when=lambda c: not c.trial_tokens).rule(
         lambda c: c.max_response, _set_max_response
@@ -87,10 +93,9 @@ RULES = (
     of(Workload.max_rollouts_per_step, when=lambda c: c.run.dynamic_sampling == "filter").same(
         Run.max_sample_batches, least=1
     ),
-    of(Cluster.num_gpus).rule(
-        lambda c: c.placement.policy_num_nodes * c.placement.policy_num_gpus_per_node + c.generation_gpus, _set_num_gpus
-    ),
+    of(Cluster.num_gpus).rule(lambda c: c.training_gpus + c.generation_gpus, _set_num_gpus),
     of(Cluster.generation_gpus, when=lambda c: c.split).rule(lambda c: c.generation_gpus, _set_generation_gpus),
+    of(Loop.rollouts_alone).rule(lambda c: c.rollouts_alone or None),
     of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
     of.either(
         of(Loop.style, when=lambda c: c.fully).constant("skyrl"),
@@ -227,6 +232,9 @@ def _assumptions(c: Skyrl) -> Iterator[Assumption]:
 
 
 def _unused(c: Skyrl, scenario: Mapping[str, Any]) -> Iterator[str]:
+    if c.rollouts_alone:
+        yield from ("trainer.policy.fsdp_config", "trainer.policy.megatron_config", "trainer.critic", "trainer.ref")
+        return
     megatron = scenario["trainer.backend"] == "megatron"
     yield "trainer.policy.fsdp_config" if megatron else "trainer.policy.megatron_config"
     if not scenario["trainer.critic"]:

@@ -33,6 +33,7 @@ class Run(Options, section="trainer"):
     strategy = text("fsdp")
     arctic_colocate = switch(name="arctic_rl.colocate")
     train_batch_size = integer()
+    eval_batch_size = integer(1024)
     policy_mini_batch_size = integer(1)
     update_epochs_per_batch = integer()
     max_prompt_length = integer(512)
@@ -82,6 +83,7 @@ class Generator(Options, section="generator"):
     """Of what is generated."""
 
     n_samples_per_prompt = integer()
+    eval_n_samples_per_prompt = integer(1)
     max_turns = integer(1)
     max_input_length = integer(0)
     batched = flag(False)
@@ -115,7 +117,8 @@ class Skyrl(Options):
     """A whole configuration."""
 
     entry = text("", name="launcher.entry")
-    max_response = integer(1024, name="generator.sampling_params.max_generate_length")
+    sampled = integer(1024, name="generator.sampling_params.max_generate_length")
+    evaluated = integer(name="generator.eval_sampling_params.max_generate_length")
     fsdp_cpu_offload = switch(name="trainer.policy.fsdp_config.cpu_offload")
     placement, run, policy, mcore = Part(Placement), Part(Run), Part(Policy), Part(Megatron)
     fully_async, generator, engine, drafts = Part(Async), Part(Generator), Part(Inference), Part(Drafts)
@@ -125,6 +128,21 @@ class Skyrl(Options):
     async_section = aside(section(name="trainer.fully_async"))
     flat_engines = aside(anything(name="generator.num_inference_engines"))
     raw_input_length = anything(name="generator.max_input_length", resolved=False)
+
+    @property
+    def rollouts_alone(self) -> bool:
+        """Whether an evaluation generates batches and trains nothing (train/entrypoints/main_generate.py)."""
+        return self.entry.endswith("main_generate")
+
+    @property
+    def max_response(self) -> int:
+        """Most tokens of a turn (train/config/config.py:1251, 1280)."""
+        return (self.rollouts_alone and self.evaluated) or self.sampled
+
+    @property
+    def training_gpus(self) -> int:
+        """GPUs of the trainer."""
+        return 0 if self.rollouts_alone else self.placement.policy_num_nodes * self.placement.policy_num_gpus_per_node
 
     @property
     def megatron(self) -> bool:
@@ -224,4 +242,4 @@ class Skyrl(Options):
     @property
     def generation_gpus(self) -> int:
         """GPUs beside the trainer's."""
-        return self.engine.num_engines * self.engine_gpus if self.split else 0
+        return self.engine.num_engines * self.engine_gpus if self.split or self.rollouts_alone else 0
