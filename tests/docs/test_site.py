@@ -116,7 +116,7 @@ def small(command: str) -> list[str]:
 
 
 WITH_COMMANDS = [page for page in PAGES if any(block.commands for block in blocks(page))]
-SLOW = ("README", "report", "runs", "techniques", "cost", "lag", "layout", "slow")
+SLOW = ("README", "memory", "report", "runs", "techniques", "cost", "lag", "layout", "slow")
 """Pages whose commands take a quarter of a minute or more; those of the README are run for its excerpts too."""
 
 
