@@ -53,6 +53,8 @@ HOSTILE = {
                   "policy.max_total_sequence_length: must be a whole number of at least 1, got 0"),
     "null tokens": (MODEL[:-2] + ", max_total_sequence_length: null}\n",
                     "policy.max_total_sequence_length: must be a whole number of at least 1, got None"),
+    "tokens beyond floats": (MODEL[:-2] + ", max_total_sequence_length: 1" + "0" * 400 + "}\n",
+                             "policy.max_total_sequence_length: must be a whole number of at most 2^53, got 1000"),
     "missing parent": ("defaults: ./nothing.yaml\n", "no such file"),
 }  # fmt: skip
 
