@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlsim.evidence import transfers
+from rlsim.evidence import training, transfers
 from rlsim.evidence.memory import rows as memory_rows
 from rlsim.evidence.memory.scenarios import card_of_row, device_of_row, engine_row, trainer_row
 from rlsim.evidence.tables import SkippedRow
@@ -204,3 +204,13 @@ def test_more_memory_makes_a_run_more_likely_and_a_remark_counts_both_mistakes()
     assert p == sorted(p) and p[0] < 0.1 and p[2] > 0.9
     assert memory_rows.probability({**ENGINE, "gpu": "none", "gpu_mem_gib": "80"}) > 0.9
     assert not math.isnan(p[1])
+
+
+def test_graphs_and_precisions_are_the_words_of_a_row() -> None:
+    graphs = {"full_iteration": "iteration", "none (full_iteration off)": None, "transformer_engine": "modules",
+              "attn, moe_router": "modules", "attn": None, "": None}  # fmt: skip
+    assert {scopes: training._graphs(scopes) for scopes in graphs} == graphs
+    precisions = {"BF16": "bf16", "bfloat16": "bf16", " MXFP8 ": "fp8", "fp8 blockwise": "fp8", "NVFP4": "nvfp4"}
+    assert {given: training.training_precision(given) for given in precisions} == precisions
+    with pytest.raises(SkippedRow):
+        training.training_precision("fp32")

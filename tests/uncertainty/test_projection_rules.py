@@ -15,6 +15,7 @@ from rlsim.projection.control import regression
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.idle import idle_of
 from rlsim.projection.uncertainty.features import FEATURES, Coded, Feature, differences
+from rlsim.projection.uncertainty.slopes import POINTS, points_of
 from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
 from rlsim.schema.scenario import Scenario
 
@@ -27,7 +28,11 @@ def small(*keys: str) -> Scenario:
     return load_scenario("quickstart", [*SMALL, *keys])
 
 
-@pytest.fixture(scope="module", params=[(), LAG, (*LAG, TURNS % ""), ("speculation.method=none",)], ids=" ".join)
+@pytest.fixture(
+    scope="module",
+    params=[(), LAG, (*LAG, TURNS % ""), ("speculation.method=none",), (*LAG, "cluster.reference_gpus=2")],
+    ids=" ".join,
+)
 def run(request: pytest.FixtureRequest) -> SimulatedVariant:
     return simulate_variant(small(*request.param))
 
@@ -44,6 +49,9 @@ def test_the_seconds_of_a_gpu_are_work_or_idle_with_a_cause(run: SimulatedVarian
     waits = {name: sum(part.seconds for step in run.every_step for cost in (step.cost.logprob, step.cost.train)
                        for part in cost.parts if part.name == name) / len(run.every_step) for name in
              {one.cause for one in found}}  # fmt: skip
+    if cluster.reference_gpus:
+        scored_s = float(np.mean([step.cost.reference_s for step in run.every_step]))
+        assert scored_s > 0 and idle_s.pop("reference") / 2 == pytest.approx(step_s - scored_s)
     if cluster.colocated:
         assert set(idle_s) == {"all"}
         other_s = run.phases_s["generation_s"] + run.phases_s["prepare_s"] - busy_s + sum(waits.values())
@@ -68,7 +76,9 @@ def test_efficiency_is_tokens_and_operations_over_seconds_gpus_and_peak(run: Sim
         assert 0 < one.mfu <= one.hfu < 1
         # 2 FLOP a token and parameter forward (8.03 billion, a tenth of them embeddings and attention beside), 6 with
         # the backward pass.
-        twice = name == "logprob_s" and run.scenario.loop.mode == "async"  # of the reference, and of the policy
+        twice = (
+            name == "logprob_s" and run.scenario.loop.mode == "async" and not cluster.reference_gpus
+        )  # of the reference, and of the policy
         passes = 3 if name == "train_s" else 1 + twice
         assert one.mfu * one.peak_flops / rate == pytest.approx(passes * 2 * 8.03e9, rel=0.12)
         assert (one.bandwidth_use is None) == (name != "generation_s")
@@ -87,6 +97,22 @@ def test_seconds_of_iterations_are_their_table_between_its_columns(run: Simulate
     low, high = table.attention_s[3, 1], table.attention_s[3, 2]
     wanted = 7.0 + 10 * (table.step_s[3] + 0.75 * low + 0.25 * high) + 2 * (table.step_s[1] + table.attention_s[1, 0])
     assert headroom._iteration_seconds(table, counters) == pytest.approx(wanted)
+
+
+def test_points_stand_for_equally_many_of_the_counted_iterations() -> None:
+    counters = EngineCounters(300)
+    for batch in range(1, 301):
+        counters.count(batch, 7, 10.0 * batch)
+    batches, contexts, times = points_of(counters)
+    assert len(batches) == POINTS and times.sum() == 2100
+    assert times.max() - times.min() <= 14 and (np.diff(batches) > 0).all()
+    assert batches @ times == pytest.approx(sum(7 * batch for batch in range(1, 301)), rel=0.01)
+    assert contexts @ times == pytest.approx(sum(70 * batch for batch in range(1, 301)))
+    alone = EngineCounters(3)
+    assert [len(part) for part in points_of(alone)] == [0, 0, 0]
+    alone.count(0, 9, 5.0)
+    alone.count(2, 4, 0.0)
+    assert [part.tolist() for part in points_of(alone)] == [[2], [1], [4]]
 
 
 def test_further_replications_are_those_that_so_many_would_have() -> None:
