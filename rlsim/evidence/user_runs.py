@@ -140,7 +140,7 @@ class Expected(Struct, frozen=True):
         return math.sqrt(self.variance + side**2)
 
 
-class _Pooled(Struct, frozen=True):
+class _Pooled(Struct, frozen=True, eq=False):
     """The pooled model given its spreads. depth: levels of a whole chain, the family of all runs not counted."""
 
     found: Sequence[Deviation]

@@ -60,6 +60,13 @@ def test_names_of_a_scenario_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     assert done.returncode == 0 and "\x1b" not in done.stdout and "\\x1b]0;pwn\\x07" in done.stdout
 
 
+def test_letters_that_a_font_lacks_are_no_warning(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    """Warnings are errors here: matplotlib's of glyphs would end the command."""
+    few = ("simulation.replications=1", "workload.prompts_per_step=16")
+    code, out, err = run("project", "quickstart", "name=日本語 🚀 $\\frac{", *few, "--out", tmp_path / "out")
+    assert (code, err) == (0, "") and "日本語" in out and list((tmp_path / "out").glob("*.png"))
+
+
 # -- loops over text of others -----------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,9 @@ HOSTILE = {
     "section as value": ("policy: 3\ngrpo: [1]\n", "cannot be resolved"),
     "value as section": ("grpo: {num_prompts_per_step: {a: 1}}\n" + MODEL, "must be a whole number"),
     "power": ("a: ${mul:${b}, ${b}}\nb: 1.0e+300\npolicy: {model_name: m, train_global_batch_size: '${a}'}\n", "whole"),
-    "huge": (MODEL + "cluster: {num_nodes: 99999999999999999999}\n", "num_gpus"),
+    "huge": (MODEL + "cluster: {num_nodes: 9999999999}\n", "num_gpus"),
+    "beyond floats": (MODEL + "cluster: {num_nodes: 99999999999999999999}\n",
+                      "cluster.num_nodes: must be a whole number of at most 2^53, got 99999999999999999999"),
     "negative": (MODEL + "grpo: {num_prompts_per_step: -4}\n", "prompts_per_step"),
     "defaults mapping": ("defaults: {a: b}\n", "is no path"),
     "itself": ("defaults: config.yaml\n", "inherits from itself"),
@@ -53,6 +55,8 @@ HOSTILE = {
                   "policy.max_total_sequence_length: must be a whole number of at least 1, got 0"),
     "null tokens": (MODEL[:-2] + ", max_total_sequence_length: null}\n",
                     "policy.max_total_sequence_length: must be a whole number of at least 1, got None"),
+    "tokens beyond floats": (MODEL[:-2] + ", max_total_sequence_length: 1" + "0" * 400 + "}\n",
+                             "policy.max_total_sequence_length: must be a whole number of at most 2^53, got 1000"),
     "missing parent": ("defaults: ./nothing.yaml\n", "no such file"),
 }  # fmt: skip
 

@@ -37,7 +37,7 @@ JITTER = 1e-10
 """Added to the diagonal of a covariance, in squares of a logarithm, against rounding."""
 
 
-class Prior(Struct, frozen=True):
+class Prior(Struct, frozen=True, eq=False):
     """Normal known columns (mean, covariance), then new ones: Student's t around ``new_mean`` with scales ``new``.
 
     degrees: of freedom of the errors of rows and of new columns.

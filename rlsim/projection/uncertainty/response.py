@@ -32,7 +32,7 @@ CHAIN = ("data_s", "logprob_s", "train_s", "refit_s")
 """Phases of an asynchronous trainer, one after the other."""
 
 
-class Factors(Struct, frozen=True):
+class Factors(Struct, frozen=True, eq=False):
     """Factors of the phases' times, arrays of draws or single numbers.
 
     transfer: of the preparation of a synchronous step, of the refit of an asynchronous one.

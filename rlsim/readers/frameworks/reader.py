@@ -17,6 +17,8 @@ _WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "fal
 
 MAX_EXPANSION = 200
 """References that one value may lead to, through others; strings that double at each step end here, not memory."""
+MOST = 2**53
+"""Whole numbers above are no floats, which all that is computed from them is."""
 MAX_DEPTH = 40
 """References that may follow each other from one value on."""
 
@@ -170,6 +172,8 @@ class Reader:
         # true is an int to Python, and no number of a configuration.
         if not isinstance(found, kind) or isinstance(found, bool) != (kind is bool):
             raise self.error(key, f"must be {wanted}", found)
+        if isinstance(found, int) and abs(found) > MOST:
+            raise self.error(key, f"must be {wanted} of at most 2^53", found)
         return found
 
     def text(self, key: str, default: str = "") -> str:
