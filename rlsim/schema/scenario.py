@@ -5,10 +5,10 @@ from typing import Any, Self
 
 from pydantic import Field
 
+from rlsim.schema.asynchrony import check_half
 from rlsim.schema.base import Strict, replaced
 from rlsim.schema.engine import SMALL_DEVICE, SMALL_GIB, Engine, check_divides, check_engine, check_layout
 from rlsim.schema.engine_parameters import OTHER
-from rlsim.schema.halves import check_half
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
 from rlsim.schema.messages import InOurWords
