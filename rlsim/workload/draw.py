@@ -112,7 +112,10 @@ class Stretch(Struct, frozen=True):
 
 
 def _factor(points: Points, step: int) -> float:
-    return float(np.interp(step, *zip(*points, strict=True))) if points else 1.0
+    if not points:
+        return 1.0
+    steps, factors = zip(*points, strict=True)
+    return float(np.interp(step, steps, factors))
 
 
 BEGINNING = Stretch()
