@@ -148,6 +148,8 @@ class KvTier(Struct, frozen=True):
     """A store below the KV caches of engines. Of a replica: capacity_tokens, and latency_s + token_s for each token of
     a load, one load after the other. through: a context is written when its turn ends, and stays when it is loaded;
     else what a cache gives up is written, and leaves when its sample is back. shared: one store of all capacities.
+    prefetch: a load may begin with the environment. store_token_s: a token of any replica out of a shared store, which
+    sends one load after the other; 0: as fast as all ask.
     """
 
     capacity_tokens: int
@@ -155,6 +157,8 @@ class KvTier(Struct, frozen=True):
     latency_s: float = 0.0
     through: bool = True
     shared: bool = False
+    prefetch: bool = False
+    store_token_s: float = 0.0
 
 
 class PrefillService(Struct, frozen=True):

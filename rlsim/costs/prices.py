@@ -239,8 +239,11 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         token_bytes = kv_bytes_per_gpu_token(self.scenario) / engine.attention_data_parallel
         link_s = float(self.device.fabric.host_copy(token_bytes).seconds)
         read_s = link_s if given.bytes_per_s is None else token_bytes / given.bytes_per_s
-        capacity = int(given.capacity_bytes / token_bytes)
-        return KvTier(capacity, read_s, given.latency_s, given.write == "through", given.shared)
+        capacity, sent_s = int(given.capacity_bytes / token_bytes), 0.0
+        if given.store_bytes_per_s is not None:
+            sent_s = token_bytes * engine.gpus_per_replica / given.store_bytes_per_s
+        through = given.write == "through"
+        return KvTier(capacity, read_s, given.latency_s, through, given.shared, given.prefetch, sent_s)
 
 
 def _pool_inputs(scenario: Scenario, pool: Pool) -> PoolInputs:

@@ -78,6 +78,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     if (offload := scenario.engine.kv_offload) is not None and (tier := run.prices.tier) is not None:
         gib, us = offload.capacity_bytes / GIB, tier.token_s / MICROSECOND
         own.append(said("kv offload", gib=gib, us=us, latency=offload.latency_s))
+        own += [said("kv prefetch")] if offload.prefetch else []
     own += [*_tail_batching(scenario.workload), *_agents(scenario)]
     style = scenario.loop.style
     if scenario.loop.mode == "async" and style is not None:

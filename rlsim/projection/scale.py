@@ -57,8 +57,10 @@ def pools_of(scenario: Scenario) -> int:
     exact = asked.replications is not None if asked.exact is None else asked.exact
     work = max(1.0, TURN * _mean_turns(scenario.workload.agent))
     work *= scenario.measured_steps.stop * scenario.workload.samples_per_step
-    # Engines that prefill for all others belong to no pool.
-    if exact or scenario.loop.mode == "sync" or 2 * work <= MOST_SAMPLES or scenario.engine.prefill is not None:
+    # Engines that prefill for all others belong to no pool, nor does a store whose rate all share.
+    engine = scenario.engine
+    whole = engine.prefill is not None or (engine.kv_offload is not None and engine.kv_offload.store_bytes_per_s)
+    if exact or scenario.loop.mode == "sync" or 2 * work <= MOST_SAMPLES or whole:
         return 1
     workload, agent, limits = scenario.workload, scenario.workload.agent, list[int]()
     if (in_flight := most_in_flight(scenario)) != sys.maxsize:

@@ -104,6 +104,7 @@ class Curve:
 
 
 IN_ENGINES, IN_SANDBOXES, CONTEXTS = "turns in engines", "trajectories in sandboxes", "tokens of context in engines"
+CAPACITY = "tokens that all KV caches hold"
 """Names of the curves of agents; others are trajectories with the environment, or the judge."""
 
 

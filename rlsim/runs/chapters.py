@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from rlsim.costs.engine.draft_policy import tokens_factor
 from rlsim.costs.engine.prices import engine_prices
@@ -37,7 +37,7 @@ from rlsim.results.run import STATES
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.loop import Loop
 from rlsim.schema.model import parameter_counts
-from rlsim.schema.run import Checkpoint, Validation
+from rlsim.schema.run import Checkpoint, RunConditions, Validation
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import rollout
@@ -181,8 +181,8 @@ def simulate_chapter(scenario: Scenario, chapter: Chapter) -> ChapterRecord:
 
     Raises Infeasible where the scenario cannot run and InputError where it makes no sense.
     """
-    growth = scenario.run.response_growth if scenario.run is not None else ()
-    stretch = Stretch(chapter.first - chapter.forgotten, growth)
+    run = scenario.run or RunConditions()
+    stretch = Stretch(chapter.first - chapter.forgotten, run.response_growth, run.turns_growth)
     counted = slice(chapter.forgotten, chapter.forgotten + chapter.steps)
     lengths: list[list[tuple[float, float]]] = []
 
@@ -237,7 +237,7 @@ def _blocks(
         stop = min(first + BLOCK_STEPS, chapter.stop)
         # In the middle: lengths and acceptance may drift over a run, and the block takes the mean of its steps.
         begin = max(0, (first + stop - PROBE_STEPS) // 2 - forgotten)
-        probe = simulate_variant(part, stretch=Stretch(begin, variant.stretch.growth))
+        probe = simulate_variant(part, stretch=replace(variant.stretch, first=begin))
         blocks.append(block_of(probe, first, stop))
     return blocks, probe
 
@@ -305,8 +305,7 @@ def _generated(
     def seconds(step: int, replication: int) -> float:
         if not due(validation.every_steps, step):
             return 0.0
-        scale = stretch.response_scale(step)
-        batch = draw_batch(workload, Place(seed, step, replication, VALIDATION_NUMBER), scale)
+        batch = draw_batch(workload, Place(seed, step, replication, VALIDATION_NUMBER), stretch.scales(step))
         acceptance = acceptance_at(scenario.speculation, step)
         iterations = draw_iterations(batch, acceptance, Place(seed, step, replication, VALIDATION_NUMBER))
         found = rollout(batch, iterations, Fleet(replicas, engine.dispatch, table, engine.prefix_caching))

@@ -304,6 +304,7 @@ def _part(scenario: Scenario, course: Course, columns: dict[str, FloatArray], fi
 
 OPTIONAL = {
     "response_growth": "growth of the responses",
+    "turns_growth": "growth of the turns",
     "validation": "validation",
     "checkpoint": "checkpoints",
     "faults": "failures",
@@ -316,9 +317,10 @@ def run_assumptions(scenario: Scenario) -> tuple[str, ...]:
     """Sentences with assumptions of the run besides those of its steps, and with what it leaves out."""
     given, power = scenario.run or RunConditions(), scenario.hardware.power_w
     out = []
-    if given.response_growth:
-        points = ", ".join(f"{factor:g} at step {step:,}" for step, factor in given.response_growth)
-        out.append(said("run growth", points=points))
+    for what, key in (("Response lengths", "response_growth"), ("Turns", "turns_growth")):
+        if grown := getattr(given, key):
+            points = ", ".join(f"{factor:g} at step {step:,}" for step, factor in grown)
+            out.append(said("run growth", what=what, points=points, key=key))
     if given.validation is not None:
         out.append(_validated(given.validation))
     if given.checkpoint is not None:
@@ -329,7 +331,8 @@ def run_assumptions(scenario: Scenario) -> tuple[str, ...]:
         out.append(said("run stalls", share=percent(stalls.probability, 1), took=seconds(stalls.seconds)))
     if (slow := given.slow_nodes) is not None:
         out.append(said("run slow nodes", factor=slow.factor, share=percent(slow.share, 2)))
-    missing = [name for key, name in OPTIONAL.items() if not getattr(given, key)]
+    of_agents = ["turns_growth"] if scenario.workload.agent is None else []
+    missing = [name for key, name in OPTIONAL.items() if not getattr(given, key) and key not in of_agents]
     if missing:
         out.append(f"Not in this run: {', '.join(missing)} (section run).")
     return (*out, said("run energy", power=power.value, source=power.source))

@@ -40,6 +40,17 @@ class KvOffload(Strict):
     GPUs' cache gives up (SGLang's write_back). Writing takes no time."""
     shared: bool = False
     """One store for all replicas, of all their capacities: what one has written the others read."""
+    store_bytes_per_s: float | None = Field(None, gt=0, le=1e16)
+    """Rate at which a shared store sends to all replicas together, one load after the other, beside the rate at which
+    each GPU reads. Default: no limit of its own."""
+    prefetch: bool = False
+    """A context is fetched back while the environment works, so that its turn waits only for what that time does not
+    cover; in staging buffers, which take no room of the cache. Default: loads begin when a turn is admitted. That an
+    engine is told which trajectory comes back next is an assumption; no engine's own prefetching was at hand."""
+
+    def _problems(self) -> Iterator[str]:
+        if self.store_bytes_per_s is not None and not self.shared:
+            yield "store_bytes_per_s is the rate of a store that all replicas share: set shared true"
 
 
 class PrefillEngines(Strict):

@@ -85,6 +85,8 @@ class RunConditions(Strict):
     response_growth: Points = Field((), max_length=10_000)
     """Points [step, factor]: scale of the response lengths, before they are cut at the cap, over the steps trained
     before; linear in between, constant outside."""
+    turns_growth: Points = Field((), max_length=10_000)
+    """Points [step, factor]: scale of the turns of agents, before they are cut at max_turns, in the same way."""
     validation: Validation | None = None
     """Validation every n steps."""
     checkpoint: Checkpoint | None = None
@@ -97,11 +99,12 @@ class RunConditions(Strict):
     """Slow nodes."""
 
     def _problems(self) -> Iterator[str]:
-        steps = [step for step, _ in self.response_growth]
-        if any(step < 0 for step in steps) or any(b <= a for a, b in pairwise(steps)):
-            yield "response_growth needs steps from 0 on that increase strictly"
-        if any(not 0.001 <= factor <= 1000 for _, factor in self.response_growth):
-            yield "response_growth needs factors in 0.001..1000"
+        for key in ("response_growth", "turns_growth"):
+            steps = [step for step, _ in getattr(self, key)]
+            if any(step < 0 for step in steps) or any(b <= a for a, b in pairwise(steps)):
+                yield f"{key} needs steps from 0 on that increase strictly"
+            if any(not 0.001 <= factor <= 1000 for _, factor in getattr(self, key)):
+                yield f"{key} needs factors in 0.001..1000"
         if self.faults is not None and self.checkpoint is None:
             yield "faults need run.checkpoint: without one the first failure would undo the whole run"
 

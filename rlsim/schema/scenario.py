@@ -239,10 +239,9 @@ def _loop_and_cluster(s: Scenario) -> None:
             "engine.dispatch static cannot deal out; give round_robin, least_loaded or shared_queue"
         )
     if s.engine.kv_offload is not None and (agent is None or not s.engine.prefix_caching):
-        raise ValueError(
-            "engine.kv_offload holds what trajectories left in a prefix cache: give workload.agent, and leave "
-            "engine.prefix_caching true"
-        )
+        raise ValueError("engine.kv_offload holds agents' prefixes: give workload.agent and engine.prefix_caching true")
+    if s.run is not None and s.run.turns_growth and (agent is None or agent.replay is not None):
+        raise ValueError("run.turns_growth scales turns that are drawn: give workload.agent, without replay")
     if (pooled := sum(pool.gpus for pool in s.pools)) != s.cluster.pool_gpus:
         raise ValueError(f"pools: their gpus ({pooled}) must equal cluster.pool_gpus ({s.cluster.pool_gpus})")
     if s.decoding_gpus < 1 or s.decoding_gpus % s.engine.gpus_per_replica:

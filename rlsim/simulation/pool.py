@@ -165,12 +165,11 @@ class GenerationPool:
         self._events: list[tuple[float, int]] = []
 
     def _place_tiers(self) -> None:
-        tier = self._fleet.tier
-        if tier is None:
+        if (tier := self._fleet.tier) is None:
             return
-        every = Contexts(tier.capacity_tokens * len(self.replicas))
+        every, away_s = Contexts(tier.capacity_tokens * len(self.replicas)), dict[int, float]()
         for replica in self.replicas:
-            replica.cache.tier = tier
+            replica.cache.tier, replica.cache.away_s = tier, away_s
             replica.cache.below = every if tier.shared else Contexts(tier.capacity_tokens)
 
     def submit(self, time_s: float, samples: Sequence[Request]) -> None:
@@ -206,10 +205,12 @@ class GenerationPool:
 
     def submit_to(self, time_s: float, number: int, sample: Request) -> None:
         """A sample comes back that left replica ``number``."""
-        self.replicas[number].absence.environment(time_s, -1)
+        left = self.replicas[number]
+        left.absence.environment(time_s, -1)
+        left.cache.comes_back(time_s, sample.id)
         target = self._dispatcher.returned(number)
         if target != number:
-            self.replicas[number].cache.leave(sample.id)
+            left.cache.leave(sample.id)
         if not self._prefill(time_s, target, sample):
             self.replicas[target].submit(time_s, (sample,))
             self._stale[target] = None

@@ -8,10 +8,10 @@ from rlsim.costs.interface import KvTier
 
 
 class Contexts:
-    """Tokens of contexts by sample, the oldest first. tokens: of all of them."""
+    """Tokens of contexts by sample, the oldest first. tokens: of all of them. free_s: when all loads are sent."""
 
     def __init__(self, capacity_tokens: int = 0) -> None:
-        self.capacity_tokens, self.tokens = capacity_tokens, 0
+        self.capacity_tokens, self.tokens, self.free_s = capacity_tokens, 0, 0.0
         self._of: dict[int, int] = {}
 
     def of(self, sample: int) -> int:
@@ -58,17 +58,36 @@ class PrefixCache:
     After the free block queue of vLLM V1 (``vllm/v1/core/kv_cache_manager.py``): the blocks of a request that ends join
     the queue's tail, its last block first. The prompt is counted with each context, shared or not. reused, loaded:
     tokens found here and loaded from ``below`` that would have been prefilled else. tier: what ``below`` is.
+    link_free_s: when all loads are here. away_s: where contexts are prefetched, since when samples are with their
+    environments and, once they are back, for how long they were; one for all caches of a pool.
     """
 
     def __init__(self) -> None:
         self.reused = self.loaded = 0
         self.contexts, self.below = Contexts(), Contexts()
         self.tier: KvTier | None = None
+        self.link_free_s = 0.0
+        self.away_s: dict[int, float] = {}
 
     @property
     def tokens(self) -> int:
         """Tokens of the contexts here."""
         return self.contexts.tokens
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether contexts are fetched while environments work."""
+        return self.tier is not None and self.tier.prefetch
+
+    def goes_away(self, time_s: float, sample: int) -> None:
+        """The environment of a sample begins, or is waited for."""
+        if self.prefetches:
+            self.away_s[sample] = time_s
+
+    def comes_back(self, time_s: float, sample: int) -> None:
+        """It has answered."""
+        if self.prefetches:
+            self.away_s[sample] = time_s - self.away_s[sample]
 
     def keep(self, sample: int, tokens: int) -> None:
         """``tokens`` of a context, the newest; 0 where it is of no use any more."""
@@ -91,14 +110,33 @@ class PrefixCache:
         end = stored if self.tier.through else cached + stored
         return max(0, end - max(cached, resident))
 
-    def load_s(self, tokens: int) -> float:
-        """Seconds in which the tier brings so many tokens of one context."""
-        return 0.0 if self.tier is None else self.tier.latency_s + tokens * self.tier.token_s
+    def loaded_s(self, sample: int, now_s: float, tokens: int) -> float:
+        """When so many tokens of a sample that is admitted now are here, behind the loads before.
 
-    def take(self, sample: int, resident: int, loaded: int) -> None:
-        """A sample runs again on what it found and loads."""
+        Who is prefetched asked for them as long ago as its environment took: the store and the link serve loads in the
+        order of admission, each as if it had known that order.
+        """
+        if self.tier is None:
+            return now_s
+        asked_s = now_s - self.away_s.get(sample, 0.0)
+        ready_s = max(self.link_free_s, asked_s) + (self.tier.latency_s + tokens * self.tier.token_s)
+        if not self.tier.store_token_s:
+            return ready_s
+        return max(ready_s, self._sent_s(asked_s, tokens) + self.tier.latency_s)
+
+    def _sent_s(self, asked_s: float, tokens: int) -> float:
+        """When the store has sent so many tokens that were asked for at a time."""
+        return 0.0 if self.tier is None else max(self.below.free_s, asked_s) + tokens * self.tier.store_token_s
+
+    def take(self, sample: int, now_s: float, resident: int, loaded: int) -> None:
+        """A sample runs again on what it found and loads from now on."""
         self.reused += self.found(sample, resident)
-        self.loaded += loaded
+        if loaded:
+            self.loaded += loaded
+            self.link_free_s = self.loaded_s(sample, now_s, loaded)
+            if self.tier is not None and self.tier.store_token_s:
+                self.below.free_s = self._sent_s(now_s - self.away_s.get(sample, 0.0), loaded)
+        self.away_s.pop(sample, None)  # what is evicted and admitted again was with no environment
         self.contexts.drop(sample)
         if self.tier is not None and not self.tier.through:
             self.below.drop(sample)

@@ -63,7 +63,6 @@ class Replica(RunningBatch):
         self._interrupts: deque[tuple[float, float, Action]] = deque()
         self._end_s: float | None = None
         self._segment_iterations = self._decoded = 0
-        self._link_free_s = 0.0
 
     def submit(self, time_s: float, samples: Iterable[Request]) -> None:
         """Queue samples at a time not before earlier submissions.
@@ -89,6 +88,7 @@ class Replica(RunningBatch):
     def leave(self, time_s: float, sample: int, tokens: int) -> None:
         """A sample that just finished will come back; ``tokens`` of its context stay in the prefix cache."""
         self.absence.environment(time_s, 1)
+        self.cache.goes_away(time_s, sample)
         if self._sharing:
             self.cache.keep(sample, tokens)
             self.cache.reclaim(self._timing.kv_capacity_tokens - self._kv_tokens())
@@ -195,7 +195,7 @@ class Replica(RunningBatch):
         # behind_s is negative for the first tokens of long prompts; no prefill gives time back.
         added_s = seconds = max(0.0, timing.prefill(decoding, tokens) + behind_s)
         if not timing.chunked_prefill:
-            added_s = seconds = max(added_s, self._link_free_s - self.now_s)
+            added_s = seconds = max(added_s, self.cache.link_free_s - self.now_s)
         if decoding:
             context = (self._context_at_zero + self._iteration * self._tokens_per_iteration) / decoding
             seconds += timing.decode(decoding, context)
@@ -222,7 +222,7 @@ class Replica(RunningBatch):
                 need = 1  # what it begins with was prefilled elsewhere
             sequence.prefill_end = end = sequence.prompt + own
             loaded = self._worth_loading(sequence, resident, need) if cache.below.tokens else 0
-            apart = loaded and timing.chunked_prefill
+            apart = loaded and timing.chunked_prefill and not self._is_here(sequence.id, loaded)
             chunk = 0 if apart else timing.chunk(need - loaded or 1, tokens, budget)
             # The first that does not fit blocks all behind it, as in vLLM: nobody overtakes.
             if not (chunk or apart) or kv + held + per_sequence > capacity:
@@ -233,16 +233,16 @@ class Replica(RunningBatch):
             self._held += held
             self._waiting_prompts -= sequence.prompt + sequence.history
             if cache.tokens or cache.below.tokens:
-                cache.take(sequence.id, resident, loaded)
+                cache.take(sequence.id, self.now_s, resident, loaded)
                 cache.reclaim(capacity - kv)
             running[sequence] = None
             if self._sharing:
                 residents[sequence.group] = others + 1
             need = need - loaded or 1
             sequence.prefill_left = need - chunk
-            if loaded:
-                self._start_load(sequence, loaded)
             if apart:
+                sequence.loaded_s = cache.link_free_s
+                self._loading.append(sequence)
                 continue
             start = end - need
             behind_s += timing.behind(start + chunk) - timing.behind(start)
@@ -260,14 +260,11 @@ class Replica(RunningBatch):
         start, rest = sequence.prefill_end - need, need - tokens
         again_s = timing.prefill(0, need) - timing.prefill(0, rest) + timing.behind(start + tokens)
         again_s -= timing.behind(start)
-        load_s = max(self._link_free_s, self.now_s) - self.now_s + self.cache.load_s(tokens)
-        return tokens if load_s < again_s else 0
+        return tokens if self.cache.loaded_s(sequence.id, self.now_s, tokens) - self.now_s < again_s else 0
 
-    def _start_load(self, sequence: RunningRequest, tokens: int) -> None:
-        self._link_free_s = max(self._link_free_s, self.now_s) + self.cache.load_s(tokens)
-        if self._timing.chunked_prefill:
-            sequence.loaded_s = self._link_free_s
-            self._loading.append(sequence)
+    def _is_here(self, sample: int, tokens: int) -> bool:
+        """Whether so many tokens were fetched while the environment worked."""
+        return self.cache.prefetches and self.cache.loaded_s(sample, self.now_s, tokens) <= self.now_s
 
     def _begin_segment(self, kv: float) -> None:
         """Find how many iterations pass before the membership changes, and when the last of them ends."""

@@ -20,6 +20,7 @@ def simulate(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace:
     exceeds a replica's KV cache.
     """
     trace = trace or Trace()
+    trace.kv_capacity_tokens = prices.replicas * prices.iteration.kv_capacity_tokens
     loop = run_synchronous
     if scenario.loop.mode == "async":  # modules that it alone needs
         from rlsim.simulation.asynchronous import run_asynchronous as loop

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from rlsim.costs.interface import EngineCounters, StepCost
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
-from rlsim.results.projection import CONTEXTS, IN_ENGINES, IN_SANDBOXES
+from rlsim.results.projection import CAPACITY, CONTEXTS, IN_ENGINES, IN_SANDBOXES
 from rlsim.simulation.trajectories import AgentCounters, AgentTimeline
 from rlsim.units import FloatArray, distinct
 from rlsim.workload.draw import DrawnStep
@@ -89,7 +89,7 @@ class Trace(Struct):
     turns did besides generating in the measured steps. ledger: where their response tokens went; None for agents. Of
     lagged loops ledger and ages of tokens are found only with ``tokens``, and one whose measured steps take longer than
     ``within_s`` in the mean, whatever is left of them, is given up. doubling: of one pool of many, the mean seconds
-    that it adds to its halves', by phase and of the step (projection/scale.py).
+    that it adds to its halves', by phase and of the step (projection/scale.py). kv_capacity_tokens: of all replicas.
     """
 
     detailed: bool = False
@@ -104,6 +104,7 @@ class Trace(Struct):
     agents: AgentCounters = field(default_factory=AgentCounters)
     ledger: TokenLedger | None = None
     doubling: dict[str, float] = field(default_factory=dict)
+    kv_capacity_tokens: float = 0.0
 
     def passed(self, actor: str, phase: str, step: int, begin_s: float, seconds: float) -> float:
         """Record that ``seconds`` passed for ``actor`` from ``begin_s`` on; when that ends."""
@@ -157,3 +158,5 @@ class Trace(Struct):
                 (IN_ENGINES, contexts, turns),
             ):
                 self.curve(name, [offset_s + time_s for time_s in presence.times_s], counts)
+            ends_s = [offset_s + contexts.times_s[at] for at in (0, -1)]
+            self.curve(CAPACITY, ends_s, [self.kv_capacity_tokens] * 2)

@@ -79,6 +79,7 @@ class _Draw(Struct):
     group: IntArray
     shared: FloatArray
     turn_lengths: LengthDistribution
+    turns_scale: float = 1.0
     out: list[_Turn] = field(default_factory=list)
 
     def stream(self, purpose: int, attempt: int = 0) -> np.random.Generator:
@@ -109,16 +110,18 @@ def draw_turns(
     trajectories: tuple[IntArray, IntArray],
     scores: tuple[FloatArray, FloatArray],
     turn_lengths: LengthDistribution,
+    turns_scale: float = 1.0,
 ) -> tuple[Turns, IntArray]:
     """The turns of a rollout, and each trajectory's tokens beyond its prompt that are trained on.
 
-    trajectories: tokens of the prompt and group of each. scores: normal scores of prompts and of first turns. A
-    trajectory also ends where its context reaches max_sequence_tokens. Raises ValueError without agents.
+    trajectories: tokens of the prompt and group of each. scores: normal scores of prompts and of first turns.
+    turns_scale: factor on the turns that a trajectory wants, before they are cut at max_turns. A trajectory also ends
+    where its context reaches max_sequence_tokens. Raises ValueError without agents.
     """
     agent, (prompt, group) = workload.agent, trajectories
     if agent is None:
         raise ValueError("a workload without agents has no turns")
-    draw = _Draw(workload, agent, place, prompt, group, scores[0], turn_lengths)
+    draw = _Draw(workload, agent, place, prompt, group, scores[0], turn_lengths, turns_scale)
     trained = np.zeros(prompt.size, dtype=np.int64)
     open_ = np.ones(prompt.size, dtype=np.bool_)
     failing = draw.stream(_FAILURES)
@@ -169,7 +172,10 @@ def _course(draw: _Draw, attempt: int) -> tuple[IntArray, _Paces]:
     own_pace = math.sqrt(agent.environment_trajectory_correlation) * draw.normals(_OWN_TIMES, attempt)
     pace = math.sqrt(agent.environment_group_correlation) * slow_prompts + own_pace
     rest = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
-    wanted = whole_tokens(_distributions(agent)[0].at(score), agent.max_turns)
+    turns = _distributions(agent)[0]
+    if draw.turns_scale != 1.0:
+        turns = turns.scaled(draw.turns_scale)
+    wanted = whole_tokens(turns.at(score), agent.max_turns)
     return wanted, _Paces(pace, rest, draw.stream(_TIMES, attempt), draw.stream(_CALLS, attempt))
 
 

@@ -28,8 +28,10 @@ from rlsim.workload.acceptance import (
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.agents import longest_environment_s as longest_of
 from rlsim.workload.lengths import (
+    UNSCALED,
     LengthDistribution,
     Place,
+    Scales,
     cached_with_files,
     response_caps,
     solve_distribution,
@@ -83,21 +85,21 @@ class Generated(Struct, frozen=True, eq=False):
 
 
 @cached_with_files(256)
-def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0) -> tuple[Generated, ...]:
+def draw_rollouts(workload: Workload, place: Place, scales: Scales = UNSCALED) -> tuple[Generated, ...]:
     """The rollouts of a step: one, or under dynamic sampling as many as give prompts_per_step usable groups.
 
     Each group is usable with probability usable_group_share, whatever its lengths; the first usable ones are trained
-    on. response_scale: factor on the lengths of responses, before they are cut at the cap. The last few are cached:
-    variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step rollouts hold too few.
+    on. The last few are cached: variants of one scenario ask for the same. Raises Infeasible where
+    max_rollouts_per_step rollouts hold too few.
     """
     if workload.racing:
-        batch, turns = _draw(workload, place, response_scale)
+        batch, turns = _draw(workload, place, scales)
         counts = workload.prompts_per_step, workload.generations_per_prompt
         return (Generated(batch, first_done(batch, batch.response_tokens, *counts), turns),)
     wanted, found = workload.prompts_per_step, []
     rng = place.generator(_USABLE)
     for number in range(workload.max_rollouts_per_step):
-        batch, turns = _draw(workload, place._replace(number=number), response_scale)
+        batch, turns = _draw(workload, place._replace(number=number), scales)
         usable = np.ones(int(batch.group[-1]) + 1, dtype=np.bool_)
         if workload.usable_group_share < 1:
             usable = rng.random(usable.size) < workload.usable_group_share
@@ -129,7 +131,7 @@ def first_done(batch: Batch, finish: IntArray | FloatArray, prompts: int, size: 
     return np.asarray((rank < size).ravel() & np.isin(batch.group, chosen))
 
 
-def draw_batch(workload: Workload, place: Place, response_scale: float = 1.0) -> Batch:
+def draw_batch(workload: Workload, place: Place, scales: Scales = UNSCALED) -> Batch:
     """A rollout of a step: ceil(prompts_per_step x generated_batch_factor) groups, or those of a short round.
 
     Log lengths (normal scores for other distributions) are sqrt(rho) u_prompt + sqrt(1 - rho) e_sample with
@@ -137,18 +139,18 @@ def draw_batch(workload: Workload, place: Place, response_scale: float = 1.0) ->
     it, or max_response_tokens alone. Raises InputError where a mean length reaches its cap or a length file cannot be
     used.
     """
-    return _draw(workload, place, response_scale)[0]
+    return _draw(workload, place, scales)[0]
 
 
-def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batch, Turns | None]:
+def _draw(workload: Workload, place: Place, scales: Scales) -> tuple[Batch, Turns | None]:
     """:func:`draw_batch`, and the turns of its trajectories where they have any."""
     if workload.agent is not None and workload.agent.replay is not None:
-        given, total, all_turns = replayed(workload, place, response_scale)
+        given, total, all_turns = replayed(workload, place, scales.response)
         return Batch(given, total, _numbered(workload.launched_prompts, workload.launched_generations)), all_turns
     prompts, responses = _distributions(workload)
     # Scaled before the cap: lengths that grow over a run are cut more often, as a longer wish would be.
-    if response_scale != 1.0:
-        responses = responses.scaled(response_scale)
+    if scales.response != 1.0:
+        responses = responses.scaled(scales.response)
     groups, size = workload.launched_prompts, workload.launched_generations
     prompt = whole_tokens(prompts.at(place.normals(groups, _PROMPTS)), workload.max_sequence_tokens - 1)
     shared, own = place.normals(groups, _GROUPS), _own_scores(workload, place)
@@ -158,7 +160,7 @@ def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batc
     prompt, group = np.repeat(prompt, size), _numbered(groups, size)
     if workload.agent is not None:
         drawn = np.repeat(shared, size), own
-        turns, trained = draw_turns(workload, place, (prompt, group), drawn, responses)
+        turns, trained = draw_turns(workload, place, (prompt, group), drawn, responses, scales.turns)
         return Batch(prompt, trained, group), turns
     return Batch(prompt, whole_tokens(responses.at(scores), response_caps(workload, prompt)), group), None
 

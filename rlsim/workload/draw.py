@@ -23,7 +23,7 @@ from rlsim.units import FloatArray, IntArray, digest_of
 from rlsim.workload.acceptance import Acceptance, DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import Generated, draw_iterations, draw_moves, draw_rollouts
-from rlsim.workload.lengths import Place, cached_with_files
+from rlsim.workload.lengths import UNSCALED, Place, Scales, cached_with_files
 
 STEPS_KEPT = 128
 """Drawn steps cached per process: variants of a scenario that differ in neither workload nor acceptance meet the same.
@@ -98,18 +98,24 @@ class DrawnWorkload(Struct, frozen=True, eq=False):
 class Stretch(Struct, frozen=True):
     """The part of a run that is drawn. first: number of its first step, from 0: of the steps trained before it.
 
-    growth: points (step, factor) of the scale of response lengths, linear in between and constant outside.
+    growth, turns_growth: points (step, factor) of the scale of response lengths and of turns, linear in between and
+    constant outside.
     """
 
     first: int = 0
     growth: Points = ()
+    turns_growth: Points = ()
 
-    def response_scale(self, step: int) -> float:
-        """Factor on the lengths of responses, before they are cut at the cap."""
-        if not self.growth:
-            return 1.0
-        steps, factors = zip(*self.growth, strict=True)
-        return float(np.interp(step, steps, factors))
+    def scales(self, step: int) -> Scales:
+        """Factors on lengths and turns of a step."""
+        return Scales(_factor(self.growth, step), _factor(self.turns_growth, step))
+
+
+def _factor(points: Points, step: int) -> float:
+    if not points:
+        return 1.0
+    steps, factors = zip(*points, strict=True)
+    return float(np.interp(step, steps, factors))
 
 
 BEGINNING = Stretch()
@@ -163,26 +169,23 @@ def draw(
             f"simulation.steps and warmup_steps of {max(1, most // samples):,} together would fit"
         )
     numbers = range(stretch.first, stretch.first + trained + steps_ahead(scenario, trained))
-    drawn = (draw_step(scenario, step, replication, plan, stretch.response_scale(step)) for step in numbers)
+    drawn = (draw_step(scenario, step, replication, plan, stretch.scales(step)) for step in numbers)
     return DrawnWorkload(tuple(drawn), trained)
 
 
 def draw_step(
-    scenario: Scenario, step: int, replication: int, plan: DraftPlan | None = None, response_scale: float = 1.0
+    scenario: Scenario, step: int, replication: int, plan: DraftPlan | None = None, scales: Scales = UNSCALED
 ) -> DrawnStep:
-    """The work of one step, at the acceptance of that step.
-
-    response_scale: factor on the lengths of responses, before they are cut at the cap.
-    """
+    """The work of one step, at the acceptance of that step."""
     place = Place(scenario.simulation.seed, step, replication)
-    return _drawn_step(scenario.workload, scenario.speculation, place, plan, response_scale)
+    return _drawn_step(scenario.workload, scenario.speculation, place, plan, scales)
 
 
 @cached_with_files(STEPS_KEPT)
 def _drawn_step(
-    workload: Workload, speculation: Speculation, place: Place, plan: DraftPlan | None, response_scale: float
+    workload: Workload, speculation: Speculation, place: Place, plan: DraftPlan | None, scales: Scales
 ) -> DrawnStep:
-    rollouts, iterations = draw_rollouts(workload, place, response_scale), list[IntArray]()
+    rollouts, iterations = draw_rollouts(workload, place, scales), list[IntArray]()
     acceptance, moves = acceptance_at(speculation, place.step), None
     for number, rollout in enumerate(rollouts):
         # A repeated rollout has streams of its own, or it would generate the unusable groups again.

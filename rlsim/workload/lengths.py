@@ -32,6 +32,16 @@ QUANTILE = "quantile"
 PROMPT_IDS: list[str] = _NAMES["prompt_ids"]
 
 
+class Scales(NamedTuple):
+    """Factors on lengths of responses and on turns of trajectories, before either is cut at its cap."""
+
+    response: float = 1.0
+    turns: float = 1.0
+
+
+UNSCALED = Scales()
+
+
 class Place(NamedTuple):
     """What random numbers belong to: a step of a replication, and the number of a repeated rollout of it.
 

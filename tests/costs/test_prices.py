@@ -256,7 +256,10 @@ def test_iterations_that_draft_nothing_verify_nothing_of_a_tree() -> None:
 def test_a_tier_holds_and_reads_what_its_bytes_and_its_link_allow() -> None:
     """Qwen3-8B: 36 layers of 8 KV heads of 128, keys and values; TP 2 gives a GPU half of them and so does FP8."""
     found = {}
-    for name, keys in {"link": {}, "stated": {"bytes_per_s": 5e9, "latency_s": 0.2, "write": "on_eviction"}}.items():
+    for name, keys in {
+        "link": {"shared": True, "store_bytes_per_s": 1e11, "prefetch": True},
+        "stated": {"bytes_per_s": 5e9, "latency_s": 0.2, "write": "on_eviction"},
+    }.items():
         for tp, precision in ((1, "bf16"), (2, "bf16"), (1, "fp8")):
             scenario = rlsim.vary(load_scenario("coding_agent_64"), {
                 "model": "qwen3-8b", "engine.tensor_parallel": tp, "engine.kv_precision": precision,
@@ -270,5 +273,7 @@ def test_a_tier_holds_and_reads_what_its_bytes_and_its_link_allow() -> None:
         by_link, stated = found["link", tp, precision], found["stated", tp, precision]
         assert by_link.capacity_tokens == stated.capacity_tokens == int(4e10 / own)
         assert by_link.token_s == pytest.approx(own / link)
+        assert (by_link.prefetch, by_link.store_token_s) == (True, pytest.approx(own * tp / 1e11))
+        assert (stated.prefetch, stated.store_token_s) == (False, 0.0)
         assert (stated.token_s, stated.latency_s, stated.through) == (pytest.approx(own / 5e9), 0.2, False)
     assert PriceInputs(load_scenario("quickstart")).before_work.tier is None

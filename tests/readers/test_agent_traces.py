@@ -213,8 +213,9 @@ def test_growth_over_training_is_read_back_and_none_where_there_is_none(tmp_path
         length = grown["generated tokens of a turn"]
         assert length.last / length.first == pytest.approx(2.0, rel=0.15)
         fragment = yaml.safe_load(found.fragment().split("# run: ")[1].splitlines()[0])
-        points = RunConditions.model_validate(fragment).response_growth
-        assert points[-1][1] / points[0][1] == pytest.approx(2.0, rel=0.15)
+        run = RunConditions.model_validate(fragment)
+        for points, factor in ((run.response_growth, 2.0), (run.turns_growth, 1.5)):
+            assert points[-1][1] / points[0][1] == pytest.approx(factor, rel=0.15)
 
 
 def with_values(given: Workload, values: dict[str, float]) -> Workload:

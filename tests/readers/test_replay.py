@@ -13,7 +13,7 @@ from rlsim.projection.project import project
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import Workload
 from rlsim.workload.batches import Generated, draw_rollouts, longest_environment_s
-from rlsim.workload.lengths import Place
+from rlsim.workload.lengths import Place, Scales
 
 Command = Callable[..., tuple[int, str, str]]
 ONE_STEP = {"simulation.seed": 1, "simulation.replications": 1, "simulation.steps": 1, "speculation.method": "none",
@@ -26,7 +26,7 @@ def replaying(given: Workload, file: Path, **keys: object) -> Workload:
 
 
 def drawn(given: Workload, scale: float = 1.0) -> Generated:
-    return draw_rollouts(given, Place(7, 0, 0), scale)[0]
+    return draw_rollouts(given, Place(7, 0, 0), Scales(scale))[0]
 
 
 def prompts_of(one: Generated) -> list[list[tuple[object, ...]]]:

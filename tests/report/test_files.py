@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlsim.costs.prices import PriceInputs
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.report.figures import phases as phases_plot
@@ -269,3 +270,6 @@ def test_what_agents_occupy_is_drawn_and_of_others_nothing() -> None:
     turns, sandboxes, contexts = ([np.asarray(line.get_ydata()) for line in axes.lines] for axes in figure.axes)
     assert sandboxes[0].max() == 40 >= turns[0].max() > 0
     assert all(values[0].min() == 0 == values[0][-1] for values in (turns, sandboxes, contexts))
+    prices = PriceInputs(load_scenario("quickstart", [*few, *keys])).before_work
+    held = prices.replicas * prices.iteration.kv_capacity_tokens
+    assert contexts[1] * 1e6 == pytest.approx(held)  # the dashed line

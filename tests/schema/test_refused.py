@@ -40,6 +40,7 @@ QUICKSTART = {
     (RACING, "workload.agent={}"): "give no agent",
     ("engine.kv_offload.capacity_bytes=1e9",): "give workload.agent",
     ("engine.kv_offload.capacity_bytes=1e9", "workload.agent={}", "engine.prefix_caching=false"): "prefix_caching true",
+    ("engine.kv_offload={capacity_bytes: 1e9, store_bytes_per_s: 1e9}", "workload.agent={}"): "shared true",
     ("engine.kv_offload={}", "workload.agent={}"): "capacity_bytes",
     ("engine.session_routing=random",): "sticky",
     (RACING, "workload.tail_batching.prompts_factor=0.5"): "at least 1",

@@ -37,7 +37,7 @@ def tiers(draw: st.DrawFn) -> KvTier | None:
         return None
     token_s, latency_s = draw(st.sampled_from([0.0, 1e-8, 1e-6])), draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-4]))
     return KvTier(draw(st.sampled_from([0, 700, 10**9, 10**9])), token_s, latency_s, draw(st.booleans()),
-                  draw(st.booleans()))  # fmt: skip
+                  draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from([0.0, 0.0, 1e-7, 1e-5])))  # fmt: skip
 
 
 @st.composite
@@ -195,7 +195,8 @@ def test_the_loops_reach_eviction_and_time_outs(both, lag):
     tight, roomy = (
         world(FixedCosts(), table, *keys, lag=lag, prompts=6, size=4, replicas=replicas) for replicas in (1, 4)
     )
-    tiered = replace(tight, prices=replace(tight.prices, tier=KvTier(2000, 1e-6)))
+    tier = KvTier(2000, 1e-6, shared=True, prefetch=True, store_token_s=1e-6)
+    tiered = replace(tight, prices=replace(tight.prices, tier=tier))
     fast, slow = both(lambda: [traced(made, True) for made in (tight, roomy, tiered)])
     assert fast == slow
     assert slow[0]["counters"]["preemptions"] > 20

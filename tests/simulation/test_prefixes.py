@@ -4,12 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from rollout_cases import cost_table
 
 from rlsim.costs.interface import KvTier
 from rlsim.schema.engine import Routing
 from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Dispatcher, Fleet
+from rlsim.simulation.prefixes import PrefixCache
 from rlsim.simulation.rollout import AgentRollout, agent_rollout
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, Generated
@@ -122,6 +124,48 @@ def test_faster_and_larger_tiers_take_no_longer_and_half_a_tier_misses_in_turn()
         )
         assert half.counters.loaded_tokens < 0.05 * returning(one) < 0.9 * whole.counters.loaded_tokens
         assert balance(one, half) == balance(one, whole) == 0
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.parametrize("tier", TIERS)
+def test_prefetching_costs_what_the_environment_does_not_cover(tier, chunked):
+    """Nothing where all loads fit into it, to the bit of a cache that holds all; as without where it takes no time."""
+    ahead, keys = replace(tier, prefetch=True), {"slots": 4, "chunked": chunked}
+    waits, at_once = trajectories(10, 0.1), trajectories(10)
+    missing, found = ran(waits, 5, tier=tier, **keys), ran(waits, 5, tier=ahead, **keys)
+    assert found.result.finish_s.tolist() == ran(waits, 20, **keys).result.finish_s.tolist()
+    assert found.result.seconds < missing.result.seconds
+    assert found.counters.loaded_tokens > 0.2 * returning(waits)
+    assert balance(waits, found) == 0
+    plain, found = ran(at_once, 5, tier=tier, **keys), ran(at_once, 5, tier=ahead, **keys)
+    assert found.result.finish_s.tolist() == plain.result.finish_s.tolist()
+    assert found.counters == plain.counters
+    cache, load_s = PrefixCache(), tier.latency_s + CONTEXT * tier.token_s
+    cache.tier = ahead
+    for away_s in (0.0, load_s / 4, load_s, 2 * load_s):
+        cache.away_s[0] = away_s
+        assert max(9.0, cache.loaded_s(0, 9.0, CONTEXT)) == pytest.approx(9.0 + max(0.0, load_s - away_s), rel=1e-12)
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_a_shared_store_sends_no_more_than_its_rate(prefetch):
+    """Tokens loaded by all replicas over its rate take no longer than the rollout, as they do with a link each. One
+    replica sees the slower of its link and the store."""
+    one = trajectories(40, 0.005)
+    tier = KvTier(10**9, 2e-6, 1e-5, shared=True, prefetch=prefetch)
+    keys: dict[str, Any] = {"replicas": 4, "slots": 2}
+    free = ran(one, 3, tier=tier, **keys)
+    assert free.counters.loaded_tokens * tier.token_s > free.result.seconds
+    for token_s in (1e-6, 2e-6, 4e-6):
+        found = ran(one, 3, tier=replace(tier, store_token_s=token_s), **keys)
+        assert 0.4 * found.result.seconds < found.counters.loaded_tokens * token_s <= found.result.seconds
+        assert found.result.seconds > free.result.seconds
+        assert balance(one, found) == 0
+    by_link, by_store = (
+        ran(one, 3, slots=2, tier=replace(tier, latency_s=0.0, token_s=link_s, store_token_s=store_s)).result.finish_s
+        for link_s, store_s in ((2e-6, 0.0), (1e-7, 2e-6))
+    )
+    assert by_link.tolist() == by_store.tolist()
 
 
 def test_turns_elsewhere_lose_their_prefix_unless_a_store_is_shared():

@@ -36,6 +36,10 @@ def test_all_engines_are_simulated_where_they_are_few_or_asked_for(monkeypatch: 
     assert pools_of(large()) == 8
     for keys in (("simulation.exact=true",), ("simulation.replications=2",), ("workload.prompts_per_step=8",)):
         assert pools_of(large(*keys)) == 1
+    # A store belongs to no pool where its rate is shared as well.
+    store = "engine.kv_offload={capacity_bytes: 1e9, shared: true"
+    for rate, alone in (("", False), (", store_bytes_per_s: 1e11", True)):
+        assert (pools_of(large("workload.agent={}", f"{store}{rate}}}")) == 1) == alone
     # Nothing that divides engines and prompts alike; a limit on what is in flight that divides less.
     assert pools_of(large("workload.prompts_per_step=127")) == 1
     assert pools_of(large("loop.max_in_flight_groups=136")) == 4

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from rlsim.errors import InputError
-from rlsim.readers.traces.growth import LENGTH, Trend, trends_of
+from rlsim.readers.traces.growth import LENGTH, TURNS, Trend, trends_of
 from rlsim.readers.traces.process import (
     Columns,
     Marginal,
@@ -76,9 +76,13 @@ class AgentAnswer:
         lines = [f"# {self.where}: {self.columns.turns.size:,} trajectories", "workload:"]
         lines += [f"  {key}: {_flow(value)}" for key, value in self.settings.items()]
         lines += ["  agent:", *(f"    {key}: {_flow(value)}" for key, value in self.of_agent.items())]
-        if length := next((one for one in self.trends if one.name == LENGTH), None):
-            lines += ["# Over the steps of training, of rlsim run (turns and times of calls stay):"]
-            lines += [f"# run: {{response_growth: {length.points}}}"]
+        grown = {one.name: one.points for one in self.trends}
+        keys = {
+            key: grown[name] for key, name in (("response_growth", LENGTH), ("turns_growth", TURNS)) if name in grown
+        }
+        if keys:
+            lines += ["# Over the steps of training, of rlsim run (times of calls stay; turns_growth not with replay):"]
+            lines += [f"# run: {_flow(keys)}"]
         if replay:
             lines.append("    # As they are, in place of draws of this process, then without failure_share:")
             lines.append(f"    # replay: {_flow({'kind': 'trace', 'path': replay})}")

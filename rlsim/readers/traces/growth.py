@@ -16,9 +16,9 @@ LEAST_STEPS = 5
 """Steps that tell a trend from the scatter of their means."""
 BY_CHANCE = 0.01
 """A slope that no trend gives more seldom than this is one."""
-LENGTH = "generated tokens of a turn"
+TURNS, LENGTH = "turns", "generated tokens of a turn"
 _OF: dict[str, Callable[[Trajectory], float]] = {
-    "turns": lambda one: len(one.calls),
+    TURNS: lambda one: len(one.calls),
     LENGTH: lambda one: float(np.mean([call.response_tokens for call in one.calls])),
     "environment seconds of a turn": lambda one: float(
         np.mean([max(0.0, now.start_s - old.end_s) for old, now in pairwise(one.calls)] or [math.nan])
@@ -45,7 +45,8 @@ class Trend(NamedTuple):
 
     @property
     def points(self) -> list[list[float]]:
-        """Points (step, factor of the mean), as ``run.response_growth`` takes them; linear between, not exponential."""
+        """Points (step, factor of the mean), as ``run.response_growth`` and ``turns_growth`` take them; linear between,
+        not exponential."""
         steps = np.unique(np.linspace(*self.steps, 5).round())
         logs = np.interp(steps, self.steps, np.log([self.first, self.last]))
         return [[int(step), round(math.exp(log) / self.mean, 4)] for step, log in zip(steps, logs, strict=True)]

@@ -8,7 +8,7 @@ from rlsim.report.figures.phases import OTHER_LINES, in_view
 from rlsim.report.figures.style import DPI, GREY, INK, VARIANT_COLORS, picture_style
 from rlsim.report.timeline import TRAINER, window_of
 from rlsim.results import Projection
-from rlsim.results.projection import CONTEXTS, IN_ENGINES, IN_SANDBOXES
+from rlsim.results.projection import CAPACITY, CONTEXTS, IN_ENGINES, IN_SANDBOXES
 
 WIDTH_IN, HEIGHT_IN = 11.0, 6.0
 MILLION = 1e6
@@ -17,7 +17,8 @@ MILLION = 1e6
 @picture_style()
 def occupancy_figure(projection: Projection) -> Figure | None:
     """Of the candidate, over the last steps: turns in engines with the times of the trainer behind them, trajectories
-    in sandboxes, with their environments and judge, and context tokens in engines; None without agents."""
+    in sandboxes, with their environments and judge, and context tokens in engines below what their caches hold; None
+    without agents."""
     name, arm = [*projection.variants.items()][-1]
     found = {curve.name: curve for curve in arm.curves}
     if IN_SANDBOXES not in found:
@@ -27,14 +28,15 @@ def occupancy_figure(projection: Projection) -> Figure | None:
     figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DPI, facecolor="white", layout="constrained")
     panels = figure.subplots(3, 1, sharex=True)
     waiting = [one for one in found if one.startswith("trajectories with")]
-    shown = ([IN_ENGINES], [IN_SANDBOXES, *waiting], [CONTEXTS])
+    shown = ([IN_ENGINES], [IN_SANDBOXES, *waiting], [CONTEXTS, CAPACITY])
+    labels = {CONTEXTS: "of turns in engines and their queues", CAPACITY: "capacity of all caches"}
     titles = ("GPUs: turns in engines", "Sandboxes: trajectories", "KV cache: context with which turns began, M tokens")
     for axes, title, names in zip(panels, titles, shown, strict=True):
         for each, line in zip(names, ("-", *OTHER_LINES), strict=False):
             times, values = in_view(found[each], window)
-            scale = MILLION if each == CONTEXTS else 1.0
+            scale = MILLION if each in labels else 1.0
             style = {"color": VARIANT_COLORS[name] if line == "-" else INK, "linewidth": 1.6 if line == "-" else 1.1}
-            label = each.removeprefix("trajectories ") if len(names) > 1 else None
+            label = labels.get(each, each.removeprefix("trajectories ")) if len(names) > 1 else None
             axes.step(times, values / scale, line, where="post", label=label, **style)
         axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
         axes.set_ylim(bottom=0)

@@ -51,10 +51,42 @@ int64_t kept_found_below(const Pool *pool, int32_t i, int64_t resident) {
     return end > start ? end - start : 0;
 }
 
-/* A sample runs again on what it found and loads. */
+/* The environment of a sample has answered. */
+void kept_comes_back(Pool *pool, double time_s, int32_t i) {
+    if (pool->away_s)
+        pool->away_s[i] = time_s - pool->away_s[i];
+}
+
+/* When the load of a sample that is admitted now was asked for: where it is prefetched, as long ago as its environment
+ * took. */
+static double asked_s(const Pool *pool, const Replica *replica, int32_t i) {
+    return replica->now_s - (pool->away_s ? pool->away_s[i] : 0.0);
+}
+
+/* When the store has sent so many tokens of it. */
+static double sent_s(const Pool *pool, const Replica *replica, int32_t i, int64_t tokens) {
+    return later(replica->kept.below->free_s, asked_s(pool, replica, i)) + (double)tokens * pool->tier.store_token_s;
+}
+
+/* When so many tokens of it are here, behind the loads before. */
+double kept_loaded_s(const Pool *pool, const Replica *replica, int32_t i, int64_t tokens) {
+    const Tier *tier = &pool->tier;
+    const double load_s = tier->latency_s + (double)tokens * tier->token_s;
+    const double ready_s = later(replica->kept.link_free_s, asked_s(pool, replica, i)) + load_s;
+    return tier->store_token_s > 0.0 ? later(ready_s, sent_s(pool, replica, i, tokens) + tier->latency_s) : ready_s;
+}
+
+/* A sample runs again on what it found and loads from now on. */
 void kept_take(Pool *pool, Replica *replica, int32_t i, int64_t resident, int64_t loaded) {
     replica->kept.reused += kept_found(pool, i, resident);
-    replica->kept.loaded += loaded;
+    if (loaded) {
+        replica->kept.loaded += loaded;
+        replica->kept.link_free_s = kept_loaded_s(pool, replica, i, loaded);
+        if (pool->tier.store_token_s > 0.0)
+            replica->kept.below->free_s = sent_s(pool, replica, i, loaded);
+    }
+    if (pool->away_s)
+        pool->away_s[i] = 0.0; /* what is evicted and admitted again was with no environment */
     drop(&replica->kept.here, pool->kept, i);
     if (replica->kept.below && !pool->tier.through)
         drop(replica->kept.below, pool->stored, i);
@@ -94,6 +126,8 @@ void kept_clear(Pool *pool, Replica *replica) {
 /* A sample that has just finished will come back; `tokens` of its context stay in the prefix cache. */
 void replica_leave(Pool *pool, Replica *replica, double time_s, int32_t sample, int64_t tokens) {
     absence_environment(&replica->absence, time_s, 1);
+    if (pool->away_s)
+        pool->away_s[sample] = time_s;
     if (!tokens && replica->kept.below)
         drop(replica->kept.below, pool->stored, sample);
     if (tokens && pool->sharing) {

@@ -61,6 +61,8 @@ class TierStruct(Structure):
         ("latency_s", c_double),
         ("through", c_int64),
         ("shared", c_int64),
+        ("prefetch", c_int64),
+        ("store_token_s", c_double),
     )
 
 

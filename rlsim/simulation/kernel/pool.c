@@ -78,6 +78,7 @@ static bool imbalanced(const Pool *pool) {
 void pool_return(Pool *pool, double time_s, int32_t number, int32_t sample) {
     Replica *left = replica_at(pool, number);
     absence_environment(&left->absence, time_s, -1);
+    kept_comes_back(pool, time_s, sample);
     if (pool->routing == RETURN_LEAST_LOADED || (pool->routing == CACHE_AWARE && imbalanced(pool))) {
         const int32_t target = pool->load.first[1];
         if (target != number)
@@ -345,6 +346,7 @@ static void lay_out(Pool *pool, int64_t max_pauses) {
     shelf_new(&pool->kept, memory, samples);
     if (pool->tier.capacity_tokens >= 0)
         shelf_new(&pool->stored, memory, samples);
+    pool->away_s = pool->tier.prefetch ? part(memory, samples * sizeof *pool->away_s) : NULL;
     pool->tiers = part(memory, replicas * sizeof *pool->tiers);
     pool->cancelled = part(memory, samples * sizeof *pool->cancelled);
     pool->done = part(memory, (size_t)pool->samples.completions * sizeof *pool->done);
@@ -390,7 +392,7 @@ EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Sa
     for (int32_t number = 0; number < pool->num_replicas; number++) {
         Block own = {pool->replicas + (size_t)number * pool->replica_bytes, 0, pool->replica_bytes};
         replica_new(pool, &own, number);
-        pool->tiers[number] = (Contexts){EMPTY_LIST, 0, capacity};
+        pool->tiers[number] = (Contexts){EMPTY_LIST, 0, capacity, 0.0};
         if (capacity >= 0)
             replica_at(pool, number)->kept.below = &pool->tiers[tier->shared ? 0 : number];
     }

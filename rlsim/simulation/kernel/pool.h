@@ -20,6 +20,9 @@
 #endif
 
 #define NOT_BEGUN (-1.0)
+
+static inline double later(double a_s, double b_s) { return a_s > b_s ? a_s : b_s; }
+
 /* Sequences that a replica has room for at first: most never run as many as they have slots. */
 #define FIRST_ROOM 32
 /* Places in a replica's arrays over the sequences that it has room for: the more, the more seldom are running ones moved
@@ -98,10 +101,12 @@ typedef struct {
     double generated_tokens, regenerated_tokens, discarded_tokens;
 } Emitted;
 
-/* Contexts of samples, the oldest first, and the tokens of all of them; PrefixCache in prefixes.py has the rules. */
+/* Contexts of samples, the oldest first, the tokens of all of them, and when all loads are sent; PrefixCache in
+ * prefixes.py has the rules. */
 typedef struct {
     List order;
     int64_t tokens, capacity_tokens;
+    double free_s;
 } Contexts;
 
 /* Tokens that each sample has in one of the contexts of a kind, and where it stands there. */
@@ -110,17 +115,20 @@ typedef struct {
     int64_t *tokens;
 } Shelf;
 
-/* A replica's prefix cache; below: of the tier. reused, loaded: tokens found here and there. */
+/* A replica's prefix cache; below: of the tier. reused, loaded: tokens found here and there. link_free_s: when all loads
+ * are here. */
 typedef struct {
     Contexts here, *below;
     int64_t reused, loaded;
+    double link_free_s;
 } Kept;
 
 /* KvTier of costs/interface.py; capacity_tokens below 0: there is none. */
 typedef struct {
     int64_t capacity_tokens;
     double token_s, latency_s;
-    int64_t through, shared;
+    int64_t through, shared, prefetch;
+    double store_token_s;
 } Tier;
 
 /* PrefillService of costs/interface.py; engines 0: there are none. */
@@ -153,7 +161,6 @@ typedef struct {
     Residents residents;
     Emitted emitted;
     List loading;
-    double link_free_s;
     Kept kept;
     Absence absence;
 } Replica;
@@ -166,7 +173,8 @@ typedef enum { STICKY, RETURN_LEAST_LOADED, CACHE_AWARE } Routing;
 
 /* queue_links: in the sequences, which are at hand where these are asked for; of lists in which a sample is before it
  * decodes (the shared queue, waiting, loading or prefilling on a replica). kept, stored: of contexts in prefix caches and
- * in tiers, of which `tiers` has one for each replica, or the first for all. counts: load is brought up to date. done: samples in the order of completion.
+ * in tiers, of which `tiers` has one for each replica, or the first for all. away_s: where a tier prefetches, since when
+ * samples are with their environments and, once they are back, for how long they were. counts: load is brought up to date. done: samples in the order of completion.
  * due: replicas by their next event, load: by unfinished samples. stale: replicas whose next event must be asked for
  * anew. seen: last recomputation that met a prompt. cancelled: samples to be aborted. turn: replica that is offered the
  * head of the shared queue first. Where others prefill: free_s, when each of their engines is free; arriving, targets:
@@ -186,6 +194,7 @@ typedef struct {
     Shelf kept, stored;
     Tier tier;
     Contexts *tiers;
+    double *away_s;
     List shared;
     int32_t num_replicas, slots, turn;
     char *replicas;
@@ -230,6 +239,8 @@ void replica_leave(Pool *pool, Replica *replica, double time_s, int32_t sample, 
 void kept_clear(Pool *pool, Replica *replica);
 int64_t kept_found(const Pool *pool, int32_t i, int64_t resident);
 int64_t kept_found_below(const Pool *pool, int32_t i, int64_t resident);
+void kept_comes_back(Pool *pool, double time_s, int32_t i);
+double kept_loaded_s(const Pool *pool, const Replica *replica, int32_t i, int64_t tokens);
 void kept_take(Pool *pool, Replica *replica, int32_t i, int64_t resident, int64_t loaded);
 void kept_leave(Pool *pool, Replica *replica, int32_t i);
 void kept_reclaim(Pool *pool, Replica *replica, double room);

@@ -2,8 +2,6 @@
  * function and sum for sum: what is computed in another order has other bits. */
 #include "running_batch.h"
 
-static double later(double a_s, double b_s) { return a_s > b_s ? a_s : b_s; }
-
 /* Tokens of a prefill that fit an iteration: any share of it when chunked, else all or nothing. */
 static int64_t chunk_of(const Pool *pool, int64_t need, int64_t taken, int64_t budget) {
     if (pool->timing->chunked_prefill)
@@ -139,19 +137,12 @@ static int64_t worth_loading(const Pool *pool, const Replica *replica, int32_t i
     const int64_t start = end - need, rest = need - tokens;
     double again_s = prefill_s(timing, 0, need) - prefill_s(timing, 0, rest) + behind_s(timing, start + tokens);
     again_s -= behind_s(timing, start);
-    const double queued_s = later(replica->link_free_s, replica->now_s) - replica->now_s;
-    const double load_s = queued_s + (pool->tier.latency_s + (double)tokens * pool->tier.token_s);
-    return load_s < again_s ? tokens : 0;
+    return kept_loaded_s(pool, replica, i, tokens) - replica->now_s < again_s ? tokens : 0;
 }
 
-static void start_load(const Pool *pool, Replica *replica, int32_t i, int64_t tokens) {
-    const double begin_s = later(replica->link_free_s, replica->now_s);
-    replica->link_free_s = begin_s + (pool->tier.latency_s + (double)tokens * pool->tier.token_s);
-    if (!pool->timing->chunked_prefill)
-        return;
-    pool->sequences[i].loaded_s = replica->link_free_s;
-    pool->sequences[i].loading = true;
-    list_append(&replica->loading, pool->queue_links, i);
+/* Whether so many tokens were fetched while the environment worked. */
+static bool is_here(const Pool *pool, const Replica *replica, int32_t i, int64_t tokens) {
+    return pool->away_s && kept_loaded_s(pool, replica, i, tokens) <= replica->now_s;
 }
 
 /* Who is loaded prefills what is left. */
@@ -188,7 +179,7 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
         need = need ? need : 1;
         const bool below = kept->below && kept->below->tokens;
         const int64_t loaded = below ? worth_loading(pool, replica, i, resident, need, end) : 0;
-        const bool apart = loaded && timing->chunked_prefill;
+        const bool apart = loaded && timing->chunked_prefill && !is_here(pool, replica, i, loaded);
         const int64_t chunk = apart ? 0 : chunk_of(pool, need - loaded, *tokens, budget);
         /* The first that does not fit blocks all behind it, as in vLLM: nobody overtakes. */
         if (!(chunk || apart) || kv + held + (double)timing->tokens_per_sequence > timing->kv_capacity_tokens)
@@ -207,10 +198,12 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
             residents_add(&replica->residents, sequence->group);
         sequence->prefill_left = (int32_t)(need - loaded);
         sequence->prefill_end = end;
-        if (loaded)
-            start_load(pool, replica, i, loaded);
-        if (apart)
+        if (apart) {
+            sequence->loaded_s = kept->link_free_s;
+            sequence->loading = true;
+            list_append(&replica->loading, pool->queue_links, i);
             continue;
+        }
         *behind += behind_own_s(pool, sequence, chunk);
         sequence->prefill_left -= (int32_t)chunk;
         list_append(&replica->prefilling, pool->queue_links, i);
@@ -251,7 +244,7 @@ static void begin_prefill(Pool *pool, Replica *replica, double kv) {
     /* `behind` is negative for the first tokens of long prompts; no prefill gives time back. */
     double added_s = later(0.0, prefill_s(timing, decoding, tokens) + behind);
     if (!timing->chunked_prefill)
-        added_s = later(added_s, replica->link_free_s - replica->now_s);
+        added_s = later(added_s, replica->kept.link_free_s - replica->now_s);
     double seconds = added_s;
     if (decoding) {
         const double context = context_sum(replica, replica->iteration) / (double)decoding;
