@@ -73,9 +73,7 @@ def long_run_s(scenario: Scenario, error: float) -> float:
     many = MAX_SIMULATED_STEPS // scenario.measured_steps.stop
     replications: list[float] = []
     for seed in range(10_000, 10_000 + MOST_RUNS):
-        run = simulate_variant(
-            vary(scenario, {"simulation.seed": seed, "simulation.replications": many}), tokens=False
-        )
+        run = simulate_variant(vary(scenario, {"simulation.seed": seed, "simulation.replications": many}), tokens=False)
         replications += [float(row.mean()) for row in run.values(lambda step: step.seconds)]
         if sampling_error(replications) <= error * np.mean(replications):
             break
