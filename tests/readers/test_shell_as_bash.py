@@ -76,7 +76,7 @@ prog "$(printf '%s-%02d\n' a 7 b 8)" "$(echo -e 'x\ty')" "$(echo seen >&2; echo 
 case ab in a*) prog 1 ;;& *b) prog 2 ;& c) prog 3 ;; *) prog 4 ;; esac; case "a*" in "a*") prog star ;; esac
 IFS=,; X=a,b; prog $X; A=(1 2); prog "${A[*]}"; IFS=' '; prog $X
 [[ v12 =~ ^v([0-9]+)$ ]] && prog "${BASH_REMATCH[1]}"; [[ abc =~ ^[[:alpha:]]+$ ]] && prog letters
-"""
+"""  # noqa: E501 - a script is a line
 """One script a line; one with a here-document goes on to the line of its prog."""
 
 
