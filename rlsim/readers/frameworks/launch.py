@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rlsim.readers.frameworks.files import document_in
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.launchers import PYTHON, configured_words, python_commands
 from rlsim.readers.frameworks.trees import Layer, Mappings, nested, present
-from rlsim.readers.shell.script import WRITTEN, commands_of
+from rlsim.readers.shell.script import LOST, WRITTEN, commands_of
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".sub")
 """Endings of launch scripts."""
@@ -87,11 +88,17 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         folder, rest, commands = root or Path(), [], [[str(path), *words]]
     written = {argv[1]: argv[2] for argv in commands if argv[0] == WRITTEN}
     commands = [argv for argv in commands if argv[0] != WRITTEN]
-    runs = [run for argv in commands for run in _runs(framework, argv, folder, path)]
+    runs = [run for argv in commands if argv[0] != LOST for run in _runs(framework, argv, folder, path)]
     if not runs:
         if path.suffix.lower() in PYTHON and not commands:
             raise InputError(f"{shown_path(path)}: calls nothing that starts a training of {framework.name}")
-        programs = [word for argv in commands for word in argv if re.search(r"(\.py$|^[a-z_]+(\.\w+)+$)", word)]
+        programs = [
+            word
+            for argv in commands
+            if argv[0] != LOST
+            for word in argv
+            if re.search(r"(\.py$|^[a-z_]+(\.\w+)+$)", word)
+        ]
         shown = f"; it starts {', '.join(map(shortened, dict.fromkeys(programs[:4])))}" if programs else ""
         if any(re.search(r"(^|[._/])(sft|dpo|reward_model)([._]|_trainer|$)", word) for word in programs):
             shown += f", which generates nothing: of {framework.name} rlsim reads steps of RL"
@@ -102,7 +109,9 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
     if framework.spelled_out is not None:
         whole = framework.spelled_out(whole, written, lambda name: _at(folder, path, Path(name)))
     several = f"{len(runs)} runs are started; this is the first" if len({run.words for run in runs}) > 1 else ""
-    note = "; ".join(part for part in (first.note, several, *_absent(commands, folder)) if part)
+    note = "; ".join(
+        part for part in (first.note, several, *_absent(commands, folder), *_lost(commands, first)) if part
+    )
     return Launch(first.entry, first.config, first.name, (*whole, *extra), first.before, note)
 
 
@@ -134,6 +143,14 @@ def _absent(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[str]:
     for name in dict.fromkeys(words[1] for words in commands if words[0] == "source"):
         if name.endswith(".sh") and (folder / name).absolute().is_relative_to(folder.absolute()):
             yield f"{shortened(Path(name).name)}, which the script reads, is not there: what it sets is left out"
+
+
+def _lost(commands: Sequence[Sequence[str]], first: Launch) -> Iterator[str]:
+    """What is said of lists in the run's own words that only programs know."""
+    for before, argv in pairwise(commands):
+        if before[0] == LOST and first.entry in argv:
+            yield f"{', '.join(before[1:])}, which a program prints, is left out of the words"
+            return
 
 
 def _programs(

@@ -190,7 +190,9 @@ class Reader:
         """That a key holds what it must not; a shell's words that stay open also say how to give them."""
         unset, way = _OPEN.match(found) if isinstance(found, str) else None, ""
         if unset:
-            way = f", which is not set here: {f'add {unset[1]}=VALUE behind it' if unset[1] else 'give it behind --'}"
+            # Only names in capitals are variables of the script behind it; others would be keys.
+            name = unset[1] if (unset[1] or "").isupper() else None
+            way = f", which is not set here: {f'add {name}=VALUE behind it' if name else 'give it behind --'}"
         return InputError(f"{self.where}: {key}: {problem}, got {shortened(repr(found))}{way}")
 
     def _resolve(self, key: str) -> Any:

@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from fnmatch import translate
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from glob import escape
 
 from rlsim.errors import InputError
-from rlsim.readers.shell.syntax import skip_bracketed, skip_quoted, tokens
+from rlsim.readers.shell.arithmetic import NotKnown, reckon
+from rlsim.readers.shell.patterns import changed, slice_of
+from rlsim.readers.shell.printed import braced, split_fields, unescaped
+from rlsim.readers.shell.store import Store, end_of
+from rlsim.readers.shell.syntax import skip_bracketed, skip_quoted
 
 MAX_TEXT = 5_000_000
 """Characters of all expanded words together, and words; the longest real script has some 100,000."""
-MOST_CUT, MOST_MATCHED = 10_000, 2_000
-"""Characters of a value that a pattern shortens, since each beginning or end of it is tried; and of one that a pattern
-with * is held against, whose time grows with their square."""
-_HALF = 2**63
-"""Integers of a shell lie from -2^63 on and wrap around."""
 _PLAIN = re.compile(r".[^\\'\"`$]*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _PARAMETER = re.compile(
     r"^(?P<how>[#!]?)(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)$", re.DOTALL
 )
 _OPERATOR = re.compile(r"^(:?[-=+?])(.*)$", re.DOTALL)
-_CUT = re.compile(r"^(##|#|%%|%|//|/|,,|\^\^|:)(.*)$", re.DOTALL)
-_ARITHMETIC: Mapping[type, Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: lambda a, b: int(a / b),
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.UAdd: operator.pos, ast.USub: operator.neg,
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}  # fmt: skip
+_ALL_OF_SOME = re.compile(r"\$@|\$\{(@|\w+\[@\]).*\}", re.DOTALL)
 
 
 @dataclass
-class Variables:
-    """Variables and arrays of a script. run: the output of a command line within ``$(...)``, None where a program would
-    print it; given: set from outside, which the script cannot change."""
-
-    where: str
-    run: Callable[[str], str | None]
-    texts: dict[str, str] = field(default_factory=dict)
-    arrays: dict[str, list[str]] = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
-    given: frozenset[str] = frozenset()
-    expanded: int = 0
+class Variables(Store):
+    """Variables and arrays, and what words are with them."""
 
     def count(self, characters: int) -> None:
         """Count what is expanded. Raises InputError beyond MAX_TEXT."""
@@ -54,75 +35,48 @@ class Variables:
         if self.expanded > MAX_TEXT:
             raise InputError(f"{self.where}: its words hold more than {MAX_TEXT:,} characters")
 
-    def value(self, name: str) -> str | None:
-        """Text of a variable or parameter; None where it is not set."""
-        if name.isdigit():
-            return (
-                self.words[int(name) - 1] if 0 < int(name) <= len(self.words) else self.where if name == "0" else None
-            )
-        if name in ("@", "*"):
-            return " ".join(self.words) if self.words else None
-        if name == "#":
-            return str(len(self.words))
-        if name in self.arrays:
-            return self.arrays[name][0] if self.arrays[name] else None
-        return self.texts.get(name)
-
-    def assign(self, name: str, value: str) -> None:
-        """Set a variable."""
-        if name not in self.given:
-            self.texts[name] = value
-
-    def forget(self, name: str) -> None:
-        """Unset a variable whose value a program would print."""
-        if name not in self.given:
-            self.texts.pop(name, None)
-            self.arrays.pop(name, None)
-
-    def fields(self, word: str) -> list[str]:
-        """The fields that an unquoted word of a command gives; an unset variable stays as ``$NAME``."""
-        if not re.search(r"[$`'\"\\]", word):
+    def fields(self, word: str, empty: bool = False) -> list[str]:
+        """The fields of an unquoted word of a command. empty: what is not set is nothing instead of ``$NAME``."""
+        if not re.search(r"[$`'\"\\{]", word):
             return [word]
-        return _Expanding(self).fields(word)
+        return [part for one in braced(word, self.where) for part in _Expanding(self, empty).fields(one)]
 
     def text(self, word: str, empty: bool = False) -> str:
         """One text of a word, as in an assignment. empty: an unset variable is nothing instead of ``$NAME``."""
         return " ".join(_Expanding(self, empty).fields(word, split=False))
 
-    def elements(self, inner: str) -> list[str]:
-        """Fields of the words of an array."""
-        return [part for token in tokens(inner, self.where) if token.kind == "word" for part in self.fields(token.text)]
+    def pattern(self, word: str, literal: Callable[[str], str] = escape) -> str:
+        """A word as a pattern, in which what is quoted stands for itself as ``literal`` writes it."""
+        out, place = "", 0
+        while place < len(word):
+            start = place
+            if word[place] in "'\"\\" or word.startswith("$'", place):
+                place = skip_quoted(word, place, self.where)
+                out += literal(self.text(word[start:place], empty=True))
+                continue
+            while place < len(word) and word[place] not in "'\"\\" and not word.startswith("$'", place):
+                place = skip_quoted(word, place, self.where) if word[place] in "$`" else place + 1
+            out += self.text(word[start:place], empty=True)
+        return out
 
-    def arithmetic(self, text: str) -> int:
-        """An integer expression; what cannot be told is 0."""
-        plain = re.sub(r"\$?\b([A-Za-z_]\w*)\b", lambda found: self.value(found[1]) or "0", self.text(text, empty=True))
-        plain = re.sub(r"^(.*?)\?(.*):(.*)$", r"(\2) if (\1) else (\3)", plain.strip(), flags=re.DOTALL)
-        try:
-            # Parsed for its structure and reckoned by _number; nothing in it is ever run.
-            (statement,) = ast.parse(f"({plain.replace('&&', ' and ').replace('||', ' or ').strip() or '0'})").body
-            value = int(_number(getattr(statement, "value", None)))
-            return (value + _HALF) % (2 * _HALF) - _HALF
-        except (SyntaxError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError):
-            return 0
+    def arithmetic(self, text: str, empty: bool = False) -> int:
+        """An integer expression. empty: as a condition, in which what nobody set is 0. Raises NotKnown for what else
+        cannot be told."""
+        return reckon(self.text(text, empty).replace('"', ""), _Numbers(self, empty))
 
 
-def _number(node: Any) -> Any:
-    match node:
-        case ast.Constant(value=int() as value) if abs(value) < 10**15:
-            return value
-        case ast.BinOp(left, kind, right):
-            return _ARITHMETIC[type(kind)](_number(left), _number(right))
-        case ast.UnaryOp(ast.Not(), operand):
-            return not _number(operand)
-        case ast.UnaryOp(kind, operand):
-            return _ARITHMETIC[type(kind)](_number(operand))
-        case ast.Compare(left, [kind], [right]):
-            return _ARITHMETIC[type(kind)](_number(left), _number(right))
-        case ast.BoolOp(kind, values):
-            return (all if isinstance(kind, ast.And) else any)(_number(value) for value in values)
-        case ast.IfExp(test, body, other):
-            return _number(body) if _number(test) else _number(other)
-    raise ValueError
+@dataclass(frozen=True)
+class _Numbers:
+    """Variables as arithmetic sees them."""
+
+    variables: Variables
+    empty: bool
+
+    def number_text(self, name: str, index: int | None) -> str:
+        return self.variables.number_text(name, index, self.empty)
+
+    def assign(self, name: str, value: str) -> None:
+        self.variables.assign(name, value)
 
 
 class _Expanding:
@@ -146,13 +100,17 @@ class _Expanding:
         if not split:
             self._add(text)
             return
-        if text[:1].isspace():
+        marks = self.v.texts.get("IFS", " \t\n")
+        blank = "".join(char for char in marks if char.isspace())
+        if text[:1] and text[0] in blank:
             self._close()
-        for index, part in enumerate(text.split()):
+        # What stays open as $(...) stays one word.
+        joined = re.sub(r"\$\([^()]*\)", lambda found: found[0].replace(" ", "\0"), text) if "$(" in text else text
+        for index, part in enumerate(split_fields(joined, marks)):
             if index:
                 self._close()
-            self._add(part)
-        if text[-1:].isspace():
+            self._add(part.replace("\0", " "))
+        if text[-1:] and text[-1] in marks:
             self._close()
 
     def _close(self) -> None:
@@ -160,10 +118,10 @@ class _Expanding:
             self.done.append(self.open)
         self.open = None
 
-    def _add_all(self, parts: list[str], split: bool) -> None:
+    def _add_all(self, parts: list[str], split: bool, between: str = " ") -> None:
         for index, part in enumerate(parts):
             if index:
-                self._close() if split else self._add(" ")
+                self._close() if split else self._add(between)
             self._add(part)
 
     def _expand(self, word: str, split: bool, quoted: bool) -> None:
@@ -183,7 +141,7 @@ class _Expanding:
                     self._add(inner)
                 else:
                     # "" is an empty field, where "$@" of no words is none at all.
-                    if inner not in ("$@", "${@}") and not re.fullmatch(r"\$\{\w+\[@\](?::?[-+].*)?\}", inner):
+                    if not _ALL_OF_SOME.fullmatch(inner):
                         self._add("")
                     self._expand(inner, split, quoted=True)
                 place = end
@@ -205,59 +163,97 @@ class _Expanding:
         fields = split and not quoted
         if then == "'" and not quoted:
             end = skip_quoted(word, place, where)
-            self._add(word[place + 2 : end - 1].replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'"))
+            self._add(unescaped(word[place + 2 : end - 1]))
             return end
         if then == "(":
             end = skip_bracketed(word, place + 1, where)
             inner = word[place + 2 : end - 1]
             if inner.startswith("(") and inner.endswith(")"):
-                self._add(str(self.v.arithmetic(inner[1:-1])))
+                self._known(f"({inner[1:-1]})", lambda: self._add(str(self.v.arithmetic(inner[1:-1], self.empty))))
             else:
                 self._substitute(inner, fields)
             return end
         if then == "{":
             end = skip_bracketed(word, place + 1, where)
-            self._parameter(word[place + 2 : end - 1], split, quoted)
+            whole = word[place + 2 : end - 1]
+            self._known(f"${{{whole}}}", lambda: self._parameter(whole, split, quoted))
             return end
         found = _NAME.match(word, place + 1)
         if found is None:
             self._add("$")
             return place + 1
-        self._parameter(found[0], split, quoted)
+        self._known(found[0], lambda: self._parameter(found[0], split, quoted))
         return found.end()
 
     def _substitute(self, inner: str, split: bool) -> None:
         """What a command line prints; what a program would print stays as ``$(...)``, so that its option is named."""
         printed = self.v.run(inner)
         if printed is None:
-            self._add("" if self.empty else f"$({inner})")
+            self._open(inner)
         else:
             self._add_split(printed, split)
+
+    def _open(self, inner: str) -> None:
+        self._add("" if self.empty else f"$({inner})")
+
+    def _known(self, inner: str, add: Callable[[], None]) -> None:
+        """What cannot be told stays as ``$(...)`` too."""
+        try:
+            add()
+        except NotKnown:
+            self._open(inner)
 
     def _parameter(self, inner: str, split: bool, quoted: bool) -> None:
         found = _PARAMETER.match(inner)
         if found is None:
-            self._add(f"${{{inner}}}")
+            raise NotKnown(inner)
+        how, name, index, rest = found["how"], found["name"], found["index"], found["rest"]
+        if index in ("@", "*") or name in ("@", "*"):
+            self._every(how, name, index or name, rest, split, quoted)
             return
-        name, index, rest = found["name"], found["index"], found["rest"]
-        every = index in ("@", "*") or name in ("@", "*")
-        listed = self.v.words if name in ("@", "*") else self.v.arrays.get(name, [])
-        if every and found["how"] != "#" and not (rest and not listed):
-            if name not in ("@", "*") and name not in self.v.arrays and name in self.v.texts:
-                listed = [self.v.texts[name]]
-            parts = [str(n) for n in range(len(listed))] if found["how"] == "!" else listed
-            self._add_all(parts, (split and (index or name) == "@") or (split and not quoted))
+        value = self.v.value(name) if index is None else self.v.element(name, index)
+        if how == "#":
+            if value is None and name in self.v.unknown:
+                raise NotKnown(name)
+            self._add(str(len(value or "")))
             return
-        if found["how"] == "#":
-            self._add(str(len(listed) if every else len(self.v.value(name) or "")))
-            return
-        value = self.v.value(name)
-        if index is not None and not every:
-            at = self.v.arithmetic(index) if name in self.v.arrays else -1
-            value = listed[at] if 0 <= at < len(listed) else self.v.texts.get(f"{name}[{self.v.text(index)}]")
-        if found["how"] == "!":
+        if how == "!":
+            if rest in ("@", "*"):  # names that begin so
+                raise NotKnown(inner)
             value = None if value is None else self.v.value(value)
         self._operated(name, value, rest, split, quoted)
+
+    def _every(self, how: str, name: str, which: str, rest: str, split: bool, quoted: bool) -> None:
+        """All elements of an array, or all parameters: themselves, their keys or their number, some or changed."""
+        held = self.v.elements(name) if name not in ("@", "*") else dict[int | str, str](enumerate(self.v.words, 1))
+        if name in self.v.unknown:
+            self.v.lost.add(name)
+        if how == "#":
+            if name in self.v.unknown:
+                raise NotKnown(name)
+            self._add(str(len(held)))
+            return
+        choice = _OPERATOR.match(rest)
+        if choice and (not held or choice[1].endswith("+")):
+            self._operated(name, " ".join(held.values()) if held else None, rest, split, quoted)
+            return
+        if how == "!":
+            parts = [str(key) for key in held]
+        elif choice or not rest:
+            parts = list(held.values())
+        elif rest.startswith(":"):
+            if name in self.v.unknown or name in self.v.associative:
+                raise NotKnown(name)
+            start, length = slice_of(rest[1:], end_of(held), self.v)
+            first = [self.v.where] if name in ("@", "*") and start == 0 else []
+            parts = [*first, *(text for key, text in held.items() if int(key) >= start)]
+            if length is not None and length < 0:
+                raise NotKnown(rest)
+            parts = parts[:length]
+        else:
+            parts = [changed(part, rest, self.v) for part in held.values()]
+        between = self.v.texts.get("IFS", " ")[:1] if which == "*" and quoted else " "
+        self._add_all(parts, (split and which == "@") or (split and not quoted), between)
 
     def _operated(self, name: str, value: str | None, rest: str, split: bool, quoted: bool) -> None:
         fields = split and not quoted
@@ -281,41 +277,4 @@ class _Expanding:
         if value is None:
             self._add("" if self.empty or name in ("@", "*") or name.isdigit() else f"${name}")
             return
-        self._add_split(_cut(value, rest, self.v), fields)
-
-
-def _cut(value: str, rest: str, variables: Variables) -> str:
-    """Prefixes, suffixes, replacements, case and slices of a value."""
-    found = _CUT.match(rest)
-    if found is None:
-        return value
-    how, text = found[1], found[2]
-    if how in (",,", "^^"):
-        return value.lower() if how == ",," else value.upper()
-    if how == ":":
-        parts = [variables.arithmetic(part) for part in text.split(":")]
-        return value[parts[0] :][: parts[1]] if len(parts) > 1 else value[parts[0] :]
-    if how in ("/", "//"):
-        old, _, new = text.partition("/")
-        sought = variables.text(old)
-        _bounded(value, sought, variables.where)
-        # Without the frame of translate, (?s:...)\Z: what is replaced may stand anywhere.
-        pattern = re.compile(translate(sought)[4:-3] or "(?!)", re.DOTALL)
-        return pattern.sub(lambda _: variables.text(new), value, count=0 if how == "//" else 1)
-    if len(value) > MOST_CUT:
-        raise InputError(f"{variables.where}: a pattern shortens a value of more than {MOST_CUT:,} characters")
-    sought = variables.text(text)
-    if sought.count("*") > 1:
-        _bounded(value, sought, variables.where)
-    pattern = re.compile(translate(sought))
-    ends = range(len(value) + 1)
-    if how.startswith("#"):
-        hits = [end for end in ends if pattern.match(value[:end])]
-        return value[(max if how == "##" else min)(hits) :] if hits else value
-    hits = [start for start in ends if pattern.match(value[start:])]
-    return value[: (min if how == "%%" else max)(hits)] if hits else value
-
-
-def _bounded(value: str, pattern: str, where: str) -> None:
-    if "*" in pattern and len(value) > MOST_MATCHED:
-        raise InputError(f"{where}: a pattern with * is held against a value of more than {MOST_MATCHED:,} characters")
+        self._add_split(changed(value, rest, self.v), fields)

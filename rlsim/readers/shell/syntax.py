@@ -13,7 +13,7 @@ from rlsim.errors import InputError, shortened
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a script by its kind: list, pipe, not, if, for, while, case, function or arithmetic."""
+    """A part of a script by its kind: list, pipe, not, if, for, count, while, case, function, apart or arithmetic."""
 
     kind: str
     parts: Any
@@ -21,11 +21,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Command(Node):
-    """A command: its words, unexpanded, the here-document or here-string that it reads, and the file it writes anew."""
+    """A command: its words, unexpanded, the here-document or here-string that it reads, the file it writes anew, and
+    whether what it prints goes elsewhere."""
 
     words: tuple[str, ...] = ()
     document: str | None = None
     target: str | None = None
+    elsewhere: bool = False
 
 
 def parse(given: list[Token], where: str) -> Node:
@@ -102,7 +104,7 @@ class _Parser:
         token = self.peek()
         compound: Callable[[], Node] | None = None
         if token.kind == "(":
-            compound = lambda: self.block("(", ")")  # noqa: E731 - one of several readers
+            compound = lambda: Node("apart", [self.block("(", ")")])  # noqa: E731 - one of several readers
         elif token.kind == "word":
             compound = {
                 "if": self.condition, "for": self.loop, "while": self.repeat, "until": self.repeat, "case": self.case,
@@ -143,11 +145,16 @@ class _Parser:
 
     def loop(self) -> Node:
         self.take()
-        name, words = self.take(), []
+        name, words = self.take(), ['"$@"']
         self.newlines()
-        # A counting loop says nothing of its words: its body is left out.
+        if name.startswith("(("):
+            parts = name[2:-2].split(";")
+            if len(parts) != 3:
+                raise self.unexpected()
+            return Node("count", (*parts, self.block("{", "}") if self.word() == "{" else self.block("do", "done")))
         if self.word() == "in":
             self.take()
+            words = []
             while self.peek().kind == "word":
                 words.append(self.take())
         self.newlines()
@@ -172,8 +179,9 @@ class _Parser:
                 self.take()
                 patterns.append(self.take())
             self.expect(")")
-            arms.append((patterns, self.list((";;", ";;&", "esac"))))
-            if self.peek().kind in (";;", ";;&"):
+            body = self.list((";;", ";;&", ";&", "esac"))
+            arms.append((patterns, body, self.peek().kind))
+            if self.peek().kind in (";;", ";;&", ";&"):
                 self.take()
             self.newlines()
             if self.peek().kind == "end":
@@ -192,7 +200,7 @@ class _Parser:
         return Node("function", (name, self.command()))
 
     def simple(self) -> Node:
-        words, document, target, inside = list[str](), None, None, False
+        words, document, target, inside, elsewhere = list[str](), None, None, False, False
         while True:
             token = self.peek()
             if token.kind in REDIRECTIONS and not inside:
@@ -200,6 +208,7 @@ class _Parser:
                 held = self.take()
                 document = held if token.kind in ("<<", "<<-", "<<<") else document
                 target = held if token.kind == ">" else target
+                elsewhere |= token.kind in (">", ">>", ">|", "&>", "&>>", ">&")
             # Within [[ these compare and group; they neither redirect nor end the command.
             elif token.kind == "word" or (inside and token.kind in ("&&", "||", "(", ")", "<", ">", "|", "\n")):
                 words.append(self.take())
@@ -210,11 +219,11 @@ class _Parser:
                 break
         if not words and document is None and self.peek().kind not in ("\n", ";", "end"):
             raise self.unexpected()
-        return Command("command", (), tuple(words), document, target)
+        return Command("command", (), tuple(words), document, target, elsewhere)
 
 
 OPERATORS = (
-    ";;&", "<<<", "&>>", "<<-", "&&", "||", ";;", "<<", ">>", ">&", "<&", ">|", "&>", "|&", "<>",
+    ";;&", "<<<", ";&", "&>>", "<<-", "&&", "||", ";;", "<<", ">>", ">&", "<&", ">|", "&>", "|&", "<>",
     ";", "&", "|", "(", ")", "<", ">", "\n",
 )  # fmt: skip
 """Longest first."""
@@ -267,9 +276,11 @@ def tokens(text: str, where: str) -> list[Token]:
             continue
         end = skip_word(text, place, where)
         word = text[place:end]
-        # The 2 of 2>file names a descriptor and is no word.
+        # The 2 of 2>file names a descriptor and is no word: what goes there is not what the command prints or reads.
         if end < len(text) and text[end] in "<>" and word.isdigit():
-            place = end
+            found = next(one for one in OPERATORS if text.startswith(one, end)) if int(word) > 1 else ""
+            place = end + len(found)
+            out += [Token("<>", found)] if found else []
             continue
         if out and out[-1].kind in ("<<", "<<-"):
             # The document begins on the line below, behind whatever else stands on this one.
