@@ -142,7 +142,7 @@ class Framework:
         # Reversed, so that of keys with the same ending the alphabet's first is entered last and stays.
         for near in ([part for part in parts if part[0] == section], reversed(parts)):
             names = {part[2]: "".join(part) for part in near}
-            found = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+            found = difflib.get_close_matches(name, names, cutoff=0.7)
             if found:
                 return names[found[0]]
         return None

@@ -117,7 +117,7 @@ class Expressions(ABC):
                 holder[key] = value
 
     def fits(self, pattern: ast.pattern, subject: Any, scope: Scope) -> bool:
-        """Whether a pattern of ``match`` takes a subject."""
+        """Whether a pattern of ``match`` takes a subject, whose parts get the names in it."""
         if isinstance(pattern, ast.MatchOr):
             return any(self.fits(one, subject, scope) for one in pattern.patterns)
         if isinstance(pattern, ast.MatchValue):
@@ -128,7 +128,10 @@ class Expressions(ABC):
                 self.fits(one, part, scope) for one, part in zip(pattern.patterns, parts, strict=True)
             )
         if isinstance(pattern, ast.MatchAs):
-            return pattern.pattern is None or self.fits(pattern.pattern, subject, scope)
+            taken = pattern.pattern is None or self.fits(pattern.pattern, subject, scope)
+            if taken and pattern.name:
+                scope.names[pattern.name] = subject
+            return taken
         return isinstance(pattern, ast.MatchSingleton) and pattern.value is subject
 
     def attribute_of_class(self, of: Class, name: str) -> Any:
@@ -152,7 +155,8 @@ class Expressions(ABC):
         if args.vararg:
             held[args.vararg.arg] = tuple(values[len(names) :])
         if args.kwarg:
-            held[args.kwarg.arg] = {key: value for key, value in named.items() if key not in names}
+            own = {*names, *(one.arg for one in args.kwonlyargs)}
+            held[args.kwarg.arg] = {key: value for key, value in named.items() if key not in own}
         held |= named
         held |= {name: self.value(default, of.scope) for name, default in every if name not in held}
         scope = Scope(held, of.scope)

@@ -295,7 +295,7 @@ RULES = (
     ),
     of(Trainer.flash_attention_2).words(Model.attn, ("flash_attention_2", True), ("*", False), readonly=True),
     # orchestrator.py:629: a batch holds whole groups, which one counted in tokens need not come to.
-    of(Trainer.global_batch_samples).rule(lambda c: c.samples // c.group * c.group),
+    of(Trainer.global_batch_samples).rule(lambda c: max(1, c.samples // c.group) * c.group),
     of(Trainer.sequence_packing).constant(True),
     of(Trainer.micro_batch_tokens).rule(lambda c: c.cap),
     # trainer.py:32, 191: full where nothing is stated.
