@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -37,7 +38,7 @@ class Left(Exception):  # noqa: N818 - no error
         self.levels, self.again = levels, again
 
 
-class Control:
+class Control(ABC):
     """A shell's place: variables, working directory, what is printed, and whether what is followed is a condition or a
     substitution (asking)."""
 
@@ -50,8 +51,9 @@ class Control:
         self.frames: list[dict[str, tuple[str | None, Elements | None, list[bool]]]] = []
         self.status: str | None = ""
 
+    @abstractmethod
     def _command(self, node: Command) -> bool:
-        raise NotImplementedError
+        """Follow a simple command; whether it succeeded."""
 
     @contextmanager
     def _apart(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ def end_of(held: Elements) -> int:
 
 
 @dataclass
-class Store:
+class Store(ABC):
     """Variables and arrays of a script. run: the output of a command line within ``$(...)``, None where a program would
     print it; given: set from outside, which the script cannot change; unknown: what programs would say; status: ``$?``,
     None of a program; lost: lists among the last words of which nobody knows how long they are."""
@@ -151,14 +152,14 @@ class Store:
         finally:
             self.__dict__.update(before)
 
+    @abstractmethod
     def fields(self, word: str, empty: bool = False) -> list[str]:
         """The fields that a word gives."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text(self, word: str, empty: bool = False) -> str:
         """One text of a word."""
-        raise NotImplementedError
 
+    @abstractmethod
     def arithmetic(self, text: str, empty: bool = False) -> int:
         """An integer expression."""
-        raise NotImplementedError
