@@ -22,9 +22,14 @@ from rlsim.errors import InputError
 
 
 def _verl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str, Any] | None:
-    text = " ".join(words)
-    mega = "model_engine=megatron" in words or "megatron_trainer" in text
-    folder = checkout / "verl/trainer/config"
+    given = {word.split("=")[0]: word.partition("=")[2].strip("'") for word in words if word.startswith("--config-")}
+    folder, theirs = checkout / "verl/trainer/config", OmegaConf.create({})
+    file = checkout / given.get("--config-path", ".") / f"{given.get('--config-name')}.yaml"
+    if file.exists():
+        theirs = OmegaConf.create(yaml.safe_load(file.read_text()))
+        words = [*words, *(str(one) for one in theirs.pop("defaults", ()))]
+        theirs.pop("hydra", None)
+    mega = "model_engine=megatron" in words or "megatron_trainer" in " ".join(words)
     kind = "_megatron" if mega else "_veomni" if "model_engine=veomni" in words else ""
     config = OmegaConf.create(yaml.safe_load((folder / f"_generated_ppo{kind}_trainer.yaml").read_text()))
     if "fully_async" in entry or "one_step" in entry:
@@ -33,12 +38,13 @@ def _verl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str,
             own = yaml.safe_load(file.read_text())
             own.pop("defaults", None), own.pop("hydra", None)
             config = OmegaConf.merge(config, own)
-    v = View(dotted(words, config))
+    v = View(dotted(words, OmegaConf.merge(config, theirs)))
     a, r = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
     mega = v(a + "strategy") == "megatron"
     fully = "fully_async" in entry
     v1 = v("trainer.v1.trainer_mode", "sync") if v("trainer.use_v1") else "sync"
     split = fully or v("actor_rollout_ref.hybrid_engine") is False or v1 == "separate_async"
+    overlap = split or v1 == "colocate_async"
     pool = "rollout." if v("rollout.nnodes") is not None else r
     gen = v(pool + "nnodes", 1) * v(pool + "n_gpus_per_node", v("trainer.n_gpus_per_node", 8)) if split else None
     prompts = (
@@ -58,11 +64,11 @@ def _verl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str,
         "batch": v(a + "ppo_mini_batch_size") * v(r + "n"), "tp": v(m + "tensor_model_parallel_size", 1) if mega else 1,
         "pp": v(m + "pipeline_model_parallel_size", 1) if mega else 1, "cp": cp,
         "engine_tp": v(r + "tensor_model_parallel_size") * copies, "memory": v(r + "gpu_memory_utilization"),
-        "async": split or v1 == "colocate_async", "sequences": v(r + "max_num_seqs"),
+        "async": overlap, "sequences": v(r + "max_num_seqs"),
         "precision": precision(v(r + "quantization")), "turns": min(answers or 8, asked + 1 if asked else 8)
         if v(r + "multi_turn.enable") or answers or asked else 1,
         "lora": v("actor_rollout_ref.model.lora.rank", 0) if mega else v("actor_rollout_ref.model.lora_rank", 0),
-        "publish": v("async_training.trigger_parameter_sync_step", 4) if fully else 1,
+        "publish": v("async_training.trigger_parameter_sync_step", 4) if fully else 1 if overlap else None,
         "training": v("trainer.nnodes") * v("trainer.n_gpus_per_node"),
         "pool": v("distillation.n_gpus_per_node", 0) * v("distillation.nnodes", 0) if v("distillation.enabled") else 0,
     }  # fmt: skip
