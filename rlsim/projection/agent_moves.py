@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtri
 
 from rlsim.loading.overrides import value_at
 from rlsim.loading.variation import Overrides
@@ -29,7 +29,7 @@ def capped_turns(scenario: Scenario, level: float) -> Overrides:
         most = math.ceil(np.quantile(np.diff(recorded(agent.replay).first), level))
         return {f"{AGENT}.max_turns": min(most, agent.max_turns)}
     turns = solve_turns(agent.turns, agent.max_turns)
-    most = min(agent.max_turns, math.ceil(float(turns.at(np.array(ndtri(level))))))
+    most = min(agent.max_turns, math.ceil(float(turns.at(np.array(NormalDist().inv_cdf(level))))))
     keys: Overrides = {f"{AGENT}.max_turns": most}
     if isinstance(agent.turns, LognormalTurns):  # its mean is that after the cut, which moves with it
         mean = limited_lognormal_mean(turns.location, turns.sigma, most)
@@ -45,7 +45,7 @@ def faster_calls(scenario: Scenario, level: float) -> Overrides:
     if agent.replay is not None:
         longest_s = float(np.quantile(recorded(agent.replay).environment_s, level))
     else:
-        longest_s = float(solve_time(agent.environment_s).at(np.array(ndtri(level))))
+        longest_s = float(solve_time(agent.environment_s).at(np.array(NormalDist().inv_cdf(level))))
     longest_s = float(f"{longest_s:.4g}")
     spared = longest_s > 0 and longest_s < (agent.turn_timeout_s or math.inf)
     return {f"{AGENT}.turn_timeout_s": longest_s} if spared else {}

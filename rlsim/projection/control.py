@@ -1,14 +1,15 @@
 """A control variate: what the drawn work of a step says of it, whose mean over many steps costs far less than theirs.
 
-A step that waits for environments lasts about as long as its slowest trajectory has them, which is drawn in a tenth of
-the time of a simulated step. Simulated steps are moved by their regression on it to its mean over many further draws:
-the regression estimator of double sampling (Cochran, Sampling Techniques, 3rd ed., section 12.6).
+A step of single responses lasts about as long as it has tokens, whose mean follows from their distribution. A step that
+waits for environments lasts about as long as its slowest trajectory has them, which is drawn in a tenth of the time of
+a simulated step. Simulated steps are moved by their regression on it to its mean, known or taken over many further
+draws: the regression estimator, of double sampling there (Cochran, Sampling Techniques, 3rd ed., sections 7.1, 12.6).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -16,8 +17,9 @@ from msgspec import Struct
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS
 from rlsim.schema.workload import Workload
 from rlsim.units import FloatArray
-from rlsim.workload.batches import longest_environment_s
-from rlsim.workload.lengths import Place, cached_with_files
+from rlsim.workload.batches import expected_drawn_tokens, longest_environment_s, mean_drawn_tokens
+from rlsim.workload.file_cache import cached_with_files
+from rlsim.workload.lengths import Place
 
 BATCHES = 24
 """Batches of consecutive steps behind a regression at least, where there are as many steps: a lagged step may wait for
@@ -31,29 +33,41 @@ FURTHER_PER_STEP = 5
 """Of them at most over the steps that a simulation may have, each at a tenth of the price: half of its time."""
 
 
+Seen = Callable[[Workload, Place], float]
+
+
 class Control(Struct, frozen=True):
-    """Mean over steps of the longest time of a trajectory with its environments, in seconds, and its standard error."""
+    """What is ``seen`` of the drawn work of a step, its mean over all steps and the standard error of that."""
 
-    mean_s: float
-    error_s: float
+    seen: Seen
+    mean: float
+    error: float = 0.0
 
 
-def longest_s(workload: Workload, seed: int, replications: int, steps: range) -> list[FloatArray]:
-    """Most seconds that a trajectory spends with environments, of each step, by replication."""
+def control_seen(workload: Workload) -> Seen:
+    """What is seen of the drawn work of a step: the mean tokens of its responses, of agents the longest time that a
+    trajectory has with its environments, in seconds."""
+    return mean_drawn_tokens if workload.agent is None else longest_environment_s
+
+
+def seen_of(seen: Seen, workload: Workload, seed: int, replications: int, steps: range) -> list[FloatArray]:
+    """What is ``seen`` of each step, by replication."""
     return [
-        np.array([longest_environment_s(workload, Place(seed, step, replication)) for step in steps])
+        np.array([seen(workload, Place(seed, step, replication)) for step in steps])
         for replication in range(replications)
     ]
+
+
+def batches_of(rows: Sequence[FloatArray]) -> int:
+    """Batches of consecutive steps that a regression makes of each replication."""
+    return min(math.ceil(BATCHES / len(rows)), len(rows[0]))
 
 
 def regression(values: Sequence[FloatArray], seen: Sequence[FloatArray]) -> tuple[float, float]:
     """Slope of the values of steps by what was ``seen`` of their drawn work, both by replication, and the share of the
     variance of batches that it explains."""
-    parts = math.ceil(BATCHES / len(seen))
-    y, x = (
-        np.array([batch.mean() for row in each for batch in np.array_split(row, min(parts, len(row)))])
-        for each in (values, seen)
-    )
+    parts = batches_of(seen)
+    y, x = (np.array([batch.mean() for row in each for batch in np.array_split(row, parts)]) for each in (values, seen))
     x, y = x - x.mean(), y - y.mean()
     if len(x) < 3 or not x.any() or not y.any():
         return 0.0, 0.0
@@ -65,14 +79,19 @@ def regression(values: Sequence[FloatArray], seen: Sequence[FloatArray]) -> tupl
 def control_of(
     workload: Workload, seed: int, values: Sequence[FloatArray], seen: Sequence[FloatArray], aim: float, most: int
 ) -> Control | None:
-    """The mean of what was ``seen``, over so many further steps, up to ``most``, that its error moves the mean of
-    ``values`` by ``aim``; None where it explains too little of them."""
+    """The control of what was ``seen`` of the drawn work of steps with these ``values``. Of agents it is taken over so
+    many further steps, up to ``most``, that its error moves the mean of the values by ``aim``. None where it explains
+    too little of them, or ``most`` is too little to know it."""
     slope, explained = regression(values, seen)
     if explained < LEAST_EXPLAINED:
         return None
+    if workload.agent is None:
+        return Control(mean_drawn_tokens, expected_drawn_tokens(workload))
+    if most < PILOT:
+        return None
     # Few simulated steps may have met none of the slowest environments: what differs between them is no guide.
     pilot = _further(workload, seed, PILOT)
-    wanted = math.ceil(PILOT * (slope * pilot.error_s / aim) ** 2)
+    wanted = math.ceil(PILOT * (slope * pilot.error / aim) ** 2)
     return pilot if wanted <= PILOT else _further(workload, seed, min(most, wanted))
 
 
@@ -81,4 +100,4 @@ def _further(workload: Workload, seed: int, count: int) -> Control:
     # Of a replication that no scenario may ask for: independent of all that is simulated.
     places = (Place(seed, step, MAX_SIMULATED_STEPS) for step in range(count))
     found = np.array([longest_environment_s(workload, place) for place in places])
-    return Control(float(found.mean()), float(found.std(ddof=1)) / math.sqrt(count))
+    return Control(longest_environment_s, float(found.mean()), float(found.std(ddof=1)) / math.sqrt(count))

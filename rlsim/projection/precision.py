@@ -9,12 +9,13 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from rlsim.errors import Infeasible
-from rlsim.projection.control import FURTHER_PER_STEP, MOST_FURTHER, PILOT, control_of
+from rlsim.projection.control import FURTHER_PER_STEP, MOST_FURTHER, control_of
 from rlsim.projection.scale import TURN, pools_of
 from rlsim.projection.summary import mean_value, phase_estimate
 from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.projection.variant import SimulatedVariant, compared, extended, seconds_of, simulate_variant
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, MOST_SAMPLES, Scenario
+from rlsim.workload.draw import BEGINNING
 
 GROWTH = 4
 """Times the replications of a block that the next one brings at most: an error found in few of them may be far off."""
@@ -29,7 +30,8 @@ def precise(
     MOST_SAMPLES are simulated; as it is where the scenario states its replications.
 
     Blocks of whole replications whose number follows from the draws alone: same scenario and seed, same answer. Steps
-    that mostly wait for environments are moved by what these take in the mean (projection/control.py).
+    that last as long as they have tokens, or mostly wait for environments, are moved to what these are in the mean
+    (projection/control.py).
     progress: as of :func:`~rlsim.projection.variant.extended`.
     """
     while run.scenario.simulation.replications is None:
@@ -67,15 +69,14 @@ def _controlled(run: SimulatedVariant) -> SimulatedVariant:
     """The run beside a control of its drawn work, where its error is too large and most of it is that work's."""
     scenario, step = run.scenario, phase_estimate(run, "step")
     asked = scenario.simulation.precision
-    agents = scenario.workload.agent is not None and pools_of(scenario) == 1
-    if run.control is not None or step.error <= asked or not agents:
+    # One pool of engines draws other work than the scenario, lengths that grow have other means than its own.
+    as_stated = pools_of(scenario) == 1 and run.stretch == BEGINNING
+    if run.control is not None or step.error <= asked or not as_stated:
         return run
     most = min(MOST_FURTHER, FURTHER_PER_STEP * scenario.measured_steps.stop * _affordable(run))
-    if most < PILOT:
-        return run
     # Half of the variance that is asked for: the other half is what the control leaves of the simulated steps.
     aim, values = asked * step.mean / math.sqrt(2.0), run.values(seconds_of("step"))
-    control = control_of(scenario.workload, scenario.simulation.seed, values, run.longest_s, aim, most)
+    control = control_of(scenario.workload, scenario.simulation.seed, values, run.seen, aim, most)
     return run if control is None else replace(run, control=control)
 
 

@@ -89,7 +89,7 @@ def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:
     values = step_values(run, seconds_of(name))
     mean = float(np.mean(values))
     parts, carried = _independent_means(run, values), run.carried_s(name) / mean if mean else 0.0
-    return Estimate.of(mean, prediction_of(run).factor(name, mean), parts, carried)
+    return Estimate.of(mean, prediction_of(run).factor(name, mean), parts, carried, run.fitted_batches)
 
 
 def _independent_means(run: SimulatedVariant, values: Sequence[float]) -> FloatArray:
@@ -266,6 +266,7 @@ def memory_phases(run: SimulatedVariant) -> dict[str, MemoryUse]:
 def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
     """Seconds per step by phase and part; the parts of a phase add up to it."""
     steps, mean, prices = run.every_step, run.phases_s, run.prices
+
     if run.scenario.loop.mode == "sync":
         rewards = Part("environment", run.rewards_s, "host", "assumed")
         again = float(np.mean([step.rollouts for step in steps])) - 1.0
@@ -277,15 +278,15 @@ def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
         # A price is of one publication, of which a step has less than one under loop.update_every.
         updates = mean["refit_s"] / prices.refit.seconds if prices.refit.seconds else 1.0
         out += [("refit_s", prices.refit.repeated(updates).parts)]
-    out += [("data_s", _mean(step.cost.data for step in steps))]
-    out += [("logprob_s", _mean(step.cost.logprob for step in steps))]
-    out += [("train_s", _mean(step.cost.train for step in steps))]
+    out += [("data_s", _mean(run, "data_s", (step.cost.data for step in steps)))]
+    out += [("logprob_s", _mean(run, "logprob_s", (step.cost.logprob for step in steps)))]
+    out += [("train_s", _mean(run, "train_s", (step.cost.train for step in steps)))]
     return tuple(part for name, parts in out for part in _shown(name, parts))
 
 
-def _mean(costs: Iterable[PhaseCost]) -> tuple[Part, ...]:
-    every = list(costs)
-    return PhaseCost.of(part for cost in every for part in cost.parts).repeated(1.0 / len(every)).parts
+def _mean(run: SimulatedVariant, phase: str, costs: Iterable[PhaseCost]) -> tuple[Part, ...]:
+    whole = PhaseCost.of(part for cost in costs for part in cost.parts)
+    return whole.repeated(run.moved(phase) / len(run.every_step)).parts
 
 
 def _generation(run: SimulatedVariant, phase_s: float, steps: int) -> tuple[Part, ...]:
@@ -295,7 +296,9 @@ def _generation(run: SimulatedVariant, phase_s: float, steps: int) -> tuple[Part
     their excess is spread over the parts.
     """
     whole = run.prices.engine.parts(run.counters)
-    each = [replace(part, seconds=part.seconds / steps / run.prices.replicas) for part in whole]
+    # A control of tokens moves what engines do, one of environments what they wait for.
+    moved = run.moved("generation_s") if run.scenario.workload.agent is None else 1.0
+    each = [replace(part, seconds=moved * part.seconds / steps / run.prices.replicas) for part in whole]
     busy_s = sum(part.seconds for part in each)
     if busy_s > phase_s:
         return tuple(replace(part, seconds=part.seconds / busy_s * phase_s) for part in each)

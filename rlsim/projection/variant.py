@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices
 from rlsim.projection.change import Change, with_keys
-from rlsim.projection.control import Control, longest_s, regression
+from rlsim.projection.control import Control, batches_of, control_seen, regression, seen_of
 from rlsim.projection.scale import carried, pool_of, pools_of, priced_pool, simulate_pool, whole_step
 from rlsim.results import PHASES
 from rlsim.schema.base import changed
@@ -80,11 +80,16 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return [step for steps in self.steps for step in steps]
 
     @cached_property
-    def longest_s(self) -> list[FloatArray]:
-        """Most seconds that a trajectory of each measured step spends with environments, by replication."""
+    def seen(self) -> list[FloatArray]:
+        """What a control goes by, of the drawn work of each measured step, by replication."""
         first, measured = self.stretch.first, self.scenario.measured_steps
-        steps = range(first + measured.start, first + measured.stop)
-        return longest_s(self.scenario.workload, self.scenario.simulation.seed, len(self.traces), steps)
+        steps, workload = range(first + measured.start, first + measured.stop), self.scenario.workload
+        return seen_of(control_seen(workload), workload, self.scenario.simulation.seed, len(self.traces), steps)
+
+    @property
+    def fitted_batches(self) -> int:
+        """Batches of steps behind the regression that moves the values of steps; 0 where none does."""
+        return 0 if self.control is None else len(self.traces) * batches_of(self.seen)
 
     def values(self, of: Callable[[StepRecord], float]) -> list[FloatArray]:
         """A value of the measured steps by replication, moved by the control where there is one: means of them are
@@ -92,13 +97,18 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         found = [np.array([float(of(step)) for step in steps]) for steps in self.steps]
         if self.control is None:
             return found
-        slope, mean_s = regression(found, self.longest_s)[0], self.control.mean_s
-        return [row - slope * (seen - mean_s) for row, seen in zip(found, self.longest_s, strict=True)]
+        slope, mean = regression(found, self.seen)[0], self.control.mean
+        return [row - slope * (seen - mean) for row, seen in zip(found, self.seen, strict=True)]
 
     @cached_property
     def phases_s(self) -> dict[str, float]:
         """Mean seconds of each phase over all measured steps."""
         return {name: float(np.mean(np.concatenate(self.values(seconds_of(name))))) for name in PHASES}
+
+    def moved(self, phase: str) -> float:
+        """Mean seconds of a phase over those of the steps as simulated: what the control moved them by."""
+        simulated_s = float(np.mean([step.phases[phase] for step in self.every_step]))
+        return self.phases_s[phase] / simulated_s if self.control is not None and simulated_s else 1.0
 
     @property
     def rewards_s(self) -> float:
@@ -120,7 +130,7 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         0 where all was simulated; or by the error of the control."""
         if self.control is not None:
             values = [np.array([seconds_of(name)(step) for step in steps]) for steps in self.steps]
-            return regression(values, self.longest_s)[0] * self.control.error_s
+            return regression(values, self.seen)[0] * self.control.error
         added = [trace.doubling.get(name, 0.0) for trace in self.traces]
         return carried(self.scenario)[1] * float(np.mean(added)) if any(added) else 0.0
 

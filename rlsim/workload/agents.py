@@ -14,10 +14,10 @@ from msgspec import Struct, field
 
 from rlsim.schema.workload import Agent, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
+from rlsim.workload.file_cache import cached_with_files
 from rlsim.workload.lengths import (
     LengthDistribution,
     Place,
-    cached_with_files,
     solve_distribution,
     solve_time,
     solve_turns,

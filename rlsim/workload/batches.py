@@ -27,12 +27,12 @@ from rlsim.workload.acceptance import (
 )
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.agents import longest_environment_s as longest_of
+from rlsim.workload.file_cache import cached_with_files
 from rlsim.workload.lengths import (
     UNSCALED,
     LengthDistribution,
     Place,
     Scales,
-    cached_with_files,
     response_caps,
     solve_distribution,
     whole_tokens,
@@ -243,15 +243,30 @@ def draw_moves(
 @cached_with_files(64)
 def _distributions(workload: Workload) -> tuple[LengthDistribution, LengthDistribution]:
     """Prompt and response distributions; of a length file those that it holds now."""
-    cap = workload.max_sequence_tokens
-    prompts = solve_distribution(workload.prompt_tokens, np.array([cap - 1.0]), "prompt")
+    cap = np.array([workload.max_sequence_tokens - 1.0])
+    prompts = solve_distribution(workload.prompt_tokens, cap, "prompt")
+    return prompts, solve_distribution(workload.response_tokens, _likely_caps(workload, prompts), "response")
+
+
+def _likely_caps(workload: Workload, prompts: LengthDistribution) -> FloatArray:
+    """Caps of responses, which depend on prompts: a few equally likely ones stand for all of them in the mean."""
     if isinstance(workload.prompt_tokens, ConstantLength):
         prompt = np.array([workload.prompt_tokens.tokens])
     else:
-        # Caps of responses depend on prompts: a few equally likely ones stand for all of them in the mean.
-        prompt = whole_tokens(prompts.at(_normal_quantiles(_CAP_POINTS)), cap - 1)
-    caps = response_caps(workload, prompt).astype(np.float64)
-    return prompts, solve_distribution(workload.response_tokens, caps, "response")
+        prompt = whole_tokens(prompts.at(_normal_quantiles(_CAP_POINTS)), workload.max_sequence_tokens - 1)
+    return response_caps(workload, prompt).astype(np.float64)
+
+
+def mean_drawn_tokens(workload: Workload, place: Place) -> float:
+    """Mean tokens of the responses of a step's first rollout, before anything of it is left out; no agents."""
+    return float(draw_rollouts(workload, place)[0].batch.response_tokens.mean())
+
+
+@cached_with_files(64)
+def expected_drawn_tokens(workload: Workload) -> float:
+    """Mean of :func:`mean_drawn_tokens` over all steps."""
+    prompts, responses = _distributions(workload)
+    return float(np.mean([responses.mean_below(cap) for cap in _likely_caps(workload, prompts)]))
 
 
 @cached_with_files(64)

@@ -23,7 +23,8 @@ from rlsim.units import FloatArray, IntArray, digest_of
 from rlsim.workload.acceptance import Acceptance, DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import Generated, draw_iterations, draw_moves, draw_rollouts
-from rlsim.workload.lengths import UNSCALED, Place, Scales, cached_with_files
+from rlsim.workload.file_cache import cached_with_files
+from rlsim.workload.lengths import UNSCALED, Place, Scales
 
 STEPS_KEPT = 128
 """Drawn steps cached per process: variants of a scenario that differ in neither workload nor acceptance meet the same.

@@ -6,11 +6,11 @@ import csv
 import json
 import math
 from array import array
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, lru_cache, wraps
+from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -21,7 +21,6 @@ from rlsim.files.lookup import delivered_lengths, length_file
 from rlsim.files.reading import TRACE_BYTES, check_readable, read_text, shown_path, text_lines
 from rlsim.files.yaml import lists_beside
 from rlsim.schema import workload as section
-from rlsim.schema.base import Strict
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.lognormal import increasing_root, limited_lognormal_mean
 
@@ -229,6 +228,13 @@ class LengthDistribution(Struct, frozen=True, eq=False):
             return np.exp(self.location + self.sigma * scores)
         return np.interp(np.interp(scores, *_normal_table()), self.quantiles, self.scale * self.tokens)
 
+    def mean_below(self, cap: float) -> float:
+        """Mean of the lengths in tokens when each is cut at ``cap``."""
+        if self.quantiles is None or self.tokens is None:
+            return limited_lognormal_mean(self.location, self.sigma, cap)
+        points = np.interp((np.arange(_POINTS) + 0.5) / _POINTS, self.quantiles, self.scale * self.tokens)
+        return float(np.minimum(points, cap).mean())
+
     def scaled(self, factor: float) -> LengthDistribution:
         """The distribution of ``factor`` times the lengths; nothing is solved for again."""
         return replace(self, location=self.location + math.log(factor), scale=factor * self.scale)
@@ -309,15 +315,14 @@ def _lognormal_of(length: section.LognormalLength, caps: FloatArray, subject: Su
     _check_mean(mean, reach, subject, "the cap, as the mean beside cut_share is that after the cut")
     score = float(np.interp(1.0 - length.cut_share, _normal_table()[1], _normal_table()[0]))
 
-    def gap(log_sigma: float) -> float:  # the wider, the less the lengths below the cap hold
-        sigma = math.exp(log_sigma)
-        return mean - limited_lognormal_mean(math.log(reach) - sigma * score, sigma, reach)
+    def mean_of(sigma: float) -> float:  # the wider, the less the lengths below the cap hold
+        return limited_lognormal_mean(math.log(reach) - sigma * score, sigma, reach)
 
-    sigma = math.exp(increasing_root(gap))
-    if sigma > MOST_SIGMA:
-        least = limited_lognormal_mean(math.log(reach) - MOST_SIGMA * score, MOST_SIGMA, reach)
+    # Told before the root is looked for: wider ones overflow.
+    if mean <= (least := mean_of(MOST_SIGMA)):
         share = f"as a share of {length.cut_share:g} at the cap of {reach:,.0f} holds so much"
         raise InputError(f"{_NAMES['keys'][subject]}.mean_tokens must be above {least:,.0f}, {share}; got {mean:g}")
+    sigma = math.exp(increasing_root(lambda log_sigma: mean - mean_of(math.exp(log_sigma))))
     return LengthDistribution(location=math.log(reach) - sigma * score, sigma=sigma)
 
 
@@ -347,49 +352,3 @@ def _normal_table() -> tuple[FloatArray, FloatArray]:
     """Phi on a grid of 1/256 over -9..9; linear interpolation is good to 5e-7."""
     grid = np.arange(-9 * 256, 9 * 256 + 1) / 256
     return grid, np.array([0.5 * math.erfc(-z / math.sqrt(2)) for z in grid.tolist()])
-
-
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
-
-
-def cached_with_files(maxsize: int) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
-    """A decorator as ``functools.lru_cache`` that forgets an answer when a file changes that its section names.
-
-    It is for functions whose first argument is a section of a scenario, given by place.
-    """
-
-    def decorate(function: Callable[Given, Found]) -> Callable[Given, Found]:
-        @lru_cache(maxsize=maxsize)
-        def cached(states: object, *args: Any, **kwargs: Any) -> Found:
-            return function(*args, **kwargs)
-
-        @wraps(function)
-        def asked(*args: Given.args, **kwargs: Given.kwargs) -> Found:
-            # What a section and numbers are made of is hashable; ParamSpec cannot say so.
-            return cached(_states(cast(Strict, args[0])), *args, **kwargs)  # type: ignore[arg-type]
-
-        asked.__dict__["cache_clear"] = cached.cache_clear
-        return asked
-
-    return decorate
-
-
-def _states(part: Strict) -> tuple[tuple[int, int], ...]:
-    """Time of change and size of every file that the section names; what is not there is refused where it is read."""
-    files = [length_file(path) for path in _paths(part)]
-    states = [file.stat() for file in files if file is not None]
-    return tuple((state.st_mtime_ns, state.st_size) for state in states)
-
-
-@lru_cache(maxsize=64)
-def _paths(part: Strict) -> tuple[str, ...]:
-    return tuple(_named(part))
-
-
-def _named(part: Strict) -> Iterator[str]:
-    if isinstance(part, section.TraceLength | section.TraceTime | section.Replay):
-        yield part.path
-    for _, value in part:
-        if isinstance(value, Strict):
-            yield from _named(value)

@@ -15,7 +15,8 @@ from rlsim.files.reading import TRACE_BYTES, check_readable, read_text, shown_pa
 from rlsim.schema.workload import Replay, Workload
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.agents import Turns, judged_s, started_s
-from rlsim.workload.lengths import Place, cached_with_files
+from rlsim.workload.file_cache import cached_with_files
+from rlsim.workload.lengths import Place
 
 COLUMNS = ("prompt", "trajectory", "prompt_tokens", "response_tokens", "observation_tokens", "environment_s")
 """Of each turn, trajectory by trajectory in order. prompt: name, empty where nobody knows which are alike; observation

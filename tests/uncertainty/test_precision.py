@@ -2,15 +2,18 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy.stats import t as student_t
 
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.control import regression
 from rlsim.projection.precision import precise
 from rlsim.projection.project import project
-from rlsim.projection.summary import phase_estimate, timed
+from rlsim.projection.summary import phase_estimate, phase_parts, timed
 from rlsim.projection.variant import extended, simulate_variant
 from rlsim.schema.scenario import LEAST_CYCLES, Scenario
+from rlsim.workload.batches import expected_drawn_tokens, mean_drawn_tokens
+from rlsim.workload.lengths import Place
 
 SUMMED = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 LAGGED = ("cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1")
@@ -26,7 +29,7 @@ def test_an_answer_is_that_of_as_many_stated_replications(keys: tuple[str, ...])
     found = precise(simulate_variant(free))
     stated = simulate_variant(vary(free, {"simulation.replications": len(found.traces)}))
     assert [step.seconds for step in found.every_step] == [step.seconds for step in stated.every_step]
-    assert timed(found).step_s == timed(stated).step_s
+    assert timed(found).step_s == timed(replace(stated, control=found.control)).step_s
     answer = project(free)
     assert answer.to_json() == project(free).to_json()
     sampled = answer.candidate.sampling.step_error_s
@@ -35,7 +38,7 @@ def test_an_answer_is_that_of_as_many_stated_replications(keys: tuple[str, ...])
 
 def test_error_is_within_what_is_asked_or_the_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
-    for asked in (0.1, 0.01, 0.005):
+    for asked in (0.1, 0.004, 0.002):
         answer = project(small(f"simulation.precision={asked}"))
         error, step_s = answer.candidate.sampling.step_error_s, answer.candidate.step_s.mean
         assert error is not None and error / step_s <= asked
@@ -83,6 +86,41 @@ SLOW_PROMPTS = (
     "constant, turns: 3}, environment_s: {kind: lognormal, mean_s: 10, log_sigma: 1}, turn_timeout_s: 300}",
     "workload.agent.environment_group_correlation=0.6",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        (),
+        ("workload.response_tokens={kind: lognormal, mean_tokens: 800, log_sigma: 1.4}",),
+        ("workload.response_tokens={kind: lognormal, mean_tokens: 1900, cut_share: 0.3}",),
+        ("workload.response_tokens={kind: quantiles, quantiles: [0, 0.5, 1], tokens: [10, 300, 4000]}",),
+        ("workload.usable_group_share=0.5", "workload.prompt_tokens={kind: lognormal, mean_tokens: 700}"),
+    ],
+)
+def test_the_mean_of_drawn_tokens_is_that_of_many_draws(keys: tuple[str, ...]) -> None:
+    workload = small(*keys).workload
+    drawn = np.array([mean_drawn_tokens(workload, Place(7, step, 0)) for step in range(300)])
+    assert abs(drawn.mean() - expected_drawn_tokens(workload)) <= 3.5 * drawn.std() / np.sqrt(len(drawn))
+
+
+@pytest.mark.parametrize("keys", [(), LAGGED])
+def test_a_control_of_tokens_is_unbiased_and_its_error_is_true(keys: tuple[str, ...]) -> None:
+    base = small("simulation.precision=0.015", *keys)
+    steps, plain = [], []
+    for seed in range(24):
+        run = precise(simulate_variant(vary(base, {"simulation.seed": seed}), tokens=False))
+        parts = phase_parts(run)
+        for phase in ("generation_s", "logprob_s", "train_s"):
+            shown = sum(part.seconds for part in parts if part.phase == phase)
+            assert shown == pytest.approx(run.phases_s[phase])
+        steps.append(timed(run).step)
+        plain.append(np.mean([one.seconds for one in run.every_step]))
+    means = np.array([step.mean for step in steps])
+    held = [abs(step.mean / means.mean() - 1.0) <= step.error * student_t.ppf(0.95, step.degrees) for step in steps]
+    assert np.mean(held) >= 0.75
+    assert np.std(means) < np.std(plain)
+    assert abs(means.mean() - np.mean(plain)) <= 3.0 * np.std(plain) / np.sqrt(len(plain))
 
 
 def test_a_control_of_slow_environments_is_unbiased_and_its_error_is_true() -> None:

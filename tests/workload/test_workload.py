@@ -142,6 +142,8 @@ def test_a_mean_that_quantiles_cannot_have_is_an_input_error() -> None:
         draw_batch(workload({"kind": "lognormal", "mean_tokens": 8085.0, "cut_share": 0.4}), Place(0, 0, 0))
     with pytest.raises(InputError, match=r"mean_tokens must be above [\d,]+, as a share of 0.47 at the cap of 8,085"):
         draw_batch(workload({"kind": "lognormal", "mean_tokens": 3000.0, "cut_share": 0.47}), Place(0, 0, 0))
+    with pytest.raises(InputError, match="holds so much"):  # lengths so wide that their mean overflows
+        draw_batch(workload({"kind": "lognormal", "mean_tokens": 0.3001 * 8085, "cut_share": 0.3}), Place(0, 0, 0))
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.2, 2.0])

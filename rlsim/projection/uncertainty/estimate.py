@@ -25,7 +25,8 @@ class Estimate(Struct, frozen=True, eq=False):
     of the simulation, whose spread is its own error; those of equal index of two estimates are of the same drawn work.
     error: standard error of the mean by them, as a share of it, with so many degrees of freedom; 0 of a single part,
     which says nothing of it. carried: what of it no further part lessens, by which one pool of engines stands for many,
-    with the sign by which it moves together in all that is simulated so.
+    with the sign by which it moves together in all that is simulated so. fitted: batches behind the regression that
+    moved the parts, 0 where none did.
     """
 
     mean: float
@@ -34,12 +35,20 @@ class Estimate(Struct, frozen=True, eq=False):
     error: float
     degrees: int
     carried: float = 0.0
+    fitted: int = 0
 
     @classmethod
-    def of(cls, mean: float, factors: FloatArray, parts: FloatArray, carried: float = 0.0) -> Estimate:
-        """An estimate whose simulation error is that of the mean of ``parts``, and what is ``carried`` over."""
-        error = math.hypot(relative_error(parts, mean), carried)
-        return cls(mean, factors, parts, error, max(1, len(parts) - 1), carried)
+    def of(cls, mean: float, factors: FloatArray, parts: FloatArray, carried: float = 0.0, fitted: int = 0) -> Estimate:
+        """An estimate whose simulation error is that of the mean of ``parts``, and what is ``carried`` over.
+
+        A slope ``fitted`` to n batches leaves n - 2 degrees of freedom of them, and misses itself by 1 / (n - 3) of the
+        variance in the mean where batches are normal (Cochran, Sampling Techniques, 3rd ed., chapter 7).
+        """
+        error, degrees = relative_error(parts, mean), max(1, len(parts) - 1)
+        if fitted > 3:
+            error *= math.sqrt((fitted - 1) / (fitted - 3))
+            degrees = min(degrees, fitted - 2)
+        return cls(mean, factors, parts, math.hypot(error, carried), degrees, carried, fitted)
 
     @property
     def draws(self) -> FloatArray:
@@ -77,7 +86,7 @@ class Estimate(Struct, frozen=True, eq=False):
         if len(self.parts) == len(other.parts):
             residuals = self.parts - self.parts.mean() / other.parts.mean() * other.parts
             parts = mean * (1.0 + residuals / self.parts.mean())
-            return Estimate.of(mean, factors, parts, self.carried - other.carried)
+            return Estimate.of(mean, factors, parts, self.carried - other.carried, max(self.fitted, other.fitted))
         error = math.hypot(self.error, other.error)
         # One part says nothing of its error: that of the other is all that is known.
         known = [one.degrees for one in (self, other) if one.error]

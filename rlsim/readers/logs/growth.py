@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from scipy.stats import linregress
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.projection.summary import mean_value
@@ -126,14 +126,20 @@ def _moves(values: FloatArray) -> bool:
     places, logs = _logs(values)
     if logs.size < LEAST_STEPS:
         return False
-    line = linregress(places, logs)
+    line = _line(places, logs)
     return bool(abs(line.slope) > max(DEVIATIONS * line.stderr, math.log1p(DRIFT) / np.ptp(places)))
+
+
+def _line(places: IntArray, logs: FloatArray) -> Any:
+    from scipy.stats import linregress  # half a second of import, which logs that are too short to grow are spared
+
+    return linregress(places, logs)
 
 
 def _jump(values: FloatArray) -> int | None:
     """The place of the one step with which the values are others, where that explains them better than a line does."""
     places, logs = _logs(values)
-    left = logs.size * float(logs.var()) * (1 - linregress(places, logs).rvalue ** 2)
+    left = logs.size * float(logs.var()) * (1 - _line(places, logs).rvalue ** 2)
     # Three values on either side at least: the variance of fewer explains anything.
     splits = range(3, logs.size - 2)
     apart = [at * logs[:at].var() + (logs.size - at) * logs[at:].var() for at in splits]

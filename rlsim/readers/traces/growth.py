@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import linregress
 
 from rlsim.readers.traces.trajectories import Trajectory
 
@@ -68,6 +67,8 @@ def trends_of(found: Sequence[Trajectory]) -> list[Trend]:
         means = np.bincount(place[known], values[known], steps.size) / np.maximum(counts, 1)
         if not (means > 0).all() or np.ptp(means) == 0:
             continue
+        from scipy.stats import linregress  # half a second of import, for runs of several steps alone
+
         line = linregress(steps, np.log(means))
         if line.pvalue < BY_CHANCE:
             first, last = (math.exp(line.intercept + line.slope * float(steps[at])) for at in (0, -1))
