@@ -1,9 +1,10 @@
 """A control variate: what the drawn work of a step says of it, whose mean over many steps costs far less than theirs.
 
-A step of single responses lasts about as long as it has tokens, whose mean follows from their distribution. A step that
-waits for environments lasts about as long as its slowest trajectory has them, which is drawn in a tenth of the time of
-a simulated step. Simulated steps are moved by their regression on it to its mean, known or taken over many further
-draws: the regression estimator, of double sampling there (Cochran, Sampling Techniques, 3rd ed., sections 7.1, 12.6).
+A synchronous step of single responses lasts about as long as it has tokens, whose mean follows from their distribution.
+A step that waits for environments lasts about as long as its slowest trajectory has them, which is drawn in a tenth of
+the time of a simulated step. Simulated steps are moved by their regression on it to its mean, known or taken over many
+further draws: the regression estimator, of double sampling there (Cochran, Sampling Techniques, 3rd ed., sections 7.1
+and 12.6).
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from rlsim.workload.lengths import Place
 BATCHES = 24
 """Batches of consecutive steps behind a regression at least, where there are as many steps: a lagged step may wait for
 the trajectories of the next ones."""
+LEAST_BATCHES = 16
+"""Of them behind an answer: by 8 its error is told too small, and intervals of 90 % hold 81 to 87 % of five scenarios
+(benchmarks/coverage.py)."""
 LEAST_EXPLAINED = 0.6
 """Share of the variance of batches from which on a control is worth its draws: further steps at a tenth of the price
 then save a third of the time, and 24 batches show so much by chance once in thousands of scenarios."""
