@@ -7,10 +7,12 @@ from dataclasses import replace
 from statistics import NormalDist
 
 from rlsim.costs.engine_memory import SPREAD as SPREAD
+from rlsim.costs.engine_memory import TRAINER_SPREADS
 from rlsim.costs.engine_memory import EngineMemory as EngineMemory
 from rlsim.costs.engine_memory import engine_memory as engine_memory
 from rlsim.costs.engine_memory import engine_parts, room_bytes, surely_words
 from rlsim.costs.engine_memory import engine_spread as engine_spread
+from rlsim.costs.engine_memory import exchanges_tokens as exchanges_tokens
 from rlsim.costs.engine_memory import kv_bytes_per_gpu_token as kv_bytes_per_gpu_token
 from rlsim.costs.engine_memory import sequences_with_state as sequences_with_state
 from rlsim.costs.engine_memory import state_bytes_per_gpu_sequence as state_bytes_per_gpu_sequence
@@ -81,10 +83,11 @@ def engine_fits(scenario: Scenario) -> float:
 
 
 def trainer_spread(scenario: Scenario, parts: MemoryParts) -> float:
-    """Standard deviation of the logarithm of the bytes of a training GPU: what no mechanism explains, and the loss
-    where neither scenario nor stack says what it holds of a logit."""
-    trainer, spread = scenario.trainer, SPREAD["trainer"]
-    if scenario.training_stack is not None or scenario.training_features.logits_bytes is not None or not parts.logits:
+    """Standard deviation of the logarithm of the bytes of a training GPU: what no mechanism explains, of its framework
+    where that is known, and the loss where neither scenario nor stack says what it holds of a logit."""
+    trainer, stack = scenario.trainer, scenario.training_stack
+    spread = TRAINER_SPREADS.get("" if stack is None else stack.framework, SPREAD["trainer"])
+    if stack is not None or scenario.training_features.logits_bytes is not None or not parts.logits:
         return spread
     low, high = TERMS["logits_range"][trainer.backend]
     loss = parts.logits * (high - low) / math.sqrt(12) / logits_bytes(scenario)
