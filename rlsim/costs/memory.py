@@ -7,10 +7,9 @@ from dataclasses import replace
 from statistics import NormalDist
 
 from rlsim.costs.engine_memory import SPREAD as SPREAD
-from rlsim.costs.engine_memory import TRAINER_SPREADS
+from rlsim.costs.engine_memory import TRAINER_SPREADS, engine_parts, room_bytes, surely_words
 from rlsim.costs.engine_memory import EngineMemory as EngineMemory
 from rlsim.costs.engine_memory import engine_memory as engine_memory
-from rlsim.costs.engine_memory import engine_parts, room_bytes, surely_words
 from rlsim.costs.engine_memory import engine_spread as engine_spread
 from rlsim.costs.engine_memory import exchanges_tokens as exchanges_tokens
 from rlsim.costs.engine_memory import kv_bytes_per_gpu_token as kv_bytes_per_gpu_token
@@ -18,8 +17,8 @@ from rlsim.costs.engine_memory import sequences_with_state as sequences_with_sta
 from rlsim.costs.engine_memory import state_bytes_per_gpu_sequence as state_bytes_per_gpu_sequence
 from rlsim.costs.engine_memory import weight_bytes as weight_bytes
 from rlsim.costs.engine_memory import windowed_share as windowed_share
-from rlsim.costs.trainer.layout import train_layout
-from rlsim.costs.trainer_memory import TERMS, logits_bytes
+from rlsim.costs.trainer.layout import micro_batch_of, train_layout
+from rlsim.costs.trainer_memory import TERMS, logits_bytes, rank_tokens
 from rlsim.costs.trainer_memory import activation_bytes_per_token as activation_bytes_per_token
 from rlsim.costs.trainer_memory import critic_swapped as critic_swapped
 from rlsim.costs.trainer_memory import trainer_parts as trainer_parts
@@ -109,16 +108,26 @@ def _least_needed(scenario: Scenario, parts: MemoryParts) -> tuple[float, float]
 
 
 def _guessed_share(scenario: Scenario) -> float:
-    """Standard deviation of the logarithm of a micro-batch's tokens: of samples of a guessed length, which whoever
-    turned a number of samples into tokens said (an assumption of trainer.micro_batch_tokens); else 0."""
-    counted = any("trainer.micro_batch_tokens" in one.keys for one in scenario.assumptions)
+    """Standard deviation of the logarithm of a micro-batch's tokens, of samples whose length is guessed: of so many
+    samples, which whoever turned their number into tokens said (an assumption of trainer.micro_batch_tokens), the
+    guess's; of fewer than a budget of tokens holds, at most so that one in twenty reaches it; of a budget 0."""
+    workload, trainer = scenario.workload, scenario.trainer
     spreads = {one.keys[0]: one.log_spread for one in scenario.assumptions if one.log_spread is not None}
-    if not counted or not spreads:
+    if not spreads:
         return 0.0
-    lengths = {PROMPT: scenario.workload.prompt_tokens, RESPONSE: scenario.workload.response_tokens}
+    lengths = {PROMPT: workload.prompt_tokens, RESPONSE: workload.response_tokens}
     means = {key: stated_mean(length) for key, length in lengths.items()}
     # Quantiles and traces may state no mean: nothing is known of the guess's share then.
-    return math.hypot(*(mean * (spreads.get(key) or 0.0) for key, mean in means.items())) / (sum(means.values()) or 1.0)
+    guess = math.hypot(*(mean * (spreads.get(key) or 0.0) for key, mean in means.items())) / (
+        sum(means.values()) or 1.0
+    )
+    if any("trainer.micro_batch_tokens" in one.keys for one in scenario.assumptions):
+        return guess
+    if not scenario.sequence_packing:
+        return 0.0
+    budget = micro_batch_of(trainer, workload.max_sequence_tokens, True, True)
+    held = rank_tokens(scenario, train_layout(trainer, scenario.model, scenario.cluster.training), True)
+    return min(guess, math.log(budget / held) / _NORMAL.inv_cdf(SURE)) if held < budget else 0.0
 
 
 def trainer_fits(scenario: Scenario, parts: MemoryParts) -> float:

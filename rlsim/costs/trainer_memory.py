@@ -19,10 +19,13 @@ from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Trainer
+from rlsim.schema.workload import stated_mean
 from rlsim.units import BYTES_PER_ELEMENT
 
 TERMS = {name: term["value"] for name, term in lists_beside(__file__, "memory.yaml")["trainer"].items()}
 """What no model or layout states; sources, rows and residuals in memory.yaml."""
+DEVIATIONS = 3.0
+"""Standard deviations above the mean that tokens of a rank count with: one update in 700 has more. Convention."""
 BF16, FP32 = BYTES_PER_ELEMENT["bf16"], BYTES_PER_ELEMENT["fp32"]
 ACTIVATION_BYTES_PER_HIDDEN = 34.0
 """Bytes of activations per token and hidden unit of a drafter's layer, attention recomputed in its kernel (Korthikanti
@@ -321,14 +324,34 @@ def trainer_parts(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
     return max(ends, key=lambda parts: parts.total)
 
 
+def rank_tokens(scenario: Scenario, layout: TrainLayout, update: bool) -> float:
+    """Most tokens that the samples of a rank have together, of an update or else of a step: as many as the longest
+    each, or packed ones of a stated mean and spread that, and DEVIATIONS standard deviations of their sum."""
+    workload, trainer = scenario.workload, scenario.trainer
+    samples = math.ceil(
+        ((trainer.global_batch_samples if update else None) or workload.samples_per_step) / layout.data_parallel
+    )
+    longest, response = workload.max_sequence_tokens, workload.response_tokens
+    mean = stated_mean(workload.prompt_tokens) + stated_mean(response)
+    lognormal = [one for one in (workload.prompt_tokens, response) if one.kind == "lognormal"]
+    stated = workload.agent is None and all(
+        one.kind in ("constant", "lognormal") for one in (workload.prompt_tokens, response)
+    )
+    if not (scenario.sequence_packing and stated):
+        return samples * longest
+    # Lengths before their cap vary more than after it, and those of a prompt's samples together.
+    variance = sum(stated_mean(one) ** 2 * math.expm1(one.log_sigma**2) for one in lognormal)
+    together = 1 + (min(samples, workload.generations_per_prompt) - 1) * workload.group_correlation
+    likely = samples * mean + DEVIATIONS * math.sqrt(samples * variance * together)
+    return min(samples * longest, max(longest, likely))
+
+
 def _stage_parts(scenario: Scenario, layout: TrainLayout, stage: Stage, update: bool) -> MemoryParts:
     trainer, card, packed = scenario.trainer, scenario.model, scenario.sequence_packing
     longest = scenario.workload.max_sequence_tokens
     capacity = micro_batch_of(trainer, longest, update, packed) * (1 if packed else longest)
     # No micro-batch holds more than all samples of a rank.
-    samples = (trainer.global_batch_samples if update else None) or scenario.workload.samples_per_step
-    capacity = min(capacity, math.ceil(samples / layout.data_parallel) * longest)
-    tokens = capacity / trainer.context_parallel
+    tokens = min(capacity, rank_tokens(scenario, layout, update)) / trainer.context_parallel
     chunk, vocabulary = tokens, card.vocab_size / trainer.tensor_parallel
     if trainer.logits_chunk_tokens is not None:
         chunk = min(tokens, trainer.logits_chunk_tokens)

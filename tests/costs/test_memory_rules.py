@@ -21,7 +21,7 @@ from rlsim.costs.memory import (
     trainer_spread,
 )
 from rlsim.costs.trainer.layout import train_layout
-from rlsim.costs.trainer_memory import stages
+from rlsim.costs.trainer_memory import rank_tokens, stages
 from rlsim.errors import Infeasible
 from rlsim.loading.models import load_card
 from rlsim.schema.model import mixer_parameters, parameter_counts
@@ -223,3 +223,20 @@ def test_a_micro_batch_holds_no_more_than_a_rank_has() -> None:
         given = builders.scenario("qwen3-8b", WHOLE, trainer={"micro_batch_tokens": capacity * longest}, **few)
         sizes.append(trainer_parts(given, 8, True))
     assert sizes[0] == sizes[1]
+
+
+def test_a_rank_of_many_packed_samples_has_hardly_more_than_their_mean() -> None:
+    def tokens(samples: int, **own: object) -> float:
+        workload = {"prompts_per_step": samples, "generations_per_prompt": 8, "group_correlation": 0.0, **own}
+        given = builders.scenario("qwen3-8b", WHOLE, cluster={"num_gpus": 8}, workload=workload)
+        return rank_tokens(given, train_layout(given.trainer, given.model, 8), True)
+
+    lengths = {"prompt_tokens": {"kind": "constant", "tokens": 100}, "max_sequence_tokens": 4096}
+    spread = {**lengths, "response_tokens": {"kind": "lognormal", "mean_tokens": 400, "log_sigma": 0.8}}
+    even = {**lengths, "response_tokens": {"kind": "constant", "tokens": 400}}
+    assert tokens(32, **even) == 32 * 500
+    assert tokens(1, **spread) == 4096  # no less than the longest sample
+    beyond = [tokens(n, **spread) / (500 * n) - 1 for n in (32, 128)]
+    assert beyond[0] == pytest.approx(2 * beyond[1]) and 0 < beyond[0] < 1
+    # Samples of a prompt are long together.
+    assert tokens(32, **{**spread, "group_correlation": 0.5}) > tokens(32, **spread)

@@ -10,6 +10,8 @@ import pytest
 from rlsim.evidence.memory.left_out import ENGINES, GROUPINGS, TRAINERS, framework_spread, known_rows, left_out
 
 DRAWS = 400
+MARKS = {ENGINES: 0.03, TRAINERS: 0.08}
+"""Median errors that memory is held to; what is left out may lie 1.6 times as far off."""
 
 
 @pytest.mark.parametrize("grouping", sorted(GROUPINGS))
@@ -18,11 +20,11 @@ def test_left_out_rows_lie_at_most_1_6_times_as_far_off(grouping: str) -> None:
         known = [abs(row.counted / row.measured - 1) for row in known_rows() if row.kind == one.kind]
         left = np.abs(np.expm1(-one.log_error))
         assert len(left) == len(known)
-        assert np.median(left) <= 1.6 * np.median(known)
+        assert np.median(left) <= 1.6 * max(np.median(known), MARKS[one.kind])
         low, high = np.quantile(one.draws, (0.05, 0.95), axis=1)
-        assert np.mean((one.log_error >= low) & (one.log_error <= high)) >= 0.75
+        assert 0.85 <= np.mean((one.log_error >= low) & (one.log_error <= high)) <= 0.97
         half_width = np.median(np.exp((high - low) / 2))
-        assert half_width <= (1.25 if one.kind == TRAINERS else 3.0)
+        assert half_width <= 1.25
 
 
 def test_published_twice_a_layout_of_a_framework_counts_once() -> None:
