@@ -19,6 +19,7 @@ from rlsim.costs.trainer.layout import (
 )
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.loading.models import load_card
+from rlsim.schema.model import parameter_counts
 
 
 def test_memory_of_an_engine_gpu_and_what_ranks_share() -> None:
@@ -92,6 +93,17 @@ def test_memory_of_a_training_gpu_and_of_the_first_of_four_pipeline_stages() -> 
     parts = trainer_memory(bare(cluster={"num_gpus": 32}, trainer=sizes))
     assert parts.activations == exactly(4096 * (4 * 9 * LAYER_8B + 2 * (4096 + 3 * 12288)) / 8)
     assert parts.logits == 0.0
+
+
+def test_gradients_of_whole_units_wait_for_their_reduction() -> None:
+    """A block's in BF16 and FP32, and beside it a tied head's in BF16, which the embedding's comes to."""
+    given = {"backend": "fsdp", "recompute": "full", "logits_bytes": 0.5, "micro_batch_tokens": 65536}
+    card = load_card("qwen3-0.6b")
+    assert card.tied_embeddings
+    counts = parameter_counts(card)
+    parts = trainer_memory(bare("qwen3-0.6b", "b300_sxm", cluster={"num_gpus": 8}, trainer=given))
+    block = (counts.total - counts.embedding) / 28
+    assert parts.gradients == exactly(4 * counts.total / 8 + 6 * block + 2 * counts.embedding)
 
 
 def test_experts_weighed_in_fp32_hold_copies_and_their_gradients() -> None:
