@@ -232,8 +232,10 @@ def host_bytes(scenario: Scenario) -> float:
 
 
 def check_host(scenario: Scenario) -> None:
-    """Raise Infeasible where a node has less memory than what is kept on its host."""
-    needed, available = host_bytes(scenario), scenario.training_device.host_memory_bytes.value
+    """Raise Infeasible where a node has less memory than what is kept on its host, as surely as for a trainer."""
+    stated, available = scenario.simulation.fit_probability, scenario.training_device.host_memory_bytes.value
+    sure = math.exp(SPREAD["host"] * _NORMAL.inv_cdf(TRIED if stated is None else stated))
+    needed = host_bytes(scenario) * sure
     if needed > available:
         raise Infeasible(
             f"states on the host do not fit a node of {scenario.training_device.name} (host_memory_bytes of its "

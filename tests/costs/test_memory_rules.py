@@ -9,6 +9,7 @@ import pytest
 
 from rlsim.costs.engine_memory import engine_parts
 from rlsim.costs.memory import (
+    check_host,
     engine_fits,
     engine_memory,
     engine_spread,
@@ -24,6 +25,8 @@ from rlsim.costs.trainer.layout import train_layout
 from rlsim.costs.trainer_memory import rank_tokens, stages
 from rlsim.errors import Infeasible
 from rlsim.loading.models import load_card
+from rlsim.loading.scenario import vary
+from rlsim.schema.base import replaced
 from rlsim.schema.model import mixer_parameters, parameter_counts
 from rlsim.schema.scenario import Scenario
 
@@ -195,6 +198,12 @@ def test_what_waits_on_the_host_is_counted_by_node() -> None:
     two = builders.scenario("qwen3-8b", cluster={"num_gpus": 16}, trainer={"optimizer_on_host": True, "offload": False})
     own = [host_bytes(one) - host_bytes(kept) for one in (offloaded, two)]
     assert own[0] == pytest.approx(2 * own[1])
+    # What a node lacks by less than the constant's own doubt is tried, unless it must fit more surely.
+    memory = offloaded.hardware.host_memory_bytes.model_copy(update={"value": host_bytes(offloaded) / 1.1})
+    short = replaced(offloaded, {"hardware": replaced(offloaded.hardware, {"host_memory_bytes": memory})})
+    check_host(short)
+    with pytest.raises(Infeasible, match="states on the host"):
+        check_host(vary(short, {"simulation.fit_probability": 0.5}))
 
 
 def test_what_gpus_repeat_of_latent_attention_and_routers() -> None:
