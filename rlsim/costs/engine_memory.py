@@ -90,14 +90,17 @@ def _older(engine: Engine, release: tuple[int, ...]) -> bool:
 def engine_activation_bytes(card: ModelCard, engine: Engine, sampler_bytes: float | None = None) -> float:
     """Peak of the engine's profile run, per GPU: a forward pass of as many tokens as it batches, or its sampler.
 
-    Of a layer the input, its norm's output and the FFN's products, of experts for each row of the chosen ones. vLLM's
-    sampler runs on one rank with whole logits of as many sequences as may run, in FP32 with what sorting them takes;
-    others sample in what their share leaves (memory.yaml). sampler_bytes: of a logit; default those of the release.
+    Of a layer the input, its norm's output and the FFN's products, of experts for each row of the chosen ones (fused
+    kernels make room for every row on each GPU), whose width tensor parallelism divides and expert parallelism does not
+    (NeMo-RL 7ea279abf weight_sync/nccl_reshard_utils.py:821). vLLM's sampler runs on one rank with whole logits of as
+    many sequences as may run, in FP32 with what sorting them takes; others sample in what their share leaves
+    (memory.yaml). sampler_bytes: of a logit; default those of the release.
     """
     tp, tokens = engine.tensor_parallel, engine.budget_tokens
     rows = 2 * card.hidden_size + 3 * card.intermediate_size / tp
     if card.moe is not None:
-        routed = 3 * card.moe.expert_intermediate_size / tp + card.expert_hidden_size
+        width = card.moe.expert_intermediate_size / (tp // engine.expert_parallel)
+        routed = 3 * width + card.expert_hidden_size
         shared = sum(one.n for one in work.shared_expert_matrices(card, 1)[:1]) / tp
         rows = 2 * card.hidden_size + card.moe.top_k * routed + shared
     forward = tokens * rows * BYTES_PER_ELEMENT["bf16"]

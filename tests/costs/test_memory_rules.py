@@ -190,6 +190,14 @@ def test_the_probability_falls_with_what_is_held_and_its_bound_refuses() -> None
         trainer_memory(tight)
 
 
+def test_expert_parallelism_leaves_experts_as_wide_as_they_are() -> None:
+    def forward(**own: object) -> float:
+        engine = {"name": "sglang", "max_batched_tokens": 8192, "tensor_parallel": 4, **own}  # samples in the rest
+        return engine_parts(builders.scenario("qwen3-30b-a3b", WHOLE, engine=engine))[0].activations
+
+    assert forward(expert_parallel=4) - forward() == pytest.approx(8192 * 2 * 8 * 3 * 768 * (1 - 1 / 4))
+
+
 def test_what_waits_on_the_host_is_counted_by_node() -> None:
     offloaded = builders.scenario("qwen3-8b", cluster={"num_gpus": 8}, trainer={"optimizer_on_host": True})
     kept = builders.scenario("qwen3-8b", cluster={"num_gpus": 8}, trainer={"offload": False})
