@@ -326,23 +326,20 @@ def trainer_parts(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
 
 def rank_tokens(scenario: Scenario, layout: TrainLayout, update: bool) -> float:
     """Most tokens that the samples of a rank have together, of an update or else of a step: as many as the longest
-    each, or packed ones of a stated mean and spread that, and DEVIATIONS standard deviations of their sum."""
+    each, or packed ones of lognormal responses their mean and DEVIATIONS standard deviations of their sum."""
     workload, trainer = scenario.workload, scenario.trainer
-    samples = math.ceil(
-        ((trainer.global_batch_samples if update else None) or workload.samples_per_step) / layout.data_parallel
-    )
-    longest, response = workload.max_sequence_tokens, workload.response_tokens
-    mean = stated_mean(workload.prompt_tokens) + stated_mean(response)
-    lognormal = [one for one in (workload.prompt_tokens, response) if one.kind == "lognormal"]
-    stated = workload.agent is None and all(
-        one.kind in ("constant", "lognormal") for one in (workload.prompt_tokens, response)
-    )
-    if not (scenario.sequence_packing and stated):
+    of_all = (trainer.global_batch_samples if update else None) or workload.samples_per_step
+    samples, longest = math.ceil(of_all / layout.data_parallel), workload.max_sequence_tokens
+    lengths = (workload.prompt_tokens, workload.response_tokens)
+    spread = [one for one in lengths if one.kind == "lognormal"]
+    known = workload.response_tokens in spread and all(stated_mean(one) for one in lengths)
+    known = known and all(one.cut_share is None for one in spread)  # it takes the place of log_sigma
+    if not (scenario.sequence_packing and known) or workload.agent is not None:
         return samples * longest
     # Lengths before their cap vary more than after it, and those of a prompt's samples together.
-    variance = sum(stated_mean(one) ** 2 * math.expm1(one.log_sigma**2) for one in lognormal)
+    variance = sum(stated_mean(one) ** 2 * math.expm1(one.log_sigma**2) for one in spread)
     together = 1 + (min(samples, workload.generations_per_prompt) - 1) * workload.group_correlation
-    likely = samples * mean + DEVIATIONS * math.sqrt(samples * variance * together)
+    likely = samples * sum(map(stated_mean, lengths)) + DEVIATIONS * math.sqrt(samples * variance * together)
     return min(samples * longest, max(longest, likely))
 
 

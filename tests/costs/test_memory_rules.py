@@ -250,8 +250,10 @@ def test_a_rank_of_many_packed_samples_has_hardly_more_than_their_mean() -> None
 
     lengths = {"prompt_tokens": {"kind": "constant", "tokens": 100}, "max_sequence_tokens": 4096}
     spread = {**lengths, "response_tokens": {"kind": "lognormal", "mean_tokens": 400, "log_sigma": 0.8}}
-    even = {**lengths, "response_tokens": {"kind": "constant", "tokens": 400}}
+    even = {**lengths, "response_tokens": {"kind": "lognormal", "mean_tokens": 400, "log_sigma": 0.0}}
     assert tokens(32, **even) == 32 * 500
+    constant = {**lengths, "response_tokens": {"kind": "constant", "tokens": 400}}
+    assert tokens(32, **constant) == 32 * 4096  # says nothing of what is longer
     assert tokens(1, **spread) == 4096  # no less than the longest sample
     beyond = [tokens(n, **spread) / (500 * n) - 1 for n in (32, 128)]
     assert beyond[0] == pytest.approx(2 * beyond[1]) and 0 < beyond[0] < 1

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from rlsim.evidence import Kind
 from rlsim.evidence.memory.left_out import ENGINES, GROUPINGS, TRAINERS, framework_spread, known_rows, left_out
+from rlsim.evidence.memory.rows import LIKELY, VERDICT, probability
+from rlsim.evidence.tables import SkippedRow, Table
+from rlsim.files.reading import data_folder
 
 DRAWS = 400
 MARKS = {ENGINES: 0.03, TRAINERS: 0.08}
@@ -42,3 +47,14 @@ def test_distances_are_gib_of_caches_whatever_their_unit() -> None:
     assert pairs
     for tokens, gib in pairs:
         assert tokens.away == pytest.approx(gib.away, abs=0.05)
+
+
+def test_no_run_that_failed_is_said_to_fit_and_none_that_ran_is_refused() -> None:
+    path = data_folder("calibration") / "published" / "memory" / "rows.csv"
+    said: dict[bool, list[float]] = {True: [], False: []}
+    for record in Table.read(path, Kind.MEMORY).rows:
+        if record.cells["kind"] == VERDICT:
+            with suppress(SkippedRow):
+                said[record.cells["measured_quantity"] == VERDICT].append(probability(record.cells))
+    assert len(said[False]) == 15 and max(said[False]) <= LIKELY
+    assert len(said[True]) == 7 and min(said[True]) >= 0.5
