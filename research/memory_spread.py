@@ -1,6 +1,6 @@
 """How far published memory lies from what is counted: ``python -m research.memory_spread``.
 
-Deviations of engines' caches (GiB of a GPU, those whose GPUs share experts and others) and of trainers' peaks (logarithm),
+Deviations of engines' caches (GiB, of GPUs that share experts and of others) and of trainers' peaks (logarithm),
 with the median of their size and their root mean square; of trainers by framework and all frameworks alike. What it
 prints are value and residual of ``spread`` in rlsim/costs/memory.yaml.
 """
