@@ -1,6 +1,6 @@
 """How far published memory lies from what is counted: ``python -m research.memory_spread``.
 
-Deviations of engines' caches (GiB of a GPU, dense models and mixtures of experts) and of trainers' peaks (logarithm),
+Deviations of engines' caches (GiB, of GPUs that share experts and of others) and of trainers' peaks (logarithm),
 with the median of their size and their root mean square; of trainers by framework and all frameworks alike. What it
 prints are value and residual of ``spread`` in rlsim/costs/memory.yaml.
 """
@@ -19,7 +19,7 @@ def main() -> None:
     found: dict[str, list[float]] = defaultdict(list)
     for row in known_rows():
         if row.kind == ENGINES:
-            found[f"cache, {'experts' if row.experts else 'dense'}, GiB"].append(row.away)
+            found[f"cache, {'shared experts' if row.shares_experts else 'others'}, GiB"].append(row.away)
         elif row.kind == TRAINERS:
             found["trainer"].append(row.away)
             found[f"trainer, {row.cells['framework']}"].append(row.away)
@@ -28,8 +28,10 @@ def main() -> None:
         print(
             f"{name}: rows {len(values)}, rms {np.sqrt(np.mean(np.square(values))):.3f}, median {np.median(size):.3f}"
         )
-    alike = framework_spread([row for row in known_rows() if row.kind == TRAINERS])
-    print(f"trainer, frameworks alike: {alike:.3f}")
+    trainers = [row for row in known_rows() if row.kind == TRAINERS]
+    print(f"trainer, frameworks alike: {framework_spread(trainers):.3f}")
+    for name in sorted({row.cells["framework"] for row in trainers}):
+        print(f"trainer, {name}, pooled with all: {framework_spread(trainers, name):.3f}")
 
 
 if __name__ == "__main__":

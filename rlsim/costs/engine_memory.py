@@ -32,8 +32,11 @@ from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT, GIB
 
 _TERMS = lists_beside(__file__, "memory.yaml")["engine"]
-SPREAD = {name: float(term["value"]) for name, term in lists_beside(__file__, "memory.yaml")["spread"].items()}
-"""Standard deviations of what is counted, and host memory of an optimizer; sources in memory.yaml."""
+_SPREADS = lists_beside(__file__, "memory.yaml")["spread"]
+SPREAD = {name: float(term["value"]) for name, term in _SPREADS.items() if name != "trainers"}
+"""Standard deviations of what is counted; sources in memory.yaml."""
+TRAINER_SPREADS: dict[str, float] = _SPREADS["trainers"]["value"]
+"""Of trainers whose peaks are known in numbers, by the framework of their stack."""
 TERMS = {name: term["value"] for name, term in _TERMS.items()}
 """What no model or layout states; sources, rows and residuals in memory.yaml."""
 CONTEXT_BYTES = TERMS["context_gib"] * GIB
@@ -87,14 +90,17 @@ def _older(engine: Engine, release: tuple[int, ...]) -> bool:
 def engine_activation_bytes(card: ModelCard, engine: Engine, sampler_bytes: float | None = None) -> float:
     """Peak of the engine's profile run, per GPU: a forward pass of as many tokens as it batches, or its sampler.
 
-    Of a layer the input, its norm's output and the FFN's products, of experts for each row of the chosen ones. vLLM's
-    sampler runs on one rank with whole logits of as many sequences as may run, in FP32 with what sorting them takes;
-    others sample in what their share leaves (memory.yaml). sampler_bytes: of a logit; default those of the release.
+    Of a layer the input, its norm's output and the FFN's products, of experts for each row of the chosen ones (fused
+    kernels make room for every row on each GPU), whose width tensor parallelism divides and expert parallelism does not
+    (NeMo-RL 7ea279abf weight_sync/nccl_reshard_utils.py:821). vLLM's sampler runs on one rank with whole logits of as
+    many sequences as may run, in FP32 with what sorting them takes; others sample in what their share leaves
+    (memory.yaml). sampler_bytes: of a logit; default those of the release.
     """
     tp, tokens = engine.tensor_parallel, engine.budget_tokens
     rows = 2 * card.hidden_size + 3 * card.intermediate_size / tp
     if card.moe is not None:
-        routed = 3 * card.moe.expert_intermediate_size / tp + card.expert_hidden_size
+        width = card.moe.expert_intermediate_size / (tp // engine.expert_parallel)
+        routed = 3 * width + card.expert_hidden_size
         shared = sum(one.n for one in work.shared_expert_matrices(card, 1)[:1]) / tp
         rows = 2 * card.hidden_size + card.moe.top_k * routed + shared
     forward = tokens * rows * BYTES_PER_ELEMENT["bf16"]
@@ -163,11 +169,16 @@ def _repeated(engine: Engine, card: ModelCard, own_bytes: float) -> float:
     return more
 
 
+def exchanges_tokens(scenario: Scenario) -> bool:
+    """Whether GPUs of a replica share experts, whose gathered tokens and workspaces are not counted."""
+    return scenario.model.moe is not None and scenario.engine.gpus_per_replica > 1
+
+
 def engine_spread(scenario: Scenario) -> float:
-    """Standard deviation of the bytes of an engine GPU, of its cache as well: of all engines, with experts more, and of
-    a vLLM whose release nobody states that of its profile run between both samplers, evenly."""
+    """Standard deviation of the bytes of an engine GPU, of its cache as well: of all engines, more where GPUs share
+    experts, and of a vLLM whose release nobody states that of its profile run between both samplers, evenly."""
     engine, card = scenario.released_engine, scenario.model
-    spread = (SPREAD["engine_gib"] if card.moe is None else SPREAD["engine_moe_gib"]) * GIB
+    spread = SPREAD["engine_moe_gib" if exchanges_tokens(scenario) else "engine_gib"] * GIB
     if engine.name != "vllm" or engine.version is not None:
         return spread
     low, high = (engine_activation_bytes(card, engine, each) for each in sorted(TERMS["sampler_bytes"].values()))

@@ -7,17 +7,18 @@ from dataclasses import replace
 from statistics import NormalDist
 
 from rlsim.costs.engine_memory import SPREAD as SPREAD
+from rlsim.costs.engine_memory import TRAINER_SPREADS, engine_parts, room_bytes, surely_words
 from rlsim.costs.engine_memory import EngineMemory as EngineMemory
 from rlsim.costs.engine_memory import engine_memory as engine_memory
-from rlsim.costs.engine_memory import engine_parts, room_bytes, surely_words
 from rlsim.costs.engine_memory import engine_spread as engine_spread
+from rlsim.costs.engine_memory import exchanges_tokens as exchanges_tokens
 from rlsim.costs.engine_memory import kv_bytes_per_gpu_token as kv_bytes_per_gpu_token
 from rlsim.costs.engine_memory import sequences_with_state as sequences_with_state
 from rlsim.costs.engine_memory import state_bytes_per_gpu_sequence as state_bytes_per_gpu_sequence
 from rlsim.costs.engine_memory import weight_bytes as weight_bytes
 from rlsim.costs.engine_memory import windowed_share as windowed_share
-from rlsim.costs.trainer.layout import train_layout
-from rlsim.costs.trainer_memory import TERMS, logits_bytes
+from rlsim.costs.trainer.layout import micro_batch_of, train_layout
+from rlsim.costs.trainer_memory import TERMS, logits_bytes, rank_tokens
 from rlsim.costs.trainer_memory import activation_bytes_per_token as activation_bytes_per_token
 from rlsim.costs.trainer_memory import critic_swapped as critic_swapped
 from rlsim.costs.trainer_memory import trainer_parts as trainer_parts
@@ -81,10 +82,11 @@ def engine_fits(scenario: Scenario) -> float:
 
 
 def trainer_spread(scenario: Scenario, parts: MemoryParts) -> float:
-    """Standard deviation of the logarithm of the bytes of a training GPU: what no mechanism explains, and the loss
-    where neither scenario nor stack says what it holds of a logit."""
-    trainer, spread = scenario.trainer, SPREAD["trainer"]
-    if scenario.training_stack is not None or scenario.training_features.logits_bytes is not None or not parts.logits:
+    """Standard deviation of the logarithm of the bytes of a training GPU: what no mechanism explains, of its framework
+    where that is known, and the loss where neither scenario nor stack says what it holds of a logit."""
+    trainer, stack = scenario.trainer, scenario.training_stack
+    spread = TRAINER_SPREADS.get("" if stack is None else stack.framework, SPREAD["trainer"])
+    if stack is not None or scenario.training_features.logits_bytes is not None or not parts.logits:
         return spread
     low, high = TERMS["logits_range"][trainer.backend]
     loss = parts.logits * (high - low) / math.sqrt(12) / logits_bytes(scenario)
@@ -106,16 +108,26 @@ def _least_needed(scenario: Scenario, parts: MemoryParts) -> tuple[float, float]
 
 
 def _guessed_share(scenario: Scenario) -> float:
-    """Standard deviation of the logarithm of a micro-batch's tokens: of samples of a guessed length, which whoever
-    turned a number of samples into tokens said (an assumption of trainer.micro_batch_tokens); else 0."""
-    counted = any("trainer.micro_batch_tokens" in one.keys for one in scenario.assumptions)
+    """Standard deviation of the logarithm of a micro-batch's tokens, of samples whose length is guessed: of so many
+    samples, which whoever turned their number into tokens said (an assumption of trainer.micro_batch_tokens), the
+    guess's; of fewer than a budget of tokens holds, at most so that one in twenty reaches it; of a budget 0."""
+    workload, trainer = scenario.workload, scenario.trainer
     spreads = {one.keys[0]: one.log_spread for one in scenario.assumptions if one.log_spread is not None}
-    if not counted or not spreads:
+    if not spreads:
         return 0.0
-    lengths = {PROMPT: scenario.workload.prompt_tokens, RESPONSE: scenario.workload.response_tokens}
+    lengths = {PROMPT: workload.prompt_tokens, RESPONSE: workload.response_tokens}
     means = {key: stated_mean(length) for key, length in lengths.items()}
     # Quantiles and traces may state no mean: nothing is known of the guess's share then.
-    return math.hypot(*(mean * (spreads.get(key) or 0.0) for key, mean in means.items())) / (sum(means.values()) or 1.0)
+    guess = math.hypot(*(mean * (spreads.get(key) or 0.0) for key, mean in means.items())) / (
+        sum(means.values()) or 1.0
+    )
+    if any("trainer.micro_batch_tokens" in one.keys for one in scenario.assumptions):
+        return guess
+    if not scenario.sequence_packing:
+        return 0.0
+    budget = micro_batch_of(trainer, workload.max_sequence_tokens, True, True)
+    held = rank_tokens(scenario, train_layout(trainer, scenario.model, scenario.cluster.training), True)
+    return min(guess, math.log(budget / held) / _NORMAL.inv_cdf(SURE)) if held < budget else 0.0
 
 
 def trainer_fits(scenario: Scenario, parts: MemoryParts) -> float:
@@ -220,8 +232,10 @@ def host_bytes(scenario: Scenario) -> float:
 
 
 def check_host(scenario: Scenario) -> None:
-    """Raise Infeasible where a node has less memory than what is kept on its host."""
-    needed, available = host_bytes(scenario), scenario.training_device.host_memory_bytes.value
+    """Raise Infeasible where a node has less memory than what is kept on its host, as surely as for a trainer."""
+    stated, available = scenario.simulation.fit_probability, scenario.training_device.host_memory_bytes.value
+    sure = math.exp(SPREAD["host"] * _NORMAL.inv_cdf(TRIED if stated is None else stated))
+    needed = host_bytes(scenario) * sure
     if needed > available:
         raise Infeasible(
             f"states on the host do not fit a node of {scenario.training_device.name} (host_memory_bytes of its "

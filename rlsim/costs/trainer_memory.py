@@ -19,10 +19,13 @@ from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Trainer
+from rlsim.schema.workload import stated_mean
 from rlsim.units import BYTES_PER_ELEMENT
 
 TERMS = {name: term["value"] for name, term in lists_beside(__file__, "memory.yaml")["trainer"].items()}
 """What no model or layout states; sources, rows and residuals in memory.yaml."""
+DEVIATIONS = 3.0
+"""Standard deviations above the mean that tokens of a rank count with: one update in 700 has more. Convention."""
 BF16, FP32 = BYTES_PER_ELEMENT["bf16"], BYTES_PER_ELEMENT["fp32"]
 ACTIVATION_BYTES_PER_HIDDEN = 34.0
 """Bytes of activations per token and hidden unit of a drafter's layer, attention recomputed in its kernel (Korthikanti
@@ -101,6 +104,27 @@ def _spared_bytes_per_token(card: ModelCard, modules: tuple[str, ...], fp8: bool
         if routed and "moe" not in modules:
             taken += chosen * (card.expert_hidden_size + (0 if "moe_act" in modules else routed[-1].k))
     return (spared + taken / 2) / card.num_layers * BF16
+
+
+def _outputs_elements(card: ModelCard) -> float:
+    """Of the mean layer per token, what experts' outputs take where FP32 copies of them wait for the gradient of the
+    router's weights: two elements in BF16 of each."""
+    rows = 0 if card.moe is None else card.layer_counts.moe * card.moe.top_k
+    return rows * card.expert_hidden_size * FP32 / BF16 / card.num_layers
+
+
+def _gradient_elements(card: ModelCard, fp32_outputs: bool) -> float:
+    """Gradients of a token that a block's backward pass holds beside what its products read, at their most: of a second
+    product's output and what is between the products, of experts for each chosen row.
+
+    Of outputs weighed in FP32: those of the weighed ones, of the outputs, and their product for the router's weights,
+    each in FP32 (autograd of prime-rl 559b44772 trainer/models/layers/moe.py:900, torchtitan's layer).
+    """
+    if card.moe is None:
+        dense = work.ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn)
+        return card.hidden_size + _inner_elements(dense)
+    row = card.expert_hidden_size + _inner_elements(expert_matrices(card))
+    return card.moe.top_k * max(row, 3 * card.expert_hidden_size * FP32 / BF16 if fp32_outputs else 0)
 
 
 def critic_swapped(scenario: Scenario) -> bool:
@@ -208,8 +232,7 @@ def _states(scenario: Scenario, layout: TrainLayout, stage: Stage, update: bool)
     """Bytes of weights, gradients and optimizer of a stage.
 
     FSDP (ZeRO-3): trained weights are the optimizer's FP32 ones, frozen ones are sharded as they are; the root unit
-    (embedding, head) and two blocks are gathered in BF16, the head's gradient is whole in FP32 and that of the running
-    block in BF16 and FP32 (fully_shard with reduce_dtype FP32; the root does not reshard after its forward pass).
+    (embedding, head) and two blocks are gathered in BF16 (the root does not reshard after its forward pass).
     """
     trainer, features, zero = scenario.trainer, scenario.training_features, zero_stage(scenario.trainer, layout)
     share = layout.trained_share if update else 0.0
@@ -227,17 +250,47 @@ def _states(scenario: Scenario, layout: TrainLayout, stage: Stage, update: bool)
         weights = (1 - share) * sharded * frozen + gathered * BF16
         # CPUOffloadPolicy keeps shards of weights, gradients and states on the host, where the optimizer steps.
         gradients *= not (trainer.optimizer_on_host and trainer.optimizer_step == "host")
-        gradients += share * (stage.ends * FP32 + block * (BF16 + FP32)) if share == 1.0 else 0.0
     return weights, gradients, 0.0 if trainer.optimizer_on_host or not update else optimizer
 
 
-def _activations(scenario: Scenario, tokens: float, stage: Stage, update: bool) -> float:
-    """Bytes that a stage keeps for its backward passes and works with: all of each layer, or with full recomputation
-    the input of each and all of one, of experts with their gradients beside them."""
+class Moment(NamedTuple):
+    """What a training GPU holds only at one moment of its passes, in bytes; gradients: of whole units."""
+
+    activations: float
+    logits: float
+    gradients: float = 0.0
+
+
+def _moments(scenario: Scenario, layout: TrainLayout, stage: Stage, tokens: float, logits: float) -> tuple[Moment, ...]:
+    """The loss, the backward pass of a block, and that of the root unit, which never hold at once what each needs.
+
+    Blocks keep all that they give, or with full recomputation their inputs, of which one is then computed again. ZeRO-3
+    reduces gradients of a unit when all are there, from BF16 by way of FP32 (fully_shard, reduce_dtype FP32); that of a
+    tied head waits for the embedding's.
+    """
     trainer, card = scenario.trainer, scenario.model
+    kept, again = _activations(scenario, tokens, stage)
+    fp32_outputs = scenario.training_features.fp32_expert_outputs
+    gradients = tokens * _gradient_elements(card, fp32_outputs) * BF16 / trainer.tensor_parallel
+    block = root = tied = 0.0
+    if zero_stage(trainer, layout) == 3 and layout.trained_share == 1.0:
+        block, root = (units * (BF16 + FP32) for units in (stage.blocks / card.num_layers, stage.ends))
+        tied = 0.0 if parameter_counts(card).lm_head else stage.ends * BF16
+    return (
+        Moment(kept, logits),
+        Moment(kept + again + gradients, 0.0, block + tied),
+        Moment(0.0, 0.0, root),
+    )
+
+
+def _block_bytes(scenario: Scenario, tokens: float) -> tuple[float, float]:
+    """Bytes of what a block gives that its backward pass reads, and of its input."""
+    trainer, card, features = scenario.trainer, scenario.model, scenario.training_features
+    modules = trainer.recompute_modules if trainer.recompute == "selective" else ()
     each = activation_bytes_per_token(card)
+    if features.fp32_expert_outputs and "moe" not in modules:
+        each += _outputs_elements(card) * BF16
     if trainer.recompute != "full":
-        modules = trainer.recompute_modules if trainer.recompute == "selective" else ()
         each -= _spared_bytes_per_token(card, modules, trainer.precision == "fp8")
     full = tokens * each / trainer.tensor_parallel
     inputs = tokens * card.hidden_size * BF16 / trainer.tensor_parallel
@@ -245,14 +298,20 @@ def _activations(scenario: Scenario, tokens: float, stage: Stage, update: bool) 
         repeated = tokens * card.hidden_size * (1 - 1 / trainer.tensor_parallel)
         full += repeated * TERMS["no_sequence_parallel_bytes"]
         inputs += repeated * BF16
-    if not update:
-        return full
+    return full, inputs
+
+
+def _activations(scenario: Scenario, tokens: float, stage: Stage) -> tuple[float, float]:
+    """Bytes that a stage keeps for its backward passes, and of a block that is computed again."""
+    trainer = scenario.trainer
+    full, inputs = _block_bytes(scenario, tokens)
+    most = stage.layers * full * stage.in_flight
     if trainer.recompute != "full":
-        return stage.layers * full * stage.in_flight
+        return most, 0.0
     kept = stage.layers * inputs * (TERMS["host_input_share"] if trainer.activations_on_host else 1.0)
-    again = min(2.0 if card.moe is not None else 1.0, stage.layers)
     # Never more than what is kept without recomputation.
-    return min(kept * stage.in_flight + again * full, stage.layers * full * stage.in_flight)
+    kept = min(kept * stage.in_flight, most)
+    return kept, min(full * min(1.0, stage.layers), most - kept)
 
 
 def trainer_parts(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
@@ -265,14 +324,31 @@ def trainer_parts(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
     return max(ends, key=lambda parts: parts.total)
 
 
+def rank_tokens(scenario: Scenario, layout: TrainLayout, update: bool) -> float:
+    """Most tokens that the samples of a rank have together, of an update or else of a step: as many as the longest
+    each, or packed ones of lognormal responses their mean and DEVIATIONS standard deviations of their sum."""
+    workload, trainer = scenario.workload, scenario.trainer
+    of_all = (trainer.global_batch_samples if update else None) or workload.samples_per_step
+    samples, longest = math.ceil(of_all / layout.data_parallel), workload.max_sequence_tokens
+    lengths = (workload.prompt_tokens, workload.response_tokens)
+    spread = [one for one in lengths if one.kind == "lognormal"]
+    known = workload.response_tokens in spread and all(stated_mean(one) for one in lengths)
+    known = known and all(one.cut_share is None for one in spread)  # it takes the place of log_sigma
+    if not (scenario.sequence_packing and known) or workload.agent is not None:
+        return samples * longest
+    # Lengths before their cap vary more than after it, and those of a prompt's samples together.
+    variance = sum(stated_mean(one) ** 2 * math.expm1(one.log_sigma**2) for one in spread)
+    together = 1 + (min(samples, workload.generations_per_prompt) - 1) * workload.group_correlation
+    likely = samples * sum(map(stated_mean, lengths)) + DEVIATIONS * math.sqrt(samples * variance * together)
+    return min(samples * longest, max(longest, likely))
+
+
 def _stage_parts(scenario: Scenario, layout: TrainLayout, stage: Stage, update: bool) -> MemoryParts:
     trainer, card, packed = scenario.trainer, scenario.model, scenario.sequence_packing
     longest = scenario.workload.max_sequence_tokens
     capacity = micro_batch_of(trainer, longest, update, packed) * (1 if packed else longest)
     # No micro-batch holds more than all samples of a rank.
-    samples = (trainer.global_batch_samples if update else None) or scenario.workload.samples_per_step
-    capacity = min(capacity, math.ceil(samples / layout.data_parallel) * longest)
-    tokens = capacity / trainer.context_parallel
+    tokens = min(capacity, rank_tokens(scenario, layout, update)) / trainer.context_parallel
     chunk, vocabulary = tokens, card.vocab_size / trainer.tensor_parallel
     if trainer.logits_chunk_tokens is not None:
         chunk = min(tokens, trainer.logits_chunk_tokens)
@@ -282,7 +358,10 @@ def _stage_parts(scenario: Scenario, layout: TrainLayout, stage: Stage, update: 
     logits *= (1.0 if update else 0.5) * (1 + (trainer.mtp_layers if update else 0)) * stage.loss
     weights, gradients, optimizer = _states(scenario, layout, stage, update)
     draft = _trained_draft_bytes(scenario, tokens) if update else None
-    activations = _activations(scenario, tokens, stage, update)
+    forward = (Moment(_block_bytes(scenario, tokens)[0], logits),)
+    moments = _moments(scenario, layout, stage, tokens, logits) if update else forward
+    activations, logits, passing = max(moments, key=sum)
+    gradients += passing
     critic = weights + gradients + optimizer if update and trainer.critic and not critic_swapped(scenario) else None
     allocated = weights + gradients + optimizer + activations + logits + (draft or 0.0) + (critic or 0.0)
     return MemoryParts(

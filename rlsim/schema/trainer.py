@@ -74,6 +74,8 @@ class StackFeatures(Strict):
     """Bytes that the backward pass holds for each logit; none: as the backend does."""
     logits_chunk_vocabulary: int | None = Field(None, ge=1)
     """Of logits that exist in chunks of tokens, the part of the vocabulary that exists at once; none: all of it."""
+    fp32_expert_outputs: bool = False
+    """Experts' outputs are weighed in FP32, copies that wait for the gradient of the router's weights."""
     fp8_parameter_gather: bool = False
     """Parameters whose products run in FP8 are gathered in FP8."""
     pipeline_balance: PipelineBalance = "auto"
@@ -299,6 +301,9 @@ class Trainer(Strict):
     """Precision in which gradients are reduced and Megatron's buffer holds them; default: as in the stack."""
     frozen_precision: GradientPrecision | None = None
     """Precision in which FSDP's ranks hold weights that an adapter leaves frozen; default: as in the stack."""
+    fp32_expert_outputs: bool | None = None
+    """Experts' outputs are weighed in FP32 and kept for the gradient of the router's weights; default: as in the
+    stack."""
     fp8_parameter_gather: bool | None = None
     """Parameters of products in FP8 gathered in FP8; default: as in the stack."""
     pipeline_balance: PipelineBalance | None = None

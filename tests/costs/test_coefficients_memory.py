@@ -19,12 +19,13 @@ from rlsim.costs.trainer.layout import (
 )
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.loading.models import load_card
+from rlsim.schema.model import parameter_counts
 
 
 def test_memory_of_an_engine_gpu_and_what_ranks_share() -> None:
     parts = engine_memory(bare(engine={"max_batched_tokens": 8192, "max_captured_tokens": 8})).parts
     assert (parts.runtime, parts.context) == (exactly(0.14 * 2**30), 2**29)
-    assert parts.graphs == 4 * 120 * 36 * 4096
+    assert parts.graphs == 4 * 115 * 36 * 4096
     # The sampler's, of 1,024 rows of logits; half as many sequences take half as much.
     assert parts.activations == 1024 * VOCABULARY * 20
     given = bare(trainer={"recompute": "full", "reference_logprobs": True}, loop={"offload_memory": "pinned"})
@@ -69,21 +70,58 @@ def test_a_layer_keeps_what_its_blocks_count(model: str, elements: float) -> Non
 
 
 def test_memory_of_a_training_gpu_and_of_the_first_of_four_pipeline_stages() -> None:
-    """All that each layer keeps of a token, or one layer of it and the inputs of all."""
+    """All that each layer keeps of a token, or one layer of it with its gradients and the inputs of all."""
     tokens, sections = 4096, {"tensor_parallel": 8}
-    plain, again = (trainer_memory(bare(trainer={**sections, "recompute": kind, "micro_batch_tokens": tokens}))
-                    for kind in ("none", "full"))  # fmt: skip
+    plain, again, fused = (
+        trainer_memory(
+            bare(trainer={**sections, "recompute": kind, "micro_batch_tokens": tokens, "logits_bytes": each})
+        )
+        for kind, each in (("none", 8), ("full", 8), ("full", 0.5))
+    )
     assert plain.activations == exactly(36 * tokens * LAYER_8B / 8)
-    assert again.activations == exactly((36 * tokens * 4096 * 2 + tokens * LAYER_8B) / 8)
-    assert plain.logits == exactly(2 * tokens * VOCABULARY / 8 * 4)
+    assert plain.logits == again.logits == exactly(2 * tokens * VOCABULARY / 8 * 4)
+    # At the loss inputs alone; in a block the layer, and gradients of the second product's output and what it takes.
+    inputs = 36 * tokens * 4096 * 2
+    assert again.activations == exactly(inputs / 8)
+    assert fused.activations == exactly((inputs + tokens * (LAYER_8B + 2 * (4096 + 3 * 12288))) / 8)
+    assert fused.logits == 0.0
     layout = train_layout(bare(trainer=sections).trainer, load_card("qwen3-8b"), 8)
     assert plain.weights == exactly(2 * layout.parameters)
     assert plain.gradients == exactly(4 * layout.parameters)
     assert plain.optimizer == exactly(12 * layout.optimizer_parameters)
     sizes = {"tensor_parallel": 8, "pipeline_parallel": 4, "recompute": "none", "micro_batch_tokens": 4096}
     parts = trainer_memory(bare(cluster={"num_gpus": 32}, trainer=sizes))
-    assert parts.activations == exactly(4 * 9 * 4096 * LAYER_8B / 8)
+    assert parts.activations == exactly(4096 * (4 * 9 * LAYER_8B + 2 * (4096 + 3 * 12288)) / 8)
     assert parts.logits == 0.0
+
+
+def test_gradients_of_whole_units_wait_for_their_reduction() -> None:
+    """A block's in BF16 and FP32, and beside it a tied head's in BF16, which the embedding's comes to."""
+    given = {"backend": "fsdp", "recompute": "full", "logits_bytes": 0.01, "micro_batch_tokens": 65536}
+    card = load_card("qwen3-0.6b")
+    assert card.tied_embeddings
+    counts = parameter_counts(card)
+    parts = trainer_memory(bare("qwen3-0.6b", "b300_sxm", cluster={"num_gpus": 8}, trainer=given))
+    block = (counts.total - counts.embedding) / 28
+    assert parts.gradients == exactly(4 * counts.total / 8 + 6 * block + 2 * counts.embedding)
+
+
+def test_experts_weighed_in_fp32_hold_copies_and_their_gradients() -> None:
+    """Eight rows of 2,048 of a token, at two elements of BF16: outputs; gradients of both sides and their product."""
+    tokens = 32768
+    given = {
+        "expert_parallel": 8,
+        "backend": "fsdp",
+        "recompute": "full",
+        "logits_bytes": 0.5,
+        "micro_batch_tokens": tokens,
+    }
+    held = [
+        trainer_memory(bare("qwen3-30b-a3b", "b300_sxm", trainer={**given, "fp32_expert_outputs": kind})).activations
+        for kind in (False, True)
+    ]
+    row, rows = 2048 + 3 * 768, 8 * 2048 * 2
+    assert held[1] - held[0] == exactly(tokens * 2 * (rows + max(3 * rows - 8 * row, 0)))
 
 
 def test_packing_rounds_bins_up_and_pads_and_parts_of_equal_names_add_up() -> None:

@@ -117,7 +117,7 @@ def test_published_runs_fit() -> None:
 def test_shards_offloaded_by_fsdp_lie_on_the_host() -> None:
     # CPUOffloadPolicy: shards of weights, gradients and states are on the host; Megatron's gradients stay.
     keys = {"cluster": {"num_gpus": 64}, "trainer": {"backend": "fsdp", "recompute": "full"}}
-    here = builders.scenario("qwen3-32b", "h200_sxm", **keys)
+    here = vary(builders.scenario("qwen3-32b", "h200_sxm", **keys), {})  # with the stack that a loaded scenario has
     there = vary(here, {"trainer.optimizer_on_host": True})
     sharded = 4 * parameter_counts(here.model).total / 64
     own, offloaded = (trainer_parts(one, 64, True) for one in (here, there))

@@ -48,6 +48,11 @@ def test_samples_of_a_guessed_length_are_as_unsure_as_the_guess() -> None:
     assert doubts[0] == doubts[1] == doubts[2] < 0.1 < doubts[3] < 0.5
 
 
+def test_another_value_of_a_guess_is_as_unsure_as_the_guess() -> None:
+    doubtful = replaced(sized(1.4), {"assumptions": (GUESS, COUNTED)})
+    assert "the training GPUs' memory enough with" in project(doubtful, timeline=False).caveats[0]
+
+
 def test_what_hardly_fits_is_answered_with_the_doubt_first_and_what_cannot_is_refused() -> None:
     answer = project(sized(1.1), timeline=False)
     assert "the training GPUs' memory enough with" in answer.caveats[0]

@@ -9,6 +9,7 @@ import pytest
 
 from rlsim.costs.engine_memory import engine_parts
 from rlsim.costs.memory import (
+    check_host,
     engine_fits,
     engine_memory,
     engine_spread,
@@ -21,9 +22,11 @@ from rlsim.costs.memory import (
     trainer_spread,
 )
 from rlsim.costs.trainer.layout import train_layout
-from rlsim.costs.trainer_memory import stages
+from rlsim.costs.trainer_memory import rank_tokens, stages
 from rlsim.errors import Infeasible
 from rlsim.loading.models import load_card
+from rlsim.loading.scenario import vary
+from rlsim.schema.base import replaced
 from rlsim.schema.model import mixer_parameters, parameter_counts
 from rlsim.schema.scenario import Scenario
 
@@ -187,6 +190,14 @@ def test_the_probability_falls_with_what_is_held_and_its_bound_refuses() -> None
         trainer_memory(tight)
 
 
+def test_expert_parallelism_leaves_experts_as_wide_as_they_are() -> None:
+    def forward(**own: object) -> float:
+        engine = {"name": "sglang", "max_batched_tokens": 8192, "tensor_parallel": 4, **own}  # samples in the rest
+        return engine_parts(builders.scenario("qwen3-30b-a3b", WHOLE, engine=engine))[0].activations
+
+    assert forward(expert_parallel=4) - forward() == pytest.approx(8192 * 2 * 8 * 3 * 768 * (1 - 1 / 4))
+
+
 def test_what_waits_on_the_host_is_counted_by_node() -> None:
     offloaded = builders.scenario("qwen3-8b", cluster={"num_gpus": 8}, trainer={"optimizer_on_host": True})
     kept = builders.scenario("qwen3-8b", cluster={"num_gpus": 8}, trainer={"offload": False})
@@ -195,6 +206,12 @@ def test_what_waits_on_the_host_is_counted_by_node() -> None:
     two = builders.scenario("qwen3-8b", cluster={"num_gpus": 16}, trainer={"optimizer_on_host": True, "offload": False})
     own = [host_bytes(one) - host_bytes(kept) for one in (offloaded, two)]
     assert own[0] == pytest.approx(2 * own[1])
+    # What a node lacks by less than the constant's own doubt is tried, unless it must fit more surely.
+    memory = offloaded.hardware.host_memory_bytes.model_copy(update={"value": host_bytes(offloaded) / 1.1})
+    short = replaced(offloaded, {"hardware": replaced(offloaded.hardware, {"host_memory_bytes": memory})})
+    check_host(short)
+    with pytest.raises(Infeasible, match="states on the host"):
+        check_host(vary(short, {"simulation.fit_probability": 0.5}))
 
 
 def test_what_gpus_repeat_of_latent_attention_and_routers() -> None:
@@ -223,3 +240,22 @@ def test_a_micro_batch_holds_no_more_than_a_rank_has() -> None:
         given = builders.scenario("qwen3-8b", WHOLE, trainer={"micro_batch_tokens": capacity * longest}, **few)
         sizes.append(trainer_parts(given, 8, True))
     assert sizes[0] == sizes[1]
+
+
+def test_a_rank_of_many_packed_samples_has_hardly_more_than_their_mean() -> None:
+    def tokens(samples: int, **own: object) -> float:
+        workload = {"prompts_per_step": samples, "generations_per_prompt": 8, "group_correlation": 0.0, **own}
+        given = builders.scenario("qwen3-8b", WHOLE, cluster={"num_gpus": 8}, workload=workload)
+        return rank_tokens(given, train_layout(given.trainer, given.model, 8), True)
+
+    lengths = {"prompt_tokens": {"kind": "constant", "tokens": 100}, "max_sequence_tokens": 4096}
+    spread = {**lengths, "response_tokens": {"kind": "lognormal", "mean_tokens": 400, "log_sigma": 0.8}}
+    even = {**lengths, "response_tokens": {"kind": "lognormal", "mean_tokens": 400, "log_sigma": 0.0}}
+    assert tokens(32, **even) == 32 * 500
+    constant = {**lengths, "response_tokens": {"kind": "constant", "tokens": 400}}
+    assert tokens(32, **constant) == 32 * 4096  # says nothing of what is longer
+    assert tokens(1, **spread) == 4096  # no less than the longest sample
+    beyond = [tokens(n, **spread) / (500 * n) - 1 for n in (32, 128)]
+    assert beyond[0] == pytest.approx(2 * beyond[1]) and 0 < beyond[0] < 1
+    # Samples of a prompt are long together.
+    assert tokens(32, **{**spread, "group_correlation": 0.5}) > tokens(32, **spread)

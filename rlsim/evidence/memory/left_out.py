@@ -1,7 +1,7 @@
 """Published memory without its group: what was fitted on all other rows, and how far its rows then lie from it.
 
-Refitted are what engines' logs say of NCCL's buffers and of vLLM's profile run, what PyTorch's allocator leaves unused,
-and the spreads (costs/memory.yaml); a term of which no other row says anything stays, as what sources state does.
+Refitted are what engines' logs say of NCCL's buffers and of vLLM's sampler, what PyTorch's allocator leaves unused, and
+the spreads (costs/memory.yaml); a term of which no other row says anything stays, as what sources state does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import cache
 
 import numpy as np
 
-from rlsim.costs.memory import SPREAD, engine_memory
+from rlsim.costs.engine_memory import engine_activation_bytes
+from rlsim.costs.memory import SPREAD, engine_memory, exchanges_tokens
 from rlsim.errors import Infeasible
 from rlsim.evidence import Kind
 from rlsim.evidence.memory.rows import CACHE, MEMORY, PEAKS, counted, engine_of, objection, trainer_of
@@ -28,6 +29,8 @@ GROUPINGS = {"framework": "framework", "model": "model", "device": "gpu"}
 ENGINES, TRAINERS = "memory of engines", "memory of trainers"
 LOGGED = ("activation_gib", "non_torch_gib")
 """Parts of an engine that logs name and terms are fitted to."""
+TINY = 1e-9
+"""Bytes of a logit with which no sampler is the larger."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Known:
 
     kind: ENGINES, TRAINERS, or a column of LOGGED. spread: as it ships, GiB of a cache, of a peak its logarithm's;
     unstated: what of it is because nobody states a release or a loss. slack: whether an allocator's is in a peak. Of a
-    cache: unit_gib, GiB of its unit; moved_gib, GiB of parts in the order of LOGGED; experts, whether it has them.
+    cache: unit_gib, GiB of its unit; moved_gib, GiB of sampler and NCCL; held_gib, of all beside the cache; shares
+    experts, whether GPUs do.
     """
 
     kind: str
@@ -48,7 +52,8 @@ class Known:
     slack: bool = False
     unit_gib: float = 1.0
     moved_gib: tuple[float, float] = (0.0, 0.0)
-    experts: bool = False
+    held_gib: float = 0.0
+    shares_experts: bool = False
 
     @property
     def away(self) -> float:
@@ -89,18 +94,21 @@ def _known(cells: Row) -> list[Known]:
     if quantity not in (*CACHE, *PEAKS, *LOGGED):
         return []
     value, measured = counted(cells)[1], float(cells["value"])
-    if quantity in LOGGED:
-        return [Known(quantity, cells, measured, value)]
     if quantity in PEAKS:
         scenario, spread = trainer_of(cells)
         slack = scenario.trainer.backend == "fsdp" and quantity != "peak_allocated"
         return [Known(TRAINERS, cells, measured, value, spread, _beyond(spread, SPREAD["trainer"]), slack)]
     scenario, parts, spread_bytes = engine_of(cells)
-    experts, spread = scenario.model.moe is not None, spread_bytes / GIB
-    unstated = _beyond(spread, SPREAD["engine_moe_gib" if experts else "engine_gib"])
+    forward = engine_activation_bytes(scenario.model, scenario.released_engine, TINY)
+    sampler_gib = parts.activations / GIB * (parts.activations > forward)
+    if quantity in LOGGED:
+        # Of a forward pass that is the larger a log says nothing of the sampler.
+        return [Known(quantity, cells, measured, value)] if sampler_gib or quantity == "non_torch_gib" else []
+    shared, spread = exchanges_tokens(scenario), spread_bytes / GIB
+    unstated = _beyond(spread, SPREAD["engine_moe_gib" if shared else "engine_gib"])
     unit_gib = 1.0 if quantity == "kv_gib" else engine_memory(scenario).kv_bytes / GIB / value
-    moved = parts.activations / GIB, parts.runtime / GIB
-    return [Known(ENGINES, cells, measured, value, spread, unstated, False, unit_gib, moved, experts)]
+    moved = sampler_gib, parts.runtime / GIB
+    return [Known(ENGINES, cells, measured, value, spread, unstated, False, unit_gib, moved, parts.total / GIB, shared)]
 
 
 def _beyond(spread: float, alone: float) -> float:
@@ -134,7 +142,11 @@ def _predicted(row: Known, rest: Sequence[Known]) -> float:
     """What is counted with the terms of the other rows."""
     if row.kind == TRAINERS:
         return row.counted * (_ratio([one for one in rest if one.slack]) if row.slack else 1.0)
-    scales = (_ratio([one for one in rest if one.kind == name]) for name in LOGGED)
+    # NCCL's buffers are a table by the GPUs that share a tensor: a log speaks of its own number.
+    tensor = [one for one in rest if one.cells["tp"] == row.cells["tp"]]
+    scales = (
+        _ratio([one for one in known if one.kind == name]) for name, known in zip(LOGGED, (rest, tensor), strict=True)
+    )
     more_gib = sum(held * (scale - 1) for held, scale in zip(row.moved_gib, scales, strict=True))
     return row.counted - more_gib / row.unit_gib
 
@@ -144,19 +156,29 @@ def _draws(row: Known, predicted: float, rest: Sequence[Known], count: int) -> F
     generator = np.random.default_rng(0)
     others = [one for one in rest if one.kind == row.kind]
     if row.kind == TRAINERS:
-        spread = math.hypot(framework_spread(others), row.unstated)
+        spread = math.hypot(framework_spread(others, row.cells["framework"]), row.unstated)
         return np.asarray(spread * generator.standard_normal(count))
-    own = [one.away for one in others if one.experts is row.experts] or [one.away for one in others]
-    dense = [one.away for one in others if not one.experts] or own
-    # Mechanisms that only experts lack come on top of what all lack.
-    spread = math.hypot(max(np.sqrt(np.mean(np.square(found))) for found in (own, dense)), row.unstated)
+    own, alone = ([one for one in others if one.shares_experts is shared] for shared in (row.shares_experts, False))
+    if own:
+        # Mechanisms that only shared experts lack come on top of what all lack.
+        spread = max(_root_mean_square([one.away for one in found]) for found in (own, alone or own))
+    else:  # of what other engines hold, the share that they lie off
+        own = others
+        spread = _root_mean_square([one.away / one.held_gib for one in own]) * row.held_gib
     # So few logs are known that their spread is drawn as well.
-    moved = generator.standard_t(len(own), count) * spread / row.unit_gib / predicted
+    moved = generator.standard_t(len(own), count) * math.hypot(spread, row.unstated) / row.unit_gib / predicted
     return np.asarray(np.log(np.maximum(1e-3, 1 + moved)))
 
 
-def framework_spread(rows: Sequence[Known]) -> float:
-    """Root mean square of ln(measured / counted), every framework alike: some publish dozens of one layout."""
-    names = {row.cells["framework"] for row in rows}
-    squares = [np.mean([row.away**2 for row in rows if row.cells["framework"] == name]) for name in sorted(names)]
-    return float(np.sqrt(np.mean(squares)))
+def _root_mean_square(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def framework_spread(rows: Sequence[Known], name: str | None = None) -> float:
+    """Root mean square of ln(measured / counted), every framework alike: some publish dozens of one layout. Of one of
+    them (``name``) its own, pooled with that of all, which counts as a row of each."""
+    away = {one: [row.away for row in rows if row.cells["framework"] == one] for one in sorted(
+        {row.cells["framework"] for row in rows})}  # fmt: skip
+    alike = _root_mean_square([_root_mean_square(values) for values in away.values()])
+    own = away.get(name or "", [])
+    return math.sqrt((sum(value**2 for value in own) + len(away) * alike**2) / (len(own) + len(away)))

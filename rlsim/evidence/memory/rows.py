@@ -38,7 +38,7 @@ ENGINE_PARTS = {
 }
 """Columns of start-up logs by the part that they are of."""
 DEVIATION, OF_GRAPHS = 0.2, 0.42
-"""Standard deviation of parts of an engine, and that of graphs, the residual of graph_bytes (costs/memory.yaml)."""
+"""Standard deviation of parts of an engine, and of graphs that of the rows of graph_bytes (costs/memory.yaml)."""
 CACHE = ("kv_tokens", "kv_gib")
 LIKELY = 0.9
 """Probability from which a run is said to fit."""

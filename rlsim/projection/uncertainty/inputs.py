@@ -30,7 +30,7 @@ from rlsim.projection.uncertainty.user_inputs import (
     moved_along,
 )
 from rlsim.projection.variant import SimulatedVariant, simulate_variant, so_many
-from rlsim.schema.base import changed
+from rlsim.schema.base import changed, replaced
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stated import ACCEPTANCE, RESPONSE, Assumption
 from rlsim.schema.workload import stated_mean
@@ -148,7 +148,9 @@ def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
 def _moves(run: SimulatedVariant, number: str, value: float) -> dict[str, float]:
     """What another value of a guess adds to the logarithm of the time of each phase, from one replication."""
     changes = {number: round(value) if number.endswith(".tokens") else value, **so_many(run.scenario, 1)}
-    one = simulate_variant(vary(run.scenario, changes), stretch=run.stretch, tokens=False)
+    # Another value of a guess is a guess still: as unsure of its memory, which would else be refused.
+    moved = replaced(vary(run.scenario, changes), {"assumptions": run.scenario.assumptions})
+    one = simulate_variant(moved, stretch=run.stretch, tokens=False)
     before, after = _phase_s(run), _phase_s(one)
     return {phase: math.log(after[phase] / before[phase]) for phase in before if before[phase] and after[phase]}
 
