@@ -125,7 +125,7 @@ def imported(framework: str, path: Path) -> Answer:
 
 def followed(path: Path) -> Answer:
     """The commands of a shell script."""
-    return {"commands": [json.dumps(words).translate({32: "_", 47: "|"}) for words in commands_of(path)]}
+    return {"commands": [json.dumps(words).replace(str(path.parent), "HERE").translate({32: "_", 47: "|"}) for words in commands_of(path)]}
 
 
 def logged(path: Path) -> Answer:
