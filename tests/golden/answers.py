@@ -9,12 +9,15 @@ word or a line left out) and a digest of each answer is compared: a line per inp
 from __future__ import annotations
 
 import contextlib
+import copy
 import csv
 import hashlib
 import io
+import itertools
 import json
 import random
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -36,7 +39,10 @@ from rlsim.files.reading import data_folder  # noqa: E402
 from rlsim.loading.scenario import vary  # noqa: E402
 from rlsim.readers.frameworks.asked import Asked  # noqa: E402
 from rlsim.readers.frameworks.exporting import export_scenario  # noqa: E402
-from rlsim.readers.frameworks.importing import import_config, read_config  # noqa: E402
+from rlsim.readers.frameworks.importing import document_of, import_config, keys_of, read_config  # noqa: E402
+from rlsim.readers.frameworks.reader import Reader  # noqa: E402
+from rlsim.readers.frameworks.registry import framework_of  # noqa: E402
+from rlsim.readers.frameworks.trees import ConfigTree, lookup  # noqa: E402
 from rlsim.readers.logs.reading import read_log  # noqa: E402
 from rlsim.readers.shell.script import commands_of  # noqa: E402
 
@@ -69,7 +75,9 @@ TRACES = (
 CHANGES = ({"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
            {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128})
 DERIVED = {"shell": 16, "log": 30, "trace": 16}
-"""Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 4, of other runs 40."""
+"""Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 30."""
+SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async", "verl/megatron")
+"""Configurations of the corpus whose keys are set one at a time."""
 UNSTABLE = re.compile(r"digest|version|path|file|seconds_taken|wall")
 Answer = dict[str, Any]
 
@@ -119,13 +127,39 @@ def imported(framework: str, path: Path) -> Answer:
     for number, changes in enumerate(CHANGES):
         with contextlib.suppress(InputError):
             wanted = vary(got.scenario, changes)
-            answer[f"export {number}"] = list(export_scenario(wanted, framework, read_config(framework, path)).overrides)
+            base = read_config(framework, path)
+            answer[f"export {number}"] = list(export_scenario(wanted, framework, base).overrides)
     return answer
+
+
+def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
+    """What a configuration becomes with each key that its framework's rules ask for set to another value."""
+    tree = read_config(framework, path)
+    reader = Reader(tree)
+    with contextlib.suppress(InputError):
+        keys_of(framework_of(framework), reader)
+    for key in sorted(reader.read):
+        old = lookup(tree.values, key)
+        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1) if isinstance(old, int) else (True, 4)
+        for value in kinds:
+            values, (*sections, name) = copy.deepcopy(dict(tree.values)), key.split(".")
+            at: Any = values
+            for section in sections:
+                at = at.setdefault(section, {}) if isinstance(at, dict) else {}
+            if isinstance(at, dict):
+                at[name] = value
+                one = ConfigTree("here", values, {**tree.given, key: "here"})
+                try:
+                    document, accounting = document_of(framework, one, Asked(hardware="gb200_nvl72"))
+                    yield key, {**document, "keys": {account.key: account.status for account in accounting.keys}}
+                except InputError as error:
+                    yield key, {"refused": re.sub(r"\s", "_", str(error).partition(":")[2].partition(":")[0])}
 
 
 def followed(path: Path) -> Answer:
     """The commands of a shell script."""
-    return {"commands": [json.dumps(words).replace(str(path.parent), "HERE").translate({32: "_", 47: "|"}) for words in commands_of(path)]}
+    lines = [json.dumps(words).replace(str(path.parent), "HERE") for words in commands_of(path)]
+    return {"commands": [line.translate({32: "_", 47: "|"}) for line in lines]}
 
 
 def logged(path: Path) -> Answer:
@@ -146,16 +180,21 @@ def asked(*words: str) -> Answer:
     return json.loads(out.getvalue())
 
 
-def inputs() -> Iterator[tuple[str, str, str, Callable[[Path], Answer]]]:
-    """Case, name of its file, text, and what reads it."""
+def configurations() -> Iterator[tuple[str, str, str, str]]:
+    """Case, framework, name of its file and text."""
     for framework, path in CORPUS:
-        yield (f"{framework}/{path.stem}", path.name, path.read_text(encoding="utf-8"),
-               lambda at, framework=framework: imported(framework, at))  # fmt: skip
+        yield f"{framework}/{path.stem}", framework, path.name, path.read_text(encoding="utf-8")
     for framework, (text, _) in RUNS.items():
         ending = {"prime-rl": "toml", "roll": "yaml", "areal": "yaml", "easyr1": "yaml"}.get(framework, "sh")
-        yield f"{framework}, run", f"run.{ending}", text, lambda at, framework=framework: imported(framework, at)
+        yield f"{framework}, run", framework, f"run.{ending}", text
     for framework, (name, text, _) in RECIPES.items():
-        yield f"{framework}, script", name, text, lambda at, framework=framework: imported(framework, at)
+        yield f"{framework}, script", framework, name, text
+
+
+def inputs() -> Iterator[tuple[str, str, str, Callable[[Path], Answer]]]:
+    """Case, name of its file, text, and what reads it."""
+    for case, framework, name, text in configurations():
+        yield case, name, text, lambda at, framework=framework: imported(framework, at)
     for form, made in FORMS.items():
         yield f"log, {form}", "run.log", "".join(made(step)[0] for step in range(1, 12)), logged
     for number, text in enumerate(TRACES):
@@ -164,25 +203,41 @@ def inputs() -> Iterator[tuple[str, str, str, Callable[[Path], Answer]]]:
         yield f"shell {number}", "run.sh", text, followed
 
 
-def answer_of(case: str, name: str, text: str, read: Callable[[Path], Answer], number: int) -> str:
-    """The answer to a derived input, or the keys that its message names."""
+@contextlib.contextmanager
+def beside(name: str, text: str) -> Iterator[Path]:
+    """A file of its own, beside what others of the corpus begin from."""
     with tempfile.TemporaryDirectory() as folder:
         for parent in (path for _, path in CORPUS if path.name in ("base.yaml", "nemo_rl_parent.yaml")):
-            Path(folder, parent.name).write_text(parent.read_text(encoding="utf-8"), encoding="utf-8")
-        at = Path(folder, name)
-        at.write_text(derived(text, case, number), encoding="utf-8")
+            shutil.copy(parent, folder)
+        Path(folder, name).write_text(text, encoding="utf-8")
+        yield Path(folder, name)
+
+
+def answer_of(case: str, name: str, text: str, read: Callable[[Path], Answer], number: int) -> str:
+    """The answer to a derived input, or the keys that its message names."""
+    with beside(name, derived(text, case, number)) as at:
         try:
             return "\n".join(f"{place} {value}" for place, value in leaves(read(at)))
         except InputError as error:
-            return "refused: " + " ".join(sorted(set(re.findall(r"\b[a-z_]+\.[a-z_.]*[a-z]", str(error).replace(str(at), "")))))
+            keys = re.findall(r"\b[a-z_]+\.[a-z_.]*[a-z]", str(error).replace(str(at), ""))
+            return "refused: " + " ".join(sorted(set(keys)))
 
 
 def digests() -> Iterator[tuple[str, list[str]]]:
     """Every case of ``inputs``, and a digest of the answer to each input derived from it."""
     for case, name, text, read in inputs():
-        count = next((DERIVED[kind] for kind in DERIVED if case.startswith(kind)), 4 if "/" in case else 40)
+        count = next((DERIVED[kind] for kind in DERIVED if case.startswith(kind)), 2 if "/" in case else 30)
         found = [answer_of(case, name, text, read, number) for number in range(count)]
         yield case, [hashlib.sha256(answer.encode()).hexdigest()[:6] for answer in found]
+
+
+def sweeps() -> Iterator[tuple[str, list[str]]]:
+    """For some configurations, their keys set one at a time, with a digest of what becomes of each."""
+    for case, framework, name, text in configurations():
+        if case in SWEPT or "/" not in case:
+            with beside(name, text) as at:
+                found = [f"{key} {list(leaves(answer))}" for key, answer in swept(framework, at)]
+            yield f"{case}, keys", [hashlib.sha256(one.encode()).hexdigest()[:6] for one in found]
 
 
 def numbers() -> Iterator[tuple[str, dict[str, str]]]:
@@ -191,7 +246,8 @@ def numbers() -> Iterator[tuple[str, dict[str, str]]]:
     with tempfile.TemporaryDirectory() as folder:
         tables = {}
         for name in TABLES:
-            head, *rows = (data_folder("calibration") / "published" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+            table = data_folder("calibration") / "published" / f"{name}.csv"
+            head, *rows = table.read_text(encoding="utf-8").splitlines()
             chosen = rows[:: max(1, len(rows) // 6)]
             Path(folder, f"{name}.csv").write_text("\n".join((head, *chosen)) + "\n", encoding="utf-8")
             tables[f"table {name}"] = ("validate", f"{folder}/{name}.csv")
@@ -218,7 +274,7 @@ def write_all() -> None:
     with ANSWERS.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows((case, " ".join(values.values())) for case, values in numbers())
-        writer.writerows((case, " ".join(values)) for case, values in digests())
+        writer.writerows((case, " ".join(values)) for case, values in itertools.chain(digests(), sweeps()))
 
 
 if __name__ == "__main__":

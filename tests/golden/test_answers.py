@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-from answers import digests, numbers, read_answers
+from itertools import chain
+
+from answers import digests, numbers, read_answers, sweeps
 
 GOLDEN = read_answers()
 COMMAND = "if meant, run python -m tests.golden.answers and say why"
@@ -29,7 +30,7 @@ def test_numbers_of_commands_stay() -> None:
 
 def test_what_is_read_of_files_stays() -> None:
     moved = [
-        f"{case} {number}" for case, found in digests() for number, (old, new) in
+        f"{case} {number}" for case, found in chain(digests(), sweeps()) for number, (old, new) in
         enumerate(zip(GOLDEN[case], found, strict=True)) if old != new
     ]  # fmt: skip
     assert not moved, f"{COMMAND}; python -m tests.golden.answers CASE NUMBER prints one: {', '.join(moved)}"
