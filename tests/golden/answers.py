@@ -72,10 +72,12 @@ TRACES = (
     'vllm:spec_decode_num_drafts_total{engine="0"} 1000\n'
     + "".join(f'vllm:spec_decode_num_accepted_tokens_per_pos{{position="{n}"}} {700 - 200 * n}\n' for n in range(3)),
 )  # fmt: skip
-CHANGES = ({"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
-           {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128})
+CHANGES = (
+    {"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
+    {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128},
+)
 DERIVED = {"shell": 16, "log": 30, "trace": 16}
-"""Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 30."""
+"""Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
 SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async", "verl/megatron")
 """Configurations of the corpus whose keys are set one at a time."""
 UNSTABLE = re.compile(r"digest|version|path|file|seconds_taken|wall")
@@ -226,7 +228,7 @@ def answer_of(case: str, name: str, text: str, read: Callable[[Path], Answer], n
 def digests() -> Iterator[tuple[str, list[str]]]:
     """Every case of ``inputs``, and a digest of the answer to each input derived from it."""
     for case, name, text, read in inputs():
-        count = next((DERIVED[kind] for kind in DERIVED if case.startswith(kind)), 2 if "/" in case else 30)
+        count = next((DERIVED[kind] for kind in DERIVED if case.startswith(kind)), 2 if "/" in case else 20)
         found = [answer_of(case, name, text, read, number) for number in range(count)]
         yield case, [hashlib.sha256(answer.encode()).hexdigest()[:6] for answer in found]
 
