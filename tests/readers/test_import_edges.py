@@ -236,3 +236,18 @@ def test_a_limit_is_met_from_both_sides(
     fill(most, tmp_path)
     with pytest.raises(InputError, match="more than"):
         fill(most + 1, tmp_path)
+
+
+def test_a_scenario_that_is_refused_is_said_to_be_read_from_keys_of_the_user(tmp_path: Path) -> None:
+    text = (FOLDER / "skyrl" / "skyrl.yaml").read_text()
+    (tmp_path / "run.yaml").write_text(text.replace("policy_mini_batch_size: 64", "policy_mini_batch_size: 640"))
+    with pytest.raises(InputError, match=r"global_batch_samples .*; read from .*'trainer.policy_mini_batch_size'"):
+        import_config("skyrl", tmp_path / "run.yaml")
+
+
+def test_dynamic_sampling_without_a_try_is_one_message(tmp_path: Path) -> None:
+    text = (FOLDER / "nemo-rl" / "nemo_rl_dapo.yaml").read_text()
+    (tmp_path / "nemo_rl_parent.yaml").write_text((FOLDER / "nemo-rl" / "nemo_rl_parent.yaml").read_text())
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"max_rollouts_per_step.*grpo.dynamic_sampling_max_gen_batches"):
+        import_config("nemo-rl", tmp_path / "run.yaml", ["grpo.dynamic_sampling_max_gen_batches=0"])

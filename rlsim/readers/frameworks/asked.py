@@ -134,7 +134,8 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     _drafting(draft, facts, asked, where)
     if facts.dynamic and draft.keys.get("loop.mode") != "async":
         tries = draft.keys.get("workload.max_rollouts_per_step", 10)
-        share = max(USABLE_SHARE, 1 / (draft.keys.get("workload.generated_batch_factor", 1.0) * tries))
+        # What is below 1 is refused with its key where the scenario is loaded.
+        share = max(USABLE_SHARE, 1 / max(1, draft.keys.get("workload.generated_batch_factor", 1.0) * tries))
         draft.keys["workload.usable_group_share"] = asked.usable_group_share or min(1.0, share)
         if asked.usable_group_share is None:
             draft.assume("usable", share=share)

@@ -55,6 +55,8 @@ FROM_MEMORY = "from memory"
 """How the source of a card begins that was compared with nothing."""
 REQUIRED = ("workload.prompts_per_step", "workload.generations_per_prompt", LONGEST, "cluster.num_gpus")
 """Scenario keys without a default, which the rules of every framework give."""
+KEYS_OF_REFUSAL = 6
+"""Keys that a refused scenario is said to be read from."""
 COMMENT_KEYS = 20
 """Keys that the head of a written scenario names."""
 
@@ -136,7 +138,15 @@ def _check_understood(tree: ConfigTree, accounting: Accounting, strict: bool, le
 def _imported(path: Path, tree: ConfigTree, document: dict[str, Any], accounting: Accounting) -> Imported:
     # The scenario is loaded from the text that the user gets, so that the saved file means the same.
     text = f"{_head(path, accounting)}{dump_document(document)}"
-    return Imported(scenario_of_text(text, f"{tree.where} as a scenario", Path()), text, accounting)
+    try:
+        return Imported(scenario_of_text(text, f"{tree.where} as a scenario", Path()), text, accounting)
+    except InputError as error:
+        # The message names keys of a scenario that the user never saw: those that they were read from are named too.
+        told = str(error)
+        used = (*accounting.of("used"), *accounting.defaults)
+        said = [one.key for one in used if any(key in told for key in one.detail.split(", ") if key)]
+        read = ", ".join(f"'{shortened(key, 100)}'" for key in said[:KEYS_OF_REFUSAL])
+        raise InputError(f"{told}; read from {read}" if read else told) from error
 
 
 def _too_small(scenario: Scenario) -> bool:

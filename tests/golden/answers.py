@@ -1,0 +1,289 @@
+"""Golden answers: ``python -m tests.golden.answers`` writes answers.csv anew, from the root of the checkout.
+
+Two nets over the rooms that no formula of a paper holds. Of commands, every number of the JSON answer is compared, with
+its place. Of what reads other people's files, many inputs are derived from a few (a number doubled, a flag turned, a
+word or a line left out) and a digest of each answer is compared: a line per input would be megabytes.
+``python -m tests.golden.answers CASE NUMBER`` prints such an input and its answer, here or in an earlier checkout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import csv
+import hashlib
+import io
+import itertools
+import json
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "readers")]
+
+from corpus_files import CORPUS  # noqa: E402
+from log_forms import FORMS  # noqa: E402
+from test_import_adapters import RUNS  # noqa: E402
+from test_launch_scripts import RECIPES  # noqa: E402
+from test_shell_as_bash import scripts  # noqa: E402
+
+from rlsim.cli.main import main  # noqa: E402
+from rlsim.errors import InputError  # noqa: E402
+from rlsim.files.reading import data_folder  # noqa: E402
+from rlsim.loading.scenario import vary  # noqa: E402
+from rlsim.readers.frameworks.asked import Asked  # noqa: E402
+from rlsim.readers.frameworks.exporting import export_scenario  # noqa: E402
+from rlsim.readers.frameworks.importing import document_of, import_config, keys_of, read_config  # noqa: E402
+from rlsim.readers.frameworks.reader import Reader  # noqa: E402
+from rlsim.readers.frameworks.registry import framework_of  # noqa: E402
+from rlsim.readers.frameworks.trees import ConfigTree, lookup  # noqa: E402
+from rlsim.readers.logs.reading import read_log  # noqa: E402
+from rlsim.readers.shell.script import commands_of  # noqa: E402
+
+ANSWERS = Path(__file__).with_name("answers.csv")
+FEW = ("quickstart", "simulation.replications=1", "workload.prompts_per_step=16")
+LAG = ("qwen8b_async_lag1", "simulation.replications=2", "workload.prompts_per_step=16",
+       "trainer.global_batch_samples=64")  # fmt: skip
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "project": ("project", *FEW),
+    "project, lagged": ("project", *LAG),
+    "project, unmeasured": ("project", *FEW[:2], "workload.prompts_per_step=16", "hardware=b200_sxm",
+                            "model=qwen3-30b-a3b", "engine.tensor_parallel=2", "simulation.replications=3"),
+    "improve": ("improve", *FEW),
+    "run": ("run", *FEW, "--steps", "30"),
+    "plan": ("plan", *FEW),
+    "preflight": ("preflight", *FEW),
+    **{f"log {n}": ("log", f"LOG {n}", *FEW) for n in (0, 5)},
+    **{f"check {n}": ("check", *FEW, "--log", f"LOG {n}") for n in (0, 3)},
+    "watch": ("watch", "LOG 1", "--once"),
+}  # fmt: skip
+"""Words of a command; LOG n stands for a log in the n-th form. Tables of the evidence are added to them."""
+TABLES = ("iterations", "training_steps", "refit", "refit_colocated", "rollouts", "speculation", "rl_steps")
+TRACES = (
+    "response_tokens,prompt_tokens\n" + "".join(f"{100 + 7 * (n * n % 31)},{n + 5}\n" for n in range(60)),
+    "".join(json.dumps({"output_length": 90 + n * n % 37, "input_length": 9 + n % 3, "timestamp": n,
+                        "hash_ids": [n % 4, n]}) + "\n" for n in range(60)),
+    'vllm:spec_decode_num_drafts_total{engine="0"} 1000\n'
+    + "".join(f'vllm:spec_decode_num_accepted_tokens_per_pos{{position="{n}"}} {700 - 200 * n}\n' for n in range(3)),
+)  # fmt: skip
+CHANGES = (
+    {"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
+    {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128},
+)
+DERIVED = {"shell": 16, "log": 30, "trace": 16}
+"""Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
+SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async", "verl/megatron")
+"""Configurations of the corpus whose keys are set one at a time."""
+APART = {"model", "hardware", "name", "parameters"}
+"""Of a scenario, what imports look up; defaults are left out too, so that a new key of the schema moves nothing."""
+UNSTABLE = re.compile(r"digest|version|path|file|seconds_taken|wall")
+Answer = dict[str, Any]
+
+
+def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every plain value below ``tree`` with its place; sentences are left out, for their wording is free."""
+    if isinstance(tree, dict):
+        for key in tree:
+            if not UNSTABLE.search(str(key)):
+                yield from leaves(tree[key], f"{place}.{key}")
+    elif isinstance(tree, (list, tuple)):
+        for number, value in enumerate(tree):
+            yield from leaves(value, f"{place}.{number}")
+    elif not (isinstance(tree, str) and (" " in tree or "/" in tree)):
+        yield place, f"{tree:.6g}" if isinstance(tree, float) else tree
+
+
+def derived(text: str, case: str, number: int) -> str:
+    """The ``number``-th input from ``text``: itself, then with a number, a flag, a word or a line changed."""
+    rnd = random.Random(f"{case} {number}")
+    for _ in range(min(number, 1 + number // 6)):
+        numbers = list(re.finditer(r"(?<![\w.])\d+(?![\w.])", text))
+        flags = list(re.finditer(r"\b(?:[Tt]rue|[Ff]alse)\b", text))
+        words = list(re.finditer(r"\S+", text))
+        lines = text.split("\n")
+        kind = rnd.randrange(6)
+        if kind < 3 and numbers:
+            one = rnd.choice(numbers)
+            text = text[: one.start()] + str([2 * int(one[0]), int(one[0]) + 1, 0][kind]) + text[one.end() :]
+        elif kind == 3 and flags:
+            one = rnd.choice(flags)
+            text = text[: one.start()] + ("false" if one[0].lower() == "true" else "true") + text[one.end() :]
+        elif kind == 4 and len(lines) > 2:
+            lines.pop(rnd.randrange(len(lines)))
+            text = "\n".join(lines)
+        elif words:
+            one = rnd.choice(words)
+            text = text[: one.start()] + text[one.end() :]
+    return text
+
+
+def imported(framework: str, path: Path) -> Answer:
+    """What became of a configuration and its keys, and of changes written back."""
+    got = import_config(framework, path, asked=Asked(hardware="gb200_nvl72"), lenient=True)
+    answer = {"scenario": got.scenario.model_dump(mode="json", exclude=APART, exclude_defaults=True)}
+    answer["keys"] = {account.key: account.status for account in got.accounting.keys}
+    for number, changes in enumerate(CHANGES):
+        with contextlib.suppress(InputError):
+            wanted = vary(got.scenario, changes)
+            base = read_config(framework, path)
+            answer[f"export {number}"] = list(export_scenario(wanted, framework, base).overrides)
+    return answer
+
+
+def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
+    """What a configuration becomes with each key that its framework's rules ask for set to another value."""
+    tree = read_config(framework, path)
+    reader = Reader(tree)
+    with contextlib.suppress(InputError):
+        keys_of(framework_of(framework), reader)
+    for key in sorted(reader.read):
+        old = lookup(tree.values, key)
+        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1) if isinstance(old, int) else (True, 4)
+        for value in kinds:
+            values, (*sections, name) = copy.deepcopy(dict(tree.values)), key.split(".")
+            at: Any = values
+            for section in sections:
+                at = at.setdefault(section, {}) if isinstance(at, dict) else {}
+            if isinstance(at, dict):
+                at[name] = value
+                one = ConfigTree("here", values, {**tree.given, key: "here"})
+                try:
+                    document, accounting = document_of(framework, one, Asked(hardware="gb200_nvl72"))
+                    yield key, {**document, "keys": {account.key: account.status for account in accounting.keys}}
+                except InputError as error:
+                    yield key, {"refused": re.sub(r"\s", "_", str(error).partition(":")[2].partition(":")[0])}
+
+
+def followed(path: Path) -> Answer:
+    """The commands of a shell script."""
+    lines = [json.dumps(words).replace(str(path.parent), "HERE") for words in commands_of(path)]
+    return {"commands": [line.translate({32: "_", 47: "|"}) for line in lines]}
+
+
+def logged(path: Path) -> Answer:
+    """What a log says."""
+    log = read_log(path)
+    return {"steps": list(map(int, log.steps)), **{name: list(map(float, values)) for name, values in
+            log.values.items()}}  # fmt: skip
+
+
+def asked(*words: str) -> Answer:
+    """The JSON answer of a command. Raises InputError where it ends in a message."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main([*words, "--json"])
+        except SystemExit as end:
+            if end.code:
+                raise InputError(err.getvalue()) from None
+    return json.loads(out.getvalue())
+
+
+def configurations() -> Iterator[tuple[str, str, str, str]]:
+    """Case, framework, name of its file and text."""
+    for framework, path in CORPUS:
+        yield f"{framework}/{path.stem}", framework, path.name, path.read_text(encoding="utf-8")
+    for framework, (text, _) in RUNS.items():
+        ending = {"prime-rl": "toml", "roll": "yaml", "areal": "yaml", "easyr1": "yaml"}.get(framework, "sh")
+        yield f"{framework}, run", framework, f"run.{ending}", text
+    for framework, (name, text, _) in RECIPES.items():
+        yield f"{framework}, script", framework, name, text
+
+
+def inputs() -> Iterator[tuple[str, str, str, Callable[[Path], Answer]]]:
+    """Case, name of its file, text, and what reads it."""
+    for case, framework, name, text in configurations():
+        yield case, name, text, lambda at, framework=framework: imported(framework, at)
+    for form, made in FORMS.items():
+        yield f"log, {form}", "run.log", "".join(made(step)[0] for step in range(1, 12)), logged
+    for number, text in enumerate(TRACES):
+        yield f"trace {number}", "t.txt", text, lambda at: asked("traces", str(at))
+    for number, text in enumerate(scripts()):
+        yield f"shell {number}", "run.sh", text, followed
+
+
+@contextlib.contextmanager
+def beside(name: str, text: str) -> Iterator[Path]:
+    """A file of its own, beside what others of the corpus begin from."""
+    with tempfile.TemporaryDirectory() as folder:
+        for parent in (path for _, path in CORPUS if path.name in ("base.yaml", "nemo_rl_parent.yaml")):
+            shutil.copy(parent, folder)
+        Path(folder, name).write_text(text, encoding="utf-8")
+        yield Path(folder, name)
+
+
+def answer_of(case: str, name: str, text: str, read: Callable[[Path], Answer], number: int) -> str:
+    """The answer to a derived input, or the keys that its message names."""
+    with beside(name, derived(text, case, number)) as at:
+        try:
+            return "\n".join(f"{place} {value}" for place, value in leaves(read(at)))
+        except InputError as error:
+            keys = re.findall(r"\b[a-z_]+\.[a-z_.]*[a-z]", str(error).replace(str(at), ""))
+            return "refused: " + " ".join(sorted(set(keys)))
+
+
+def digests() -> Iterator[tuple[str, list[str]]]:
+    """Every case of ``inputs``, and a digest of the answer to each input derived from it."""
+    for case, name, text, read in inputs():
+        count = next((DERIVED[kind] for kind in DERIVED if case.startswith(kind)), 2 if "/" in case else 20)
+        found = [answer_of(case, name, text, read, number) for number in range(count)]
+        yield case, [hashlib.sha256(answer.encode()).hexdigest()[:6] for answer in found]
+
+
+def sweeps() -> Iterator[tuple[str, list[str]]]:
+    """For some configurations, their keys set one at a time, with a digest of what becomes of each."""
+    for case, framework, name, text in configurations():
+        if case in SWEPT or "/" not in case:
+            with beside(name, text) as at:
+                found = [f"{key} {list(leaves(answer))}" for key, answer in swept(framework, at)]
+            yield f"{case}, keys", [hashlib.sha256(one.encode()).hexdigest()[:6] for one in found]
+
+
+def numbers() -> Iterator[tuple[str, dict[str, str]]]:
+    """Every command, and the plain values of its JSON answer by place."""
+    forms = list(FORMS.values())
+    with tempfile.TemporaryDirectory() as folder:
+        tables = {}
+        for name in TABLES:
+            table = data_folder("calibration") / "published" / f"{name}.csv"
+            head, *rows = table.read_text(encoding="utf-8").splitlines()
+            chosen = rows[:: max(1, len(rows) // 6)]
+            Path(folder, f"{name}.csv").write_text("\n".join((head, *chosen)) + "\n", encoding="utf-8")
+            tables[f"table {name}"] = ("validate", f"{folder}/{name}.csv")
+        for case, words in (COMMANDS | tables).items():
+            log = Path(folder, "run.log")
+            for word in words:
+                if word.startswith("LOG"):
+                    made = forms[int(word.split()[1])]
+                    log.write_text("".join(made(step)[0] for step in range(1, 16)), encoding="utf-8")
+            try:
+                answer = asked(*(str(log) if word.startswith("LOG") else word for word in words))
+            except InputError as error:
+                answer = {"refused": str(error)[:200] if not ANSWERS.exists() else ""}
+            yield case, {place: str(value) for place, value in leaves(answer)}
+
+
+def read_answers() -> dict[str, list[str]]:
+    """What the golden file holds."""
+    with ANSWERS.open(newline="", encoding="utf-8") as file:
+        return {case: values.split(" ") for case, values in csv.reader(file)}
+
+
+def write_all() -> None:
+    with ANSWERS.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows((case, " ".join(values.values())) for case, values in numbers())
+        writer.writerows((case, " ".join(values)) for case, values in itertools.chain(digests(), sweeps()))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        write_all()
+    for one in inputs() if len(sys.argv) == 3 else ():
+        if one[0] == sys.argv[1]:
+            print(derived(one[2], one[0], int(sys.argv[2])), answer_of(*one, int(sys.argv[2])), sep="\n----\n")
