@@ -28,7 +28,7 @@ from rlsim.projection.uncertainty.features import about
 from rlsim.projection.uncertainty.predictive import UNMEASURED_SPREAD
 from rlsim.projection.uncertainty.response import StepResponse, step_response
 from rlsim.projection.uncertainty.slopes import PhaseSlopes, Slopes, phase_slopes
-from rlsim.projection.variant import SimulatedVariant
+from rlsim.projection.variant import SimulatedVariant, seconds_of
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 
@@ -154,8 +154,9 @@ def simulated_evidence(
     scenario, response, slopes = run.scenario, step_response(run), phase_slopes(run)
     transfer = "prepare_s" if scenario.loop.mode == "sync" else "refit_s"
     names = {"generation": "generation_s", "logprob": "logprob_s", "train": "train_s", "refit": transfer}
-    predicted = {kind: float(centre([step.phases[phase] for step in run.every_step])) for kind, phase in names.items()}
-    predicted["step"] = float(centre([step.seconds for step in run.every_step]))
+    # Moved by a control as answers are: one run has one prediction.
+    values = {kind: np.concatenate(run.values(seconds_of(phase))) for kind, phase in (*names.items(), ("step", "step"))}
+    predicted = {kind: float(centre(found.tolist())) for kind, found in values.items()}
     ran = about(scenario, "step")
     out = []
     for kind, seconds in measured.items():
