@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,11 @@ def test_dynamic_sampling_without_a_try_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(InputError, match=r"max_rollouts_per_step.*grpo.dynamic_sampling_max_gen_batches"):
         import_config("nemo-rl", tmp_path / "run.yaml", ["grpo.dynamic_sampling_max_gen_batches=0"])
+
+
+@pytest.mark.parametrize("key", ["trainer.train_batch_size", "generator.n_samples_per_prompt"])
+def test_a_key_that_is_missing_is_the_one_named(key: str, tmp_path: Path) -> None:
+    given, name = (FOLDER / "skyrl" / "skyrl.yaml").read_text(), key.rpartition(".")[2]
+    (tmp_path / "run.yaml").write_text(re.sub(rf"\b{name}: \d+", f"{name}: null", given))
+    with pytest.raises(InputError, match=rf"run.yaml: {key}: must be given"):
+        import_config("skyrl", tmp_path / "run.yaml")

@@ -49,10 +49,13 @@ class Rule(Generic[C]):
         return evaluated(r, self.target, lambda: self.meaning(self.options(r)))
 
     def key(self, r: Reader) -> str:
-        """The key of the configuration that a message about it names."""
+        """The key of the configuration that a message about it names: where no value is given, the first without one
+        that is neither a section, which says a mode, nor the launcher's.
+        """
         with r.deciding(self.target) as seen:
-            self.meaning(self.options(r))
-        return seen[0] if seen else self.target
+            value = self.meaning(self.options(r))
+        asked = [key for key in seen if "." in key and not key.startswith("launcher.") and not r.value(key)]
+        return ((asked if value is None else []) or seen or [self.target])[0]
 
     def write(self, value: Any, r: Reader) -> dict[str, Any]:
         """What to set for a value of the scenario's."""
