@@ -25,7 +25,7 @@ from rlsim.schema.model import parameter_counts
 def test_memory_of_an_engine_gpu_and_what_ranks_share() -> None:
     parts = engine_memory(bare(engine={"max_batched_tokens": 8192, "max_captured_tokens": 8})).parts
     assert (parts.runtime, parts.context) == (exactly(0.14 * 2**30), 2**29)
-    assert parts.graphs == 4 * 115 * 36 * 4096
+    assert parts.graphs == 4 * 120 * 36 * 4096
     # The sampler's, of 1,024 rows of logits; half as many sequences take half as much.
     assert parts.activations == 1024 * VOCABULARY * 20
     given = bare(trainer={"recompute": "full", "reference_logprobs": True}, loop={"offload_memory": "pinned"})
