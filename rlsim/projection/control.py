@@ -10,7 +10,7 @@ and 12.6).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -37,25 +37,17 @@ FURTHER_PER_STEP = 5
 """Of them at most over the steps that a simulation may have, each at a tenth of the price: half of its time."""
 
 
-Seen = Callable[[Workload, Place], float]
-
-
 class Control(Struct, frozen=True):
-    """What is ``seen`` of the drawn work of a step, its mean over all steps and the standard error of that."""
+    """Mean over all steps of what :func:`seen_of` sees of one, and its standard error."""
 
-    seen: Seen
     mean: float
     error: float = 0.0
 
 
-def control_seen(workload: Workload) -> Seen:
-    """What is seen of the drawn work of a step: the mean tokens of its responses, of agents the longest time that a
-    trajectory has with its environments, in seconds."""
-    return mean_drawn_tokens if workload.agent is None else longest_environment_s
-
-
-def seen_of(seen: Seen, workload: Workload, seed: int, replications: int, steps: range) -> list[FloatArray]:
-    """What is ``seen`` of each step, by replication."""
+def seen_of(workload: Workload, seed: int, replications: int, steps: range) -> list[FloatArray]:
+    """What a control goes by, of the drawn work of each step, by replication: the mean tokens of its responses, of
+    agents the longest time that a trajectory has with its environments, in seconds."""
+    seen = mean_drawn_tokens if workload.agent is None else longest_environment_s
     return [
         np.array([seen(workload, Place(seed, step, replication)) for step in steps])
         for replication in range(replications)
@@ -90,7 +82,7 @@ def control_of(
     if explained < LEAST_EXPLAINED:
         return None
     if workload.agent is None:
-        return Control(mean_drawn_tokens, expected_drawn_tokens(workload))
+        return Control(expected_drawn_tokens(workload))
     if most < PILOT:
         return None
     # Few simulated steps may have met none of the slowest environments: what differs between them is no guide.
@@ -104,4 +96,4 @@ def _further(workload: Workload, seed: int, count: int) -> Control:
     # Of a replication that no scenario may ask for: independent of all that is simulated.
     places = (Place(seed, step, MAX_SIMULATED_STEPS) for step in range(count))
     found = np.array([longest_environment_s(workload, place) for place in places])
-    return Control(longest_environment_s, float(found.mean()), float(found.std(ddof=1)) / math.sqrt(count))
+    return Control(float(found.mean()), float(found.std(ddof=1)) / math.sqrt(count))

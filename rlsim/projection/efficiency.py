@@ -30,7 +30,8 @@ TABLE = "efficiency.csv"
 
 def efficiency_of(run: SimulatedVariant) -> tuple[PhaseEfficiency, ...]:
     """Generation, log-probs and updates of a run, means over its steps; phases without any time are left out."""
-    scenario, seconds = run.scenario, run.phases_s
+    # Tokens are those of the steps as drawn, and so must their seconds be, wherever a control moved the means.
+    scenario, seconds = run.scenario, {name: mean_s / run.moved(name) for name, mean_s in run.phases_s.items()}
     steps = len(run.every_step)
     trained = float(np.mean([step.total_tokens for step in run.every_step]))
     lengths = run.first_step.trained_tokens.astype(np.float64)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices
 from rlsim.projection.change import Change, with_keys
-from rlsim.projection.control import Control, batches_of, control_seen, regression, seen_of
+from rlsim.projection.control import Control, batches_of, regression, seen_of
 from rlsim.projection.scale import carried, pool_of, pools_of, priced_pool, simulate_pool, whole_step
 from rlsim.results import PHASES
 from rlsim.schema.base import changed
@@ -83,8 +83,8 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def seen(self) -> list[FloatArray]:
         """What a control goes by, of the drawn work of each measured step, by replication."""
         first, measured = self.stretch.first, self.scenario.measured_steps
-        steps, workload = range(first + measured.start, first + measured.stop), self.scenario.workload
-        return seen_of(control_seen(workload), workload, self.scenario.simulation.seed, len(self.traces), steps)
+        steps = range(first + measured.start, first + measured.stop)
+        return seen_of(self.scenario.workload, self.scenario.simulation.seed, len(self.traces), steps)
 
     @property
     def fitted_batches(self) -> int:
@@ -107,8 +107,10 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def moved(self, phase: str) -> float:
         """Mean seconds of a phase over those of the steps as simulated: what the control moved them by."""
+        if self.control is None:
+            return 1.0
         simulated_s = float(np.mean([step.phases[phase] for step in self.every_step]))
-        return self.phases_s[phase] / simulated_s if self.control is not None and simulated_s else 1.0
+        return self.phases_s[phase] / simulated_s if simulated_s else 1.0
 
     @property
     def rewards_s(self) -> float:

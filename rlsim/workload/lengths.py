@@ -232,8 +232,7 @@ class LengthDistribution(Struct, frozen=True, eq=False):
         """Mean of the lengths in tokens when each is cut at ``cap``."""
         if self.quantiles is None or self.tokens is None:
             return limited_lognormal_mean(self.location, self.sigma, cap)
-        points = np.interp((np.arange(_POINTS) + 0.5) / _POINTS, self.quantiles, self.scale * self.tokens)
-        return float(np.minimum(points, cap).mean())
+        return float(np.minimum(self.scale * _equally_likely(self.quantiles, self.tokens), cap).mean())
 
     def scaled(self, factor: float) -> LengthDistribution:
         """The distribution of ``factor`` times the lengths; nothing is solved for again."""
@@ -338,13 +337,17 @@ def _check_mean(mean: float, reach: float, subject: Subject, why: str) -> None:
 
 def _scale_for(mean: float, quantiles: FloatArray, tokens: FloatArray, caps: FloatArray, subject: Subject) -> float:
     # Lengths of 0 stay 0 however they are scaled: only the others can make up the mean.
-    points = np.interp((np.arange(_POINTS) + 0.5) / _POINTS, quantiles, tokens)
+    points = _equally_likely(quantiles, tokens)
     _check_mean(mean, float(caps.mean()) * float(np.mean(points > 0)), subject, "as the other lengths are 0")
 
     def gap(log_scale: float) -> float:
         return float(np.mean([np.minimum(math.exp(log_scale) * points, cap).mean() for cap in caps])) - mean
 
     return math.exp(increasing_root(gap))
+
+
+def _equally_likely(quantiles: FloatArray, tokens: FloatArray) -> FloatArray:
+    return np.interp((np.arange(_POINTS) + 0.5) / _POINTS, quantiles, tokens)
 
 
 @cache
