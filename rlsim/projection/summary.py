@@ -266,7 +266,6 @@ def memory_phases(run: SimulatedVariant) -> dict[str, MemoryUse]:
 def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
     """Seconds per step by phase and part; the parts of a phase add up to it."""
     steps, mean, prices = run.every_step, run.phases_s, run.prices
-
     if run.scenario.loop.mode == "sync":
         rewards = Part("environment", run.rewards_s, "host", "assumed")
         again = float(np.mean([step.rollouts for step in steps])) - 1.0
