@@ -107,18 +107,24 @@ class TrainingLayers(Struct, frozen=True, dict=True):
     def _split(self) -> LayerSplit:
         return LayerSplit.of(self.trainer, self.overheads.features)
 
-    def layer(self, batch: MicroBatches, moe_layer: bool, shape: LayerShape = WHOLE_LAYER) -> LayerTime:
-        """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do."""
+    def layer(
+        self, batch: MicroBatches, moe_layer: bool, shape: LayerShape = WHOLE_LAYER, backward: bool = True
+    ) -> LayerTime:
+        """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do.
+
+        backward: with its backward pass.
+        """
         raw = layer_work(TrainedLayer(self.card, self._split, self.device, batch, shape, moe_layer and shape.ffn))
         speed = self.overheads.speed(moe_layer)
-        device, backward = self._pass(raw, speed, False), self._pass(raw, speed, True)
+        device = self._pass(raw, speed, False)
         # One micro-batch's exchange runs beside another's opposite pass: both passes have the mean of both beside them.
-        around_s = self._exchange_s(raw, sum(part.seconds for part in (*device, *backward)) / 2)
+        opposite = self._pass(raw, speed, True) if backward or raw.exchange_s else ()
+        around_s = self._exchange_s(raw, sum(part.seconds for part in (*device, *opposite)) / 2)
         return LayerTime(
             device=device,
-            device_backward=backward,
+            device_backward=opposite,
             communication_s=around_s + self._communication_s(raw, device, False),
-            communication_backward_s=around_s + self._communication_s(raw, backward, True),
+            communication_backward_s=around_s + self._communication_s(raw, opposite, True) if opposite else 0.0,
             floor_s=self.floor_s(moe_layer, shape),
         )
 

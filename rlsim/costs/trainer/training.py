@@ -116,7 +116,7 @@ class TrainingCosts(Struct, frozen=True, dict=True):
             kinds: list[tuple[float, tuple[Part, ...]]] = []
             shapes, shares = self.layers.stages
             for moe_layer, shape, count in shapes:
-                layer = layers.layer(batch, moe_layer, shape)
+                layer = layers.layer(batch, moe_layer, shape, backward)
                 further = layer.backward() + layer.recomputed(self.trainer.recompute) if backward else ()
                 kinds.append((count, layer.forward() + further))
             costs = {

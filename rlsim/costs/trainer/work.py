@@ -6,7 +6,9 @@ fitted values.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -36,20 +38,40 @@ ATTENTION_BACKWARD = 2.5
 RECURRENT_BACKWARD = 3.0
 """Time of the recurrence backward over forward: states of chunks once more, then two products for each one (backward
 kernels of mamba_ssm and flash-linear-attention recompute what they do not keep). Assumption."""
+Side = Literal["forward", "inputs", "weights"]
+"""Products of a matrix: with its inputs, and those of both gradients."""
 LAYERS_KEPT = 16_384
 """Layers cached per process: a search prices thousands of layouts on one batch."""
 
 
-# not frozen: made by the hundred thousand, and a frozen one takes twice as long to make
-class Pass(Struct):
-    """Products of a pass forward, and of its backward pass: gradients of the inputs and of the weights."""
+class Pass(Struct, dict=True, eq=False):
+    """Products of a pass forward, and of its backward pass: gradients of the inputs and of the weights. Each is found
+    when it is asked for: half of all passes are of log-probs, which have no gradients."""
 
-    forward: OperatorTime
-    inputs: OperatorTime
-    weights: OperatorTime
+    find: Callable[[Side], OperatorTime]
+
+    @cached_property
+    def forward(self) -> OperatorTime:
+        """The products themselves."""
+        return self.find("forward")
+
+    @cached_property
+    def inputs(self) -> OperatorTime:
+        """Gradients of their inputs."""
+        return self.find("inputs")
+
+    @cached_property
+    def weights(self) -> OperatorTime:
+        """Gradients of their weights."""
+        return self.find("weights")
+
+    def side(self, name: Side) -> OperatorTime:
+        """One of the three by its name."""
+        found: OperatorTime = getattr(self, name)
+        return found
 
     def __add__(self, other: Pass) -> Pass:
-        return Pass(self.forward + other.forward, self.inputs + other.inputs, self.weights + other.weights)
+        return Pass(lambda name: self.side(name) + other.side(name))
 
     def timed(self, backward: bool, frozen: bool) -> OperatorTime:
         """Products of one of both passes; frozen weights need the gradients of their inputs alone."""
@@ -59,7 +81,7 @@ class Pass(Struct):
 
     def repeated(self, times: float) -> Pass:
         """As if it ran so often."""
-        return Pass(*(timed.repeated(times) for timed in (self.forward, self.inputs, self.weights)))
+        return Pass(lambda name: self.side(name).repeated(times))
 
 
 class LayerWork(Struct, frozen=True):
@@ -322,16 +344,20 @@ class TrainedLayer(Struct, frozen=True):
 
 def passes(device: Device, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
     """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""
-    gemm, rows, count = device.operators.gemm, np.array([tokens]), np.array([max(1.0, round(tokens))])
-    forward = inputs = weights = zero(rows)
-    for matrix in matrices:
-        n, k = matrix.n, matrix.k
-        forward = forward + gemm(rows, matrix, precision)
-        inputs = inputs + gemm(rows, Matrix("dx", k, n), precision)
-        weights = weights + gemm(np.array([float(n)]), Matrix("dW", k, int(count[0])), precision)
-    return Pass(forward, inputs, weights)
+
+    def found(name: Side) -> OperatorTime:
+        gemm, rows, total = device.operators.gemm, np.array([tokens]), zero(np.zeros(1))
+        for matrix in matrices:
+            n, k = matrix.n, matrix.k
+            if name == "weights":
+                own = Matrix("dW", k, int(max(1.0, round(tokens))))
+                total = total + gemm(np.array([float(n)]), own, precision)
+            else:
+                total = total + gemm(rows, matrix if name == "forward" else Matrix("dx", k, n), precision)
+        return total
+
+    return Pass(found)
 
 
 def _no_pass() -> Pass:
-    none = zero(np.zeros(1))
-    return Pass(none, none, none)
+    return Pass(lambda _: zero(np.zeros(1)))
