@@ -86,10 +86,11 @@ def trainer_spread(scenario: Scenario, parts: MemoryParts) -> float:
     where that is known, and the loss where neither scenario nor stack says what it holds of a logit."""
     trainer, stack = scenario.trainer, scenario.training_stack
     spread = TRAINER_SPREADS.get("" if stack is None else stack.framework, SPREAD["trainer"])
-    if stack is not None or scenario.training_features.logits_bytes is not None or not parts.logits:
+    features = scenario.training_features
+    if stack is not None or features.logits_bytes is not None or not parts.logits:
         return spread
     low, high = TERMS["logits_range"][trainer.backend]
-    loss = parts.logits * (high - low) / math.sqrt(12) / logits_bytes(scenario)
+    loss = parts.logits * (high - low) / math.sqrt(12) / logits_bytes(scenario, features)
     return math.hypot(spread, loss / parts.total)
 
 

@@ -18,7 +18,7 @@ from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.trainer import Trainer
+from rlsim.schema.trainer import StackFeatures, Trainer
 from rlsim.schema.workload import stated_mean
 from rlsim.units import BYTES_PER_ELEMENT
 
@@ -212,9 +212,9 @@ def _in_flight(scenario: Scenario, layout: TrainLayout, rank: int) -> float:
     return min(held, max(1.0, samples / (layout.data_parallel * trainer.micro_batch_samples)))
 
 
-def logits_bytes(scenario: Scenario) -> float:
+def logits_bytes(scenario: Scenario, features: StackFeatures) -> float:
     """Bytes that a backward pass holds for each logit: as stated, else as stack or backend does."""
-    features, known = scenario.training_features, TERMS["logits_bytes"]
+    known = TERMS["logits_bytes"]
     if features.logits_bytes is not None:
         return features.logits_bytes
     fused = features.fused_cross_entropy and scenario.trainer.backend == "megatron"
@@ -228,13 +228,15 @@ def zero_stage(trainer: Trainer, layout: TrainLayout) -> int:
     return trainer.zero_stage if trainer.zero_stage is not None else 3 if trainer.backend == "fsdp" else 1
 
 
-def _states(scenario: Scenario, layout: TrainLayout, stage: Stage, update: bool) -> tuple[float, float, float]:
+def _states(
+    scenario: Scenario, features: StackFeatures, layout: TrainLayout, stage: Stage, update: bool
+) -> tuple[float, float, float]:
     """Bytes of weights, gradients and optimizer of a stage.
 
     FSDP (ZeRO-3): trained weights are the optimizer's FP32 ones, frozen ones are sharded as they are; the root unit
     (embedding, head) and two blocks are gathered in BF16 (the root does not reshard after its forward pass).
     """
-    trainer, features, zero = scenario.trainer, scenario.training_features, zero_stage(scenario.trainer, layout)
+    trainer, zero = scenario.trainer, zero_stage(scenario.trainer, layout)
     share = layout.trained_share if update else 0.0
     held = stage.blocks + stage.ends
     sharded = held * layout.sharded_parameters / layout.parameters
@@ -261,7 +263,9 @@ class Moment(NamedTuple):
     gradients: float = 0.0
 
 
-def _moments(scenario: Scenario, layout: TrainLayout, stage: Stage, tokens: float, logits: float) -> tuple[Moment, ...]:
+def _moments(
+    scenario: Scenario, features: StackFeatures, layout: TrainLayout, stage: Stage, tokens: float, logits: float
+) -> tuple[Moment, ...]:
     """The loss, the backward pass of a block, and that of the root unit, which never hold at once what each needs.
 
     Blocks keep all that they give, or with full recomputation their inputs, of which one is then computed again. ZeRO-3
@@ -269,9 +273,9 @@ def _moments(scenario: Scenario, layout: TrainLayout, stage: Stage, tokens: floa
     tied head waits for the embedding's.
     """
     trainer, card = scenario.trainer, scenario.model
-    kept, again = _activations(scenario, tokens, stage)
-    fp32_outputs = scenario.training_features.fp32_expert_outputs
-    gradients = tokens * _gradient_elements(card, fp32_outputs) * BF16 / trainer.tensor_parallel
+    kept, again = _activations(scenario, features, tokens, stage)
+    elements = _gradient_elements(card, features.fp32_expert_outputs)
+    gradients = tokens * elements * BF16 / trainer.tensor_parallel
     block = root = tied = 0.0
     if zero_stage(trainer, layout) == 3 and layout.trained_share == 1.0:
         block, root = (units * (BF16 + FP32) for units in (stage.blocks / card.num_layers, stage.ends))
@@ -283,9 +287,9 @@ def _moments(scenario: Scenario, layout: TrainLayout, stage: Stage, tokens: floa
     )
 
 
-def _block_bytes(scenario: Scenario, tokens: float) -> tuple[float, float]:
+def _block_bytes(scenario: Scenario, features: StackFeatures, tokens: float) -> tuple[float, float]:
     """Bytes of what a block gives that its backward pass reads, and of its input."""
-    trainer, card, features = scenario.trainer, scenario.model, scenario.training_features
+    trainer, card = scenario.trainer, scenario.model
     modules = trainer.recompute_modules if trainer.recompute == "selective" else ()
     each = activation_bytes_per_token(card)
     if features.fp32_expert_outputs and "moe" not in modules:
@@ -301,10 +305,10 @@ def _block_bytes(scenario: Scenario, tokens: float) -> tuple[float, float]:
     return full, inputs
 
 
-def _activations(scenario: Scenario, tokens: float, stage: Stage) -> tuple[float, float]:
+def _activations(scenario: Scenario, features: StackFeatures, tokens: float, stage: Stage) -> tuple[float, float]:
     """Bytes that a stage keeps for its backward passes, and of a block that is computed again."""
     trainer = scenario.trainer
-    full, inputs = _block_bytes(scenario, tokens)
+    full, inputs = _block_bytes(scenario, features, tokens)
     most = stage.layers * full * stage.in_flight
     if trainer.recompute != "full":
         return most, 0.0
@@ -320,7 +324,8 @@ def trainer_parts(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
     trainer = scenario.trainer
     layout = train_layout(trainer, scenario.model, gpus)
     _check_ranks(scenario, layout.data_parallel)
-    ends = (_stage_parts(scenario, layout, stage, update) for stage in stages(scenario, layout))
+    features = scenario.training_features  # found once for all that asks: a search looks at thousands of layouts
+    ends = (_stage_parts(scenario, features, layout, stage, update) for stage in stages(scenario, layout))
     return max(ends, key=lambda parts: parts.total)
 
 
@@ -343,7 +348,9 @@ def rank_tokens(scenario: Scenario, layout: TrainLayout, update: bool) -> float:
     return min(samples * longest, max(longest, likely))
 
 
-def _stage_parts(scenario: Scenario, layout: TrainLayout, stage: Stage, update: bool) -> MemoryParts:
+def _stage_parts(
+    scenario: Scenario, features: StackFeatures, layout: TrainLayout, stage: Stage, update: bool
+) -> MemoryParts:
     trainer, card, packed = scenario.trainer, scenario.model, scenario.sequence_packing
     longest = scenario.workload.max_sequence_tokens
     capacity = micro_batch_of(trainer, longest, update, packed) * (1 if packed else longest)
@@ -352,14 +359,17 @@ def _stage_parts(scenario: Scenario, layout: TrainLayout, stage: Stage, update: 
     chunk, vocabulary = tokens, card.vocab_size / trainer.tensor_parallel
     if trainer.logits_chunk_tokens is not None:
         chunk = min(tokens, trainer.logits_chunk_tokens)
-        vocabulary = min(vocabulary, scenario.training_features.logits_chunk_vocabulary or vocabulary)
-    logits = chunk * vocabulary * logits_bytes(scenario)
+        vocabulary = min(vocabulary, features.logits_chunk_vocabulary or vocabulary)
+    logits = chunk * vocabulary * logits_bytes(scenario, features)
     # Without a backward pass their gradient, as large again, is not there.
     logits *= (1.0 if update else 0.5) * (1 + (trainer.mtp_layers if update else 0)) * stage.loss
-    weights, gradients, optimizer = _states(scenario, layout, stage, update)
+    weights, gradients, optimizer = _states(scenario, features, layout, stage, update)
     draft = _trained_draft_bytes(scenario, tokens) if update else None
-    forward = (Moment(_block_bytes(scenario, tokens)[0], logits),)
-    moments = _moments(scenario, layout, stage, tokens, logits) if update else forward
+    moments: tuple[Moment, ...]
+    if update:
+        moments = _moments(scenario, features, layout, stage, tokens, logits)
+    else:
+        moments = (Moment(_block_bytes(scenario, features, tokens)[0], logits),)
     activations, logits, passing = max(moments, key=sum)
     gradients += passing
     critic = weights + gradients + optimizer if update and trainer.critic and not critic_swapped(scenario) else None
