@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from pydantic import ValidationError
 
 from rlsim.costs.engine.prices import EngineInputs, engine_prices
 from rlsim.costs.interface import Part, PhaseCost, StepCost
@@ -17,8 +18,8 @@ from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, logprob_pass
 from rlsim.costs.trainer.work import passes
 from rlsim.schema.base import changed
-from rlsim.schema.engine import Engine
 from rlsim.schema.loop import Loop
+from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.stated import Pool
@@ -42,18 +43,21 @@ class PoolInputs(Struct, frozen=True):
 
 
 def alone(scenario: Scenario, pool: Pool) -> Scenario:
-    """The scenario of a pool's model alone on the pool's GPUs: same lengths, software and devices."""
+    """The scenario of a pool's model alone on the pool's GPUs: same lengths, software and devices. Raises InputError
+    where its keys do not go together."""
+    try:
+        return _alone(scenario, pool)
+    except ValidationError as error:
+        raise as_input_error(error, f"pools: {pool.name}, as a scenario of its own", Scenario) from error
+
+
+def _alone(scenario: Scenario, pool: Pool) -> Scenario:
     gpus = pool.gpus or scenario.cluster.training
     one = {"num_gpus": gpus, "generation_gpus": None, "training_gpus": None, "reference_gpus": 0, "pool_gpus": 0}
-    engine = Engine(
-        name=scenario.engine.name,
-        version=scenario.engine.version,
-        tensor_parallel=pool.tensor_parallel if pool.runs_on == "engine" else 1,
-        pipeline_parallel=pool.pipeline_parallel if pool.runs_on == "engine" else 1,
-        expert_parallel=pool.expert_parallel if pool.runs_on == "engine" else 1,
-        weight_precision=pool.weight_precision,
-        gpu_memory_utilization=pool.gpu_memory_utilization,
-    )
+    software = {key: getattr(scenario.engine, key) for key in ("name", "version", "dispatch")}
+    kept = ("weight_precision", "gpu_memory_utilization")
+    served = (*(key for key in LAYOUT if key != "context_parallel"), *kept)
+    engine = {key: getattr(pool, key) for key in (served if pool.runs_on == "engine" else kept)}
     trained = pool.runs_on == "trainer"
     layout = {key: getattr(pool, key) if trained else 1 for key in LAYOUT}
     sizes = {"virtual_stages": 1, "mtp_layers": 0, "global_batch_samples": None, "local_batch_samples": None}
@@ -65,7 +69,7 @@ def alone(scenario: Scenario, pool: Pool) -> Scenario:
             "hardware": scenario.training_device if trained or not pool.gpus else scenario.hardware,
             "training_hardware": None,
             "cluster": changed(scenario.cluster, **one),
-            "engine": engine,
+            "engine": {**software, **engine},
             "speculation": Speculation(),
             "trainer": changed(scenario.trainer, **layout, **sizes, **plain),
             "loop": Loop(),

@@ -110,3 +110,21 @@ def test_a_pool_that_makes_no_sense_is_refused(pool: dict[str, Any], message: st
 def test_gpus_of_pools_are_of_the_cluster() -> None:
     with pytest.raises(InputError, match=r"must equal cluster\.pool_gpus"):
         scenario(TEACHER, cluster={"pool_gpus": 2, "num_gpus": 10})
+
+
+@pytest.mark.parametrize(
+    "agent", [{"max_trajectories": 64}, {"start_s": {"kind": "lognormal", "mean_s": 5.0, "log_sigma": 0.5}}]
+)
+def test_pools_stand_beside_agents_that_start_one_by_one(agent: dict[str, Any]) -> None:
+    name = {"extends": "search_agent_16"}
+    given = rlsim.load_scenario({**name, "workload": {"agent": agent}})
+    plain = rlsim.load_scenario(name)
+    batch = TrainedBatch.of(TOKENS, 512)
+    # What agents wait for before their first turn is nothing that a judge reads.
+    assert PriceInputs(given).step_cost(batch).data.seconds == PriceInputs(plain).step_cost(batch).data.seconds
+
+
+def test_a_pools_layout_that_no_engine_has_is_refused_by_its_name() -> None:
+    given = scenario({**TEACHER, "model": "qwen3-30b-a3b", "tensor_parallel": 4, "expert_parallel": 3})
+    with pytest.raises(InputError, match=r"pools: teacher.*expert_parallel \(3\) must divide tensor_parallel \(4\)"):
+        PriceInputs(given).step_cost(TrainedBatch.of(TOKENS, 512))
