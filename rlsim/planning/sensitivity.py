@@ -140,7 +140,7 @@ Steps = Mapping[Place, float]
 def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[UncertainInput], points: Steps) -> Sensitivity:
     own = arms[0]
     # Beside the scenario's own step, so that work which both share moves no order.
-    steps = np.array([own.timed.step.draws / own.timed.step.over(arm.timed.step).draws for arm in arms])
+    steps = np.array([own.timed.step.believed / own.timed.step.over(arm.timed.step).believed for arm in arms])
     effects = {item.key: _effect(own, item, points) for item in inputs}
     whole = own.timed.prediction.step_factor * np.exp(sum(_drawn(effects[item.key], item) for item in inputs))
     sources = [

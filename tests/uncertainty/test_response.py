@@ -268,3 +268,11 @@ def test_the_error_of_a_ratio_pairs_what_is_equal_in_number() -> None:
     assert apart.error == pytest.approx(np.hypot(before.error, 0.5 / 5.5))
     assert (apart.degrees, apart.settled) == (1, False)
     assert estimate(10.0).over(estimate(8.0)).error == 0.0
+
+
+def test_what_the_model_believes_has_a_mean_however_few_steps_were_simulated() -> None:
+    factors = np.exp(0.1 * np.random.default_rng(0).standard_normal(DRAWS))
+    few, many = (Estimate.of(94.0, factors, np.resize([90.0, 98.0], count)) for count in (2, 2000))
+    # Exponentials of Student's t of two parts have no mean: a decision by it would follow a single draw.
+    assert few.believed.mean() == many.believed.mean() == pytest.approx(many.draws.mean(), rel=0.01)
+    assert few.interval.high > many.interval.high

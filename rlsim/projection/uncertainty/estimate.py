@@ -56,6 +56,12 @@ class Estimate(Struct, frozen=True, eq=False):
         return self.mean * self.factors * self._missed()
 
     @property
+    def believed(self) -> FloatArray:
+        """The number in every draw of what the model does not know, shape (DRAWS,): without the simulation's own error,
+        which no measurement lessens, and whose draws from few parts (Student's t) have no mean."""
+        return self.mean * self.factors
+
+    @property
     def interval(self) -> Interval:
         """The number with the 90 % interval of both errors."""
         return around(self.mean, self.factors * self._missed())
