@@ -183,9 +183,10 @@ def compared(scenario: Scenario) -> Scenario:
     cycle, steps = scenario.cycle_steps, len(scenario.measured_steps)
     count = min(scenario.replications, math.ceil(COMPARED_CYCLES * cycle / steps))
     one = replicated(scenario, count)
-    if steps <= COMPARED_CYCLES * cycle:
+    if steps <= COMPARED_CYCLES * cycle and scenario.loop.mode == "sync":
         return one
-    return changed(one, simulation=changed(one.simulation, steps=COMPARED_CYCLES * cycle))
+    # Stated, since a synchronous alternative of a lagged loop would have a single step a replication.
+    return changed(one, simulation=changed(one.simulation, steps=min(steps, COMPARED_CYCLES * cycle)))
 
 
 def searched(scenario: Scenario) -> Scenario:

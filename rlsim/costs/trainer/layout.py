@@ -310,9 +310,7 @@ def _dealt_by(cost: FloatArray, count: int) -> IntArray:
     kernel = compiled()
     if kernel is None or not kernel.packing_deal(sizes[0], places[0], sizes[1], sizes[2], places[1]):
         rank = _in_turn(costs, count, room)
-    dealt = np.empty_like(rank)
-    dealt[dearest_first] = rank
-    return dealt
+    return rank[np.argsort(dearest_first)]
 
 
 def _in_turn(costs: FloatArray, count: int, room: int) -> IntArray:
