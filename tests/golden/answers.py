@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ CHANGES = (
 )
 DERIVED = {"shell": 16, "log": 30, "trace": 16, "table": 5}
 """Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
-SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async", "verl/megatron")
+SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async")
 """Configurations of the corpus whose keys are set one at a time."""
 APART = {"model", "hardware", "name", "parameters"}
 """Of a scenario, what imports look up; defaults are left out too, so that a new key of the schema moves nothing."""
@@ -163,8 +163,9 @@ def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
         keys_of(framework_of(framework), reader)
     for key in sorted(reader.read):
         old = lookup(tree.values, key)
-        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1) if isinstance(old, int) else (True, 4)
-        for value in kinds:
+        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1, 0) if isinstance(old, int) else (True, 4)
+        # Unset, what a rule takes by default shows.
+        for value in (*kinds, *([] if old is None or framework == "nemo-rl" else [None])):
             values, (*sections, name) = copy.deepcopy(dict(tree.values)), key.split(".")
             at: Any = values
             for section in sections:
@@ -300,6 +301,7 @@ def written(word: str, folder: Path) -> str:
     return word
 
 
+@cache
 def every() -> dict[str, Callable[[], Mapping[str, str] | list[str]]]:
     """What finds the answers of every case: by place those of commands, digests the others."""
     tables = {f"table {name}": ("validate", f"TABLE {name}") for name in TABLES}
