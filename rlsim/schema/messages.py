@@ -132,6 +132,8 @@ def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     texts = lists_beside(__file__, "messages.yaml")
     # Input may be of any length, our own lists of choices may not be cut.
     values = {name: value if name in _LISTED else shortened(str(value)) for name, value in context.items()}
+    if isinstance(error["input"], dict):
+        values["keys"] = shortened(", ".join(map(str, error["input"])) or "none")
     if kind in texts["without_value"]:
         return key + str(texts["without_value"][kind]).format(**values)
     text = str(texts["with_value"][kind]).format(**values) if kind in texts["with_value"] else error["msg"]

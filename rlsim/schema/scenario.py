@@ -344,7 +344,7 @@ def _trainer_and_model(s: Scenario) -> None:
             trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}"
         )
         for count, pool in ((gpus, "training"), (apart, "reference")):
-            stage = f"{pool} GPUs of one pipeline stage"
+            stage = f"{pool} GPUs of one pipeline stage (cluster.num_gpus or cluster.{pool}_gpus)"
             check_divides(trainer.expert_parallel, count // trainer.pipeline_parallel, "trainer.expert_parallel", stage)
     if (local := trainer.local_batch_samples) is not None:
         if trainer.sequence_packing:

@@ -13,14 +13,14 @@ import copy
 import csv
 import hashlib
 import io
-import itertools
 import json
 import random
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,27 @@ ANSWERS = Path(__file__).with_name("answers.csv")
 FEW = ("quickstart", "simulation.replications=1", "workload.prompts_per_step=16")
 LAG = ("qwen8b_async_lag1", "simulation.replications=2", "workload.prompts_per_step=16",
        "trainer.global_batch_samples=64")  # fmt: skip
+SMALL = ("qwen235b_512", "search_agent_16")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "project": ("project", *FEW),
     "project, lagged": ("project", *LAG),
     "project, unmeasured": ("project", *FEW[:2], "workload.prompts_per_step=16", "hardware=b200_sxm",
                             "model=qwen3-30b-a3b", "engine.tensor_parallel=2", "simulation.replications=3"),
     "improve": ("improve", *FEW),
+    **{f"improve, {part}": ("improve", *FEW, "--only", part) for part in ("idle", "headroom", "inputs")},
+    "improve, lagged": ("improve", *LAG, "--only", "idle"),
+    "compare": ("compare", FEW[0], *FEW, "--set-b", "engine.tensor_parallel=2"),
+    "check, pasted": ("check", *FEW, "--step", "90", "--generation", "60", "--train", "9"),
+    "project, agents": ("project", "search_agent_16", "simulation.replications=1"),
+    "run, disturbed": ("run", *FEW, "--steps", "40", "run.response_growth=[[0,1.0],[20,1.5],[40,2.0]]",
+                       "run.validation={every_steps: 7, samples: 64}", "run.checkpoint={every_steps: 9, seconds: 20}",
+                       "run.faults={gpu_hours_between: 300}", "run.stalls={probability: 0.2, seconds: 30}",
+                       "run.slow_nodes={share: 0.2, factor: 1.3}"),
+    **{f"project, {name}": ("project", name, *one) for name in SMALL for one in [FEW[1:]]},
+    **{f"check, {name}": ("check", name, *FEW[1:], "--step", "300") for name in SMALL},
+    **{f"improve, {name}": ("improve", name, *FEW[1:], "--only", "idle") for name in SMALL},
+    "run, a data set": ("run", *FEW, "--rows", "200", "--epochs", "1.5"),
+    "run, lagged": ("run", *LAG, "--steps", "9"),
     "run": ("run", *FEW, "--steps", "30"),
     "plan": ("plan", *FEW),
     "preflight": ("preflight", *FEW),
@@ -63,7 +78,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     **{f"check {n}": ("check", *FEW, "--log", f"LOG {n}") for n in (0, 3)},
     "watch": ("watch", "LOG 1", "--once"),
 }  # fmt: skip
-"""Words of a command; LOG n stands for a log in the n-th form. Tables of the evidence are added to them."""
+"""Words of a command; LOG n stands for a log in the n-th form, TABLE name for some rows of a table of the evidence."""
 TABLES = ("iterations", "training_steps", "refit", "refit_colocated", "rollouts", "speculation", "rl_steps")
 TRACES = (
     "response_tokens,prompt_tokens\n" + "".join(f"{100 + 7 * (n * n % 31)},{n + 5}\n" for n in range(60)),
@@ -76,18 +91,19 @@ CHANGES = (
     {"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
     {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128},
 )
-DERIVED = {"shell": 16, "log": 30, "trace": 16}
+DERIVED = {"shell": 16, "log": 30, "trace": 16, "table": 5}
 """Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
-SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async", "verl/megatron")
+SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async")
 """Configurations of the corpus whose keys are set one at a time."""
 APART = {"model", "hardware", "name", "parameters"}
 """Of a scenario, what imports look up; defaults are left out too, so that a new key of the schema moves nothing."""
 UNSTABLE = re.compile(r"digest|version|path|file|seconds_taken|wall")
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
 Answer = dict[str, Any]
 
 
 def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every plain value below ``tree`` with its place; sentences are left out, for their wording is free."""
+    """Every plain value below ``tree`` with its place; of sentences the numbers, for their wording is free."""
     if isinstance(tree, dict):
         for key in tree:
             if not UNSTABLE.search(str(key)):
@@ -95,7 +111,10 @@ def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(tree, (list, tuple)):
         for number, value in enumerate(tree):
             yield from leaves(value, f"{place}.{number}")
-    elif not (isinstance(tree, str) and (" " in tree or "/" in tree)):
+    elif isinstance(tree, str) and " " in tree:
+        words = (word for word in tree.split() if "/" not in word)
+        yield place, "|".join(found for word in words for found in NUMBER.findall(word))
+    elif not (isinstance(tree, str) and "/" in tree):
         yield place, f"{tree:.6g}" if isinstance(tree, float) else tree
 
 
@@ -144,8 +163,9 @@ def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
         keys_of(framework_of(framework), reader)
     for key in sorted(reader.read):
         old = lookup(tree.values, key)
-        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1) if isinstance(old, int) else (True, 4)
-        for value in kinds:
+        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1, 0) if isinstance(old, int) else (True, 4)
+        # Unset, what a rule takes by default shows.
+        for value in (*kinds, *([] if old is None or framework == "nemo-rl" else [None])):
             values, (*sections, name) = copy.deepcopy(dict(tree.values)), key.split(".")
             at: Any = values
             for section in sections:
@@ -157,7 +177,12 @@ def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
                     document, accounting = document_of(framework, one, Asked(hardware="gb200_nvl72"))
                     yield key, {**document, "keys": {account.key: account.status for account in accounting.keys}}
                 except InputError as error:
-                    yield key, {"refused": re.sub(r"\s", "_", str(error).partition(":")[2].partition(":")[0])}
+                    yield key, {"refused": "_".join(named_keys(str(error)))}
+
+
+def named_keys(message: str) -> list[str]:
+    """The dotted keys that a message names."""
+    return sorted(set(re.findall(r"\b[a-z_]+\.[a-z_.]*[a-z]", message)))
 
 
 def followed(path: Path) -> Answer:
@@ -203,6 +228,8 @@ def inputs() -> Iterator[tuple[str, str, str, Callable[[Path], Answer]]]:
         yield f"log, {form}", "run.log", "".join(made(step)[0] for step in range(1, 12)), logged
     for number, text in enumerate(TRACES):
         yield f"trace {number}", "t.txt", text, lambda at: asked("traces", str(at))
+    for name in TABLES:
+        yield f"table {name}, derived", "t.csv", some_rows(name), lambda at: asked("validate", str(at))
     for number, text in enumerate(scripts()):
         yield f"shell {number}", "run.sh", text, followed
 
@@ -223,49 +250,69 @@ def answer_of(case: str, name: str, text: str, read: Callable[[Path], Answer], n
         try:
             return "\n".join(f"{place} {value}" for place, value in leaves(read(at)))
         except InputError as error:
-            keys = re.findall(r"\b[a-z_]+\.[a-z_.]*[a-z]", str(error).replace(str(at), ""))
-            return "refused: " + " ".join(sorted(set(keys)))
+            return "refused: " + " ".join(named_keys(str(error).replace(str(at), "")))
 
 
-def digests() -> Iterator[tuple[str, list[str]]]:
-    """Every case of ``inputs``, and a digest of the answer to each input derived from it."""
-    for case, name, text, read in inputs():
-        count = next((DERIVED[kind] for kind in DERIVED if case.startswith(kind)), 2 if "/" in case else 20)
-        found = [answer_of(case, name, text, read, number) for number in range(count)]
-        yield case, [hashlib.sha256(answer.encode()).hexdigest()[:6] for answer in found]
+def digested(answers: Iterable[str]) -> list[str]:
+    """A digest of each answer."""
+    return [hashlib.sha256(answer.encode()).hexdigest()[:6] for answer in answers]
 
 
-def sweeps() -> Iterator[tuple[str, list[str]]]:
-    """For some configurations, their keys set one at a time, with a digest of what becomes of each."""
+def digests(case: str, name: str, text: str, read: Callable[[Path], Answer]) -> list[str]:
+    """Digests of the answers to each input derived from one."""
+    count = next((DERIVED[kind] for kind in DERIVED if case.startswith(kind)), 2 if "/" in case else 20)
+    return digested(answer_of(case, name, text, read, number) for number in range(count))
+
+
+def sweep(framework: str, name: str, text: str) -> list[str]:
+    """Digests of what becomes of a configuration, its keys set one at a time."""
+    with beside(name, text) as at:
+        return digested([f"{key} {list(leaves(answer))}" for key, answer in swept(framework, at)])
+
+
+def numbers(words: Sequence[str]) -> dict[str, str]:
+    """The plain values of a command's JSON answer by place."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [written(word, Path(folder)) for word in words]
+        try:
+            answer = asked(*paths)
+        except InputError as error:
+            answer = {"refused": str(error)[:200] if not ANSWERS.exists() else ""}
+        return {place: str(value) for place, value in leaves(answer)}
+
+
+def some_rows(name: str) -> str:
+    """Six rows of a published table."""
+    table = data_folder("calibration") / "published" / f"{name}.csv"
+    head, *rows = table.read_text(encoding="utf-8").splitlines()
+    return "\n".join((head, *rows[:: max(1, len(rows) // 6)])) + "\n"
+
+
+def written(word: str, folder: Path) -> str:
+    """A word of a command, with the file that it stands for."""
+    kind, _, name = word.partition(" ")
+    if kind == "LOG":
+        made = list(FORMS.values())[int(name)]
+        (folder / "run.log").write_text("".join(made(step)[0] for step in range(1, 16)), encoding="utf-8")
+        return str(folder / "run.log")
+    if kind == "TABLE":
+        (folder / f"{name}.csv").write_text(some_rows(name), encoding="utf-8")
+        return str(folder / f"{name}.csv")
+    return word
+
+
+@cache
+def every() -> dict[str, Callable[[], Mapping[str, str] | list[str]]]:
+    """What finds the answers of every case: by place those of commands, digests the others."""
+    tables = {f"table {name}": ("validate", f"TABLE {name}") for name in TABLES}
+    found: dict[str, Callable[[], Mapping[str, str] | list[str]]] = {
+        case: partial(numbers, words) for case, words in (COMMANDS | tables).items()
+    }
+    found |= {one[0]: partial(digests, *one) for one in inputs()}
     for case, framework, name, text in configurations():
         if case in SWEPT or "/" not in case:
-            with beside(name, text) as at:
-                found = [f"{key} {list(leaves(answer))}" for key, answer in swept(framework, at)]
-            yield f"{case}, keys", [hashlib.sha256(one.encode()).hexdigest()[:6] for one in found]
-
-
-def numbers() -> Iterator[tuple[str, dict[str, str]]]:
-    """Every command, and the plain values of its JSON answer by place."""
-    forms = list(FORMS.values())
-    with tempfile.TemporaryDirectory() as folder:
-        tables = {}
-        for name in TABLES:
-            table = data_folder("calibration") / "published" / f"{name}.csv"
-            head, *rows = table.read_text(encoding="utf-8").splitlines()
-            chosen = rows[:: max(1, len(rows) // 6)]
-            Path(folder, f"{name}.csv").write_text("\n".join((head, *chosen)) + "\n", encoding="utf-8")
-            tables[f"table {name}"] = ("validate", f"{folder}/{name}.csv")
-        for case, words in (COMMANDS | tables).items():
-            log = Path(folder, "run.log")
-            for word in words:
-                if word.startswith("LOG"):
-                    made = forms[int(word.split()[1])]
-                    log.write_text("".join(made(step)[0] for step in range(1, 16)), encoding="utf-8")
-            try:
-                answer = asked(*(str(log) if word.startswith("LOG") else word for word in words))
-            except InputError as error:
-                answer = {"refused": str(error)[:200] if not ANSWERS.exists() else ""}
-            yield case, {place: str(value) for place, value in leaves(answer)}
+            found[f"{case}, keys"] = partial(sweep, framework, name, text)
+    return found
 
 
 def read_answers() -> dict[str, list[str]]:
@@ -275,10 +322,11 @@ def read_answers() -> dict[str, list[str]]:
 
 
 def write_all() -> None:
+    """The golden file, anew; all are found before it is opened."""
+    found = {case: answers() for case, answers in every().items()}
     with ANSWERS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows((case, " ".join(values.values())) for case, values in numbers())
-        writer.writerows((case, " ".join(values)) for case, values in itertools.chain(digests(), sweeps()))
+        rows = ((case, " ".join(one.values() if isinstance(one, dict) else one)) for case, one in found.items())
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":

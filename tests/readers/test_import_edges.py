@@ -12,7 +12,7 @@ import test_import_rules as texts
 from corpus_files import FOLDER
 from event_files import event, event_file, simple
 from single_rules import imported
-from test_import_adapters import reader
+from test_import_adapters import RUNS, reader
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
@@ -252,6 +252,37 @@ def test_dynamic_sampling_without_a_try_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(InputError, match=r"max_rollouts_per_step.*grpo.dynamic_sampling_max_gen_batches"):
         import_config("nemo-rl", tmp_path / "run.yaml", ["grpo.dynamic_sampling_max_gen_batches=0"])
+
+
+BROKEN: list[tuple[str, str, str, str]] = [
+    ("roll", "num_return_sequences_in_group: 8", "", "not given: [^;]*'num_return_sequences_in_group'"),
+    ("roll", "actor_infer:", "actor_infer: [1]\nother:", "no section: 'actor_infer'"),
+    ("roll", "in_group: 8", "in_group_1: 8", "'num_return_sequences_in_group_1' is not understood: did you mean 'num_"),
+    ("roll", "per_device_train_batch_size: 2", "per_device_train_batch_size: 0", "yaml: [^;]*per_device_train_batch_s"),
+    ("easyr1", "{actor:", "{actor_4:", "model_path: '' names no model.*'worker.actor_4.model.model_path' is not"),
+    ("verl/separate", "method: eagle3, ", "", "not given: [^;]*speculative_config.method'"),
+    ("verl/one_step_off", "train_batch_size:", "train_batch_size: 0, other:", "read from [^;]*'data.train_batch_size'"),
+    ("nemo-rl/padded", "policy:", "policy: []\nother:", "max_total_sequence_length', and 'policy' is no section"),
+    ("nemo-rl/base", "train_micro_batch_size: 1", "train_micro_batch_size: [1]", ", by .*'policy.train_micro_batch_s"),
+    ("nemo-rl/padded", "./base.yaml", "''", "defaults: '' is no path of a file"),
+    ("nemo-rl/controller", "defaults:", "defaults_2:", "by rlsim's defaults 'cluster.gpus_per_node'"),
+    ("nemo-rl/controller", "defaults:", "defaults_2:", "'defaults_2' is not understood: did you mean 'defaults'?"),
+    ("skyrl/fully_async", "use_sample_packing: ", "use_sample_packing: 7 #", "trainer.use_sample_packing: must be"),
+]
+"""What of a file is replaced by what, and words of its refusal: each names the user's key, beside another where two do
+not fit."""
+
+
+@pytest.mark.parametrize(("source", "old", "new", "words"), BROKEN)
+def test_a_refusal_names_the_broken_key(source: str, old: str, new: str, words: str, tmp_path: Path) -> None:
+    framework, _, name = source.partition("/")
+    for path in (FOLDER / framework).glob("*.yaml") if name else ():
+        (tmp_path / path.name).write_text(path.read_text())
+    text = (tmp_path / f"{name}.yaml").read_text() if name else RUNS[framework][0]
+    assert old in text
+    (tmp_path / "run.yaml").write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=words):
+        import_config(framework, tmp_path / "run.yaml")
 
 
 @pytest.mark.parametrize("key", ["trainer.train_batch_size", "generator.n_samples_per_prompt"])

@@ -143,6 +143,15 @@ def _disabled(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
                 yield from _disabled(value, f"{prefix}{key}.")
 
 
+def near_key(framework: Framework, key: str) -> str | None:
+    """The known key that one which nobody knows looks like, a section's name misspelt too; None for a known key."""
+    near = _misspelt(framework, key)
+    if near or key in framework.known or framework.why(key) is not None:
+        return near
+    whole = difflib.get_close_matches(key, sorted(framework.declared), n=1, cutoff=MISSPELT)
+    return whole[0] if whole else framework.nearest(key)
+
+
 def _misspelt(framework: Framework, key: str) -> str | None:
     """The used key of the same section that a key without an entry of its own is nearly written as."""
     if key in framework.known:
@@ -150,4 +159,4 @@ def _misspelt(framework: Framework, key: str) -> str | None:
     section, _, name = key.rpartition(".")
     beside = [other.rpartition(".")[2] for other in framework.declared if other.rpartition(".")[0] == section]
     found = difflib.get_close_matches(name, beside, n=1, cutoff=MISSPELT)
-    return f"{section}.{found[0]}" if found else None
+    return f"{section}.{found[0]}".lstrip(".") if found else None

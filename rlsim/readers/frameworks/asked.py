@@ -322,8 +322,8 @@ def _drafting(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
         card = asked.draft_model or (known[0] if known else None)
         if card is None:
             raise InputError(
-                f"{where}: draft model '{shortened(facts.drafter)}' has no model card; give --draft-model with the "
-                "name of a card or the path of its config.json"
+                f"{where}: draft model '{shortened(facts.drafter)}' (speculation.method {method}) has no model card; "
+                "give --draft-model with the name of a card or the path of its config.json"
             )
         draft.keys["speculation.draft"] = card
     if asked.acceptance_length is not None:

@@ -145,8 +145,8 @@ class _Reading:
             self._search.append(self._root / (name.replace(".", "/") if kind == "pkg" else name))
 
     def _path_entry(self, entry: Any, path: Path, chain: tuple[Path, ...]) -> list[Layer]:
-        if not isinstance(entry, str):
-            raise InputError(f"{shown_path(path)}: defaults: {shortened(repr(entry))} is no path")
+        if not isinstance(entry, str) or (path.parent / entry).is_dir():
+            raise InputError(f"{shown_path(path)}: defaults: {shortened(repr(entry))} is no path of a file")
         target = self._elsewhere(path.parent / entry) or self._inside(path.parent / entry, path, entry)
         if not target.exists():
             if target.name in self._framework.shipped:

@@ -18,6 +18,8 @@ from rlsim.readers.frameworks.options import Change, Options
 from rlsim.readers.frameworks.reader import Reader
 
 TABLES = Path(__file__).parent / "keys"
+MOST_KEYS = 8
+"""Keys that a message on values of the wrong kind names."""
 
 
 C = TypeVar("C", bound=Options)
@@ -71,7 +73,9 @@ def evaluated(r: Reader, purpose: str, of: Callable[[], W]) -> W:
             return of()
         # Rules compute with values as they stand in somebody's file: a list where a number belongs is the file's fault.
         except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
-            shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in dict.fromkeys(seen))
+            # What was read last is what the computation failed on.
+            last = sorted(dict.fromkeys(reversed(seen)), key=lambda key: r.value(key) is None)[:MOST_KEYS]
+            shown = ", ".join(f"{r.shown(key)}={shortened(str(r.value(key)), 60)}" for key in last)
             raise InputError(f"{r.where}: {shown or purpose}: of a kind that rlsim cannot reckon with") from error
 
 

@@ -30,6 +30,7 @@ from rlsim.readers.frameworks.launch import (
 )
 from rlsim.readers.frameworks.missing import missing_parts
 from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.refusals import explained
 from rlsim.readers.frameworks.registry import FORKS, SUPERVISED, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
 from rlsim.schema.loop import Loop
@@ -55,8 +56,6 @@ FROM_MEMORY = "from memory"
 """How the source of a card begins that was compared with nothing."""
 REQUIRED = ("workload.prompts_per_step", "workload.generations_per_prompt", LONGEST, "cluster.num_gpus")
 """Scenario keys without a default, which the rules of every framework give."""
-KEYS_OF_REFUSAL = 6
-"""Keys that a refused scenario is said to be read from."""
 COMMENT_KEYS = 20
 """Keys that the head of a written scenario names."""
 
@@ -141,12 +140,9 @@ def _imported(path: Path, tree: ConfigTree, document: dict[str, Any], accounting
     try:
         return Imported(scenario_of_text(text, f"{tree.where} as a scenario", Path()), text, accounting)
     except InputError as error:
-        # The message names keys of a scenario that the user never saw: those that they were read from are named too.
-        told = str(error)
-        used = (*accounting.of("used"), *accounting.defaults)
-        said = [one.key for one in used if any(key in told for key in one.detail.split(", ") if key)]
-        read = ", ".join(f"'{shortened(key, 100)}'" for key in said[:KEYS_OF_REFUSAL])
-        raise InputError(f"{told}; read from {read}" if read else told) from error
+        # The message names keys of a scenario that the user never saw.
+        known = framework_of(accounting.framework)
+        raise explained(error, known, tree, model=document.get("model")) from error
 
 
 def _too_small(scenario: Scenario) -> bool:
@@ -223,8 +219,17 @@ def _launched(known: Framework, run: Launch, path: Path, root: Path | None) -> C
 
 
 def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
-    """The scenario of a configuration as a document, and the accounting of its keys."""
-    known, reader = framework_of(framework), Reader(tree)
+    """The scenario of a configuration as a document, and the accounting of its keys. Raises InputError naming keys of
+    the configuration where it is none."""
+    known = framework_of(framework)
+    try:
+        return _document_of(known, tree, asked)
+    except InputError as error:
+        raise explained(error, known, tree) from error
+
+
+def _document_of(known: Framework, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
+    framework, reader = known.name, Reader(tree)
     longest = next(rule for rule in known.rules if rule.target == LONGEST)
     cap = longest.read(reader)
     if cap is None and isinstance(lookup(tree.values, longest.key(reader).partition(".")[0]), dict):
@@ -238,7 +243,8 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
             draft.keys = {key: value for key, value in draft.keys.items() if not key.startswith(others)}
     for rule in known.rules:
         if rule.target in REQUIRED and rule.target not in draft.keys:
-            raise reader.error(rule.key(reader), "must be given", reader.value(rule.key(reader)))
+            missing = reader.error(rule.key(reader), "must be given", reader.value(rule.key(reader)))
+            raise explained(missing, known, tree, [rule.target])
     if known.stack:
         facts = replace(facts, settings=(*facts.settings, ("stack", known.stack)))
     complete(draft, facts, asked, tree.where)

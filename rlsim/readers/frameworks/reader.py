@@ -4,7 +4,7 @@ OmegaConf within bounds."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,8 @@ MAX_EXPANSION = 200
 """References that one value may lead to, through others; strings that double at each step end here, not memory."""
 MOST = 2**53
 """Whole numbers above are no floats, which all that is computed from them is."""
+MAX_SHOWN = 4
+"""Keys that a message names as those that a value of references comes from."""
 MAX_DEPTH = 40
 """References that may follow each other from one value on."""
 
@@ -104,6 +106,15 @@ class Reader:
                 found |= self._uses.get(name, {})
                 stack += self._led.get(name, {})
         return tuple(purpose for purpose in found if purpose)
+
+    def keys_for(self, purposes: Collection[str]) -> list[str]:
+        """Keys that were read for some of these scenario keys, themselves or by what refers to them."""
+        return [key for key in {**self._uses, **self._led} if any(one in purposes for one in self.purposes(key))]
+
+    def shown(self, key: str) -> str:
+        """The name by which a message calls a key: the user's, where that is of another release."""
+        users = (old + key[len(new) :] for new, old in self._tree.aliases.items() if f"{key}.".startswith(f"{new}."))
+        return next(users, key)
 
     def _note(self, key: str) -> None:
         self.read.add(key)
@@ -193,7 +204,16 @@ class Reader:
             # Only names in capitals are variables of the script behind it; others would be keys.
             name = unset[1] if (unset[1] or "").isupper() else None
             way = f", which is not set here: {f'add {name}=VALUE behind it' if name else 'give it behind --'}"
-        return InputError(f"{self.where}: {key}: {problem}, got {shortened(repr(found))}{way}")
+        got = f"{shortened(repr(found))}{way}{self._origin(key)}"
+        return InputError(f"{self.where}: {self.shown(key)}: {problem}, got {got}")
+
+    def _origin(self, key: str) -> str:
+        """The keys that a value of references comes from, for a message."""
+        names = [key]
+        for name in names:
+            names += [one for one, led in self._led.items() if name in led and one not in names]
+        listed = [f"'{shortened(name, 100)}'" for name in names[1 : MAX_SHOWN + 1]]
+        return f", by {', '.join(listed)}" if listed else ""
 
     def _resolve(self, key: str) -> Any:
         from omegaconf import OmegaConf
@@ -211,7 +231,7 @@ class Reader:
         except (OmegaConfBaseException, RecursionError, ArithmeticError, TypeError, ValueError) as error:
             # Further lines of OmegaConf's messages name its own classes (full_key, object_type).
             problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise self._error(key, f"cannot be resolved ({shortened(problem, 120)})") from error
+            raise self._error(key, f"cannot be resolved ({shortened(problem, 120)}){self._origin(key)}") from error
 
     def _check(self, key: str, path: tuple[str, ...]) -> int:
         """References that ``key`` leads to. Raises InputError for circles, unknown resolvers and explosions."""
@@ -253,11 +273,18 @@ class Reader:
                 word = argument[1].strip(" '\"") if argument else ""
             elif follows != "}":
                 raise self._error(key, f"has an interpolation that rlsim does not resolve: {shortened(text)}")
-            names.append(self._holder(_absolute(word, key)))
+            names.append(self._holder(led := _absolute(word, key)))
+            self._check_section(key, led, names[-1])
         self.read.update(names)
         for led in names:
             self._led.setdefault(led, {})[key] = None
         return names
+
+    def _check_section(self, key: str, name: str, holder: str) -> None:
+        """Raise InputError where ``key`` refers to a name within what holds none."""
+        held, rest = lookup(self._tree.values, holder), name[len(holder) + 1 :].partition(".")[0]
+        if rest and not rest.isdigit() and not _interpolated(held):
+            raise self._error(key, f"refers to '{shortened(name)}', and '{shortened(holder)}' is no section")
 
     def _holder(self, key: str) -> str:
         """``key``, or where it lies in a list or behind an interpolation the key of that."""
@@ -270,7 +297,7 @@ class Reader:
         return key
 
     def _error(self, key: str, problem: str) -> InputError:
-        return InputError(f"{self._tree.where}: {shortened(key)}: {problem}")
+        return InputError(f"{self._tree.where}: {shortened(self.shown(key))}: {problem}")
 
 
 def _interpolated(held: Any) -> bool:
