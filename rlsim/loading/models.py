@@ -100,6 +100,14 @@ def card_by_shape(name: str) -> tuple[str, str] | None:
     return None
 
 
+def same_layers(one: str, other: str) -> bool:
+    """Whether two names are of one checkpoint or, by their cards, of checkpoints with the same layers."""
+    if one == other:
+        return True
+    first, second = card_by_shape(one), card_by_shape(other)
+    return first is not None and second is not None and first[0] == second[0]
+
+
 _SEES = re.compile(r"(?<![a-z])(vl|omni|\d(\.\d)?v)(?![a-z])|internvl", re.IGNORECASE)
 """Names of models with a vision tower."""
 

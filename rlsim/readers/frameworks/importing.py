@@ -89,7 +89,8 @@ def import_config(
     framework: its name. path: the file, or a command's first word. overrides: words of the framework's
     command line. root: folder that inherited files must lie in. start: name of the base configuration under ``path``
     where it names none. strict: a key that is not understood, and a model card from memory, is an error. lenient: not
-    even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
+    even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is, nor a
+    teacher that cannot be priced.
     Raises InputError naming file, key and the nearest known key.
     """
     own = SUPERVISED.get(framework)
@@ -98,7 +99,7 @@ def import_config(
     path, overrides = launcher_of(framework_of(framework), path, overrides)
     try:
         tree = read_config(framework, path, overrides, root, start)
-        document, accounting = document_of(framework, tree, asked or Asked())
+        document, accounting = document_of(framework, tree, asked or Asked(), lenient)
         _check_understood(tree, accounting, strict, lenient)
     except InputError as error:
         whose = framework_of_file(path)
@@ -109,7 +110,8 @@ def import_config(
         raise InputError(f"{shown_path(path)}: is {known}'s; rlsim import {known} {shown_path(path)}") from error
     imported = _imported(path, tree, document, accounting)
     if _too_small(imported.scenario):
-        imported = _on_larger_device(framework, path, tree, asked or Asked(), imported.scenario) or imported
+        given = asked or Asked()
+        imported = _on_larger_device(framework, path, tree, given, imported.scenario, lenient) or imported
     scenario = imported.scenario
     if strict and scenario.model.source.startswith(FROM_MEMORY):
         raise InputError(
@@ -162,7 +164,7 @@ def _too_small(scenario: Scenario) -> bool:
 
 
 def _on_larger_device(
-    framework: str, path: Path, tree: ConfigTree, asked: Asked, scenario: Scenario
+    framework: str, path: Path, tree: ConfigTree, asked: Asked, scenario: Scenario, lenient: bool
 ) -> Imported | None:
     """The import on the least device that holds what an assumed one does not; None where a device is stated or none
     holds it. Recipes are run by those who publish them: a layout that exceeds a guessed device says that the guess is
@@ -171,7 +173,7 @@ def _on_larger_device(
     for larger in LARGER.get(small, ()) if asked.hardware is None else ():
         if not _too_small(vary(scenario, {"hardware": larger})):
             again = replace(asked, hardware=larger, smaller_device=small)
-            return _imported(path, tree, *document_of(framework, tree, again))
+            return _imported(path, tree, *document_of(framework, tree, again, lenient))
     return None
 
 
@@ -222,7 +224,9 @@ def _launched(known: Framework, run: Launch, path: Path, root: Path | None) -> C
     return tree if words else applied(tree, run.words, known.nearest, where)
 
 
-def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
+def document_of(
+    framework: str, tree: ConfigTree, asked: Asked, lenient: bool = False
+) -> tuple[dict[str, Any], Accounting]:
     """The scenario of a configuration as a document, and the accounting of its keys."""
     known, reader = framework_of(framework), Reader(tree)
     longest = next(rule for rule in known.rules if rule.target == LONGEST)
@@ -245,7 +249,8 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}
-    lacking = missing_parts(framework, tree, reader, draft.keys, idle_sections(known, tree, reader, draft.keys))
+    idle = idle_sections(known, tree, reader, draft.keys)
+    lacking = missing_parts(framework, tree, reader, draft.keys, idle, lenient)
     lacking += [{"part": part, "step": "longer", "keys": []} for part in facts.lacking]
     # A model that is asked for by its name has its own stated on loading.
     tower = None if asked.model else lacking_tower(facts.model)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlsim.loading.models import card_by_shape, load_card
 from rlsim.readers.frameworks.adapters.nemo_rl_values import sought
+from rlsim.readers.frameworks.adapters.pools import prime_rl_teachers
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, Part, anything, aside, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
@@ -145,11 +146,15 @@ class PrimeRl(Options):
         return one.num_train_nodes * one.gpus_per_node if self.multi else one.num_train_gpus
 
     @property
-    def source(self) -> Mapping[str, Any]:
-        """The first of the environments that are trained on."""
+    def environments(self) -> list[Mapping[str, Any]]:
+        """The environments that are trained on."""
         listed = self.orchestrator.source
-        first = listed[0] if isinstance(listed, list) and listed else None
-        return first if isinstance(first, dict) else {}
+        return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """The first of them."""
+        return next(iter(self.environments), {})
 
     @property
     def group(self) -> int:
@@ -326,6 +331,7 @@ def _facts(c: PrimeRl) -> Facts:
         cap_of_turn=True,
         turns=sought(c.orchestrator.source, "max_turns") or 1,
         least_turns=sought(c.orchestrator.source, "min_turns") or 1,
+        pools=prime_rl_teachers(c.r, c.environments),
     )
 
 
@@ -334,6 +340,12 @@ def _assumptions(c: PrimeRl) -> Iterator[Assumption]:
         yield Assumption(
             f"A step of {c.orchestrator.token_batch_size} tokens is simulated as as many mean samples.",
             [Workload.prompts_per_step],
+        )
+    if c.r.value("orchestrator.algo.sampling.source.name"):
+        yield Assumption(
+            "The frozen model behind a server that samples come from has the policy's layers and generates as the "
+            "policy would on the engines of the run.",
+            [Engine.tensor_parallel],
         )
     if c.auto and c.experts:
         yield Assumption(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from rlsim.errors import InputError
+from rlsim.readers.frameworks.adapters.pools import served_teachers
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
@@ -226,8 +227,10 @@ RULES = (
 
 
 def _teacher(c: Swift) -> tuple[dict[str, Any], ...]:
-    """The teacher that the trainer holds; one behind teacher_model_server is another server."""
-    if not c.teacher_model or c.teacher_model_server:
+    """The teacher that the trainer holds, or the one behind teacher_model_server."""
+    if c.teacher_model_server:
+        return served_teachers({c.teacher_model_server: 1.0}, c.teacher_model, c.r.value("launcher.servers") or ())
+    if not c.teacher_model:
         return ()
     layout = {
         "tensor_parallel": c.tensor_model_parallel_size,
