@@ -32,6 +32,7 @@ from rlsim.readers.frameworks.missing import missing_parts
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.registry import FORKS, SUPERVISED, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
+from rlsim.schema.base import changed
 from rlsim.schema.loop import Loop
 from rlsim.schema.scenario import Scenario
 
@@ -155,6 +156,8 @@ def _too_small(scenario: Scenario) -> bool:
     """Whether the device's memory does not hold the engine or the trainer."""
     try:
         engine_memory(scenario)
+        if scenario.engine.prefill is not None:
+            engine_memory(changed(scenario, engine=scenario.engine.of_prefill))
         trainer_memory(scenario)
         check_beside(scenario)
     except Infeasible as error:

@@ -306,6 +306,10 @@ RULES = (
     # trainer.py:32, 191: full where nothing is stated.
     of(Trainer.recompute).rule(lambda c: "selective" if c.model.ac_mode == "selective" else "full"),
     of(Trainer.optimizer).words(PrimeRl.optimizer, ("*muon*", "muon"), other="adam"),
+    # FP32 masters, beside them AdamW's moments, SGD's momentum or nothing (configs/trainer.py:57-72, 426-460).
+    of(Trainer.optimizer_bytes_per_parameter).words(
+        PrimeRl.optimizer, ("sign_sgd", 4.0), ("sgd", 8.0), other=12.0, readonly=True
+    ),
     # Ratios are taken over the log-probs of the engines (src/prime_rl/trainer/rl/loss.py:100-103).
     of(Trainer.policy_logprobs).constant(False),
     of(Trainer.optimizer_on_host).by(Model.optim_cpu_offload, lambda c: c.model.optim_cpu_offload or c.whole_offload),
