@@ -118,3 +118,16 @@ cluster: {n_gpus_per_node: 8}
 """
     found = imported(tmp_path, "areal", "x.yaml", text)
     assert (pools(found), found.cluster.num_gpus, found.missing) == ([("Qwen2.5-14B", 4, 4, 1.0)], 6, ())
+
+
+def test_the_server_that_generates_for_ms_swift_has_its_own_gpus_and_turns(tmp_path: Path) -> None:
+    serve = "swift rollout --model Qwen/Qwen3-1.7B --vllm_tensor_parallel_size 2 --vllm_data_parallel_size 2"
+    train = (
+        "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model Qwen/Qwen3-1.7B --use_vllm true --vllm_mode server "
+        "--per_device_train_batch_size 8 --num_generations 8 --max_completion_length 512\n"
+    )
+    found = imported(tmp_path, "swift", "a.sh", f"{serve} --multi_turn_scheduler gym --max_turns 10 &\n{train}")
+    assert (found.cluster.num_gpus, found.cluster.generation_gpus, found.engine.tensor_parallel) == (8, 4, 2)
+    assert found.workload.agent is not None and found.workload.agent.max_turns == 10
+    alone = imported(tmp_path, "swift", "b.sh", train.replace("server", "server --vllm_server_pass_dataset true", 1))
+    assert alone.workload.agent is None and any("turns" in part for part in alone.missing_parts)

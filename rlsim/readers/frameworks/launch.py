@@ -117,8 +117,9 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
     return Launch(first.entry, first.config, first.name, (*whole, *extra), before, note)
 
 
-SERVER = r"^(sglang\.launch_server|vllm\.entrypoints\.(openai\.)?api_server|serve|deploy)$"
-"""Programs that serve a model: SGLang's, vLLM's (vllm serve MODEL), ms-swift's (swift deploy)."""
+SERVER = r"^(sglang\.launch_server|vllm\.entrypoints\.(openai\.)?api_server|serve|deploy|rollout)$"
+"""Programs that serve a model: SGLang's, vLLM's (vllm serve MODEL), ms-swift's (swift deploy; swift rollout, which
+generates for a run)."""
 NAMED = {
     "model": ("model_path", "model"),
     "port": ("port",),
@@ -129,7 +130,8 @@ NAMED = {
 
 
 def _servers(commands: Sequence[Sequence[str]]) -> Iterator[dict[str, Any]]:
-    """Servers of models that a script starts beside its run: port, model, GPUs and how many share each layer."""
+    """Servers of models that a script starts beside its run: port, model, GPUs, how many of them share each layer, and
+    of those that generate the most turns."""
     for argv in commands:
         at = next((at for at, word in enumerate(argv[:-1]) if at and re.search(SERVER, word)), None)
         if at is None:
@@ -143,7 +145,9 @@ def _servers(commands: Sequence[Sequence[str]]) -> Iterator[dict[str, Any]]:
         # Not isinstance: true is an int to Python. What only running would show is no server that is known.
         sizes = all(type(one) is int and one > 0 for one in (tensor, copies))
         if isinstance(model, str) and not model.startswith(("$", "-")) and sizes:
-            yield {"port": port, "model": model, "gpus": tensor * copies, "tensor_parallel": tensor}
+            found = {"port": port, "model": model, "gpus": tensor * copies, "tensor_parallel": tensor}
+            turns = given.get("max_turns") if "multi_turn_scheduler" in given else 1
+            yield {**found, "turns": turns if type(turns) is int else 1} if argv[at] == "rollout" else found
 
 
 def repository_of(path: Path) -> Path:

@@ -184,7 +184,8 @@ def served_teachers(
     found = []
     for address, weight in addresses.items():
         port = re.search(r":(\d+)(/|$)", address)
-        server = next((one for one in servers if port and str(one["port"]) == port[1]), {"model": model, SERVED: True})
+        beside = (one for one in servers if port and str(one["port"]) == port[1] and "turns" not in one)
+        server = next(beside, {"model": model, SERVED: True})
         name = f"teacher {str(server['model']).rstrip('/').split('/')[-1] or address}"[:60]
         share = round(weight / sum(addresses.values()), 4)
         layout = {key: value for key, value in server.items() if key != "port"}
