@@ -194,7 +194,8 @@ def read_config(
     words = [*override_list(path), *overrides]
     if known.form in ("words", "toml"):
         above = stacked([Layer(tree.where, tree.values, own=True), Layer(COMMAND_LINE, flag_layer(words))], tree.where)
-        return ConfigTree(tree.where, above.values, {**tree.given, **above.given}, tree.notes)
+        tree = ConfigTree(tree.where, above.values, {**tree.given, **above.given}, tree.notes)
+        return renamed(tree, known.renamed)
     return renamed(applied(tree, words, known.nearest), known.renamed)
 
 

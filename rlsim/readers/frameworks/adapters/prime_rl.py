@@ -369,4 +369,12 @@ FRAMEWORK = of.framework(
     form="toml",
     shipped={"prime_rl": ["prime_rl"]},
     entry={"^rl$": {}, r"prime_rl\.entrypoints\.rl$": {}},
+    # Names of April 2026 (PrimeIntellect-ai/prime-rl#2280).
+    renamed={
+        "orchestrator.rollouts_per_example": Orchestrator.group_size.key,
+        "orchestrator.sampling.max_tokens": Orchestrator.max_completion_tokens.key,
+        "inference.gpu_memory_utilization": Vllm.gpu_memory_utilization.key,
+        "inference.enable_lora": "inference.vllm.enable_lora",
+        "inference.model.max_model_len": "inference.vllm.max_model_len",
+    },
 )
