@@ -107,8 +107,7 @@ def import_config(
     Inheritance, interpolations, overrides and the words of scripts are resolved as the framework and the shell do,
     without either; nothing is executed. Every key is used, or told to be irrelevant to time, not simulated or not
     understood; one that holds a batch, a layout, a precision and the like must be understood. A summary goes to stderr,
-    --json prints all of it. What no configuration says (GPU, lengths, acceptance) is an option; without it a default is
-    assumed and marked as such.
+    --json prints all of it. What no configuration says (GPU, lengths, acceptance) is an option, else assumed, and told.
     """
     from rlsim.readers.frameworks.asked import Asked
     from rlsim.readers.frameworks.importing import import_config as run
