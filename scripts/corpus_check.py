@@ -238,7 +238,9 @@ def _areal(checkout: Path, path: Path) -> dict[str, Any] | None:
     asynchronous = v("rollout.max_head_offpolicyness", 0) > 0
     generation = gen["d"] * gen["t"] * gen["p"]
     prompts, n = v("train_dataset.batch_size"), v("gconfig.n_samples", 1)
+    teacher = sizes(v("teacher.backend")) if v("teacher.path") else {"d": 0}
     return {
+        "pool": math.prod(teacher[one] for one in "dtpc" if one in teacher),
         "gpus": train["d"] * train["t"] * train["p"] * train["c"] + generation, "generation": generation,
         "prompts": prompts, "n": n, "batch": prompts * n // v("actor.ppo_n_minibatches", 4), "tp": train["t"],
         "pp": train["p"], "cp": train["c"], "ep": train["e"], "engine_tp": gen["t"], "async": asynchronous,
@@ -267,7 +269,10 @@ def _prime(checkout: Path, path: Path) -> dict[str, Any] | None:
     # auto: up to 8 GPUs where the checkpoint is a mixture of experts, which its name tells here
     experts = re.search(r"-a\d+b|moe|glm-4\.5-air|glm-5", str(v("model.name") or v("trainer.model.name")).lower())
     auto = math.gcd(8, train // v("trainer.model.dp_replicate", 1)) if experts else 1
+    algorithms = [one.get("algo") or v("orchestrator.algo") or {} for one in source or [{}]]
+    teachers = {one["teacher"]["name"] for one in algorithms if "teacher" in one}
     return {
+        "pool": len(teachers),  # one GPU each, as nobody says how many
         "gpus": gen + train, "generation": gen, "n": group, "cp": v("trainer.model.cp", 1),
         "prompts": v("orchestrator.batch_size", 128) // group if v("orchestrator.token_batch_size") is None else None,
         "ep": auto if ep == "auto" else ep, "memory": v("inference.vllm.gpu_memory_utilization", 0.9), "async": True,

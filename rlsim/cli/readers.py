@@ -62,6 +62,8 @@ UsableGroupShare = Annotated[
     float | None, typer.Option(metavar="X", min=0.001, max=1, help="Usable groups (dynamic sampling).")
 ]
 ObservationTokens = Annotated[int | None, typer.Option(metavar="N", min=1, help="Tokens of an agent's observation.")]
+TeacherModel = Annotated[str | None, typer.Option(metavar="CARD", help="Card of a distillation's teacher.")]
+TeacherGpus = Annotated[int | None, typer.Option(metavar="N", min=1, help="GPUs of a teacher's server.")]
 EnvironmentS = Annotated[float | None, typer.Option(metavar="X", min=0, help="Seconds of an agent's environment.")]
 ConfigName = Annotated[str | None, typer.Option(metavar="NAME", help="Base configuration where the file names none.")]
 Strict = Annotated[
@@ -91,6 +93,8 @@ def import_config(
     mean_turns: Annotated[float | None, typer.Option(metavar="X", min=1, help="Turns of an agent.")] = None,
     observation_tokens: ObservationTokens = None,
     environment_s: EnvironmentS = None,
+    teacher_model: TeacherModel = None,
+    teacher_gpus: TeacherGpus = None,
     root: Root = None,
     config_name: ConfigName = None,
     strict: Strict = False,
@@ -103,8 +107,7 @@ def import_config(
     Inheritance, interpolations, overrides and the words of scripts are resolved as the framework and the shell do,
     without either; nothing is executed. Every key is used, or told to be irrelevant to time, not simulated or not
     understood; one that holds a batch, a layout, a precision and the like must be understood. A summary goes to stderr,
-    --json prints all of it. What no configuration says (GPU, lengths, acceptance) is an option; without it a default is
-    assumed and marked as such.
+    --json prints all of it. What no configuration says (GPU, lengths, acceptance) is an option, else assumed, and told.
     """
     from rlsim.readers.frameworks.asked import Asked
     from rlsim.readers.frameworks.importing import import_config as run
@@ -112,7 +115,8 @@ def import_config(
 
     asked = Asked(
         hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, response_cut_share,
-        acceptance_length, usable_group_share, mean_turns, observation_tokens, environment_s, refuse_idle=True,
+        acceptance_length, usable_group_share, mean_turns, observation_tokens, environment_s, teacher_model,
+        teacher_gpus, refuse_idle=True,
     )  # fmt: skip
     found = run(framework.value, config, words or (), asked, root, config_name, strict, lenient)
     if out is not None:

@@ -222,7 +222,10 @@ def host_bytes(scenario: Scenario) -> float:
     layout = train_layout(trainer, scenario.model, cluster.training)
     each = 0.0
     if trainer.optimizer_on_host:
-        each += layout.optimizer_parameters * TERMS["host_optimizer_bytes"]
+        # Measured with Adam's 12 bytes, and of Megatron with a precision-aware optimizer, whose states on the host are
+        # FP32 as well: only another optimizer of FSDP has fewer.
+        fewer = 12.0 - trainer.optimizer_bytes_per_parameter if trainer.backend == "fsdp" else 0.0
+        each += layout.optimizer_parameters * (TERMS["host_optimizer_bytes"] - fewer)
     elif scenario.shares_gpus and trainer.offload:
         held = layout.sharded_parameters if trainer.backend == "fsdp" else layout.parameters
         each += layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter + held * BYTES_PER_ELEMENT["bf16"]

@@ -75,6 +75,10 @@ _OTHER_WEIGHTS = re.compile(
 of the layers."""
 
 
+_CUT = re.compile(r"(?<!\d)\d+-?layers?(?![a-z])")
+"""What the name of a model says of which some layers are left, for tests (Kimi-K2.5-2layer, GLM-5.2_5layer)."""
+
+
 def card_by_shape(name: str) -> tuple[str, str] | None:
     """Card of the layers that a checkpoint has by its name, and how its name says so; None where it does not.
 
@@ -85,6 +89,8 @@ def card_by_shape(name: str) -> tuple[str, str] | None:
     if exact is not None:
         return exact, "name"
     base = re.sub(r"[\s_]+", "-", name.strip().rstrip("/").split("/")[-1].lower())
+    if _CUT.search(base):
+        return None
     known = {card.lower(): card for card in list_cards()}
     for pattern, card in lists_beside(__file__, "name_patterns.yaml").items():
         # Dots in the list are those of release numbers; `.*` alone stays a pattern.
@@ -98,6 +104,14 @@ def card_by_shape(name: str) -> tuple[str, str] | None:
         if base.startswith(f"{card}-") and _OTHER_WEIGHTS.fullmatch(base[len(card) + 1 :]):
             return known[card], f"layers of {known[card]}"
     return None
+
+
+def same_layers(one: str, other: str) -> bool:
+    """Whether two names are of one checkpoint or, by their cards, of checkpoints with the same layers."""
+    if one == other:
+        return True
+    first, second = card_by_shape(one), card_by_shape(other)
+    return first is not None and second is not None and first[0] == second[0]
 
 
 _SEES = re.compile(r"(?<![a-z])(vl|omni|\d(\.\d)?v)(?![a-z])|internvl", re.IGNORECASE)

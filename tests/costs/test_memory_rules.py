@@ -206,6 +206,13 @@ def test_what_waits_on_the_host_is_counted_by_node() -> None:
     two = builders.scenario("qwen3-8b", cluster={"num_gpus": 16}, trainer={"optimizer_on_host": True, "offload": False})
     own = [host_bytes(one) - host_bytes(kept) for one in (offloaded, two)]
     assert own[0] == pytest.approx(2 * own[1])
+    # An optimizer without moments keeps 8 bytes a parameter less there.
+    adam, plain = (
+        builders.scenario("qwen3-8b", cluster={"num_gpus": 8}, trainer={"backend": "fsdp", "optimizer_on_host": True,
+                                                                         "optimizer_bytes_per_parameter": held})
+        for held in (12.0, 4.0)
+    )  # fmt: skip
+    assert host_bytes(adam) - host_bytes(plain) == pytest.approx(8 * parameter_counts(adam.model).total, rel=1e-3)
     # What a node lacks by less than the constant's own doubt is tried, unless it must fit more surely.
     memory = offloaded.hardware.host_memory_bytes.model_copy(update={"value": host_bytes(offloaded) / 1.1})
     short = replaced(offloaded, {"hardware": replaced(offloaded.hardware, {"host_memory_bytes": memory})})

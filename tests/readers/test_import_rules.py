@@ -142,6 +142,7 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("areal", AREAL.replace(LAST, "recompute_logprob: true, prox_logp_method: loglinear"), {"policy_logprobs": True}),
     ("prime-rl", PRIME_VLLM, {"loop.refit_method": "auto", "loop.refit_precision": "bf16", "trainer.lora_rank": None}),
     ("prime-rl", PRIME_VLLM + LORA, {"loop.refit_method": "disk", "trainer.lora_rank": 16}),
+    ("prime-rl", PRIME_VLLM + "[trainer.optim]\ntype = 'sign_sgd'", {"trainer.optimizer_bytes_per_parameter": 4.0}),
     ("prime-rl", PRIME_VLLM + "[weight_broadcast]\ntype = 'filesystem'", {"loop.refit_method": "disk"}),
     ("prime-rl", GLM + "[weight_broadcast]\ntype = 'nccl'\nquantize_in_weight_transfer = true",
      {"model.name": "GLM-5", "engine.weight_precision": "fp8_block", "engine.tensor_parallel": 32,

@@ -155,12 +155,6 @@ def test_a_value_of_the_wrong_kind_names_its_key(key: str, value: str) -> None:
         verl(*TEACHER, f"{key}={value}")
 
 
-def test_a_teacher_without_a_card_is_said_to_be_missing() -> None:
-    scenario = verl(*TEACHER[:3], "distillation.teacher_models.teacher.model_path=org/unheard-of")
-    assert not scenario.pools and "org/unheard-of" in scenario.missing_parts[0]
-    assert scenario.cluster.num_gpus == 8
-
-
 def test_a_missing_part_is_no_part_of_the_digest_and_names_keys_that_exist() -> None:
     given = rlsim.load_scenario("quickstart")
     lacking = rlsim.vary(given, {"missing": [{"part": "a judge"}]})

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlsim.errors import InputError
-from rlsim.loading.models import list_cards, load_card
+from rlsim.loading.models import card_by_shape, list_cards, load_card
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.model_assumptions import model_assumptions
 from rlsim.schema.drafter import (
@@ -230,3 +230,8 @@ def test_long_sequences_and_states_that_limit_an_engine_are_told_and_nothing_of_
     assert "24 of 32 mixers" in told(*HYBRID)
     assert "runs 7 sequences at once" in told(*HYBRID, running=7)
     assert "at once" not in told(*HYBRID, running=10**6)
+
+
+@pytest.mark.parametrize("name", ["moonshotai/Kimi-K2.5-2layer", "x/GLM-5_20layer", "Qwen3-30B-A3B-4layers"])
+def test_a_model_of_which_layers_are_left_has_no_card_of_the_whole(name: str) -> None:
+    assert card_by_shape(name) is None

@@ -51,7 +51,8 @@ ASSUMED: Mapping[str, Mapping[str, Any]] = lists_beside(__file__, "assumed.yaml"
 class Asked:
     """Options of an import; None: assume.
 
-    hardware: profile; model: card or config.json; draft_model: the same of an external drafter. Lengths in tokens.
+    hardware: profile; model: card or config.json; draft_model, teacher_model: the same of an external drafter and of
+    the teacher of a distillation. teacher_gpus: of its server. Lengths in tokens.
     """
 
     hardware: str | None = None
@@ -66,12 +67,16 @@ class Asked:
     mean_turns: float | None = None
     observation_tokens: int | None = None
     environment_s: float | None = None
+    teacher_model: str | None = None
+    teacher_gpus: int | None = None
     smaller_device: str | None = None
     """``hardware`` is not the user's word: it was taken because this device is too small for the layout."""
     refuse_idle: bool = False
     """An option that acts on nothing of the configuration is an error, as of a person who gives it for this one."""
 
 
+SERVED = "served"
+"""Of a pool of the facts: that it is a server of which neither GPUs nor layout are stated."""
 UNPOOLED = ("cluster.num_gpus", "cluster.pool_gpus")
 """Keys of an assumption on GPUs that are left out where no pools are made of their models."""
 
@@ -82,7 +87,8 @@ class Facts:
 
     gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap, response_cap: tokens. model: name, and the key
     that holds it. turns, least_turns: most and fewest turns. cap_of_turn: response_cap bounds each of them. pools:
-    models beside the policy as records of scenario.pools, their model being the name of a checkpoint. drafter: name of
+    models beside the policy as records of scenario.pools, their model being the name of a checkpoint, with SERVED where
+    it is behind an address of which nobody says how many GPUs it has. drafter: name of
     an external draft model. device: the one that the launcher names. supervised: samples are of a data set, which is
     packed into rows of the cap where it is filled. dynamic: groups with equal rewards are thrown away
     and generated again. lacking: parts of the run that the scenario does not hold and that make the step longer.
@@ -130,7 +136,7 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     _hardware(draft, facts, asked, where)
     _lengths(draft, facts, asked)
     _turns(draft, facts, asked)
-    _pools(draft, facts)
+    _pools(draft, facts, asked)
     _drafting(draft, facts, asked, where)
     if facts.dynamic and draft.keys.get("loop.mode") != "async":
         tries = draft.keys.get("workload.max_rollouts_per_step", 10)
@@ -145,11 +151,15 @@ def _check_effect(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     """Raise InputError for an option that acts on nothing of the configuration."""
     drafting = bool(draft.keys.get("speculation.method")) and bool(draft.keys.get("speculation.draft_length"))
     agent = facts.turns > 1 or (asked.mean_turns or 1) > 1
+    teachers = [pool for pool in facts.pools if pool["role"] == "teacher"]
     for option, given, acts, instead in (
         ("--observation-tokens", asked.observation_tokens, agent, "an agent; give --mean-turns beside it"),
         ("--environment-s", asked.environment_s, agent, "an agent; give --mean-turns beside it"),
         ("--response-cut-share", asked.response_cut_share, asked.mean_response_tokens is not None,
          "a mean that logs give; give --mean-response-tokens beside it"),
+        ("--teacher-model", asked.teacher_model, bool(teachers), "a distillation, which it is not"),
+        ("--teacher-gpus", asked.teacher_gpus, any(SERVED in pool for pool in teachers),
+         "a teacher behind a server that the configuration does not start"),
         ("--acceptance-length", asked.acceptance_length, drafting, "speculative decoding, which it does not use"),
         ("--draft-model", asked.draft_model, draft.keys.get("speculation.method") == "draft_model",
          "a draft model, which it does not use"),
@@ -271,23 +281,33 @@ def _mean_turns(most: int, least: int = 1) -> float:
     return max(float(least), min((least + most) / 2, MEAN_TURNS))
 
 
-def _pools(draft: Draft, facts: Facts) -> None:
+def _pools(draft: Draft, facts: Facts, asked: Asked) -> None:
     """Models beside the policy, where all of them have cards; those without stay missing. Assumptions of the other case
     are taken back."""
-    cards = [card_by_shape(pool["model"]) for pool in facts.pools]
-    made = bool(facts.pools) and None not in cards
+    pools = [_pool(pool, asked) for pool in facts.pools]
+    made = bool(pools) and all(pool["model"] for pool in pools)
     untrue = list(UNPOOLED) if made else ["pools"]
     draft.assumptions = [one for one in draft.assumptions if one["keys"] != untrue]
     if not made:
         return
-    draft.keys["pools"] = [
-        {**pool, "model": card[0]} for pool, card in zip(facts.pools, cards, strict=True) if card is not None
-    ]
+    draft.keys["pools"] = pools
     # The rules count the GPUs of policy and engines alone; those of pools come on top.
-    if gpus := sum(pool.get("gpus", 0) for pool in facts.pools):
+    if gpus := sum(pool.get("gpus", 0) for pool in pools):
         draft.keys["cluster.pool_gpus"] = gpus
         draft.keys["cluster.num_gpus"] += gpus
-    draft.assume("pools", names=", ".join(pool["name"] for pool in facts.pools))
+    draft.assume("pools", names=", ".join(pool["name"] for pool in pools))
+    if asked.teacher_gpus is None and any(SERVED in pool for pool in facts.pools):
+        draft.assume("served", gpus=1)
+
+
+def _pool(pool: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+    """A record of scenario.pools with its card, which is empty where its model has none."""
+    card = card_by_shape(pool["model"])
+    stated = asked.teacher_model if pool["role"] == "teacher" else None
+    gpus = asked.teacher_gpus or 1
+    layout = {"gpus": gpus, "tensor_parallel": gpus} if SERVED in pool else {}
+    plain = {key: value for key, value in pool.items() if key != SERVED}
+    return {**plain, **layout, "model": stated or (card[0] if card else "")}
 
 
 def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:

@@ -33,6 +33,7 @@ from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.refusals import explained
 from rlsim.readers.frameworks.registry import FORKS, SUPERVISED, framework_of
 from rlsim.readers.frameworks.trees import COMMAND_LINE, ConfigTree, Layer, applied, lookup, nested, renamed, stacked
+from rlsim.schema.base import changed
 from rlsim.schema.loop import Loop
 from rlsim.schema.scenario import Scenario
 
@@ -88,7 +89,8 @@ def import_config(
     framework: its name. path: the file, or a command's first word. overrides: words of the framework's
     command line. root: folder that inherited files must lie in. start: name of the base configuration under ``path``
     where it names none. strict: a key that is not understood, and a model card from memory, is an error. lenient: not
-    even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
+    even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is, nor a
+    teacher that cannot be priced.
     Raises InputError naming file, key and the nearest known key.
     """
     own = SUPERVISED.get(framework)
@@ -97,7 +99,7 @@ def import_config(
     path, overrides = launcher_of(framework_of(framework), path, overrides)
     try:
         tree = read_config(framework, path, overrides, root, start)
-        document, accounting = document_of(framework, tree, asked or Asked())
+        document, accounting = document_of(framework, tree, asked or Asked(), lenient)
         _check_understood(tree, accounting, strict, lenient)
     except InputError as error:
         whose = framework_of_file(path)
@@ -108,7 +110,8 @@ def import_config(
         raise InputError(f"{shown_path(path)}: is {known}'s; rlsim import {known} {shown_path(path)}") from error
     imported = _imported(path, tree, document, accounting)
     if _too_small(imported.scenario):
-        imported = _on_larger_device(framework, path, tree, asked or Asked(), imported.scenario) or imported
+        given = asked or Asked()
+        imported = _on_larger_device(framework, path, tree, given, imported.scenario, lenient) or imported
     scenario = imported.scenario
     if strict and scenario.model.source.startswith(FROM_MEMORY):
         raise InputError(
@@ -149,6 +152,8 @@ def _too_small(scenario: Scenario) -> bool:
     """Whether the device's memory does not hold the engine or the trainer."""
     try:
         engine_memory(scenario)
+        if scenario.engine.prefill is not None:
+            engine_memory(changed(scenario, engine=scenario.engine.of_prefill))
         trainer_memory(scenario)
         check_beside(scenario)
     except Infeasible as error:
@@ -158,7 +163,7 @@ def _too_small(scenario: Scenario) -> bool:
 
 
 def _on_larger_device(
-    framework: str, path: Path, tree: ConfigTree, asked: Asked, scenario: Scenario
+    framework: str, path: Path, tree: ConfigTree, asked: Asked, scenario: Scenario, lenient: bool
 ) -> Imported | None:
     """The import on the least device that holds what an assumed one does not; None where a device is stated or none
     holds it. Recipes are run by those who publish them: a layout that exceeds a guessed device says that the guess is
@@ -167,7 +172,7 @@ def _on_larger_device(
     for larger in LARGER.get(small, ()) if asked.hardware is None else ():
         if not _too_small(vary(scenario, {"hardware": larger})):
             again = replace(asked, hardware=larger, smaller_device=small)
-            return _imported(path, tree, *document_of(framework, tree, again))
+            return _imported(path, tree, *document_of(framework, tree, again, lenient))
     return None
 
 
@@ -185,7 +190,8 @@ def read_config(
     words = [*override_list(path), *overrides]
     if known.form in ("words", "toml"):
         above = stacked([Layer(tree.where, tree.values, own=True), Layer(COMMAND_LINE, flag_layer(words))], tree.where)
-        return ConfigTree(tree.where, above.values, {**tree.given, **above.given}, tree.notes)
+        tree = ConfigTree(tree.where, above.values, {**tree.given, **above.given}, tree.notes)
+        return renamed(tree, known.renamed)
     return renamed(applied(tree, words, known.nearest), known.renamed)
 
 
@@ -218,17 +224,19 @@ def _launched(known: Framework, run: Launch, path: Path, root: Path | None) -> C
     return tree if words else applied(tree, run.words, known.nearest, where)
 
 
-def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
+def document_of(
+    framework: str, tree: ConfigTree, asked: Asked, lenient: bool = False
+) -> tuple[dict[str, Any], Accounting]:
     """The scenario of a configuration as a document, and the accounting of its keys. Raises InputError naming keys of
     the configuration where it is none."""
     known = framework_of(framework)
     try:
-        return _document_of(known, tree, asked)
+        return _document_of(known, tree, asked, lenient)
     except InputError as error:
         raise explained(error, known, tree) from error
 
 
-def _document_of(known: Framework, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
+def _document_of(known: Framework, tree: ConfigTree, asked: Asked, lenient: bool) -> tuple[dict[str, Any], Accounting]:
     framework, reader = known.name, Reader(tree)
     longest = next(rule for rule in known.rules if rule.target == LONGEST)
     cap = longest.read(reader)
@@ -251,7 +259,8 @@ def _document_of(known: Framework, tree: ConfigTree, asked: Asked) -> tuple[dict
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}
-    lacking = missing_parts(framework, tree, reader, draft.keys, idle_sections(known, tree, reader, draft.keys))
+    idle = idle_sections(known, tree, reader, draft.keys)
+    lacking = missing_parts(framework, tree, reader, draft.keys, idle, lenient)
     lacking += [{"part": part, "step": "longer", "keys": []} for part in facts.lacking]
     # A model that is asked for by its name has its own stated on loading.
     tower = None if asked.model else lacking_tower(facts.model)

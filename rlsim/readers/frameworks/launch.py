@@ -112,7 +112,42 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
     note = "; ".join(
         part for part in (first.note, several, *_absent(commands, folder), *_lost(commands, first)) if part
     )
-    return Launch(first.entry, first.config, first.name, (*whole, *extra), first.before, note)
+    servers = list(_servers(commands))
+    before = {**first.before, "servers": servers} if servers else first.before
+    return Launch(first.entry, first.config, first.name, (*whole, *extra), before, note)
+
+
+SERVER = r"^(sglang\.launch_server|vllm\.entrypoints\.(openai\.)?api_server|serve|deploy|rollout)$"
+"""Programs that serve a model: SGLang's, vLLM's (vllm serve MODEL), ms-swift's (swift deploy; swift rollout, which
+generates for a run)."""
+NAMED = {
+    "model": ("model_path", "model"),
+    "port": ("port",),
+    "tensor_parallel": ("tp", "tp_size", "tensor_parallel_size", "vllm_tensor_parallel_size"),
+    "copies": ("dp", "dp_size", "data_parallel_size", "vllm_data_parallel_size"),
+}
+"""What these call the same."""
+
+
+def _servers(commands: Sequence[Sequence[str]]) -> Iterator[dict[str, Any]]:
+    """Servers of models that a script starts beside its run: port, model, GPUs, how many of them share each layer, and
+    of those that generate the most turns."""
+    for argv in commands:
+        at = next((at for at, word in enumerate(argv[:-1]) if at and re.search(SERVER, word)), None)
+        if at is None:
+            continue
+        given = {"model": argv[at + 1], **flags(argv[at + 1 :])}
+        held: dict[str, Any] = {
+            name: next((given[key] for key in keys if key in given), None) for name, keys in NAMED.items()
+        }
+        model, port = held["model"], held["port"] or (30000 if "sglang" in argv[at] else 8000)
+        tensor, copies = ((1 if held[name] is None else held[name]) for name in ("tensor_parallel", "copies"))
+        # Not isinstance: true is an int to Python. What only running would show is no server that is known.
+        sizes = all(type(one) is int and one > 0 for one in (tensor, copies))
+        if isinstance(model, str) and not model.startswith(("$", "-")) and sizes:
+            found = {"port": port, "model": model, "gpus": tensor * copies, "tensor_parallel": tensor}
+            turns = given.get("max_turns") if "multi_turn_scheduler" in given else 1
+            yield {**found, "turns": turns if type(turns) is int else 1} if argv[at] == "rollout" else found
 
 
 def repository_of(path: Path) -> Path:

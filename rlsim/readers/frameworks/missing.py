@@ -9,6 +9,7 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import lists_beside
+from rlsim.loading.models import same_layers
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import ConfigTree, leaves
 
@@ -21,11 +22,17 @@ SHOWN_CHARACTERS = 80
 
 
 def missing_parts(
-    framework: str, tree: ConfigTree, reader: Reader, scenario: Mapping[str, Any], idle: Sequence[str]
+    framework: str,
+    tree: ConfigTree,
+    reader: Reader,
+    scenario: Mapping[str, Any],
+    idle: Sequence[str],
+    lenient: bool = False,
 ) -> list[dict[str, Any]]:
     """What the scenario with the dotted keys ``scenario`` lacks of a configuration, as records of its ``missing``.
 
-    idle: sections of the configuration that are switched off.
+    idle: sections of the configuration that are switched off. Raises InputError for a part that may be most of a step
+    (``give``), unless ``lenient``.
     """
     off = tuple(f"{section}." for section in idle)
     stated = {key: value for key, value in leaves(tree.values) if key in tree.given or key.startswith(ENVIRONMENT)}
@@ -35,30 +42,37 @@ def missing_parts(
         keys = entry.get("keys", [])
         if any(f"{held}.".startswith(f"{key}.") for key in keys for held in scenario):
             continue
-        for value in _held(entry, active if entry.get("switched", True) else stated, reader):
+        for key, value in _held(entry, active if entry.get("switched", True) else stated, reader):
             part = entry["part"].format(value=shortened(value, SHOWN_CHARACTERS))
+            if "give" in entry and not lenient:
+                raise InputError(f"{tree.where}: {key}: {part} {entry['give']}; --lenient leaves it out")
             # Several entries may start one part by different keys: it is missing once.
             found.setdefault(part, {"part": part, "step": entry.get("step", "longer"), "keys": list(keys)})
             break
     return list(found.values())
 
 
-def _held(entry: Mapping[str, Any], given: Mapping[str, Any], reader: Reader) -> Iterator[str]:
-    """What the keys of an entry hold, as text, where it is what the entry asks for."""
+def _held(entry: Mapping[str, Any], given: Mapping[str, Any], reader: Reader) -> Iterator[tuple[str, str]]:
+    """Keys of an entry and what they hold, as text, where it is what the entry asks for."""
     for key, held in given.items():
         if fnmatchcase(key, entry["key"]) and _beside(key, entry.get("beside", {}), given):
             text = _text(key, held, reader)
             same = entry.get("other_than", "")
-            if same in given and _text(same, given[same], reader) == text:
+            if same in given and same_layers(_text(same, given[same], reader), text):
                 continue
             if text.lower() not in OFF and re.search(entry.get("value", ""), text, re.IGNORECASE):
-                yield text
+                yield key, text
 
 
 def _beside(key: str, asked: Mapping[str, str], given: Mapping[str, Any]) -> bool:
-    """Whether the section that ``key`` stands in, or one around it, holds what is asked."""
-    sections = [key.rsplit(".", depth)[0] for depth in range(1, key.count(".") + 1)]
-    return all(any(given.get(f"{section}.{name}") == value for section in sections) for name, value in asked.items())
+    """Whether the section that ``key`` stands in, or one around it, holds what is asked; ``!`` before a value: holds
+    another."""
+    sections = [*(f"{key.rsplit('.', depth)[0]}." for depth in range(1, key.count(".") + 1)), ""]
+    return all(
+        any(str(given.get(f"{section}{name}")).lower() == value.lstrip("!") for section in sections)
+        != value.startswith("!")
+        for name, value in asked.items()
+    )
 
 
 def _text(key: str, held: Any, reader: Reader) -> str:

@@ -194,7 +194,8 @@ class _Run(Control):
         if self.asking:
             self.asked += 1
             self.printed += [] if node.elsewhere else [None]
-        else:
+        # Within a substitution, what prints elsewhere is started for what it does: id=$(start_server ...).
+        if not self.asking or (self.inside and node.elsewhere):
             self.commands += [[LOST, *lost]] if lost else []
             read = [f"{name}={self.v.texts[name]}" for name in _READ_BY.get(argv[0], ()) if self.v.texts.get(name)]
             self.commands.append([*read, *argv])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from rlsim.readers.frameworks.adapters.pools import areal_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, Part, anything, aside, flag, integer, number, size, text
 from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
@@ -131,6 +132,11 @@ class Areal(Options):
         """The layout of training."""
         stated = self.actor.backend
         return halves(stated)[0] if stated else halves(self.allocation_mode)[1]
+
+    @property
+    def taught(self) -> Half:
+        """The layout of a teacher."""
+        return halves(self.r.text("teacher.backend"))[0]
 
     @property
     def megatron(self) -> bool:
@@ -339,6 +345,7 @@ def _facts(c: Areal) -> Facts:
         prompt_cap=c.prompt_cap,
         response_cap=min(c.cap, c.gconfig.max_new_tokens),
         turns=c.turns,
+        pools=areal_teacher(c.r, c.taught.d, c.taught.t, c.taught.p, c.taught.c),
     )
 
 
@@ -346,6 +353,10 @@ def _assumptions(c: Areal) -> Iterator[Assumption]:
     if not c.agent and not c.prompt:
         yield Assumption(
             "No key caps prompts; 1,024 tokens are left for them beside the response.", [Workload.max_sequence_tokens]
+        )
+    if c.r.text("teacher.path") and c.asynchronous:
+        yield Assumption(
+            "The teacher works beside the step before; AReaL's trainer waits for its log-probs instead.", ["pools"]
         )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rlsim.loading.models import same_layers
 from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, teacher_nodes
 from rlsim.readers.frameworks.adapters.roll_options import devices
 from rlsim.readers.frameworks.adapters.verl_values import Verl
+from rlsim.readers.frameworks.asked import SERVED
 from rlsim.readers.frameworks.options import TRUE
 from rlsim.readers.frameworks.reader import Reader
 
@@ -24,7 +27,8 @@ JUDGED_SHARE = 0.5
 
 def verl_teachers(c: Verl) -> tuple[dict[str, Any], ...]:
     """Teachers of on-policy distillation on engines of a pool of their own (trainer/config/distillation/
-    distillation.yaml at 1dda039b9; one alone as teacher_model before): num_replicas each, else equal parts of it."""
+    distillation.yaml at 1dda039b9; one alone as teacher_model before): num_replicas each, else equal parts of it, and
+    one alone all of it whatever its num_replicas (workers/config/distillation.py:289-312)."""
     if not c.r.flag("distillation.enabled"):
         return ()
     alone, several = "distillation.teacher_model", "distillation.teacher_models"
@@ -35,9 +39,13 @@ def verl_teachers(c: Verl) -> tuple[dict[str, Any], ...]:
     found = []
     for name, place in stated.items():
         tensor = c.r.size(f"{place}.inference.tensor_model_parallel_size", 2)
-        replicas = c.r.size(f"{place}.num_replicas", max(1, whole // len(stated) // tensor))
+        stages = c.r.size(f"{place}.inference.pipeline_model_parallel_size")
+        replica = tensor * stages * c.r.size(f"{place}.inference.data_parallel_size")
+        replicas = max(1, whole // len(stated) // replica)
+        if list(stated) != ["teacher_model"]:
+            replicas = c.r.size(f"{place}.num_replicas", replicas)
         pool = {"name": f"teacher {name}"[:60], "role": "teacher", "model": c.r.text(f"{place}.model_path")}
-        layout = {"gpus": replicas * tensor if whole else 0, "tensor_parallel": tensor}
+        layout = {"gpus": replicas * replica if whole else 0, "tensor_parallel": tensor, "pipeline_parallel": stages}
         found.append({**pool, **layout, "share": round(1 / len(stated), 4)})
     return tuple(found)
 
@@ -155,8 +163,76 @@ def judge_places(r: Reader) -> Iterator[tuple[str, str, frozenset[int]]]:
 
 def slime_teacher(r: Reader, model: str) -> tuple[dict[str, Any], ...]:
     """The teacher that slime's trainer holds beside the student, of its layers and layout (slime/utils/arguments.py:
-    1137-1147 at 624b824a8); one on an engine is a server that the launch script starts and no option describes."""
-    if str(r.value("use_opd")).lower() not in TRUE or r.value("opd_type") != "megatron":
+    1137-1147 at 624b824a8), or those behind addresses: miles routes each sample to one of opd_teacher_urls
+    (examples/on_policy_distillation at 31f1ca961), slime all of them to rm_url."""
+    if str(r.value("use_opd")).lower() not in TRUE:
         return ()
-    layout = {key: r.size(name) for key, name in LAYOUT.items()}
-    return ({"name": "teacher", "role": "teacher", "model": model, "runs_on": "trainer", **layout},)
+    if r.value("opd_type") == "megatron":
+        layout = {key: r.size(name) for key, name in LAYOUT.items()}
+        return ({"name": "teacher", "role": "teacher", "model": model, "runs_on": "trainer", **layout},)
+    stated = r.value("opd_teacher_urls") or r.value("rm_url")
+    addresses = [str(one).rpartition("=")[2] for one in (stated if isinstance(stated, list) else [stated])]
+    servers = r.value("launcher.servers") or []
+    return served_teachers(dict.fromkeys(addresses, 1.0), "", servers if isinstance(servers, list) else [])
+
+
+def served_teachers(
+    addresses: Mapping[str, float], model: str, servers: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """Teachers behind addresses, which read samples in these proportions. model: what each serves, where it is stated;
+    else, with its GPUs, that of the launch script's own server of the same port (launch.py)."""
+    found = []
+    for address, weight in addresses.items():
+        port = re.search(r":(\d+)(/|$)", address)
+        beside = (one for one in servers if port and str(one["port"]) == port[1] and "turns" not in one)
+        server = next(beside, {"model": model, SERVED: True})
+        name = f"teacher {str(server['model']).rstrip('/').split('/')[-1] or address}"[:60]
+        share = round(weight / sum(addresses.values()), 4)
+        layout = {key: value for key, value in server.items() if key != "port"}
+        found.append({"name": name, "role": "teacher", "share": share, **layout})
+    return tuple(found)
+
+
+def areal_teacher(r: Reader, d: int, t: int, p: int, c: int) -> tuple[dict[str, Any], ...]:
+    """The teacher of AReaL's distillation, a trainer without an optimizer on GPUs of its own (trainer/rl_trainer.py:
+    183-188 at 4aef98d8d). d, t, p, c: its layout."""
+    if not r.text("teacher.path"):
+        return ()
+    shared = r.text("teacher.scheduling_strategy.type").startswith("colocat")
+    layout = {"tensor_parallel": t, "pipeline_parallel": p, "context_parallel": c}
+    pool = {"name": "teacher", "role": "teacher", "model": r.text("teacher.path"), "runs_on": "trainer"}
+    return ({**pool, "gpus": 0 if shared else d * t * p * c, **layout},)
+
+
+def skyrl_teacher(r: Reader, model: str, used: bool) -> tuple[dict[str, Any], ...]:
+    """SkyRL's reference where it has other layers than the policy, which makes it a teacher (config.py:661-673 at
+    a9564572e); on the policy's GPUs unless colocate_policy_ref is off beside colocate_all. used: it is asked for."""
+    path = r.text("trainer.ref.model.path")
+    if not used or not path or same_layers(path, model):
+        return ()
+    place, megatron = "trainer.placement", "trainer.ref.megatron_config"
+    apart = not r.flag(f"{place}.colocate_all", True) and not r.flag(f"{place}.colocate_policy_ref", True)
+    gpus = r.size(f"{place}.ref_num_nodes") * r.size(f"{place}.ref_num_gpus_per_node") if apart else 0
+    layout = {"context_parallel": r.size("trainer.ref.sequence_parallel_size")}
+    if r.text("trainer.strategy") == "megatron":
+        layout = {key: r.size(f"{megatron}.{name}") for key, name in LAYOUT.items()}
+    pool = {"name": f"teacher {path.rstrip('/').split('/')[-1]}"[:60], "role": "teacher", "model": path}
+    return ({**pool, "runs_on": "trainer", "gpus": gpus, **layout},)
+
+
+def prime_rl_teachers(r: Reader, environments: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Teachers of prime-rl's distillation, each a server that somebody else starts (configs/algorithm.py:49-75 at
+    559b44772), of the samples of environments whose algorithm names it, their own or the one of all of them."""
+    shared = r.section("orchestrator.algo")
+    found = dict[str, float]()
+    for one in environments or [{}]:
+        algorithm = one.get("algo") or shared
+        teacher = algorithm.get("teacher") if isinstance(algorithm, Mapping) else None
+        name = str(teacher.get("name", "")) if isinstance(teacher, Mapping) else ""
+        found[name] = found.get(name, 0.0) + float(one.get("ratio") or 1)
+    whole = sum(found.values())
+    return tuple(
+        {"name": f"teacher {name.split('/')[-1]}"[:60], "role": "teacher", "model": name, SERVED: True,
+         "share": round(weight / whole, 4)}
+        for name, weight in found.items() if name
+    )  # fmt: skip

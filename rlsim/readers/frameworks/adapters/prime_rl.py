@@ -8,6 +8,7 @@ from typing import Any
 
 from rlsim.loading.models import card_by_shape, load_card
 from rlsim.readers.frameworks.adapters.nemo_rl_values import sought
+from rlsim.readers.frameworks.adapters.pools import prime_rl_teachers
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, Part, anything, aside, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
@@ -145,11 +146,15 @@ class PrimeRl(Options):
         return one.num_train_nodes * one.gpus_per_node if self.multi else one.num_train_gpus
 
     @property
-    def source(self) -> Mapping[str, Any]:
-        """The first of the environments that are trained on."""
+    def environments(self) -> list[Mapping[str, Any]]:
+        """The environments that are trained on."""
         listed = self.orchestrator.source
-        first = listed[0] if isinstance(listed, list) and listed else None
-        return first if isinstance(first, dict) else {}
+        return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """The first of them."""
+        return next(iter(self.environments), {})
 
     @property
     def group(self) -> int:
@@ -301,6 +306,10 @@ RULES = (
     # trainer.py:32, 191: full where nothing is stated.
     of(Trainer.recompute).rule(lambda c: "selective" if c.model.ac_mode == "selective" else "full"),
     of(Trainer.optimizer).words(PrimeRl.optimizer, ("*muon*", "muon"), other="adam"),
+    # FP32 masters, beside them AdamW's moments, SGD's momentum or nothing (configs/trainer.py:57-72, 426-460).
+    of(Trainer.optimizer_bytes_per_parameter).words(
+        PrimeRl.optimizer, ("sign_sgd", 4.0), ("sgd", 8.0), other=12.0, readonly=True
+    ),
     # Ratios are taken over the log-probs of the engines (src/prime_rl/trainer/rl/loss.py:100-103).
     of(Trainer.policy_logprobs).constant(False),
     of(Trainer.optimizer_on_host).by(Model.optim_cpu_offload, lambda c: c.model.optim_cpu_offload or c.whole_offload),
@@ -326,6 +335,7 @@ def _facts(c: PrimeRl) -> Facts:
         cap_of_turn=True,
         turns=sought(c.orchestrator.source, "max_turns") or 1,
         least_turns=sought(c.orchestrator.source, "min_turns") or 1,
+        pools=prime_rl_teachers(c.r, c.environments),
     )
 
 
@@ -334,6 +344,12 @@ def _assumptions(c: PrimeRl) -> Iterator[Assumption]:
         yield Assumption(
             f"A step of {c.orchestrator.token_batch_size} tokens is simulated as as many mean samples.",
             [Workload.prompts_per_step],
+        )
+    if c.r.value("orchestrator.algo.sampling.source.name"):
+        yield Assumption(
+            "The frozen model behind a server that samples come from has the policy's layers and generates as the "
+            "policy would on the engines of the run.",
+            [Engine.tensor_parallel],
         )
     if c.auto and c.experts:
         yield Assumption(
@@ -353,4 +369,12 @@ FRAMEWORK = of.framework(
     form="toml",
     shipped={"prime_rl": ["prime_rl"]},
     entry={"^rl$": {}, r"prime_rl\.entrypoints\.rl$": {}},
+    # Names of April 2026 (PrimeIntellect-ai/prime-rl#2280).
+    renamed={
+        "orchestrator.rollouts_per_example": Orchestrator.group_size.key,
+        "orchestrator.sampling.max_tokens": Orchestrator.max_completion_tokens.key,
+        "inference.gpu_memory_utilization": Vllm.gpu_memory_utilization.key,
+        "inference.enable_lora": "inference.vllm.enable_lora",
+        "inference.model.max_model_len": "inference.vllm.max_model_len",
+    },
 )

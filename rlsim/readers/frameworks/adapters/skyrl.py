@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from rlsim.readers.frameworks.adapters.pools import skyrl_teacher
 from rlsim.readers.frameworks.adapters.skyrl_options import (
     Async,
     Drafts,
@@ -191,7 +192,7 @@ RULES = (
     of(Trainer.logits_bytes).constant(4.0),
     of(Trainer.logits_chunk_tokens, when=lambda c: c.run.fused_lm_head_logprob).constant(1024),
     of(Trainer.reference_logprobs).rule(
-        lambda c: c.run.use_kl_loss or c.run.use_kl_in_reward,
+        lambda c: (c.run.use_kl_loss or c.run.use_kl_in_reward) and not _teacher(c),
         lambda _, value: [Run.use_kl_loss.to(value), None if value else Run.use_kl_in_reward.to(False)],
     ),
     of(Trainer.moe_dispatcher, when=lambda c: c.megatron).words(
@@ -204,6 +205,10 @@ RULES = (
 )
 
 
+def _teacher(c: Skyrl) -> tuple[dict[str, Any], ...]:
+    return skyrl_teacher(c.r, c.policy.path, c.run.use_kl_loss or c.run.use_kl_in_reward)
+
+
 def _facts(c: Skyrl) -> Facts:
     return Facts(
         settings=(("loop.refit_framework", "skyrl"),),
@@ -214,6 +219,7 @@ def _facts(c: Skyrl) -> Facts:
         cap_of_turn=c.multi_turn,
         dynamic=c.run.dynamic_sampling == "filter",
         drafter=c.drafts.model or "",
+        pools=_teacher(c),
     )
 
 
@@ -239,7 +245,7 @@ def _unused(c: Skyrl, scenario: Mapping[str, Any]) -> Iterator[str]:
     yield "trainer.policy.fsdp_config" if megatron else "trainer.policy.megatron_config"
     if not scenario["trainer.critic"]:
         yield "trainer.critic"
-    if not scenario["trainer.reference_logprobs"]:
+    if not scenario["trainer.reference_logprobs"] and not _teacher(c):
         yield "trainer.ref"
     if scenario["loop.mode"] == "sync":
         yield "trainer.fully_async"

@@ -4,10 +4,11 @@ swift/megatron/arguments) at 3602360a5. Lines named below are of that commit."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from rlsim.errors import InputError
+from rlsim.readers.frameworks.adapters.pools import served_teachers
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
@@ -40,7 +41,7 @@ class Swift(Options):
     gradient_accumulation_steps, generation_batch_size, steps_per_generation = integer(), integer(), integer()
     num_generations, num_iterations = integer(8), size()
     max_length, max_completion_length = integer(), integer(512)
-    max_turns = integer()
+    max_turns, vllm_server_port = integer(), integer(8000)
     multi_turn_scheduler = text()
     beta = number()
     dynamic_sample, gradient_checkpointing, padding_free = flag(False), flag(True), flag()
@@ -83,8 +84,17 @@ class Swift(Options):
         return self.use_vllm and self.vllm_mode == "server"
 
     @property
+    def rollout(self) -> Mapping[str, Any]:
+        """The server of swift rollout that the script itself starts: launch.py; empty where it starts none."""
+        servers = self.r.value("launcher.servers") or ()
+        own = (one for one in servers if "turns" in one and one["port"] == self.vllm_server_port)
+        return next(own, {}) if self.server else {}
+
+    @property
     def served(self) -> int:
         """GPUs of the server."""
+        if self.rollout:
+            return int(self.rollout["gpus"])
         engine = self.vllm_tensor_parallel_size * self.vllm_pipeline_parallel_size
         return engine * self.vllm_data_parallel_size if self.server else 0
 
@@ -170,7 +180,10 @@ RULES = (
     of(Loop.style, when=lambda c: c.server and c.async_generate).constant("slime"),
     of(Loop.policy_lag, when=lambda c: c.server and c.async_generate).constant(1),
     of(Engine.name).constant("vllm"),
-    of(Engine.tensor_parallel).same(Swift.vllm_tensor_parallel_size),
+    of(Engine.tensor_parallel).by(
+        Swift.vllm_tensor_parallel_size,
+        lambda c: c.rollout.get("tensor_parallel", c.vllm_tensor_parallel_size),
+    ),
     of(Engine.pipeline_parallel).same(Swift.vllm_pipeline_parallel_size),
     of(Engine.max_running_sequences).same(Swift.vllm_max_num_seqs),
     of(Engine.gpu_memory_utilization).same(Swift.vllm_gpu_memory_utilization),
@@ -226,8 +239,10 @@ RULES = (
 
 
 def _teacher(c: Swift) -> tuple[dict[str, Any], ...]:
-    """The teacher that the trainer holds; one behind teacher_model_server is another server."""
-    if not c.teacher_model or c.teacher_model_server:
+    """The teacher that the trainer holds, or the one behind teacher_model_server."""
+    if c.teacher_model_server:
+        return served_teachers({c.teacher_model_server: 1.0}, c.teacher_model, c.r.value("launcher.servers") or ())
+    if not c.teacher_model:
         return ()
     layout = {
         "tensor_parallel": c.tensor_model_parallel_size,
@@ -245,7 +260,7 @@ def _facts(c: Swift) -> Facts:
         filled=c.supervised and c.packing,
         prompt_cap=c.prompt_cap,
         response_cap=c.max_completion_length,
-        turns=(c.max_turns or 1) if c.multi_turn_scheduler else 1,
+        turns=(c.max_turns or 1) if c.multi_turn_scheduler else c.rollout.get("turns", 1),
         pools=_teacher(c),
         dynamic=c.dynamic_sample,
     )
@@ -265,7 +280,7 @@ def _assumptions(c: Swift) -> Iterator[Assumption]:
         )
     if not c.use_vllm:
         yield TRANSFORMERS
-    if c.server:
+    if c.server and not c.rollout:
         yield Assumption(
             f"The server of swift rollout is taken to have {c.served} GPU(s) of its own (cluster.generation_gpus).",
             [Cluster.generation_gpus, Cluster.num_gpus],

@@ -144,7 +144,7 @@ RULES = (
                 )
             ],
         ),
-        of(Engine.gpu_memory_utilization).same(Rollout.gpu_memory_utilization),
+        of(Engine.gpu_memory_utilization).by(Rollout.gpu_memory_utilization, lambda c: c.rollout.memory_share),
     ),
     of.either(
         of(Engine.cuda_graphs, when=lambda c: c.on_sglang).rule(

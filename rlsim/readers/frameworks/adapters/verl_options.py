@@ -166,7 +166,7 @@ class Rollout(Options, section="actor_rollout_ref.rollout"):
     quantization = text()
     max_model_len = integer(0)
     max_num_seqs, max_num_batched_tokens = integer(), integer()
-    gpu_memory_utilization = number()
+    gpu_memory_utilization, standalone_gpu_memory_utilization = number(), number()
     enforce_eager, enable_prefix_caching, enable_chunked_prefill = flag(), flag(), flag()
     cudagraph_capture_sizes = integers()
     calculate_log_probs = flag()
@@ -177,6 +177,12 @@ class Rollout(Options, section="actor_rollout_ref.rollout"):
     max_user_turns = integer(0, name="multi_turn.max_user_turns")
     max_assistant_turns = integer(0, name="multi_turn.max_assistant_turns")
     transfer = text(name="checkpoint_engine.backend")
+
+    @property
+    def memory_share(self) -> float | None:
+        """Of an engine on GPUs of its own the share that is stated for these alone
+        (experimental/fully_async_policy/fully_async_rollouter.py:110-122 at 1dda039b9)."""
+        return self.standalone_gpu_memory_utilization or self.gpu_memory_utilization
 
 
 class Vllm(Options, section="actor_rollout_ref.rollout.engine_kwargs.vllm"):
