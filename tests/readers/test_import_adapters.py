@@ -217,7 +217,7 @@ def test_a_write_is_what_its_reading_needs_or_nothing(read: Any, wanted: float, 
 
 def test_values_that_do_not_fit_each_other_end_in_a_message_with_both() -> None:
     rule = Rules(Whole)(Workload.generated_batch_factor).rule(lambda c: c.inner.size / (c.inner.other or 0))
-    with pytest.raises(InputError, match=r"here: a\.b\.size=3, a\.b\.other_name=0: of a kind that rlsim cannot reckon"):
+    with pytest.raises(InputError, match=r"here: a\.b\.other_name=0, a\.b\.size=3: of a kind that rlsim cannot reckon"):
         rule.read(reader({"a": {"b": {"size": 3, "other_name": 0}}}))
 
 
