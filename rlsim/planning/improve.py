@@ -105,8 +105,8 @@ def techniques(scenario: Scenario) -> Techniques:
         scenario=scenario.name,
         digest=digest,
         step_s=own.interval,
-        techniques=tuple(technique(scenario, base, own, one) for one in found),
-        best_pair=None if best_pair is None else technique(scenario, base, own, best_pair),
+        techniques=tuple(technique(scenario, asked, base, own, one) for one in found),
+        best_pair=None if best_pair is None else technique(scenario, asked, base, own, best_pair),
         left_out=tuple(left_out),
     )
 
@@ -174,8 +174,9 @@ def with_effect_error(ratio: Interval) -> Interval:
     return Interval(ratio.mean, ratio.mean * math.exp(-low), ratio.mean * math.exp(high))
 
 
-def technique(scenario: Scenario, base: Timed, own: Estimate, one: Tried) -> Technique:
-    """A move that was tried, as answers show it. base: the scenario beside it; own: its step as ``project`` answers."""
+def technique(scenario: Scenario, asked: Scenario, base: Timed, own: Estimate, one: Tried) -> Technique:
+    """A move that was tried, as answers show it. asked: the scenario as the user states it; base: the one beside it, of
+    which ``scenario`` states more; own: its step as ``project`` answers."""
     gain = speedups(base, one.timed)[1]
     step, ratio = one.timed.step, gain.interval
     if own is not base.step:
@@ -183,7 +184,12 @@ def technique(scenario: Scenario, base: Timed, own: Estimate, one: Tried) -> Tec
     return Technique(
         name=one.move.name,
         title=one.move.title,
-        changes=changes(scenario, one.scenario),
+        # Steps that the comparison alone states are nothing to take back.
+        changes=tuple(
+            each
+            for each in changes(scenario, one.scenario)
+            if asked.simulation.steps is not None or not each.startswith("simulation.steps=")
+        ),
         step_s=step.interval,
         # Of a setting nothing is assumed beyond the model.
         speedup=ratio if one.move.kind == SETTING else with_effect_error(ratio),
