@@ -54,7 +54,7 @@ def alone(scenario: Scenario, pool: Pool) -> Scenario:
 def _alone(scenario: Scenario, pool: Pool) -> Scenario:
     gpus = pool.gpus or scenario.cluster.training
     one = {"num_gpus": gpus, "generation_gpus": None, "training_gpus": None, "reference_gpus": 0, "pool_gpus": 0}
-    software = {key: getattr(scenario.engine, key) for key in ("name", "version", "dispatch")}
+    software = {key: getattr(scenario.engine, key) for key in ("name", "version", "dispatch", "in_process")}
     kept = ("weight_precision", "gpu_memory_utilization")
     served = (*(key for key in LAYOUT if key != "context_parallel"), *kept)
     engine = {key: getattr(pool, key) for key in (served if pool.runs_on == "engine" else kept)}
