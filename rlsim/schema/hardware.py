@@ -127,7 +127,7 @@ class HardwareProfile(Strict):
             least, most, unit = limits if measured else UNMEASURED_BOUNDS.get(key, limits)
             if quantity is not None and not least <= quantity.value <= most:
                 slip = _slip(quantity.value, least, most, unit)
-                yield (f"{key} must be in {unit}, between {least:g} and {most:g}; got {quantity.value:g}{slip}")
+                yield (f"{key}.value must be in {unit}, between {least:g} and {most:g}; got {quantity.value:g}{slip}")
 
     def _nodes_fill_the_domain(self) -> Iterator[str]:
         for key in ("nvlink_domain_gpus", "gpus_per_node"):

@@ -180,7 +180,7 @@ def test_eight_numbers_make_a_profile_by_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "sheet", "told"), [
     ("h100_sxm", SHEET, "comes with rlsim"),
     ("a/b", SHEET, "no name of a profile"),
-    ("mine", replace(SHEET, memory_gib=48e9), "memory_bytes must be in bytes"),
+    ("mine", replace(SHEET, memory_gib=48e9), r"memory_bytes\.value must be in bytes"),
     ("mine", replace(SHEET, memory_gb_per_s=-4.0), "memory_bandwidth_bytes_per_s.*above 0"),
 ])  # fmt: skip
 def test_no_profile_is_written_from_what_is_none(tmp_path: Path, name: str, sheet: Datasheet, told: str) -> None:
