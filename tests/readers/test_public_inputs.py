@@ -51,7 +51,7 @@ def test_a_checkpoint_is_served_in_the_precision_that_it_is_published_in(
     checkpoint: str, precision: str, tmp_path: Path
 ) -> None:
     words = "--actor-num-nodes 16 --actor-num-gpus-per-node 8 --rollout-num-gpus-per-engine 32 --colocate "
-    text = f"python3 train.py --hf-checkpoint /root/{checkpoint} {words} --rollout-batch-size 64\n"
+    text = f"python3 train.py --hf-checkpoint models/{checkpoint} {words} --rollout-batch-size 64\n"
     assert imported(tmp_path, "slime", "run.sh", text).scenario.engine.weight_precision == precision
 
 
