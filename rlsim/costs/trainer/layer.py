@@ -112,7 +112,7 @@ class TrainingLayers(Struct, frozen=True, dict=True):
     ) -> LayerTime:
         """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do.
 
-        backward: with its backward pass.
+        backward: with its backward pass, without which that of the answer is empty.
         """
         raw = layer_work(TrainedLayer(self.card, self._split, self.device, batch, shape, moe_layer and shape.ffn))
         speed = self.overheads.speed(moe_layer)
