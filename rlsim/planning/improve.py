@@ -15,6 +15,7 @@ from rlsim.loading.differences import changes
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
 from rlsim.planning.plan import default_limits, leading_overrides
+from rlsim.planning.search import NEAR
 from rlsim.planning.sensitivity import sensitivity
 from rlsim.projection.headroom import blame, headroom
 from rlsim.projection.moves import (
@@ -77,7 +78,8 @@ def improve(
 
 
 def techniques(scenario: Scenario) -> Techniques:
-    """Every move that ``scenario`` can take, fastest first, and the best pair of them, on equal drawn work.
+    """Every move that ``scenario`` can take, fastest first, and the best pair of them where it is faster than the fastest
+    alone by more than NEAR, on equal drawn work.
 
     The interval of a ratio is that of two answers whose common uncertainty cancels, widened by what is unknown of a
     technique (EFFECT_ERROR). Raises Infeasible where the scenario itself cannot run.
@@ -99,8 +101,8 @@ def techniques(scenario: Scenario) -> Techniques:
             progress.advance(1)
         found.sort(key=lambda one: one.step_s)
         best_pair = _best_pair(scenario, _promising(faster(found, base.step_s))[: LISTS["pairs"]])
-    if best_pair is not None and best_pair.step_s >= found[0].step_s:
-        best_pair = None  # the fastest move alone does better
+    if best_pair is not None and best_pair.step_s > (1 - NEAR) * found[0].step_s:
+        best_pair = None  # what the second move asks for is paid by nothing
     return Techniques(
         scenario=scenario.name,
         digest=digest,

@@ -147,7 +147,8 @@ class LeftOut(Record):
 
 
 class Techniques(Answer):
-    """What published techniques would bring, fastest first; best_pair: two together, None where one does better."""
+    """What published techniques would bring, fastest first; best_pair: two together, None where one does
+    as well."""
 
     rows_in = "techniques"
     schema_: Literal["rlsim.techniques/1"] = Field(default="rlsim.techniques/1", alias="schema")

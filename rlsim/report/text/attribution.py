@@ -17,13 +17,13 @@ LEAST_SHARE = 0.0005
 def render_blame(blame: Blame, style: Style = DEFAULT_STYLE) -> str:
     """Idle time by cause, what each removal gains alone and in turn, and tail policies."""
     shown = [idle_table(blame, LEAST_SHARE), removals_table(blame), policies_table(blame)]
-    head = f"{blame.scenario}: {blame.step_s:.1f} s a step; {idle_words(blame)}"
+    head = f"{blame.scenario}: {blame.step_s:.1f} s a step. {idle_words(blame)}"
     return sections(style.wrapped(head), *(table.lines(style) for table in shown))
 
 
 def idle_words(blame: Blame) -> str:
     """Sentence with the number of GPUs and the share of the step in which they are idle."""
-    return f"its {blame.num_gpus:,} GPUs are idle {fmt.percent(1.0 - blame.work_share)} of it."
+    return f"Its {blame.num_gpus:,} GPUs are idle {fmt.percent(1.0 - blame.work_share)} of the step."
 
 
 def idle_table(blame: Blame, least_share: float = 0.0) -> Table:
