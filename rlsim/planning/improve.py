@@ -78,8 +78,8 @@ def improve(
 
 
 def techniques(scenario: Scenario) -> Techniques:
-    """Every move that ``scenario`` can take, fastest first, and the best pair of them where it is faster than the fastest
-    alone by more than NEAR, on equal drawn work.
+    """Every move that ``scenario`` can take, fastest first, and the best pair where it beats the fastest alone by more
+    than NEAR, on equal drawn work.
 
     The interval of a ratio is that of two answers whose common uncertainty cancels, widened by what is unknown of a
     technique (EFFECT_ERROR). Raises Infeasible where the scenario itself cannot run.

@@ -43,7 +43,7 @@ def with_keys(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
 
 def equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
     """All responses of a step with their mean length."""
-    return DrawnWorkload(tuple(_equal_step(step) for step in workload.steps), workload.trained)
+    return replace(workload, steps=tuple(_equal_step(step) for step in workload.steps))
 
 
 def in_rounds(count: int) -> Workloads:
@@ -60,7 +60,7 @@ def in_rounds(count: int) -> Workloads:
                 iterations.append(counts[mine])
         return DrawnStep(tuple(rollouts), tuple(iterations), step.acceptance)
 
-    return lambda workload: DrawnWorkload(tuple(map(parted, workload.steps)), workload.trained)
+    return lambda workload: replace(workload, steps=tuple(map(parted, workload.steps)))
 
 
 def _equal_step(step: DrawnStep) -> DrawnStep:
@@ -82,7 +82,7 @@ def _evenly(values: IntArray) -> IntArray:
 
 def equal_trajectories(workload: DrawnWorkload) -> DrawnWorkload:
     """All trajectories of a rollout with as many turns, which are dealt to them in turn: no sum over them changes."""
-    return DrawnWorkload(tuple(_dealt_step(step) for step in workload.steps), workload.trained)
+    return replace(workload, steps=tuple(_dealt_step(step) for step in workload.steps))
 
 
 def _dealt_step(step: DrawnStep) -> DrawnStep:

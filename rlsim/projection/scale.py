@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,9 +28,12 @@ from rlsim.simulation.intake import groups_each, most_in_flight
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.units import FloatArray
+from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, Generated
-from rlsim.workload.draw import DrawnStep, DrawnWorkload
+from rlsim.workload.draw import FEW_STALE_BATCHES, DrawnStep, DrawnWorkload, Stretch, TooFewDrawnError, draw
+
+Found = TypeVar("Found")
 
 TURN = 0.3
 """Work of a turn of an agent over that of a sample: 850,000 turns a second of coding_agent_64, 245,000 samples of
@@ -106,6 +112,22 @@ def pool_of(scenario: Scenario, count: int) -> Scenario:
     shared = {"prompts_per_step": workload.prompts_per_step // count, "agent": agent}
     loop = replaced(scenario.loop, {"max_in_flight_groups": limit})
     return replaced(scenario, {"workload": replaced(workload, shared), "loop": loop})
+
+
+def over_drawn(
+    scenario: Scenario,
+    replication: int,
+    plan: DraftPlan | None,
+    stretch: Stretch,
+    run: Callable[[DrawnWorkload], Found],
+) -> Found:
+    """What ``run`` makes of the work that a pool of ``scenario`` meets, with as much of it as it turns out to need."""
+    count = pools_of(scenario)
+    pool = pool_of(scenario, count)
+    if count == 1:
+        with suppress(TooFewDrawnError):
+            return run(draw(pool, replication, plan, stretch, FEW_STALE_BATCHES))
+    return run(draw(pool, replication, plan, stretch))
 
 
 def whole_step(scenario: Scenario, workload: DrawnWorkload) -> DrawnStep:
@@ -211,7 +233,7 @@ def _times(trace: Trace, count: int) -> Trace:
 
 def _halves(workload: DrawnWorkload) -> list[DrawnWorkload]:
     """The work of both halves of a pool: the first and the second half of the prompts of each step."""
-    return [DrawnWorkload(tuple(_half(step, place) for step in workload.steps), workload.trained) for place in (0, 1)]
+    return [replace(workload, steps=tuple(_half(step, place) for step in workload.steps)) for place in (0, 1)]
 
 
 def _half(step: DrawnStep, place: int) -> DrawnStep:

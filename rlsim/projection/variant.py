@@ -15,7 +15,7 @@ from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices
 from rlsim.projection.change import Change, with_keys
 from rlsim.projection.control import Control, batches_of, regression, seen_of
-from rlsim.projection.scale import carried, pool_of, pools_of, priced_pool, simulate_pool, whole_step
+from rlsim.projection.scale import carried, over_drawn, priced_pool, simulate_pool, whole_step
 from rlsim.results import PHASES
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, Scenario
@@ -24,7 +24,7 @@ from rlsim.simulation.trajectories import AgentCounters
 from rlsim.tables.operators import OperatorTables
 from rlsim.units import FloatArray
 from rlsim.workload.acceptance import DraftPlan
-from rlsim.workload.draw import BEGINNING, DrawnStep, DrawnWorkload, Stretch, draw
+from rlsim.workload.draw import BEGINNING, DrawnStep, DrawnWorkload, Stretch
 
 BALANCED = 0.03
 """Tokens that measured steps leave in flight, or take from there, as a share of those generated, in a settled loop."""
@@ -242,11 +242,11 @@ def _simulated(
 ) -> SimulatedVariant:
     prices, traces, first_steps, scenario = [], [], [], inputs.scenario
     for replication in range(scenario.replications):
-        workload, found = _work(inputs, replication, stretch, changes)
-        prices.append(found)
         # Pictures show one replication: spans of the others would only fill the memory.
-        trace = Trace(detailed and replication == 0, asked.tokens, asked.within_s)
-        traces.append(simulate_pool(scenario, workload, found, trace))
+        one = Trace(detailed and replication == 0, asked.tokens, asked.within_s)
+        workload, found, trace = _replication(inputs, replication, stretch, changes, one)
+        prices.append(found)
+        traces.append(trace)
         first_steps.append(whole_step(scenario, workload))
         see(replication + 1, workload)
     return SimulatedVariant(
@@ -254,17 +254,20 @@ def _simulated(
     )
 
 
-def _work(
-    inputs: PriceInputs, replication: int, stretch: Stretch, changes: Sequence[Change]
-) -> tuple[DrawnWorkload, ScenarioPrices]:
-    """Drawn work of a replication and its prices, with ``changes`` made to both."""
-    pool = pool_of(inputs.scenario, pools_of(inputs.scenario))
-    workload = draw(pool, replication, inputs.draft_plan, stretch)
-    # Priced before the work changes: the trainer keeps the lengths that it really has.
-    prices = priced_pool(inputs, workload)
-    for change in changes:
-        workload, prices = change.workload(workload), cast(ScenarioPrices, change.prices(prices))
-    return workload, prices
+def _replication(
+    inputs: PriceInputs, replication: int, stretch: Stretch, changes: Sequence[Change], asked: Trace
+) -> tuple[DrawnWorkload, ScenarioPrices, Trace]:
+    """Drawn work of a replication and its prices, with ``changes`` made to both, and what it does. asked: as much as
+    its trace holds."""
+
+    def run(workload: DrawnWorkload) -> tuple[DrawnWorkload, ScenarioPrices, Trace]:
+        # Priced before the work changes: the trainer keeps the lengths that it really has.
+        prices, trace = priced_pool(inputs, workload), Trace(asked.detailed, asked.tokens, asked.within_s)
+        for change in changes:
+            workload, prices = change.workload(workload), cast(ScenarioPrices, change.prices(prices))
+        return workload, prices, simulate_pool(inputs.scenario, workload, prices, trace)
+
+    return over_drawn(inputs.scenario, replication, inputs.draft_plan, stretch, run)
 
 
 def extended(
@@ -274,8 +277,9 @@ def extended(
     of them."""
     prices, traces = list(run.by_replication), list(run.traces)
     for replication in range(len(traces), replications):
-        workload, found = _work(run.inputs, replication, run.stretch, run.changes)
+        asked = Trace(False, traces[0].tokens)
+        _, found, trace = _replication(run.inputs, replication, run.stretch, run.changes, asked)
         prices.append(found)
-        traces.append(simulate_pool(run.scenario, workload, found, Trace(False, traces[0].tokens)))
+        traces.append(trace)
         progress(replication + 1, replications)
     return replace(run, by_replication=tuple(prices), traces=tuple(traces))

@@ -110,14 +110,14 @@ class Generation:
         One at a time where it matters what each of them is.
         """
         intake, in_flight = self.intake, self.in_flight > 0
-        if intake.takes_any:
+        by_version, first = intake.rules.membership == "by_version", self.engines.first_in_flight
+        if in_flight and intake.is_awaited(first):
+            return 1
+        if intake.takes_all_from(min((*([first] if in_flight else []), *self._done[self._looked_at :]), default=None)):
             taken = min(self._wanted, len(self._done) - self._looked_at)
             self._looked_at += taken
             self._wanted -= taken
             return self._wanted
-        by_version, first = intake.rules.membership == "by_version", self.engines.first_in_flight
-        if in_flight and intake.is_awaited(first):
-            return 1
         oldest = intake.started_version[first] if by_version and in_flight else math.inf
         while self._wanted and self._looked_at < len(self._done):
             group = self._done[self._looked_at]

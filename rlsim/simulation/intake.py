@@ -21,7 +21,7 @@ import numpy as np
 from rlsim.errors import Infeasible
 from rlsim.schema.scenario import Scenario
 from rlsim.units import IntArray
-from rlsim.workload.draw import DrawnWorkload
+from rlsim.workload.draw import DrawnWorkload, TooFewDrawnError
 
 Removed = Literal["consumed", "stale", "discarded", "cancelled"]
 REMOVED: tuple[Removed, ...] = ("consumed", "stale", "discarded", "cancelled")
@@ -74,6 +74,7 @@ class Intake:
         self.usable = section.prompts_per_step * each
         self.steps = len(workload.steps)
         self.started_version = np.full(self.steps * self.batch, -1, dtype=np.int64)
+        self._few_drawn = workload.few
         self.version = self.removed = self.position = self.released = 0
         self.removed_groups: dict[Removed, list[IntArray]] = {kind: [] for kind in REMOVED}
         self.pool = most_in_flight(scenario)
@@ -85,22 +86,26 @@ class Intake:
         """Whether groups belong to a step from their start."""
         return self.rules.membership == "target"
 
-    @property
-    def takes_any(self) -> bool:
-        """Whether a step takes groups as they are done, whichever these are."""
-        rules = self.rules
-        aged = rules.stale != "train" and rules.max_age is not None
-        return rules.membership == "first_done" and not aged and self.usable == self.batch
+    def takes_all_from(self, oldest: int | None) -> bool:
+        """Whether a step takes every group that is done before the next weights, as it is done. oldest: group that
+        started first of those that are in flight or have not been looked at; None where there is none."""
+        fresh = oldest is None or self.started_version[oldest] >= self.oldest_version
+        return bool(self.rules.membership == "first_done" and self.usable == self.batch and fresh)
 
     def release(self) -> None:
         """Let groups start for what has been taken: when weights are published, or where a queue counts at once."""
         # Mostly a whole number, which floating point may put a hair below.
-        ahead = math.floor(self.rules.pace * self.batch + 1e-6)
-        self.released = min(self.removed + ahead, self.started_version.size)
+        self._release(self.removed + math.floor(self.rules.pace * self.batch + 1e-6))
 
     def replace(self) -> None:
         """Let one more group start in place of one that nobody trains on."""
-        self.released = min(self.released + 1, self.started_version.size)
+        self._release(self.released + 1)
+
+    def _release(self, groups: int) -> None:
+        drawn = self.started_version.size
+        if groups > drawn and self._few_drawn:
+            raise TooFewDrawnError
+        self.released = min(groups, drawn)
 
     @property
     def oldest_version(self) -> int:

@@ -29,8 +29,14 @@ from rlsim.workload.lengths import UNSCALED, Place, Scales
 STEPS_KEPT = 128
 """Drawn steps cached per process: variants of a scenario that differ in neither workload nor acceptance meet the same.
 A plan comes back to the ten steps of a lagged loop at every draft length; one of 8,192 samples takes 0.3 MB."""
-STALE_BATCHES = 3
-"""Batches drawn to take the place of stale ones, for each that is trained on."""
+STALE_BATCHES, FEW_STALE_BATCHES = 3, 1
+"""Batches drawn to take the place of stale ones, for each that is trained on: at most, and at first. Few loops drop
+more than they train on, and of agents the draws are half of the time."""
+
+
+class TooFewDrawnError(Exception):
+    """A loop dropped more stale groups than FEW_STALE_BATCHES stand for: it runs on more work as if that had been there
+    from the start."""
 
 
 class DrawnStep(Struct, frozen=True, eq=False, dict=True):
@@ -90,10 +96,14 @@ class DrawnStep(Struct, frozen=True, eq=False, dict=True):
 
 
 class DrawnWorkload(Struct, frozen=True, eq=False):
-    """Steps of one replication: ``trained`` ones in the order of training, then those generated ahead of them."""
+    """Steps of one replication: ``trained`` ones in the order of training, then those generated ahead of them.
+
+    few: of those that take the place of stale ones not all that may be: whoever asks for more raises TooFewDrawnError.
+    """
 
     steps: tuple[DrawnStep, ...]
     trained: int
+    few: bool = False
 
 
 class Stretch(Struct, frozen=True):
@@ -134,11 +144,11 @@ def steps_per_lag_cycle(scenario: Scenario) -> int:
     return scenario.cycle_steps
 
 
-def steps_ahead(scenario: Scenario, trained: int) -> int:
+def steps_ahead(scenario: Scenario, trained: int, stale_batches: int = STALE_BATCHES) -> int:
     """Steps generated beyond those trained on: as far as the loop lets generation get ahead.
 
-    Where stale groups are dropped, others take their places; a loop that drops STALE_BATCHES times as many as it trains
-    on is refused.
+    Where stale groups are dropped, others take their places, ``stale_batches`` for each that is trained on; a loop that
+    drops STALE_BATCHES times as many as it trains on is refused.
     """
     if scenario.loop.mode == "sync":
         return 0
@@ -146,7 +156,7 @@ def steps_ahead(scenario: Scenario, trained: int) -> int:
     # The pace counts the batch in training too; a queue that counts at the take has one more started by then.
     # 1e-9: a whole number may come out a hair above itself, as 25 x (1 + 1.2) = 55.00000000000001.
     ahead = math.ceil(rules.pace - 1e-9) - 1 + rules.at_take
-    return ahead if rules.stale == "train" else ahead + STALE_BATCHES * trained
+    return ahead if rules.stale == "train" else ahead + stale_batches * trained
 
 
 MOST_SAMPLES, MOST_LAGGED_SAMPLES = 30_000_000, 10_000_000
@@ -155,12 +165,16 @@ a whole: 2 GB either way; the limit of a step says what one costs (schema/worklo
 
 
 def draw(
-    scenario: Scenario, replication: int, plan: DraftPlan | None = None, stretch: Stretch = BEGINNING
+    scenario: Scenario,
+    replication: int,
+    plan: DraftPlan | None = None,
+    stretch: Stretch = BEGINNING,
+    stale_batches: int = STALE_BATCHES,
 ) -> DrawnWorkload:
     """All work that one replication of ``scenario`` meets.
 
-    plan: of draft lengths that follow the live batch, as prices give it. stretch: the part of a run. Raises InputError
-    and Infeasible as its parts do.
+    plan: of draft lengths that follow the live batch, as prices give it. stretch: the part of a run. stale_batches: see
+    :func:`steps_ahead`. Raises InputError and Infeasible as its parts do.
     """
     trained, samples = scenario.measured_steps.stop, scenario.workload.samples_per_step
     most = MOST_SAMPLES if scenario.loop.mode == "sync" else MOST_LAGGED_SAMPLES
@@ -169,9 +183,10 @@ def draw(
             f"{trained:,} steps of {samples:,} samples are more than the {most:,} that a replication may hold: "
             f"simulation.steps and warmup_steps of {max(1, most // samples):,} together would fit"
         )
-    numbers = range(stretch.first, stretch.first + trained + steps_ahead(scenario, trained))
+    ahead = steps_ahead(scenario, trained, stale_batches)
+    numbers = range(stretch.first, stretch.first + trained + ahead)
     drawn = (draw_step(scenario, step, replication, plan, stretch.scales(step)) for step in numbers)
-    return DrawnWorkload(tuple(drawn), trained)
+    return DrawnWorkload(tuple(drawn), trained, few=ahead < steps_ahead(scenario, trained))
 
 
 def draw_step(

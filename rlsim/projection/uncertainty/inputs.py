@@ -35,6 +35,8 @@ from rlsim.schema.scenario import Scenario
 from rlsim.schema.stated import ACCEPTANCE, RESPONSE, Assumption
 from rlsim.schema.workload import stated_mean
 from rlsim.units import FloatArray
+from rlsim.workload.draw import Stretch
+from rlsim.workload.file_cache import cached_with_files
 
 WIDE, FAR_END = 0.8, 1.645
 """Standard deviation of a guess's logarithm beyond which more of it is simulated too, and the deviations at which: the
@@ -150,9 +152,15 @@ def _moves(run: SimulatedVariant, number: str, value: float) -> dict[str, float]
     changes = {number: round(value) if number.endswith(".tokens") else value, **so_many(run.scenario, 1)}
     # Another value of a guess is a guess still: as unsure of its memory, which would else be refused.
     moved = replaced(vary(run.scenario, changes), {"assumptions": run.scenario.assumptions})
-    one = simulate_variant(moved, stretch=run.stretch, tokens=False)
-    before, after = _phase_s(run), _phase_s(one)
+    before, after = _phase_s(run), dict(_moved_s(moved, run.stretch))
     return {phase: math.log(after[phase] / before[phase]) for phase in before if before[phase] and after[phase]}
+
+
+@cached_with_files(32)
+def _moved_s(scenario: Scenario, stretch: Stretch) -> tuple[tuple[str, float], ...]:
+    """Mean seconds of phases. Cached: a run asks again once it has more replications or a control, which takes a fifth
+    of the time of an imported agent recipe."""
+    return tuple(_phase_s(simulate_variant(scenario, stretch=stretch, tokens=False)).items())
 
 
 def _longest(scenario: Scenario, key: str) -> float:

@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlsim.projection.scale import pool_of, pools_of, simulate_pool
+from rlsim.projection.scale import over_drawn, simulate_pool
 from rlsim.projection.variant import SimulatedVariant, seconds_of
 from rlsim.simulation.trace import Trace
 from rlsim.units import FloatArray
-from rlsim.workload.draw import draw
+from rlsim.workload.draw import DrawnWorkload
 
 EXPONENT = 8.0
 """m of the p-norm. Stragglers make a step wait for generation now and then before it is the longer one; simulated steps
@@ -146,7 +146,10 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     # Iterations alone: what generation waits for besides does not slow down with its engines.
     scaled = {name: getattr(prices.iteration, name) * factor for name in names}
     slowed = replace(prices, iteration=replace(prices.iteration, **scaled))
-    work = draw(pool_of(scenario, pools_of(scenario)), 0, run.draft_plan, run.stretch)
-    steps = simulate_pool(scenario, work, slowed, Trace(tokens=False)).steps[scenario.measured_steps.start :]
+
+    def again(work: DrawnWorkload) -> Trace:
+        return simulate_pool(scenario, work, slowed, Trace(tokens=False))
+
+    steps = over_drawn(scenario, 0, run.draft_plan, run.stretch, again).steps[scenario.measured_steps.start :]
     chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
     return sum(step.seconds for step in steps) / chain_s
