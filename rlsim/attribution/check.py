@@ -16,7 +16,7 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
 from rlsim.projection.effects import longer_responses
 from rlsim.projection.moves import FAULTS, Fault, best_way, faults, move_named, timed_of
-from rlsim.projection.precision import anchor, precise
+from rlsim.projection.precision import precise
 from rlsim.projection.project import identity
 from rlsim.projection.tuned import tuned_step_s
 from rlsim.projection.uncertainty.inputs import guesses_of
@@ -123,7 +123,7 @@ def check(
         unlisted=shares[1],
         groups=tuple(_group(group, run) for group in groups),
         tests=_tests(groups, faulty.healthy.step_s),
-        stated=_stated(scenario),
+        stated=_stated(scenario, expected_s),
         tuned_step_s=tuned_step_s(simulated),
         tried=len(possible),
         without_effect=len(possible) - len(scored),
@@ -318,9 +318,9 @@ def _test(first: _Scored, second: _Scored, step_s: float) -> Measurement | None:
     return Measurement(between=between, figure=f"{phase}/{part}", title=title, how="a profile of a step", values=values)
 
 
-def _stated(scenario: Scenario) -> tuple[StatedFault, ...]:
+def _stated(scenario: Scenario, expected_s: float) -> tuple[StatedFault, ...]:
     """Known misconfigurations that the scenario states itself and that cost it time, by what ``improve`` shows of the
-    moves that undo them."""
+    moves that undo them. expected_s: its step, as ``project`` answers."""
     one, found = compared(scenario), []
     for fault in faults():
         if not (fault.undo and fault.stated(scenario)):
@@ -328,10 +328,10 @@ def _stated(scenario: Scenario) -> tuple[StatedFault, ...]:
         undone = best_way(one, move_named(fault.undo))
         if isinstance(undone, str):
             continue
-        step_s, scale = timed_of(one).step_s, anchor(scenario)
+        step_s = timed_of(one).step_s
         # Below that the gain lies within what every phase may be off by.
         if step_s - undone.step_s >= 2 * PHASE_FLOOR * step_s:
             about = {"name": fault.name, "title": fault.title, "cure": fault.cure}
             keys = tuple(f"{key}={_plain(value)}" for key, value in undone.overrides.items())
-            found.append(StatedFault(**about, changes=keys, saved_s=scale * (step_s - undone.step_s)))
+            found.append(StatedFault(**about, changes=keys, saved_s=expected_s / step_s * (step_s - undone.step_s)))
     return tuple(sorted(found, key=lambda one: -one.saved_s))
