@@ -18,6 +18,7 @@ _VARIANTS = re.compile(r"-(instruct|thinking|base|chat|hf|fp8|nvfp4|fp4|bf16|awq
 """Endings that change weights or their precision and no dimension."""
 _QUANTISED = re.compile(r"-(fp8|nvfp4|fp4|awq|gptq)(?=-|$)", re.IGNORECASE)
 """Those of them that change the precision, which a scenario states on its own."""
+_FOUR_BITS = re.compile(r"-(awq|gptq|int4|4bit)(?=-|$)", re.IGNORECASE)
 
 
 def list_cards() -> list[str]:
@@ -133,6 +134,14 @@ def lacking_tower(name: str) -> dict[str, Any] | None:
     if tower_of(name) is None:
         return {"part": f"the vision tower of {base} and the tokens of its images", "belongs_to": ["model"]}
     return {"part": f"the images that {base} sees (state workload.images)", "belongs_to": ["model", "workload.images"]}
+
+
+def lacking_weights(name: str) -> dict[str, Any] | None:
+    """The record of ``missing`` for a policy whose checkpoint has weights of four bits, by its name; None for others."""
+    base = shortened(name.rstrip("/").rpartition("/")[2], 80)
+    if not _FOUR_BITS.search(base):
+        return None
+    return {"part": f"the 4-bit weights of {base}", "step": "either", "belongs_to": ["model"]}
 
 
 def _named(name: str) -> Path:

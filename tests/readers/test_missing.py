@@ -268,6 +268,13 @@ def test_engines_serve_the_packed_weights_that_training_fakes() -> None:
     assert any("fake quantisation" in one.part for one in found.missing)
 
 
+@pytest.mark.parametrize(("name", "missing"), [("Qwen3-8B", 0), ("Qwen3-8B-AWQ", 1), ("Qwen3-8B-GPTQ-awq", 1)])
+def test_a_policy_of_four_bits_by_its_name_says_so_and_another_model_does_not(name: str, missing: int) -> None:
+    found = verl(f"actor_rollout_ref.model.path=Qwen/{name}")
+    assert ["4-bit" in one.part for one in found.missing] == [True] * missing
+    assert not vary(found, {"model": "qwen3-4b"}).missing
+
+
 FAKED = "OPEN_TRAINING_INT4_FAKE_QAT_FLAG"
 
 

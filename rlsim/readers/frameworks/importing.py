@@ -12,7 +12,7 @@ from rlsim.costs.memory import check_beside, engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError, readable, shortened
 from rlsim.files.reading import shown_path
 from rlsim.files.yaml import dump_document
-from rlsim.loading.models import lacking_tower
+from rlsim.loading.models import lacking_tower, lacking_weights
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.readers.frameworks.accounting import Accounting, account_for, idle_sections
 from rlsim.readers.frameworks.asked import LARGER, Asked, Draft, complete, mean_sample_tokens
@@ -263,8 +263,10 @@ def _document_of(known: Framework, tree: ConfigTree, asked: Asked, lenient: bool
     lacking = missing_parts(framework, tree, reader, draft.keys, idle, lenient)
     lacking += [{"part": part, "step": "longer", "keys": []} for part in facts.lacking]
     # A model that is asked for by its name has its own stated on loading.
-    tower = None if asked.model else lacking_tower(facts.model)
-    lacking += [tower] if tower else []
+    by_name = [] if asked.model else [lacking_tower(facts.model)]
+    if not asked.model and draft.keys.get("engine.weight_precision") != "int4":
+        by_name.append(lacking_weights(facts.model))
+    lacking += [one for one in by_name if one]
     stated = {"assumptions": draft.assumptions, **({"missing": lacking} if lacking else {})}
     return {**document, **stated}, account_for(known, tree, reader, draft.keys)
 
