@@ -137,7 +137,7 @@ def lacking_tower(name: str) -> dict[str, Any] | None:
 
 
 def lacking_weights(name: str) -> dict[str, Any] | None:
-    """The record of ``missing`` for a policy whose checkpoint has weights of four bits, by its name; None for others."""
+    """The record of ``missing`` for a policy whose checkpoint has 4-bit weights, by its name; None for others."""
     base = shortened(name.rstrip("/").rpartition("/")[2], 80)
     if not _FOUR_BITS.search(base):
         return None
