@@ -27,8 +27,9 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("readers", "evidence", "golden"))]
 
-from commands import COMMANDS, LIBRARY, PUBLISHED, TABLES, plain, some_rows  # noqa: E402
+from commands import COMMANDS, TABLES  # noqa: E402
 from corpus_files import CORPUS  # noqa: E402
+from library import LIBRARY, PUBLISHED, plain, some_rows  # noqa: E402
 from log_forms import FORMS  # noqa: E402
 from test_import_adapters import RUNS  # noqa: E402
 from test_launch_scripts import RECIPES  # noqa: E402
