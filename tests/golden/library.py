@@ -177,7 +177,7 @@ def fitted_jointly() -> Any:
     place = np.argsort(-np.abs(posterior.mean))[:40]
     return {"mean": dict(zip((posterior.columns[at] for at in place), posterior.mean[place], strict=True)),
             "spreads": posterior.spreads, "errors": posterior.errors, "rows": posterior.rows, "fit": posterior.fit,
-            "members": found.members, "factor": np.diag(posterior.factor)[place]}  # fmt: skip
+            "members": dict(sorted(found.members.items())), "factor": np.diag(posterior.factor)[place]}  # fmt: skip
 
 
 def trained() -> Any:
