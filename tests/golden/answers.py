@@ -29,7 +29,8 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("readers", 
 
 from commands import COMMANDS, TABLES  # noqa: E402
 from corpus_files import CORPUS  # noqa: E402
-from library import LIBRARY, PUBLISHED, plain, some_rows  # noqa: E402
+from golden_tables import PUBLISHED, some_rows  # noqa: E402
+from library import LIBRARY, plain  # noqa: E402
 from log_forms import FORMS  # noqa: E402
 from test_import_adapters import RUNS  # noqa: E402
 from test_launch_scripts import RECIPES  # noqa: E402

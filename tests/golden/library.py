@@ -1,17 +1,11 @@
-"""Calls of the library whose answers are held, by case: of the evidence, whose commands have no JSON or take minutes.
-
-Tables of measurements are swept: one row of each kind with each of its cells in turn as other published rows have it,
-blank, or another number, all in one table, whose every number and every row left out is then compared.
-"""
+"""Calls of the library whose answers are held, by case: of the evidence, whose commands print no JSON or take long."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +14,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 from commands import AGENT, LAG, WILD
+from golden_tables import PUBLISHED, as_table, compared, published, sweep_of, swept
 from measured_tables import PHASES, ROW, TRAINING, TRANSFER
 from pydantic import BaseModel
 
@@ -41,69 +36,12 @@ from rlsim.evidence.memory import left_out
 from rlsim.evidence.published import measured_speculation, published_refits, study
 from rlsim.evidence.shown import benchmark, site
 from rlsim.evidence.user_runs import Deviation, fitted_deviations
-from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection import scale
 from rlsim.projection.uncertainty.evidence import EvidenceTable, load_evidence
 from rlsim.projection.variant import simulate_variant, so_many
 
-PUBLISHED = data_folder("calibration") / "published"
 LOOP = Path(__file__).parents[1] / "evidence" / "loop"
-
-
-def some_rows(name: str, count: int = 6) -> str:
-    """Some rows of a published table."""
-    head, *rows = (PUBLISHED / f"{name}.csv").read_text(encoding="utf-8").splitlines()
-    return "\n".join((head, *rows[:: max(1, len(rows) // count)])) + "\n"
-
-
-def published(name: str) -> list[dict[str, str]]:
-    """Rows of a published table."""
-    with (PUBLISHED / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def swept(row: dict[str, str], others: Sequence[dict[str, str]], most: int) -> Iterator[dict[str, str]]:
-    """``row``, and with each cell as up to ``most`` others have it, blank, or as another number."""
-    yield row
-    for column in dict.fromkeys(key for one in (row, *others) for key in one):
-        old = row.get(column, "")
-        values = dict.fromkeys(one.get(column, "") for one in others)
-        if column in ("id", "source_path", "source_commit", "source_ref", "measured_date", "notes", "dataset"):
-            continue
-        tried = [value for value in values if value][:most]
-        if tried in ([], [old]) and old.replace(".", "", 1).isdigit():
-            tried.append(f"{2 * float(old):g}")
-        for number, value in enumerate(dict.fromkeys([*tried, ""])):
-            if value != old:
-                yield {**row, column: value, "id": f"{row['id']}-{column}-{number}"}
-
-
-def compared(rows: Sequence[dict[str, str]], scenarios: Sequence[str] = (), **options: Any) -> Any:
-    """The validation of a table of ``rows``, with scenarios of users' runs beside it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = as_table(Path(folder), rows)
-        for name in scenarios:
-            (path.parent / "scenarios").mkdir(exist_ok=True)
-            shutil.copy(PUBLISHED / "wild" / "scenarios" / f"{name}.yaml", path.parent / "scenarios")
-        return validate_table(path, **options)
-
-
-def as_table(folder: Path, rows: Sequence[dict[str, str]]) -> Path:
-    """A table of ``rows`` in ``folder``."""
-    columns, text = list(dict.fromkeys(key for row in rows for key in row)), io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    (folder / "t.csv").write_text(text.getvalue(), encoding="utf-8")
-    return folder / "t.csv"
-
-
-def sweep_of(name: str, base: dict[str, str] | int, most: int = 2, **options: Any) -> Any:
-    """The validation of one row with each of its cells changed in turn. base: the row, or the place of a published."""
-    every = published(name)
-    row = every[base] if isinstance(base, int) else base
-    return compared(list(swept(row, every, most)), **options)
 
 
 def wild_rows() -> Any:
@@ -314,7 +252,33 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "columns of phases": lambda: compared([*swept(dict(PHASES), PHASE_CELLS, 3)], kind="phases", replications=1),
     "steps of agents": agents,
     "columns of iterations": lambda: [sweep_of("iterations", place) for place in (5, 150)],
-    "columns of training": lambda: [sweep_of("training_steps", dict(TRAINING)), sweep_of("training_users", 40, 1)],
+    "odd iterations": lambda: compared(
+        [
+            {**published("iterations")[5], "id": f"i{n}", **more}
+            for n, more in enumerate(
+                (
+                    {"spec_method": "eagle3", "spec_k": "9", "acceptance_length": ""},
+                    {"spec_method": "mtp", "spec_k": "77"},
+                    {"spec_method": "mtp", "spec_k": "2", "acceptance_length": ""},
+                    {"spec_method": "mtp", "spec_k": ""},
+                    {
+                        "source": "ai-dynamo/aiconfigurator",
+                        "engine": "trtllm",
+                        "model": "openai/gpt-oss-120b",
+                        "gpu": "H200",
+                        "engine_version": "",
+                        "precision": "mxfp4",
+                        "tp": "4",
+                        "decode_gpus_per_engine": "4",
+                        "ep": "1",
+                    },
+                    {"decode_step_ms_est": "", "tpot_kind": "mean"},
+                    {"serving_mode": "disagg", "concurrency": "640"},
+                )
+            )
+        ]
+    ),
+    "columns of training": lambda: [sweep_of("training_steps", dict(TRAINING), 1), sweep_of("training_users", 40, 0)],
     "columns of transfers": lambda: [sweep_of("refit", dict(TRANSFER)), sweep_of("refit_more", 3)],
     "columns of rollouts": lambda: sweep_of("rollouts", 4),
     "columns of speculation": lambda: sweep_of("speculation", 30),
@@ -322,7 +286,28 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "columns of peaks": lambda: sweep_of("memory/peaks", 30),
     "wild rows": wild_rows,
     "own iterations": lambda: learnt(published("iterations")[::40]),
-    "own steps": lambda: learnt([dict(ROW), {**ROW, "id": "b", "total_step_time_s": "45", "train_s": "9"}]),
+    "own steps": lambda: learnt(
+        [
+            {**ROW, "id": f"r{n}", "total_step_time_s": "45", **more}
+            for n, more in enumerate(
+                (
+                    {},
+                    {"train_s": "9", "generation_s": "20"},
+                    {"in_fit": "false"},
+                    {"total_step_time_s": "0"},
+                    {
+                        "on_off_policy": "async lag 1",
+                        "num_gpus": "16",
+                        "gen_gpus": "8",
+                        "train_gpus": "8",
+                        "generation_s": "9",
+                    },
+                    {"prompts_per_step": "4096", "generations_per_prompt": "64"},
+                )
+            )
+        ]
+    ),
+    "own phases": lambda: learnt([dict(PHASES), {**PHASES, "id": "b", "total_step_s": "", "train_s": ""}]),
     "own training": lambda: learnt(published("training_steps")[::60]),
     "own transfers": lambda: learnt(published("refit")),
     "left-out groups": left_out_groups,
