@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from rlsim.projection import agent_moves, effects, headroom, moves, scale, verdi
 from rlsim.projection.control import regression
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.idle import idle_of
+from rlsim.projection.summary import _idle
 from rlsim.projection.uncertainty.features import FEATURES, Coded, Feature, differences
 from rlsim.projection.uncertainty.slopes import POINTS, points_of
 from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
@@ -35,6 +37,17 @@ def small(*keys: str) -> Scenario:
 )
 def run(request: pytest.FixtureRequest) -> SimulatedVariant:
     return simulate_variant(small(*request.param))
+
+
+@pytest.mark.parametrize(("environment_s", "judge_s"), [(1.0, 1.0), (4.0, 30.0), (40.0, 3.0), (0.0, 0.0)])
+def test_waits_of_a_replica_fill_its_idle_time_and_no_more(environment_s: float, judge_s: float) -> None:
+    waited = SimpleNamespace(environment_idle_s=environment_s, judge_idle_s=judge_s)
+    agents = SimpleNamespace(workload=SimpleNamespace(agent=True))
+    one: Any = SimpleNamespace(scenario=agents, agents=waited, prices=SimpleNamespace(replicas=2))
+    seconds = [part.seconds for part in _idle(one, 3.0, steps=2)]
+    assert sum(seconds) == pytest.approx(3.0) and min(seconds) >= 0
+    assert seconds[0] == pytest.approx(min(3.0, environment_s / 4))
+    assert seconds[1] == pytest.approx(min(3.0 - seconds[0], judge_s / 4))
 
 
 def test_the_seconds_of_a_gpu_are_work_or_idle_with_a_cause(run: SimulatedVariant) -> None:
