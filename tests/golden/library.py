@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 from commands import AGENT, LAG, WILD
-from golden_tables import PUBLISHED, as_table, compared, published, sweep_of, swept
+from golden_tables import PUBLISHED, as_table, compared, published, some_rows, sweep_of, swept
 from measured_tables import PHASES, ROW, TRAINING, TRANSFER
 from pydantic import BaseModel
 
 from bench.loop.events import journal_path
 from rlsim.calibration.loop_stack import LoopStacks
-from rlsim.evidence import cross, hierarchy, joint, phases, trained_terms
+from rlsim.evidence import Kind, cross, hierarchy, joint, phases, trained_terms
+from rlsim.evidence import published as published_rows
 from rlsim.evidence.acceptance import fit_curves
 from rlsim.evidence.compare import learn, validate_table
 from rlsim.evidence.loop.check import (
@@ -33,7 +35,6 @@ from rlsim.evidence.loop.check import (
     undisturbed,
 )
 from rlsim.evidence.memory import left_out
-from rlsim.evidence.published import measured_speculation, published_refits, study
 from rlsim.evidence.shown import benchmark, site
 from rlsim.evidence.user_runs import Deviation, fitted_deviations
 from rlsim.loading.scenario import load_scenario, vary
@@ -200,13 +201,33 @@ def scored() -> Any:
     return found
 
 
+@contextlib.contextmanager
+def small_tables() -> Iterator[Callable[[str], Path]]:
+    """Where some rows of every published table lie, by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in (*PUBLISHED.glob("*.csv"), PUBLISHED / "wild" / "steps.csv"):
+            name = str(path.relative_to(PUBLISHED))
+            Path(folder, name).parent.mkdir(exist_ok=True)
+            Path(folder, name).write_text(some_rows(name.removesuffix(".csv"), 3), encoding="utf-8")
+        yield lambda name: Path(folder, name)
+
+
 def shown() -> Any:
     """What the site shows of small tables."""
-    tables = {"steps": compared(published("rl_steps")[::20], replications=1)}
-    tables["wild"] = compared(
-        [row for row in published("wild/steps") if row["id"] in WILD[1:3]], WILD[1:3], kind="wild"
-    )
-    return {"anchors": site.anchors(tables), "past": site.past_scores()}
+    kinds = {kind: name for kind, name in site.TABLES.items() if kind in ("steps", "transfers", "rollouts")}
+    with small_tables() as small, patch.object(site, "published_table", small), patch.object(site, "REPLICATIONS", 1):
+        tables = site.shown_tables(kinds, lambda call, tasks: enumerate(map(call, tasks)), lambda done: None)
+    runs = [row for row in published("wild/steps") if row["id"] in WILD[1:3]]
+    tables["wild"] = compared(runs, WILD[1:3], kind="wild")
+    return {"tables": tables, "anchors": site.anchors(tables), "past": site.past_scores()}
+
+
+def published_anew() -> Any:
+    """All that is compared of published tables, in small, with two more of transfers joined."""
+    with small_tables() as small, patch.object(published_rows, "published_table", small):
+        more = {Kind.TRANSFERS: [small("refit_more.csv"), small("refit_colocated.csv")],
+                Kind.TRAINING: [small("training_users.csv")]}  # fmt: skip
+        return published_rows.run_published(replications=1, tables=more)
 
 
 def users() -> Any:
@@ -321,9 +342,8 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "users": users,
     "pools": pools,
     "memory left out": memory_scores,
-    "study": lambda: list(study(0, 1)),
-    "published speculation": lambda: list(measured_speculation()),
-    "published refits": published_refits,
+    "study": lambda: list(published_rows.study(0, 1)),
+    "published": published_anew,
 }
 """Answers of the library, by case."""
 
