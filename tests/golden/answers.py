@@ -1,8 +1,9 @@
 """Golden answers: ``python -m tests.golden.answers`` writes answers.csv anew, from the root of the checkout.
 
 Two nets over the rooms that no formula of a paper holds. Of commands (commands.py) and calls of the library
-(library.py) every number of the answer is compared, with its place. Of what reads other people's files, many inputs are derived from a few (a number doubled, a flag turned, a
-word or a line left out) and a digest of each answer is compared: a line per input would be megabytes.
+(library.py) every number of the answer is compared, with its place. Of what reads other people's files, many inputs are
+derived from a few (a number doubled, a flag turned, a word or a line left out) and a digest of each answer is compared:
+a line per input would be megabytes.
 ``python -m tests.golden.answers CASE NUMBER`` prints such an input and its answer, here or in an earlier checkout.
 """
 
