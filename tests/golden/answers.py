@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("readers", "evidence", "golden"))]
+sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("readers", "evidence", "line", "golden"))]
 
 from commands import COMMANDS, TABLES  # noqa: E402
 from corpus_files import CORPUS  # noqa: E402

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlsim.costs.interface import EngineCounters
-from rlsim.loading.scenario import load_scenario
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection import agent_moves, effects, headroom, moves, scale, verdict
 from rlsim.projection.control import regression
 from rlsim.projection.efficiency import efficiency_of
@@ -255,6 +255,14 @@ def test_a_lag_on_shared_gpus_takes_the_fastest_split_and_nothing_else_does(monk
 def test_an_effect_is_these_keys(keys: tuple[str, ...], name: str, value: float, wanted: dict[str, Any] | None) -> None:
     found = getattr(effects, name)(small(*keys), value)
     assert (found and found.keys) == wanted
+
+
+def test_without_an_environment_nothing_of_it_is_waited_for() -> None:
+    judge = "judge: {gpus: 1, concurrency: 4, trajectory_s: {kind: constant, seconds: 2}}, calls_per_s: 9"
+    starts = "start_s: {kind: constant, seconds: 2}, started_sandboxes: 8, max_environments: 64"
+    waiting = small(TURNS % f", {starts}, {judge}", "engine.dispatch=round_robin")
+    nothing = small("workload.agent={max_turns: 8, environment_s: {kind: constant, seconds: 0}}")
+    assert vary(waiting, effects._no_environment(waiting, 0.0).keys).workload.agent == nothing.workload.agent
 
 
 def test_an_effect_on_prices_changes_what_it_names_alone() -> None:
