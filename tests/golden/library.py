@@ -162,9 +162,9 @@ def compared_loops(stacks: LoopStacks) -> Any:
     """Journals beside what is predicted of their configurations."""
     with tempfile.TemporaryDirectory() as folder:
         told = []
-        for path in sorted(LOOP.glob("*.jsonl")):
+        for path in sorted(LOOP.glob("*.jsonl"), reverse=True):  # that without drafts first
             settings = read_journal(path)[0]
-            over = "" if settings.drafter == "none" else told[0].settings.name if told else ""
+            over = "" if settings.drafter == "none" else told[0].settings.name
             one = predict(stacks, settings, over)
             told.append(replace(one, settings=settings))
             for number in (1, 2):
