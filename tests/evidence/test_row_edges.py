@@ -122,8 +122,8 @@ def test_a_fit_needs_a_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("cells", "gpus", "copies", "spread"), [
-    ({"ep": "1"}, 16, 16, 16), ({"ep": "1"}, 16, 8, 1), ({"ep": "1"}, 8, 8, 1), ({}, 16, 16, 16), ({"ep": "4"}, 16, 16, 4),
-    ({"ep": "1", **EXPERTS_UNSTATED}, 4, 1, 4), ({"ep": "2", **EXPERTS_UNSTATED}, 4, 1, 2),
+    ({"ep": "1"}, 16, 16, 16), ({"ep": "1"}, 16, 8, 1), ({"ep": "1"}, 8, 8, 1), ({}, 16, 16, 16),
+    ({"ep": "4"}, 16, 16, 4), ({"ep": "1", **EXPERTS_UNSTATED}, 4, 1, 4), ({"ep": "2", **EXPERTS_UNSTATED}, 4, 1, 2),
 ])  # fmt: skip
 def test_experts_of_copies_on_several_nodes_are_spread_over_all_gpus_where_no_row_says_more(
     cells: dict[str, str], gpus: int, copies: int, spread: int
