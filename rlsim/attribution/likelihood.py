@@ -193,7 +193,7 @@ def _refuse_longer_than_the_step(given: Mapping[str, float], step_s: float, nois
 
     noise: deviations of single times are of another step than the rest; times without a stated one are of the same.
     """
-    phases = {name: seconds for name, seconds in given.items() if seconds > 0}
+    phases = {name: seconds for name, seconds in given.items() if seconds}
     stated = noise if isinstance(noise, float) else 0.0
     most = step_s * max(TOGETHER, math.exp(MOST_DEVIATIONS * math.sqrt(2) * stated))
     if sum(phases.values()) <= most:

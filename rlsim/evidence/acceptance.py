@@ -33,6 +33,7 @@ from rlsim.evidence.rows import (
     named,
     release,
     row_scenario,
+    row_values,
     weight_precision,
 )
 from rlsim.evidence.tables import (
@@ -323,7 +324,7 @@ def speculating_engines(cells: Row) -> tuple[Scenario, Scenario]:
         "weight_precision": precision,
         "max_running_sequences": most,
         # Benchmarks of speculation capture the batch that they serve.
-        "max_captured_tokens": max(512, most * Speculation.model_validate(drafts).queries),
+        "max_captured_tokens": max(512, most * row_values(Speculation, drafts).queries),
         "gpu_memory_utilization": 0.95,
         "dispatch": "round_robin",
     }

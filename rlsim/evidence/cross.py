@@ -64,7 +64,7 @@ class Fit:
 
     def names(self, grouping: str) -> NDArray[np.str_]:
         """Group of each row; empty where it has none."""
-        return np.array([GROUPINGS[grouping](row) or "" for row in self.rows])
+        return np.array([GROUPINGS[grouping](row) for row in self.rows])
 
 
 def validate_cross(

@@ -240,12 +240,8 @@ def fit_spreads(design: Design, progress: Callable[[str], object] = lambda line:
         of_kinds = {}
         for kind in dict.fromkeys(design.kinds):
             mine = np.isin(kinds, PHASES if kind in PHASES else (kind,))
-            if kind == "step":
-                of_kinds[kind] = STEP_ERROR
-            elif mine.any():
-                of_kinds[kind] = _spread(errors[mine], weights.rows[mine], PRIOR_SPREAD)
-            else:
-                of_kinds[kind] = spreads.errors[kind]
+            measured = _spread(errors[mine], weights.rows[mine], PRIOR_SPREAD)
+            of_kinds[kind] = STEP_ERROR if kind == "step" else measured
         # Phases that no row measured get the pooled scale too: intervals draw an error for every phase.
         pooled = next((of_kinds[kind] for kind in PHASES if kind in of_kinds), PRIOR_SPREAD)
         spreads = Spreads(of_families, dict.fromkeys(PHASES, pooled) | of_kinds)

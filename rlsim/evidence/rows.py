@@ -7,9 +7,9 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rlsim.errors import RlsimError
 from rlsim.evidence.tables import Row, SkippedRow, Table
@@ -23,6 +23,7 @@ from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.profile import profile_called
 
+Section = TypeVar("Section", bound=BaseModel)
 INFORMATION_FLAGS = ("parallelism_corrected",)
 """Flags of published tables that inform and object to nothing; a row with any other flag is skipped."""
 FLAGGED = "flag "
@@ -156,10 +157,15 @@ def constant_workload(sequences: int, prompt: int, response: int, longest: int) 
 
 def row_scenario(document: Mapping[str, object]) -> Scenario:
     """The scenario that a row describes; SkippedRow with what is wrong with it."""
+    return row_values(Scenario, document)
+
+
+def row_values(section: type[Section], document: Mapping[str, object]) -> Section:
+    """A section of the scenario that a row describes; SkippedRow with what is wrong with it."""
     try:
-        return Scenario.model_validate(document)
+        return section.model_validate(document)
     except ValidationError as error:
-        raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
+        raise SkippedRow(str(as_input_error(error, "row", section)).removeprefix("row: ")) from None
 
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")

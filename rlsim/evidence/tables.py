@@ -290,8 +290,7 @@ def unit_slip(kind: Kind, table: Table, ratios: Sequence[float]) -> str:
 
     ratios: measured over predicted of its rows.
     """
-    middle = float(np.median(ratios)) if len(ratios) else 1.0
-    if 1 / SLIP_FACTOR <= middle <= SLIP_FACTOR:
+    if not ratios or 1 / SLIP_FACTOR <= (middle := float(np.median(ratios))) <= SLIP_FACTOR:
         return ""
     column = _column(kind, table)
     unit = next((word for word in ("ms", "s") if word in column.split("_")), "")

@@ -213,7 +213,7 @@ def _around_s(cells: Row, job: TransferJob, terms: TransferTerms) -> float:
     seconds = copies.out_s(held, tensors) + terms.values.sleep_wake_s
     if framework_of(cells) in OPTIMIZER_TIMED:
         state = OPTIMIZER_BYTES / 2 * job.full_bytes / job.sender.gpus
-        seconds += copies.out_s(state, OPTIMIZER_TENSORS * tensors * held / job.sender.gpus / max(held, 1.0))
+        seconds += copies.out_s(state, OPTIMIZER_TENSORS * tensors / job.sender.gpus)
     return seconds + HostCopies(terms.values, job.links, pinned=True).in_s(job.wire_bytes / engine.get("tp", 1), 0)
 
 

@@ -197,6 +197,7 @@ def test_a_speedup_grows_with_acceptance_and_what_is_chosen_costs_what_was_measu
 
 @pytest.mark.parametrize(("row", "reason"), [
     ("x,llama-3.1-8b,Medusa,H200,1,vLLM,,bf16,1,3,2.0,1.5,", "draft 'Medusa' is not simulated"),
+    ("x,llama-3.1-8b,EAGLE-3,H200,1,SGLang,,bf16,1,9,2.0,1.5,topk=4 num_draft_tokens=6", "must exceed draft_length"),
     ("x,llama-3.1-8b,EAGLE-3,H200,1,torch,,bf16,1,3,2.0,1.5,", "engine 'torch' is not simulated"),
     ("x,llama-3.1-8b,EAGLE-3,H200,1,vLLM,,bf16,many,3,2.0,1.5,", "no number of sequences"),
     ("x,llama-3.1-8b,EAGLE-3,,1,vLLM,,bf16,1,3,2.0,1.5,", "gpu is not given"),

@@ -13,12 +13,13 @@ from test_iterations import point
 from rlsim.costs.memory import weight_bytes
 from rlsim.errors import InputError
 from rlsim.evidence import Kind, acceptance, cross, iterations, trained_terms
-from rlsim.evidence.engines import load_of
+from rlsim.evidence.engines import EXPERTS_UNSTATED, _expert_parallel, load_of
 from rlsim.evidence.iterations import _extra_fields
 from rlsim.evidence.tables import Table
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario
 from rlsim.results.validation import ComparedRow
+from rlsim.tables.profile import load_profile
 
 
 def test_an_interval_score_is_best_for_the_true_quantiles() -> None:
@@ -118,3 +119,13 @@ def test_a_fit_needs_a_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Table, "read", lambda path: None)
         with pytest.raises(wanted):
             trained_terms.fit_terms([Path("a.csv")])
+
+
+@pytest.mark.parametrize(("cells", "gpus", "copies", "spread"), [
+    ({"ep": "1"}, 16, 16, 16), ({"ep": "1"}, 16, 8, 1), ({"ep": "1"}, 8, 8, 1), ({}, 16, 16, 16),
+    ({"ep": "4"}, 16, 16, 4), ({"ep": "1", **EXPERTS_UNSTATED}, 4, 1, 4), ({"ep": "2", **EXPERTS_UNSTATED}, 4, 1, 2),
+])  # fmt: skip
+def test_experts_of_copies_on_several_nodes_are_spread_over_all_gpus_where_no_row_says_more(
+    cells: dict[str, str], gpus: int, copies: int, spread: int
+) -> None:
+    assert _expert_parallel(cells, gpus, copies, load_profile("h200_sxm")) == spread

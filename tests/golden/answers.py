@@ -1,8 +1,9 @@
 """Golden answers: ``python -m tests.golden.answers`` writes answers.csv anew, from the root of the checkout.
 
-Two nets over the rooms that no formula of a paper holds. Of commands, every number of the JSON answer is compared, with
-its place. Of what reads other people's files, many inputs are derived from a few (a number doubled, a flag turned, a
-word or a line left out) and a digest of each answer is compared: a line per input would be megabytes.
+Two nets over the rooms that no formula of a paper holds. Of commands (commands.py) and calls of the library
+(library.py) every number of the answer is compared, with its place. Of what reads other people's files, many inputs are
+derived from a few (a number doubled, a flag turned, a word or a line left out) and a digest of each answer is compared:
+a line per input would be megabytes.
 ``python -m tests.golden.answers CASE NUMBER`` prints such an input and its answer, here or in an earlier checkout.
 """
 
@@ -25,9 +26,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "readers")]
+sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("readers", "evidence", "line", "golden"))]
 
+from commands import COMMANDS, TABLES  # noqa: E402
 from corpus_files import CORPUS  # noqa: E402
+from golden_tables import PUBLISHED, some_rows  # noqa: E402
+from library import LIBRARY, plain  # noqa: E402
 from log_forms import FORMS  # noqa: E402
 from test_import_adapters import RUNS  # noqa: E402
 from test_launch_scripts import RECIPES  # noqa: E402
@@ -35,7 +39,6 @@ from test_shell_as_bash import scripts  # noqa: E402
 
 from rlsim.cli.main import main  # noqa: E402
 from rlsim.errors import InputError  # noqa: E402
-from rlsim.files.reading import data_folder  # noqa: E402
 from rlsim.loading.scenario import vary  # noqa: E402
 from rlsim.readers.frameworks.asked import Asked  # noqa: E402
 from rlsim.readers.frameworks.exporting import export_scenario  # noqa: E402
@@ -47,39 +50,6 @@ from rlsim.readers.logs.reading import read_log  # noqa: E402
 from rlsim.readers.shell.script import commands_of  # noqa: E402
 
 ANSWERS = Path(__file__).with_name("answers.csv")
-FEW = ("quickstart", "simulation.replications=1", "workload.prompts_per_step=16")
-LAG = ("qwen8b_async_lag1", "simulation.replications=2", "workload.prompts_per_step=16",
-       "trainer.global_batch_samples=64")  # fmt: skip
-SMALL = ("qwen235b_512", "search_agent_16")
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "project": ("project", *FEW),
-    "project, lagged": ("project", *LAG),
-    "project, unmeasured": ("project", *FEW[:2], "workload.prompts_per_step=16", "hardware=b200_sxm",
-                            "model=qwen3-30b-a3b", "engine.tensor_parallel=2", "simulation.replications=3"),
-    "improve": ("improve", *FEW),
-    **{f"improve, {part}": ("improve", *FEW, "--only", part) for part in ("idle", "headroom", "inputs")},
-    "improve, lagged": ("improve", *LAG, "--only", "idle"),
-    "compare": ("compare", FEW[0], *FEW, "--set-b", "engine.tensor_parallel=2"),
-    "check, pasted": ("check", *FEW, "--step", "90", "--generation", "60", "--train", "9"),
-    "project, agents": ("project", "search_agent_16", "simulation.replications=1"),
-    "run, disturbed": ("run", *FEW, "--steps", "40", "run.response_growth=[[0,1.0],[20,1.5],[40,2.0]]",
-                       "run.validation={every_steps: 7, samples: 64}", "run.checkpoint={every_steps: 9, seconds: 20}",
-                       "run.faults={gpu_hours_between: 300}", "run.stalls={probability: 0.2, seconds: 30}",
-                       "run.slow_nodes={share: 0.2, factor: 1.3}"),
-    **{f"project, {name}": ("project", name, *one) for name in SMALL for one in [FEW[1:]]},
-    **{f"check, {name}": ("check", name, *FEW[1:], "--step", "300") for name in SMALL},
-    **{f"improve, {name}": ("improve", name, *FEW[1:], "--only", "idle") for name in SMALL},
-    "run, a data set": ("run", *FEW, "--rows", "200", "--epochs", "1.5"),
-    "run, lagged": ("run", *LAG, "--steps", "9"),
-    "run": ("run", *FEW, "--steps", "30"),
-    "plan": ("plan", *FEW),
-    "preflight": ("preflight", *FEW),
-    **{f"log {n}": ("log", f"LOG {n}", *FEW) for n in (0, 5)},
-    **{f"check {n}": ("check", *FEW, "--log", f"LOG {n}") for n in (0, 3)},
-    "watch": ("watch", "LOG 1", "--once"),
-}  # fmt: skip
-"""Words of a command; LOG n stands for a log in the n-th form, TABLE name for some rows of a table of the evidence."""
-TABLES = ("iterations", "training_steps", "refit", "refit_colocated", "rollouts", "speculation", "rl_steps")
 TRACES = (
     "response_tokens,prompt_tokens\n" + "".join(f"{100 + 7 * (n * n % 31)},{n + 5}\n" for n in range(60)),
     "".join(json.dumps({"output_length": 90 + n * n % 37, "input_length": 9 + n % 3, "timestamp": n,
@@ -281,11 +251,9 @@ def numbers(words: Sequence[str]) -> dict[str, str]:
         return {place: str(value) for place, value in leaves(answer)}
 
 
-def some_rows(name: str) -> str:
-    """Six rows of a published table."""
-    table = data_folder("calibration") / "published" / f"{name}.csv"
-    head, *rows = table.read_text(encoding="utf-8").splitlines()
-    return "\n".join((head, *rows[:: max(1, len(rows) // 6)])) + "\n"
+def found_by(library: Callable[[], Any]) -> dict[str, str]:
+    """The plain values of what a call of the library returns, by place."""
+    return {place: str(value) for place, value in leaves(plain(library()))}
 
 
 def written(word: str, folder: Path) -> str:
@@ -296,8 +264,10 @@ def written(word: str, folder: Path) -> str:
         (folder / "run.log").write_text("".join(made(step)[0] for step in range(1, 16)), encoding="utf-8")
         return str(folder / "run.log")
     if kind == "TABLE":
-        (folder / f"{name}.csv").write_text(some_rows(name), encoding="utf-8")
-        return str(folder / f"{name}.csv")
+        (folder / "t.csv").write_text(some_rows(name), encoding="utf-8")
+        return str(folder / "t.csv")
+    if kind == "WILD":
+        return str(PUBLISHED / "wild" / "scenarios" / f"{name}.yaml")
     return word
 
 
@@ -308,6 +278,7 @@ def every() -> dict[str, Callable[[], Mapping[str, str] | list[str]]]:
     found: dict[str, Callable[[], Mapping[str, str] | list[str]]] = {
         case: partial(numbers, words) for case, words in (COMMANDS | tables).items()
     }
+    found |= {case: partial(found_by, call) for case, call in LIBRARY.items()}
     found |= {one[0]: partial(digests, *one) for one in inputs()}
     for case, framework, name, text in configurations():
         if case in SWEPT or "/" not in case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -56,6 +57,8 @@ CHANGES: dict[tuple[str, ...], str] = {
     ("model=qwen3-4b",): "",
     ("model=qwen3-4b", "workload.max_sequence_tokens=40960"): "",
     ("model=qwen3-4b", "workload.max_sequence_tokens=40961"): "+window beyond",
+    ("trainer.optimizer_on_host=true",): "+host optimizer",
+    ("trainer.optimizer_on_host=true", "trainer.optimizer_step=device"): "+host state",
     ("workload.max_response_tokens=500",): "!cut",
     ("engine.max_captured_tokens=8", "hardware.eager_launch_s.value=1e-4"): "!eager, !hanging",
     ("engine.cuda_graphs=false",): "",
@@ -91,3 +94,15 @@ def test_a_cause_has_its_sentence_and_no_other(overrides: tuple[str, ...], names
     assert sorted(changes) == sorted(filter(None, CHANGES.get(overrides, "").split(", ")))
     # Each sentence states its values: no field of a format is left.
     assert not any("{" in text or "}" in text for text in (*rests, *warned))
+
+
+HOSTED = "trainer.optimizer_on_host=true"
+
+
+@pytest.mark.parametrize("stated", ["trainer.device_efficiency=0.5", "engine.host_iteration_s=0.002",
+                                    "loop.refit_tensor_s=1e-4", "trainer.host_memory_bytes_per_s=1e11"])  # fmt: skip
+def test_a_stated_value_is_said_to_be_stated_and_one_that_is_not_is_not(stated: str) -> None:
+    texts = [" ".join(assumptions.assumptions_of(simulate_variant(load_scenario("quickstart", [*SMALL, *keys]))))
+             for keys in ((HOSTED,), (HOSTED, stated))]  # fmt: skip
+    before, after = (len(re.findall(r"[(;] ?stated\b", text)) for text in texts)
+    assert after == before + 1

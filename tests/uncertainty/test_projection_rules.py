@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlsim.costs.interface import EngineCounters
-from rlsim.loading.scenario import load_scenario
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection import agent_moves, effects, headroom, moves, scale, verdict
 from rlsim.projection.control import regression
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.idle import idle_of
+from rlsim.projection.summary import _idle
 from rlsim.projection.uncertainty.features import FEATURES, Coded, Feature, differences
 from rlsim.projection.uncertainty.slopes import POINTS, points_of
 from rlsim.projection.variant import SimulatedVariant, extended, simulate_variant
@@ -35,6 +37,17 @@ def small(*keys: str) -> Scenario:
 )
 def run(request: pytest.FixtureRequest) -> SimulatedVariant:
     return simulate_variant(small(*request.param))
+
+
+@pytest.mark.parametrize(("environment_s", "judge_s"), [(1.0, 1.0), (4.0, 30.0), (40.0, 3.0), (0.0, 0.0)])
+def test_waits_of_a_replica_fill_its_idle_time_and_no_more(environment_s: float, judge_s: float) -> None:
+    waited = SimpleNamespace(environment_idle_s=environment_s, judge_idle_s=judge_s)
+    agents = SimpleNamespace(workload=SimpleNamespace(agent=True))
+    one: Any = SimpleNamespace(scenario=agents, agents=waited, prices=SimpleNamespace(replicas=2))
+    seconds = [part.seconds for part in _idle(one, 3.0, steps=2)]
+    assert sum(seconds) == pytest.approx(3.0) and min(seconds) >= 0
+    assert seconds[0] == pytest.approx(min(3.0, environment_s / 4))
+    assert seconds[1] == pytest.approx(min(3.0 - seconds[0], judge_s / 4))
 
 
 def test_the_seconds_of_a_gpu_are_work_or_idle_with_a_cause(run: SimulatedVariant) -> None:
@@ -242,6 +255,14 @@ def test_a_lag_on_shared_gpus_takes_the_fastest_split_and_nothing_else_does(monk
 def test_an_effect_is_these_keys(keys: tuple[str, ...], name: str, value: float, wanted: dict[str, Any] | None) -> None:
     found = getattr(effects, name)(small(*keys), value)
     assert (found and found.keys) == wanted
+
+
+def test_without_an_environment_nothing_of_it_is_waited_for() -> None:
+    judge = "judge: {gpus: 1, concurrency: 4, trajectory_s: {kind: constant, seconds: 2}}, calls_per_s: 9"
+    starts = "start_s: {kind: constant, seconds: 2}, started_sandboxes: 8, max_environments: 64"
+    waiting = small(TURNS % f", {starts}, {judge}", "engine.dispatch=round_robin")
+    nothing = small("workload.agent={max_turns: 8, environment_s: {kind: constant, seconds: 0}}")
+    assert vary(waiting, effects._no_environment(waiting, 0.0).keys).workload.agent == nothing.workload.agent
 
 
 def test_an_effect_on_prices_changes_what_it_names_alone() -> None:

@@ -86,9 +86,9 @@ def score(predictions: Path, steps: Path) -> BenchmarkScore:
             raise InputError(f"{shown_path(predictions)}: {row['id']}: predicted_s must be above 0")
         time = number(found, MEASURED) or 0.0
         rows.append((found, time, predicted))
-        low, high = number(row, "low_s", "low"), number(row, "high_s", "high")
+        low, high = number(row, "low_s", "low") or 0.0, number(row, "high_s", "high") or 0.0
         deviation = 0.0
-        if low and high and 0 < low <= high:
+        if 0 < low <= high:
             held.append(low <= time <= high)
             widths.append((high - low) / 2 / predicted)
             deviation = math.log(high / low) / (2 * P90_DEVIATIONS)
