@@ -84,9 +84,10 @@ def scripts() -> list[str]:
     found, open_ = list[str](), ""
     for line in SCRIPTS.strip().split("\n"):
         open_ += line + "\n"
-        if not line.endswith("\\") and (open_.count("<<") - open_.count("<<<")) in (0, open_.count("\nEND\n)")):
+        if not line.endswith("\\") and open_.count("<<END") + open_.count("<<'END") == open_.count("\nEND\n)"):
             found.append(open_)
             open_ = ""
+    assert not open_
     return found
 
 

@@ -88,7 +88,7 @@ def _replaced(value: str, how: str, text: str, texts: Texts) -> str:
     sought, new = texts.pattern(text[:place]), texts.text(text[place + 1 :])
     _bounded(value, sought, texts.where)
     # Without the frame of translate, (?s:...)\Z: what is replaced may stand anywhere.
-    inner = _translated(sought)[4:-3] if sought else "(?!)"
+    inner = _translated(sought)[4:-3] if sought or how in ("/#", "/%") else "(?!)"
     inner = f"\\A(?:{inner})" if how == "/#" else f"(?:{inner})\\Z" if how == "/%" else inner
     return re.compile(inner, re.DOTALL).sub(lambda _: new, value, count=0 if how == "//" else 1)
 
