@@ -43,8 +43,8 @@ from rlsim.readers.frameworks.importing import document_of, import_config, keys_
 from rlsim.readers.frameworks.reader import Reader  # noqa: E402
 from rlsim.readers.frameworks.registry import framework_of  # noqa: E402
 from rlsim.readers.frameworks.trees import ConfigTree, lookup  # noqa: E402
-from rlsim.readers.logs.reading import read_log  # noqa: E402
 from rlsim.readers.shell.script import commands_of  # noqa: E402
+from tests.golden.texts import further, logged, recipes  # noqa: E402
 
 ANSWERS = Path(__file__).with_name("answers.csv")
 FEW = ("quickstart", "simulation.replications=1", "workload.prompts_per_step=16")
@@ -91,7 +91,7 @@ CHANGES = (
     {"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
     {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128},
 )
-DERIVED = {"shell": 16, "log": 30, "trace": 16, "table": 5}
+DERIVED = {"shell": 16, "log, run": 6, "log": 30, "trace": 16, "table": 5, "python": 6, "agents": 3}
 """Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
 SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async")
 """Configurations of the corpus whose keys are set one at a time."""
@@ -191,13 +191,6 @@ def followed(path: Path) -> Answer:
     return {"commands": [line.translate({32: "_", 47: "|"}) for line in lines]}
 
 
-def logged(path: Path) -> Answer:
-    """What a log says."""
-    log = read_log(path)
-    return {"steps": list(map(int, log.steps)), **{name: list(map(float, values)) for name, values in
-            log.values.items()}}  # fmt: skip
-
-
 def asked(*words: str) -> Answer:
     """The JSON answer of a command. Raises InputError where it ends in a message."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
@@ -218,6 +211,7 @@ def configurations() -> Iterator[tuple[str, str, str, str]]:
         yield f"{framework}, run", framework, f"run.{ending}", text
     for framework, (name, text, _) in RECIPES.items():
         yield f"{framework}, script", framework, name, text
+    yield from recipes()
 
 
 def inputs() -> Iterator[tuple[str, str, str, Callable[[Path], Answer]]]:
@@ -226,6 +220,8 @@ def inputs() -> Iterator[tuple[str, str, str, Callable[[Path], Answer]]]:
         yield case, name, text, lambda at, framework=framework: imported(framework, at)
     for form, made in FORMS.items():
         yield f"log, {form}", "run.log", "".join(made(step)[0] for step in range(1, 12)), logged
+    with tempfile.TemporaryDirectory() as folder:
+        yield from further(Path(folder))
     for number, text in enumerate(TRACES):
         yield f"trace {number}", "t.txt", text, lambda at: asked("traces", str(at))
     for name in TABLES:
