@@ -1,5 +1,5 @@
 """Answers that the tests of the readers and of whole runs get, whole: ``python -m tests.golden.seen`` writes seen.csv
-anew (5 minutes), from the root of the checkout.
+anew (10 minutes), from the root of the checkout.
 
 A test looks at the part of an answer that its rule is about; of what the functions that it calls answer, every value is
 compared here, in runs that choose nightly tests too. A call is known by its function and what it is given, with the
@@ -51,7 +51,6 @@ MOST_DEEP, MOST_BYTES = 12, 5_000_000
 
 def plain(value: Any, depth: int = 0) -> Any:
     """Of a value all that is data, as nested mappings, lists and plain values."""
-    further = functools.partial(plain, depth=depth + 1)
     match value:
         case Enum():
             return str(value.value)
@@ -65,24 +64,29 @@ def plain(value: Any, depth: int = 0) -> Any:
             return value.name
         case np.generic() | np.ndarray():
             return value.tolist()
-        case _ if depth > MOST_DEEP:
-            return type(value).__name__
-        case Mapping():
-            return {str(key): further(one) for key, one in value.items()}
-        case list() | tuple():
-            return [further(one) for one in value]
         case set() | frozenset():
             return sorted(map(str, value))
-        case BaseModel():
-            left_out = APART if type(value).__name__ == "Scenario" else ()
-            # Defaults are left out, so that a new key of the schema moves nothing.
-            return {name: further(getattr(value, name)) for name in type(value).model_fields
-                    if name in value.model_fields_set and name not in left_out}  # fmt: skip
-        case Struct():
-            return {name: further(getattr(value, name)) for name in value.__struct_fields__}
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return {field.name: further(getattr(value, field.name)) for field in fields(value)}
-    return type(value).__name__
+        case list() | tuple() if depth <= MOST_DEEP:
+            return [plain(one, depth + 1) for one in value]
+    held = _held(value) if depth <= MOST_DEEP else None
+    if held is None:
+        return type(value).__name__
+    return {str(key): plain(one, depth + 1) for key, one in held.items()}
+
+
+def _held(value: Any) -> Mapping[Any, Any] | None:
+    """The parts of a record by name; None of what has none."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, BaseModel):
+        # Defaults are left out, so that a new key of the schema moves nothing.
+        names = value.model_fields_set - (APART if type(value).__name__ == "Scenario" else set())
+        return {name: getattr(value, name) for name in type(value).model_fields if name in names}
+    if isinstance(value, Struct):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return None
 
 
 def lines_of(tree: Any, place: str = "") -> Iterator[str]:
@@ -114,7 +118,7 @@ def given_text(value: Any) -> str:
     return repr(plain(value))
 
 
-class Moved(AssertionError):
+class MovedError(AssertionError):
     """An answer is another than the stored one."""
 
 
@@ -140,7 +144,7 @@ class Seen:
             with Path(self.out).open("a", encoding="utf-8") as out:
                 out.write(f"{file} {name} {key} {digest}\n")
         elif self.stored.get(key, digest) != digest:
-            raise Moved(f"the answer of {name} moved: if meant, run python -m tests.golden.seen and say why; "
+            raise MovedError(f"the answer of {name} moved: if meant, run python -m tests.golden.seen and say why; "
                         "SEEN_SHOWN=1 prints it, here and in an earlier checkout")  # fmt: skip
 
     def watched(self, function: Callable[..., Any], file: str, method: bool = False) -> Callable[..., Any]:
@@ -173,7 +177,8 @@ class Seen:
                 command(words)
             finally:
                 sys.stdout = out
-                self.take("command line", " ".join(words[:1]), given, [f"{line} " for line in held.getvalue().split("\n")])
+                lines = [f"{line} " for line in held.getvalue().split("\n")]
+                self.take("command line", " ".join(words[:1]), given, lines)
 
         return call
 

@@ -82,9 +82,8 @@ def quickstart() -> Scenario:
 def logged(path: Path) -> Answer:
     """What a log says, its steady steps, and what a scenario takes from it."""
     log = read_log(path)
-    answer: Answer = {"steps": log.steps, "values": plain(log.values), "remarks": list(log.remarks), "samples": log.samples,
-                      "form": log.form.replace(" ", "_"), "waits": log.waits, "banners": plain(log.banners)}  # fmt: skip
-    answer |= {mode: sorted(log.of_loop(mode).values) for mode in ("sync", "async")}  # type: ignore[misc, arg-type]
+    answer: Answer = {"log": plain(log), "form": log.form.replace(" ", "_")}
+    answer |= {"sync": sorted(log.of_loop("sync").values), "async": sorted(log.of_loop("async").values)}
     for name, chosen in (("all", None), ("some", (log.steps[len(log.steps) // 3], log.steps[-1]))):
         steady = steady_of(log, chosen)
         answer[name] = [plain(steady), *measured_of(steady)]
