@@ -44,7 +44,7 @@ from rlsim.readers.frameworks.reader import Reader  # noqa: E402
 from rlsim.readers.frameworks.registry import framework_of  # noqa: E402
 from rlsim.readers.frameworks.trees import ConfigTree, lookup  # noqa: E402
 from rlsim.readers.shell.script import commands_of  # noqa: E402
-from tests.golden.texts import further, logged, recipes  # noqa: E402
+from tests.golden.texts import exported, further, logged, recipes  # noqa: E402
 
 ANSWERS = Path(__file__).with_name("answers.csv")
 FEW = ("quickstart", "simulation.replications=1", "workload.prompts_per_step=16")
@@ -93,7 +93,8 @@ CHANGES = (
 )
 DERIVED = {"shell": 16, "log, run": 6, "log": 30, "trace": 16, "table": 5, "python": 6, "agents": 3}
 """Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
-SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async")
+SWEPT = ("nemo-rl/async", "nemo-rl/controller", "skyrl/fully_async", "skyrl/skyrl", "verl/fully_async", "verl/megatron",
+         "verl/one_step_off")  # fmt: skip
 """Configurations of the corpus whose keys are set one at a time."""
 APART = {"model", "hardware", "name", "parameters"}
 """Of a scenario, what imports look up; defaults are left out too, so that a new key of the schema moves nothing."""
@@ -260,10 +261,12 @@ def digests(case: str, name: str, text: str, read: Callable[[Path], Answer]) -> 
     return digested(answer_of(case, name, text, read, number) for number in range(count))
 
 
-def sweep(framework: str, name: str, text: str) -> list[str]:
-    """Digests of what becomes of a configuration, its keys set one at a time."""
+def sweep(
+    answers: Callable[[str, Path], Iterator[tuple[str, Answer]]], framework: str, name: str, text: str
+) -> list[str]:
+    """Digests of what becomes of a configuration, its keys or its scenario's set one at a time."""
     with beside(name, text) as at:
-        return digested([f"{key} {list(leaves(answer))}" for key, answer in swept(framework, at)])
+        return digested([f"{key} {list(leaves(answer))}" for key, answer in answers(framework, at)])
 
 
 def numbers(words: Sequence[str]) -> dict[str, str]:
@@ -306,8 +309,9 @@ def every() -> dict[str, Callable[[], Mapping[str, str] | list[str]]]:
     }
     found |= {one[0]: partial(digests, *one) for one in inputs()}
     for case, framework, name, text in configurations():
+        found[f"{case}, changes"] = partial(sweep, exported, framework, name, text)
         if case in SWEPT or "/" not in case:
-            found[f"{case}, keys"] = partial(sweep, framework, name, text)
+            found[f"{case}, keys"] = partial(sweep, swept, framework, name, text)
     return found
 
 

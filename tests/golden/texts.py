@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -16,7 +17,11 @@ from test_python_launchers import TRL, UNSLOTH
 from test_supervised_imports import COMMANDS
 from test_swift import GKD, GRPO, MEGATRON
 
-from rlsim.loading.scenario import load_scenario
+from rlsim.errors import InputError
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.readers.frameworks.asked import Asked
+from rlsim.readers.frameworks.exporting import export_scenario
+from rlsim.readers.frameworks.importing import import_config, read_config
 from rlsim.readers.logs.growth import growth_of
 from rlsim.readers.logs.reading import RunLog, read_log
 from rlsim.readers.logs.steady import measured_of, steady_of, with_facts
@@ -147,3 +152,42 @@ def recipes() -> Iterator[tuple[str, str, str, str]]:
     yield "swift, distilled", "swift", "run.sh", GKD
     yield "trl, python", "trl", "run.py", TRL
     yield "trl, unsloth", "trl", "run.py", UNSLOTH.replace("    !pip install unsloth", "    pass")
+
+
+CHANGED: dict[str, tuple[Any, ...]] = {
+    "workload.prompts_per_step": (64,), "workload.generations_per_prompt": (4,),
+    "workload.max_sequence_tokens": (8192,),
+    "cluster.num_gpus": (64,), "cluster.generation_gpus": (8, None), "loop.mode": ("sync", "async"),
+    "loop.policy_lag": (2,),
+    "loop.staleness_fraction": (0.5,), "loop.update_every": (2,), "loop.in_flight_updates": (True, False),
+    "loop.max_in_flight_groups": (96,), "loop.max_age": (3,), "loop.refit_precision": ("engine",),
+    "engine.name": ("vllm", "sglang"), "engine.tensor_parallel": (1, 2, 4), "engine.pipeline_parallel": (2,),
+    "engine.expert_parallel": (2,), "engine.attention_data_parallel": (2,), "engine.weight_precision": ("fp8", "bf16"),
+    "engine.kv_precision": ("fp8", "bf16"), "engine.max_running_sequences": (96,), "engine.max_batched_tokens": (9000,),
+    "engine.max_captured_tokens": (128,), "engine.gpu_memory_utilization": (0.55,), "engine.cuda_graphs": (True, False),
+    "engine.prefix_caching": (True, False), "engine.chunked_prefill": (True, False),
+    "engine.overlap_scheduling": (False,),
+    "speculation.method": ("none",), "speculation.draft_length": (3,), "trainer.backend": ("fsdp", "megatron"),
+    "trainer.tensor_parallel": (1, 2), "trainer.pipeline_parallel": (2,), "trainer.context_parallel": (2,),
+    "trainer.expert_parallel": (2,), "trainer.precision": ("fp8",), "trainer.lora_rank": (16,),
+    "trainer.global_batch_samples": (32,), "trainer.epochs": (2,), "trainer.sequence_packing": (True, False),
+    "trainer.micro_batch_tokens": (8192,), "trainer.micro_batch_samples": (2,), "trainer.zero_stage": (2, 3),
+    "trainer.logprob_micro_batch_tokens": (8192,), "trainer.recompute": ("none", "selective", "full"),
+    "trainer.fused_kernels": (True,), "trainer.optimizer_on_host": (True,), "trainer.offload": (True, False),
+    "trainer.policy_logprobs": (True, False), "trainer.reference_logprobs": (True, False),
+}  # fmt: skip
+"""Values of a scenario that are written back to a configuration one at a time."""
+
+
+def exported(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
+    """What a configuration becomes with each change of its scenario."""
+    base = read_config(framework, path)
+    scenario = import_config(framework, path, asked=Asked(hardware="gb200_nvl72"), lenient=True).scenario
+    for key, values in CHANGED.items():
+        for value in values:
+            try:
+                answer = export_scenario(vary(scenario, {key: value}), framework, base)
+            except InputError as error:
+                yield f"{key} {value}", {"refused": len(re.findall(r"\b[a-z_]+\.[a-z_.]*[a-z]", str(error)))}
+            else:
+                yield f"{key} {value}", {"overrides": list(answer.overrides), "left": list(answer.left)}
