@@ -87,7 +87,7 @@ def arrays(rng: random.Random) -> str:
     use = rng.choice(('"${A[@]}"', "${A[@]}", '"${A[*]}"', "${#A[@]}", '"${!A[@]}"', '"${A[1]-none}"', '"${A[@]:1}"', '"$A"',
                       '"${A[@]:1:2}"', '"${A[@]: -1}"', '"${A[@]%a*}"', '"${A[@]/a/o}"', "x${A[@]}y", '"x${A[@]}y"', "${#A[0]}",
                       '"${A[@]+has}"', '"${A[@]:-empty}"', '"${A[i]-}"', '"${A[@]/#/pre}"', '"${A[@]/%/ post}"'))  # fmt: skip
-    return f'i=1; A=({words}); {change}; prog {use} end; for x in "${{A[@]}}"; do prog in "$x"; done; IFS=:; prog "${{A[*]}}"; unset IFS'
+    return f'i=1; A=({words}); {change}; prog {use} end ${{!A[@]}}; for x in "${{A[@]}}"; do prog in "$x"; done; IFS=:; prog "${{A[*]}}"; unset IFS'
 
 
 def keyed(rng: random.Random) -> str:
