@@ -185,6 +185,7 @@ def printed(rng: random.Random) -> str:
         f"IFS=,; V={word}; prog $V; unset IFS; prog $V \"$V\"", f"mapfile -t L <<< $'a\\nb c\\n{n}'; prog ${{#L[@]}} \"${{L[@]}}\"",
         f'prog "$(prog() {{ echo shadow; }}; prog)" "$(cd /tmp/..; pwd)" $\'a\\tb\\\'c\' a{word}b"{n}"c\\ d',
         f"read a b <<< 'x\\y z'; prog \"$a\" \"$b\"; prog \"$(basename {path!r}x.sh .sh)\" \"$(echo $(echo {word}))\"",
+        f'prog "$(echo lost {n} | echo {word})" "$(printf a; echo b | false; echo c)"',
         f"prog $(expr {n} + 3) `expr 7 \\* {n}` $(expr 9 / 2)",
         f"IFS=' ,'; V='a , b,c  d,'; prog $V; IFS=; V='a b'; prog $V {word}; unset IFS",
     ))  # fmt: skip

@@ -83,6 +83,8 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("openrlhf", OPENRLHF, {**SPLIT, "loop.mode": "sync", "cluster.reference_gpus": 8, "cluster.num_gpus": 24}),
     ("openrlhf", OPENRLHF + "--train.colocate_actor_ref", {**SPLIT, "cluster.reference_gpus": 0}),
     ("openrlhf", OPENRLHF + "--algo.kl.init_coef 0", {**SPLIT, "cluster.reference_gpus": 0}),
+    ("openrlhf", OPENRLHF + "--train.async_enable --rollout.vllm_generate_batch_size 192",
+     {"loop.mode": "async", "workload.generated_batch_factor": 1.5}),
     ("openrlhf", OLD, {**SPLIT, "workload.max_sequence_tokens": 4096, "workload.max_response_tokens": 3072,
                        "trainer.global_batch_samples": 256}),
     ("prime-rl", MOE, {"trainer.expert_parallel": 4}),
