@@ -164,7 +164,7 @@ def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
         keys_of(framework_of(framework), reader)
     for key in sorted(reader.read):
         old = lookup(tree.values, key)
-        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1, 0) if isinstance(old, int) else (True, 4)
+        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1, 0) if isinstance(old, int) else (True, 4, 1024)
         # Unset, what a rule takes by default shows.
         for value in (*kinds, *([] if old is None or framework == "nemo-rl" else [None])):
             values, (*sections, name) = copy.deepcopy(dict(tree.values)), key.split(".")

@@ -94,6 +94,7 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("prime-rl", f"{MOE}[orchestrator.train.sampling]\nmax_completion_tokens = 4096\n",
      {"workload.prompt_tokens.tokens": 107}),
     ("slime", SLIME, {"engine.max_captured_tokens": 64, "engine.max_running_sequences": 512}),
+    ("slime", SLIME + "--over-sampling-batch-size 48", {"workload.generated_batch_factor": 1.5}),
     ("slime", SLIME + "--sglang-speculative-algorithm DFLASH --sglang-speculative-num-draft-tokens 16",
      {"engine.max_captured_tokens": 64 * 16, "speculation.method": "dflash", "speculation.draft_length": 15}),
     ("slime", SLIME + DRAFTS + "--sglang-speculative-eagle-topk 1 --sglang-server-concurrency 100",
