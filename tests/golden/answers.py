@@ -46,8 +46,8 @@ from rlsim.readers.frameworks.importing import document_of, import_config, keys_
 from rlsim.readers.frameworks.reader import Reader  # noqa: E402
 from rlsim.readers.frameworks.registry import framework_of  # noqa: E402
 from rlsim.readers.frameworks.trees import ConfigTree, lookup  # noqa: E402
-from rlsim.readers.logs.reading import read_log  # noqa: E402
 from rlsim.readers.shell.script import commands_of  # noqa: E402
+from tests.golden.texts import exported, further, logged, recipes  # noqa: E402
 
 ANSWERS = Path(__file__).with_name("answers.csv")
 TRACES = (
@@ -61,9 +61,10 @@ CHANGES = (
     {"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
     {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128},
 )
-DERIVED = {"shell": 16, "log": 30, "trace": 16, "table": 5}
+DERIVED = {"shell": 16, "log, run": 6, "log": 30, "trace": 16, "table": 5, "python": 6, "agents": 3}
 """Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
-SWEPT = ("nemo-rl/async", "skyrl/fully_async", "verl/fully_async")
+SWEPT = ("nemo-rl/async", "nemo-rl/controller", "skyrl/fully_async", "skyrl/skyrl", "verl/fully_async", "verl/megatron",
+         "verl/one_step_off")  # fmt: skip
 """Configurations of the corpus whose keys are set one at a time."""
 APART = {"model", "hardware", "name", "parameters"}
 """Of a scenario, what imports look up; defaults are left out too, so that a new key of the schema moves nothing."""
@@ -133,7 +134,7 @@ def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
         keys_of(framework_of(framework), reader)
     for key in sorted(reader.read):
         old = lookup(tree.values, key)
-        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1, 0) if isinstance(old, int) else (True, 4)
+        kinds = (not old,) if isinstance(old, bool) else (2 * old, 1, 0) if isinstance(old, int) else (True, 4, 1024)
         # Unset, what a rule takes by default shows.
         for value in (*kinds, *([] if old is None or framework == "nemo-rl" else [None])):
             values, (*sections, name) = copy.deepcopy(dict(tree.values)), key.split(".")
@@ -161,13 +162,6 @@ def followed(path: Path) -> Answer:
     return {"commands": [line.translate({32: "_", 47: "|"}) for line in lines]}
 
 
-def logged(path: Path) -> Answer:
-    """What a log says."""
-    log = read_log(path)
-    return {"steps": list(map(int, log.steps)), **{name: list(map(float, values)) for name, values in
-            log.values.items()}}  # fmt: skip
-
-
 def asked(*words: str) -> Answer:
     """The JSON answer of a command. Raises InputError where it ends in a message."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
@@ -188,6 +182,7 @@ def configurations() -> Iterator[tuple[str, str, str, str]]:
         yield f"{framework}, run", framework, f"run.{ending}", text
     for framework, (name, text, _) in RECIPES.items():
         yield f"{framework}, script", framework, name, text
+    yield from recipes()
 
 
 def inputs() -> Iterator[tuple[str, str, str, Callable[[Path], Answer]]]:
@@ -196,6 +191,8 @@ def inputs() -> Iterator[tuple[str, str, str, Callable[[Path], Answer]]]:
         yield case, name, text, lambda at, framework=framework: imported(framework, at)
     for form, made in FORMS.items():
         yield f"log, {form}", "run.log", "".join(made(step)[0] for step in range(1, 12)), logged
+    with tempfile.TemporaryDirectory() as folder:
+        yield from further(Path(folder))
     for number, text in enumerate(TRACES):
         yield f"trace {number}", "t.txt", text, lambda at: asked("traces", str(at))
     for name in TABLES:
@@ -234,10 +231,12 @@ def digests(case: str, name: str, text: str, read: Callable[[Path], Answer]) -> 
     return digested(answer_of(case, name, text, read, number) for number in range(count))
 
 
-def sweep(framework: str, name: str, text: str) -> list[str]:
-    """Digests of what becomes of a configuration, its keys set one at a time."""
+def sweep(
+    answers: Callable[[str, Path], Iterator[tuple[str, Answer]]], framework: str, name: str, text: str
+) -> list[str]:
+    """Digests of what becomes of a configuration, its keys or its scenario's set one at a time."""
     with beside(name, text) as at:
-        return digested([f"{key} {list(leaves(answer))}" for key, answer in swept(framework, at)])
+        return digested([f"{key} {list(leaves(answer))}" for key, answer in answers(framework, at)])
 
 
 def numbers(words: Sequence[str]) -> dict[str, str]:
@@ -281,8 +280,9 @@ def every() -> dict[str, Callable[[], Mapping[str, str] | list[str]]]:
     found |= {case: partial(found_by, call) for case, call in LIBRARY.items()}
     found |= {one[0]: partial(digests, *one) for one in inputs()}
     for case, framework, name, text in configurations():
+        found[f"{case}, changes"] = partial(sweep, exported, framework, name, text)
         if case in SWEPT or "/" not in case:
-            found[f"{case}, keys"] = partial(sweep, framework, name, text)
+            found[f"{case}, keys"] = partial(sweep, swept, framework, name, text)
     return found
 
 

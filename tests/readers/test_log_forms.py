@@ -1,10 +1,12 @@
 """Records of every framework in every form: read to the digit (damaged ones: test_damaged_logs.py)."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.framework_logs import CONSOLES
 from rlsim.attribution.check import check
 from rlsim.loading.scenario import load_scenario
 from rlsim.readers.logs.naming import frameworks
@@ -58,6 +60,17 @@ def test_tables_in_words_and_decimals_with_a_comma() -> None:
     text = "Step;timing_s/step;timing_s/gen (ms)\n1;40,5;20250\n"
     log = read_text_log(text, "semicolons")
     assert (log.values["step"][0], log.values["generation"][0]) == (40.5, 20.25)
+
+
+@pytest.mark.parametrize("form", CONSOLES)
+def test_colours_of_a_console_change_nothing(form: str) -> None:
+    text = "".join(FORMS[form](step)[0] for step in STEPS)
+    coloured = re.sub(r"\d+\.\d+", "\x1b[1;33m\\g<0>\x1b[0m", text)
+    plain, found = read_text_log(text, "plain"), read_text_log(coloured, "coloured")
+    assert coloured != text and found.steps == plain.steps
+    assert {name: one.tolist() for name, one in found.values.items()} == {
+        n: v.tolist() for n, v in plain.values.items()
+    }
 
 
 def test_closing_summaries_and_counters() -> None:

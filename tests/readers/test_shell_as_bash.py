@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from shell_grammar import RULES
 
 from rlsim.errors import InputError
 from rlsim.readers.shell.script import commands_of
@@ -84,9 +86,10 @@ def scripts() -> list[str]:
     found, open_ = list[str](), ""
     for line in SCRIPTS.strip().split("\n"):
         open_ += line + "\n"
-        if not line.endswith("\\") and (open_.count("<<") - open_.count("<<<")) in (0, open_.count("\nEND\n)")):
+        if not line.endswith("\\") and open_.count("<<END") + open_.count("<<'END") == open_.count("\nEND\n)"):
             found.append(open_)
             open_ = ""
+    assert not open_
     return found
 
 
@@ -109,6 +112,30 @@ def test_a_command_gets_the_words_that_bash_hands_it(text: str, tmp_path: Path) 
     (tmp_path / "run.sh").write_text(text)
     found = [words[1:] for words in commands_of(tmp_path / "run.sh") if words[0] == "prog"]
     assert found == wanted
+
+
+def followed_alike(rule: str, seed: str, count: int, folder: Path) -> None:
+    """Random statements by a rule of the grammar give the words that bash hands prog."""
+    rng = random.Random(f"{rule} {seed}")
+    text = "".join(f"{RULES[rule](rng)}\n" for _ in range(count))
+    (folder / "run.sh").write_text(text)
+    found = [words[1:] for words in commands_of(folder / "run.sh") if words[0] == "prog"]
+    assert found == of_bash(text, folder)
+
+
+@pytest.mark.skipif(BASH is None, reason="without bash nothing is there to compare with")
+@pytest.mark.parametrize("rule", RULES)
+def test_random_statements_are_followed_as_bash_follows_them(rule: str, tmp_path: Path) -> None:
+    for seed in range(4):
+        followed_alike(rule, str(seed), 50, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(BASH is None, reason="without bash nothing is there to compare with")
+@pytest.mark.parametrize("rule", RULES)
+def test_any_random_statements_are_followed_as_bash_follows_them(rule: str, tmp_path: Path) -> None:
+    for seed in range(15):
+        followed_alike(rule, f"further {seed}", 100, tmp_path)
 
 
 NOT_KNOWN = {

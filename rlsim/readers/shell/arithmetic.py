@@ -116,8 +116,9 @@ class _Reckoning:
     def assignment(self) -> int:
         if _is_name(self.peek()) and self.peek(1) in _ASSIGNING:
             name, how = self.take(), self.take()[:-1]
+            before = self.load(name, None) if how else 0  # first, as what follows may set it
             value = self.assignment()
-            return self.store(name, self.applied(how, self.load(name, None), value) if how else value)
+            return self.store(name, self.applied(how, before, value) if how else value)
         value = self.operation(1)
         if self.peek() != "?":
             return value

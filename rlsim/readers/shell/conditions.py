@@ -16,7 +16,7 @@ _BINARY = frozenset(("=", "==", "!=", "=~", "<", ">", "-nt", "-ot", "-ef", *_NUM
 _FILES = ("-f", "-e", "-d", "-r", "-s", "-x", "-w", "-a")
 _UNARY = frozenset(("-z", "-n", "-v", *_FILES, "-L", "-h", "-t", "-p", "-S", "-b", "-c", "-g", "-k", "-u", "-O", "-G",
                     "-N", "-o", "-R"))  # fmt: skip
-_GROUP, _LOOPS = re.compile(r"\)\s*[*+{?]"), re.compile(r"[*+{]")
+_GROUP, _LOOPS = re.compile(r"\)\s*[*+{]"), re.compile(r"[*+{]")
 
 
 def holds(words: Sequence[str], double: bool, variables: Variables, is_there: Callable[[str], bool]) -> bool:
@@ -30,13 +30,16 @@ def holds(words: Sequence[str], double: bool, variables: Variables, is_there: Ca
         given = [part for word in words for part in variables.fields(word, empty=True)]
         # A number that nobody set, such as a process's rank, comes from outside: it is 0, as [[ has it.
         given = ["", *given] if given[:1] and given[0] in _NUMBERS else given
+    # Of four words, the first of which is !, the others are negated as a whole (POSIX, test).
+    negated = not double and len(given) == 4 and given[0] == "!"
+    given = given[negated:]
     condition = _Condition(given, double, variables, is_there)
     try:
         if not given:
             return False
         found = condition.either()
         if condition.place == len(given):
-            return found
+            return found != negated
     except (IndexError, NotKnown):
         pass
     if not double:

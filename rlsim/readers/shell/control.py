@@ -58,12 +58,12 @@ class Control(ABC):
     @contextmanager
     def _apart(self) -> Iterator[None]:
         """A subshell: what it sets, where it goes and that it ends stay its own."""
-        cwd, loops = self.cwd, self.loops
+        cwd, loops, functions = self.cwd, self.loops, dict(self.functions)
         try:
             with self.v.kept(), suppress(Exited, Returned, Left):
                 yield
         finally:
-            self.cwd, self.loops = cwd, loops
+            self.cwd, self.loops, self.functions = cwd, loops, functions
 
     def node(self, node: Node) -> bool:
         """Whether it succeeded."""
@@ -121,6 +121,7 @@ class Control(ABC):
         for condition, body in node.parts:
             if condition is None or self._ask(condition):
                 return self.node(body)
+        self.v.status = "0"
         return True
 
     def _round(self, body: Node) -> bool:
@@ -129,6 +130,7 @@ class Control(ABC):
         try:
             self.node(body)
         except Left as left:
+            self.v.status = "0"
             if left.levels > 1 and self.loops > 1:
                 raise Left(left.levels - 1, left.again) from None
             return left.again
@@ -146,6 +148,7 @@ class Control(ABC):
         values = [part for word in words for part in self.v.fields(word)]
         if self.v.lost:  # nobody knows how many rounds there are
             self._forget(node)
+        self.v.status = "0"
         for value in values:
             self.v.assign(name, value)
             if not self._round(body):
@@ -168,11 +171,14 @@ class Control(ABC):
     def _while(self, node: Node) -> bool:
         condition, body = node.parts
         rounds, asked = 0, self.asked
+        status: str | None = "0"
         while True:
             before, started = self._state(), (len(self.commands), self.asked)
             if not self._ask(condition):
+                self.v.status = status
                 break
             goes_on = self._round(body)
+            status = self.v.status
             rounds += 1
             if not goes_on:
                 return True
@@ -190,6 +196,7 @@ class Control(ABC):
 
     def _case(self, node: Node) -> bool:
         value, through, done = self.v.text(node.parts[0], empty=True), False, True
+        self.v.status = "0"
         for patterns, body, end in node.parts[1]:
             if through or any(self._fits(value, pattern) for pattern in patterns):
                 done = self.node(body)
@@ -206,6 +213,7 @@ class Control(ABC):
 
     def _function(self, node: Node) -> bool:
         self.functions[node.parts[0]] = node.parts[1]
+        self.v.status = "0"
         return True
 
     def _arithmetic(self, node: Node) -> bool:

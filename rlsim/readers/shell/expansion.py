@@ -19,10 +19,11 @@ MAX_TEXT = 5_000_000
 _PLAIN = re.compile(r".[^\\'\"`$]*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _PARAMETER = re.compile(
-    r"^(?P<how>[#!]?)(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)$", re.DOTALL
+    r"^(?P<how>[#!]?)(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?])(?:\[(?P<index>(?:[^\[\]]|\[[^\[\]]*\])*)\])?(?P<rest>.*)$",
+    re.DOTALL,
 )
 _OPERATOR = re.compile(r"^(:?[-=+?])(.*)$", re.DOTALL)
-_ALL_OF_SOME = re.compile(r"\$@|\$\{(@|\w+\[@\]).*\}", re.DOTALL)
+_ALL_OF_SOME = re.compile(r"\$@|\$\{!?(@|\w+\[@\]).*\}", re.DOTALL)
 
 
 @dataclass
@@ -118,13 +119,14 @@ class _Expanding:
             self.done.append(self.open)
         self.open = None
 
-    def _add_all(self, parts: list[str], split: bool, between: str = " ") -> None:
+    def _add_all(self, parts: list[str], apart: bool, split: bool, between: str = " ") -> None:
         for index, part in enumerate(parts):
             if index:
-                self._close() if split else self._add(between)
-            self._add(part)
+                self._close() if apart else self._add(between)
+            self._add_split(part, split)
 
-    def _expand(self, word: str, split: bool, quoted: bool) -> None:
+    def _expand(self, word: str, split: bool, quoted: bool, cut: bool = False) -> None:
+        """cut: what is plain is split too, as within ``${X:+...}``."""
         place, where = 0, self.v.where
         self.v.count(len(word))  # a word within words is looked at once for each of them
         while place < len(word):
@@ -145,12 +147,14 @@ class _Expanding:
                         self._add("")
                     self._expand(inner, split, quoted=True)
                 place = end
+            elif char == '"':  # of a word within quotes, "${X:+"a"}": nothing
+                place += 1
             elif char == "$":
                 place = self._dollar(word, place, split, quoted)
             else:
                 plain = _PLAIN.match(word, place)
                 assert plain is not None  # every character begins one
-                self._add(plain[0])
+                self._add_split(plain[0], cut and split and not quoted)
                 place = plain.end()
 
     def _escape(self, char: str, quoted: bool) -> None:
@@ -253,7 +257,7 @@ class _Expanding:
         else:
             parts = [changed(part, rest, self.v) for part in held.values()]
         between = self.v.texts.get("IFS", " ")[:1] if which == "*" and quoted else " "
-        self._add_all(parts, (split and which == "@") or (split and not quoted), between)
+        self._add_all(parts, split and (which == "@" or not quoted), split and not quoted, between)
 
     def _operated(self, name: str, value: str | None, rest: str, split: bool, quoted: bool) -> None:
         fields = split and not quoted
@@ -263,18 +267,21 @@ class _Expanding:
             has = bool(value) if choice[1].startswith(":") else value is not None
             if choice[1].endswith("+"):
                 if has:
-                    self._expand(choice[2], split, quoted=False)
+                    self._expand(choice[2], split, quoted, cut=True)
             elif has:
                 self._add_split(value or "", fields)
             elif choice[1].endswith("?"):
                 self._add("" if self.empty else f"${name}")
-            else:
+            elif choice[1].endswith("="):
                 text = self.v.text(choice[2], self.empty)
-                if choice[1].endswith("="):
-                    self.v.assign(name, text)
+                self.v.assign(name, text)
                 self._add_split(text, fields)
+            else:
+                self._expand(choice[2], split, quoted, cut=True)
             return
         if value is None:
-            self._add("" if self.empty or name in ("@", "*") or name.isdigit() else f"${name}")
+            # Nobody sets an element from outside.
+            known = name in ("@", "*") or name.isdigit() or name in self.v.arrays.keys() - self.v.unknown
+            self._add_split("" if self.empty or known else f"${name}", fields)
             return
         self._add_split(changed(value, rest, self.v), fields)

@@ -88,9 +88,12 @@ def _replaced(value: str, how: str, text: str, texts: Texts) -> str:
     sought, new = texts.pattern(text[:place]), texts.text(text[place + 1 :])
     _bounded(value, sought, texts.where)
     # Without the frame of translate, (?s:...)\Z: what is replaced may stand anywhere.
-    inner = _translated(sought)[4:-3] if sought else "(?!)"
+    inner = _translated(sought)[4:-3] if sought or how in ("/#", "/%") else "(?!)"
     inner = f"\\A(?:{inner})" if how == "/#" else f"(?:{inner})\\Z" if how == "/%" else inner
-    return re.compile(inner, re.DOTALL).sub(lambda _: new, value, count=0 if how == "//" else 1)
+    # Behind what * took nothing is left, where Python finds nothing once more.
+    empty = not value or how in ("/#", "/%")
+    made = re.compile(inner, re.DOTALL)
+    return made.sub(lambda hit: new if hit[0] or empty else "", value, count=0 if how == "//" else 1)
 
 
 def _shortened(value: str, how: str, text: str, texts: Texts) -> str:

@@ -128,7 +128,7 @@ def formatted(words: list[str], cwd: str = "") -> str | None:
 
 def _basename(words: list[str], cwd: str) -> str:
     plain = [word for word in words if word != "--"]
-    name = posixpath.basename(plain[0].rstrip("/")) if plain else ""
+    name = posixpath.basename(plain[0].rstrip("/")) or plain[0][:1] if plain else ""
     return name.removesuffix(plain[1] if len(plain) > 1 else "") + "\n"
 
 

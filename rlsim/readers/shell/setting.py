@@ -12,7 +12,7 @@ from rlsim.readers.shell.printed import formatted, split_fields
 from rlsim.readers.shell.syntax import Command, Node
 
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
-ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)$", re.DOTALL)
+ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(?:\[((?:[^\[\]]|\[[^\[\]]*\])*)\])?(\+?)=(.*)$", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 

@@ -228,7 +228,10 @@ OPERATORS = (
 )  # fmt: skip
 """Longest first."""
 REDIRECTIONS = frozenset((">", ">>", "<", "<<", "<<-", "<<<", "&>", "&>>", ">&", "<&", ">|", "<>"))
+_BEFORE_COMMANDS = ("if", "while", "until", "elif", "else", "for", "then", "do", "{", "!")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
+_SUBSCRIPT = re.compile(r"(?:[A-Za-z_]\w*)?\[[\w $+*%-]{1,100}\](?=\+?=)")
+"""Of an assignment to one element: blanks in it end no word."""
 _PAIRS = {"{": "}", "(": ")"}
 _RAW = re.compile(r"'[^']*'|\$'(?:[^'\\]|\\.)*'", re.DOTALL)
 """Single quotes, in which nothing is expanded."""
@@ -291,9 +294,7 @@ def tokens(text: str, where: str) -> list[Token]:
 
 
 def _opens_arithmetic(before: list[Token]) -> bool:
-    return (
-        not before or before[-1].kind != "word" or before[-1].text in ("if", "while", "elif", "for", "then", "do", "!")
-    )
+    return not before or before[-1].kind != "word" or before[-1].text in _BEFORE_COMMANDS
 
 
 def _end_of_pattern(text: str, start: int, where: str) -> int:
@@ -335,6 +336,8 @@ def skip_word(text: str, start: int, where: str) -> int:
     place = start
     if text.startswith("((", start):
         return skip_bracketed(text, start, where)
+    if found := _SUBSCRIPT.match(text, start):
+        place = found.end()
     while place < len(text):
         char = text[place]
         if char == "(" and _ARRAY.search(text[start:place]):
