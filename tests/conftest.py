@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
@@ -20,14 +19,6 @@ from rlsim.cli import main
 settings.register_profile("rlsim", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("random", deadline=None, derandomize=False, max_examples=500, print_blob=True)
 settings.load_profile("rlsim")
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Where nightly tests are chosen, whole answers are compared too."""
-    if session.config.option.markexpr.startswith("nightly") or "SEEN" in os.environ:
-        from tests.golden.seen import watch
-
-        watch(session)
 
 
 @pytest.fixture(scope="session")

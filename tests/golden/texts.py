@@ -29,7 +29,7 @@ from rlsim.readers.logs.watching import Watcher
 from rlsim.readers.python.script import Options, calls_of
 from rlsim.readers.traces.reading import Reading, read_trace
 from rlsim.schema.scenario import Scenario
-from tests.golden.seen import plain
+from tests.golden.plain import plain
 from tests.readers.damage import EXPORTS
 
 Answer = dict[str, Any]
