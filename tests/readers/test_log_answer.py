@@ -108,6 +108,9 @@ def test_noisy_steps_move_less_and_the_error_of_a_median_is_that_of_repeated_run
     medians = [float(np.median(rng.lognormal(5, 0.3, 40))) for _ in range(2000)]
     one = Measured.of(rng.lognormal(5, 0.3, 40))
     assert one.error(np.full(5, 100.0)) == pytest.approx(float(np.log(medians).std()), rel=0.25)
+    # Of a single measured step the spread is that of the simulated ones, of which two have one.
+    single = Measured.of(np.array([100.0]))
+    assert single.error(np.array([90.0, 110.0])) > single.error(np.array([100.0, 100.0])) == 0.0
 
 
 def test_warm_up_drift_and_lengths_of_the_log_are_taken_or_told(tmp_path: Path) -> None:

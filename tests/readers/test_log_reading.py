@@ -219,3 +219,13 @@ def test_hostile_text_is_one_message(name: str, run: Command, tmp_path: Path) ->
 def test_a_folder_without_event_files(run: Command, tmp_path: Path) -> None:
     code, _, err = run("log", tmp_path, "quickstart")
     assert code == 2 and "tfevents" in err
+
+
+def test_of_two_spellings_of_a_metric_the_exact_one_counts(tmp_path: Path) -> None:
+    both = {"step": [1, 2], "timing_s_gen": [9.0, 9.0], "timing_s/gen": [4.0, 4.0], "timing_s/step": [8.0, 8.0]}
+    for names in (list(both), ["step", *reversed(list(both)[1:])]):
+        rows = zip(*(both[name] for name in names), strict=True)
+        text = "\n".join(",".join(map(str, row)) for row in (names, *rows)) + "\n"
+        path = tmp_path / "run.csv"
+        path.write_text(text)
+        assert read_log(path).values["generation"].tolist() == [4.0, 4.0]
