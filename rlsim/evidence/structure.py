@@ -50,6 +50,8 @@ ERRORS: Mapping[Kind, TimeKind] = {
 """Kinds of tables whose rows are predicted without a simulated step, and the kind of time that they measure."""
 REPLICATIONS = 2
 """Of each simulated step of a fit, which simulates every published one many times."""
+MOST_SAMPLES = 65_536
+"""Samples of one simulated step, more than any published one by a factor of ten."""
 PHASES: tuple[TimeKind, ...] = ("generation", "logprob", "train", "refit")
 Reasons = Mapping[str, str]
 """Why rows are left out, by id."""
@@ -272,6 +274,9 @@ def _measured_step(cells: Row, replications: int | None) -> tuple[Scenario, Mapp
     if complete and number(cells, "total_step_time_s") <= 0:
         raise SkippedRow("total_step_time_s must be above 0")
     scenario = phase_scenario(cells, replications=replications)
+    samples = scenario.workload.samples_per_step * scenario.workload.generated_batch_factor
+    if samples > MOST_SAMPLES:
+        raise SkippedRow(f"{samples:,.0f} samples in one step are more than {MOST_SAMPLES:,}")
     if complete:
         columns = {"step": "total_step_time_s"} | {phase: f"{phase}_s" for phase in PHASES}
         known = {kind: number(cells, column) for kind, column in columns.items() if cells.get(column, "").strip()}

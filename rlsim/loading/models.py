@@ -19,6 +19,7 @@ _VARIANTS = re.compile(r"-(instruct|thinking|base|chat|hf|fp8|nvfp4|fp4|bf16|awq
 _QUANTISED = re.compile(r"-(fp8|nvfp4|fp4|awq|gptq)(?=-|$)", re.IGNORECASE)
 """Those of them that change the precision, which a scenario states on its own."""
 _FOUR_BITS = re.compile(r"-(awq|gptq|int4|4bit)(?=-|$)", re.IGNORECASE)
+"""Endings of checkpoints whose weights have four bits."""
 
 
 def list_cards() -> list[str]:

@@ -114,7 +114,7 @@ def pool_of(scenario: Scenario, count: int) -> Scenario:
     return replaced(scenario, {"workload": replaced(workload, shared), "loop": loop})
 
 
-def over_drawn(
+def on_enough_work(
     scenario: Scenario,
     replication: int,
     plan: DraftPlan | None,

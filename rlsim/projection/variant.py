@@ -15,7 +15,7 @@ from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices
 from rlsim.projection.change import Change, with_keys
 from rlsim.projection.control import Control, batches_of, regression, seen_of
-from rlsim.projection.scale import carried, over_drawn, priced_pool, simulate_pool, whole_step
+from rlsim.projection.scale import carried, on_enough_work, priced_pool, simulate_pool, whole_step
 from rlsim.results import PHASES
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, Scenario
@@ -267,7 +267,7 @@ def _replication(
             workload, prices = change.workload(workload), cast(ScenarioPrices, change.prices(prices))
         return workload, prices, simulate_pool(inputs.scenario, workload, prices, trace)
 
-    return over_drawn(inputs.scenario, replication, inputs.draft_plan, stretch, run)
+    return on_enough_work(inputs.scenario, replication, inputs.draft_plan, stretch, run)
 
 
 def extended(

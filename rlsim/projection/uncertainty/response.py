@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlsim.projection.scale import over_drawn, simulate_pool
+from rlsim.projection.scale import on_enough_work, simulate_pool
 from rlsim.projection.variant import SimulatedVariant, seconds_of
 from rlsim.simulation.trace import Trace
 from rlsim.units import FloatArray
@@ -150,6 +150,6 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     def again(work: DrawnWorkload) -> Trace:
         return simulate_pool(scenario, work, slowed, Trace(tokens=False))
 
-    steps = over_drawn(scenario, 0, run.draft_plan, run.stretch, again).steps[scenario.measured_steps.start :]
+    steps = on_enough_work(scenario, 0, run.draft_plan, run.stretch, again).steps[scenario.measured_steps.start :]
     chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
     return sum(step.seconds for step in steps) / chain_s

@@ -263,10 +263,10 @@ def _document_of(known: Framework, tree: ConfigTree, asked: Asked, lenient: bool
     lacking = missing_parts(framework, tree, reader, draft.keys, idle, lenient)
     lacking += [{"part": part, "step": "longer", "keys": []} for part in facts.lacking]
     # A model that is asked for by its name has its own stated on loading.
-    by_name = [] if asked.model else [lacking_tower(facts.model)]
-    if not asked.model and draft.keys.get("engine.weight_precision") != "int4":
-        by_name.append(lacking_weights(facts.model))
-    lacking += [one for one in by_name if one]
+    if not asked.model:
+        served = draft.keys.get("engine.weight_precision") == "int4"
+        by_name = (lacking_tower(facts.model), None if served else lacking_weights(facts.model))
+        lacking += [one for one in by_name if one]
     stated = {"assumptions": draft.assumptions, **({"missing": lacking} if lacking else {})}
     return {**document, **stated}, account_for(known, tree, reader, draft.keys)
 
