@@ -38,6 +38,7 @@ from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant, compared, searched, simulate_variant
 from rlsim.results.planning import Choice, InputEffect, Sensitivity, SourceValue
+from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 
@@ -46,6 +47,12 @@ DEGREE = 3
 """Degree of the polynomial; steps are close to exponential in normal variables of some 10 %."""
 GRID = (np.arange(200) + 0.5) / 200
 """Quantiles at which the value of a stated input is averaged."""
+
+
+Place = tuple[str, str, float]
+"""An alternative, an input and a quantile of it."""
+Steps = Mapping[Place, float]
+"""Simulated steps in seconds."""
 
 
 class Alternative(Struct, frozen=True):
@@ -101,11 +108,22 @@ def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = ()) -> Sensiti
         for place, (other, overrides) in points.items():
             steps[place] = first_step_s(other, overrides)
             progress.advance(1)
+    shorter = [_where_it_runs(one, steps) for one in inputs]
+    again = _points(wanted, [new for new, old in zip(shorter, inputs, strict=True) if new is not None and new != old])
+    steps |= {place: first_step_s(other, overrides) for place, (other, overrides) in again.items()}
+    inputs = tuple(one for one in shorter if one is not None)
     return _answer(run, arms, inputs, steps)
 
 
-Place = tuple[str, str, float]
-"""An alternative, an input and a quantile of it."""
+def _where_it_runs(item: UncertainInput, steps: Steps) -> UncertainInput | None:
+    """An input without the end of its assumed range at which the scenario as it is cannot run, such as of lengths that
+    just fit; None where that leaves no range. What the user gave is refused later, by name."""
+    failed = [math.isnan(steps.get((AS_IT_IS, item.key, place), 0.0)) for place in (0.0, 1.0)]
+    if item.given or item.own is None or not any(failed):
+        return item
+    low, high = (item.own if fails else end for fails, end in zip(failed, (item.low, item.high), strict=True))
+    why = f"{item.reason}; cannot run beyond {item.own:g}"
+    return replace(item, low=low, high=high, reason=why) if low < high else None
 
 
 def _points(wanted: Sequence[Alternative], inputs: Sequence[UncertainInput]) -> dict[Place, tuple[Scenario, Overrides]]:
@@ -126,15 +144,13 @@ def _arm(alternative: Alternative, found: Timed, scale: float) -> Arm:
 def first_step_s(scenario: Scenario, overrides: Overrides) -> float:
     """Mean step of a varied scenario on the work of a search, in seconds; NaN where it cannot run."""
     try:
-        # The draws are the same as of the arm it is compared with: those of a search are enough.
-        run = simulate_variant(vary(searched(scenario), overrides), tokens=False)
+        # The draws are the same as of the arm it is compared with: those of a search are enough. Another value of a
+        # guess is a guess still, as unsure of its memory.
+        other = replaced(vary(searched(scenario), overrides), {"assumptions": scenario.assumptions})
+        run = simulate_variant(other, tokens=False)
         return mean_value(run, lambda step: step.seconds)
     except (Infeasible, InputError):
         return math.nan
-
-
-Steps = Mapping[Place, float]
-"""Simulated steps in seconds."""
 
 
 def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[UncertainInput], points: Steps) -> Sensitivity:

@@ -34,7 +34,7 @@ CORRELATION_SPREAD = 0.3
 class UncertainInput(Struct, frozen=True):
     """A scenario key between two values. log: uniform in the logarithm. reason: why the range is what it is.
 
-    own: the scenario's value; None where it states none.
+    own: the scenario's value; None where it states none. given: by the user.
     """
 
     key: str
@@ -43,6 +43,7 @@ class UncertainInput(Struct, frozen=True):
     log: bool = False
     reason: str = ""
     own: float | None = None
+    given: bool = False
 
     def at(self, quantile: float) -> float:
         """Value at a quantile 0..1."""
@@ -112,7 +113,7 @@ def _parse(text: str, scenario: Scenario) -> UncertainInput:
         raise InputError(f"--uncertain {text}: LOW and HIGH must be numbers") from error
     if not bounds[0] < bounds[1]:
         raise InputError(f"--uncertain {text}: LOW must be below HIGH")
-    return UncertainInput(key, *bounds, reason="given", own=_stated_value(scenario, key))
+    return UncertainInput(key, *bounds, reason="given", own=_stated_value(scenario, key), given=True)
 
 
 def _stated_value(scenario: Scenario, key: str) -> float | None:

@@ -7,9 +7,11 @@ import pytest
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.loading.variation import Overrides
 from rlsim.planning.sensitivity import (
     AS_IT_IS,
     alternatives,
+    first_step_s,
     narrowed,
     regret,
     regrets,
@@ -24,6 +26,8 @@ from rlsim.report.text.planning import render_sensitivity
 from rlsim.results.planning import Sensitivity
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
+
+SIGMA = "workload.response_tokens.log_sigma"
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +120,26 @@ def test_a_key_without_a_value_has_a_middle_and_one_that_settles_a_worth(tiny: S
 def test_bad_ranges_are_said(tiny: Scenario, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         sensitivity(tiny, uncertain=[text])
+
+
+def test_an_assumed_range_ends_where_nothing_runs(
+    tiny: Scenario, answer: Sensitivity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Lengths that just fit: improve answers with the half of the range that runs, and says so.
+    plain = {one.key: one for one in answer.inputs}
+
+    def short_of_memory(scenario: Scenario, overrides: Overrides) -> float:
+        value = overrides.get(SIGMA)
+        return math.nan if value is not None and float(str(value)) > own else first_step_s(scenario, overrides)
+
+    own = tiny.workload.response_tokens.log_sigma  # type: ignore[union-attr]
+    monkeypatch.setattr("rlsim.planning.sensitivity.first_step_s", short_of_memory)
+    found = {one.key: one for one in sensitivity(tiny).inputs}
+    assert (found[SIGMA].low, found[SIGMA].high) == (plain[SIGMA].low, own)
+    assert "cannot run beyond" in found[SIGMA].reason
+    assert math.isclose(found[SIGMA].at_low, plain[SIGMA].at_low)
+    assert math.isclose(found[SIGMA].at_high, 0.0, abs_tol=1e-9)
+    assert {key: one for key, one in found.items() if key != SIGMA} == {k: v for k, v in plain.items() if k != SIGMA}
 
 
 DRAWS = 200_000
