@@ -174,10 +174,11 @@ def sure_factor(scenario: Scenario) -> float:
 
 
 def part_fits(scenario: Scenario, engine: bool) -> float:
-    """Probability that a GPU of the engine, or else of the trainer with what both leave there, has enough memory."""
+    """Probability that a GPU of the engine, or else of the trainer with what both leave there and its host, has enough
+    memory."""
     if engine:
         return engine_fits(scenario)
-    return min(beside_fits(scenario), trainer_fits(scenario, update_parts(scenario)))
+    return min(beside_fits(scenario), trainer_fits(scenario, update_parts(scenario)), host_fits(scenario))
 
 
 def fit_probability(scenario: Scenario) -> float:
@@ -233,6 +234,12 @@ def host_bytes(scenario: Scenario) -> float:
         each += engine_parts(scenario)[0].weights
     node = scenario.training_device.gpus_per_node.value
     return each * min(cluster.training, int(node))
+
+
+def host_fits(scenario: Scenario) -> float:
+    """Probability that a training node holds what is kept on its host; 1 where nothing is."""
+    needed, available = host_bytes(scenario), scenario.training_device.host_memory_bytes.value
+    return _NORMAL.cdf(math.log(available / needed) / SPREAD["host"]) if needed else 1.0
 
 
 def check_host(scenario: Scenario) -> None:

@@ -250,8 +250,18 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
         hardware=" and ".join(dict.fromkeys((scenario.hardware.name, scenario.training_device.name))),
         price_per_gpu_hour_usd=price_usd(scenario),
         assumptions=tuple(assumption.text for assumption in chosen.assumptions),
-        verdict=unmeasured_winner(scenario.hardware),
+        verdict=(*_doubtful(contest), *unmeasured_winner(scenario.hardware)),
     )
+
+
+def _doubtful(contest: Contest) -> tuple[str, ...]:
+    """That the scenario as it is, with which the plan is compared, may not fit as surely as a plan must."""
+    if (
+        contest.current is None
+        or (fits := fit_probability(contest.scenario)) >= surely(contest.scenario).simulation.least_fit
+    ):
+        return ()
+    return (f"The scenario as it is has enough memory with a probability of {percent(fits)} only.",)
 
 
 def _constraints(contest: Contest, best: Simulated) -> tuple[ConstraintMet, ...]:

@@ -186,6 +186,11 @@ class InfeasiblePart(Struct, frozen=True):
         return cls(overrides, str(error))
 
     @property
+    def of_trainer(self) -> bool:
+        """Whether it is a trainer's layout."""
+        return all(key.startswith("trainer.") for key in self.overrides)
+
+    @property
     def text(self) -> str:
         """The reason, and how probably memory suffices where it does more likely than not."""
         likely = f"; it fits with {percent(self.fits)}, which --risk {1 - self.fits:.2f} takes"
@@ -256,6 +261,10 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         least = min(space.engines[number], key=lambda one: one.layout, default=None)
         beside = plain if least is None else least.applied(plain)
         space.trainers[number] += [trainer for trainer in trainers if _fitting(beside, trainer, space)]
+    some_engine, some_trainer = any(space.engines.values()), any(space.trainers.values())
+    if some_engine != some_trainer:
+        # Where no engine fits anywhere, the trainers that do not are no near miss; and the other way round.
+        space.rejected = [part for part in space.rejected if part.of_trainer == some_engine]
     return space
 
 
@@ -284,12 +293,11 @@ def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
 
 
 def _engine_layouts(scenario: Scenario, gpus: int) -> list[EngineLayout]:
-    """Layouts on ``gpus`` GPUs; tensor and expert parallelism stay within one NVLink domain."""
+    """Layouts on ``gpus`` GPUs, the scenario's own however unusual; tensor and expert parallelism of others stay within
+    one NVLink domain."""
     engine, moe = scenario.engine, scenario.model.moe
     domain = int(scenario.hardware.nvlink_domain_gpus)
-    own = (engine.tensor_parallel, engine.pipeline_parallel, engine.expert_parallel)
-    # The scenario's own layout is looked at too, however unusual its sizes.
-    found = {own} if engine.tensor_parallel <= domain else set()
+    found = {(engine.tensor_parallel, engine.pipeline_parallel, engine.expert_parallel)}
     for tp in ENGINE_TENSOR:
         if tp <= min(gpus, domain):
             found |= {(tp, engine.pipeline_parallel, ep) for ep in ({1, tp} if moe is not None else {1})}
@@ -314,8 +322,7 @@ def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
     own = TrainerLayout(
         trainer.tensor_parallel, trainer.pipeline_parallel, trainer.context_parallel, trainer.expert_parallel
     )
-    domain = int(scenario.hardware.nvlink_domain_gpus)
-    found = {own} if max(own.tensor, own.expert) <= domain else set()
+    domain, found = int(scenario.hardware.nvlink_domain_gpus), {own}
     # FSDP2 splits weights over the data-parallel ranks: no stages and no experts apart.
     pipelines = TRAINER_PIPELINE if trainer.backend == "megatron" else (1,)
     experts = TRAINER_EXPERT if moe is not None and trainer.backend == "megatron" else (1,)

@@ -12,7 +12,7 @@ from rlsim.costs.engine.draft_policy import counted
 from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.releases import draft_graph, unhidden_s
 from rlsim.costs.links import node_link
-from rlsim.costs.memory import safe_bytes, trainer_fits
+from rlsim.costs.memory import engine_fits, host_bytes, host_fits, safe_bytes, trainer_fits
 from rlsim.costs.transfer.job import job_of
 from rlsim.costs.transfer.methods import tensor_s
 from rlsim.files.reading import shown_path
@@ -287,9 +287,9 @@ def deciding_guess(run: SimulatedVariant) -> tuple[str, ...]:
 
 
 def doubtful_memory(run: SimulatedVariant) -> tuple[str, ...]:
-    """A clause on training GPUs that hold what is counted with less than an even chance."""
-    fits = trainer_fits(run.scenario, run.prices.trainer_bytes)
-    return (f"the training GPUs' memory enough with {percent(fits)} alone",) if fits < 0.5 else ()
+    """Clauses on training GPUs and their hosts that hold what is counted with less than an even chance."""
+    fits = {"GPUs'": trainer_fits(run.scenario, run.prices.trainer_bytes), "nodes' host": host_fits(run.scenario)}
+    return tuple(f"the training {of} memory enough with {percent(one)} alone" for of, one in fits.items() if one < 0.5)
 
 
 def _starts(scenario: Scenario) -> bool:
@@ -300,7 +300,7 @@ def _starts(scenario: Scenario) -> bool:
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     """Warnings of a run, in sentences."""
     scenario, steps = run.scenario, len(run.every_step)
-    out = [*_link_warnings(run), *_length_warnings(run), *_memory_warning(run)]
+    out = [*_memory_warning(run), *_room_warnings(scenario), *_link_warnings(run), *_length_warnings(run)]
     if run.counters.preemptions > 0:
         out.append(said("overflow", preemptions=run.counters.preemptions / steps))
     if (share := _beyond_budget(run)) > 0:
@@ -346,6 +346,18 @@ def _memory_warning(run: SimulatedVariant) -> list[str]:
         loose = f", expandable segments that leave no memory unused {percent(tidy)}"
     missing = (safe_bytes(run.scenario, parts) - available) / GIB
     return [said("tight", pool="training", fits=percent(fits), missing=missing, loose=loose, parts=parts.listed)]
+
+
+def _room_warnings(scenario: Scenario) -> list[str]:
+    """Sentences on engines that may have no room for their longest sequence, and on hosts that may not hold what is
+    offloaded to them."""
+    out = []
+    if not scenario.loop.supervised and (fits := engine_fits(scenario)) < SURE_TO_FIT:
+        out.append(said("little room", fits=percent(fits), tokens=scenario.workload.max_sequence_tokens))
+    if (fits := host_fits(scenario)) < SURE_TO_FIT:
+        each, node = host_bytes(scenario) / GIB, scenario.training_device.host_memory_bytes.value / GIB
+        out.append(said("tight host", fits=percent(fits), needed=each, node=node))
+    return out
 
 
 def _link_warnings(run: SimulatedVariant) -> list[str]:

@@ -316,8 +316,9 @@ class Plan(Answer):
     combinations looked at, valid ones, simulated ones. model, hardware, price_per_gpu_hour_usd, assumptions: of the
     scenario, as it is with the best plan. rest: plans that the search alone has seen, best first, where they were asked
     for; fit_probability: of memory, with which plans fit; unsure: layouts that fit less surely, the likeliest first;
-    verdict: that nobody measured the device; steps: of the run that was asked for; best_scenario: YAML of the best
-    plan; changes: what to set for it. The last three and ``rest`` are not in plan.json.
+    verdict: that memory of the scenario as it is may not suffice, that nobody measured the device; steps: of the run
+    that was asked for; best_scenario: YAML of the best plan; changes: what to set for it. The last three and ``rest``
+    are not in plan.json.
     """
 
     schema_: Literal["rlsim.plan/3"] = Field(default="rlsim.plan/3", alias="schema")

@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from rlsim.costs.memory import check_fits, fit_probability, safe_bytes, surely, update_parts
+from rlsim.costs.memory import check_fits, fit_probability, host_bytes, host_fits, safe_bytes, surely, update_parts
 from rlsim.errors import Infeasible
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.plan import plan
 from rlsim.planning.space import SearchLimits, build_space
+from rlsim.projection.assumptions import doubtful_memory, warnings_of
+from rlsim.projection.variant import simulate_variant
 from rlsim.report.text.planning import render_plan
 from rlsim.schema.scenario import Scenario
 
@@ -55,6 +57,35 @@ def test_where_nothing_fits_the_nearest_miss_says_how_surely_it_must() -> None:
     words = ["model=llama-3.1-70b", "speculation.method=none", "speculation.draft_length=0"]
     with pytest.raises(Infeasible, match=r"no plan fits; .* with a probability of 95 %"):
         plan(load_scenario("quickstart", words), limits=LIMITS)
+
+
+def test_the_nearest_miss_is_of_what_fits_nowhere() -> None:
+    # Trainers that miss by less say nothing where some fit: it is the engine that stops every plan.
+    words = ["cluster.num_gpus=16", "speculation.method=none", "speculation.draft_length=0", "k=0"]
+    scenario = load_scenario("quickstart", [*words, "engine.gpu_memory_utilization=0.05"])
+    space = build_space(scenario, SearchLimits((16,), (0,)))
+    assert space.trainers[0] and not space.engines[0] and space.rejected
+    assert not any(part.of_trainer for part in space.rejected)
+
+
+def test_a_plan_looks_at_the_layout_that_is_there_across_nodes_too(tight: Scenario) -> None:
+    wide = {"cluster.num_gpus": 32, "engine.tensor_parallel": 16, "trainer.tensor_parallel": 16}
+    assert int(tight.hardware.nvlink_domain_gpus) < 16
+    space = build_space(vary(tight, wide), SearchLimits((32,), (0,)))
+    assert 16 in {one.layout.tensor for one in space.engines[0]}
+    assert 16 in {one.tensor for one in space.trainers[0]}
+
+
+def test_hosts_that_may_not_hold_what_is_offloaded_are_named(tight: Scenario) -> None:
+    offloaded = vary(tight, {"trainer.optimizer_on_host": True})
+    node = host_bytes(offloaded)
+    for share, chance in ((0.95, "39 %"), (1.1, "70 %"), (2.0, None)):
+        one = vary(offloaded, {"hardware.host_memory_bytes": share * node})
+        assert fit_probability(one) <= host_fits(one)
+        said = [text for text in warnings_of(simulate_variant(one)) if "hosts of the training GPUs" in text]
+        assert [chance in text for text in said] == ([] if chance is None else [True])
+    (clause,) = doubtful_memory(simulate_variant(vary(offloaded, {"hardware.host_memory_bytes": 0.95 * node})))
+    assert clause == "the training nodes' host memory enough with 39 % alone"
 
 
 def test_the_option_is_the_key(run: Callable[..., tuple[int, str, str]]) -> None:
