@@ -97,7 +97,7 @@ def test_parquet_reads_numbers_alone(tmp_path: Path) -> None:
     from pyarrow import parquet
 
     table = pa.table(
-        {"response_length": [5, 6, 7], "prompt_tokens": [1, 2, 3], "uid": ["a", "a", "b"], "text": ["", "", ""]}
+        {"response_length": [5, 6, 7], "prompt_tokens": [0, 2, 3], "uid": ["a", "a", "b"], "text": ["", "", ""]}
     )
     parquet.write_table(table, tmp_path / "t.parquet")
     found = requests_of(tmp_path / "t.parquet")
