@@ -73,6 +73,8 @@ LOGS: dict[str, str] = {
                + _each('"{n}","{s}","1","{g}"\n') + "13,5\n14,1,2,3\n15,9,9,9",
     "columns again": "step;timing_s/step;timing_s/gen\n" + _each("{n};{s};{g}\n").replace(".", ",") + "step;timing_s/step;timing_s/gen\n8;61,5;30,5\n",
     "thousands": "step,timing_s/step,timing_s/gen\n" + _each('{n},"1,0{n:02d}.5","1,002"\n'),
+    "thousands, whole": "step,timing_s/step,timing_s/gen,note\n" + _each('{n},"1,0{n:02d}","9","a,b"\n'),
+    "decimals, a text": "step,timing_s/step,note\n" + _each('{n},"6{n},5","a,b 1.5"\n') + '13,"1,000","1.5"\n',
     "events": _event("global_batch_size", 64) + "".join(
         _event("tracked_stats", {"train_step_time": 300.5 + n, "policy_training_time": 90 - n}, **{key: 5 * n})
         for n, key in enumerate(("step", "step_num", "train_step", "samples_count", "epoch_num"), start=1))

@@ -21,7 +21,7 @@ printf -v P '%s' "$(count-of)"; prog $P; printf -v P '%q' x; prog $P; printf -v 
 [ $NOBODY = 1 ] && prog one; [ -z "$NOBODY" ] && prog empty; [[ $NOBODY == "" ]] && prog nothing; [[ -n $(count-of) ]] || prog none
 case $NOBODY in "") prog empty ;; *) prog some ;; esac; case $(count-of) in [0-9]*) prog digits ;; *) prog rest ;; esac
 prog ${NOBODY?gone} ${NOBODY:?gone} "${NOBODY:=set}" $NOBODY ${X@Q} ${!PRE*} ${!NOTHING} ${A[i]} $! $$ $- ${10} $10
-expr 1 + 2; prog $(expr $NOBODY + 1) $(expr 4 \* 3) $(expr a b)
+expr 1 + 2; prog $((2 ** -1)) $((3 ** -1)) $((3 % 0)) $((1 +)) $((a b)) $((09)) $((5#9)) $((x[0])) $(expr $NOBODY + 1) $(expr 4 \* 3) $(expr a b)
 """,
     "declared": r"""
 declare -i K=3+4; K+=1; prog $K; declare +i K; declare -u U=abc; prog $U; declare -l V=ABC; prog $V; declare -n R=K; prog $R
