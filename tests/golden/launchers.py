@@ -60,13 +60,19 @@ n=0; while ((n < 3)); do ((n++)); ((n == 2)) && continue; prog $n; done; prog $n
 ( exit 1 ); prog $?; ( prog sub; exit 0; prog never ); prog $?; (x=1; cd /; false); prog $? ${x-unset}; { y=2; true; }; prog $y; $(exit 0); X=$(echo a; exit 0; echo b); prog $X
 if check; then exit 1; fi; prog on; [ -d /none ] || exit 1; prog further; check || exit 0; prog gone
 false | true; prog $?; true | false; prog $?; echo x | prog from-pipe; prog a | prog b | prog c; ! true; prog $?; ! false && prog negated; prog bg & prog fg; wait
-case abc in a*) prog 1 ;;& *c) prog 2 ;& z) prog 3 ;; *) prog 4 ;; esac; case x in y) prog no ;; esac; prog $?; case "a b" in a\ b) prog quoted ;; esac; case a in (a|b) prog paren ;; esac
+case abc in a*) prog 1 ;;& *c) prog 2 ;& z) prog 3 ;; *) prog 4 ;; esac; case x in y) prog no ;; esac; prog $?; case x in y) ;; esac && prog none || prog failed; case "a b" in a\ b) prog quoted ;; esac; case a in (a|b) prog paren ;; esac
 eval "E=5; prog \$E"; eval prog 'a b'; bash -c 'prog inner $1; Z=9' name x; prog ${Z-unset}; sh -c "prog $E"; bash -lc 'prog login'; bash none.sh; env A=1 bash -c 'prog env'
 source none.sh a b; . none2.sh; source; bash; cat > out.txt <<END
 text $E
 END
 cat <<END > out2.txt
 more
+END
+cat file <<END
+not read
+END
+cat - <<END
+read
 END
 cat <<'END'
 shown $E

@@ -95,7 +95,7 @@ class TraceAnswer:
     @property
     def longest_sequence(self) -> float | None:
         """Tokens that prompt and response need at most; None without prompts."""
-        if self.prompt is None or self.requests.prompt is None:
+        if self.requests.prompt is None:
             return None
         return float((self.requests.prompt + self.requests.response).max())
 
