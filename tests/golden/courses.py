@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict
 
 from rlsim.attribution.check import check
+from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.readers.logs.answer import Asked, answer_run
 from rlsim.readers.logs.contribution import contribution_of
-from rlsim.readers.logs.reading import RunLog, read_text_log
+from rlsim.readers.logs.reading import RunLog, read_log, read_text_log
 from rlsim.readers.logs.steady import steady_of
 from rlsim.readers.logs.text import render_run
 from rlsim.readers.logs.watching import Watcher
@@ -26,6 +30,8 @@ from rlsim.runs.losses import Course, losses_of
 from rlsim.runs.run import run
 from rlsim.schema.scenario import Scenario
 from tests.golden.commands import LAG
+from tests.golden.plain import plain
+from tests.readers.event_files import event, event_file, simple, tensor
 
 SMALL = ("simulation.replications=2", "workload.prompts_per_step=16")
 NAMES = {"gen": "generation_s", "old_log_prob": "logprob_s", "update_actor": "train_s", "update_weights": "prepare_s"}
@@ -87,6 +93,42 @@ def explained() -> Any:
 
 def _upto(log: RunLog, count: int) -> RunLog:
     return replace(log, steps=log.steps[:count], values={name: one[:count] for name, one in log.values.items()})
+
+
+def folders() -> Any:
+    """Logs of folders: MLflow's file for each metric, texts of a run that was resumed, event files, and none."""
+    rows = [{"step": n, "timing_s/step": 60.0 + n, "timing_s/gen": 30.0 + n} for n in range(1, 9)]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    events = [event(n, {"timing_s/step": simple(60.0 + n), "timing_s/gen": tensor(30.0 + n)}) for n in range(1, 6)]
+    mlflow = "1 60.5 0\n2 61.5 1\n3 62.5\n4 x 3\n5 64.5 y\n6 65.5 4 5\n\n7 66.5 6\n"
+    found: dict[str, Any] = {}
+    for name, files in {
+        "mlflow": {
+            "metrics/timing_s/step": mlflow,
+            "metrics/timing_s/gen": mlflow.replace("6", "3"),
+            "tags/x": "1 2 3",
+        },
+        "resumed": {"b.jsonl": "".join(lines[:5]), "a.jsonl": "".join(lines[4:]), "more.md": "no log"},
+        "one of several forms": {"run.csv": "step,timing_s/step\n1,9\n2,9\n", "run.log": lines[6], "x.json": lines[7]},
+        "events": {"events.out.tfevents.1": event_file(events[:3]), "events.out.tfevents.2": event_file(events[3:])},
+        "events below": {
+            "train/events.out.tfevents.1": event_file(events),
+            "metrics/loss": "1 2 3",
+            "run.log": lines[0],
+        },
+        "nothing": {"x.md": "no log"},
+    }.items():
+        with tempfile.TemporaryDirectory() as folder:
+            for at, (place, text) in enumerate(files.items()):
+                file = Path(folder, place)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(text if isinstance(text, bytes) else text.encode())
+                os.utime(file, (10**9 + at, 10**9 + at))
+            try:
+                found[name] = read_log(Path(folder))
+            except InputError as error:
+                found[name] = str(error).replace(folder, "FOLDER")
+    return plain(found)
 
 
 OWN = {"hardware.name": "my-gpu", "model.name": "my-model", "question": "why", "engine.version": "0.9.1",

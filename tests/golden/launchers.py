@@ -5,12 +5,83 @@
 from __future__ import annotations
 
 SHELL = {
+    "statuses": "\n".join(
+        f"{one}; prog $?; {one} && prog y || prog n; if {one}; then prog t; else prog e; fi"
+        for one in (
+            "mapfile -t L <<< x",
+            "unset L",
+            "let 1",
+            "let 0",
+            "readarray x < f",
+            "declare x",
+            "declare -n r=x",
+            "printf -v a b",
+            "printf -v 'a b' c",
+            "cd x",
+            "set -- a b",
+            "export A=1",
+            "local q=1",
+            "source none.sh",
+            "source",
+            "cat <<< x",
+            "cat < f",
+            "eval true",
+            "eval false",
+            "shift",
+            "shift 9",
+            "read a <<< x",
+            "read a",
+            "read -d '' a <<< x",
+            "wait",
+            "(true)",
+            "(false)",
+            "true | true",
+            "true | false",
+            "check | true",
+            "f() { :; }",
+            "f",
+            "((1))",
+            "((0))",
+            "((NOBODY))",
+            "for x in a; do false; done",
+            "for ((k = 0; k < 1; k++)); do false; done",
+            "while false; do :; done",
+            "while check; do false; done",
+            "until true; do :; done",
+            "case a in b) ;; esac",
+            "case a in a) false ;; esac",
+            "if false; then :; fi",
+            "if check; then :; fi",
+            "break",
+            "continue",
+            "return",
+            "expr 1",
+            "expr x",
+            "A=1",
+            "A=$(false)",
+            "A=$(check)",
+            "A=(1)",
+            "check",
+            "! check",
+            "echo x",
+            "exit 1",
+            "bash -c false",
+            "bash none.sh",
+            "[ a ]",
+            "[ $NOBODY ]",
+            "{ false; }",
+            "$NOTHING",
+            "$(echo true)",
+            "source sub.sh",
+            "test -f sub.sh",
+        )
+    ),
     "not known": r"""
 N=$(count-of); prog $N $((N * 2)) "${N:-4}" "${N:+has}" ${#N} "${N%x}" "${N/a/b}" "${N:1}" ${N}x "$N-$N"
 A=($(list-of)); prog "${A[@]}" ${#A[@]} "${A[1]}" "${A[@]:1}" "${!A[@]}" ${A[*]} "${A[0]:-none}"; A+=(x); prog "${A[@]}" ${#A[@]}
 for x in $(list-of); do prog in $x; Z=$x; done; prog $Z $x
 X=$(echo part; count-of); prog "$X"; X=$(count-of || echo 8); prog $X; X=$(true && count-of); prog $X; X="a $(count-of) b"; prog "$X" $X
-X=`count-of`; prog $X; X=$(count-of | tail -1); prog $X; X=$(count-of > /dev/null); prog "$X"; X=$(echo 7 | filter); prog $X
+X=set; prog "${X#$NOBODY}" "${X/$NOBODY/y}"; case "" in $NOBODY) prog nobody ;; esac; [[ a == $NOBODY* ]] && prog star; prog "${X:+"a b"}c" "${X:-"d"}" "${X:+'e'}"; X=`count-of`; prog $X; X=$(count-of | tail -1); prog $X; X=$(count-of > /dev/null); prog "$X"; X=$(echo 7 | filter); prog $X
 X=$(start-it > out.log; echo 3); prog $X; X=$(prog inner >&2; echo 4); prog $X; X=$(if check; then echo 5; else echo 6; fi); prog $X
 if check; then prog yes; elif check2 && true; then prog other; else prog no; fi; check && prog a; check || prog b; ! check && prog c
 while check; do i=$((i + 1)); prog $i; done; prog $i; until check; do j=1; sleep 1; done; prog $j; while read l; do prog $l; done < file; prog $l

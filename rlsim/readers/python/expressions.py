@@ -39,7 +39,6 @@ class Raised(Exception):  # noqa: N818 - what the script raises
     """The script stops there."""
 
     def __init__(self, line: int, text: str) -> None:
-        super().__init__(text)
         self.line, self.text = line, text
 
 
@@ -47,7 +46,6 @@ class Returned(Exception):  # noqa: N818 - no error
     """A function of the script returns."""
 
     def __init__(self, value: Any) -> None:
-        super().__init__()
         self.value = value
 
 
@@ -55,7 +53,6 @@ class Left(Exception):  # noqa: N818 - no error
     """A round of a loop ends. again: the next one begins."""
 
     def __init__(self, again: bool) -> None:
-        super().__init__()
         self.again = again
 
 
