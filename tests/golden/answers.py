@@ -61,8 +61,8 @@ CHANGES = (
     {"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
     {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128},
 )
-DERIVED = {"shell,": 60, "shell": 16, "log, run": 6, "log of": 12, "log": 30, "trace": 16, "table": 5,
-           "python,": 60, "python": 16, "agents of": 8, "agents": 3, "requests": 8, "damaged": 40}  # fmt: skip
+DERIVED = {"shell,": 60, "shell": 30, "log, run": 6, "log of": 30, "log": 30, "trace": 16, "table": 5,
+           "python,": 60, "python": 16, "agents of": 8, "agents": 3, "requests": 16, "damaged": 40}  # fmt: skip
 """Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
 SWEPT = ("nemo-rl/async", "nemo-rl/controller", "skyrl/fully_async", "skyrl/skyrl", "verl/fully_async", "verl/megatron",
          "verl/one_step_off")  # fmt: skip

@@ -25,7 +25,7 @@ from rlsim.readers.logs.reading import RunLog, read_log, read_text_log
 from rlsim.readers.logs.steady import steady_of
 from rlsim.readers.logs.text import render_run
 from rlsim.readers.logs.watching import Watcher
-from rlsim.runs.chapters import BlockRecord
+from rlsim.runs.chapters import BlockRecord, chapters_of, state_bytes
 from rlsim.runs.losses import Course, losses_of
 from rlsim.runs.run import run
 from rlsim.schema.scenario import Scenario
@@ -198,6 +198,25 @@ def whole_runs() -> Any:
             scenario = vary(vary(plain, keys), given)
             answer = run(scenario, 7, replications=2, chapter_steps=4, baseline=name in ("plain", "alone"))
             found[f"{mode}, {name}"] = [answer.candidate, answer.speedup, answer.assumptions[-4:], answer.warnings]
+    return found
+
+
+def chapters() -> Any:
+    """The chapters of runs of several lengths, by samples of a step and lag; what a checkpoint holds."""
+    found: dict[str, Any] = {}
+    for mode, keys in (("sync", {}), ("async", SPLIT), ("every 3", {**SPLIT, "loop.update_every": 3})):
+        for prompts in (8, 9000, 300_000):
+            scenario = vary(vary(load_scenario("quickstart"), BASE), {**keys, "workload.prompts_per_step": prompts})
+            for steps, size in ((1, None), (129, None), (3000, None), (100, 33)):
+                parts = chapters_of(scenario, steps, size)
+                found[f"{mode} {prompts} {steps}"] = [len(parts), *map(asdict, (*parts[:3], parts[-1]))]
+    for trainer in (
+        {},
+        {"trainer.critic": True},
+        {"trainer.lora_rank": 16},
+        {"trainer.optimizer_bytes_per_parameter": 8},
+    ):
+        found[f"bytes {trainer}"] = state_bytes(vary(vary(load_scenario("quickstart"), BASE), trainer))
     return found
 
 

@@ -372,6 +372,7 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "contributions": courses.contributions,
     "whole runs": courses.whole_runs,
     "losses": courses.losses,
+    "chapters": courses.chapters,
     "folders": courses.folders,
 }
 """Answers of the library, by case."""

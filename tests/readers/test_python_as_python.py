@@ -218,7 +218,7 @@ BOUNDS: list[tuple[Any, str, int, str, str]] = [
     (values, "MOST_ITEMS", 4, "prog([1, 2, 3, 4])", "prog([1, 2, 3, 4, 5])"),
     (expressions, "MAX_STEPS", 5, "prog(1, 2)", "prog(1, 2, 3)"),
     (expressions, "MAX_DEPTH", 2, "def f(n): return g(n)\ndef g(n): return n\nprog(f(1))",
-     "def f(n): return g(n)\ndef g(n): return h(n)\ndef h(n): return n\nprog(f(1))"),
+     "def f(n): return g(n)\ndef g(n): return h(n)\ndef h(n): return n\nh(1)\nh(1)\nprog(f(1))"),
     (expressions, "MOST_BUILT", 6, "prog('abc', 'def')", "prog('abc', 'def', 'g')"),
 ]  # fmt: skip
 
