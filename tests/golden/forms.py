@@ -193,6 +193,10 @@ def request_texts() -> dict[str, str]:
     out["counters"] += "".join(
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{e}",position="{p}"}} {(800 - 250 * p) * n}\n'
         for n in (1, 3) for e in "01" for p in range(3))  # fmt: skip
+    for name, wrong in (("negative", "-5"), ("no number", "nan")):
+        out[f"counters, {name}"] = out["counters"].replace(" 3000\n", f" {wrong}\n")
+    for name, row in (("blocks", {"hash_ids": [1, 2]}), ("times", {"timestamp": 5}), ("neither", {"other": 1})):
+        out[f"output lengths with {name}"] = _lines({"output_length": value, **row} for value in free)
     out["log of vllm"] = "".join(
         f"INFO SpecDecoding metrics: Mean acceptance length: {2.3 + 0.06 * n:.2f}, Accepted: 9 tokens, "
         f"Drafted: {300 + 60 * n} tokens, "
