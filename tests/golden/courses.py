@@ -137,12 +137,13 @@ OWN = {"hardware.name": "my-gpu", "model.name": "my-model", "question": "why", "
        "workload.agent": {"environment_s": {"kind": "lognormal", "mean_s": 3},
                           "turns": {"kind": "constant", "turns": 2}}}  # fmt: skip
 """What is somebody's own."""
+WITHOUT = {"trainer.policy_logprobs": False, "trainer.reference_logprobs": False}
 
 
 def contributions() -> Any:
     """Runs that are given away: as expected, too fast, too slow, with phases that do not fit into a step."""
     found = []
-    for name, more in (("quickstart", {}), (LAG[0], {}), ("quickstart", OWN)):
+    for name, more in (("quickstart", {}), (LAG[0], {}), ("quickstart", OWN), ("quickstart", WITHOUT)):
         scenario = vary(load_scenario(name, SMALL), more)
         expected = _expected(scenario)
         for factor, step in ((1.0, 1.0), (0.05, 1.0), (9.0, 9.5), (50.0, 50.0), (1.0, 0.5)):
