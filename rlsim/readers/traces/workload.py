@@ -371,4 +371,4 @@ def _share(sizes: FloatArray, sums: FloatArray, squares: FloatArray) -> FloatArr
     typical = (samples - (sizes**2).sum(axis=1) / samples) / max(groups - 1, 1)
     whole = between + (typical - 1) * within
     # Without any variance both are 0, and the share is too.
-    return np.clip((between - within) / np.maximum(whole, 1e-12), 0.0, 1.0)
+    return np.asarray(np.clip((between - within) / np.maximum(whole, 1e-12), 0.0, 1.0), dtype=np.float64)
