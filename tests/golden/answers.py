@@ -46,8 +46,8 @@ from rlsim.readers.frameworks.importing import document_of, import_config, keys_
 from rlsim.readers.frameworks.reader import Reader  # noqa: E402
 from rlsim.readers.frameworks.registry import framework_of  # noqa: E402
 from rlsim.readers.frameworks.trees import ConfigTree, lookup  # noqa: E402
-from rlsim.readers.shell.script import commands_of  # noqa: E402
-from tests.golden.texts import exported, further, logged, recipes  # noqa: E402
+from tests.golden.texts import exported, followed, further, logged, recipes  # noqa: E402
+from tests.readers.damage import damaged  # noqa: E402
 
 ANSWERS = Path(__file__).with_name("answers.csv")
 TRACES = (
@@ -61,7 +61,8 @@ CHANGES = (
     {"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
     {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128},
 )
-DERIVED = {"shell": 16, "log, run": 6, "log": 30, "trace": 16, "table": 5, "python": 6, "agents": 3}
+DERIVED = {"shell,": 60, "shell": 30, "log, run": 6, "log of": 30, "log": 30, "trace": 16, "table": 5,
+           "python,": 60, "python": 16, "agents of": 8, "agents": 3, "requests": 16, "damaged": 40}  # fmt: skip
 """Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
 SWEPT = ("nemo-rl/async", "nemo-rl/controller", "skyrl/fully_async", "skyrl/skyrl", "verl/fully_async", "verl/megatron",
          "verl/one_step_off")  # fmt: skip
@@ -90,8 +91,11 @@ def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def derived(text: str, case: str, number: int) -> str:
-    """The ``number``-th input from ``text``: itself, then with a number, a flag, a word or a line changed."""
+    """The ``number``-th input from ``text``: itself, then with a number, a flag, a word or a line changed, or damaged
+    as records are."""
     rnd = random.Random(f"{case} {number}")
+    if case.startswith("damaged"):
+        return damaged(text, rnd)[1]
     for _ in range(min(number, 1 + number // 6)):
         numbers = list(re.finditer(r"(?<![\w.])\d+(?![\w.])", text))
         flags = list(re.finditer(r"\b(?:[Tt]rue|[Ff]alse)\b", text))
@@ -154,12 +158,6 @@ def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
 def named_keys(message: str) -> list[str]:
     """The dotted keys that a message names."""
     return sorted(set(re.findall(r"\b[a-z_]+\.[a-z_.]*[a-z]", message)))
-
-
-def followed(path: Path) -> Answer:
-    """The commands of a shell script."""
-    lines = [json.dumps(words).replace(str(path.parent), "HERE") for words in commands_of(path)]
-    return {"commands": [line.translate({32: "_", 47: "|"}) for line in lines]}
 
 
 def asked(*words: str) -> Answer:

@@ -46,6 +46,7 @@ from rlsim.projection.idle import idle_of
 from rlsim.projection.summary import phase_parts
 from rlsim.projection.uncertainty.evidence import EvidenceTable, load_evidence
 from rlsim.projection.variant import simulate_variant, so_many
+from tests.golden import courses
 
 LOOP = Path(__file__).parents[1] / "evidence" / "loop"
 
@@ -366,6 +367,13 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "memory left out": memory_scores,
     "study": lambda: list(published_rows.study(0, 1)),
     "published": published_anew,
+    "watches": courses.watches,
+    "runs explained": courses.explained,
+    "contributions": courses.contributions,
+    "whole runs": courses.whole_runs,
+    "losses": courses.losses,
+    "chapters": courses.chapters,
+    "folders": courses.folders,
 }
 """Answers of the library, by case."""
 

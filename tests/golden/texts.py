@@ -27,10 +27,17 @@ from rlsim.readers.logs.reading import RunLog, read_log
 from rlsim.readers.logs.steady import measured_of, steady_of, with_facts
 from rlsim.readers.logs.watching import Watcher
 from rlsim.readers.python.script import Options, calls_of
+from rlsim.readers.shell.script import commands_of
+from rlsim.readers.traces import Format
 from rlsim.readers.traces.reading import Reading, read_trace
+from rlsim.readers.traces.requests import Requests
+from rlsim.readers.traces.workload import workload_of
 from rlsim.schema.scenario import Scenario
+from tests.golden.consoles import LOGS
+from tests.golden.forms import agent_texts, request_texts
+from tests.golden.launchers import PYTHON, SHELL
 from tests.golden.plain import plain
-from tests.readers.damage import EXPORTS
+from tests.readers.damage import EXPORTS, records
 
 Answer = dict[str, Any]
 Input = tuple[str, str, str, Callable[[Path], Answer]]
@@ -122,9 +129,27 @@ def called(path: Path) -> Answer:
             "stop": bool(stop)}  # fmt: skip
 
 
-def agents(path: Path) -> Answer:
-    """The workload that trajectories make."""
-    found = read_trace(path, Reading())
+def followed(path: Path) -> Answer:
+    """The commands of a shell script."""
+    lines = [json.dumps(words).replace(str(path.parent), "HERE") for words in commands_of(path)]
+    return {"commands": [line.translate({32: "_", 47: "|"}) for line in lines]}
+
+
+def optioned(path: Path) -> Answer:
+    """The calls of a Python script with words on its command line and a module beside it."""
+    (path.parent / "lib.py").write_text("shared = 3\nclass Base:\n    base: int = 1\n    def inherited(self):\n"
+                                        "        return self.base + shared\ndef helper(n):\n    return n * shared\n"
+                                        "if __name__ == '__main__':\n    shared = 0\n")  # fmt: skip
+    options = Options({"lr": 0.5, "steps": 12, "no_log": True, "base": 8, "quick": True, "max_steps": 6}, ["train-it"])
+    calls, stop = calls_of(path, options, {"SET": "value", "MILES_SCRIPT_SIZE": "3", "N": "4"}, path.parent)
+    told = [repr((one.name, one.given, one.named, one.line)).translate({32: "_", 47: "|"}) for one in calls]
+    return {"calls": told, "stop": stop, "read": sorted(options.read)}
+
+
+def agents(path: Path, reading: Reading = Reading()) -> Answer:  # noqa: B008 - frozen
+    """The workload that trajectories or requests make, and how it is told."""
+    found = read_trace(path, reading)
+    found = workload_of(found) if isinstance(found, Requests) else found
     return {"answer": plain(found.as_dict()), "text": [f" {line}" for line in found.text().split("\n")]}
 
 
@@ -134,12 +159,25 @@ def further(folder: Path) -> Iterator[Input]:
         yield f"log, run {number}", "run.jsonl", run_text(number), watched
     for form, text in EXPORTS.items():
         yield f"log, {form}", "run.csv", text, logged
+    for name, text in LOGS.items():
+        yield f"log of {name}", "run.txt", text, watched
     yield "log, MLPerf", "run.out", mlperf_text(), logged
+    for name, text in SHELL.items():
+        yield f"shell, {name}", "run.sh", text, followed
+    for name, text in PYTHON.items():
+        yield f"python, {name}", "run.py", text, optioned
     for number, text in enumerate(SCRIPTS):
         yield f"python {number}", "run.py", text, called
     for name in PROCESSES:
         made = written(folder / "made.jsonl", workload(name, prompts=6, size=4))
         yield f"agents {name}", "t.jsonl", made.read_text(encoding="utf-8"), agents
+    for name, text in agent_texts().items():
+        yield f"agents of {name}", "t.jsonl", text, lambda path: agents(path, Reading(Format.AGENTS))
+    for name, text in request_texts().items():
+        yield f"requests, {name}", "t.txt", text, agents
+        yield f"requests, {name} by groups", "t.txt", text, lambda path: agents(path, Reading(group_size=2))
+    for form, (text, _) in records().items():
+        yield f"damaged {form}", "run.log", text, logged
 
 
 def recipes() -> Iterator[tuple[str, str, str, str]]:

@@ -305,6 +305,16 @@ def test_the_command_writes_a_fragment_that_extends_a_scenario(run: Command, tmp
     assert answer["trajectories"] == 128 and set(answer["tests"]) >= {"turns", "environment seconds"}
 
 
+def test_columns_of_a_file_are_those_of_what_it_was_drawn_from(tmp_path: Path) -> None:
+    given = known.workload("alike within prompts", prompts=5, size=3)
+    lines = enumerate(known.written(tmp_path / "t.jsonl", given).read_text().splitlines(), start=1)
+    found = [*trajectories_of(((line, json.loads(row)) for line, row in lines), "file", 4.0, [])]
+    read, drawn = Columns.of(found, None, "file"), Columns.drawn(draw_rollouts(given, Place(1, 0, 0))[0])
+    for name in ("turns", "prompt_tokens", "total_tokens", "group", "owner", "response_tokens", "gap_owner",
+                 "observation_tokens", "environment_s"):  # fmt: skip
+        assert getattr(read, name) == pytest.approx(getattr(drawn, name)), name
+
+
 # the keys
 
 

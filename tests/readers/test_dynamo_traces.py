@@ -85,7 +85,13 @@ def test_packed_files_of_a_folder_are_read(tmp_path: Path, run: Callable[..., tu
 def test_damaged_records_name_their_line(tmp_path: Path) -> None:
     nameless = record(1, 9)
     nameless["event"]["agent_context"] = {}
-    for bad, words in ((nameless, "names neither"), ({"event": 3}, "no record"), (record(1, 9, math.nan), "line 2")):
+    empty = {"schema": "dynamo.request.trace.v1", "event_type": "request_end"}
+    for bad, words in (
+        (nameless, "names neither"),
+        (empty, "request_end without 'request'"),
+        ({"event": 3}, "no record"),
+        (record(1, 9, math.nan), "line 2"),
+    ):
         with pytest.raises(InputError, match="file, line 2") as error:
             served(record(1, 9), bad)
         assert words in str(error.value)

@@ -149,6 +149,35 @@ if __name__ == "__main__": prog("main")
 prog(list(map(lambda x: x + 1, [1, 2])), True, None, 1.5)
 ---
 prog(1); assert 1 > 2; prog("never")
+---
+for n in range(5):
+    if n == 1:
+        continue
+    for m in "xyz":
+        if m == "y":
+            break
+        prog(n, m)
+    else:
+        prog("never")
+    if n == 3:
+        break
+for n in range(2):
+    if n > 5:
+        break
+else:
+    prog("all", n)
+a = [1, 2, 3]; a[0] = 9; a[-1] += 4; prog(a, "abcd"[::2], a[::-1], a[2:0:-1], f"{'q'!r} {'q'!s} {'q'!r:>5}")
+match 5:
+    case 4 | 5 if a[0] > 10: prog("never")
+    case 4 | 5 if a[0] > 1: prog("guarded")
+try:
+    prog("fine")
+except ValueError:
+    prog("never")
+else:
+    prog("else")
+finally:
+    prog("last")
 '''.strip().split("\n---\n")  # fmt: skip
 SET = {"GIVEN": "value", "N": "12"}
 
@@ -189,7 +218,7 @@ BOUNDS: list[tuple[Any, str, int, str, str]] = [
     (values, "MOST_ITEMS", 4, "prog([1, 2, 3, 4])", "prog([1, 2, 3, 4, 5])"),
     (expressions, "MAX_STEPS", 5, "prog(1, 2)", "prog(1, 2, 3)"),
     (expressions, "MAX_DEPTH", 2, "def f(n): return g(n)\ndef g(n): return n\nprog(f(1))",
-     "def f(n): return g(n)\ndef g(n): return h(n)\ndef h(n): return n\nprog(f(1))"),
+     "def f(n): return g(n)\ndef g(n): return h(n)\ndef h(n): return n\nh(1)\nh(1)\nprog(f(1))"),
     (expressions, "MOST_BUILT", 6, "prog('abc', 'def')", "prog('abc', 'def', 'g')"),
 ]  # fmt: skip
 

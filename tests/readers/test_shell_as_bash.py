@@ -77,7 +77,7 @@ i=0; while [ $i -lt 4 ]; do i=$((i + 1)); [ $i = 2 ] && continue; prog $i; done;
 prog "$(printf '%s-%02d\n' a 7 b 8)" "$(echo -e 'x\ty')" "$(echo seen >&2; echo kept)" "$(cd /; pwd)"
 case ab in a*) prog 1 ;;& *b) prog 2 ;& c) prog 3 ;; *) prog 4 ;; esac; case "a*" in "a*") prog star ;; esac
 IFS=,; X=a,b; prog $X; A=(1 2); prog "${A[*]}"; IFS=' '; prog $X
-[[ v12 =~ ^v([0-9]+)$ ]] && prog "${BASH_REMATCH[1]}"; [[ abc =~ ^[[:alpha:]]+$ ]] && prog letters
+[[ v12 =~ ^v([0-9]+)$ ]] && prog "${BASH_REMATCH[1]}"; [[ abc =~ ^[[:alpha:]]+$ ]] && prog letters; [[ aab =~ ^a+b*$ ]] && prog two
 """  # noqa: E501 - a script is a line
 """One script a line; one with a here-document goes on to the line of its prog."""
 
@@ -159,7 +159,14 @@ def test_what_cannot_be_told_is_neither_0_nor_empty(text: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "text", ["[[ a =~ (a+)+ ]]", "[[ a == @(a|b) ]]", "while true; do x=$((x + 1)); done; x=0; " * 2]
+    "text",
+    [
+        "[[ a =~ (a+)+ ]]",
+        "[[ a =~ a*b*c* ]]",
+        "[[ a =~ a[ ]]",
+        "[[ a == @(a|b) ]]",
+        "while true; do x=$((x + 1)); done; x=0; " * 2,
+    ],
 )
 def test_a_branch_that_cannot_be_told_is_refused_and_loops_end(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(f"x=0; {text}\nprog\n")

@@ -204,6 +204,7 @@ def test_a_fitted_lognormal_ends_at_its_cap_and_its_function_undoes_its_quantile
     assert fit.cap == 250 and fit.mean == pytest.approx(cut.mean(), rel=0.03)
     levels = np.array([0.1, 0.5, 0.7])
     assert fit.cdf(fit.quantile(levels)) == pytest.approx(levels) and fit.quantile(np.array([0.999]))[0] == 250
+    assert fit.cdf(np.array([fit.cap]))[0] == 1
 
 
 def test_what_prompts_share_is_all_nothing_or_half() -> None:

@@ -12,6 +12,7 @@ import yaml
 from rlsim.errors import InputError
 from rlsim.files.reading import LINE_CHARACTERS
 from rlsim.loading.scenario import load_scenario
+from rlsim.readers.traces import reading
 from rlsim.readers.traces.reading import Format, Reading, read_acceptance, read_trace
 from rlsim.readers.traces.requests import Requests
 from rlsim.readers.traces.workload import (
@@ -30,14 +31,14 @@ Command = Callable[..., tuple[int, str, str]]
 RNG = np.random.default_rng(5)
 
 
-def requests_of(path: Path, **reading: object) -> Requests:
-    found = read_trace(path, Reading(**reading))  # type: ignore[arg-type]
+def requests_of(path: Path, **how: object) -> Requests:
+    found = read_trace(path, Reading(**how))  # type: ignore[arg-type]
     assert isinstance(found, Requests)
     return found
 
 
-def answer_of(path: Path, **reading: object) -> TraceAnswer:
-    return workload_of(requests_of(path, **reading))
+def answer_of(path: Path, **how: object) -> TraceAnswer:
+    return workload_of(requests_of(path, **how))
 
 
 def written(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -92,12 +93,29 @@ def test_traces_of_others_and_of_nemo_rl_are_told_by_their_columns(tmp_path: Pat
         requests_of(path, group_size=3)
 
 
+def test_a_folder_holds_less_than_is_read_at_once_and_a_file_a_row_at_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = '{"output_tokens": 5}'
+    for name in ("1.jsonl", "2.jsonl"):
+        (tmp_path / name).write_text(row)
+    monkeypatch.setattr(reading, "TRACE_BYTES", 2 * len(row) + 1)
+    assert requests_of(tmp_path).response.tolist() == [5, 5]
+    monkeypatch.setattr(reading, "TRACE_BYTES", 2 * len(row))
+    with pytest.raises(InputError, match="holds more than"):
+        requests_of(tmp_path)
+    monkeypatch.undo()
+    (tmp_path / "t.csv").write_text("output_tokens\n")
+    with pytest.raises(InputError, match="no rows; at least one length is needed"):
+        requests_of(tmp_path / "t.csv", form=Format.CSV)
+
+
 def test_parquet_reads_numbers_alone(tmp_path: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
     table = pa.table(
-        {"response_length": [5, 6, 7], "prompt_tokens": [1, 2, 3], "uid": ["a", "a", "b"], "text": ["", "", ""]}
+        {"response_length": [5, 6, 7], "prompt_tokens": [0, 2, 3], "uid": ["a", "a", "b"], "text": ["", "", ""]}
     )
     parquet.write_table(table, tmp_path / "t.parquet")
     found = requests_of(tmp_path / "t.parquet")
@@ -117,6 +135,9 @@ def test_parquet_reads_numbers_alone(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"output_tokens": [5, 6], "uid": ["a", None]}), tmp_path / "null.parquet")
     with pytest.raises(InputError, match="name the prompt of every sample"):
         requests_of(tmp_path / "null.parquet")
+    parquet.write_table(pa.table({"output_tokens": [0, 0]}), tmp_path / "zeros.parquet")
+    with pytest.raises(InputError, match="no length above 0"):
+        requests_of(tmp_path / "zeros.parquet")
     content = (tmp_path / "t.parquet").read_bytes()
     (tmp_path / "cut.parquet").write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError, match="no Parquet file that can be read"):

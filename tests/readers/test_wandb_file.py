@@ -59,6 +59,17 @@ def test_a_run_file_is_read_to_the_digit_also_across_blocks(tmp_path: Path) -> N
         assert set(log.values["generation"]) == {12.5} and set(log.values["train"]) == {4.25} and not log.remarks
 
 
+@pytest.mark.parametrize("room", [0, 1, 6, 7, 8])
+def test_a_head_that_no_longer_fits_into_its_block_is_in_the_next_one(room: int, tmp_path: Path) -> None:
+    first, second = steps(2)
+    filled = run_file([first])
+    console = counted(4, b"x" * (BLOCK - len(filled) - 7 - 4 - room))
+    content = run_file([first, console, second])
+    assert len(run_file([first, console])) == BLOCK - room
+    (tmp_path / "run-abc.wandb").write_bytes(content)
+    assert read_log(tmp_path / "run-abc.wandb").steps == (1, 2)
+
+
 def test_a_running_jobs_file_ends_with_its_last_whole_record(tmp_path: Path) -> None:
     file, content = tmp_path / "run-abc.wandb", run_file(steps(4))
     for cut in (1, 5, 200):

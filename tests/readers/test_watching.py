@@ -1,6 +1,7 @@
 """A watch beside a run: its level, when it changed, alarms, and sources that vanish or are half written."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -214,7 +215,10 @@ def test_a_source_that_vanishes_is_half_written_or_rotated_gives_what_is_whole(t
     assert source.read() is None and "no such file" in source.trouble
     text = console(range(1, 6), {"gen": 30.0, "step": 50.5})
     file.write_text(text + "step:6 - timing_s/gen:30.0 - timing_s/step:5")
+    begin = time.process_time()
     log = source.read()
+    # Of the time of a read alone, 150 times as much is left between two.
+    assert 0 < source.pause_s <= 150 * (time.process_time() - begin)
     assert log is not None and source.trouble == ""
     assert [float(value) for value in log.values["step"] if value == value] == [50.5] * 5
     assert source.read() is None  # nothing new

@@ -371,3 +371,13 @@ def test_an_asynchronous_pool_loses_the_rate_of_its_slow_nodes() -> None:
     found = losses_of(scenario, Course(course(1).values, (block,))).totals["slow_nodes"]
     rates = 1.0 - np.arange(5) / 4 * (1 - 1 / 3)
     assert np.unique(found.round(4)) == pytest.approx(STEP_S * (1 / rates - 1), abs=1e-3)
+
+
+@pytest.mark.parametrize(("every", "restart_s"), [(8, 30.0), (40, 0.0), (3, 500.0)])
+def test_a_run_gets_nowhere_where_a_failure_costs_what_lies_between_two(every: int, restart_s: float) -> None:
+    """A restart and half of the steps between two checkpoints, against the seconds between failures of 8 GPUs."""
+    edge_hours = (restart_s + every * STEP_S / 2) * 8 / 3600
+    assert lost(faulty(1.02 * edge_hours, every, {}, restart_s=restart_s), 1).events["restarts"] >= 0
+    with pytest.raises(Infeasible) as raised:
+        lost(faulty(0.98 * edge_hours, every, {}, restart_s=restart_s), 1)
+    assert (raised.value.needed, raised.value.available) == pytest.approx((edge_hours * 450, 0.98 * edge_hours * 450))

@@ -122,7 +122,7 @@ def _add_json(rows: Rows, text: str) -> str:
                 )
             rows.take(row)
         return "JSON"
-    count = bad = 0
+    bad = 0
     for _, line in text_lines(text, rows.scalars.where, LOG_LINES):
         try:
             row = json.loads(line)
@@ -130,11 +130,10 @@ def _add_json(rows: Rows, text: str) -> str:
             bad += bool(line.strip())
             continue
         if isinstance(row, dict):
-            count += 1
             rows.take(row)
-    if count and bad:
+    if rows.found and bad:
         rows.scalars.remarks.append(f"{bad} {'line is' if bad == 1 else 'lines are'} not JSON and left out")
-    return "JSON lines" if count else ""
+    return "JSON lines" if rows.found else ""
 
 
 def _separator(text: str) -> str | None:

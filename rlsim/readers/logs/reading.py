@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import mode
 from typing import Literal
 
 import numpy as np
@@ -270,7 +271,7 @@ def _gather_timers(scalars: Scalars) -> None:
                 parts.setdefault(place, []).append(value)
         found = {place: one[-1] for place, one in parts.items()}
         if name in timers:
-            count = Counter(map(len, parts.values())).most_common(1)[0][0] if parts else 0
+            count = mode(map(len, parts.values())) if parts else 0
             found = {p: sum(one) / usual for p, one in parts.items() if whole[p] and len(one) == count}
         scalars.values[name] = {int(ends[int(rows[place])]): value for place, value in found.items()}
     scalars.retold.clear()

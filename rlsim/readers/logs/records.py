@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
+from statistics import mode
 
 import numpy as np
 from msgspec import Struct, field
@@ -133,8 +134,8 @@ def _following(scalars: Scalars, found: list[Record]) -> list[Record]:
     record before it."""
     # Some print several records of a step, each with its number.
     runs = [list(run) for _, run in groupby(found, lambda one: one.step)]
-    size = Counter(map(len, runs)).most_common(1)[0][0]
-    led = Counter(one.led for one in found).most_common(1)[0][0]
+    size = mode(map(len, runs))
+    led = mode(one.led for one in found)
     apart = np.diff([run[0].step or 0 for run in runs]).tolist()
     usual = Counter(one for one in apart if one > 0).most_common(1)
     opened = 2 * sum(one.opened for one in found) > len(found)
@@ -166,7 +167,7 @@ def _in_order(scalars: Scalars, found: list[Record]) -> list[Record]:
 
     def fine(one: Record) -> bool:
         places = [place[entry.name] for entry in one.entries if entry.name in place]
-        return one.opened == opened and all(first < second for first, second in pairwise(places))
+        return one.opened == opened and places == sorted(places)
 
     right = [True, *map(fine, found), True]
     # Lines that stand wrong in one record are missing in another near by.

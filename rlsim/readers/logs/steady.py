@@ -63,7 +63,7 @@ class Measured:
         simulated: seconds of the simulated steps. Steps count as independent.
         """
         above = simulated[simulated > 0]
-        drawn = float(np.log(above).std()) if above.size > 1 else 0.0
+        drawn = float(np.log(above).std()) if above.size else 0.0
         own = drawn if self.log_deviation is None else self.log_deviation
         return MEDIAN_ERROR * math.sqrt(own**2 / self.count + drawn**2 / max(above.size, 1))
 

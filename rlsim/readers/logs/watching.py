@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -69,7 +70,7 @@ class Watcher:
         for group in together(changes[self.told :]):
             out += self._settled(log, max(one.found for one in group))
             out.append(self._changed(log, group))
-        out += self._settled(log, now + 1)
+        out += self._settled(log)
         self.told = max(self.told, len(changes))
         self.last = max((self.last, *(line.step for line in out)))
         due = self.last < 0 or now >= self.last + self.every
@@ -151,7 +152,7 @@ class Watcher:
         self.unsettled = None if self.scenario is None else (moved, line)
         return line
 
-    def _settled(self, log: RunLog, before: int) -> list[WatchLine]:
+    def _settled(self, log: RunLog, before: float = math.inf) -> list[WatchLine]:
         """The last change judged again by as many steps as a level takes, all of them before the step ``before``; no
         line where it comes out as it did."""
         if self.unsettled is None:

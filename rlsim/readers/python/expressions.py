@@ -39,7 +39,6 @@ class Raised(Exception):  # noqa: N818 - what the script raises
     """The script stops there."""
 
     def __init__(self, line: int, text: str) -> None:
-        super().__init__(text)
         self.line, self.text = line, text
 
 
@@ -47,8 +46,14 @@ class Returned(Exception):  # noqa: N818 - no error
     """A function of the script returns."""
 
     def __init__(self, value: Any) -> None:
-        super().__init__()
         self.value = value
+
+
+class Left(Exception):  # noqa: N818 - no error
+    """A round of a loop ends. again: the next one begins."""
+
+    def __init__(self, again: bool) -> None:
+        self.again = again
 
 
 class Expressions(ABC):
@@ -113,7 +118,9 @@ class Expressions(ABC):
                 holder.held[target.attr] = value
         elif isinstance(target, ast.Subscript):
             holder, key = self.value(target.value, scope), self.value(target.slice, scope)
-            if isinstance(holder, dict) and plain(key):
+            if (isinstance(holder, dict) and plain(key)) or (
+                isinstance(holder, list) and isinstance(key, int) and -len(holder) <= key < len(holder)
+            ):
                 holder[key] = value
 
     def fits(self, pattern: ast.pattern, subject: Any, scope: Scope) -> bool:
@@ -192,7 +199,7 @@ class Expressions(ABC):
         form = "" if node.format_spec is None else str(self.value(node.format_spec, scope))
         if not plain(value) or len(form) > _SPECIFICATION:
             return str(value) if isinstance(value, Unknown) else str(Unknown(ast.unparse(node.value)[:80]))
-        return format(value, form)
+        return format(repr(value) if node.conversion == ord("r") else value, form)
 
     def _attribute(self, node: ast.Attribute, scope: Scope) -> Any:
         of = self.value(node.value, scope)
@@ -216,7 +223,8 @@ class Expressions(ABC):
     def _subscript(self, node: ast.Subscript, scope: Scope) -> Any:
         of = self.value(node.value, scope)
         if isinstance(node.slice, ast.Slice):
-            ends = [None if one is None else self.value(one, scope) for one in (node.slice.lower, node.slice.upper)]
+            parts = (node.slice.lower, node.slice.upper, node.slice.step)
+            ends = [None if one is None else self.value(one, scope) for one in parts]
             return of[slice(*ends)] if isinstance(of, str | list | tuple) and known(*ends) else Unknown("part")
         key = self.value(node.slice, scope)
         if isinstance(of, Unknown) and of.name == "os.environ":

@@ -18,7 +18,7 @@ from typing import Any
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.yaml import parse_value
-from rlsim.readers.python.expressions import Expressions, Raised, Returned
+from rlsim.readers.python.expressions import Expressions, Left, Raised, Returned
 from rlsim.readers.python.values import Class, Function, Record, Scope, Unknown, known
 
 MAX_MODULES = 20
@@ -245,7 +245,18 @@ class _Script(Expressions):
     def _for(self, node: ast.For, scope: Scope) -> None:
         for value in self.items(self.value(node.iter, scope)):
             self.bind(node.target, value, scope)
-            self.body(node.body, scope)
+            try:
+                self.body(node.body, scope)
+            except Left as left:
+                if not left.again:
+                    return
+        self.body(node.orelse, scope)
+
+    def _break(self, node: ast.Break, scope: Scope) -> None:
+        raise Left(again=False)
+
+    def _continue(self, node: ast.Continue, scope: Scope) -> None:
+        raise Left(again=True)
 
     def _with(self, node: ast.With, scope: Scope) -> None:
         for item in node.items:
@@ -257,13 +268,17 @@ class _Script(Expressions):
             self.body(node.body, scope)
         except Raised:
             self.body(node.handlers[0].body if node.handlers else [], scope)
+        else:
+            self.body(node.orelse, scope)
         self.body(node.finalbody, scope)
 
     def _match(self, node: ast.Match, scope: Scope) -> None:
         subject = self.value(node.subject, scope)
         for case in node.cases:
             if self.fits(case.pattern, subject, scope):
-                return self.body(case.body, scope)
+                held = True if case.guard is None else self.value(case.guard, scope)
+                if known(held) and held:
+                    return self.body(case.body, scope)
         return None
 
     def _raise(self, node: ast.Raise, scope: Scope) -> None:

@@ -16,27 +16,25 @@ ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(?:\[((?:[^\[\]]|\[[^\[\]]*\])*)\])?(\+
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-def assign(variables: Variables, word: str) -> bool:
-    """Make an assignment as it is written; False where the word is none."""
+def assign(variables: Variables, word: str) -> None:
+    """Make an assignment as it is written; of a word that is none, nothing."""
     found = ASSIGNMENT.match(word)
     if found is None:
-        return False
+        return
     name, index, more, value = found.groups()
     try:
         if index is None and value.startswith("(") and value.endswith(")"):
             variables.assign_array(name, value[1:-1], bool(more))
-            return True
+            return
         text = variables.text(value)
         if index is not None:
             variables.assign_element(name, index, text, bool(more))
-            return True
-        if (is_open(text) and value[:1] != "'" and "\\$" not in value) or (more and name in variables.unknown):
+        elif (is_open(text) and value[:1] != "'" and "\\$" not in value) or (more and name in variables.unknown):
             variables.forget(name)
-            return True
-        _assign_text(variables, name, text, bool(more))
+        else:
+            _assign_text(variables, name, text, bool(more))
     except NotKnown:
         variables.forget(name)
-    return True
 
 
 def is_open(text: str) -> bool:

@@ -249,9 +249,9 @@ def scores_of(values: FloatArray, weights: FloatArray) -> FloatArray:
 def shared_by_turns(scores: FloatArray, owner: IntArray, size: int) -> float:
     """Mean product of two turns of a trajectory, over those that have two: what its turns share of the variance."""
     count, total, squares = (np.bincount(owner, part, size) for part in (np.ones(owner.size), scores, scores**2))
-    pairs = count * (count - 1)
-    some = pairs > 0
-    return float(np.mean((total**2 - squares)[some] / pairs[some])) if some.any() else 0.0
+    some = count > 1
+    pairs = (count * (count - 1))[some]
+    return float(np.mean((total**2 - squares)[some] / pairs)) if some.any() else 0.0
 
 
 def shared_by_prompt(first: FloatArray, second: FloatArray, group: IntArray) -> float:

@@ -95,7 +95,7 @@ class TraceAnswer:
     @property
     def longest_sequence(self) -> float | None:
         """Tokens that prompt and response need at most; None without prompts."""
-        if self.prompt is None or self.requests.prompt is None:
+        if self.requests.prompt is None:
             return None
         return float((self.requests.prompt + self.requests.response).max())
 
@@ -370,4 +370,5 @@ def _share(sizes: FloatArray, sums: FloatArray, squares: FloatArray) -> FloatArr
     within = (squares - sums**2 / sizes).sum(axis=1) / np.maximum(samples - groups, 1)
     typical = (samples - (sizes**2).sum(axis=1) / samples) / max(groups - 1, 1)
     whole = between + (typical - 1) * within
-    return np.clip(np.where(whole > 0, (between - within) / np.where(whole > 0, whole, 1.0), 0.0), 0.0, 1.0)
+    # Without any variance both are 0, and the share is too.
+    return np.asarray(np.clip((between - within) / np.maximum(whole, 1e-12), 0.0, 1.0), dtype=np.float64)
