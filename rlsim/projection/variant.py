@@ -177,14 +177,21 @@ def replicated(scenario: Scenario, replications: int) -> Scenario:
 
 def compared(scenario: Scenario) -> Scenario:
     """The scenario as answers compare it with others: as it states its replications, else the first ones and at most
-    COMPARED_CYCLES cycles of them. Of a stated number, so that alternatives whose loops ask for others pair."""
+    COMPARED_CYCLES cycles of them; of a lagged loop as many in two, since each starts up anew, which of a loop of 16
+    steps a cycle takes twice as long as they do. Of a stated number, so that alternatives whose loops ask for others
+    pair."""
     if scenario.simulation.replications is not None:
         return scenario
     cycle, steps = scenario.cycle_steps, len(scenario.measured_steps)
-    count = min(scenario.replications, math.ceil(COMPARED_CYCLES * cycle / steps))
+    count, lagged = (
+        min(scenario.replications, math.ceil(COMPARED_CYCLES * cycle / steps)),
+        scenario.loop.mode == "async",
+    )
+    if steps <= COMPARED_CYCLES * cycle and not lagged:
+        return replicated(scenario, count)
+    if lagged and count > 2:
+        count, steps = 2, math.ceil(count * steps / (2 * cycle)) * cycle
     one = replicated(scenario, count)
-    if steps <= COMPARED_CYCLES * cycle and scenario.loop.mode == "sync":
-        return one
     # Stated, since a synchronous alternative of a lagged loop would have a single step a replication.
     return changed(one, simulation=changed(one.simulation, steps=min(steps, COMPARED_CYCLES * cycle)))
 

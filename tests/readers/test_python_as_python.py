@@ -131,6 +131,13 @@ except ValueError:
 finally:
     prog("last")
 ---
+for x in [1, 2, 3]:
+    try:
+        if x == 2: continue
+        prog(x)
+    finally:
+        prog("always", x)
+---
 try:
     prog(1)
 except ValueError:
@@ -250,3 +257,9 @@ def test_what_cannot_be_told_is_told_so_and_too_deep_a_script_is_none(tmp_path: 
     assert read(tmp_path, f"import torch\n{d}")[0] == [([{}, 0], {})]
     with pytest.raises(InputError, match="too deep"):
         read(tmp_path, f"prog({'-' * 90}{'(' * 20}1{'+1)' * 20}" + "+1" * 900 + ")")
+
+
+@pytest.mark.parametrize("text", ["break", "def f():\n    continue\nprog(f())", "return 1", "class A:\n    return 1"])
+def test_what_the_grammar_takes_and_python_refuses_is_no_python(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"^[^:]*run.py: is no Python \('"):
+        read(tmp_path, text)

@@ -11,6 +11,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def calls_of(path: Path, options: Options, environment: Mapping[str, str], root:
     except Raised as error:
         stop = f"line {error.line} of it stops with {shortened(error.text)} for what is given"
     except InputError as error:
-        raise InputError(f"{shown_path(path)}: {error}") from error
+        where = f"{shown_path(path)}: "
+        raise InputError(f"{where}{str(error).removeprefix(where)}") from error
     return run.calls, stop
 
 
@@ -74,7 +76,12 @@ def parsed(path: Path) -> ast.Module:
             text = "\n".join(re.sub(r"^(\s*)[%!].*", r"\1pass", line) for line in lines)  # of the notebook, not Python
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a text that is not ours
-            return ast.parse(text)
+            tree = ast.parse(text)
+            # What the grammar lets through and Python does not: a return or a break that leaves nothing. What is too
+            # deep for it is refused where it is followed, by its line.
+            with suppress(RecursionError):
+                compile(tree, path.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            return tree
     except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise InputError(f"{shown_path(path)}: is no Python ({shortened(str(error), 80)})") from error
 
@@ -265,12 +272,14 @@ class _Script(Expressions):
 
     def _try(self, node: ast.Try, scope: Scope) -> None:
         try:
-            self.body(node.body, scope)
-        except Raised:
-            self.body(node.handlers[0].body if node.handlers else [], scope)
-        else:
-            self.body(node.orelse, scope)
-        self.body(node.finalbody, scope)
+            try:
+                self.body(node.body, scope)
+            except Raised:
+                self.body(node.handlers[0].body if node.handlers else [], scope)
+            else:
+                self.body(node.orelse, scope)
+        finally:
+            self.body(node.finalbody, scope)
 
     def _match(self, node: ast.Match, scope: Scope) -> None:
         subject = self.value(node.subject, scope)
