@@ -17,6 +17,7 @@ import io
 import json
 import random
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("readers", "evidence", "line", "golden"))]
@@ -39,7 +42,8 @@ from test_shell_as_bash import scripts  # noqa: E402
 
 from rlsim.cli.main import main  # noqa: E402
 from rlsim.errors import InputError  # noqa: E402
-from rlsim.loading.scenario import vary  # noqa: E402
+from rlsim.loading.scenario import load_scenario, vary  # noqa: E402
+from rlsim.readers.frameworks.accounting import Accounting  # noqa: E402
 from rlsim.readers.frameworks.asked import Asked  # noqa: E402
 from rlsim.readers.frameworks.exporting import export_scenario  # noqa: E402
 from rlsim.readers.frameworks.importing import document_of, import_config, keys_of, read_config  # noqa: E402
@@ -50,6 +54,12 @@ from tests.golden.texts import exported, followed, further, logged, recipes  # n
 from tests.readers.damage import damaged  # noqa: E402
 
 ANSWERS = Path(__file__).with_name("answers.csv")
+AWAY = ("trainer.offload=false", "engine.max_running_sequences=77", "engine.prefix_caching=false")
+"""Changes of scenarios that come with rlsim, whose values differ from what frameworks take by themselves."""
+OPTIONS = Path(__file__).with_name("options")
+"""A run of every framework, and beside it words that are laid over it: a line for each rule that it does not show."""
+FOLDERS = Path(__file__).with_name("folders.yaml")
+"""Files of one import each: what inherits from what, and what scripts start."""
 TRACES = (
     "response_tokens,prompt_tokens\n" + "".join(f"{100 + 7 * (n * n % 31)},{n + 5}\n" for n in range(60)),
     "".join(json.dumps({"output_length": 90 + n * n % 37, "input_length": 9 + n % 3, "timestamp": n,
@@ -117,17 +127,67 @@ def derived(text: str, case: str, number: int) -> str:
     return text
 
 
-def imported(framework: str, path: Path) -> Answer:
-    """What became of a configuration and its keys, and of changes written back."""
-    got = import_config(framework, path, asked=Asked(hardware="gb200_nvl72"), lenient=True)
+def imported(framework: str, path: Path, words: Sequence[str] = (), lenient: bool = True, **stated: Any) -> Answer:
+    """What became of a configuration under words of its command line, and of changes written back. stated: options."""
+    got = import_config(framework, path, words, Asked(**{"hardware": "gb200_nvl72", **stated}), lenient=lenient)
     answer = {"scenario": got.scenario.model_dump(mode="json", exclude=APART, exclude_defaults=True)}
-    answer["keys"] = {account.key: account.status for account in got.accounting.keys}
+    answer["found"] = [got.scenario.model.name, got.scenario.hardware.name, got.text.count("\n#")]
+    answer["keys"] = became(got.accounting)
+    answer["notes"] = ["_".join(named_keys(note)) for note in got.accounting.notes]
+    answer["summary"] = got.accounting.summary().split("\n")
     for number, changes in enumerate(CHANGES):
         with contextlib.suppress(InputError):
             wanted = vary(got.scenario, changes)
-            base = read_config(framework, path)
-            answer[f"export {number}"] = list(export_scenario(wanted, framework, base).overrides)
+            base = read_config(framework, path, words)
+            found = export_scenario(wanted, framework, base)
+            answer[f"export {number}"] = [*found.overrides, *found.left]
     return answer
+
+
+def became(accounting: Accounting) -> Answer:
+    """Status and detail of every key, and of the defaults beside them."""
+    every = {"given": accounting.keys, "default": accounting.defaults}
+    return {kind: {one.key: f"{one.status}:{one.detail}".replace(" ", "_") for one in keys}
+            for kind, keys in every.items()}  # fmt: skip
+
+
+def laid_over(framework: str, path: Path) -> dict[str, str]:
+    """Digests of what a run becomes under each line of the file of words beside it, by the line; first with none."""
+    name, text, found = f"run{path.suffix}", path.read_text(encoding="utf-8"), dict[str, str]()
+    for line in ("", *path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()):
+        words = [f"++{word}" if path.suffix == ".yaml" else word for word in shlex.split(line)]
+        read = partial(imported, framework, words=words)
+        (found[line],) = digested([answer_of(line, name, text, read, 0)])
+    return found
+
+
+def together(folders: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Digests of what comes of each of some folders of files, of which one is imported."""
+    found = dict[str, str]()
+    for case, one in folders.items():
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in one["files"].items():
+                Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
+                Path(folder, name).write_text(text, encoding="utf-8")
+            path = Path(folder, one.get("start", next(iter(one["files"]))))
+            read = partial(imported, one["framework"], words=one.get("words", ()), lenient=one.get("lenient", True),
+                           **one.get("asked", {}))  # fmt: skip
+            (found[case],) = digested([told(read, path)])
+    return found
+
+
+def alone() -> dict[str, str]:
+    """Digests of what every framework is told of a scenario without a configuration."""
+    found = dict[str, str]()
+    for framework in sorted(path.stem.replace("_", "-") for path in OPTIONS.glob("*.txt")):
+        for name in ("quickstart", "qwen8b_async_lag1", "qwen235b_512", "search_agent_16"):
+            try:
+                answer = export_scenario(load_scenario(name, AWAY), framework)
+                shown = [*answer.overrides, *answer.left, answer.config]
+            except InputError as error:
+                shown = named_keys(str(error))
+            (found[f"{framework}, {name}"],) = digested([" ".join(shown)])
+    return found
 
 
 def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
@@ -150,14 +210,15 @@ def swept(framework: str, path: Path) -> Iterator[tuple[str, Answer]]:
                 one = ConfigTree("here", values, {**tree.given, key: "here"})
                 try:
                     document, accounting = document_of(framework, one, Asked(hardware="gb200_nvl72"))
-                    yield key, {**document, "keys": {account.key: account.status for account in accounting.keys}}
+                    yield key, {**document, "keys": became(accounting)}
                 except InputError as error:
                     yield key, {"refused": "_".join(named_keys(str(error)))}
 
 
 def named_keys(message: str) -> list[str]:
-    """The dotted keys that a message names."""
-    return sorted(set(re.findall(r"\b[a-z_]+\.[a-z_.]*[a-z]", message)))
+    """The keys, the quoted words and the numbers that a message names."""
+    found = re.findall(r"\b[a-z_]+\.[a-z_.]*[a-z]|\b[a-z]+_[a-z_]+[a-z]|--[a-z-]+|'[^' /]+'|\b\d[\d.]*", message)
+    return sorted(set(found))
 
 
 def asked(*words: str) -> Answer:
@@ -212,10 +273,15 @@ def beside(name: str, text: str) -> Iterator[Path]:
 def answer_of(case: str, name: str, text: str, read: Callable[[Path], Answer], number: int) -> str:
     """The answer to a derived input, or the keys that its message names."""
     with beside(name, derived(text, case, number)) as at:
-        try:
-            return "\n".join(f"{place} {value}" for place, value in leaves(read(at)))
-        except InputError as error:
-            return "refused: " + " ".join(named_keys(str(error).replace(str(at), "")))
+        return told(read, at)
+
+
+def told(read: Callable[[Path], Answer], at: Path) -> str:
+    """The plain values of an answer with their places, or the keys that a message in its place names."""
+    try:
+        return "\n".join(f"{place} {value}" for place, value in leaves(read(at)))
+    except InputError as error:
+        return "refused: " + " ".join(named_keys(str(error).replace(str(at.parent), "")))
 
 
 def digested(answers: Iterable[str]) -> list[str]:
@@ -281,6 +347,11 @@ def every() -> dict[str, Callable[[], Mapping[str, str] | list[str]]]:
         found[f"{case}, changes"] = partial(sweep, exported, framework, name, text)
         if case in SWEPT or "/" not in case:
             found[f"{case}, keys"] = partial(sweep, swept, framework, name, text)
+    for path in sorted(one for one in OPTIONS.iterdir() if one.suffix != ".txt"):
+        framework = path.stem.replace("_", "-")
+        found[f"{framework}, options"] = partial(laid_over, framework, path)
+    found["exports alone"] = alone
+    found["folders of files"] = partial(together, yaml.safe_load(FOLDERS.read_text(encoding="utf-8")))
     return found
 
 

@@ -175,3 +175,11 @@ def test_a_bundled_scenario_becomes_a_recipe_and_comes_back_and_what_no_key_says
         assert getattr(getattr(back, section), name) == getattr(getattr(scenario, section), name), key
     answer = export_scenario(vary(load_scenario("quickstart"), {"engine.dispatch": "shared_queue"}), "nemo-rl")
     assert any(sentence.startswith("engine.dispatch=shared_queue has no counterpart") for sentence in answer.left)
+
+
+@pytest.mark.parametrize("framework", ["swift", "trl"])
+def test_words_alone_generate_with_vllm_train_all_weights_and_are_options_of_the_program(framework: str) -> None:
+    found = export_scenario(load_scenario("quickstart"), framework)
+    assert "--use_vllm" in found.overrides and not any("launcher" in word for word in (*found.overrides, found.config))
+    assert any(line.endswith("=8: yours to tell the launcher") for line in found.left)
+    assert not any(line.startswith("trainer.lora_rank") for line in found.left)

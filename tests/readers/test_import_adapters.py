@@ -13,6 +13,7 @@ from single_rules import expect_return, imported, written
 from rlsim.errors import InputError
 from rlsim.readers.frameworks import adapters
 from rlsim.readers.frameworks.exporting import export_scenario
+from rlsim.readers.frameworks.files import SHIPPED
 from rlsim.readers.frameworks.framework import TABLES
 from rlsim.readers.frameworks.importing import import_config, read_config
 from rlsim.readers.frameworks.options import Option, Options, Part, integer, text
@@ -105,6 +106,13 @@ def test_a_key_is_read_or_has_an_entry_that_tells_why_not(name: str) -> None:
         ]:
             section = any(key.startswith(f"{option.key}.") for key in known.known)
             assert option.decides or section or known.why(option.key), option.key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_inherits_from_nothing_lies_over_a_tree_that_is_there(name: str) -> None:
+    known = framework_of(name)
+    trees = {*known.start, *known.start_asynchronous, *(tree for under in known.shipped.values() for tree in under)}
+    assert known.start and all((SHIPPED / f"{tree}.yaml").exists() for tree in trees)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -51,6 +51,8 @@ ASSUMED: list[tuple[str, str, str, str]] = [
     # 8 processes with 2 samples each, four times: 64 of an update.
     ("trl", "The 2 generations of", f"{texts.TRL}--generation_batch_size 32",
      f"{texts.TRL}--generation_batch_size 64"),
+    ("roll", "Generation by transformers", RUNS["roll"][0].replace(
+        "actor_infer: {", "actor_infer: {strategy_args: {strategy_name: hf_infer}, "), RUNS["roll"][0]),
     ("swift", "No option caps prompts", SWIFT, f"{SWIFT}--max_length 1024"),
     ("swift", "No option caps samples", SFT, SWIFT),
     ("swift", "No option caps samples", SFT, f"{SFT}--max_length 1024"),
@@ -264,6 +266,7 @@ BROKEN: list[tuple[str, str, str, str]] = [
     ("verl/one_step_off", "train_batch_size:", "train_batch_size: 0, other:", "read from [^;]*'data.train_batch_size'"),
     ("nemo-rl/padded", "policy:", "policy: []\nother:", "max_total_sequence_length', and 'policy' is no section"),
     ("nemo-rl/base", "train_micro_batch_size: 1", "train_micro_batch_size: [1]", ", by .*'policy.train_micro_batch_s"),
+    ("nemo-rl/base", "train_micro_batch_size: 1", "further: ['${a']", "yaml: policy.further.0.: cannot be read"),
     ("nemo-rl/padded", "./base.yaml", "''", "defaults: '' is no path of a file"),
     ("nemo-rl/controller", "defaults:", "defaults_2:", "by rlsim's defaults 'cluster.gpus_per_node'"),
     ("nemo-rl/controller", "defaults:", "defaults_2:", "'defaults_2' is not understood: did you mean 'defaults'?"),

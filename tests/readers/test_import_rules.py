@@ -173,6 +173,9 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
      {"engine.max_captured_tokens": 128, "engine.max_running_sequences": 600}),
     ("roll", ROLL, {"trainer.policy_logprobs": True}),
     ("roll", ROLL.replace("reinforce", "gigpo"), {"trainer.policy_logprobs": False}),
+    # 32 mean samples of 619 tokens: prompts of 107 and half of 1,024.
+    ("roll", ROLL.replace("actor_train:", "actor_train:\n  use_remove_padding: true"),
+     {"trainer.logprob_micro_batch_tokens": 32 * 619}),
     ("areal", AGENT, {"workload.max_sequence_tokens": 16384}),
     ("areal", AREAL, {"workload.max_sequence_tokens": 10240}),
     ("areal", AREAL + "max_tokens_per_trajectory: 4096", {"workload.max_response_tokens": 640}),

@@ -220,6 +220,17 @@ def test_a_launcher_that_shares_nothing_is_plain_data_parallel(tmp_path: Path, m
     assert shared("--config_file", "zero2.yaml") == (2, 4)
     assert shared("--config_file=zero2.yaml", "--num_processes=8") == (2, 8)
     assert shared("--use_fsdp", "--num_processes", "4") == (3, 4)
+    # A switch takes no value: what stands behind it is the program.
+    words = (
+        "launch",
+        "--num_processes",
+        "4",
+        "--use_fsdp",
+        "grpo.py",
+        "--model_name_or_path",
+        "Qwen/Qwen2.5-7B-Instruct",
+    )
+    assert import_config("trl", Path("accelerate"), words).scenario.trainer.zero_stage == 3
     with pytest.raises(InputError, match=r"--config_file nothere\.yaml is not there"):
         shared("--config_file", "nothere.yaml")
 

@@ -26,6 +26,8 @@ MAX_WRITES = 3
 and two rules that undo each other would go on for ever; what is undone then has no counterpart."""
 UNSET = ("cluster.generation_gpus", "trainer.lora_rank")
 """Scenario keys of which null says something; of others it leaves the configuration as it is."""
+LAUNCHER = "launcher."
+"""Section of what a launcher says (launch.py), which no option of the program takes."""
 AUTOMATIC = ("cuda_ipc", "nccl_broadcast")
 """Weight transfers that loop.refit_method auto stands for, on shared GPUs and between pools."""
 
@@ -63,12 +65,16 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     if base is None:
         read = {key: reader.value(key) for key, _ in leaves(values) if key in reader.read}
         changed = {**read, **changed}
-    changed = {_former(key, tree.aliases): value for key, value in changed.items()}
+    launched = {key: value for key, value in changed.items() if key.startswith(LAUNCHER)}
+    changed = {_former(key, tree.aliases): value for key, value in changed.items() if key not in launched}
     overrides = tuple(
         word
         for key, value in sorted(changed.items())
         for word in _override(known, key, value, present(tree.values, key))
     )
+    left += [
+        f"{key.removeprefix(LAUNCHER)}={_word(value)}: yours to tell the launcher" for key, value in launched.items()
+    ]
     left += [*(_unwritten(scenario) if base is None else ()), *_model(known, scenario, base)]
     if base is None:
         config = _patch(known, changed)

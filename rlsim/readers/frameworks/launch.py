@@ -195,8 +195,9 @@ def _programs(
     project wrote in its language, and scripts that configure its trainer."""
     for at, word in enumerate(argv):
         found = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
-        # Behind a bare option a file is its value, as that of --train-script.
-        if found is not None and not (word.endswith(".py") and at and re.match(r"--[^=]+$", argv[at - 1])):
+        # Behind a bare option a file is its value, as that of --train-script; accelerate's switches take none.
+        option = at and re.match(r"--(?!(use|multi)_)[^=]+$", argv[at - 1])
+        if found is not None and not (word.endswith(".py") and option):
             yield at, found, ""
     spoken = [at for at, word in enumerate(argv) if framework.language and re.match(framework.language, word)]
     before = [at for at in range(min(spoken, default=0)) if re.search(r"\.py$|^[A-Za-z_]\w*(\.\w+)+$", argv[at])]

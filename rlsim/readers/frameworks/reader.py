@@ -230,8 +230,10 @@ class Reader:
             return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
         except (OmegaConfBaseException, RecursionError, ArithmeticError, TypeError, ValueError) as error:
             # Further lines of OmegaConf's messages name its own classes (full_key, object_type).
-            problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise self._error(key, f"cannot be resolved ({shortened(problem, 120)}){self._origin(key)}") from error
+            problem = shortened(str(error).splitlines()[0] if str(error) else type(error).__name__, 120)
+            if self._config is None:  # what it cannot make a configuration of is a text anywhere, not this key
+                raise self._error(getattr(error, "full_key", None) or key, f"cannot be read ({problem})") from error
+            raise self._error(key, f"cannot be resolved ({problem}){self._origin(key)}") from error
 
     def _check(self, key: str, path: tuple[str, ...]) -> int:
         """References that ``key`` leads to. Raises InputError for circles, unknown resolvers and explosions."""

@@ -271,7 +271,7 @@ class Rules(Generic[C]):
             node_size=node_size.key,
             shipped=shipped,
             entry=entry,
-            **{"start": tuple(shipped)[:1], **tables_of(name), **launch},
+            **{"start": next(iter(shipped.values())), **tables_of(name), **launch},
         )
 
 

@@ -389,7 +389,6 @@ FRAMEWORK = of.framework(
     model=Policy.model_name,
     node_size=Nodes.gpus_per_node,
     shipped={"grpo_math_1B.yaml": ["nemo_rl"]},
-    start=["nemo_rl"],
     home="github.com/NVIDIA-NeMo/RL (examples)",
     entry={
         r"(^|/)run_(grpo|vlm_grpo|ppo|distillation)\w*\.py$": {"config": "examples/configs/grpo_math_1B.yaml"},

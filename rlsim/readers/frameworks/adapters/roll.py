@@ -18,7 +18,7 @@ from rlsim.readers.frameworks.options import (
     switch,
     text,
 )
-from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
+from rlsim.readers.frameworks.rules import INT4, TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
 
@@ -350,6 +350,8 @@ def _assumptions(c: Roll) -> Iterator[Assumption]:
                 "generate; it is simulated on all of them when they are done.",
                 ["pools"],
             )
+    if c.infer.strategy.startswith("hf"):
+        yield TRANSFORMERS
     if c.rollouts_alone and not c.agentic:
         yield Assumption(
             "The rollout pipeline generates for all of its validation data once, nobody says for how many prompts: "

@@ -262,7 +262,6 @@ FRAMEWORK = of.framework(
     form="hydra",
     shipped={"ppo_base_config": ["skyrl"], "fully_async": ["skyrl", "skyrl_fully_async"]},
     stack="skyrl",
-    start=["skyrl"],
     start_asynchronous=["skyrl", "skyrl_fully_async"],
     entry={
         r"^skyrl\.train\.entrypoints\.main_(base|generate)$": {},

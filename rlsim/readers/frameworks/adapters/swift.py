@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rlsim.errors import InputError
 from rlsim.readers.frameworks.adapters.pools import served_teachers
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, size, switch, text
+from rlsim.readers.frameworks.options import Change, Options, anything, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
@@ -148,6 +148,11 @@ class Swift(Options):
         return self.packing or (self.megatron if self.padding_free is None else self.padding_free)
 
     @property
+    def adapted(self) -> bool:
+        """Whether an adapter is trained."""
+        return (self.tuner_type or self.train_type) in ("lora", "longlora", "adalora")
+
+    @property
     def shared(self) -> Literal[0, 1, 2, 3] | None:
         """What data-parallel ranks share, as stages of ZeRO; nothing without DeepSpeed or FSDP."""
         stages: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
@@ -165,6 +170,13 @@ def prompts(c: Swift) -> int:
             f"{c.r.where}: rlhf_type: '{c.shown(Swift.rlhf_type)}' is not simulated; known: grpo, gkd, dpo"
         )
     return max(1, c.batch // c.samples)
+
+
+def _set_lora_rank(c: Swift, value: int | None) -> Iterator[Change]:
+    if (value is None) == c.adapted:
+        yield Swift.tuner_type.to("full" if value is None else "lora")
+    if value is not None:
+        yield Swift.lora_rank.to(value)
 
 
 of = Rules(Swift)
@@ -198,9 +210,7 @@ RULES = (
         of(Trainer.context_parallel, when=lambda c: c.megatron).same(Swift.context_parallel_size),
         of(Trainer.context_parallel).same(Swift.sequence_parallel_size),
     ),
-    of(Trainer.lora_rank, when=lambda c: (c.tuner_type or c.train_type) in ("lora", "longlora", "adalora")).same(
-        Swift.lora_rank
-    ),
+    of(Trainer.lora_rank, when=lambda c: c.adapted).rule(lambda c: c.lora_rank, _set_lora_rank),
     of(Trainer.flash_attention_2).words(
         Swift.attn_impl, ("*flash_attention_[34]*", False), ("*flash_attn_[34]*", False), ("*", None)
     ),
@@ -300,5 +310,6 @@ FRAMEWORK = of.framework(
     shipped={"swift": ["swift"]},
     entry={r"^(rlhf|sft)$|(^|/)cli/(_megatron/)?(rlhf|sft)\.py$": {}},
     form="words",
+    begin={Swift.rlhf_type.key: "grpo", Swift.use_vllm.key: True, Swift.vllm_mode.key: "colocate"},
     home="github.com/modelscope/ms-swift (examples)",
 )

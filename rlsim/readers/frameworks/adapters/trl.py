@@ -245,5 +245,6 @@ FRAMEWORK = of.framework(
     shipped={"trl": ["trl"]},
     entry={r"(^|/)(train_)?(grpo|gspo|rloo|sft|dpo)\w*(\.py)?$": {}},
     form="words",
+    begin={Trl.use_vllm.key: True},
     python=True,
 )

@@ -387,7 +387,6 @@ FRAMEWORK = of.framework(
         "fully_async_ppo_trainer": ["verl", "verl_fully_async"],
         "fully_async_ppo_megatron_trainer": ["verl", "verl_megatron", "verl_fully_async"],
     },
-    start=["verl"],
     start_asynchronous=["verl", "verl_fully_async"],
     language=r"\+{0,2}(actor_rollout_ref|async_training)\.",
     entry={
