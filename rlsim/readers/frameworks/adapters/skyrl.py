@@ -142,7 +142,7 @@ RULES = (
     of(Speculation.draft_tensor_parallel).same(Drafts.draft_tensor_parallel_size),
     of(Speculation.policy).rule(lambda c: "by_schedule" if c.drafts.num_speculative_tokens_per_batch_size else None),
     of(Speculation.schedule).rule(lambda c: c.drafts.num_speculative_tokens_per_batch_size or None),
-    of(Trainer.backend).words(Run.strategy, ("megatron", "megatron"), ("fsdp", "fsdp"), other="fsdp"),
+    of(Trainer.backend).words(Run.strategy, ("megatron", "megatron"), ("fsdp", "fsdp"), ("fsdp2", "fsdp")),
     of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.tensor_model_parallel_size),
     of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.pipeline_model_parallel_size),
     of(Trainer.expert_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.expert_model_parallel_size),
