@@ -265,6 +265,7 @@ BROKEN: list[tuple[str, str, str, str]] = [
     ("verl/separate", "method: eagle3, ", "", "not given: [^;]*speculative_config.method'"),
     ("verl/one_step_off", "train_batch_size:", "train_batch_size: 0, other:", "read from [^;]*'data.train_batch_size'"),
     ("nemo-rl/padded", "policy:", "policy: []\nother:", "max_total_sequence_length', and 'policy' is no section"),
+    ("nemo-rl/padded", "policy:", "policy: 3\nother:", "run.yaml: policy: must be a section, got 3"),
     ("nemo-rl/base", "train_micro_batch_size: 1", "train_micro_batch_size: [1]", ", by .*'policy.train_micro_batch_s"),
     ("nemo-rl/base", "train_micro_batch_size: 1", "further: ['${a']", "yaml: policy.further.0.: cannot be read"),
     ("nemo-rl/padded", "./base.yaml", "''", "defaults: '' is no path of a file"),

@@ -88,6 +88,7 @@ def stacked(layers: list[Layer], where: str, notes: tuple[str, ...] = ()) -> Con
     given: dict[str, str] = {}
     for layer in layers:
         check_bounds(layer.values, layer.where)
+        _check_sections(values, layer)
         values = merged(values, layer.values)
         if not layer.own:
             given.update({key: layer.where for key, _ in leaves(layer.values)})
@@ -95,6 +96,16 @@ def stacked(layers: list[Layer], where: str, notes: tuple[str, ...] = ()) -> Con
     # A later layer may put a value in place of a section of which an earlier one gave keys.
     held = {key for key, _ in leaves(values)}
     return ConfigTree(where, values, {key: origin for key, origin in given.items() if key in held}, notes)
+
+
+def _check_sections(below: Mappings, layer: Layer) -> None:
+    """Raise InputError where a number or a text stands where the layers below have a section: all of its keys would be
+    gone. null and false leave a section out, a reference may be one."""
+    for key, value in leaves(layer.values):
+        held = lookup(below, key)
+        word = isinstance(value, str) and "${" not in value
+        if isinstance(held, dict) and held and (word or (isinstance(value, int | float) and value is not False)):
+            raise InputError(f"{layer.where}: {key}: must be a section, got {shortened(repr(value))}")
 
 
 def renamed(tree: ConfigTree, names: Mapping[str, str]) -> ConfigTree:
