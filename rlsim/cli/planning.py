@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlsim.cli.options import AsJson, Full, Jobs, Out, Overrides, Risk, ScenarioName, Words, at_risk
-from rlsim.cli.output import given_scenario, print_result
+from rlsim.cli.output import given_scenario, print_result, say
 from rlsim.files.writing import staged_folder
 
 
@@ -155,8 +155,8 @@ def compare(
     """
     from rlsim.planning.compare import compare as run
 
-    answer = run(
-        given_scenario(first, words, overrides, *(first_overrides or ())),
-        given_scenario(second, words, overrides, *(second_overrides or ())),
-    )
-    print_result(answer, as_json)
+    named = ((first, first_overrides), (second, second_overrides))
+    one, other = (given_scenario(name, words, overrides, *(own or ()), warn=False) for name, own in named)
+    for text in dict.fromkeys((*one.missing_parts, *other.missing_parts)):  # once what both lack
+        say(text)
+    print_result(run(one, other), as_json)

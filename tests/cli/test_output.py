@@ -111,3 +111,10 @@ def test_what_cannot_be_drawn_names_its_command_pictures_go_elsewhere(run: Run, 
         (broken / "check.json").write_text(content)
         complains(run("plot", str(broken)), "broken/check.json: ")
         assert [path.name for path in broken.iterdir()] == ["check.json"]
+
+
+def test_what_both_scenarios_lack_is_said_once(run: Run) -> None:
+    lacks = "missing=[{part: a judge, step: longer, keys: []}]"
+    both = run("compare", "quickstart", "quickstart", lacks, "simulation.replications=1")[2]
+    one = run("compare", "quickstart", "quickstart", "simulation.replications=1", "--set-b", lacks)[2]
+    assert both.count("without a judge: the real step is longer") == one.count("without a judge") == 1
