@@ -34,7 +34,7 @@ HOSTILE = {
     "scalar": ("text\n", "expected a mapping"),
     "unfinished": ("policy: {model_name: '${a'}\n", "policy.model_name: has an interpolation that rlsim does not"),
     "missing": ("policy:\n  model_name: ???\n", "must be given"),
-    "section as value": ("policy: 3\ngrpo: [1]\n", "cannot be resolved"),
+    "section as value": ("policy: 3\ngrpo: [1]\n", "policy: must be a section"),
     "value as section": ("grpo: {num_prompts_per_step: {a: 1}}\n" + MODEL, "must be a whole number"),
     "power": ("a: ${mul:${b}, ${b}}\nb: 1.0e+300\npolicy: {model_name: m, train_global_batch_size: '${a}'}\n", "whole"),
     "huge": (MODEL + "cluster: {num_nodes: 9999999999}\n", "num_gpus"),
