@@ -256,10 +256,8 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
 
 def _doubtful(contest: Contest) -> tuple[str, ...]:
     """That the scenario as it is, with which the plan is compared, may not fit as surely as a plan must."""
-    if (
-        contest.current is None
-        or (fits := fit_probability(contest.scenario)) >= surely(contest.scenario).simulation.least_fit
-    ):
+    fits, sure = fit_probability(contest.scenario), surely(contest.scenario).simulation.least_fit
+    if contest.current is None or fits >= sure:
         return ()
     return (f"The scenario as it is has enough memory with a probability of {percent(fits)} only.",)
 

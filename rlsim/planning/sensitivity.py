@@ -122,7 +122,8 @@ def _where_it_runs(item: UncertainInput, steps: Steps) -> UncertainInput | None:
     if item.given or item.own is None or not any(failed):
         return item
     low, high = (item.own if fails else end for fails, end in zip(failed, (item.low, item.high), strict=True))
-    why = f"{item.reason}; cannot run beyond {item.own:g}"
+    ends = " and ".join(f"{end:g}" for fails, end in zip(failed, (item.low, item.high), strict=True) if fails)
+    why = f"{item.reason}; cannot run at {ends}"
     return replace(item, low=low, high=high, reason=why) if low < high else None
 
 

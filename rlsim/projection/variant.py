@@ -182,11 +182,8 @@ def compared(scenario: Scenario) -> Scenario:
     pair."""
     if scenario.simulation.replications is not None:
         return scenario
-    cycle, steps = scenario.cycle_steps, len(scenario.measured_steps)
-    count, lagged = (
-        min(scenario.replications, math.ceil(COMPARED_CYCLES * cycle / steps)),
-        scenario.loop.mode == "async",
-    )
+    cycle, steps, lagged = scenario.cycle_steps, len(scenario.measured_steps), scenario.loop.mode == "async"
+    count = min(scenario.replications, math.ceil(COMPARED_CYCLES * cycle / steps))
     if steps <= COMPARED_CYCLES * cycle and not lagged:
         return replicated(scenario, count)
     if lagged and count > 2:

@@ -50,8 +50,8 @@ def _expected(scenario: Scenario) -> dict[str, float]:
     return {key: phases[name].mean for key, name in NAMES.items()} | {"tokens": 800.0}
 
 
-def _texts(scenario: Scenario) -> Iterator[str]:
-    """JSON lines of each of RUNS, of 60 steps with noise of 2 %, one of which grows little by little."""
+def _logs(scenario: Scenario) -> Iterator[RunLog]:
+    """The log of each of RUNS, of 60 steps with noise of 2 %, one of which grows little by little."""
     expected = _expected(scenario)
     for number, (first, at, then, again, last) in enumerate(RUNS):
         rng, out = random.Random(number), ""
@@ -63,15 +63,14 @@ def _texts(scenario: Scenario) -> Iterator[str]:
             timed = {f"timing_s/{name}": value for name, value in row.items() if name != "tokens"}
             out += json.dumps({"step": step, **timed, "timing_s/step": sum(timed.values()) + 1,
                                "response_length/mean": row["tokens"], "prompt_length/mean": 100}) + "\n"  # fmt: skip
-        yield out
+        yield read_text_log(out, "run")
 
 
 def watches() -> Any:
     """The lines of watches that know what is expected, as their runs go on."""
     scenario = load_scenario("quickstart", SMALL)
     found = []
-    for number, text in enumerate(_texts(scenario)):
-        log = read_text_log(text, "run")
+    for number, log in enumerate(_logs(scenario)):
         watcher, lines = Watcher(scenario, check, every=12, written=5 * number - 1), list[Any]()
         for count in range(4, len(log.steps) + 1, 7 + 9 * (number % 2)):
             lines += watcher.lines(_upto(log, count))
@@ -83,8 +82,7 @@ def explained() -> Any:
     """What logs of runs explain of their scenario, with other ways to run it."""
     scenario = load_scenario("quickstart", SMALL)
     found = []
-    for number, text in enumerate(_texts(scenario)):
-        log = read_text_log(text, "run")
+    for number, log in enumerate(_logs(scenario)):
         asked = Asked((2, 17 + number), ("engine.tensor_parallel=2  trainer.micro_batch_tokens=4096",), number == 1)
         answer = answer_run(log, scenario, asked)
         found.append([answer.as_dict(), answer.scenario_yaml().split("\n")[1:], render_run(answer).split("\n")])

@@ -259,7 +259,12 @@ def test_what_cannot_be_told_is_told_so_and_too_deep_a_script_is_none(tmp_path: 
         read(tmp_path, f"prog({'-' * 90}{'(' * 20}1{'+1)' * 20}" + "+1" * 900 + ")")
 
 
-@pytest.mark.parametrize("text", ["break", "def f():\n    continue\nprog(f())", "return 1", "class A:\n    return 1"])
+@pytest.mark.parametrize("text", ["break", "def f():\n    continue\nprog(f())", "return 1"])
 def test_what_the_grammar_takes_and_python_refuses_is_no_python(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InputError, match=r"^[^:]*run.py: is no Python \('"):
+    with pytest.raises(InputError, match=r"^[^:]*run.py: is no Python \(a "):
         read(tmp_path, text)
+
+
+def test_what_may_raise_ends_a_module_with_what_came_before(tmp_path: Path) -> None:
+    text = "import torch\nprog(1)\nif torch.known(): pass\nraise ValueError()\nprog(2)"
+    assert read(tmp_path, text) == ([([1], {})], "")

@@ -35,6 +35,9 @@ _SPECIFICATION = 6
 """Characters of a format specification; longer ones could hold a width of any length."""
 
 
+LOOSE = "is no Python (a break, continue or return that leaves nothing)"
+
+
 class Raised(Exception):  # noqa: N818 - what the script raises
     """The script stops there."""
 
@@ -176,6 +179,8 @@ class Expressions(ABC):
             self.body(of.node.body, scope)
         except Returned as done:
             return done.value
+        except Left as left:
+            raise InputError(LOOSE) from left
         finally:
             self.depth -= 1
         return None

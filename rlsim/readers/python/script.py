@@ -11,7 +11,6 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.yaml import parse_value
-from rlsim.readers.python.expressions import Expressions, Left, Raised, Returned
+from rlsim.readers.python.expressions import LOOSE, Expressions, Left, Raised, Returned
 from rlsim.readers.python.values import Class, Function, Record, Scope, Unknown, known
 
 MAX_MODULES = 20
@@ -76,12 +75,7 @@ def parsed(path: Path) -> ast.Module:
             text = "\n".join(re.sub(r"^(\s*)[%!].*", r"\1pass", line) for line in lines)  # of the notebook, not Python
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a text that is not ours
-            tree = ast.parse(text)
-            # What the grammar lets through and Python does not: a return or a break that leaves nothing. What is too
-            # deep for it is refused where it is followed, by its line.
-            with suppress(RecursionError):
-                compile(tree, path.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            return tree
+            return ast.parse(text)
     except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise InputError(f"{shown_path(path)}: is no Python ({shortened(str(error), 80)})") from error
 
@@ -102,7 +96,12 @@ class _Script(Expressions):
         scope = self.modules[path] = Scope({"__name__": name, "__file__": str(path)})
         if len(self.modules) > MAX_MODULES:
             raise InputError(f"leads to more than {MAX_MODULES} modules")
-        self.body(parsed(path).body, scope)
+        try:
+            self.body(parsed(path).body, scope)
+        except Left as left:
+            raise InputError(f"{shown_path(path)}: {LOOSE}") from left
+        except Returned:  # what it raises where a condition that is not known may prevent it
+            return scope
         return scope
 
     def imported(self, dotted: str) -> Any:
@@ -301,6 +300,8 @@ class _Script(Expressions):
             raise Raised(node.lineno, f"assert {ast.unparse(node.test)}")
 
     def _return(self, node: ast.Return, scope: Scope) -> None:
+        if scope.above is None:  # of a module: the grammar lets it through, Python refuses it
+            raise InputError(LOOSE)
         raise Returned(None if node.value is None else self.value(node.value, scope))
 
     def _functiondef(self, node: ast.FunctionDef, scope: Scope) -> None:
