@@ -256,8 +256,10 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
 
 def _doubtful(contest: Contest) -> tuple[str, ...]:
     """That the scenario as it is, with which the plan is compared, may not fit as surely as a plan must."""
-    fits, sure = fit_probability(contest.scenario), surely(contest.scenario).simulation.least_fit
-    if contest.current is None or fits >= sure:
+    if contest.current is None:
+        return ()
+    fits = fit_probability(contest.scenario)
+    if fits >= surely(contest.scenario).simulation.least_fit:
         return ()
     return (f"The scenario as it is has enough memory with a probability of {percent(fits)} only.",)
 
