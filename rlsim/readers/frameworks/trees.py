@@ -99,12 +99,14 @@ def stacked(layers: list[Layer], where: str, notes: tuple[str, ...] = ()) -> Con
 
 
 def _check_sections(below: Mappings, layer: Layer) -> None:
-    """Raise InputError where a number or a text stands where the layers below have a section: all of its keys would be
-    gone. null and false leave a section out, a reference may be one."""
+    """Raise InputError where a number, a text or a list stands where the layers below have a section: all of its keys
+    would be gone. null and false leave a section out; a reference may be one, a list of mappings are several (NeMo-RL's
+    ``data.train``)."""
     for key, value in leaves(layer.values):
         held = lookup(below, key)
-        word = isinstance(value, str) and "${" not in value
-        if isinstance(held, dict) and held and (word or (isinstance(value, int | float) and value is not False)):
+        left_out = value is None or value is False or value == {} or (isinstance(value, str) and "${" in value)
+        several = isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
+        if isinstance(held, dict) and held and not left_out and not several:
             raise InputError(f"{layer.where}: {key}: must be a section, got {shortened(repr(value))}")
 
 
