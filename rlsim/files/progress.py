@@ -50,8 +50,11 @@ class ProgressLine:
         self.advance(done - self.done)
 
     def text(self, elapsed_s: float) -> str:
-        """``312/1000 cells  31 %  0:12 left``; what was there before this run does not count for the pace."""
-        share = self.done / self.total if self.total else 1.0
+        """``312/1000 cells  31 %  0:12 left``; what was there before this run does not count for the pace. Where nobody
+        knows the total, what is done alone."""
+        if not self.total:
+            return f"{self.done} {self.what}"
+        share = self.done / self.total
         line = f"{self.done}/{self.total} {self.what}  {share:.0%}" + (f"  {self.remark}" if self.remark else "")
         fresh = self.done - self.first
         if not fresh:

@@ -107,7 +107,7 @@ def _verdict(scenarios: tuple[Scenario, Scenario], steps_s: tuple[float, float])
 
 
 def _side(run: SimulatedVariant) -> _Side:
-    guesses = [f"{text} are a guess, which the interval holds." for text in guesses_of(run.scenario)]
+    guesses = [f"a guess, which the interval holds: {text}." for text in guesses_of(run.scenario)]
     return _Side(variant_of(run, phase_parts(run)), (*guesses, *warnings_of(run)))
 
 

@@ -16,6 +16,7 @@ from rlsim.results import Interval
 from rlsim.results.planning import DraftCurve, DraftLength
 from rlsim.results.record import Row
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import ACCEPTANCE_KEYS
 from rlsim.units import FloatArray
 
 LONGEST = 8
@@ -32,9 +33,16 @@ def draft_lengths(scenario: Scenario, longest: int = LONGEST) -> DraftCurve:
     """
     check_rollout(scenario, "a draft length")
     drafting = scenario.speculation
-    if drafting.method == "none":
+    if not drafting.active:
+        given = {
+            "method": drafting.method != "none",
+            "draft_length": drafting.draft_length > 0,
+            "acceptance_length": any(getattr(drafting, key) is not None for key in ACCEPTANCE_KEYS),
+        }
         raise InputError(
-            f"{scenario.name}: nothing is drafted; state speculation.method, draft_length and acceptance_length"
+            f"{scenario.name}: nothing is drafted; state speculation."
+            f"{', '.join(key for key, there in given.items() if not there)} (draft_length: at which the acceptance was "
+            "measured); rlsim improve tries drafters with an assumed acceptance"
         )
     if drafting.verified_positions is not None:
         raise InputError(f"{scenario.name}: speculation.verified_positions asks for a tree; k is the length of a chain")

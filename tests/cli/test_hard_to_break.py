@@ -256,4 +256,7 @@ def test_long_work_says_a_sentence_without_a_terminal(
     with progress.ProgressLine("rows", total=100) as line:
         for now[0] in (progress.SILENT_S / 2, 2 * progress.SILENT_S, 3 * progress.SILENT_S):
             line.advance(25)
-    assert capsys.readouterr().err == "50/100 rows  50%  0:00:20 left\n"
+    with progress.ProgressLine("clusters planned") as line:
+        now[0] += 2 * progress.SILENT_S
+        line.advance(3)
+    assert capsys.readouterr().err == "50/100 rows  50%  0:00:20 left\n3 clusters planned\n"

@@ -42,6 +42,8 @@ def test_drafts_that_are_never_accepted_pay_at_no_live_batch() -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (("speculation.method=none",), "nothing is drafted"),
     (("speculation.verified_positions=8", "speculation.tree_width=2"), "k is the length of a chain"),
+    (("speculation.draft_length=0",), r"state speculation.draft_length \("),
+    (("k=0", "speculation.acceptance_length=null"), r"state speculation.method, draft_length, acceptance_length \("),
 ])  # fmt: skip
 def test_no_drafts_and_trees_are_refused(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(InputError, match=said):
