@@ -25,7 +25,10 @@ FEW = ["workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trai
 PARTS = {"techniques": "moves", "idle": "idle", "headroom": "headroom", "inputs": "inputs"}
 
 
-@pytest.mark.parametrize("name", ["quickstart", "qwen8b_rl_think", "qwen8b_async_lag1", "qwen235b_512"])
+@pytest.mark.parametrize("name", [
+    "quickstart", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("qwen8b_rl_think", "qwen235b_512")),
+    "qwen8b_async_lag1",
+])  # fmt: skip
 def test_what_project_tries_first_holds_when_it_is_applied(name: str) -> None:
     scenario = load_scenario(name)
     now = project(scenario)

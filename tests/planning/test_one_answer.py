@@ -35,11 +35,13 @@ def step_s(scenario: Scenario) -> float:
 
 
 SELDOM = ("loop.update_every=2",)
+QUICK = ("nemo_rl", "skyrl", "areal", "slime_fully_async")
+"""Styles that start in ways of their own; all others each night."""
 
 
 @pytest.mark.parametrize(("style", "more"), [
-    *((style, ()) for style in STYLES), ("nemo_rl", SELDOM), ("verl", SELDOM),
-    *(pytest.param(style, SELDOM, marks=pytest.mark.nightly) for style in STYLES),
+    *(pytest.param(style, (), marks=() if style in QUICK else pytest.mark.nightly) for style in STYLES),
+    ("verl", SELDOM), *(pytest.param(style, SELDOM, marks=pytest.mark.nightly) for style in STYLES),
 ])  # fmt: skip
 def test_steps_that_nobody_asked_for_are_those_of_a_loop_under_way(style: str, more: tuple[str, ...]) -> None:
     given = load_scenario("quickstart", [*LAGGED, f"loop.style={style}", *more])

@@ -67,7 +67,9 @@ def test_a_plan_chooses_how_many_gpus_prefill(tiny: Scenario) -> None:
 
 
 def test_finalists_front_and_waterfall_lead_to_the_plan(tiny: Scenario) -> None:
-    answer = plan(tiny, objective=Objective(statistic="mean"), limits=replace(SYNC, sizes=(8, 16, 32)))
+    answer = plan(
+        tiny, objective=Objective(statistic="mean"), limits=replace(SYNC, sizes=(8, 16, 32), draft_lengths=(3,))
+    )
     steps = [row.step_s for row in answer.finalists]
     assert steps == sorted(steps) and answer.best == answer.finalists[0] and len(set(steps)) > 2
     assert {row.numbers.num_gpus for row in answer.finalists} == {8, 16, 32}
