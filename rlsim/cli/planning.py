@@ -128,8 +128,8 @@ def draft_lengths(
 ) -> None:
     """Say how many tokens to draft: speed-ups of rollout and step for k = 0 to 8, with intervals, on the same work.
 
-    Each under the scenario's acceptance process, with the live batches at which it gains and the CUDA graphs that it
-    needs. --out DIR writes k.json and k.png.
+    Each under the scenario's acceptance process, or an assumed one where it names no drafter, with the live batches at
+    which it gains and the CUDA graphs that it needs. --out DIR writes k.json and k.png.
     """
     from rlsim.planning.draft_lengths import draft_lengths as run
 

@@ -10,6 +10,7 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.loading.variation import check_rollout
 from rlsim.planning.sweep import sweep
+from rlsim.projection.moves import move_named, varied
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.variant import simulate_variant, so_many
 from rlsim.results import Interval
@@ -26,23 +27,27 @@ KEYS = {"speculation.policy": "fixed"}
 
 
 def draft_lengths(scenario: Scenario, longest: int = LONGEST) -> DraftCurve:
-    """Speed-ups of the rollout and of the step for k = 0 to ``longest`` under the scenario's acceptance process.
+    """Speed-ups of the rollout and of the step for k = 0 to ``longest`` under the scenario's acceptance process, or
+    where it names no drafter under that of an EAGLE-3 head as ``improve`` assumes it.
 
-    Raises InputError where nothing is drafted or the draft is a tree, whose acceptance is that of one depth, and
+    Raises InputError where a drafter lacks its acceptance or drafts a tree, whose acceptance is that of one depth, and
     Infeasible where the scenario cannot run.
     """
     check_rollout(scenario, "a draft length")
+    assumed = ""
+    if scenario.speculation.method == "none":
+        head = move_named("eagle3")
+        scenario, assumed = varied(scenario, head.sets), f"{head.title}: {head.asks} ({head.source})"
     drafting = scenario.speculation
     if not drafting.active:
         given = {
-            "method": drafting.method != "none",
             "draft_length": drafting.draft_length > 0,
             "acceptance_length": any(getattr(drafting, key) is not None for key in ACCEPTANCE_KEYS),
         }
         raise InputError(
             f"{scenario.name}: nothing is drafted; state speculation."
-            f"{', '.join(key for key, there in given.items() if not there)} (draft_length: at which the acceptance was "
-            "measured); rlsim improve tries drafters with an assumed acceptance"
+            f"{' and '.join(key for key, there in given.items() if not there)} (draft_length: at which the acceptance "
+            "was measured)"
         )
     if drafting.verified_positions is not None:
         raise InputError(f"{scenario.name}: speculation.verified_positions asks for a tree; k is the length of a chain")
@@ -57,6 +62,7 @@ def draft_lengths(scenario: Scenario, longest: int = LONGEST) -> DraftCurve:
         scenario=scenario.name,
         digest=scenario_digest(scenario),
         method=drafting.method,
+        assumed=assumed,
         most_live=most,
         lengths=tuple(known),
         best=best.draft_length,

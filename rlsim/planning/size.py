@@ -24,7 +24,7 @@ from rlsim.files.lookup import YAML_SUFFIXES, catalogue
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
 from rlsim.files.yaml import parse_yaml
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
-from rlsim.loading.variation import check_trained
+from rlsim.loading.variation import Overrides, check_trained
 from rlsim.planning.new import Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import default_limits, plan
@@ -85,7 +85,7 @@ class Wanted(Struct, frozen=True):
         if self.base is not None:
             moves: dict[str, object] = {} if device == self.base.hardware.name else {"hardware": device}
             if stages > self.base.engine.pipeline_parallel:
-                moves["engine.pipeline_parallel"] = stages
+                moves |= _staged(self.base, stages)
             if recompute != "none":
                 moves["trainer.recompute"] = recompute
             if self.lora_rank is not None:
@@ -127,6 +127,18 @@ class Wanted(Struct, frozen=True):
         drafted = base is not None and self.drafts and base.speculation.active
         drafts = f"drafts by {base.speculation.method}" if drafted and base is not None else "no drafts"
         return f"{loop}, generation in {precision}, {drafts}"
+
+
+def _staged(base: Scenario, stages: int) -> Overrides:
+    """Engines of so many stages, on a cluster that holds one: the layout that a plan begins from must be valid."""
+    moves: Overrides = {"engine.pipeline_parallel": stages}
+    left = base.decoding_gpus % (base.engine.tensor_parallel * stages)
+    if left:
+        more = base.engine.tensor_parallel * stages - left
+        moves["cluster.num_gpus"] = base.cluster.num_gpus + more
+        if base.cluster.generation_gpus is not None:
+            moves["cluster.generation_gpus"] = base.cluster.generation_gpus + more
+    return moves
 
 
 def size(

@@ -184,13 +184,15 @@ class DraftLength(Record):
 
 class DraftCurve(Answer):
     """Every draft length by what it brings; best: by the step. most_live: sequences that an engine runs at once without
-    drafts, at most. left_out: lengths that cannot run, with the reason."""
+    drafts, at most. assumed: of the drafter, where the scenario names none. left_out: lengths that cannot run, with the
+    reason."""
 
     rows_in = "lengths"
     schema_: Literal["rlsim.draft_lengths/1"] = Field(default="rlsim.draft_lengths/1", alias="schema")
     scenario: str
     digest: str
     method: str
+    assumed: str = ""
     most_live: int
     lengths: tuple[DraftLength, ...]
     best: int

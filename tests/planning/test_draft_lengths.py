@@ -3,8 +3,9 @@
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.loading.scenario import load_scenario
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.draft_lengths import draft_lengths
+from rlsim.projection.moves import move_named
 from rlsim.projection.project import project
 from rlsim.report.text import render
 from rlsim.results.planning import DraftCurve
@@ -39,11 +40,18 @@ def test_drafts_that_are_never_accepted_pay_at_no_live_batch() -> None:
     assert render(useless).startswith("quickstart: no draft length pays")
 
 
+def test_where_nothing_is_drafted_the_head_that_improve_assumes_is_tried_and_named() -> None:
+    bare = load_scenario("quickstart", [FEW, "speculation.method=none", "speculation.draft_length=0"])
+    found = draft_lengths(bare, 3)
+    stated = draft_lengths(vary(bare, move_named("eagle3").sets), 3)
+    assert found.lengths == stated.lengths and not stated.assumed
+    assert "acceptance length 2.8 is assumed" in " ".join(render(found).split())
+
+
 @pytest.mark.parametrize(("words", "said"), [
-    (("speculation.method=none",), "nothing is drafted"),
     (("speculation.verified_positions=8", "speculation.tree_width=2"), "k is the length of a chain"),
     (("speculation.draft_length=0",), r"state speculation.draft_length \("),
-    (("k=0", "speculation.acceptance_length=null"), r"state speculation.method, draft_length, acceptance_length \("),
+    (("speculation.draft_length=0", "speculation.acceptance_length=null"), r"draft_length and acceptance_length"),
 ])  # fmt: skip
 def test_no_drafts_and_trees_are_refused(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(InputError, match=said):

@@ -119,6 +119,16 @@ def test_a_scenario_is_sized_with_its_loop_and_an_unmeasured_winner_is_named() -
     assert "a round default" in render_size(won) and "not measured" in render_size(won)
 
 
+@pytest.mark.parametrize(
+    "split", [(), ("cluster.generation_gpus=8", "cluster.training_gpus=4", "cluster.num_gpus=12", "lag=1")]
+)
+def test_engines_over_nodes_are_tried_of_a_scenario_whose_engine_fills_its_own(split: tuple[str, ...]) -> None:
+    given = load_scenario("quickstart", ["engine.tensor_parallel=8", *split])
+    tried = Wanted(base=given).scenario("h100_sxm", 16, stages=2)
+    assert tried.engine.gpus_per_replica == tried.decoding_gpus == 16
+    assert tried.cluster.training_gpus == given.cluster.training_gpus
+
+
 def test_the_engine_may_take_what_the_trainer_leaves() -> None:
     scenario = load_scenario("quickstart", ["k=0"])
     share = memory_share(scenario)

@@ -99,6 +99,7 @@ def render_draft_curve(found: DraftCurve, style: Style = DEFAULT_STYLE) -> str:
         for one in found.lengths
     ]
     best = found.chosen
+    assumed = [f"The scenario drafts nothing; assumed: {found.assumed}."] if found.assumed else []
     notes = [f"k = {k} cannot run: {reason}" for k, reason in found.left_out.items()]
     if best.eager_share > 0:
         notes.append(
@@ -116,6 +117,7 @@ def render_draft_curve(found: DraftCurve, style: Style = DEFAULT_STYLE) -> str:
     title = "pays up to: the largest live batch that gains, and the share of undrafted decoding at such batches"
     return sections(
         style.opening(draft_headline(found)),
+        *(style.wrapped(note) for note in assumed),
         Table("Draft lengths", title, heads, rows).lines(style),
         *(style.wrapped(note) for note in notes),
     )
