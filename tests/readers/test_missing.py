@@ -12,6 +12,7 @@ import pytest
 import rlsim
 from rlsim.errors import InputError
 from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, scenario_of_text, vary
+from rlsim.projection.variant import simulate_variant
 from rlsim.readers.frameworks.asked import Asked
 from rlsim.readers.frameworks.importing import import_config
 from rlsim.readers.frameworks.missing import STARTED
@@ -97,8 +98,8 @@ def test_turns_that_a_file_states_are_simulated_in_every_style(tmp_path: Path) -
     assert scenario.loop.asynchrony.stale == "cancel"
     quick = {"simulation.replications": 1, "simulation.steps": 4, "simulation.warmup_steps": 4}
     slow = {"workload.agent.environment_s": {"kind": "constant", "seconds": 60.0}}
-    plain, waiting = (rlsim.project(rlsim.vary(scenario, quick, more)) for more in ({}, slow))
-    assert waiting.candidate.step_s.mean > plain.candidate.step_s.mean
+    plain, waiting = (simulate_variant(rlsim.vary(scenario, quick, more)) for more in ({}, slow))
+    assert sum(step.seconds for step in waiting.every_step) > sum(step.seconds for step in plain.every_step)
 
 
 def test_turns_of_harbor_and_of_verl_whatever_enable_says() -> None:

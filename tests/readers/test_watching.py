@@ -28,7 +28,7 @@ Command = Callable[..., tuple[int, str, str]]
 LEVEL = {"step": 100.0, "generation": 60.0, "train": 25.0, "response_tokens": 800.0}
 GROWN = {"gen": 1.35, "old_log_prob": 1.3, "update_actor": 1.3}
 """What responses of 1.35 times the length take: prompts stay as they are."""
-SMALL = ("speculation.method=none", "simulation.replications=2")
+SMALL = ("speculation.method=none", "simulation.replications=1")
 
 
 def run_of(rng: np.random.Generator, count: int, at: int = 0, noise: float = 0.05, **ratios: float) -> RunLog:
