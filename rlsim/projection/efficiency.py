@@ -53,7 +53,7 @@ def efficiency_of(run: SimulatedVariant) -> tuple[PhaseEfficiency, ...]:
 def _phase(
     scenario: Scenario, name: str, seconds: float, tokens: float, flops: PassFlops, bandwidth: float | None = None
 ) -> PhaseEfficiency | None:
-    if seconds <= 0 or tokens <= 0:
+    if seconds <= 0:
         return None
     training = name != "generation_s"
     gpus = scenario.cluster.training if training else scenario.cluster.generation

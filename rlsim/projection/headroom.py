@@ -169,12 +169,11 @@ def _iteration_share(run: SimulatedVariant) -> float:
     context = np.array(counters.context_at) / np.maximum(times, 1.0)
     sizes = np.arange(len(times), dtype=np.float64)
     read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, context)).sum())
-    bandwidth = read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value if seconds else 1.0
-    generation = next((one for one in efficiency_of(run) if one.phase == "generation_s"), None)
+    bandwidth = read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value
+    generation = next(one for one in efficiency_of(run) if one.phase == "generation_s")
     busy = seconds / run.prices.replicas / len(run.every_step)
     # HFU is over the phase; iterations alone are busy for less of it.
-    computed = 0.0 if generation is None or not busy else generation.hfu * run.phases_s["generation_s"] / busy
-    return max(bandwidth, computed)
+    return max(bandwidth, generation.hfu * run.phases_s["generation_s"] / busy)
 
 
 def _iteration_seconds(table: IterationTable, counters: EngineCounters) -> float:

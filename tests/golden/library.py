@@ -41,7 +41,7 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection import scale
 from rlsim.projection.uncertainty.evidence import EvidenceTable, load_evidence
 from rlsim.projection.variant import simulate_variant, so_many
-from tests.golden import courses, traits
+from tests.golden import courses, moved, traits
 
 LOOP = Path(__file__).parents[1] / "evidence" / "loop"
 
@@ -354,6 +354,7 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "chapters": courses.chapters,
     "folders": courses.folders,
     **traits.CASES,
+    **moved.CASES,
 }
 """Answers of the library, by case."""
 

@@ -114,6 +114,7 @@ TRAITS: dict[str, tuple[str, ...]] = {
     "own price": ("hardware.price_per_gpu_hour_usd.value=9.5",),
     "nodes of sandboxes": (TURNS % ", nodes: {count: 2, places: 500, price_per_hour_usd: 2.5}",
                            "engine.dispatch=round_robin"),
+    "no posterior": ("simulation.posterior=none",),
     "host optimizer": ("trainer.optimizer_on_host=true", "engine.version=0.9.0"),
 }  # fmt: skip
 """What a small step has, by name."""
@@ -151,7 +152,25 @@ def noted() -> Iterator[list[Any]]:
         yield made
 
 
-SAID = ((), PREFILL, ("stack=verl", *NODES, "cluster.fabric=null"), *CHANGES)
+HALF = "workload.response_tokens={kind: lognormal, mean_tokens: 1900, cut_share: 0.3}"
+SAID = (
+    (), PREFILL, ("stack=verl", *NODES, "cluster.fabric=null"), *CHANGES,
+    (HALF,),
+    ("workload.prompts_per_step=15", "workload.generations_per_prompt=31", "trainer.global_batch_samples=null"),
+    ("model=phi-3-mini", "workload.max_sequence_tokens=9000"), ("model=qwen3-8b", "workload.max_sequence_tokens=50000"),
+    ("hardware=gb200_nvl72", "cluster.placement=scattered", "speculation.variation={group_gain: 0.0}"),
+    ("hardware=mi300x", "engine.name=sglang", "engine.version=0.5.2"), ("hardware=a100_pcie", "engine.name=trtllm"),
+    ("stack=nemo_rl-0.8", "trainer.sequence_packing=true"), ("stack=skyrl", "trainer.pipeline_parallel=1"),
+    ("speculation.policy=by_batch", "speculation.draft_length=8"), ("trainer.host_memory_bytes_per_s=1e11",
+     "trainer.optimizer_on_host=true"), ("speculation.trained_context_tokens=1450",),
+    ("engine.max_captured_tokens=256",), ("engine.max_captured_tokens=200", "hardware.eager_launch_s.value=5e-5"),
+    (*LAG, "loop.policy_lag=3", "simulation.warmup_steps=1"),
+    (*LAG, TURNS % "", "loop.stale=cancel", "loop.max_age=2", "loop.membership=first_done", "loop.style=skyrl"),
+    ("workload.agent={max_turns: 3, keep_prefix: false, environment_s: {kind: quantiles, quantiles: [0, 1], seconds: "
+     "[1, 9]}}",),
+    ("speculation={method: suffix, draft_length: 4, acceptance_length: 1.6, variation: {group_gain: 0.5}}",),
+    ("speculation.drift={mismatch_per_100_steps: 2.0}", "simulation.steps=5", "speculation.online_training=true"),
+)  # fmt: skip
 """Changes of a small step, each of which has sentences of its own."""
 
 
@@ -176,6 +195,8 @@ def known(run: SimulatedVariant, whole: bool = False) -> Any:
     shown = [len(variant.pop("spans")), len(variant.pop("curves"))]
     parts_s = [one for one in variant.pop("parts") if one["seconds"] > 1e-6]
     support = support_of(run)
+    with noted() as made:
+        texts = [*assumptions_of(run), *warnings_of(run)]
     inputs = [[vars_of(one), [abs(moves[phase]).sum() for phase in moves]] for one, moves in open_draws(run)]
     described = {key: value for key, value in about(scenario).items() if key not in ("asked", "digest", "question")}
     devices = dict.fromkeys((scenario.hardware, scenario.training_device))
@@ -188,7 +209,8 @@ def known(run: SimulatedVariant, whole: bool = False) -> Any:
         "parts": parts_s if whole else [[one["seconds"], one["measured"]] for one in parts_s],
         "support": support if whole else [[one.share, [len(run.differences) for run in one.runs]]
                                           for one in support.nearest],
-        "shown": shown, "provenance": provenance_of(parts), "idle": idle_of(run), "about": described,
+        "sentences": [made, len(texts)], "shown": shown, "provenance": provenance_of(parts), "idle": idle_of(run),
+        "about": described,
         "caveats": [*doubtful_memory(run), *caveats_of(scenario), *deciding_guess(run)],
         "verdict": [verdict.unmeasured_winner(one, "9 s") for one in devices],
         "beside": [(one.phase, one.best, one.device, one.model) for one in measured_beside(scenario)],

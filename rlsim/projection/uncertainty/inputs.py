@@ -227,10 +227,8 @@ def _room(run: SimulatedVariant) -> OpenInput:
     fullest = max(trace.peak_kv_tokens for trace in run.traces) / memory.kv_capacity_tokens
     if scenario.loop.supervised or memory.kv_bytes * (1 - fullest) > FAR_END * spread:
         return OpenInput(ROOM, key, {}, {})
-    share = scenario.engine.gpu_memory_utilization
-    above, below = (
-        _moves_of_room(run, away * min(spread / total, 1 - share if away > 0 else share)) for away in (1, -1)
-    )
+    share, step = scenario.engine.gpu_memory_utilization, spread / total
+    above, below = _moves_of_room(run, min(step, 1 - share)), _moves_of_room(run, -min(step, share))
     return OpenInput(ROOM, key, above, below)
 
 

@@ -31,8 +31,6 @@ Found = TypeVar("Found")
 
 DRAWS = 2048
 """Draws behind an interval; a bound of the 90 % interval is then off by some 3 % of its distance from the middle."""
-PARTS_KEPT = 64
-"""Draws of parts cached per process, 16 kB each."""
 LOW, HIGH = 0.05, 0.95
 PHASES = ("generation", "logprob", "train", "transfer")
 PRICED_BY_TABLES = ("generation", "logprob", "train")
@@ -161,7 +159,7 @@ def parted_draws(posterior: Posterior, parts: Sequence[tuple[Slopes, Mapping[str
     return np.array(found, dtype=np.float64).reshape(len(parts), DRAWS)
 
 
-@lru_cache(maxsize=PARTS_KEPT)
+@lru_cache(maxsize=64)  # of 16 kB each
 def _drawn(
     posterior: Posterior, slopes: tuple[tuple[str, float], ...], groups: tuple[tuple[str, float], ...]
 ) -> FloatArray:
