@@ -116,11 +116,6 @@ class Faulty:
         self.healthy = pattern_of(simulate_variant(self.scenario))
         self._found: dict[tuple[str, float], Pattern | None] = {}
 
-    @property
-    def simulated(self) -> int:
-        """Simulations so far."""
-        return len(self._found)
-
     def with_fault(self, fault: Fault, severity: float) -> Pattern | None:
         """The pattern of the run under a fault; None where the scenario cannot have it or would not change."""
         key = fault.name, severity

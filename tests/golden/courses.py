@@ -31,6 +31,7 @@ from rlsim.runs.run import run
 from rlsim.schema.scenario import Scenario
 from tests.golden.commands import LAG
 from tests.golden.plain import plain
+from tests.golden.traits import noted, words
 from tests.readers.event_files import event, event_file, simple, tensor
 
 SMALL = ("simulation.replications=2", "workload.prompts_per_step=16")
@@ -195,8 +196,13 @@ def whole_runs() -> Any:
     for mode, keys in (("sync", {}), ("async", SPLIT)):
         for name, given in CONDITIONS.items():
             scenario = vary(vary(plain, keys), given)
-            answer = run(scenario, 7, replications=2, chapter_steps=4, baseline=name in ("plain", "alone"))
-            found[f"{mode}, {name}"] = [answer.candidate, answer.speedup, answer.assumptions[-4:], answer.warnings]
+            seen = list[tuple[int, int]]()
+            with noted() as made:
+                answer = run(scenario, 7, replications=2, chapter_steps=4, baseline=name in ("plain", "alone"),
+                             progress=lambda *counts, seen=seen: seen.append(counts))  # fmt: skip
+            own = [one for one in made if one[0].startswith("run ")]
+            told = [own, words(list(answer.assumptions[-4:])), seen]
+            found[f"{mode}, {name}"] = [answer.candidate, answer.speedup, told, answer.warnings]
     return found
 
 

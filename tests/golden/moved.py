@@ -65,7 +65,7 @@ def under_faults(name: str) -> Any:
 
 def explained(name: str) -> Any:
     """What explains a run of a small scenario under each of some faults, and how to be sure."""
-    faulty, found = faulty_of(name), list[Any]()
+    faulty, found, seen = faulty_of(name), list[Any](), list[tuple[int, int]]()
     able = [fault for fault in faults() if not fault.missing(faulty.scenario)]
     for number, fault in enumerate(able[::7]):
         severity = fault.severities[-1] if fault.severities else 1.0
@@ -74,7 +74,8 @@ def explained(name: str) -> Any:
             continue
         given = dict(list(pattern.phases.items())[: 2 + number % 5]) | dict(list(pattern.figures.items())[: number % 3])
         try:
-            answer = check(small(name), given, (None, 0.02, {"step": 0.3})[number % 3], faulty, None, number % 4 == 1)
+            noise = (None, 0.02, {"step": 0.3})[number % 3]
+            answer = check(small(name), given, noise, faulty, lambda *counts: seen.append(counts), number % 4 == 1)
         except InputError as error:
             found.append([fault.name, str(error)])
             continue
@@ -84,6 +85,7 @@ def explained(name: str) -> Any:
         rest = (answer.healthy, answer.unlisted, answer.tests, answer.stated, answer.noise, answer.tried,
                 answer.without_effect, answer.remarks, answer.cannot_tell)  # fmt: skip
         found.append([fault.name, groups, phases, *rest])
+    found.append([seen[:2], seen[-2:], len(seen)])
     return words(plain(found))
 
 

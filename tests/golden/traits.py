@@ -30,6 +30,7 @@ from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant, so_many
 from rlsim.results import PHASES
 from rlsim.runs import run as whole_run
+from rlsim.schema.scenario import Scenario
 from tests.golden.plain import plain
 
 PREFILL = ("loop.mode=async", "cluster.generation_gpus=4", "speculation.method=none", "engine.prefill={gpus: 1}",
@@ -70,6 +71,7 @@ TRAITS: dict[str, tuple[str, ...]] = {
     "lagged": (*LAG, "loop.policy_lag=2", "simulation.steps=6"),
     "lagged, trainer's pace": (*LAG, LONG % 60, "simulation.steps=4", PLAIN),
     "lagged, far ahead": (*LAG, "loop.policy_lag=6", "simulation.steps=12", "simulation.warmup_steps=2"),
+    "lagged, stocked": (*LAG, "loop.policy_lag=6", "simulation.steps=6", LONG % 1500),
     "lagged, several steps an update": (*LAG, "loop.update_every=2", "simulation.steps=4"),
     "lagged, a reference pool": (*LAG, "cluster.reference_gpus=2"),
     "lagged, shared": ("loop.mode=async", "loop.policy_lag=1", "loop.overlap=false", "loop.recompute_kv=true"),
@@ -120,6 +122,8 @@ TRAITS: dict[str, tuple[str, ...]] = {
 """What a small step has, by name."""
 WHOLE = ("plain", "turns, lagged", "users", "supervised", "guesses")
 """Of which the words of each part are compared too."""
+ANSWERED = ("many replications", "lagged", "LoRA", "experts", "eager", "policy", "host optimizer", "first done")
+"""Of which the whole answer is asked for too, as of WHOLE."""
 
 
 def words(value: Any) -> Any:
@@ -226,8 +230,9 @@ def vars_of(record: Any) -> list[tuple[str, Any]]:
 
 def trait(name: str) -> Any:
     """What is known of the answer to a small scenario."""
-    whole = name in WHOLE
-    return known(simulate_variant(load_scenario("quickstart", [*SMALL, *TRAITS[name]]), detailed=whole), whole)
+    scenario, whole = load_scenario("quickstart", [*SMALL, *TRAITS[name]]), name in WHOLE
+    answer = words(plain(answer_to(scenario))) if whole or name in ANSWERED else []
+    return [known(simulate_variant(scenario, detailed=whole), whole), answer]
 
 
 TO_PRECISION: dict[str, tuple[str, ...]] = {
@@ -246,12 +251,19 @@ def to_precision(name: str) -> Any:
     control, one = run.control, phase_estimate(run, "step")
     moved = None if control is None else [control.mean, control.error]
     steps = [len(run.traces), run.fitted_batches, moved, [run.moved(phase) for phase in PHASES]]
-    answer = project(scenario, timeline=False)
     return words(plain([
-        steps, one.mean, one.error, one.degrees, one.carried, answer.try_first, answer.rollout_speedup,
-        answer.end_to_end_speedup, answer.candidate.sampling, len(answer.warnings), answered(scenario).interval,
-        anchor(scenario), projected_step(scenario)[:2],
+        steps, one.mean, one.error, one.degrees, one.carried, answered(scenario).interval, anchor(scenario),
+        projected_step(scenario)[:2], *answer_to(scenario),
     ]))  # fmt: skip
+
+
+def answer_to(scenario: Scenario) -> list[Any]:
+    """What the answer to a scenario has beside what is known of its own run."""
+    seen = list[tuple[int, int]]()
+    answer = project(scenario, lambda *counts: seen.append(counts), timeline=False)
+    counts = [seen[:3], seen[-3:], len(seen), len(answer.warnings)]
+    return [answer.try_first, answer.rollout_speedup, answer.end_to_end_speedup, answer.candidate.sampling, counts,
+            answer.tuned_step_s, answer.caveats, answer.missing]  # fmt: skip
 
 
 def in_pools() -> Any:

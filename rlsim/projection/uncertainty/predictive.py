@@ -125,8 +125,7 @@ def prediction_of(run: SimulatedVariant) -> Prediction:
     for _, moves in open_draws(run):
         logs = {phase: log + moves[phase] for phase, log in logs.items()}
     # What the operator tables in use miss by their own checks; nothing of imported ones, which the posterior knows.
-    error = run.prices.overheads.tables_error
-    tables = error * _heavy(f"operator tables: {run.scenario.hardware.name}", NORMAL) if error else 0.0
+    tables = run.prices.overheads.tables_error * _heavy(f"operator tables: {run.scenario.hardware.name}", NORMAL)
     factors = Factors(
         **{phase: np.exp(logs[phase] + (tables if phase in PRICED_BY_TABLES else 0.0)) for phase in PHASES}
     )
