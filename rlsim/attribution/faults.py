@@ -92,7 +92,7 @@ def figures_of(run: SimulatedVariant) -> dict[str, float]:
     samples = scenario.workload.samples_per_step
     batch = scenario.trainer.global_batch_samples or samples
     found = {
-        "updates": max(1.0, samples / batch) * scenario.trainer.epochs,
+        "updates": samples / batch * scenario.trainer.epochs,
         "generated_tokens": mean_value(run, lambda step: step.generated_tokens),
         "engines": float(run.prices.replicas),
         "running_sequences": counters.mean_batch,

@@ -115,7 +115,7 @@ class Fault(Move, frozen=True, kw_only=True):
                 now = value_at(scenario, self.instead[key])
             if now is None and "now" in str(form):
                 return None
-            value = FORMS[str(form)](now or 0.0, severity, step_s)
+            value = FORMS[str(form)](now, severity, step_s)
             # Counts (GPUs, sequences) must stay whole and above 0 for the schema.
             keys[key] = max(1, round(value)) if isinstance(now, int) else value
         found = self.at(scenario, severity)

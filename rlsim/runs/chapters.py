@@ -282,7 +282,8 @@ def validation_seconds(scenario: Scenario, steps: Sequence[int], stretch: Stretc
     if validation is None:
         return [[0.0] * len(steps) for _ in replications]
     if validation.samples is None:
-        stated = [validation.seconds or 0.0 if due(validation.every_steps, step) else 0.0 for step in steps]
+        assert validation.seconds is not None
+        stated = [validation.seconds if due(validation.every_steps, step) else 0.0 for step in steps]
         return [stated for _ in replications]
     return _generated(scenario, validation, validation.samples, steps, stretch)
 

@@ -340,7 +340,7 @@ def run_assumptions(scenario: Scenario) -> tuple[str, ...]:
 
 def _validated(validation: Validation) -> str:
     form = "run validation stated" if validation.samples is None else "run validation"
-    took = seconds(validation.seconds or 0.0)
+    took = "" if validation.seconds is None else seconds(validation.seconds)
     return said(form, steps=validation.every_steps, samples=validation.samples, took=took)
 
 

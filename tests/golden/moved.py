@@ -26,11 +26,12 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "turns": (TURNS % ", max_environments: 64, start_s: {kind: constant, seconds: 2}", "engine.dispatch=round_robin"),
     "lagged turns": (*LAG, TURNS % ", turn_timeout_s: 9", "engine.dispatch=least_loaded"),
     "adapters": ("trainer.lora_rank=16", "trainer.pipeline_parallel=1", "stack=verl", "trainer.sequence_packing=false",
-                 "engine.cuda_graphs=false"),
+                 "trainer.micro_batch_tokens=null", "workload.max_sequence_tokens=3000", "engine.cuda_graphs=false"),
     "experts": (*MOE, "stack=slime"),
     "FP8": ("engine.weight_precision=fp8", "trainer.precision=fp8", "workload.environment_s=5", "stack=nemo_rl-0.8"),
     "constant": ("workload.response_tokens={kind: constant, tokens: 900}", "trainer.micro_batch_tokens=null",
-                 "trainer.micro_batch_samples=1", "trainer.sequence_packing=false", PLAIN),
+                 "trainer.micro_batch_samples=2", "workload.max_sequence_tokens=2048", "trainer.sequence_packing=false",
+                 PLAIN),
 }  # fmt: skip
 """Loops of several kinds, by name."""
 

@@ -76,6 +76,8 @@ TRAITS: dict[str, tuple[str, ...]] = {
     "lagged, a reference pool": (*LAG, "cluster.reference_gpus=2"),
     "lagged, shared": ("loop.mode=async", "loop.policy_lag=1", "loop.overlap=false", "loop.recompute_kv=true"),
     "streaming": ("loop.streaming=true", "cluster.generation_gpus=4", "workload.environment_s=3"),
+    "quantiles of lengths": (f"{RESPONSE}={{kind: quantiles, quantiles: [0, 0.5, 1], tokens: [10, 300, 3000]}}",
+                             f"{PROMPT}={{kind: lognormal, mean_tokens: 150}}"),
     "rewards": ("workload.environment_s=7", "workload.usable_group_share=0.7"),
     "turns": (TURNS % JUDGE,),
     "turns, lagged": (*LAG, TURNS % ""),
