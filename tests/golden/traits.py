@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +17,7 @@ from test_sentences import SMALL as SMALL_STEP
 
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection import assumptions, model_assumptions, scale, verdict
+from rlsim.projection.agent_moves import capped_turns, faster_calls
 from rlsim.projection.assumptions import assumptions_of, caveats_of, deciding_guess, doubtful_memory, warnings_of
 from rlsim.projection.efficiency import measured_beside
 from rlsim.projection.idle import idle_of
@@ -237,6 +240,35 @@ def trait(name: str) -> Any:
     return [known(simulate_variant(scenario, detailed=whole), whole), answer]
 
 
+FILES = {
+    "lengths.csv": "prompt_id,output_tokens,input_tokens\n" + "".join(
+        f"{n // 4},{90 + n * n % 1900},{60 + n % 9}\n" for n in range(80)),
+    "seconds.csv": "seconds\n" + "".join(f"{1 + n * n % 17}\n" for n in range(40)),
+    "trajectories.csv": "prompt,trajectory,prompt_tokens,response_tokens,observation_tokens,environment_s\n" + "".join(
+        f",t{n},{90 + n},{40 + 9 * turn},{20 * (turn < n % 4)},{(3 + n % 5) * (turn < n % 4)}\n"
+        for n in range(24) for turn in range(n % 4 + 1)),
+}  # fmt: skip
+"""Lengths, times of environments and trajectories as files hold them."""
+MEASURED: dict[str, tuple[str, ...]] = {
+    "lengths": (f"{RESPONSE}={{kind: trace, path: FOLDER/lengths.csv}}", "workload.max_response_tokens=1500",
+                f"{PROMPT}={{kind: trace, path: FOLDER/lengths.csv, column: input_tokens}}"),
+    "seconds": (TURNS.replace("lognormal, mean_s: 6, log_sigma: 0.7", "trace, path: FOLDER/seconds.csv") % "",),
+    "trajectories": ("workload.agent={replay: {kind: trace, path: FOLDER/trajectories.csv}}",),
+    "trajectories, lagged": (*LAG, "workload.agent={replay: {kind: trace, path: FOLDER/trajectories.csv}}"),
+}  # fmt: skip
+
+
+def measured(name: str) -> Any:
+    """What is known of a small scenario whose lengths, times or trajectories were measured, and moves of its turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file, text in FILES.items():
+            Path(folder, file).write_text(text, encoding="utf-8")
+        keys = (key.replace("FOLDER", folder) for key in MEASURED[name])
+        scenario = load_scenario("quickstart", [*SMALL, PLAIN, *keys])
+        limited = [[capped_turns(scenario, level), faster_calls(scenario, level)] for level in (0.5, 0.9)]
+        return [known(simulate_variant(scenario)), words(plain(limited))]
+
+
 TO_PRECISION: dict[str, tuple[str, ...]] = {
     "loose": ("simulation.precision=0.2",),
     "by tokens": ("simulation.precision=0.008",),
@@ -289,5 +321,6 @@ CASES: dict[str, Callable[[], Any]] = {
     **{f"trait {name}": partial(trait, name) for name in TRAITS},
     **{f"to a precision, {name}": partial(to_precision, name) for name in TO_PRECISION},
     "answers in pools": in_pools,
+    **{f"measured {name}": partial(measured, name) for name in MEASURED},
 }
 """Calls by case."""
