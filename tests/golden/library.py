@@ -350,6 +350,7 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "runs explained": courses.explained,
     "contributions": courses.contributions,
     "whole runs": courses.whole_runs,
+    "runs in blocks": courses.runs_in_blocks,
     "losses": courses.losses,
     "chapters": courses.chapters,
     "folders": courses.folders,
