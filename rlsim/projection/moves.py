@@ -224,7 +224,7 @@ def fastest_way(scenario: Scenario, ways: Sequence[Overrides]) -> Overrides:
         except (Infeasible, InputError) as error:
             errors.append(error)
     if not found:
-        raise errors[0] if errors else InputError("there is no way to try")
+        raise errors[0]
     return ways[min(found)[1]]
 
 

@@ -10,6 +10,7 @@ import pytest
 from rlsim.attribution import check, likelihood
 from rlsim.attribution.faults import figures
 from rlsim.errors import InputError
+from rlsim.loading.scenario import load_scenario, vary
 
 
 @pytest.mark.parametrize(
@@ -77,3 +78,17 @@ def test_the_cheapest_figure_that_differs_enough_separates_two_explanations_else
         (0.0, 3.1),
     )
     assert found.between == ("a", "b") and found.how == "a profile of a step"
+
+
+def test_a_length_that_a_run_shows_takes_the_place_of_a_guess_alone() -> None:
+    known = load_scenario("quickstart")
+    guess = {"text": "half of the cap", "keys": ["workload.response_tokens"], "log_spread": 0.5}
+    guessed = vary(known, {"assumptions": [guess, {"text": "other", "keys": ["workload.prompt_tokens"]}]})
+    shown = {"step": 90.0, "response_tokens": 1000.0}
+    assert check.known_lengths(known, shown) == (known, shown)
+    assert check.known_lengths(guessed, {"step": 90.0}) == (guessed, {"step": 90.0})
+    stated, left = check.known_lengths(guessed, shown)
+    assert (stated.workload.response_tokens.mean_tokens, left) == (1000, {"step": 90.0})  # type: ignore[union-attr]
+    assert [one.text for one in stated.assumptions] == ["other"]
+    with pytest.raises(InputError, match="leaves no room for that mean"):
+        check.known_lengths(guessed, {**shown, "response_tokens": 4000.0})
