@@ -94,7 +94,10 @@ def explained(name: str) -> Any:
 def moved(name: str) -> Any:
     """Every way of every move, and a step without each cause of idle time."""
     scenario = small(name)
-    ways = [[one.name, one.exact, one.missing(scenario) or [list(way.values()) for way in one.ways(scenario)]] for one in moves()]
+    ways = [
+        [one.name, one.exact, one.missing(scenario) or [list(way.values()) for way in one.ways(scenario)]]
+        for one in moves()
+    ]
     without = [[one.name, one.how, simulate_variant(scenario, changes=[one]).phases_s] for one in causes_of(scenario)]
     rungs = [one.missing(scenario) for one in ideals("rung")]
     return words(plain([ways, without, rungs, faster_calls(scenario, 0.8)]))
