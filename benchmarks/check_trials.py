@@ -98,7 +98,7 @@ def injected(scenario: Scenario, healthy_s: float, fault: Fault, rng: np.random.
         severity = math.exp(rng.uniform(math.log(low), math.log(high)))
     own = vary(scenario, {"simulation.seed": int(rng.integers(1, 2**31))})
     try:
-        cause = fault.at(own, severity, healthy_s)
+        cause = fault.of(own, severity, healthy_s)
         found = None if cause is None else pattern_of(simulate_variant(own, changes=[cause]))
     except (Infeasible, InputError):
         return None

@@ -109,7 +109,7 @@ def truth(
     cause = longer_responses(scenario, longer) if longer != 1.0 else None
     if fault:
         known = next(one for one in faults() if one.name == fault)
-        cause = known.at(scenario, severity, faulty_of(scenario_of(named)).healthy.step_s)
+        cause = known.of(scenario, severity, faulty_of(scenario_of(named)).healthy.step_s)
     run = simulate_variant(scenario, changes=[] if cause is None else [cause])
     prompt = expected_prompt_tokens(scenario.workload)
     return [

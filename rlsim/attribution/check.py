@@ -273,7 +273,7 @@ def _explanation(one: _Scored, run: _Run) -> Explanation:
 
 def _changes(fault: Fault, faulty: Faulty, severity: float) -> tuple[str, ...]:
     """The fault as overrides of the scenario; in words where no key states it."""
-    change = fault.at(faulty.scenario, severity, faulty.healthy.step_s)
+    change = fault.of(faulty.scenario, severity, faulty.healthy.step_s)
     if change is None:
         return ()
     if not change.keys:

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
-from rlsim.projection.change import with_keys
 from rlsim.projection.effects import BETWEEN
 from rlsim.projection.moves import FAULTS, Fault
 from rlsim.projection.summary import contract_name, iteration_tokens, mean_value, phase_parts
@@ -22,8 +21,6 @@ from rlsim.workload.batches import expected_prompt_tokens
 
 MOST_STEPS = 4
 """Measured steps of a lagged loop that a fault is simulated on: differences on equal drawn work settle early."""
-DESCRIBING = ("name", "question", "assumptions", "missing")
-"""Sections of a scenario that move no time."""
 SAME = 0.01
 """Share of a step by which a phase must move for a fault to count as one."""
 
@@ -95,7 +92,7 @@ def figures_of(run: SimulatedVariant) -> dict[str, float]:
     samples = scenario.workload.samples_per_step
     batch = scenario.trainer.global_batch_samples or samples
     found = {
-        "updates": max(1.0, samples / batch) * scenario.trainer.epochs,
+        "updates": samples / batch * scenario.trainer.epochs,
         "generated_tokens": mean_value(run, lambda step: step.generated_tokens),
         "engines": float(run.prices.replicas),
         "running_sequences": counters.mean_batch,
@@ -119,11 +116,6 @@ class Faulty:
         self.healthy = pattern_of(simulate_variant(self.scenario))
         self._found: dict[tuple[str, float], Pattern | None] = {}
 
-    @property
-    def simulated(self) -> int:
-        """Simulations so far."""
-        return len(self._found)
-
     def with_fault(self, fault: Fault, severity: float) -> Pattern | None:
         """The pattern of the run under a fault; None where the scenario cannot have it or would not change."""
         key = fault.name, severity
@@ -133,9 +125,8 @@ class Faulty:
 
     def _simulated(self, fault: Fault, severity: float) -> Pattern | None:
         try:
-            change = fault.at(self.scenario, severity, self.healthy.step_s)
-            # Faults by function change prices, which keys do not show.
-            if change is None or (not fault.does and _same(with_keys(self.scenario, [change]), self.scenario)):
+            change = fault.of(self.scenario, severity, self.healthy.step_s)
+            if change is None:
                 return None
             found = pattern_of(simulate_variant(self.scenario, changes=[change]))
         # A fault that the scenario cannot run with explains no run of it.
@@ -143,11 +134,6 @@ class Faulty:
             return None
         least = SAME * self.healthy.step_s
         return found if any(abs(found.phases[p] - s) > least for p, s in self.healthy.phases.items()) else None
-
-
-def _same(first: Scenario, second: Scenario) -> bool:
-    """Whether two scenarios state the same, whatever they say of themselves."""
-    return all(getattr(first, name) == value for name, value in second if name not in DESCRIBING)
 
 
 def _shortened(scenario: Scenario) -> Scenario:

@@ -147,7 +147,7 @@ def _prefill_engines(run: SimulatedVariant) -> list[str]:
     if service is None:
         return []
     generation_s = sum(step.phases.generation_s for step in steps)
-    share = run.counters.prefill_tokens * service.token_s / (service.engines * max(generation_s, 1e-9))
+    share = run.counters.prefill_tokens * service.token_s / (service.engines * generation_s)
     return [said("prefill engines", engines=service.engines, share=percent(min(1.0, share)))]
 
 
@@ -330,8 +330,9 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
         out.append(said("reach", share=percent(share), tokens=scenario.speculation.reach_tokens))
     # Faster kernels would not shorten an update whose host launches them too slowly.
     parts = [part for step in run.every_step for part in step.cost.train.parts]
-    floor = sum(part.seconds for part in parts if part.name == "host floor") / max(1e-12, sum(p.seconds for p in parts))
-    return (*out, *([said("host floor", share=percent(floor))] if floor >= TOLD_HOST_SHARE else []))
+    floor_s, update_s = sum(p.seconds for p in parts if p.name == "host floor"), sum(p.seconds for p in parts)
+    told = floor_s >= TOLD_HOST_SHARE * update_s > 0
+    return (*out, *([said("host floor", share=percent(floor_s / update_s))] if told else []))
 
 
 def _memory_warning(run: SimulatedVariant) -> list[str]:

@@ -88,8 +88,7 @@ def equal_trajectories(workload: DrawnWorkload) -> DrawnWorkload:
 def _dealt_step(step: DrawnStep) -> DrawnStep:
     rollouts, iterations = [], []
     for one, counts in zip(step.rollouts, step.iterations, strict=True):
-        if one.turns is None:
-            raise ValueError("only trajectories can be dealt their turns")
+        assert one.turns is not None  # of scenarios with agents alone (needs: agent)
         batch = one.batch
         even = Batch(batch.prompt_tokens, _evenly(batch.response_tokens), batch.group)
         turns, order = _dealt(one.turns)

@@ -88,7 +88,7 @@ def control_of(
     # Few simulated steps may have met none of the slowest environments: what differs between them is no guide.
     pilot = _further(workload, seed, PILOT)
     wanted = math.ceil(PILOT * (slope * pilot.error / aim) ** 2)
-    return pilot if wanted <= PILOT else _further(workload, seed, min(most, wanted))
+    return _further(workload, seed, min(most, max(PILOT, wanted)))
 
 
 @cached_with_files(8)

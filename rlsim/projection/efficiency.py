@@ -53,7 +53,7 @@ def efficiency_of(run: SimulatedVariant) -> tuple[PhaseEfficiency, ...]:
 def _phase(
     scenario: Scenario, name: str, seconds: float, tokens: float, flops: PassFlops, bandwidth: float | None = None
 ) -> PhaseEfficiency | None:
-    if seconds <= 0 or tokens <= 0:
+    if seconds <= 0:
         return None
     training = name != "generation_s"
     gpus = scenario.cluster.training if training else scenario.cluster.generation
@@ -79,6 +79,11 @@ def engines_of(run: SimulatedVariant) -> tuple[EngineCounters, FloatArray]:
     return counters, engine.choice.drafted[:sizes]
 
 
+def contexts_of(counters: EngineCounters) -> FloatArray:
+    """Mean context in tokens by batch size; 0 of sizes that never ran."""
+    return np.array(counters.context_at) / np.maximum(np.array(counters.iterations_at, dtype=np.float64), 1.0)
+
+
 def _bandwidth_use(run: SimulatedVariant) -> float | None:
     """Share of the generating GPUs' memory bandwidth that reading weights and caches takes in the generation phase."""
     scenario, (counters, drafted) = run.scenario, engines_of(run)
@@ -86,10 +91,8 @@ def _bandwidth_use(run: SimulatedVariant) -> float | None:
     seconds = sum(step.phases.generation_s for step in run.every_step) * run.prices.replicas
     if seconds <= 0:
         return None
-    sizes = np.arange(len(times), dtype=np.float64)
-    # Batch sizes that never ran: 0 / 1 and not 0 / 0.
-    context = np.array(counters.context_at) / np.maximum(times, 1.0)
-    read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, context, drafted)).sum())
+    sizes, contexts = np.arange(len(times), dtype=np.float64), contexts_of(counters)
+    read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, contexts, drafted)).sum())
     return read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value
 
 

@@ -17,7 +17,7 @@ from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import check_rollout
 from rlsim.projection.change import Change, iterations_with, no_refit, passes_with, without_parts
-from rlsim.projection.efficiency import efficiency_of, measured_beside
+from rlsim.projection.efficiency import contexts_of, efficiency_of, measured_beside
 from rlsim.projection.idle import BUBBLE, STRAGGLER, idle_of
 from rlsim.projection.moves import ALREADY, LISTS, Move, best_way, ideals, move_named, states
 from rlsim.projection.precision import anchor
@@ -166,21 +166,19 @@ def _iteration_share(run: SimulatedVariant) -> float:
     scenario, counters, table = run.scenario, run.counters, run.prices.iteration
     seconds = _iteration_seconds(table, counters)
     times = np.array(counters.iterations_at, dtype=np.float64)
-    context = np.array(counters.context_at) / np.maximum(times, 1.0)
-    sizes = np.arange(len(times), dtype=np.float64)
-    read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, context)).sum())
-    bandwidth = read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value if seconds else 1.0
-    generation = next((one for one in efficiency_of(run) if one.phase == "generation_s"), None)
+    sizes, contexts = np.arange(len(times), dtype=np.float64), contexts_of(counters)
+    read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, contexts)).sum())
+    bandwidth = read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value
+    generation = next(one for one in efficiency_of(run) if one.phase == "generation_s")
     busy = seconds / run.prices.replicas / len(run.every_step)
     # HFU is over the phase; iterations alone are busy for less of it.
-    computed = 0.0 if generation is None or not busy else generation.hfu * run.phases_s["generation_s"] / busy
-    return max(bandwidth, computed)
+    return max(bandwidth, generation.hfu * run.phases_s["generation_s"] / busy)
 
 
 def _iteration_seconds(table: IterationTable, counters: EngineCounters) -> float:
     """Seconds of all counted iterations of all replicas."""
     times = np.array(counters.iterations_at, dtype=np.float64)
-    columns = np.array(counters.context_at) / np.maximum(times, 1.0) / table.context_step_tokens
+    columns = contexts_of(counters) / table.context_step_tokens
     # The last column has no next one to interpolate to.
     below = np.clip(columns.astype(np.int64), 0, table.attention_s.shape[1] - 2)
     rows, weight = np.arange(len(times)), columns - below

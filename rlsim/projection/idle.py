@@ -73,9 +73,9 @@ def _generation(run: SimulatedVariant) -> Seconds:
     else:
         environment_s = run.rewards_s if run.scenario.loop.mode == "sync" else 0.0
     # Busy replicas wait for nobody: environments can hold only what is left of the phase.
-    environment_s = min(environment_s, max(0.0, phase_s - busy_s))
+    environment_s = min(environment_s, phase_s - busy_s)
     tail = STRAGGLER if several else "straggler tail"
-    return {"environment": environment_s, tail: max(0.0, phase_s - busy_s - environment_s)}
+    return {"environment": environment_s, tail: phase_s - busy_s - environment_s}
 
 
 def _waits(steps: list[StepRecord]) -> Seconds:

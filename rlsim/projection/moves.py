@@ -36,8 +36,6 @@ LISTS: Mapping[str, Any] = lists_beside(__file__, "moves.yaml")
 FAULTS: Mapping[str, Any] = lists_beside(__file__, "faults.yaml")
 """Misconfigurations, their priors, and the figures that tell them apart."""
 ALREADY = "the scenario does so already"
-TIMED_CACHED = 128
-"""Scenarios whose times are cached per process: all that one answer tries. Each takes some hundred kB of draws."""
 PLAN = "plan"
 """What a move tries out that is fair in a layout of its own alone; planning/techniques.py searches that."""
 SETTING = "setting"
@@ -80,8 +78,8 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return str(LISTS["needs"][self.needs])
         return "" if held(scenario, self.when) else ALREADY
 
-    def at(self, scenario: Scenario, severity: float = 1.0, step_s: float = 0.0) -> Change | None:
-        """What it changes of a scenario whose step is expected to take ``step_s``; None where there is nothing."""
+    def at(self, scenario: Scenario, severity: float = 1.0) -> Change | None:
+        """What it changes of a scenario; None where there is nothing."""
         found = FUNCTIONS[self.does](scenario, severity) if self.does else Change(keys=self.sets)
         how = found.how or self.title if found else ""
         return None if found is None else replace(found, name=self.name, how=how, rebound=self.rebound)
@@ -105,8 +103,8 @@ class Fault(Move, frozen=True, kw_only=True):
     misstated: bool = False
     whole: bool = False
 
-    def at(self, scenario: Scenario, severity: float = 1.0, step_s: float = 0.0) -> Change | None:
-        """The fault at a severity; None where it has no key."""
+    def of(self, scenario: Scenario, severity: float, step_s: float) -> Change | None:
+        """The fault at a severity, of a run whose step is expected to take ``step_s``; None where it has no key."""
         keys: dict[str, Any] = {}
         for key, form in self.sets.items():
             if form not in FORMS:
@@ -117,10 +115,10 @@ class Fault(Move, frozen=True, kw_only=True):
                 now = value_at(scenario, self.instead[key])
             if now is None and "now" in str(form):
                 return None
-            value = FORMS[str(form)](now or 0.0, severity, step_s)
+            value = FORMS[str(form)](now, severity, step_s)
             # Counts (GPUs, sequences) must stay whole and above 0 for the schema.
             keys[key] = max(1, round(value)) if isinstance(now, int) else value
-        found = super().at(scenario, severity, step_s)
+        found = self.at(scenario, severity)
         return found if found is None or self.does else replace(found, keys=keys)
 
     def stated(self, scenario: Scenario) -> bool:
@@ -226,7 +224,7 @@ def fastest_way(scenario: Scenario, ways: Sequence[Overrides]) -> Overrides:
         except (Infeasible, InputError) as error:
             errors.append(error)
     if not found:
-        raise errors[0] if errors else InputError("there is no way to try")
+        raise errors[0]
     return ways[min(found)[1]]
 
 
@@ -248,7 +246,7 @@ def tried(scenario: Scenario, move: Move, overrides: Overrides) -> Tried:
     return Tried(move, overrides, after, timed_of(after))
 
 
-@lru_cache(maxsize=TIMED_CACHED)
+@lru_cache(maxsize=128)  # all that one answer tries; each takes some hundred kB of draws
 def timed_of(scenario: Scenario) -> Timed:
     """The scenario simulated once, whichever parts of an answer ask for it. Raises Infeasible and InputError."""
     return timed(simulate_variant(scenario, tokens=False))

@@ -170,7 +170,7 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
         memory=memory_of(run),
         memory_phases=memory_phases(run),
         parts=parts,
-        staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
+        staleness={age: sum(step.staleness.get(age, 0) for step in steps) / consumed for age in ages},
         token_ages={age: tokens[age] / max(sum(tokens.values()), 1) for age in sorted(tokens)},
         statistics=_statistics(run),
         # The error that the interval holds: neighbouring steps are not independent, and a control may move their mean.
@@ -216,7 +216,7 @@ def _statistics(run: SimulatedVariant) -> EngineStatistics:
         replica_imbalance=float(np.mean(imbalances)) if imbalances else None,
         rollouts=float(np.mean([step.rollouts for step in steps])) if repeated else None,
         turns=agents.turns / count if agents else None,
-        environment_queue_s=agents.queued_s / max(1.0, agents.turns) if agents else None,
+        environment_queue_s=agents.queued_s / agents.turns if agents else None,
         reused_tokens=agents.reused_tokens / count if agents else None,
         loaded_tokens=agents.loaded_tokens / count if agents and run.scenario.engine.kv_offload else None,
         timed_out=agents.timed_out / count if agents else None,
@@ -257,7 +257,7 @@ def memory_phases(run: SimulatedVariant) -> dict[str, MemoryUse]:
         passes = dataclasses.replace(passes, engine=trainer.engine)
     return {
         "generation": pools["generation"],
-        "hand-over": MemoryUse.of(handed, pools["generation"].available_bytes, pools["generation"].fits or 0.0),
+        "hand-over": MemoryUse.of(handed, pools["generation"].available_bytes, engine_fits(scenario)),
         "log-probs": MemoryUse.of(passes, available, trainer_fits(scenario, passes)),
         "update": pools["training"],
     }

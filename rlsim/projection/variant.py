@@ -134,7 +134,7 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
             values = [np.array([seconds_of(name)(step) for step in steps]) for steps in self.steps]
             return regression(values, self.seen)[0] * self.control.error
         added = [trace.doubling.get(name, 0.0) for trace in self.traces]
-        return carried(self.scenario)[1] * float(np.mean(added)) if any(added) else 0.0
+        return carried(self.scenario)[1] * float(np.mean(added))
 
     @cached_property
     def unsettled(self) -> float:

@@ -258,8 +258,8 @@ def _values(step: StepRecord, lengths: tuple[float, float], factor: float) -> di
         "acceptance_length": factor * step.tokens_per_verification,
         "response_tokens": lengths[0],
         "truncated_share": lengths[1],
-        "staleness": sum(age * count for age, count in ages.items()) / max(1, sum(ages.values())),
-        "oldest": float(max(ages, default=0)),
+        "staleness": sum(age * count for age, count in ages.items()) / sum(ages.values()),
+        "oldest": float(max(ages)),
         "samples": float(step.samples),
         "generated_tokens": step.generated_tokens,
         "trained_tokens": step.total_tokens,
@@ -282,7 +282,8 @@ def validation_seconds(scenario: Scenario, steps: Sequence[int], stretch: Stretc
     if validation is None:
         return [[0.0] * len(steps) for _ in replications]
     if validation.samples is None:
-        stated = [validation.seconds or 0.0 if due(validation.every_steps, step) else 0.0 for step in steps]
+        assert validation.seconds is not None
+        stated = [validation.seconds if due(validation.every_steps, step) else 0.0 for step in steps]
         return [stated for _ in replications]
     return _generated(scenario, validation, validation.samples, steps, stretch)
 

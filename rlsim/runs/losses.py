@@ -221,8 +221,7 @@ class _History:
         count = rng.poisson(self._replica_rate * pace_s).astype(np.float64)
         away_s = count * (faults.replica_restart_s + block.redo_s) / self._replicas_in_all
         ones = np.ones_like(pace_s)
-        # 1e-9 guards steps whose generation takes no time.
-        return _factor(block.step_response, 1.0 + away_s / np.maximum(pace_s, 1e-9), ones), count
+        return _factor(block.step_response, 1.0 + away_s / pace_s, ones), count
 
     def _restarts(self, rng: np.random.Generator, before_s: FloatArray, exposed_s: FloatArray) -> Found:
         """Failures of training GPUs in a step: the restart, and again what was done since the last checkpoint.

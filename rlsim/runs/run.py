@@ -212,7 +212,7 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> tuple[RunSi
         generated_tokens=float(columns["generated_tokens"].sum()),
         trained_tokens=float(columns["trained_tokens"].sum()),
         tokens=functools.reduce(operator.add, ledgers) if ledgers else None,
-        ages={age: counted[age] / max(1, counted.total()) for age in sorted(counted)},
+        ages={age: counted[age] / counted.total() for age in sorted(counted)},
         sampling=RunSampling(sampling_error(totals), float(np.std(course.plain_s))),
         ledger=ledger,
         parts=tuple(_part(scenario, course, columns, first, stop) for first, stop in itertools.pairwise(edges)),
@@ -340,7 +340,7 @@ def run_assumptions(scenario: Scenario) -> tuple[str, ...]:
 
 def _validated(validation: Validation) -> str:
     form = "run validation stated" if validation.samples is None else "run validation"
-    took = seconds(validation.seconds or 0.0)
+    took = "" if validation.seconds is None else seconds(validation.seconds)
     return said(form, steps=validation.every_steps, samples=validation.samples, took=took)
 
 

@@ -103,18 +103,18 @@ def test_base_weights_that_an_adapter_run_loads_anew_take_the_longer_the_slower_
     fault = KNOWN["reloaded_base"]
     assert fault.missing(quickstart.scenario)
     adapter = vary(quickstart.scenario, "trainer.lora_rank=16")
-    seconds = [cause.keys["loop.refit_fixed_s"] for x in (8e9, 4e9) if (cause := fault.at(adapter, x, 1.0))]
+    seconds = [cause.keys["loop.refit_fixed_s"] for x in (8e9, 4e9) if (cause := fault.of(adapter, x, 1.0))]
     fixed = adapter.loop.refit_fixed_s or 0.0
     assert seconds[1] - fixed == pytest.approx(2 * (seconds[0] - fixed))
 
 
 def test_routes_through_a_driver_take_as_long_as_their_bytes_and_dense_models_have_none(quickstart: Faulty) -> None:
     fault = KNOWN["driven_routes"]
-    assert fault.missing(quickstart.scenario) and fault.at(quickstart.scenario, 1e9, 1.0) is None
+    assert fault.missing(quickstart.scenario) and fault.of(quickstart.scenario, 1e9, 1.0) is None
     scenario = load_scenario("qwen235b_512")
     driver_s, moe = scenario.loop.driver_sample_s, scenario.model.moe
     assert not fault.missing(scenario) and moe is not None
-    fast, slow = (fault.at(scenario, rate, 1.0) for rate in (1e9, 5e8))
+    fast, slow = (fault.of(scenario, rate, 1.0) for rate in (1e9, 5e8))
     assert fast is not None and slow is not None
     added = [cause.keys["loop.driver_sample_s"] - driver_s for cause in (fast, slow)]
     assert added[1] == pytest.approx(2 * added[0])

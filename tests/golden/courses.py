@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from msgspec.structs import asdict
@@ -25,12 +26,14 @@ from rlsim.readers.logs.reading import RunLog, read_log, read_text_log
 from rlsim.readers.logs.steady import steady_of
 from rlsim.readers.logs.text import render_run
 from rlsim.readers.logs.watching import Watcher
+from rlsim.runs import chapters as chapters_module
 from rlsim.runs.chapters import BlockRecord, chapters_of, state_bytes
 from rlsim.runs.losses import Course, losses_of
 from rlsim.runs.run import run
 from rlsim.schema.scenario import Scenario
 from tests.golden.commands import LAG
 from tests.golden.plain import plain
+from tests.golden.traits import noted, words
 from tests.readers.event_files import event, event_file, simple, tensor
 
 SMALL = ("simulation.replications=2", "workload.prompts_per_step=16")
@@ -195,8 +198,25 @@ def whole_runs() -> Any:
     for mode, keys in (("sync", {}), ("async", SPLIT)):
         for name, given in CONDITIONS.items():
             scenario = vary(vary(plain, keys), given)
-            answer = run(scenario, 7, replications=2, chapter_steps=4, baseline=name in ("plain", "alone"))
-            found[f"{mode}, {name}"] = [answer.candidate, answer.speedup, answer.assumptions[-4:], answer.warnings]
+            seen = list[tuple[int, int]]()
+            with noted() as made:
+                answer = run(scenario, 7, replications=2, chapter_steps=4, baseline=name in ("plain", "alone"),
+                             progress=lambda *counts, seen=seen: seen.append(counts))  # fmt: skip
+            own = [one for one in made if one[0].startswith("run ")]
+            told = [own, words(list(answer.assumptions[-4:])), seen]
+            found[f"{mode}, {name}"] = [answer.candidate, answer.speedup, told, answer.warnings]
+    return found
+
+
+def runs_in_blocks() -> Any:
+    """Lagged runs of several blocks, each probed in its midst, as responses grow; without their single steps."""
+    found, scenario = [], vary(load_scenario("quickstart"), BASE)
+    grown = {"run.response_growth": ((0, 0.5), (70, 2.0)), "run.faults": FAULTS,
+             "run.checkpoint": {"every_steps": 5, "seconds": 3.0}}  # fmt: skip
+    for keys in (SPLIT, {**SPLIT, "loop.policy_lag": 4, "loop.update_every": 2}):
+        with patch.object(chapters_module, "BLOCK_STEPS", 24):
+            side = plain(run(vary(scenario, {**keys, **grown}), 70, chapter_steps=48).candidate)
+        found.append({name: value for name, value in side.items() if name != "steps"})
     return found
 
 

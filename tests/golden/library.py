@@ -18,8 +18,6 @@ from commands import AGENT, LAG, WILD
 from golden_tables import PUBLISHED, as_table, compared, published, some_rows, sweep_of, swept
 from measured_tables import PHASES, ROW, TRAINING, TRANSFER
 from pydantic import BaseModel
-from test_sentences import CHANGES
-from test_sentences import SMALL as SMALL_STEP
 
 from bench.loop.events import journal_path
 from rlsim.calibration.loop_stack import LoopStacks
@@ -41,12 +39,9 @@ from rlsim.evidence.shown import benchmark, site
 from rlsim.evidence.user_runs import Deviation, fitted_deviations
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection import scale
-from rlsim.projection.assumptions import assumptions_of, warnings_of
-from rlsim.projection.idle import idle_of
-from rlsim.projection.summary import phase_parts
 from rlsim.projection.uncertainty.evidence import EvidenceTable, load_evidence
 from rlsim.projection.variant import simulate_variant, so_many
-from tests.golden import courses
+from tests.golden import courses, moved, traits
 
 LOOP = Path(__file__).parents[1] / "evidence" / "loop"
 
@@ -267,21 +262,6 @@ def pools() -> Any:
         ]  # fmt: skip
 
 
-PREFILL = ("loop.mode=async", "cluster.generation_gpus=4", "speculation.method=none", "engine.prefill={gpus: 1}",
-           "engine.prefix_caching=false")  # fmt: skip
-"""Engines that prefill alone."""
-
-
-def sentences() -> Any:
-    """Numbers in the sentences and seconds of the parts of a small step with each of many features."""
-    found = {}
-    for keys in ((), PREFILL, ("stack=verl", "cluster.num_gpus=16", "cluster.fabric=null"), *CHANGES):
-        run = simulate_variant(load_scenario("quickstart", [*SMALL_STEP, *keys]))
-        parts = [[part.name, part.seconds, part.measured] for part in phase_parts(run)]
-        found[" ".join(keys)] = [assumptions_of(run), warnings_of(run), parts, idle_of(run)]
-    return found
-
-
 def memory_scores() -> Any:
     """Published memory with its group left out."""
     return [
@@ -363,7 +343,6 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "site": shown,
     "users": users,
     "pools": pools,
-    "sentences": sentences,
     "memory left out": memory_scores,
     "study": lambda: list(published_rows.study(0, 1)),
     "published": published_anew,
@@ -371,9 +350,12 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "runs explained": courses.explained,
     "contributions": courses.contributions,
     "whole runs": courses.whole_runs,
+    "runs in blocks": courses.runs_in_blocks,
     "losses": courses.losses,
     "chapters": courses.chapters,
     "folders": courses.folders,
+    **traits.CASES,
+    **moved.CASES,
 }
 """Answers of the library, by case."""
 

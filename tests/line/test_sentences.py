@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,3 +107,34 @@ def test_a_stated_value_is_said_to_be_stated_and_one_that_is_not_is_not(stated: 
              for keys in ((HOSTED,), (HOSTED, stated))]  # fmt: skip
     before, after = (len(re.findall(r"[(;] ?stated\b", text)) for text in texts)
     assert after == before + 1
+
+
+@pytest.mark.parametrize(
+    ("sentence", "place", "told", "silent"),
+    [
+        ("reach", "beyond_reach", 0.1, 0.0999),
+        ("tight", "trainer_fits", 0.9499, 0.95),
+        ("little room", "engine_fits", 0.9499, 0.95),
+        ("tight host", "host_fits", 0.9499, 0.95),
+        ("eager", "eager_share", 0.0201, 0.02),
+        ("hanging", "launch_share", 0.0501, 0.05),
+        ("near limit", "open_draws", 0.05, 0.0499),
+    ],
+)
+def test_a_warning_begins_where_it_is_said_to(
+    sentence: str, place: str, told: float, silent: float, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = simulate_variant(load_scenario("quickstart", SMALL))
+    for value in (told, silent):
+        with monkeypatch.context() as patch:
+            if place.endswith("_share"):
+                patch.setattr(type(run.prices.engine), "eager_share", lambda *_, value=value: max(value, 0.0201))
+                patch.setattr(type(run.prices.engine), place, lambda *_, value=value: value)
+            elif place == "open_draws":
+                one = SimpleNamespace(stepped=True, below={"generation": value}, name="")
+                patch.setattr(assumptions, place, lambda run, one=one: ((one, {}),))
+            else:
+                patch.setattr(assumptions, place, lambda *_, value=value: value)
+            names.clear()
+            assumptions.warnings_of(run)
+        assert (sentence in names) == (value == told)

@@ -188,6 +188,18 @@ def test_what_no_run_can_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="chapter_steps must be at least 1, got 0"):
         rlsim.run(small(), 3, chapter_steps=0)
     assert rlsim.run(small(CONSTANT), 2, chapter_steps=1).candidate.samples == 64
+    three = rlsim.run(small(CONSTANT), rows=3 * small(CONSTANT).workload.prompts_per_step)
+    assert (three.num_steps, three.replications) == (3, 1)
+    for words, told in (
+        ({"steps": 0}, "a run needs 1 to 100,000 steps"),
+        ({"steps": 50_001, "replications": 2}, "got 50,001 x 2"),
+        ({"steps": 3, "replications": 0}, "--replications must be 1 to"),
+        ({}, "needs either --steps N or"),
+        ({"steps": 3, "samples": 3}, "needs either --steps N or"),
+        ({"samples": 0}, "--samples must be at least 1, got 0"),
+    ):
+        with pytest.raises(InputError, match=told):
+            rlsim.run(small(), **words)
     (tmp_path / JOURNAL).write_text('{"run":"another"}\n')
     with pytest.raises(InputError, match="belongs to another, interrupted run"):
         rlsim.run(small(), 3, out=tmp_path)

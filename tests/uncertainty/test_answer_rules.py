@@ -17,7 +17,7 @@ from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.projection.uncertainty.features import VALUES
 from rlsim.projection.uncertainty.predictive import DRAWS
 from rlsim.projection.uncertainty.response import step_response
-from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.projection.variant import COMPARED_CYCLES, SimulatedVariant, compared, searched, simulate_variant
 from rlsim.readers.logs.contribution import _compared
 from rlsim.readers.logs.growth import DEVIATIONS
 from rlsim.results import Interval
@@ -130,3 +130,37 @@ def test_seconds_below_those_of_the_peak_are_objected_to(name: str) -> None:
         objections, lines = _compared(scenario, {name: seconds})  # type: ignore[dict-item]
         assert any("of the GPUs' peak" in one for one in objections) == objected
         assert len(lines) == 1 and "predicted" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "stated", "cheap"),
+    [
+        # As many replications as have 24 cycles of steps, of a lagged loop two; a search takes one of at most 8 steps.
+        ((), (8, None), (1, None)),
+        (("simulation.steps=10",), (2, 10), (1, 8)),
+        (("simulation.steps=30",), (1, 24), (1, 8)),
+        ((*LAG, "simulation.steps=3"), (2, 5), (1, 3)),
+        ((*LAG, "loop.policy_lag=4"), (2, 16), (1, None)),
+        ((*LAG, "simulation.steps=30"), (1, 24), (1, 8)),
+        (("simulation.replications=9", "simulation.steps=30"), (9, 30), (1, 8)),
+    ],
+)
+def test_alternatives_are_compared_on_as_much_work_as_tells_them_apart(
+    keys: tuple[str, ...], stated: tuple[int, int | None], cheap: tuple[int, int | None]
+) -> None:
+    one = load_scenario("quickstart", [*SMALL[1:], *keys])
+    assert COMPARED_CYCLES == 24
+    for found, wanted in ((compared(one), stated), (searched(one), cheap)):
+        assert (found.replications, found.simulation.steps) == wanted
+
+
+def test_a_fitted_slope_costs_degrees_of_freedom_and_exactness() -> None:
+    """Cochran, Sampling Techniques, chapter 7: n - 2 degrees are left, and the variance grows by 1 / (n - 3)."""
+    parts = np.array([9.0, 11.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0])
+    plain, *fitted = (Estimate.of(10.0, np.ones(DRAWS), parts, fitted=count) for count in (0, 3, 4, 6, 20))
+    assert (plain.degrees, plain.error) == (7, fitted[0].error) and plain.error == pytest.approx(
+        parts.std(ddof=1) / 8**0.5 / 10
+    )
+    for found, count in zip(fitted[1:], (4, 6, 20), strict=True):
+        assert found.degrees == min(7, count - 2)
+        assert found.error == pytest.approx(plain.error * math.sqrt(1 + 2 / (count - 3)))

@@ -7,6 +7,7 @@ import pytest
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.parameters.posterior import evidence_path
 from rlsim.parameters.terms import Term
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty import features, nearest
@@ -34,6 +35,7 @@ def test_evidence_comes_back_and_the_shipped_holds_every_kind(tmp_path: Path) ->
     assert {row.kind for row in found.rows} >= {"iteration", "training", "transfer", "step", "train"}
     names = {term.name for term in found.terms}
     assert all(name in names for row in found.rows for name in row.slopes)
+    assert found.to_bytes() == evidence_path().read_bytes()
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"\x00" * 100])

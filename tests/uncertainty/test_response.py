@@ -98,7 +98,7 @@ def test_draws_of_groups_are_those_of_names_and_move_with_terms_as_the_posterior
     assert log_draws(posterior, slopes, dict.fromkeys(groups, 1.0)).std() == pytest.approx(expected, rel=0.08)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 256, 1000])
+@pytest.mark.parametrize("count", [1, 2, 3, 11, 256, 1000])
 def test_bounds_are_numpys_quantiles_to_the_bit(count: int) -> None:
     for seed in range(20):
         draws = np.exp(np.random.default_rng(seed).normal(size=count))

@@ -95,8 +95,8 @@ class Estimate(Struct, frozen=True, eq=False):
             return Estimate.of(mean, factors, parts, self.carried - other.carried, max(self.fitted, other.fitted))
         error = math.hypot(self.error, other.error)
         # One part says nothing of its error: that of the other is all that is known.
-        known = [one.degrees for one in (self, other) if one.error]
-        return Estimate(mean, factors, np.array([mean]), error, min(known, default=1))
+        one, two = self if self.error else other, other if other.error else self
+        return Estimate(mean, factors, np.array([mean]), error, min(one.degrees, two.degrees))
 
     def above(self, bound: float) -> float:
         """Probability that the number is larger than ``bound``; where all draws equal it, a half."""

@@ -32,7 +32,7 @@ from rlsim.projection.uncertainty.user_inputs import (
 from rlsim.projection.variant import SimulatedVariant, simulate_variant, so_many
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.stated import ACCEPTANCE, RESPONSE, Assumption
+from rlsim.schema.stated import ACCEPTANCE, RESPONSE
 from rlsim.schema.workload import stated_mean
 from rlsim.units import FloatArray
 from rlsim.workload.draw import Stretch
@@ -86,7 +86,8 @@ class OpenInput(Struct, frozen=True):
 
 def open_inputs(run: SimulatedVariant) -> tuple[OpenInput, ...]:
     """The inputs that ``run`` leaves open and that change its phases."""
-    found = [_guess(run, one) for one in run.scenario.assumptions if one.log_spread is not None]
+    guessed = run.scenario.assumptions
+    found = [_guess(run, one.keys[0], one.log_spread) for one in guessed if one.log_spread is not None]
     every = (*found, _captured(run), _overlap(run), _reach(run), _room(run), *_of_users(run))
     return tuple(one for one in every if one.curve or any(one.above.values()) or any(one.below.values()))
 
@@ -120,9 +121,9 @@ def _guess_text(scenario: Scenario, key: str) -> str:
     return f"{_length(scenario, key)[1]:,.0f} {'response' if key == RESPONSE else 'prompt'} tokens"
 
 
-def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
+def _guess(run: SimulatedVariant, key: str, spread: float) -> OpenInput:
     """The response of the phases to a guess, from one replication with less of it."""
-    scenario, key, spread = run.scenario, assumption.keys[0], assumption.log_spread or 0.0
+    scenario = run.scenario
     name, number, less, most = f"{_guess_text(scenario, key)}: guessed", key, 0.0, math.inf
     if key != ACCEPTANCE:
         number, value = _length(scenario, key)
@@ -227,10 +228,8 @@ def _room(run: SimulatedVariant) -> OpenInput:
     fullest = max(trace.peak_kv_tokens for trace in run.traces) / memory.kv_capacity_tokens
     if scenario.loop.supervised or memory.kv_bytes * (1 - fullest) > FAR_END * spread:
         return OpenInput(ROOM, key, {}, {})
-    share = scenario.engine.gpu_memory_utilization
-    above, below = (
-        _moves_of_room(run, away * min(spread / total, 1 - share if away > 0 else share)) for away in (1, -1)
-    )
+    share, step = scenario.engine.gpu_memory_utilization, spread / total
+    above, below = _moves_of_room(run, min(step, 1 - share)), _moves_of_room(run, -min(step, share))
     return OpenInput(ROOM, key, above, below)
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
@@ -55,7 +55,7 @@ class Runs(Struct, frozen=True, eq=False):
         place = self.places[run]
         first = self.ends[place - 1] + 1 if place else 0
         kind, name, ran = json.loads(self.lines[first : self.ends[place]].tobytes())
-        return name, run_of(self.coded.kind, kind, ran) or {}
+        return name, cast(About, run_of(self.coded.kind, kind, ran))
 
 
 def nearest(scenario: Scenario, kind: RunKind, count: int = 3) -> tuple[MeasuredRun, ...]:

@@ -31,8 +31,6 @@ Found = TypeVar("Found")
 
 DRAWS = 2048
 """Draws behind an interval; a bound of the 90 % interval is then off by some 3 % of its distance from the middle."""
-PARTS_KEPT = 64
-"""Draws of parts cached per process, 16 kB each."""
 LOW, HIGH = 0.05, 0.95
 PHASES = ("generation", "logprob", "train", "transfer")
 PRICED_BY_TABLES = ("generation", "logprob", "train")
@@ -127,8 +125,7 @@ def prediction_of(run: SimulatedVariant) -> Prediction:
     for _, moves in open_draws(run):
         logs = {phase: log + moves[phase] for phase, log in logs.items()}
     # What the operator tables in use miss by their own checks; nothing of imported ones, which the posterior knows.
-    error = run.prices.overheads.tables_error
-    tables = error * _heavy(f"operator tables: {run.scenario.hardware.name}", NORMAL) if error else 0.0
+    tables = run.prices.overheads.tables_error * _heavy(f"operator tables: {run.scenario.hardware.name}", NORMAL)
     factors = Factors(
         **{phase: np.exp(logs[phase] + (tables if phase in PRICED_BY_TABLES else 0.0)) for phase in PHASES}
     )
@@ -161,7 +158,7 @@ def parted_draws(posterior: Posterior, parts: Sequence[tuple[Slopes, Mapping[str
     return np.array(found, dtype=np.float64).reshape(len(parts), DRAWS)
 
 
-@lru_cache(maxsize=PARTS_KEPT)
+@lru_cache(maxsize=64)  # of 16 kB each
 def _drawn(
     posterior: Posterior, slopes: tuple[tuple[str, float], ...], groups: tuple[tuple[str, float], ...]
 ) -> FloatArray:

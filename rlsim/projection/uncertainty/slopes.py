@@ -127,34 +127,20 @@ def _hosts(shared: _Shared, drafting: str | bool, factor: float) -> dict[str, Ho
 
 
 def _changed(shared: _Shared, sets: Sequence[str]) -> dict[str, Overheads]:
-    """Overheads with each term of some sets moved, of the terms that may matter to the scenario."""
+    """Overheads with each term of some sets moved."""
     scenario = shared.scenario
     now = PriceInputs(scenario, shared.tables).overheads
     return {name: overheads_after(now, scenario, after, _set(name)) for name, after in _moved(shared, sets)}
 
 
 def _moved(shared: _Shared, sets: Sequence[str]) -> Iterator[tuple[str, Fitted]]:
-    """Terms of some sets that may matter to the scenario, and all sets with each of them moved."""
-    for name, after in shared.moves.after.items():
-        if _set(name) in sets and _concerns(name, shared.scenario):
-            yield name, after
+    """Terms of some sets, and all sets with each of them moved."""
+    return ((name, after) for name, after in shared.moves.after.items() if _set(name) in sets)
 
 
 def _set(term: str) -> str:
     """Name of the set that a term belongs to."""
     return term.partition("/")[0]
-
-
-def _concerns(name: str, scenario: Scenario) -> bool:
-    """Whether a term may matter to ``scenario``; most of those of other engines and frameworks go by their names."""
-    head, *rest = name.split("/")
-    trained = scenario.training_stack
-    own = {
-        "engines": scenario.engine.name,
-        "training": trained and trained.framework,
-        "transfers": scenario.refit_framework,
-    }
-    return len(rest) < 2 or head not in own or rest[0] == own[head]
 
 
 def engine_slopes(inputs: EngineInputs, counters: EngineCounters, hosts: Mapping[str, HostOverheads]) -> Slopes:
@@ -226,7 +212,7 @@ def _trainer(inputs: TrainerInputs, batch: TrainedBatch, shared: _Shared) -> tup
             continue
         after = step_cost(replace(inputs, overheads=changed.training), batch)
         for out, before, then in ((logprob, base.logprob, after.logprob), (train, base.train, after.train)):
-            if before.seconds > 0 and then.seconds != before.seconds:
+            if then.seconds != before.seconds:
                 out[name] = float(np.log(then.seconds / before.seconds)) / STEP
     return logprob, train
 
@@ -245,6 +231,6 @@ def _transfer(shared: _Shared) -> Slopes:
         if (mine.refit, mine.handover_tensor_s) == (others.refit, others.handover_tensor_s):
             continue
         after = seconds(now.under(overheads))
-        if base > 0 and after != base:
+        if after != base:
             out[name] = float(np.log(after / base)) / STEP
     return out

@@ -56,7 +56,7 @@ class Origin(Struct, frozen=True):
 def origin_of(name: str, scenario: Scenario, posterior: Posterior) -> Origin:
     """The source that a term or a group of ``scenario`` belongs to."""
     # Terms are paths (engines/vllm/iteration_s), groups are "family: member".
-    if "/" in name and ":" not in name:
+    if ":" not in name:
         source = _source_of_term(name)
     else:
         family = family_of(name)

@@ -19,7 +19,6 @@ from rlsim.costs.users import user_deviation, user_host
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.variant import SimulatedVariant
-from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 
 POINTS = (-2.5, -1.25, 0.0, 1.25, 2.5)
@@ -39,7 +38,8 @@ def link_curve(run: SimulatedVariant) -> Curve:
     """Trainer and transfer by the network between nodes; empty where it is known."""
     scenario, link = run.scenario, node_link(run.scenario)
     if link.exchange_spread and scenario.model.moe is not None:
-        return _curve(lambda deviations: trained_s(run, scenario, math.exp(deviations * link.exchange_spread)))
+        spread = link.exchange_spread
+        return _curve(lambda x: trained_s(run, PriceInputs(scenario, slower_exchange=math.exp(x * spread))))
     if not link.log_spread or link.bytes_per_s is None:
         return {}
     device = scenario.training_device
@@ -48,23 +48,17 @@ def link_curve(run: SimulatedVariant) -> Curve:
     def seconds(deviations: float) -> dict[str, float]:
         drawn = float(link.bytes_per_s or line) * math.exp(-deviations * link.log_spread)
         rate = min(line, max(link.least_bytes_per_s, drawn))
-        return trained_s(run, vary(scenario, {"cluster.node_bandwidth_bytes_per_s": rate}))
+        return trained_s(run, PriceInputs(vary(scenario, {"cluster.node_bandwidth_bytes_per_s": rate})))
 
     return _curve(seconds)
 
 
-def trained_s(run: SimulatedVariant, scenario: Scenario, slower_exchange: float = 1.0) -> dict[str, float]:
-    """Seconds of the trainer's phases of the first batch and of the transfer under another network."""
-    other = PriceInputs(scenario, slower_exchange=slower_exchange)
-    cost = other.batch_cost(*batch_of(run))
-    transfer = other.transfers.prepare() if scenario.cluster.colocated else other.transfers.transfer()
-    return {"logprob": cost.logprob.seconds, "train": cost.train.seconds, "transfer": transfer.seconds}
-
-
-def batch_of(run: SimulatedVariant) -> tuple[FloatArray, int]:
-    """Tokens and generated samples of the first measured step's batch."""
+def trained_s(run: SimulatedVariant, other: PriceInputs) -> dict[str, float]:
+    """Seconds of the trainer's phases of the first measured batch and of the transfer under another network."""
     batch = trained_batch(run.first_step)
-    return batch.total_tokens, batch.generated_samples
+    cost = other.batch_cost(batch.total_tokens, batch.generated_samples)
+    transfer = other.transfers.prepare() if run.scenario.cluster.colocated else other.transfers.transfer()
+    return {"logprob": cost.logprob.seconds, "train": cost.train.seconds, "transfer": transfer.seconds}
 
 
 def host_curve(run: SimulatedVariant) -> Curve:
