@@ -72,10 +72,11 @@ def _generation(run: SimulatedVariant) -> Seconds:
         environment_s = (run.agents.environment_idle_s + run.agents.judge_idle_s) * per_step
     else:
         environment_s = run.rewards_s if run.scenario.loop.mode == "sync" else 0.0
-    # Busy replicas wait for nobody: environments can hold only what is left of the phase.
-    environment_s = min(environment_s, phase_s - busy_s)
+    # Busy replicas wait for nobody: environments can hold only what is left of the phase, which a control may move.
+    rest_s = max(0.0, phase_s - busy_s)
+    environment_s = min(environment_s, rest_s)
     tail = STRAGGLER if several else "straggler tail"
-    return {"environment": environment_s, tail: phase_s - busy_s - environment_s}
+    return {"environment": environment_s, tail: rest_s - environment_s}
 
 
 def _waits(steps: list[StepRecord]) -> Seconds:
