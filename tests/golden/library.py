@@ -17,6 +17,7 @@ import numpy as np
 from commands import AGENT, LAG, WILD
 from golden_tables import PUBLISHED, as_table, compared, published, some_rows, sweep_of, swept
 from measured_tables import PHASES, ROW, TRAINING, TRANSFER
+from parts import PARTS
 from pydantic import BaseModel
 from test_sentences import CHANGES
 from test_sentences import SMALL as SMALL_STEP
@@ -374,6 +375,7 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "losses": courses.losses,
     "chapters": courses.chapters,
     "folders": courses.folders,
+    **PARTS,
 }
 """Answers of the library, by case."""
 
