@@ -239,7 +239,7 @@ def _fabric(cells: Row, device: str) -> str | None:
 def _trainer(cells: Row, kind: str) -> dict[str, object]:
     """The section ``trainer`` of a row's scenario."""
     name = cells.get("framework", "").lower()
-    sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in name or "torchtitan" in name
+    sharded = bool(number(cells, "fsdp", 0.0)) or "fsdp" in name or "torchtitan" in name
     rank, stated = _LORA_RANK.search(kind), cells.get("recompute", "").strip().lower()
     adapters = "lora" in kind or "peft" in kind
     recompute = next((way for begin, way in RECOMPUTED if stated.startswith(begin)), "none")

@@ -21,21 +21,21 @@ from typing import Any
 from golden_tables import published
 from measured_tables import PHASES, ROW
 
-from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.errors import RlsimError
 from rlsim.evidence import Kind
 from rlsim.evidence.acceptance import speculating_engines
 from rlsim.evidence.compare import COMPARISONS
 from rlsim.evidence.engines import engine_setup, load_of
-from rlsim.evidence.memory.rows import counted, objection, probability
+from rlsim.evidence.memory.rows import probability
 from rlsim.evidence.memory.scenarios import engine_row, is_engine, trainer_row
 from rlsim.evidence.phases import known_phases, phase_scenario, step_cells
 from rlsim.evidence.rollouts import run_of
 from rlsim.evidence.shown import benchmark
 from rlsim.evidence.steps import scenario_of
-from rlsim.evidence.tables import Row, SkippedRow
+from rlsim.evidence.tables import Row, SkippedRow, Table
+from rlsim.evidence.training import _cuts
 from rlsim.evidence.training import trainer_row as trained_row
-from rlsim.evidence.transfers import framework_of, transfer_job, transfer_s, weights_of
+from rlsim.evidence.transfers import transfer_job
 from rlsim.evidence.wild import phases_of
 from rlsim.parameters.sets import shipped
 from rlsim.schema.scenario import Scenario
@@ -43,33 +43,47 @@ from tests.golden.plain import plain
 
 NAMED = r"\b[a-z]+(?:[._][a-z_]+)+|'[^' /]+'|\b\d[\d.,]*"
 """Of a message what is held: keys, quoted words and numbers; its wording is free."""
-DRAWN = 240
+DRAWN = 120
 """Rows of each kind."""
 APART = {"model", "hardware", "stack", "name", "parameters"}
 CELLS = Path(__file__).with_name("edges.txt")
 
 
+def lines_of(kind: str) -> list[str]:
+    """Lines of a kind in the file of cells."""
+    return CELLS.read_text(encoding="utf-8").partition(f"[{kind}]\n")[2].partition("\n[")[0].splitlines()
+
+
 def cells_of(kind: str) -> dict[str, list[str]]:
     """Cells of a kind by column."""
-    _, _, part = CELLS.read_text(encoding="utf-8").partition(f"[{kind}]\n")
     found = dict[str, list[str]]()
-    for line in part.partition("\n[")[0].splitlines():
+    for line in lines_of(kind):
         columns, _, values = line.partition(":")
-        found |= {column: [value.strip() for value in values.split("|")] for column in columns.split()}
+        if not line.startswith("+"):
+            found |= {column: [value.strip() for value in values.split("|")] for column in columns.split()}
     return found
 
 
+def together(kind: str) -> Iterator[dict[str, str]]:
+    """Cells that stand together in a row of a kind."""
+    for line in lines_of(kind):
+        if line.startswith("+"):
+            pairs = (one.partition("=") for one in line[1:].split(";"))
+            yield {column.strip(): value.strip() for column, _, value in pairs}
+
+
 def rows(kind: str, bases: Sequence[Row], cells: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Row]]:
-    """Drawn rows, then the first base with every odd cell alone, by name."""
+    """Drawn rows, then the first base and the last with every odd cell alone, and with cells that stand together."""
     for number in range(DRAWN):
         rnd = random.Random(f"{kind} {number}")
         row = dict(rnd.choice(bases))
         for column in rnd.sample(sorted(cells), rnd.randrange(1, 5)):
             row[column] = rnd.choice(cells[column])
         yield f"{number}", row
-    for column, values in cells.items():
-        for value in values:
-            yield f"{column} {value}", {**bases[0], column: value}
+    alone = [{column: value} for column, values in cells.items() for value in values]
+    for base in (bases[0], bases[-1]):
+        for more in (*alone, *together(kind)):
+            yield str(more), {**base, **more}
 
 
 def scenario(of: Scenario) -> Any:
@@ -94,6 +108,13 @@ def _phased(cells: Row) -> Any:
     return scenario(phase_scenario(cells))
 
 
+def predicted(kind: Kind, cells: Row) -> Any:
+    """Predictions of the measured rows of a record."""
+    of = COMPARISONS[kind]
+    found = [of.predictor(Table("t", ()), shipped())(row) for row in of.describe("a", cells)]
+    return [[asdict(one), one.cuts] for one in found]
+
+
 def _served(cells: Row) -> Any:
     load = load_of(cells)
     return [asdict(load), load.context_tokens, scenario(engine_setup(cells, load))]
@@ -111,15 +132,14 @@ def _trained(cells: Row) -> Any:
 
 def _moved(cells: Row) -> Any:
     job, weights = transfer_job(cells)
-    seconds = transfer_s(cells, job, TransferTerms.of(shipped().transfers, framework_of(cells)))
-    return [plain(job), asdict(weights), seconds]
+    return [plain(job), asdict(weights)]
 
 
 def _held(cells: Row) -> Any:
     if cells.get("kind") == "fits":
         return probability(cells)
     found = engine_row(cells, 777) if is_engine(cells) else trainer_row(cells)
-    return [objection(cells), counted(cells), found.model.model_dump(mode="json"), scenario(found)]
+    return [found.model.model_dump(mode="json"), scenario(found)]
 
 
 def _asked(cells: Row) -> Any:
@@ -139,10 +159,10 @@ KINDS: dict[str, tuple[Sequence[Row], Looks]] = {
     "rollouts": (published("rollouts"), (_rollout, partial(described, Kind.ROLLOUTS))),
     "speculation": (published("speculation"), (_sped_up, partial(described, Kind.SPECULATION))),
     "training": ([*published("training_steps"), *published("training_users")],
-                 (_trained, partial(described, Kind.TRAINING))),
+                 (_trained, partial(described, Kind.TRAINING), _cuts)),
     "transfers": ([*published("refit_more"), *published("refit"), *published("refit_colocated")],
-                  (_moved, weights_of, partial(described, Kind.TRANSFERS))),
-    "memory": (published("memory/rows"), (_held, partial(described, Kind.MEMORY))),
+                  (_moved, partial(described, Kind.TRANSFERS), partial(predicted, Kind.TRANSFERS))),
+    "memory": (published("memory/rows"), (_held, partial(described, Kind.MEMORY), partial(predicted, Kind.MEMORY))),
     "questions": (published("rl_steps"), (_asked,)),
     "wild": (published("wild/steps"), (phases_of, partial(described, Kind.WILD))),
 }  # fmt: skip
