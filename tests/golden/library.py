@@ -162,9 +162,9 @@ def looped() -> Any:
 
 
 def compared_loops(stacks: LoopStacks) -> Any:
-    """Journals beside what is predicted of their configurations."""
+    """Journals beside what is predicted of their configurations, and what is said meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
-        told = []
+        told, said = [], list[Any]()
         for path in sorted(LOOP.glob("*.jsonl"), reverse=True):  # that without drafts first
             settings = read_journal(path)[0]
             over = "" if settings.drafter == "none" else told[0].settings.name
@@ -174,10 +174,10 @@ def compared_loops(stacks: LoopStacks) -> Any:
                 journal = journal_path(settings, Path(folder, "journals", f"round_{number}"))
                 journal.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, journal)
-        return run_predicted(stacks, told, Path(folder), lambda *words: None, ran=True)
+        return run_predicted(stacks, told, Path(folder), lambda *words: said.append(words), ran=True), said
 
 
-ODD = ("1,024", "1,5", "90%", "-", "nan", "1e99", "-3", "0", "2.5", "none", "", "True", "x" * 10_001)
+ODD = ("1,024", "1,5", "90%", "-", "nan", "1.2e15", "-3", "0", "2.5", "none", "", "True", "x" * 10_001)
 """What people write into cells."""
 
 
@@ -326,7 +326,7 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     ),
     "columns of training": lambda: [sweep_of("training_steps", dict(TRAINING), 1), sweep_of("training_users", 40, 0)],
     "columns of transfers": lambda: [sweep_of("refit", dict(TRANSFER)), sweep_of("refit_more", 3)],
-    "columns of rollouts": lambda: sweep_of("rollouts", 4),
+    "columns of rollouts": lambda: [sweep_of("rollouts", 4), compared([{**published("rollouts")[4], "osl": "1"}])],
     "columns of speculation": lambda: sweep_of("speculation", 30),
     "columns of memory": lambda: [sweep_of("memory/rows", place) for place in (0, 70, 140, 200, 240)],
     "columns of peaks": lambda: sweep_of("memory/peaks", 30),

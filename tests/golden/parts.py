@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 from edges import KINDS, NAMED, digest, edges
-from golden_tables import as_table, published
+from golden_tables import as_evidence, as_table, published
+from measured_tables import ROW
 
 from rlsim.errors import RlsimError
 from rlsim.evidence import Kind, cross, joint
@@ -382,6 +383,7 @@ def odds() -> Any:
     ]
 
 
+LAGGED = {"on_off_policy": "async lag 1", "generation_s": "9", "train_s": "3"}
 PARTS: dict[str, Callable[[], Any]] = {
     **{f"rows of {kind}": partial(edges, kind) for kind in KINDS},
     "odd curves": odd_curves,
@@ -393,5 +395,5 @@ PARTS: dict[str, Callable[[], Any]] = {
     "rows of the loop": loop_rows,
     "scores of draws": scored_draws,
     "odds and ends": odds,
+    "steps as evidence": lambda: as_evidence([ROW, {**ROW, "id": "lagged", "num_gpus": "16", **LAGGED}]),
 }
-"""Calls of parts, by case."""
