@@ -110,8 +110,7 @@ def _point(cells: Row) -> tuple[int, float]:
     if cells["curve_kind"] != ACCEPTANCE_BY_K:
         raise SkippedRow("nothing of rlsim predicts this yet")
     drafted, length = number(cells, "x"), number(cells, "y")
-    if drafted % 1 or not 1 <= drafted <= MOST_DRAFTED or not 1 <= length <= drafted + 1:
-        raise SkippedRow("x must be a whole number of drafted tokens, and y an acceptance length up to x + 1")
+    _check_point(ACCEPTANCE_BY_K, drafted, length)
     return int(drafted), length
 
 
@@ -357,17 +356,18 @@ def _measured_speedups(name: str, cells: Row) -> list[MeasuredRow]:
 
 def _choices(table: Table, rows: Sequence[ComparedRow]) -> Mapping[str, object]:
     """Draft lengths that are chosen beside the best ones, of chains; no drafts count as 1."""
-    series: dict[tuple[str, ...], list[ComparedRow]] = {}
-    scored = [(row, record.cells) for row, record in zip(rows, table.rows, strict=True) if row.error is not None]
-    for row, cells in scored:
-        if "chains" in row.cuts:
-            series.setdefault(tuple(cells.get(column, "") for column in SERIES), []).append(row)
-    regrets = []
-    for members in (members for members in series.values() if len(members) > 1):
-        pairs = [(1.0, 1.0), *((row.predicted or 0.0, row.measured or 0.0) for row in members)]
-        regrets.append(1.0 - max(pairs)[1] / max(measured for _, measured in pairs))
-    clear = [row for row, _ in scored if abs((row.measured or 1.0) - 1.0) > NEAR_ONE]
-    right = sum(((row.measured or 0.0) > 1) == ((row.predicted or 0.0) > 1) for row in clear)
+    scored = [
+        ((row.predicted, row.measured), "chains" in row.cuts, tuple(record.cells.get(column, "") for column in SERIES))
+        for row, record in zip(rows, table.rows, strict=True) if row.predicted is not None and row.measured
+    ]  # fmt: skip
+    series: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for pair, chain, of in scored:
+        if chain:
+            series.setdefault(of, [(1.0, 1.0)]).append(pair)
+    several = [pairs for pairs in series.values() if len(pairs) > 2]
+    regrets = [1.0 - max(pairs)[1] / max(measured for _, measured in pairs) for pairs in several]
+    clear = [pair for pair, *_ in scored if abs(pair[1] - 1.0) > NEAR_ONE]
+    right = sum((measured > 1) == (predicted > 1) for predicted, measured in clear)
     return {
         "draft_lengths": DraftLengths(
             series=len(regrets),

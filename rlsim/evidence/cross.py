@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -195,9 +196,8 @@ def own_rows_score(fit: Fit, grouping: str, kind: str) -> OwnRowsScore | None:
 
 
 def _pairs(runs: list[str]) -> list[tuple[str, ...]]:
-    every = list(itertools.combinations(runs, GIVEN_BACK)) if len(runs) <= 24 else []
-    if 0 < len(every) <= MOST_PAIRS:
-        return every
+    if math.comb(len(runs), GIVEN_BACK) <= MOST_PAIRS:
+        return list(itertools.combinations(runs, GIVEN_BACK))
     generator = np.random.default_rng(0)
     return [tuple(generator.choice(runs, GIVEN_BACK, replace=False).tolist()) for _ in range(MOST_PAIRS)]
 

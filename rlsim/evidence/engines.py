@@ -84,7 +84,7 @@ def load_of(cells: Row) -> Load:
     workers = max(1.0, number(cells, "decode_workers", 1.0))
     requests = number(cells, "decode_batch_per_engine", concurrency / workers)
     batch = number(cells, "est_decoding_reqs_per_engine", 0.0) or _decoding(cells, workers, requests) or requests
-    if batch <= 0:
+    if not batch:
         raise SkippedRow("neither a batch nor a concurrency is given")
     prompt_tokens, response_tokens, shortest = _lengths(cells)
     method, drafted = speculation_of(cells)
@@ -222,7 +222,7 @@ def _attention_copies(cells: Row, gpus: int) -> int:
     if cells.get("dp_attention", "").lower() not in ("1", "true"):
         return 1
     tp = whole_number(cells, "tp", 1)
-    inferred = gpus // tp if 1 < tp < gpus else gpus
+    inferred = gpus // tp if tp < gpus else gpus
     # Some sources write 1 copy where they mean one on every GPU: with a single one there would be no data parallelism.
     stated = whole_number(cells, "attn_dp", inferred) if cells.get("attn_dp", "") not in ("1", "1.0") else inferred
     if stated != inferred or gpus % stated:

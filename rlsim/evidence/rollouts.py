@@ -116,6 +116,8 @@ def rollout_slopes(run: OfflineRun, fitted: Fitted, moves: Mapping[str, Fitted],
     """Derivatives of the logarithm of the rollout's time by the engine's terms; moves: sets with each moved."""
     found, inputs = simulated(run, fitted, seed), inputs_of(run.setup, fitted)
     batches, contexts, iterations = points_of(found.counters)
+    if not len(batches):  # responses of one token: prefills alone, in which the terms have no part
+        return {}
     _, changes_s = point_changes_s(inputs, batches, contexts, moved_hosts(inputs, moves))
     # Counters add up the iterations of all engines.
     engine_s = found.seconds * run.engines

@@ -66,7 +66,7 @@ def _predictor(table: Table, fitted: Fitted) -> Predict:
     simulated = Simulated()
 
     def predict(row: MeasuredRow) -> Prediction:
-        if number(row.cells, "total_step_time_s") <= 0:
+        if not number(row.cells, "total_step_time_s"):
             raise SkippedRow("total_step_time_s must be above 0")
         scenario = scenario_of(row.cells, table.seed, table.replications)
         found = simulated.variant(scenario)

@@ -271,7 +271,7 @@ def _each_step(table: Table, evidence: Callable[[str, Row], list[Evidence]]) -> 
 def _measured_step(cells: Row, replications: int | None) -> tuple[Scenario, Mapping[TimeKind, float]]:
     """Scenario of a row and measured seconds of its step and phases; a generation beside training is busy time."""
     complete = all(column in cells for column in STEP_COLUMNS)
-    if complete and number(cells, "total_step_time_s") <= 0:
+    if complete and not number(cells, "total_step_time_s"):
         raise SkippedRow("total_step_time_s must be above 0")
     scenario = phase_scenario(cells, replications=replications)
     samples = scenario.workload.samples_per_step * scenario.workload.generated_batch_factor

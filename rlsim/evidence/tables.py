@@ -239,7 +239,7 @@ def number(row: Row, column: str, default: float | None = None) -> float:
 def length_tokens(row: Row, column: str, default: int | None = None) -> int:
     """A length of at least one token; means (610.1) are rounded."""
     tokens = round(number(row, column, default))
-    if tokens < 1:
+    if not tokens:
         raise SkippedRow(f"{column} must be at least 1 token; got {row.get(column, '')[:40]}")
     return tokens
 
@@ -267,7 +267,7 @@ def measured_value(row: Row, *columns: str) -> float | None:
             value = number(row, column, 0.0)
         except SkippedRow:
             continue
-        if value > 0:
+        if value:
             return value
     return None
 

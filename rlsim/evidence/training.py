@@ -27,6 +27,7 @@ from rlsim.evidence.rows import (
     device_profile_name,
     model_card_name,
     row_scenario,
+    row_values,
 )
 from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, parallel, whole_number
 from rlsim.files.yaml import lists_beside
@@ -35,6 +36,7 @@ from rlsim.parameters.sets import Fitted, stack_of_release
 from rlsim.results.validation import Detail
 from rlsim.schema.base import changed
 from rlsim.schema.engine_parameters import version_order
+from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Stack
 from rlsim.tables.profile import load_profile
@@ -200,8 +202,6 @@ def trainer_row(cells: Row) -> TrainerRow:
     name = cells.get("framework", "").lower()
     framework = next((known for word, known in FRAMEWORKS.items() if word in name), "megatron_bridge")
     layers = whole_number(cells, "layers_override", card.num_layers)  # a model may be cut to some of its layers
-    if card.moe is not None and card.moe.first_dense_layers >= layers:
-        raise SkippedRow(f"{layers} layers hold none with experts")
     found = _RELEASE.search(cells.get("release", ""))
     release = found.group() if found else None
     trainer = _trainer(cells, kind)
@@ -216,7 +216,7 @@ def trainer_row(cells: Row) -> TrainerRow:
     trainer = {"cuda_graphs": _graphs(cells.get("cuda_graphs", ""))} | recipe | trainer
     document = {
         "name": "trainer",
-        "model": card if layers == card.num_layers else changed(card, num_layers=layers),
+        "model": row_values(ModelCard, {**dict(card), "num_layers": layers}),
         "hardware": load_profile(device),
         "stack": _stack(framework, release),
         "cluster": {"num_gpus": gpus, "fabric": _fabric(cells, device)},
@@ -239,7 +239,7 @@ def _fabric(cells: Row, device: str) -> str | None:
 def _trainer(cells: Row, kind: str) -> dict[str, object]:
     """The section ``trainer`` of a row's scenario."""
     name = cells.get("framework", "").lower()
-    sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in name or "torchtitan" in name
+    sharded = bool(number(cells, "fsdp", 0.0)) or "fsdp" in name or "torchtitan" in name
     rank, stated = _LORA_RANK.search(kind), cells.get("recompute", "").strip().lower()
     adapters = "lora" in kind or "peft" in kind
     recompute = next((way for begin, way in RECOMPUTED if stated.startswith(begin)), "none")

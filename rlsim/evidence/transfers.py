@@ -104,7 +104,7 @@ def _weights_without_card(cells: Row) -> Weights:
     named = _SIZE_NAME.search(name)
     parameters = number(cells, "params_total_b", float(named.group(1)) if named else 0.0) * GB
     held = number(cells, "weight_gb", 2 * parameters / GB) * GB
-    if held <= 0:
+    if not held:
         raise SkippedRow(f"no model card for {cells['model'][:60]!r}, and weight_gb is not given")
     shape = SHAPES.get(name)
     estimated = shape is None

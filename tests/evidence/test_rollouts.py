@@ -43,6 +43,9 @@ def test_requests_come_from_columns_or_notes_and_a_small_rollout_takes_its_steps
     decoding_s = sum(decode_step_s(table, 16, 256 + step) for step in range(1, 128))
     whole_s = 16 * 128 / float(found.predicted or 0)
     assert decoding_s < whole_s < 1.15 * decoding_s
+    # Responses of one token are prefills alone: of those much less a second than of decoded ones.
+    alone = validated(tmp_path, cells(**{**SMALL, "osl": "1"})).rows[0]
+    assert 0 < float(alone.predicted or 0) < float(found.predicted or 0)
     assert found.details["running_mean"] == pytest.approx(16)
     one, four = (simulated(run_of(cells(**SMALL | {"num_requests": str(16 * n), "num_gpus": str(n)})), current(), 0)
                  for n in (1, 4))  # fmt: skip

@@ -39,7 +39,8 @@ def test_a_measured_step_wins_and_training_follows_what_rows_say(tmp_path: Path)
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"training_kind": "checkpoint_resume"}, "training_kind 'checkpoint_resume' is not simulated"),
     ({"layers_override": "8 layers"}, "layers_override is not a number"),
-    ({"model": "DeepSeekV3", "ep": "8", "num_gpus": "64", "layers_override": "3"}, "3 layers hold none with"),
+    ({"model": "DeepSeekV3", "ep": "8", "num_gpus": "64", "layers_override": "3"}, "no MoE layer among the 3"),
+    ({"model": "gpt-oss-120b", "ep": "8", "layers_override": "3"}, "sliding_window_layers 18 exceeds num_layers 3"),
     ({"model": "Qwen3_30B_a3B", "ep": ""}, "expert parallel size of a mixture of experts is not given"),
     ({"packed": "1"}, "lengths of packed sequences"),
     ({"precision": "NVFP4"}, "trainer.precision nvfp4 is not supported by h100_sxm"),

@@ -71,6 +71,14 @@ CHANGES = (
     {"trainer.tensor_parallel": 2, "engine.max_running_sequences": 96, "trainer.micro_batch_tokens": 8192},
     {"engine.tensor_parallel": 2, "trainer.pipeline_parallel": 2, "workload.prompts_per_step": 128},
 )
+FURTHER = (
+    {"engine.max_captured_tokens": 64},
+    {"workload.max_response_tokens": 1500, "workload.max_sequence_tokens": 2500},
+    {"cluster.num_gpus": 32},
+    {"trainer.micro_batch_samples": 1, "trainer.sequence_packing": False},
+    {"engine.gpu_memory_utilization": 0.71, "trainer.recompute": "full"},
+)
+"""What is written back of runs that are told by words of a command line."""
 DERIVED = {"shell,": 60, "shell": 30, "log, run": 6, "log of": 30, "log": 30, "trace": 16, "table": 5,
            "python,": 60, "python": 16, "agents of": 8, "agents": 3, "requests": 16, "damaged": 40}  # fmt: skip
 """Inputs derived from one, by kind; of a configuration in the corpus, which costs most, 2, of other runs 20."""
@@ -82,6 +90,7 @@ APART = {"model", "hardware", "name", "parameters"}
 UNSTABLE = re.compile(r"digest|version|path|file|seconds_taken|wall")
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
 Answer = dict[str, Any]
+Changes = Sequence[Mapping[str, Any]]
 
 
 def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -127,7 +136,14 @@ def derived(text: str, case: str, number: int) -> str:
     return text
 
 
-def imported(framework: str, path: Path, words: Sequence[str] = (), lenient: bool = True, **stated: Any) -> Answer:
+def imported(
+    framework: str,
+    path: Path,
+    words: Sequence[str] = (),
+    lenient: bool = True,
+    changes: Changes = CHANGES,
+    **stated: Any,
+) -> Answer:
     """What became of a configuration under words of its command line, and of changes written back. stated: options."""
     got = import_config(framework, path, words, Asked(**{"hardware": "gb200_nvl72", **stated}), lenient=lenient)
     answer = {"scenario": got.scenario.model_dump(mode="json", exclude=APART, exclude_defaults=True)}
@@ -135,9 +151,9 @@ def imported(framework: str, path: Path, words: Sequence[str] = (), lenient: boo
     answer["keys"] = became(got.accounting)
     answer["notes"] = ["_".join(named_keys(note)) for note in got.accounting.notes]
     answer["summary"] = got.accounting.summary().split("\n")
-    for number, changes in enumerate(CHANGES):
+    for number, change in enumerate(changes):
         with contextlib.suppress(InputError):
-            wanted = vary(got.scenario, changes)
+            wanted = vary(got.scenario, change)
             base = read_config(framework, path, words)
             found = export_scenario(wanted, framework, base)
             answer[f"export {number}"] = [*found.overrides, *found.left]
@@ -156,7 +172,7 @@ def laid_over(framework: str, path: Path) -> dict[str, str]:
     name, text, found = f"run{path.suffix}", path.read_text(encoding="utf-8"), dict[str, str]()
     for line in ("", *path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()):
         words = [f"++{word}" if path.suffix == ".yaml" else word for word in shlex.split(line)]
-        read = partial(imported, framework, words=words)
+        read = partial(imported, framework, words=words, changes=(*CHANGES, *FURTHER))
         (found[line],) = digested([answer_of(line, name, text, read, 0)])
     return found
 

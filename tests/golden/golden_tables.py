@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from rlsim.evidence.compare import validate_table
+from rlsim.evidence.structure import step_times
+from rlsim.evidence.tables import Table, TableRow
 from rlsim.files.reading import data_folder
+from rlsim.parameters.sets import shipped
 
 PUBLISHED = data_folder("calibration") / "published"
 
@@ -77,3 +80,11 @@ def sweep_of(name: str, base: dict[str, str] | int, most: int = 2, **options: An
     every = published(name)
     row = every[base] if isinstance(base, int) else base
     return compared(list(swept(row, every, most)), **options)
+
+
+def as_evidence(rows: Sequence[dict[str, str]]) -> Any:
+    """Measured steps as evidence of the joint fit: how far each time lies from its prediction, and what moves it."""
+    table = Table("t", [TableRow(number, row) for number, row in enumerate(rows)])
+    found, reasons = step_times(table, shipped())
+    times = [[one.kind, one.id, one.surprise, len(one.slopes), sum(one.slopes.values())] for one in found]
+    return [times, sorted(reasons)]

@@ -17,6 +17,7 @@ import numpy as np
 from commands import AGENT, LAG, WILD
 from golden_tables import PUBLISHED, as_table, compared, published, some_rows, sweep_of, swept
 from measured_tables import PHASES, ROW, TRAINING, TRANSFER
+from parts import PARTS
 from pydantic import BaseModel
 
 from bench.loop.events import journal_path
@@ -72,7 +73,7 @@ def agents() -> Any:
     cells = {"model": f"a/{small.model.name}", "gpu": small.hardware.name, "num_gpus": str(small.cluster.num_gpus),
              "generation_gpus": str(small.cluster.generation), "max_agent_turns": "4", "prompts_per_step": "4",
              "generations_per_prompt": "4", "framework": "other"}  # fmt: skip
-    rows = [{**cells, "id": f"s{n}", "exposed_generation_time_s": str(n % 3), "weight_sync_time_s": "1.5" * (n > 1),
+    rows = [{**cells, "id": f"s{n}", "exposed_generation_time_s": str(n % 3), "weight_sync_time_s": "1.5" * (n > 2),
              "policy_training_time_s": f"{3 + n}", "train_step_time_s": f"{30 + 2 * n * n}", "flag": "first" * (n == 8)}
             for n in range(9)]  # fmt: skip
     with patch.object(phases, "_shipped", lambda: (small,)):
@@ -123,8 +124,9 @@ def fitted_jointly() -> Any:
 
 def trained() -> Any:
     """Terms of training steps fitted to a few rows."""
+    rows = [*published("training_steps")[::80], *published("training_users")[:5]]
     with tempfile.TemporaryDirectory() as folder, patch.object(trained_terms, "ROUNDS", 2):
-        return trained_terms.fit_terms([as_table(Path(folder), published("training_steps")[::50])])
+        return trained_terms.fit_terms([as_table(Path(folder), rows)])
 
 
 def acceptance_curves() -> Any:
@@ -155,9 +157,9 @@ def looped() -> Any:
 
 
 def compared_loops(stacks: LoopStacks) -> Any:
-    """Journals beside what is predicted of their configurations."""
+    """Journals beside what is predicted of their configurations, and what is said meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
-        told = []
+        told, said = [], list[Any]()
         for path in sorted(LOOP.glob("*.jsonl"), reverse=True):  # that without drafts first
             settings = read_journal(path)[0]
             over = "" if settings.drafter == "none" else told[0].settings.name
@@ -167,10 +169,10 @@ def compared_loops(stacks: LoopStacks) -> Any:
                 journal = journal_path(settings, Path(folder, "journals", f"round_{number}"))
                 journal.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, journal)
-        return run_predicted(stacks, told, Path(folder), lambda *words: None, ran=True)
+        return run_predicted(stacks, told, Path(folder), lambda *words: said.append(words), ran=True), said
 
 
-ODD = ("1,024", "1,5", "90%", "-", "nan", "1e99", "-3", "0", "2.5", "none", "", "True", "x" * 10_001)
+ODD = ("1,024", "1,5", "90%", "-", "nan", "1.2e15", "-3", "0", "2.5", "none", "", "True", "x" * 10_001)
 """What people write into cells."""
 
 
@@ -227,7 +229,8 @@ def shown() -> Any:
 def published_anew() -> Any:
     """All that is compared of published tables, in small, with two more of transfers joined."""
     with small_tables() as small, patch.object(published_rows, "published_table", small):
-        more = {Kind.TRANSFERS: [small("refit_more.csv"), small("refit_colocated.csv")],
+        shutil.copy(small("refit_more.csv"), small("again.csv"))
+        more = {Kind.TRANSFERS: [small("refit_more.csv"), small("again.csv")],
                 Kind.TRAINING: [small("training_users.csv")]}  # fmt: skip
         return published_rows.run_published(replications=1, tables=more)
 
@@ -303,7 +306,7 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     ),
     "columns of training": lambda: [sweep_of("training_steps", dict(TRAINING), 1), sweep_of("training_users", 40, 0)],
     "columns of transfers": lambda: [sweep_of("refit", dict(TRANSFER)), sweep_of("refit_more", 3)],
-    "columns of rollouts": lambda: sweep_of("rollouts", 4),
+    "columns of rollouts": lambda: [sweep_of("rollouts", 4), compared([{**published("rollouts")[4], "osl": "1"}])],
     "columns of speculation": lambda: sweep_of("speculation", 30),
     "columns of memory": lambda: [sweep_of("memory/rows", place) for place in (0, 70, 140, 200, 240)],
     "columns of peaks": lambda: sweep_of("memory/peaks", 30),
@@ -356,6 +359,7 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "folders": courses.folders,
     **traits.CASES,
     **moved.CASES,
+    **PARTS,
 }
 """Answers of the library, by case."""
 

@@ -24,6 +24,8 @@ NASTY = ("<script>alert(1)</script>", "</title></style><img src=x onerror=alert(
          "javascript:alert(1)", "&lt;b&gt; &amp; ]]> <!-- --><svg/onload=alert(1)>", "\u202eevil\u0000\x1b[31m\r\n",
          "../../../../etc/passwd", "{{7*7}}${7*7}%s%n{0}", "x" * 1000)  # fmt: skip
 
+PAGES = ("async", "plan", "validation", "check", "size")
+
 
 def _texts_replaced(value: Any, text: str) -> Any:
     """Every text of a document but those that choose among known words, replaced."""
@@ -35,8 +37,10 @@ def _texts_replaced(value: Any, text: str) -> Any:
     return text if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("text", NASTY)
-@pytest.mark.parametrize("name", ["async", "run", "plan", "validation", "check", "size"])
+@pytest.mark.parametrize(("name", "text"), [
+    *(("run", text) for text in NASTY), *((name, NASTY[1]) for name in PAGES),
+    *(pytest.param(name, text, marks=pytest.mark.nightly) for name in PAGES for text in NASTY),
+])  # fmt: skip
 def test_nothing_in_a_file_becomes_an_element(name: str, text: str, copied: Results) -> None:
     folder = copied(name)
     for path in folder.glob("*.json"):
@@ -95,7 +99,7 @@ ODD = st.one_of(
 DOCUMENTS = ("projection", "async", "run", "plan", "validation", "check", "size")
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_any_value_anywhere_gives_a_page_or_one_message(name: str, data: st.DataObject, copied: Results) -> None:

@@ -39,7 +39,7 @@ class Known:
 
     kind: ENGINES, TRAINERS, or a column of LOGGED. spread: as it ships, GiB of a cache, of a peak its logarithm's;
     unstated: what of it is because nobody states a release or a loss. slack: whether an allocator's is in a peak. Of a
-    cache: unit_gib, GiB of its unit; moved_gib, GiB of sampler and NCCL; held_gib, of all beside the cache; shares
+    cache: unit_gib, GiB of its unit; moved_gib, GiB of sampler and NCCL; held_bytes, of all beside the cache; shares
     experts, whether GPUs do.
     """
 
@@ -52,7 +52,7 @@ class Known:
     slack: bool = False
     unit_gib: float = 1.0
     moved_gib: tuple[float, float] = (0.0, 0.0)
-    held_gib: float = 0.0
+    held_bytes: float = 0.0
     shares_experts: bool = False
 
     @property
@@ -108,7 +108,7 @@ def _known(cells: Row) -> list[Known]:
     unstated = _beyond(spread, SPREAD["engine_moe_gib" if shared else "engine_gib"])
     unit_gib = 1.0 if quantity == "kv_gib" else engine_memory(scenario).kv_bytes / GIB / value
     moved = sampler_gib, parts.runtime / GIB
-    return [Known(ENGINES, cells, measured, value, spread, unstated, False, unit_gib, moved, parts.total / GIB, shared)]
+    return [Known(ENGINES, cells, measured, value, spread, unstated, False, unit_gib, moved, parts.total, shared)]
 
 
 def _beyond(spread: float, alone: float) -> float:
@@ -164,7 +164,7 @@ def _draws(row: Known, predicted: float, rest: Sequence[Known], count: int) -> F
         spread = max(_root_mean_square([one.away for one in found]) for found in (own, alone or own))
     else:  # of what other engines hold, the share that they lie off
         own = others
-        spread = _root_mean_square([one.away / one.held_gib for one in own]) * row.held_gib
+        spread = _root_mean_square([one.away / one.held_bytes for one in own]) * row.held_bytes
     # So few logs are known that their spread is drawn as well.
     moved = generator.standard_t(len(own), count) * math.hypot(spread, row.unstated) / row.unit_gib / predicted
     return np.asarray(np.log(np.maximum(1e-3, 1 + moved)))

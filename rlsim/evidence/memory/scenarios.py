@@ -116,7 +116,7 @@ def trainer_row(cells: Row) -> Scenario:
     card, gpus = card_of_row(cells), whole_number(cells, "num_gpus", 1)
     sizes = [whole_number(cells, size, 1) for size in ("tp", "pp", "cp")]
     pieces, samples = whole_number(cells, "vp", 1), whole_number(cells, "mbs", 1)
-    fsdp = number(cells, "fsdp", 0.0) > 0 or bool(cells.get("zero"))
+    fsdp = bool(number(cells, "fsdp", 0.0) or cells.get("zero"))
     notes, tokens, recompute = cells.get("notes", ""), number(cells, "tokens", 0.0), cells.get("recompute", "")
     in_place = fsdp and name.startswith(IN_PLACE) and bool(cells.get("release"))
     found = next((stack for begin, stack in STACKS.items() if name.startswith(begin)), None)

@@ -76,7 +76,7 @@ def score(predictions: Path, steps: Path) -> BenchmarkScore:
     predictions: with the columns id, predicted_s, low_s, high_s (the ends of a 90 % interval, blank without), or the
     rows.csv of a validation. steps: the measured ones. Raises InputError where no row is of a measured step.
     """
-    measured = {row["id"]: row for row in cells_of(steps, "id", MEASURED) if number(row, MEASURED)}
+    measured = {row["id"]: (row, time) for row in cells_of(steps, "id", MEASURED) if (time := number(row, MEASURED))}
     rows, widths, held, scores = list[tuple[Row, float, float]](), list[float](), list[bool](), list[float]()
     for row in cells_of(predictions, "id"):
         found, predicted = measured.get(row["id"]), number(row, "predicted_s", "predicted")
@@ -84,8 +84,8 @@ def score(predictions: Path, steps: Path) -> BenchmarkScore:
             continue
         if predicted <= 0:
             raise InputError(f"{shown_path(predictions)}: {row['id']}: predicted_s must be above 0")
-        time = number(found, MEASURED) or 0.0
-        rows.append((found, time, predicted))
+        cells, time = found
+        rows.append((cells, time, predicted))
         low, high = number(row, "low_s", "low") or 0.0, number(row, "high_s", "high") or 0.0
         deviation = 0.0
         if 0 < low <= high:
