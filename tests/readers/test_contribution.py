@@ -101,6 +101,17 @@ def planted(draw: random.Random, scenario: Scenario) -> tuple[Scenario, str]:
     return vary(scenario, {key: texts[key] for key in chosen}), word
 
 
+def test_names_of_files_are_no_names_of_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile of one's own stays without a name though a file of that name would be read here."""
+    monkeypatch.chdir(tmp_path)
+    scenario = vary(load_scenario("quickstart"), {"hardware.name": "acme.yaml", "hardware.eager_launch_s.value": 3e-5})
+    (tmp_path / "acme.yaml").write_text(yaml.safe_dump(scenario.hardware.model_dump(mode="json")))
+    document, _ = anonymous(scenario)
+    assert "acme" not in str(document) and document["hardware"]["name"] == "contributed"
+    shipped, _ = anonymous(load_scenario("quickstart"))
+    assert (shipped["hardware"], shipped["model"]) == ("h100_sxm", "Llama-3.1-8B")
+
+
 def test_no_secret_survives(tmp_path: Path) -> None:
     draw, base = random.Random(0), load_scenario("quickstart", ["workload.prompts_per_step=16"])
     for _ in range(100):

@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
 
 from rlsim.errors import InputError
+from rlsim.files.lookup import catalogue, find_entry
 from rlsim.loading.models import list_cards, load_card
 from rlsim.loading.scenario import scenario_of_text
 from rlsim.parameters.sets import load_stack
@@ -43,6 +43,12 @@ TEXTS = frozenset({"question", "assumptions", "missing", "description", "source"
 """Keys that are left out wherever they are not needed: words of people, and what is none of the run's."""
 VERSION = re.compile(r"\d{1,4}(\.\d{1,3}){1,2}")
 """Releases of software; four numbers may be an address."""
+SHIPPED: Mapping[type[BaseModel], tuple[tuple[str, ...], Callable[[str], BaseModel]]] = {
+    HardwareProfile: (("hardware_profiles",), load_profile),
+    ModelCard: (("scenarios", "models"), load_card),
+    Stack: (("calibration", "stacks"), load_stack),
+}
+"""Records that come with rlsim by kind: the folder that they lie in, and what reads one."""
 SUM_SLACK = 1.02
 """Times the step up to which its parts may add up: clocks of phases overlap a little."""
 FAR = 10.0
@@ -222,20 +228,13 @@ def _words(annotation: Any) -> Iterator[str]:
 
 
 def _shipped(record: HardwareProfile | ModelCard | Stack) -> str:
-    """The name of a shipped record of the same content; empty where there is none."""
-    if Path(record.name).name != record.name or "." in (record.name[:1], Path(record.name).suffix[1:2]):
-        return ""  # a path, of which nothing is read
-    load: Callable[[str], BaseModel] = (
-        load_profile
-        if isinstance(record, HardwareProfile)
-        else load_card
-        if isinstance(record, ModelCard)
-        else load_stack
-    )
+    """The name of a shipped record of the same content; empty where there is none. No file of that name is read."""
+    folder, load = SHIPPED[type(record)]
     try:
-        return record.name if load(record.name) == record else ""
+        found = load(find_entry(record.name, catalogue(*folder), "record").stem)
     except InputError:
         return ""
+    return record.name if found == record else ""
 
 
 def _known_name(name: str, known: list[str]) -> str:
