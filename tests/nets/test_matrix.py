@@ -32,9 +32,9 @@ ENGINES = ("vllm", "sglang", "trtllm")
 MEASURED = [(profile, name) for profile in list_profiles()
             for name in (ENGINES if load_profile(profile).operator_tables else ENGINES[:1])]  # fmt: skip
 """Devices with engines; of a device without tables kernels do not know the engine."""
-PARTS = 8
+PARTS = 20
 WHOLE = (False, pytest.param(True, marks=pytest.mark.nightly))
-"""A device with an engine takes every eighth layout, neighbours other ones; each night all."""
+"""A device with an engine takes every twentieth layout, neighbours other ones; each night all."""
 SIZES = (1, 2, 4, 8, 16, 32)
 SEQUENCES, CONTEXT, PROMPT = 8, 8192, 100.0
 NOISE = 0.75
