@@ -96,9 +96,9 @@ def _paying(
     base: Scenario, k: int, tokens: float, points: tuple[FloatArray, FloatArray, FloatArray]
 ) -> tuple[float, int]:
     """Share of the undrafted rollout whose live batches gain by drafts of k tokens, and the largest of these."""
-    if k == 0:
-        return 0.0, 0
     batches, contexts, counts = points
+    if k == 0 or not len(batches):  # responses of one token, the prefill's: nothing is decoded
+        return 0.0, 0
     plain_s, drafted_s = (
         decode_points_s(PriceInputs(vary(base, {"k": drafted})).engine, batches, contexts) for drafted in (0, k)
     )

@@ -38,6 +38,10 @@ def test_drafts_that_are_never_accepted_pay_at_no_live_batch() -> None:
     useless = draft_lengths(load_scenario("quickstart", [FEW, "speculation.acceptance_length=1"]), 1)
     assert (useless.best, useless.lengths[1].pays_share, useless.lengths[1].pays_up_to) == (0, 0.0, 0)
     assert render(useless).startswith("quickstart: no draft length pays")
+    single = draft_lengths(
+        load_scenario("quickstart", [FEW, "workload.response_tokens={kind: constant, tokens: 1}"]), 1
+    )
+    assert (single.best, single.lengths[1].pays_share, single.lengths[1].pays_up_to) == (0, 0.0, 0)
 
 
 def test_where_nothing_is_drafted_the_head_that_improve_assumes_is_tried_and_named() -> None:
