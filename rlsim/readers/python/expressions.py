@@ -33,9 +33,8 @@ MOST_BUILT = 20_000_000
 """Characters and entries of all that a script builds."""
 _SPECIFICATION = 6
 """Characters of a format specification; longer ones could hold a width of any length."""
-
-
 LOOSE = "is no Python (a break, continue or return that leaves nothing)"
+"""What the grammar lets through and Python refuses."""
 
 
 class Raised(Exception):  # noqa: N818 - what the script raises

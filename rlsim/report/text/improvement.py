@@ -74,11 +74,11 @@ def _inputs(found: Sensitivity, style: Style) -> list[str]:
 
 def draft_headline(found: DraftCurve) -> str:
     """The best draft length in a sentence, and what else lies within its interval."""
-    best = found.chosen
+    best, of = found.chosen, f"{found.scenario}, with an assumed drafter" if found.assumed else found.scenario
     if not best.draft_length:
-        return f"{found.scenario}: no draft length pays; k = 0 is the fastest step"
+        return f"{of}: no draft length pays; k = 0 is the fastest step"
     gains = f"rollout {fmt.times(best.rollout_speedup)}, step {fmt.times(best.step_speedup)}"
-    return f"{found.scenario}: k = {best.draft_length} pays most: {gains}"
+    return f"{of}: k = {best.draft_length} pays most: {gains}"
 
 
 def render_draft_curve(found: DraftCurve, style: Style = DEFAULT_STYLE) -> str:
