@@ -196,9 +196,10 @@ def compared(scenario: Scenario) -> Scenario:
 def searched(scenario: Scenario) -> Scenario:
     """The scenario as a search compares it with others: SEARCH_REPLICATIONS, and at most SEARCH_STEPS steps."""
     one = replicated(scenario, SEARCH_REPLICATIONS)
-    asked = one.simulation.steps
-    steps = None if asked is None else min(asked, SEARCH_STEPS)
-    return changed(one, simulation=changed(one.simulation, steps=steps))
+    asked, lagged = one.simulation.steps, one.loop.mode == "async"
+    if asked is None and not (lagged and len(one.measured_steps) > SEARCH_STEPS):
+        return one
+    return changed(one, simulation=changed(one.simulation, steps=min(asked or SEARCH_STEPS, SEARCH_STEPS)))
 
 
 def simulate_variant(

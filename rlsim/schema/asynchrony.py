@@ -83,6 +83,12 @@ class Asynchrony:
         return SETTLING_ROUNDS * math.ceil(self.pace - 1e-9)  # 1e-9: see workload.draw.steps_ahead
 
     @property
+    def observed_steps(self) -> int:
+        """Steps that are measured where nobody says, before they are rounded up to whole cycles: half at least of what
+        is simulated, since each replication starts up anew."""
+        return max(OBSERVED_STEPS, self.settling_steps)
+
+    @property
     def cycle_steps(self) -> int:
         """Steps after which what happens repeats: the batches between two updates, of as many versions as overlap."""
         # At least 1: a fraction ahead (verl's staleness_threshold) has no whole version to alternate over.

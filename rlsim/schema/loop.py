@@ -8,7 +8,6 @@ from typing import Literal, cast
 from pydantic import Field
 
 from rlsim.schema.asynchrony import (
-    OBSERVED_STEPS,
     STYLES,
     UNLIMITED_BATCHES_AHEAD,
     Asynchrony,
@@ -265,7 +264,7 @@ class Loop(Strict):
         if warmup is None:
             warmup = 0 if rules is None else rules.settling_steps
         if steps is None:
-            steps = 1 if rules is None else OBSERVED_STEPS
+            steps = 1 if rules is None else rules.observed_steps
         # Whole cycles: part of one holds more of its long or of its short steps, and its mean is off
         # (workload/draw.py).
         return range(warmup, warmup + -(-steps // size) * size)

@@ -19,6 +19,8 @@ from rlsim.costs.engine.prices import decode_points_s
 from rlsim.costs.memory import engine_spread
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
+from rlsim.parameters.posterior import NONE
+from rlsim.parameters.users import user_runs_of
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.uncertainty.user_inputs import (
     HOST,
@@ -29,7 +31,7 @@ from rlsim.projection.uncertainty.user_inputs import (
     link_curve,
     moved_along,
 )
-from rlsim.projection.variant import SimulatedVariant, simulate_variant, so_many
+from rlsim.projection.variant import SimulatedVariant, searched, simulate_variant
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stated import ACCEPTANCE, RESPONSE
@@ -150,10 +152,12 @@ def _guess(run: SimulatedVariant, key: str, spread: float) -> OpenInput:
 
 def _moves(run: SimulatedVariant, number: str, value: float) -> dict[str, float]:
     """What another value of a guess adds to the logarithm of the time of each phase, from one replication."""
-    changes = {number: round(value) if number.endswith(".tokens") else value, **so_many(run.scenario, 1)}
+    # Without what users' runs take beyond tuned ones, which moves no phase with a guess: both answers share the moves.
+    one = searched(vary(run.scenario, {"simulation.user_runs": NONE}) if user_runs_of(run.scenario) else run.scenario)
     # Another value of a guess is a guess still: as unsure of its memory, which would else be refused.
-    moved = replaced(vary(run.scenario, changes), {"assumptions": run.scenario.assumptions})
-    before, after = _phase_s(run), dict(_moved_s(moved, run.stretch))
+    moved = vary(one, {number: round(value) if number.endswith(".tokens") else value})
+    moved = replaced(moved, {"assumptions": run.scenario.assumptions})
+    before, after = (dict(_moved_s(each, run.stretch)) for each in (one, moved))
     return {phase: math.log(after[phase] / before[phase]) for phase in before if before[phase] and after[phase]}
 
 
