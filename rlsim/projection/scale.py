@@ -23,13 +23,13 @@ from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
 from rlsim.results import PHASES, Curve, StepPhases
 from rlsim.schema.base import replaced
 from rlsim.schema.scenario import MOST_SAMPLES, Scenario
-from rlsim.schema.workload import Agent, ConstantTurns, LognormalTime, QuantileTurns
+from rlsim.schema.workload import LognormalTime
 from rlsim.simulation.intake import groups_each, most_in_flight
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.units import FloatArray
 from rlsim.workload.acceptance import DraftPlan
-from rlsim.workload.agents import Turns
+from rlsim.workload.agents import Turns, mean_turns
 from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import FEW_STALE_BATCHES, DrawnStep, DrawnWorkload, Stretch, TooFewDrawnError, draw
 
@@ -61,7 +61,7 @@ def pools_of(scenario: Scenario) -> int:
     """
     asked = scenario.simulation
     exact = asked.replications is not None if asked.exact is None else asked.exact
-    work = max(1.0, TURN * _mean_turns(scenario.workload.agent))
+    work = max(1.0, TURN * mean_turns(scenario.workload.agent))
     work *= scenario.measured_steps.stop * scenario.workload.samples_per_step
     # Engines that prefill for all others belong to no pool, nor does a store whose rate all share.
     engine = scenario.engine
@@ -81,13 +81,6 @@ def pools_of(scenario: Scenario) -> int:
     shared = math.gcd(engines, workload.prompts_per_step, workload.launched_prompts, *limits)
     fitting = [count for count in range(LEAST_POOLS, most + 1) if shared % (2 * count) == 0]
     return next((count for count in fitting if 4 * work <= count * MOST_SAMPLES), max(fitting, default=1))
-
-
-def _mean_turns(agent: Agent | None) -> float:
-    turns = agent and agent.turns
-    if isinstance(turns, QuantileTurns):
-        return float(np.interp((np.arange(64) + 0.5) / 64, turns.quantiles, turns.turns).mean())
-    return turns.turns if isinstance(turns, ConstantTurns) else turns.mean_turns if turns else 1.0
 
 
 @lru_cache(maxsize=64)

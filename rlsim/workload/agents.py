@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct, field
 
-from rlsim.schema.workload import Agent, Workload
+from rlsim.schema.workload import Agent, ConstantTurns, QuantileTurns, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.file_cache import cached_with_files
 from rlsim.workload.lengths import (
@@ -67,6 +67,14 @@ _Turn = tuple[IntArray, IntArray, IntArray, IntArray, FloatArray, IntArray]
 environment and calls."""
 _BLOCK = 2**13
 """Turns drawn at once, which a core's cache holds: of more, contexts that are full draw many in vain."""
+
+
+def mean_turns(agent: Agent | None) -> float:
+    """Turns of a trajectory in the mean; 1 of a response without an agent."""
+    turns = agent and agent.turns
+    if isinstance(turns, QuantileTurns):
+        return float(np.interp((np.arange(64) + 0.5) / 64, turns.quantiles, turns.turns).mean())
+    return turns.turns if isinstance(turns, ConstantTurns) else turns.mean_turns if turns else 1.0
 
 
 class _Draw(Struct):

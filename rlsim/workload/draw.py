@@ -22,7 +22,14 @@ from rlsim.schema.workload import Workload
 from rlsim.units import FloatArray, IntArray, digest_of
 from rlsim.workload.acceptance import Acceptance, DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
-from rlsim.workload.batches import Generated, draw_iterations, draw_moves, draw_rollouts
+from rlsim.workload.batches import (
+    SMALL_STEPS_KEPT,
+    Generated,
+    draw_iterations,
+    draw_moves,
+    draw_rollouts,
+    is_small,
+)
 from rlsim.workload.file_cache import cached_with_files
 from rlsim.workload.lengths import UNSCALED, Place, Scales
 
@@ -197,7 +204,7 @@ def draw_step(
     return _drawn_step(scenario.workload, scenario.speculation, place, plan, scales)
 
 
-@cached_with_files(STEPS_KEPT)
+@cached_with_files(STEPS_KEPT, is_small, SMALL_STEPS_KEPT)
 def _drawn_step(
     workload: Workload, speculation: Speculation, place: Place, plan: DraftPlan | None, scales: Scales
 ) -> DrawnStep:

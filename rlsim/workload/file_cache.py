@@ -14,23 +14,32 @@ Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
 
-def cached_with_files(maxsize: int) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
+def cached_with_files(
+    maxsize: int, small: Callable[[Any], bool] = lambda part: False, most_small: int = 0
+) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
     """A decorator as ``functools.lru_cache`` that forgets an answer when a file changes that its section names.
 
-    It is for functions whose first argument is a section of a scenario, given by place.
+    It is for functions whose first argument is a section of a scenario, given by place. most_small: answers kept of
+    sections that are ``small``, whose answers take little memory, beside ``maxsize`` of others.
     """
 
     def decorate(function: Callable[Given, Found]) -> Callable[Given, Found]:
-        @lru_cache(maxsize=maxsize)
-        def cached(states: object, *args: Any, **kwargs: Any) -> Found:
+        def with_states(states: object, *args: Any, **kwargs: Any) -> Found:
             return function(*args, **kwargs)
+
+        cached, of_small = lru_cache(maxsize)(with_states), lru_cache(most_small)(with_states)
 
         @wraps(function)
         def asked(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+            part = cast(Strict, args[0])
             # What a section and numbers are made of is hashable; ParamSpec cannot say so.
-            return cached(_states(cast(Strict, args[0])), *args, **kwargs)  # type: ignore[arg-type]
+            return (of_small if small(part) else cached)(_states(part), *args, **kwargs)  # type: ignore[arg-type]
 
-        asked.__dict__["cache_clear"] = cached.cache_clear
+        def clear() -> None:
+            cached.cache_clear()
+            of_small.cache_clear()
+
+        asked.__dict__["cache_clear"] = clear
         return asked
 
     return decorate
