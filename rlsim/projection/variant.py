@@ -187,7 +187,7 @@ def compared(scenario: Scenario) -> Scenario:
     if steps <= COMPARED_CYCLES * cycle and not lagged:
         return replicated(scenario, count)
     if lagged and count > 2:
-        count, steps = 2, math.ceil(count * steps / (2 * cycle)) * cycle
+        count, steps = 2, count * steps // (2 * cycle) * cycle
     one = replicated(scenario, count)
     # Stated, since a synchronous alternative of a lagged loop would have a single step a replication.
     return changed(one, simulation=changed(one.simulation, steps=min(steps, COMPARED_CYCLES * cycle)))
