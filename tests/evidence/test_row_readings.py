@@ -192,6 +192,12 @@ def test_a_counted_quantity_has_its_interval_and_its_unit() -> None:
     whole = memory_rows.counted({**TRAINER, "measured_quantity": "nvidia_smi", "tp": "8"})
     allocated = memory_rows.counted({**TRAINER, "measured_quantity": "peak_allocated", "tp": "8"})
     assert static[1] < allocated[1] < whole[1]
+    # A first iteration has no moments yet, 8 of the optimizer's 12 bytes; nor do they count beside its activations.
+    cells = {**TRAINER, "tp": "8", "measured_quantity": "peak_allocated", "recompute": "none", "mbs": "4"}
+    later, first = (memory_rows.counted({**cells, "notes": text}) for text in ("", "after iteration 1; then out"))
+    assert later[1] - first[1] == pytest.approx(8.19e9 * 8 / 8 / GIB, rel=0.08)
+    little = [memory_rows.counted({**cells, "seq_len": "16", "notes": text})[1] for text in ("", "after iteration 1")]
+    assert static[1] == pytest.approx(little[1]) and little[1] < little[0]
     # Weights and gradients of 2 and 4 bytes, 12 of the optimizer's, over 8 GPUs.
     assert static[1] == pytest.approx(8.19e9 * 18 / 8 / GIB, rel=0.08)
     assert memory_rows._around(10.0, 0.1) == pytest.approx((10 - 1.645, 10, 10 + 1.645))

@@ -26,7 +26,7 @@ from rlsim.parameters.sets import Fitted
 from rlsim.results import Interval, MemoryParts
 from rlsim.results.validation import Detail
 from rlsim.schema.scenario import Scenario
-from rlsim.units import GIB
+from rlsim.units import BYTES_PER_ELEMENT, GIB
 
 VERDICT = "fits"
 PEAKS = ("peak_allocated", "peak_reserved", "nvidia_smi")
@@ -40,6 +40,8 @@ ENGINE_PARTS = {
 DEVIATION, OF_GRAPHS = 0.2, 0.42
 """Standard deviation of parts of an engine, and of graphs that of the rows of graph_bytes (costs/memory.yaml)."""
 CACHE = ("kv_tokens", "kv_gib")
+FIRST_ITERATION = "after iteration 1"
+"""In the notes of a peak: it is that of a first iteration, after which the run ended or nobody looked again."""
 LIKELY = 0.9
 """Probability from which a run is said to fit."""
 
@@ -125,7 +127,17 @@ def _trainer(cells: Row, quantity: str) -> tuple[float, float, float]:
         return _around((parts.weights + (parts.gradients or 0.0) + (parts.optimizer or 0.0)) / GIB, SPREAD["trainer"])
     outside = parts.runtime if quantity != "nvidia_smi" else 0.0
     slack = (parts.slack or 0.0) if quantity == "peak_allocated" else 0.0
-    return _around((parts.total - outside - slack) / GIB, trainer_spread(scenario, parts))
+    late = _moments_to_come(scenario, parts) if FIRST_ITERATION in cells.get("notes", "") else 0.0
+    return _around((parts.total - outside - slack - late) / GIB, trainer_spread(scenario, parts))
+
+
+def _moments_to_come(scenario: Scenario, parts: MemoryParts) -> float:
+    """Bytes of Adam's moments, which a first forward and backward pass runs without: FusedAdam makes them in its first
+    step (TransformerEngine pytorch/optimizers/fused_adam.py: initialize_state where there is none), when activations
+    are gone; Megatron-Core keeps FP32 weights from the start (distrib_optimizer.py)."""
+    held, each = parts.optimizer or 0.0, scenario.trainer.optimizer_bytes_per_parameter
+    moments = held * max(0.0, 1 - BYTES_PER_ELEMENT["fp32"] / each)
+    return min(moments, parts.activations + (parts.logits or 0.0))
 
 
 def probability(cells: Row) -> float:
