@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from rlsim.costs.engine.device_times import DRAFT_LAUNCHES, EAGER_PART, DeviceTimes, PrefillTimes
 from rlsim.costs.engine.draft import Drafting
+from rlsim.costs.engine.hosts import HostOverheads
 from rlsim.costs.engine.layers import Components, total
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.operators.work import Number
-from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
 from rlsim.units import BoolArray, FloatArray, IntArray
 
