@@ -3,10 +3,11 @@ hosts unlike those make of both."""
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlsim.costs.engine.releases import prefill_factor, unhidden_s
+from rlsim.costs.engine.releases import prefill_factor, schedules_ahead, unhidden_s
 from rlsim.costs.users import user_host
 from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
@@ -25,7 +26,8 @@ class HostOverheads(Struct, frozen=True):
     copy; drafting_iteration_s, drafting_sequence_s: what speculation adds to both. overlap_s: of each kernel's measured
     time what a replayed graph hides. network_hop_s: see EngineParameters. prefill_s: that a prefill takes at least, to
     be launched. layers_s: small kernels of all layers. factor: on whole iterations, the deviation of the groups of runs
-    that they belong to.
+    that they belong to. ahead_s: of a host slower than those measured, what it takes to prepare the next iteration
+    while the device works on this one.
     """
 
     iteration_s: float
@@ -37,10 +39,14 @@ class HostOverheads(Struct, frozen=True):
     prefill_s: float = 0.0
     layers_s: float = 0.0
     factor: float = 1.0
+    ahead_s: float = 0.0
 
-    def seconds(self, sequences: FloatArray, drafting: bool) -> FloatArray:
-        """Host time of an iteration with ``sequences`` running in an attention copy, in seconds."""
-        plain = self.iteration_s + self.sequence_s * sequences
+    def seconds(self, sequences: FloatArray, drafting: bool, device_s: FloatArray | float = 0.0) -> FloatArray:
+        """Host time that an iteration waits for with ``sequences`` running in an attention copy, in seconds.
+
+        device_s: the device's work on it, beside which the next one is prepared.
+        """
+        plain = self.iteration_s + self.sequence_s * sequences + np.maximum(0.0, self.ahead_s - device_s)
         return plain + self.drafting_iteration_s + self.drafting_sequence_s * sequences if drafting else plain
 
     def factors(self, compute_bound: FloatArray) -> FloatArray:
@@ -101,11 +107,37 @@ def rollout_host(
         added_s -= unhidden_s(by_default, scenario.model, scenario.speculation, 0.0)
     if (host := user_host(scenario)) is not None:
         added_s, framework_sequence_s = added_s + host.iteration_s, framework_sequence_s + host.sequence_s
+    found = replace(served, iteration_s=max(0.0, served.iteration_s + added_s), sequence_s=framework_sequence_s)
+    if engine.host_slowdown is not None:
+        found = slowed(found, engine.host_slowdown, scenario)
     return replace(
-        served,
-        iteration_s=stated(engine.host_iteration_s, max(0.0, served.iteration_s + added_s)),
-        sequence_s=stated(engine.host_sequence_s, framework_sequence_s),
+        found,
+        iteration_s=stated(engine.host_iteration_s, found.iteration_s),
+        sequence_s=stated(engine.host_sequence_s, found.sequence_s),
+        ahead_s=0.0 if engine.host_iteration_s is not None else found.ahead_s,
         factor=factor,
+    )
+
+
+def slowed(host: HostOverheads, slowdown: float, scenario: Scenario) -> HostOverheads:
+    """``host`` on a machine that takes ``slowdown`` times as long for an interpreter's work.
+
+    Schedulers and executors are Python: their time goes with that of one thread. What is hidden behind the device comes
+    out once it takes longer than the device's work.
+    """
+    engine, card, drafting = scenario.released_engine, scenario.model, scenario.speculation
+    hidden_s = 0.0
+    if schedules_ahead(engine, card, drafting):
+        waiting = changed(engine, async_scheduling=False, overlap_scheduling=None)
+        hidden_s = unhidden_s(waiting, card, drafting, 0.0)
+    return replace(
+        host,
+        iteration_s=host.iteration_s * slowdown,
+        sequence_s=host.sequence_s * slowdown,
+        drafting_iteration_s=host.drafting_iteration_s * slowdown,
+        drafting_sequence_s=host.drafting_sequence_s * slowdown,
+        prefill_s=host.prefill_s * slowdown,
+        ahead_s=hidden_s * slowdown if slowdown > 1.0 else 0.0,
     )
 
 

@@ -37,7 +37,7 @@ POINTS_KEPT = 256
 """Sets of single iterations cached per process."""
 ROUTING_OVERLAP = 0.71
 """Default of workload.routing_overlap: 0.73 at two positions, 0.70 at four."""
-HOST_KEYS = ("host_iteration_s", "host_sequence_s")
+HOST_KEYS = ("host_iteration_s", "host_sequence_s", "host", "host_slowdown")
 """Keys of the engine that :class:`HostOverheads` holds."""
 ACCEPTANCE_KEYS = (
     "acceptance_length", "acceptance_at_draft_length", "position_acceptance", "first_acceptance", "acceptance_decay",
