@@ -145,7 +145,7 @@ class Engine(Strict):
     """Class of the engines' hosts. server: cores of their own, enough of them, as where the fit was measured; shared:
     others take their processor's time; few_cores: fewer cores than engines have processes; rented: virtual cores of
     which no more is known (calibration/users). Default: nothing for tuned stacks, what users' hosts were for others."""
-    host_slowdown: float | None = Field(None, ge=0.1, le=100)
+    host_slowdown: float | None = Field(None, ge=0.1, le=1000)
     """What the hosts take for an interpreter's work over the hosts that the fit belongs to (rlsim calibrate host): a
     factor on fitted host time, in place of the class. Default: 1, as the class says."""
     in_process: bool | None = None
