@@ -25,10 +25,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from rlsim.costs.engine.device_times import EAGER_PART
+from rlsim.costs.engine.hosts import NO_HOST
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_prices
 from rlsim.costs.interface import IterationTable
-from rlsim.costs.overheads import NO_HOST
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.evidence.engines import engine_document

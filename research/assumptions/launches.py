@@ -25,11 +25,11 @@ from research.assumptions.rows import (
 from rlsim.calibration.selfcheck import card_of, speculation_of
 from rlsim.costs.engine.device_times import COMPILED_LAUNCH, cached_s, plain_s
 from rlsim.costs.engine.draft import Drafting
+from rlsim.costs.engine.hosts import HostOverheads
 from rlsim.costs.engine.layers import GRAPH_NODE_S, UNCOMPILED_LAUNCHES, EngineLayers
 from rlsim.costs.engine.releases import proposer_launches
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import KERNEL_FLOOR_S, Operators
-from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
 from rlsim.schema.speculation import Speculation
 

@@ -232,6 +232,31 @@ def own(
     _write_or_print(out, found.posterior.to_bytes(), written, otherwise)
 
 
+@app.command("host")
+def host(
+    gpus: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="GPUs of this node that engines use.")] = 8,
+    engine_gpus: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="GPUs of one engine.")] = 1,
+    over: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Compare with another host, as --json gave it there.")
+    ] = None,
+    as_json: AsJson = False,
+    out: OutFile = None,
+) -> None:
+    """Measure this machine as the host of engines in ten seconds, without a GPU: its class and engine.host_slowdown."""
+    from rlsim.calibration.host import REFERENCE, measure_host
+    from rlsim.report.text.host import host_section, host_text, ratio_text
+    from rlsim.results.host import HostSpeed
+
+    if out is not None and out.suffix != ".yaml":
+        raise InputError(f"--out {out} must end in .yaml")
+    other = None if over is None else HostSpeed.read(over)
+    found = measure_host(gpus, engine_gpus)
+    ratio = "" if other is None else f"\n\n{ratio_text(found, other)}"
+    text = found.to_json() if as_json else host_text(found, REFERENCE, terminal_style()) + ratio
+    written = text if as_json else f"{text}\n\nwritten: {out}; its section 'engine' stands as in a scenario"
+    _write_or_print(out, host_section(found), written, text)
+
+
 @app.command("curves")
 def curves(
     path: Annotated[Path, typer.Argument(metavar="CURVES.csv", help="Acceptance over draft length or position.")],

@@ -9,62 +9,18 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from rlsim.costs.engine.releases import prefill_factor, unhidden_s
+from rlsim.costs.engine.hosts import HostOverheads, rollout_host, stated
 from rlsim.costs.operators.groups import phase_groups, refit_method
 from rlsim.costs.stack_terms import StackTerms, blackwell, host_s, stack_terms
 from rlsim.costs.transfer.methods import TransferTerms
-from rlsim.costs.users import user_deviation, user_host
+from rlsim.costs.users import user_deviation
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.base import changed
-from rlsim.schema.engine import Engine
-from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.speculation import Speculation
 from rlsim.schema.trainer import FsdpTerms, StackFeatures, Trainer
-from rlsim.units import FloatArray
-
-
-class HostOverheads(Struct, frozen=True):
-    """What tables of kernels do not hold of an engine iteration.
-
-    iteration_s, sequence_s: scheduler and executor, a fixed part and one for each decoding sequence of an attention
-    copy; drafting_iteration_s, drafting_sequence_s: what speculation adds to both. overlap_s: of each kernel's measured
-    time what a replayed graph hides. network_hop_s: see EngineParameters. prefill_s: that a prefill takes at least, to
-    be launched. layers_s: small kernels of all layers. factor: on whole iterations, the deviation of the groups of runs
-    that they belong to.
-    """
-
-    iteration_s: float
-    sequence_s: float
-    overlap_s: float = 0.0
-    network_hop_s: float = 0.0
-    drafting_iteration_s: float = 0.0
-    drafting_sequence_s: float = 0.0
-    prefill_s: float = 0.0
-    layers_s: float = 0.0
-    factor: float = 1.0
-
-    def seconds(self, sequences: FloatArray, drafting: bool) -> FloatArray:
-        """Host time of an iteration with ``sequences`` running in an attention copy, in seconds."""
-        plain = self.iteration_s + self.sequence_s * sequences
-        return plain + self.drafting_iteration_s + self.drafting_sequence_s * sequences if drafting else plain
-
-    def factors(self, compute_bound: FloatArray) -> FloatArray:
-        """Deviation of iterations: of their device's time.
-
-        It was learned from steps that mostly decode, bound by host and memory. What is bound by compute may take longer
-        in a run, yet no less than the kernels that were measured for it.
-        """
-        return self.factor + compute_bound * max(0.0, 1.0 - self.factor)
-
-    @property
-    def of_kernels(self) -> HostOverheads:
-        """The three host terms that kernels depend on."""
-        return HostOverheads(0.0, 0.0, self.overlap_s, self.network_hop_s, layers_s=self.layers_s)
-
 
 GATED_MATRICES = 3
 """Matrices of a gated expert, whose host time is fitted; one without a gate launches as many fewer kernels."""
@@ -72,29 +28,6 @@ HOPPER_JOULES_PER_FLOP = 700 / 989e12
 """Power over peak in BF16 of an H100 SXM (its datasheet)."""
 BLACKWELL_FOUR_BITS = 4.0
 """Peak in NVFP4 over BF16 of B200 and GB200 (their datasheets, dense)."""
-NO_SPECULATION = Speculation()
-NO_HOST = HostOverheads(0.0, 0.0)
-"""Device time alone."""
-
-
-def engine_host(
-    engine: Engine, card: ModelCard, fitted: EngineParameters, drafting: Speculation = NO_SPECULATION
-) -> HostOverheads:
-    """Host and graph terms of an engine that serves ``card``, as its release was measured.
-
-    A stated key wins over a fitted value.
-    """
-    family = fitted.family(engine.name)
-    waited_s = unhidden_s(engine, card, drafting, family.unhidden_s)
-    iteration_s = _stated(engine.host_iteration_s, family.iteration_s + waited_s)
-    prefill_s = prefill_factor(engine, drafting) * family.prefill.seconds(card, engine.weight_precision)
-    return HostOverheads(
-        iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
-        family.drafting_iteration_s, family.drafting_sequence_s, prefill_s,
-        fitted.layers.seconds(card, engine.weight_precision),
-    )  # fmt: skip
-
-
 EXPERT_TERMS = (
     "moe_speed", "grouped_efficiency", "wide_grouped_efficiency", "permute_passes", "exchange_factor",
     "moe_host_layer_s", "expert_host_s",
@@ -198,35 +131,6 @@ class Overheads(Struct, frozen=True):
     handover_tensor_s: float
     source: str
     tables_error: float = 0.0
-
-
-def rollout_host(
-    scenario: Scenario, fitted: GlobalParameters, engines: EngineParameters, factor: float = 1.0
-) -> HostOverheads:
-    """Host and graph terms of a rollout engine: those of serving, and what an RL framework's executor adds.
-
-    Time per sequence is the framework's alone: it takes responses when they are complete, where a server hands every
-    token of every sequence to a client.
-    """
-    engine, profile = scenario.released_engine, scenario.hardware
-    nodes = -(-engine.gpus_per_replica // int(profile.gpus_per_node))
-    in_process = engine.dispatch == "static" if engine.in_process is None else engine.in_process
-    added_s, framework_sequence_s = fitted.host(
-        fitted.release(engine.name, engine.version), engine.gpus_per_replica, nodes, in_process, profile.host_cpu
-    )
-    served = engine_host(engine, scenario.model, engines, scenario.speculation)
-    if engine.name != "sglang":
-        # The measured steps ran as their releases do, so that what these wait for is in the framework's terms.
-        by_default = changed(engine, async_scheduling=None)
-        added_s -= unhidden_s(by_default, scenario.model, scenario.speculation, 0.0)
-    if (host := user_host(scenario)) is not None:
-        added_s, framework_sequence_s = added_s + host.iteration_s, framework_sequence_s + host.sequence_s
-    return replace(
-        served,
-        iteration_s=_stated(engine.host_iteration_s, max(0.0, served.iteration_s + added_s)),
-        sequence_s=_stated(engine.host_sequence_s, framework_sequence_s),
-        factor=factor,
-    )
 
 
 def overheads_of(
@@ -336,7 +240,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
         attention_speed=terms.fp8_attention_gain if features.fp8_attention else 1.0,
         attention_flops_per_s=terms.flash_attention_2_flops_per_s if features.flash_attention_2 else math.inf,
         context_attention=terms.context_attention,
-        moe_host_layer_s=_stated(trainer.moe_host_layer_s, stack.moe_host_layer_s * layer_s),
+        moe_host_layer_s=stated(trainer.moe_host_layer_s, stack.moe_host_layer_s * layer_s),
         expert_host_s=stack.host_factor * expert_s if trainer.moe_host_layer_s is None else 0.0,
         launch_factor=stack.host_factor,
         step_fixed_s=terms.step_fixed_s,
@@ -359,7 +263,7 @@ def _of_hugging_face(
     fused = found.elementwise_passes * found.dense_speed
     elementwise = fused if trainer.fused_kernels else fsdp.elementwise_passes * found.dense_speed
     attended = fsdp.attention_flops_per_s if features.flash_attention_2 else math.inf
-    layer_s = _stated(trainer.moe_host_layer_s, stack.moe_host_layer_s)
+    layer_s = stated(trainer.moe_host_layer_s, stack.moe_host_layer_s)
     expert_s = stack.expert_host_s if trainer.moe_host_layer_s is None else 0.0
     return replace(
         found, features=features, elementwise_passes=elementwise, adapter_passes=fused, logits_bytes=fsdp.logits_bytes,
@@ -387,7 +291,3 @@ def _four_bit_units(profile: HardwareProfile) -> float:
     """Products in NVFP4 over those of a B200's kind, by peaks: half as many more on Blackwell Ultra, which the tables'
     kernels, at a third of its peak, do not use and cuBLAS does."""
     return profile.flops("nvfp4") / profile.flops("bf16") / BLACKWELL_FOUR_BITS if profile.nvfp4_flops else 1.0
-
-
-def _stated(value: float | None, default: float) -> float:
-    return default if value is None else value

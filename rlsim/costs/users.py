@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlsim.parameters.users import deviation_of, user_runs_of
+from rlsim.parameters.users import deviation_of, load_user_runs, user_runs_of
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.users import UserDeviation, UserHost
 
@@ -42,9 +42,16 @@ def user_deviation(scenario: Scenario, phase: str) -> UserDeviation | None:
 
 
 def user_host(scenario: Scenario) -> UserHost | None:
-    """Host that users' engines have beyond that of measured servers; None where it is stated or the stack is tuned."""
-    stack = scenario.stack
-    if stack is None or stack.tuned or scenario.engine.host_iteration_s is not None:
+    """Host that engines have beyond that of measured servers: of the class that a scenario states, else of users' runs.
+
+    None where its time or its speed is stated, and where the stack is tuned and no class is stated.
+    """
+    stack, engine = scenario.stack, scenario.engine
+    known_time = engine.host_iteration_s is not None or engine.host_slowdown is not None
+    if known_time or scenario.simulation.measured_stack is not None:
         return None
-    known = user_runs_of(scenario)
-    return None if known is None or scenario.simulation.measured_stack is not None else known.host
+    if engine.host is not None:
+        known = user_runs_of(scenario) or load_user_runs()  # a stated class counts for tuned runs too
+        return None if known is None else known.host_classes.get(engine.host)
+    known = None if stack is None or stack.tuned else user_runs_of(scenario)
+    return None if known is None else known.host

@@ -9,12 +9,12 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
+from rlsim.costs.engine.hosts import HostOverheads, engine_host
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.memory import engine_memory
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.groups import engine_groups
-from rlsim.costs.overheads import HostOverheads, engine_host
 from rlsim.evidence import rows
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
 from rlsim.files.yaml import lists_beside

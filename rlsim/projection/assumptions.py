@@ -10,7 +10,7 @@ import numpy as np
 from rlsim.costs.efficiency import queries_of
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.costs.engine.iteration import PolicyChoice
-from rlsim.costs.engine.releases import draft_graph, unhidden_s
+from rlsim.costs.engine.releases import draft_graph
 from rlsim.costs.links import node_link
 from rlsim.costs.memory import engine_fits, host_bytes, host_fits, safe_bytes, trainer_fits
 from rlsim.costs.transfer.job import job_of
@@ -18,7 +18,13 @@ from rlsim.costs.transfer.methods import tensor_s
 from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import own_sets
 from rlsim.projection.efficiency import engines_of
-from rlsim.projection.model_assumptions import drafting_assumptions, model_assumptions, said, training_assumptions
+from rlsim.projection.model_assumptions import (
+    drafting_assumptions,
+    host_source,
+    model_assumptions,
+    said,
+    training_assumptions,
+)
 from rlsim.projection.scale import carried, pools_of
 from rlsim.projection.summary import phase_estimate
 from rlsim.projection.uncertainty.inputs import NETWORK, beyond_reach, guesses_of
@@ -115,7 +121,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
         "host",
         iteration_ms=engine.iteration_s * 1e3,
         sequence_us=engine.sequence_s * 1e6,
-        source=_host_source(scenario),
+        source=host_source(scenario),
     )
     generated = [hosted, *_eager_prefill(scenario, engine.prefill_s), *_prefill_engines(run)]
     captured = said("captured", tokens=run.prices.engine.captured_tokens)
@@ -149,26 +155,6 @@ def _prefill_engines(run: SimulatedVariant) -> list[str]:
     generation_s = sum(step.phases.generation_s for step in steps)
     share = run.counters.prefill_tokens * service.token_s / (service.engines * generation_s)
     return [said("prefill engines", engines=service.engines, share=percent(min(1.0, share)))]
-
-
-def _host_source(scenario: Scenario) -> str:
-    """Where the host time comes from: the scenario, or the fits of the engine and of what an RL framework adds."""
-    engine, engines, steps = scenario.released_engine, own_sets(scenario).engines, own_sets(scenario).steps
-    if engine.host_iteration_s is not None:
-        return "stated"
-    added = steps.release(engine.name, engine.version)
-    adding = f"{steps.name}'s of {added.engine}"
-    text = said(
-        "host fitted",
-        engines=engines.name,
-        which=f"{engine.name} over its releases",
-        added=adding,
-        version=added.version,
-    )
-    recurrent_s = engines.family(engine.name).unhidden_s
-    if waited_s := unhidden_s(engine, scenario.model, scenario.speculation, recurrent_s):
-        text += said("unhidden", unhidden_ms=waited_s * 1e3)
-    return text
 
 
 def _tail_batching(workload: Workload) -> list[str]:

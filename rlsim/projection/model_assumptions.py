@@ -6,11 +6,13 @@ import numpy as np
 
 from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.prices import most_sequences
+from rlsim.costs.engine.releases import unhidden_s
 from rlsim.costs.memory import windowed_share
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.stack_terms import fsdp_terms, measured_framework
 from rlsim.costs.trainer.layer import host_step_bytes_per_s
 from rlsim.costs.trainer.work import LayerSplit
+from rlsim.costs.users import user_host
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import own_sets
 from rlsim.report.format import percent
@@ -166,3 +168,28 @@ def _origin(scenario: Scenario, name: str, stated: float | None) -> str:
     if measured_framework(scenario, own_sets(scenario).training) is not None:
         return _terms(scenario)
     return f"{own_sets(scenario).steps.origin(name)}: {own_sets(scenario).steps.name}"
+
+
+def host_source(scenario: Scenario) -> str:
+    """Where the host time comes from: the scenario, or the fits of the engine and of what an RL framework adds."""
+    engine, engines, steps = scenario.released_engine, own_sets(scenario).engines, own_sets(scenario).steps
+    if engine.host_iteration_s is not None:
+        return "stated"
+    added = steps.release(engine.name, engine.version)
+    adding = f"{steps.name}'s of {added.engine}"
+    text = said(
+        "host fitted",
+        engines=engines.name,
+        which=f"{engine.name} over its releases",
+        added=adding,
+        version=added.version,
+    )
+    recurrent_s = engines.family(engine.name).unhidden_s
+    if waited_s := unhidden_s(engine, scenario.model, scenario.speculation, recurrent_s):
+        text += said("unhidden", unhidden_ms=waited_s * 1e3)
+    if engine.host_slowdown is not None:
+        text += said("host speed", slowdown=engine.host_slowdown)
+    elif (user := user_host(scenario)) is not None:
+        which = "users' hosts where none is stated" if engine.host is None else f"a host of class {engine.host}"
+        text += said("user host", added_ms=user.iteration_s * 1e3, which=which)
+    return text

@@ -23,6 +23,7 @@ that is no A100, and on others (vllm/engine/arg_utils.py, get_batch_defaults; Us
 Precision = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4"]
 Migration = Literal["none", "recompute", "transfer", "cheaper"]
 Routing = Literal["sticky", "least_loaded", "cache_aware"]
+HostClass = Literal["server", "shared", "few_cores", "rented"]
 
 
 class KvOffload(Strict):
@@ -140,6 +141,13 @@ class Engine(Strict):
     release and host processor."""
     host_sequence_s: float | None = Field(None, ge=0, le=1)
     """Host work per running sequence and iteration; default: fitted."""
+    host: HostClass | None = None
+    """Class of the engines' hosts. server: cores of their own, enough of them, as where the fit was measured; shared:
+    others take their processor's time; few_cores: fewer cores than engines have processes; rented: virtual cores of
+    which no more is known (calibration/users). Default: nothing for tuned stacks, what users' hosts were for others."""
+    host_slowdown: float | None = Field(None, ge=0.1, le=1000)
+    """What the hosts take for an interpreter's work over the hosts that the fit belongs to (rlsim calibrate host): a
+    factor on fitted host time, in place of the class. Default: 1, as the class says."""
     in_process: bool | None = None
     """The engine shares the caller's process, so handling outputs delays it (offline generation); default: with static
     dispatch."""

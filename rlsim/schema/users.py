@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlsim.files.yaml import lists_beside
 from rlsim.schema.base import NonNegativeFloat, PositiveFloat, Strict
+from rlsim.schema.engine import HostClass
 
 FabricName = Literal[
     "profile", "infiniband_8x400", "roce_8x400", "roce_8x200", "efa_p5", "efa_p5_sockets", "efa_p4d", "efa_p6_b200",
@@ -112,6 +113,8 @@ class UserRuns(Strict):
     node_link: UserLink
     """Network between nodes where a scenario states none."""
     host: UserHost
-    """Host of the engines where a scenario states none (engine.host_iteration_s)."""
+    """Host of the engines where a scenario states none (engine.host, engine.host_slowdown, engine.host_iteration_s)."""
+    host_classes: dict[HostClass, UserHost] = Field(default_factory=dict)
+    """The same by the class that a scenario states; a class without an entry adds nothing."""
     deviations: tuple[UserDeviation, ...] = ()
     """By phase and family."""

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from rlsim.calibration.table_writing import write_table
+from rlsim.costs.engine.hosts import NO_HOST, HostOverheads
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.engine.prices import engine_prices
@@ -17,7 +18,7 @@ from rlsim.costs.interface import IterationTable, Part, PhaseCost, StepCost
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.operators import Operators
-from rlsim.costs.overheads import NO_HOST, HostOverheads, Overheads, TrainingOverheads
+from rlsim.costs.overheads import Overheads, TrainingOverheads
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.layout import MicroBatches, TrainedBatch
 from rlsim.costs.trainer.training import TrainingCosts, step_cost

@@ -8,6 +8,7 @@ import pytest
 from builders import BARE, EAGLE, bare, exactly
 
 from rlsim.costs.engine.capture import largest_captured_tokens
+from rlsim.costs.engine.hosts import HostOverheads
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.engine.prices import decode_points_s, engine_prices
 from rlsim.costs.memory import engine_memory, weight_bytes
@@ -16,7 +17,6 @@ from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.device import GENERATION_BIAS
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, beside
-from rlsim.costs.overheads import HostOverheads
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.architecture import LayerCounts

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlsim import load_scenario, project, vary
+from rlsim.costs.engine.hosts import HostOverheads
+from rlsim.costs.engine.prices import decode_points_s
+from rlsim.costs.engine.releases import SCHEDULING_S
 from rlsim.costs.links import NodeLink, node_link
 from rlsim.costs.operators.device import device_of
+from rlsim.costs.prices import PriceInputs
 from rlsim.costs.stack_terms import fsdp_terms
 from rlsim.costs.transfer.job import sent_tensors
 from rlsim.costs.transfer.methods import Links
 from rlsim.costs.users import families, user_deviation, user_host
 from rlsim.parameters.users import load_user_runs
-from rlsim.projection.uncertainty.user_inputs import link_curve
+from rlsim.projection.uncertainty.user_inputs import host_curve, link_curve
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.users import FABRICS
@@ -250,3 +255,62 @@ def test_a_users_stack_is_told_beside_a_tuned_one(user: Scenario) -> None:
     assert own.tuned_step_s.mean == pytest.approx(tuned.candidate.step_s.mean, rel=0.03)
     assert own.tuned_step_s.high / own.tuned_step_s.low < own.candidate.step_s.high / own.candidate.step_s.low
     assert project(vary(stated, {"stack": "nemo_rl-0.7"})).tuned_step_s is None
+
+
+# -- hosts of engines ------------------------------------------------------------------------------------------------
+
+
+def test_a_class_of_host_adds_what_its_entry_says_to_any_stack(user: Scenario) -> None:
+    known = load_user_runs()
+    assert known is not None
+    for stack in ("verl", "nemo_rl-0.7"):
+        stated = vary(user, {"stack": stack, "engine.host": "shared"})
+        assert user_host(stated) == known.host_classes["shared"]
+        assert user_host(vary(stated, {"engine.host": "server"})) is None
+        assert user_host(vary(stated, {"engine.host_slowdown": 2.0})) is None
+    host_s = [
+        run_of(user, **changes).prices.overheads.engine.iteration_s
+        for changes in ({"engine__host": "server"}, {"engine__host": "few_cores"}, {})
+    ]
+    assert host_s[1] - host_s[0] == pytest.approx(known.host_classes["few_cores"].iteration_s)
+    assert host_s[0] == host_s[2]  # without runs of users, as a tuned stack
+
+
+@pytest.mark.parametrize("slowdown", [0.5, 1.0, 3.0])
+def test_a_slowdown_multiplies_what_the_fit_says_of_the_host_and_no_stated_time(
+    user: Scenario, slowdown: float
+) -> None:
+    def host(**changes: object) -> HostOverheads:
+        varied = vary(user, {key.replace("__", "."): value for key, value in changes.items()})
+        return PriceInputs(varied).overheads.engine
+
+    before, after = host(), host(engine__host_slowdown=slowdown)
+    for name in ("iteration_s", "sequence_s", "drafting_iteration_s", "drafting_sequence_s", "prefill_s"):
+        assert getattr(after, name) == pytest.approx(slowdown * getattr(before, name))
+    # What scheduling ahead hides is what waiting for it was measured to cost.
+    assert after.ahead_s == pytest.approx(slowdown * SCHEDULING_S if slowdown > 1 else 0.0)
+    assert host(engine__host_slowdown=slowdown, engine__async_scheduling=False).ahead_s == 0.0
+    stated = host(engine__host_slowdown=slowdown, engine__host_iteration_s=2e-3)
+    assert (stated.iteration_s, stated.ahead_s) == (2e-3, 0.0)
+
+
+def test_work_ahead_comes_out_where_it_outlasts_the_device() -> None:
+    host = HostOverheads(iteration_s=1e-3, sequence_s=1e-5, ahead_s=6e-3)
+    device_s = np.array([2e-3, 6e-3, 9e-3])
+    assert host.seconds(np.full(3, 10.0), False, device_s) == pytest.approx([5.1e-3, 1.1e-3, 1.1e-3])
+
+
+def test_a_slow_host_is_priced_alike_in_tables_and_at_points(user: Scenario) -> None:
+    slow = run_of(user, engine__host_slowdown=40.0)
+    inputs, table = slow.inputs.engine, slow.prices.engine.table
+    points_s = decode_points_s(inputs, np.array([1.0, 8.0]), np.zeros(2))
+    assert points_s == pytest.approx(table.step_s[[1, 8]] + table.attention_s[[1, 8], 0], rel=1e-6)
+    assert slow.prices.overheads.engine.ahead_s > 0.01
+
+
+def test_the_interval_holds_what_servers_differ_by_until_a_time_is_stated(user: Scenario) -> None:
+    assert not host_curve(run_of(user))
+    (low, *_, high) = host_curve(run_of(user, engine__host_slowdown=1.0))["generation"]
+    assert -2.5 * 0.31 < low < 0 < high < 2.5 * 0.31
+    assert not host_curve(run_of(user, engine__host_slowdown=1.0, engine__host_iteration_s=1e-3))
+    assert host_curve(run_of(user, engine__host="shared"))["generation"][-1] > 0

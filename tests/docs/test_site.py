@@ -144,6 +144,7 @@ def test_what_is_not_run_has_a_known_reason() -> None:
         *("needs your table", "takes minutes", "takes minutes and needs tables of others"),
         *("needs a GPU", "needs a GPU and PyTorch", "needs what a GPU measured"),
         *("needs PyTorch, takes minutes", "needs the folder of the step before", "it serves until it ends"),
+        "measures the machine",
     }
     assert all(any(block.commands for block in blocks(page)) for page in (ROOT / "docs" / "howto").glob("*.md"))
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlsim.costs.engine.hosts import NO_HOST
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_prices
 from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.costs.operators.device import Device, device_of
-from rlsim.costs.overheads import NO_HOST
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.costs.trainer.training import TrainingCosts

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from engine_set import ENGINES, content, family
 
+from rlsim.costs.engine.hosts import engine_host, rollout_host
 from rlsim.costs.engine.releases import SCHEDULING_S
-from rlsim.costs.overheads import engine_host, rollout_host
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.loading.models import load_card

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.capture import captured_sizes
 from rlsim.costs.engine.draft import Drafting
+from rlsim.costs.engine.hosts import HostOverheads
 from rlsim.costs.engine.layers import Components, EngineLayers, total
 from rlsim.costs.engine.releases import verifies_in_pieces
 from rlsim.costs.interface import Bound
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.time import OperatorTime, modelled
-from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
 from rlsim.units import BYTES_PER_ELEMENT, BoolArray, FloatArray, distinct
 

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from rlsim.costs.engine.device_times import DRAFT_LAUNCHES, EAGER_PART, DeviceTimes, PrefillTimes
 from rlsim.costs.engine.draft import Drafting
+from rlsim.costs.engine.hosts import HostOverheads
 from rlsim.costs.engine.layers import Components, total
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.operators.work import Number
-from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
 from rlsim.units import BoolArray, FloatArray, IntArray
 
@@ -105,7 +105,7 @@ def build_iteration(
     max_sequences = len(device.eager) - 1
     # Row 0 is priced as one sequence and set to nothing afterwards: tables have no entry for no tokens.
     n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
-    waited_s = _host_s(engine, drafting.speculation.active, host, n)
+    waited_s = _host_s(engine, drafting.speculation.active, host, n, total(device.components))
     components = _times(device.components, host.factors(device.compute_bound))
     components |= _times({"host": modelled(waited_s, "host")}, host.factor)
     attention = _times(device.attention, host.factor)
@@ -139,7 +139,7 @@ class DevicePoints(NamedTuple):
 def decode_s(engine: Engine, drafts: bool, points: DevicePoints, host: HostOverheads) -> FloatArray:
     """Seconds of one iteration at each of ``points`` under a host that agrees in what their kernels know of it:
     overlap_s, network_hop_s and layers_s. drafts: whether it speculates."""
-    waited_s = _host_s(engine, drafts, host, points.sequences)
+    waited_s = _host_s(engine, drafts, host, points.sequences, points.plain_s)
     return host.factors(points.compute_bound) * points.plain_s + (waited_s + points.cached_s) * host.factor
 
 
@@ -149,10 +149,10 @@ def _times(components: Components, factor: Number) -> Components:
     return {name: timed.deviating(factor) for name, timed in components.items()}
 
 
-def _host_s(engine: Engine, drafts: bool, host: HostOverheads, n: FloatArray) -> FloatArray:
-    """Host seconds that an iteration waits for."""
+def _host_s(engine: Engine, drafts: bool, host: HostOverheads, n: FloatArray, device_s: FloatArray) -> FloatArray:
+    """Host seconds that an iteration waits for. device_s: its kernels, those over contexts left out."""
     # Every attention copy has a scheduler of its own for its share of the sequences.
-    return host.seconds(np.ceil(n / engine.attention_data_parallel), drafts)
+    return host.seconds(np.ceil(n / engine.attention_data_parallel), drafts, device_s)
 
 
 def _no_work_is_free(seconds: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from rlsim.costs.engine.adapters import adapters
 from rlsim.costs.engine.capture import largest_captured_tokens
+from rlsim.costs.engine.hosts import NO_HOST, HostOverheads
 from rlsim.costs.engine.releases import COPIES_ACCEPTED_STATE, READS_LATENTS_AGAIN
 from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import Collectives
@@ -18,7 +19,6 @@ from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, recurrent_matrices, split_bytes
 from rlsim.costs.operators.time import OperatorTime, beside, mean_layer, modelled, zero
 from rlsim.costs.operators.work import Matrix, Number
-from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.schema.architecture import LayerCounts, MoECard
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard

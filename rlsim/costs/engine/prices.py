@@ -15,11 +15,11 @@ from rlsim.costs.engine.capture import largest_captured_tokens
 from rlsim.costs.engine.device_times import DeviceTimes, PrefillTimes, cached_s, compute_bound, plain_s
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.draft_policy import DraftPolicy, policy_costs
+from rlsim.costs.engine.hosts import NO_HOST, HostOverheads
 from rlsim.costs.engine.iteration import DevicePoints, IterationCosts
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.measured import measured_costs, measured_iterations, of_method, stack_of
 from rlsim.costs.operators.device import Device
-from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.costs.vision import tower_s
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.engine import Engine
@@ -37,7 +37,7 @@ POINTS_KEPT = 256
 """Sets of single iterations cached per process."""
 ROUTING_OVERLAP = 0.71
 """Default of workload.routing_overlap: 0.73 at two positions, 0.70 at four."""
-HOST_KEYS = ("host_iteration_s", "host_sequence_s")
+HOST_KEYS = ("host_iteration_s", "host_sequence_s", "host", "host_slowdown")
 """Keys of the engine that :class:`HostOverheads` holds."""
 ACCEPTANCE_KEYS = (
     "acceptance_length", "acceptance_at_draft_length", "position_acceptance", "first_acceptance", "acceptance_decay",

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rlsim.costs.engine.hosts import NO_HOST
 from rlsim.costs.engine.prices import decode_points_of_hosts_s
-from rlsim.costs.overheads import NO_HOST
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError, RlsimError
 from rlsim.evidence.steps import PROMPT_TOKENS, scenario_of

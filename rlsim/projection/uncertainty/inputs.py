@@ -47,7 +47,8 @@ OTHER_LIMIT = 2.0
 """Factor by which what an engine captures may be larger or smaller than its default: one standard deviation either way.
 Assumption: releases and frameworks set 256, 512 and 1,024 tokens."""
 NETWORK = "the network between nodes: not stated (cluster.fabric)"
-ENGINE_HOST = "the host of the engines: not stated (engine.host_iteration_s)"
+ENGINE_HOST = "the host of the engines: not stated (engine.host, engine.host_slowdown)"
+STATED_HOST = "the host of the engines: its class or its speed is stated and not its time (engine.host_iteration_s)"
 USERS = "simulation.user_runs"
 DEVIATION = "what {} takes in users' runs beyond tuned ones"
 OTHER_OVERLAP = 0.15
@@ -101,7 +102,9 @@ def _of_users(run: SimulatedVariant) -> list[OpenInput]:
         OpenInput(DEVIATION.format(phase), f"{USERS} {phase}", {phase: above}, {phase: -below})
         for phase, (above, below) in spreads.items()
     ]
-    curves = {NETWORK: (LINK, link_curve(run)), ENGINE_HOST: (HOST, host_curve(run))}
+    engine = run.scenario.engine
+    host = ENGINE_HOST if engine.host is None and engine.host_slowdown is None else STATED_HOST
+    curves = {NETWORK: (LINK, link_curve(run)), host: (HOST, host_curve(run))}
     return [*(OpenInput(name, key, {}, {}, curve=curve) for name, (key, curve) in curves.items() if curve), *deviations]
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rlsim.costs.engine.hosts import HostOverheads, rollout_host
 from rlsim.costs.engine.prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
-from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, rollout_host
+from rlsim.costs.overheads import Overheads, overheads_after
 from rlsim.costs.prices import PriceInputs, trained_batch
 from rlsim.costs.trainer.layout import TrainedBatch
 from rlsim.costs.trainer.training import TrainerInputs, step_cost

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from msgspec.structs import replace
 
+from rlsim.costs.engine.hosts import HostOverheads
 from rlsim.costs.engine.prices import decode_points_s
 from rlsim.costs.links import node_link
 from rlsim.costs.prices import PriceInputs, trained_batch
@@ -19,12 +20,17 @@ from rlsim.costs.users import user_deviation, user_host
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.variant import SimulatedVariant
+from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 
 POINTS = (-2.5, -1.25, 0.0, 1.25, 2.5)
 """Standard deviations at which phases are priced; beyond them they stay."""
 LINK = "cluster.fabric"
 HOST = "engine.host_iteration_s"
+SERVERS_SPREAD = 0.31
+"""Standard deviation of the logarithm of servers' speed around that of the hosts that the fit belongs to, whose
+interpreters nobody measured: published launches take 5 to 14 us on x86 hosts (slopes.LAUNCH_SPREAD), as 90 % of them.
+"""
 Curve = Mapping[str, tuple[float, ...]]
 """By phase, what it adds to the logarithm of its time at each of POINTS."""
 
@@ -62,23 +68,33 @@ def trained_s(run: SimulatedVariant, other: PriceInputs) -> dict[str, float]:
 
 
 def host_curve(run: SimulatedVariant) -> Curve:
-    """Generation by the host of the engines; empty where it is known."""
-    host, (sequences, contexts, counts) = user_host(run.scenario), points_of(run.counters)
-    if host is None or not host.log_spread or not len(counts):
+    """Generation by the host of the engines; empty where its time is known."""
+    inputs, (sequences, contexts, counts) = run.inputs.engine, points_of(run.counters)
+    unsure, spread = _unsure_host(run.scenario, inputs.host)
+    if not spread or not len(counts):
         return {}
-    inputs = run.inputs.engine
 
     def seconds(deviations: float) -> dict[str, float]:
-        more = math.exp(deviations * host.log_spread) - 1.0
+        more = math.exp(deviations * spread) - 1.0
         moved = replace(
             inputs.host,
-            iteration_s=inputs.host.iteration_s + more * host.iteration_s,
-            sequence_s=inputs.host.sequence_s + more * host.sequence_s,
+            iteration_s=inputs.host.iteration_s + more * unsure.iteration_s,
+            sequence_s=inputs.host.sequence_s + more * unsure.sequence_s,
+            ahead_s=inputs.host.ahead_s + more * unsure.ahead_s,
         )
         stated = replace(inputs, host=moved)
         return {"generation": float(counts @ decode_points_s(stated, sequences, contexts)) + run.counters.prefill_s}
 
     return _curve(seconds)
+
+
+def _unsure_host(scenario: Scenario, host: HostOverheads) -> tuple[HostOverheads, float]:
+    """What of ``host`` moves, and the standard deviation of its logarithm: what users' hosts add, or all of it where
+    its speed was compared with that of servers that nobody measured so."""
+    if scenario.engine.host_slowdown is not None and scenario.engine.host_iteration_s is None:
+        return host, SERVERS_SPREAD
+    user = user_host(scenario)
+    return (host, 0.0) if user is None else (HostOverheads(user.iteration_s, user.sequence_s), user.log_spread)
 
 
 def _curve(seconds: Callable[[float], Mapping[str, float]]) -> Curve:
