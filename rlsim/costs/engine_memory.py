@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 from msgspec import Struct
 
-from rlsim.costs.engine.capture import captured_sizes, largest_captured_tokens
+from rlsim.costs.engine.capture import captured_sizes, largest_captured_tokens, memory_share
 from rlsim.costs.engine.draft import draft_card
 from rlsim.costs.engine.prices import most_sequences
 from rlsim.costs.operators import work
@@ -193,7 +193,7 @@ def room_bytes(scenario: Scenario, parts: MemoryParts) -> float:
     model_runner_kv_cache_mixin.py of 0.5.8). TensorRT-LLM: its fraction of what is free when all is loaded
     (kv_cache_config.free_gpu_memory_fraction)."""
     engine, total = scenario.released_engine, scenario.hardware.memory_bytes.value
-    share, graphs, context = engine.gpu_memory_utilization, parts.graphs or 0.0, parts.context or 0.0
+    share, graphs, context = memory_share(scenario), parts.graphs or 0.0, parts.context or 0.0
     if engine.name == "sglang":
         held = parts.weights + (parts.draft or 0.0) + (parts.state or 0.0)
         return (total - context - parts.runtime) * share - held
@@ -237,15 +237,16 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     parts, running = engine_parts(scenario)
     room, per_token = room_bytes(scenario, parts), kv_bytes_per_gpu_token(scenario)
     longest, memory = scenario.workload.max_sequence_tokens, scenario.hardware.memory_bytes.value
+    share = memory_share(scenario)
     safe = NormalDist().inv_cdf(scenario.simulation.least_fit) * engine_spread(scenario)
     if room < longest * per_token + safe or running == 0:
         raise Infeasible(
             f"{card.name} with engine.tensor_parallel={engine.tensor_parallel} and one sequence of {longest} tokens "
-            f"does not fit into engine.gpu_memory_utilization={engine.gpu_memory_utilization:g} of a "
+            f"does not fit into engine.gpu_memory_utilization={share:g} of a "
             f"{scenario.hardware.name} GPU{surely_words(scenario)} ({parts.listed}); raise one of these two, or lower "
             "workload.max_sequence_tokens",
-            memory * engine.gpu_memory_utilization + longest * per_token + safe - room,
-            memory * engine.gpu_memory_utilization, "bytes",
+            memory * share + longest * per_token + safe - room,
+            memory * share, "bytes",
         )  # fmt: skip
     # Copies of the attention hold different sequences: their caches add up.
     return EngineMemory(parts, memory, room / per_token * engine.attention_data_parallel, room, running)

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from statistics import NormalDist
 
+from rlsim.costs.engine.capture import memory_share as memory_share
 from rlsim.costs.engine_memory import SPREAD as SPREAD
 from rlsim.costs.engine_memory import TRAINER_SPREADS, engine_parts, room_bytes, surely_words
 from rlsim.costs.engine_memory import EngineMemory as EngineMemory
@@ -201,7 +202,7 @@ def check_fits(scenario: Scenario, engine: bool = True, trainer: bool = True) ->
 
 def beside_fits(scenario: Scenario) -> float:
     """Probability that what a trainer leaves on its GPUs fits beside the share of an engine; 1 where it leaves none."""
-    resident, share = resident_bytes(scenario), scenario.engine.gpu_memory_utilization
+    resident, share = resident_bytes(scenario), memory_share(scenario)
     room = scenario.hardware.memory_bytes.value * (1 - share)
     if not resident:
         return 1.0
@@ -274,7 +275,7 @@ def resident_bytes(scenario: Scenario) -> float:
 
 def check_beside(scenario: Scenario) -> None:
     """Raise Infeasible where an engine's share of a GPU and what a trainer leaves there are more than it has."""
-    available, share = scenario.hardware.memory_bytes.value, scenario.engine.gpu_memory_utilization
+    available, share = scenario.hardware.memory_bytes.value, memory_share(scenario)
     resident = resident_bytes(scenario) * sure_factor(scenario)
     if resident and share * available + resident > available:
         raise Infeasible(

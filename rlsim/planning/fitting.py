@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rlsim.costs.memory import check_fits, evenly, surely
+from rlsim.costs.memory import check_fits, evenly, memory_share, surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.overrides import value_at
 from rlsim.planning.evaluate import evaluate_means
@@ -248,7 +248,7 @@ def _alone(scenario: Scenario, key: str, value: int | float | str) -> bool:
 def _settings(scenario: Scenario) -> Iterator[tuple[str, int | float | str]]:
     """Settings by key, nearest to the scenario's first; those that cost the least speed before the others."""
     engine, trainer, workload = scenario.released_engine, scenario.trainer, scenario.workload
-    for share in sorted(SHARES, key=lambda one: abs(one - engine.gpu_memory_utilization)):
+    for share in sorted(SHARES, key=lambda one: abs(one - memory_share(scenario))):
         yield "engine.gpu_memory_utilization", share
     if not trainer.offload and scenario.cluster.colocated:
         yield "trainer.offload", True

@@ -106,8 +106,9 @@ class Engine(Strict):
     """Sequences decoded at once per replica. Default: 1,024, of vLLM 256 on an A100 and on devices below 70 GiB."""
     max_batched_tokens: int | None = Field(None, ge=1, le=1_048_576)
     """Token budget of one iteration. Default: 16,384, of vLLM 8,192 where 256 sequences are its default."""
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    """Share of usable device memory that the engine may take."""
+    gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
+    """Share of device memory that the engine may take; of SGLang its mem_fraction_static. Default: 0.9, of SGLang what
+    its own rule leaves beside prefill, graphs and drafts (docs/howto/memory.md)."""
     cuda_graphs: bool = True
     """Replay captured graphs where the batch fits; false runs eagerly."""
     max_captured_tokens: int | None = Field(None, ge=1, le=65536)

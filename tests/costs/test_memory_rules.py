@@ -14,6 +14,7 @@ from rlsim.costs.memory import (
     engine_memory,
     engine_spread,
     host_bytes,
+    memory_share,
     room_of,
     safe_bytes,
     trainer_fits,
@@ -188,6 +189,28 @@ def test_the_probability_falls_with_what_is_held_and_its_bound_refuses() -> None
     tight = builders.scenario("llama-3.1-70b", cluster={"num_gpus": 64}, trainer={"recompute": "full"})
     with pytest.raises(Infeasible, match="GiB"):
         trainer_memory(tight)
+
+
+def test_an_engine_takes_the_share_that_is_its_own_default() -> None:
+    def share(speculation: dict[str, object] | None = None, hardware: str = "h100_sxm", **engine: object) -> float:
+        own = {"name": "sglang", **engine}
+        return memory_share(builders.scenario("qwen3-8b", hardware, engine=own, speculation=speculation or {}))
+
+    def left(mib: float, hardware: str = "h100_sxm") -> float:
+        total = builders.scenario("qwen3-8b", hardware).hardware.memory_bytes.value / 2**20
+        return pytest.approx(1 - mib / total, abs=5e-4)
+
+    assert share(name="vllm") == share(name="trtllm") == 0.9 and share(gpu_memory_utilization=0.7) == 0.7
+    # 512 MiB, 1.5 a token of a chunk, 2 a captured sequence, an eighth of a GiB for each GPU.
+    assert share() == left(512 + 1.5 * 8192 + 2 * 256 + 128)
+    assert share(tensor_parallel=8) == left(512 + 1.5 * 8192 + 2 * 512 + 1024)
+    assert share(hardware="b200_sxm") == left(512 + 1.5 * 16384 + 2 * 512 + 128, "b200_sxm")
+    assert share(max_batched_tokens=2048) == left(10240)  # at least, of large GPUs
+    copies = share(tensor_parallel=8, attention_data_parallel=8)
+    assert copies == left(512 + 1.5 * 8192 + 2 * 512 + 1024 + 4.5 * 512 * 8)
+    drafts = {"draft_length": 3, "acceptance_length": 2.0}
+    assert share({"method": "eagle3", **drafts}) == left(13440 + 2048)
+    assert share({"method": "ngram", **drafts}) == share()
 
 
 def test_expert_parallelism_leaves_experts_as_wide_as_they_are() -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import tokens_factor
 from rlsim.costs.engine.prices import decode_points_s
-from rlsim.costs.memory import engine_spread
+from rlsim.costs.memory import engine_spread, memory_share
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
 from rlsim.parameters.posterior import NONE
@@ -235,7 +235,7 @@ def _room(run: SimulatedVariant) -> OpenInput:
     fullest = max(trace.peak_kv_tokens for trace in run.traces) / memory.kv_capacity_tokens
     if scenario.loop.supervised or memory.kv_bytes * (1 - fullest) > FAR_END * spread:
         return OpenInput(ROOM, key, {}, {})
-    share, step = scenario.engine.gpu_memory_utilization, spread / total
+    share, step = memory_share(scenario), spread / total
     above, below = _moves_of_room(run, min(step, 1 - share)), _moves_of_room(run, -min(step, share))
     return OpenInput(ROOM, key, above, below)
 
@@ -243,7 +243,7 @@ def _room(run: SimulatedVariant) -> OpenInput:
 def _moves_of_room(run: SimulatedVariant, more: float) -> dict[str, float]:
     """What ``more`` of a GPU's memory for the engine adds to the logarithm of generation; where that cannot run,
     what the half or the quarter of it does."""
-    share = run.scenario.engine.gpu_memory_utilization
+    share = memory_share(run.scenario)
     for part in (1.0, 0.5, 0.25):
         with suppress(Infeasible, InputError):
             moved = _moves(run, "engine.gpu_memory_utilization", share + part * more)

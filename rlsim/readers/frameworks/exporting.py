@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlsim.costs.memory import memory_share
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import dump_document
 from rlsim.loading.models import card_by_shape
@@ -189,6 +190,7 @@ def _wanted(scenario: Scenario, target: str) -> Any:
         "trainer.logprob_micro_batch_samples": (trainer.logprob_micro_batch_samples or trainer.micro_batch_samples)
         if not trainer.sequence_packing
         else None,
+        "engine.gpu_memory_utilization": memory_share(scenario),
         "loop.in_flight_updates": None if at_update is None else at_update != "drain",
         "loop.recompute_kv": None if at_update is None else at_update == "recompute",
         "loop.style": (loop.style or "nemo_rl") if asynchronous else None,
