@@ -8,13 +8,18 @@ from typing import Any
 from rlsim.loading.differences import changes
 from rlsim.projection.moves import LISTS, Tried, best_way, move_named
 from rlsim.projection.summary import beside_first, phase_estimate
+from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import SimulatedVariant, replicated
 from rlsim.results.moves import TryFirst
 from rlsim.results.projection import PhasePart
+from rlsim.schema.asynchrony import OBSERVED_STEPS
 
 SHARE = 0.15
 """Replications that the moves may take together, over those of the answer; at most MOST moves."""
 MOST = 2
+OF_A_GUESS = 1.5
+"""Replications that a move takes beside its own, for each input that the scenario guesses, where a loop is far ahead:
+it is simulated with less of it, and mostly with more, and warms up for as long each time."""
 GAIN = 0.99
 """Step over the step now from which on a move is worth a line."""
 
@@ -26,7 +31,9 @@ def try_first(run: SimulatedVariant, parts: Sequence[PhasePart], variants: int) 
     the answer.
     """
     scenario = run.scenario
-    count = min(MOST, round(SHARE * len(run.traces) * variants))
+    far = scenario.measured_steps.start > OBSERVED_STEPS
+    each = 1.0 + (OF_A_GUESS * len(guesses_of(scenario)) if far else 0.0)
+    count = min(MOST, round(SHARE * len(run.traces) * variants / each))
     one = replicated(scenario, 1)
     found = list[Tried]()
     for name in _candidates(run, parts) if count else ():

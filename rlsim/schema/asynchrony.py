@@ -84,9 +84,10 @@ class Asynchrony:
 
     @property
     def observed_steps(self) -> int:
-        """Steps that are measured where nobody says, before they are rounded up to whole cycles: half at least of what
-        is simulated, since each replication starts up anew."""
-        return max(OBSERVED_STEPS, self.settling_steps)
+        """Steps that are measured where nobody says: about as many as it settles in, since each replication starts up
+        anew, and no more, as cycles of a replication share what is in flight. Sixteen batches ahead, three replications
+        of three cycles held the long run in 77 % of 48 cases, four of two in 92 %, eight of one in 90 %."""
+        return max(OBSERVED_STEPS, self.settling_steps // self.cycle_steps * self.cycle_steps)
 
     @property
     def cycle_steps(self) -> int:

@@ -140,7 +140,7 @@ def test_seconds_below_those_of_the_peak_are_objected_to(name: str) -> None:
         (("simulation.steps=10",), (2, 10), (1, 8)),
         (("simulation.steps=30",), (1, 24), (1, 8)),
         ((*LAG, "simulation.steps=3"), (2, 4), (1, 3)),
-        ((*LAG, "loop.policy_lag=4"), (2, 16), (1, 8)),
+        ((*LAG, "loop.policy_lag=4"), (2, 16), (1, None)),
         ((*LAG, "simulation.steps=30"), (1, 24), (1, 8)),
         (("simulation.replications=9", "simulation.steps=30"), (9, 30), (1, 8)),
     ],
