@@ -85,7 +85,8 @@ def pool() -> Scenario:
 
 
 def test_it_is_warmed_up_again_where_its_ledger_does_not_balance_also_in_cells(pool: Scenario) -> None:
-    even = vary(pool, {"loop.driver_sample_s": 0.0525})
+    cell = {"loop.driver_sample_s": 0.0525, "simulation.steps": 16}
+    even = vary(pool, cell)
     found, settled = simulate_variant(even), simulate_variant(vary(even, {"simulation.warmup_steps": 136}))
     assert even.measured_steps == range(34, 50)
     assert found.scenario.measured_steps == range(68, 84)
@@ -94,7 +95,6 @@ def test_it_is_warmed_up_again_where_its_ledger_does_not_balance_also_in_cells(p
     assert abs(sum(one.ledger.in_flight for one in found.traces if one.ledger)) < BALANCED * sum(
         one.ledger.generated for one in found.traces if one.ledger
     )
-    cell = {"loop.driver_sample_s": 0.0525}
     row = evaluate_means(pool, cell).numbers
     assert row is not None
     assert row.digest == scenario_digest(vary(pool, cell))
