@@ -20,6 +20,7 @@ from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.registry import framework_of
 from rlsim.readers.frameworks.targets import default_of
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked, without
+from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
 
 MAX_WRITES = 3
@@ -58,7 +59,7 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     tree = base or _start(known, scenario)
     wanted = {rule.target: _wanted(scenario, rule.target) for rule in known.rules}
     stated = {target for target in wanted if _stated(scenario, target) is not None}
-    values, left = _settle(known, tree, wanted, stated, mean_sample(scenario))
+    values, left = _settle(known, tree, wanted, stated, _defaults(scenario), mean_sample(scenario))
     reader = Reader(ConfigTree(tree.where, values), mean_sample(scenario))
     keys_of(known, reader)
     old = dict(leaves(tree.values))
@@ -133,24 +134,30 @@ def _start(framework: Framework, scenario: Scenario) -> ConfigTree:
 
 
 def _settle(
-    framework: Framework, tree: ConfigTree, wanted: dict[str, Any], stated: set[str], mean: float | None
+    framework: Framework,
+    tree: ConfigTree,
+    wanted: dict[str, Any],
+    stated: set[str],
+    defaults: Mapping[str, Any],
+    mean: float | None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Values of the tree with every rule written, and what could not be.
 
     stated: keys that the scenario itself holds. What it leaves to its style is not missed where no key says it.
+    defaults: what holds of keys that the tree leaves open, other than by the schema.
     """
     values, reader, changed = tree.values, Reader(tree, mean), True
     times = Counter[str]()
     while changed:
         left, changed = [], False
         for rule in framework.rules:
-            have, want = _have(rule, reader), wanted[rule.target]
+            have, want = _have(rule, reader, defaults), wanted[rule.target]
             if _alike(rule.target, have, want) or (want is None and rule.target not in UNSET):
                 continue
             changes = _written(rule, want, reader) if times[rule.target] < MAX_WRITES else {}
             written = merged(values, nested(changes)) if changes else values
             after = Reader(ConfigTree(tree.where, written), mean)
-            if changes and _alike(rule.target, _have(rule, after), want):
+            if changes and _alike(rule.target, _have(rule, after, defaults), want):
                 values, reader, changed = written, after, True
                 times[rule.target] += 1
             elif rule.target in stated or rule.read(reader) is not None:
@@ -158,9 +165,15 @@ def _settle(
     return values, left
 
 
-def _have(rule: Rule[Any], reader: Reader) -> Any:
+def _defaults(scenario: Scenario) -> dict[str, Any]:
+    """Values of keys that an engine decides by itself where nobody states them."""
+    unstated = replaced(scenario, {"engine": replaced(scenario.engine, {"gpu_memory_utilization": None})})
+    return {"engine.gpu_memory_utilization": memory_share(unstated)}
+
+
+def _have(rule: Rule[Any], reader: Reader, defaults: Mapping[str, Any]) -> Any:
     found = rule.read(reader)
-    return default_of(rule.target) if found is None else found
+    return defaults.get(rule.target, default_of(rule.target)) if found is None else found
 
 
 def _written(rule: Rule[Any], want: Any, reader: Reader) -> dict[str, Any]:
