@@ -15,7 +15,7 @@ from rlsim.costs.stack_terms import StackTerms, blackwell, host_s, stack_terms
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.costs.users import user_deviation
 from rlsim.parameters.sets import Fitted
-from rlsim.schema.base import changed
+from rlsim.schema.base import replaced
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.schema.parameters import GlobalParameters
@@ -258,7 +258,7 @@ def _of_hugging_face(
     """``found`` with what an FSDP trainer around a model of Hugging Face differs by; a stated key wins."""
     features = found.features
     if trainer.fused_adapters is None:  # PEFT's run beside their matrices
-        features = changed(features, fused_adapters=False)
+        features = replaced(features, {"fused_adapters": False})
     # Elementwise kernels take as long whatever the speed of products.
     fused = found.elementwise_passes * found.dense_speed
     elementwise = fused if trainer.fused_kernels else fsdp.elementwise_passes * found.dense_speed
@@ -276,7 +276,7 @@ def _able(scenario: Scenario) -> StackFeatures:
     features, moe = scenario.training_features, scenario.model.moe
     if not (scenario.trainer.precision == "fp8" and blackwell(scenario) and (moe is None or moe.gated)):
         # The kernel is one for MXFP8 and SwiGLU (TransformerEngine: ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
-        return changed(features, fused_grouped_mlp=False)
+        return replaced(features, {"fused_grouped_mlp": False})
     return features
 
 

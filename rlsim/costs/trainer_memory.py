@@ -18,7 +18,7 @@ from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.trainer import StackFeatures, Trainer
+from rlsim.schema.trainer import PipelineBalance, StackFeatures, Trainer
 from rlsim.schema.workload import stated_mean
 from rlsim.units import BYTES_PER_ELEMENT
 
@@ -175,7 +175,7 @@ class Stage(NamedTuple):
     loss: bool
 
 
-def stages(scenario: Scenario, layout: TrainLayout, balance: str = "auto") -> tuple[Stage, ...]:
+def stages(scenario: Scenario, layout: TrainLayout, balance: PipelineBalance) -> tuple[Stage, ...]:
     """The first and the last stage; one where there is no pipeline.
 
     A tied head is a copy of the embedding on the last stage (Megatron-Core); MTP layers lie there. In flight: 1F1B, and
@@ -190,10 +190,7 @@ def stages(scenario: Scenario, layout: TrainLayout, balance: str = "auto") -> tu
         return (
             Stage(blocks + extra, embedding + counts.lm_head / tp, card.num_layers + trainer.mtp_layers, 1.0, True),
         )
-    middle, last = (
-        share * pp * (card.num_layers / pp)
-        for share in stage_layers(card, trainer, scenario.training_features.pipeline_balance)
-    )
+    middle, last = (share * pp * (card.num_layers / pp) for share in stage_layers(card, trainer, balance))
     each = blocks / card.num_layers
     return (
         Stage(each * middle, embedding, middle, _in_flight(scenario, layout, 0), False),
@@ -325,8 +322,9 @@ def trainer_parts(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
     layout = train_layout(trainer, scenario.model, gpus)
     _check_ranks(scenario, layout.data_parallel)
     features = scenario.training_features  # found once for all that asks: a search looks at thousands of layouts
-    ends = (_stage_parts(scenario, features, layout, stage, update) for stage in stages(scenario, layout))
-    return max(ends, key=lambda parts: parts.total)
+    ends = stages(scenario, layout, features.pipeline_balance)
+    held = (_stage_parts(scenario, features, layout, stage, update) for stage in ends)
+    return max(held, key=lambda parts: parts.total)
 
 
 def rank_tokens(scenario: Scenario, layout: TrainLayout, update: bool) -> float:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rlsim.costs.memory import weight_bytes
 from rlsim.costs.operators.groups import transfer_groups
 from rlsim.costs.trainer.layout import TENSORS_PER_ATTENTION, TENSORS_PER_EXPERT, TENSORS_PER_FFN, weight_tensors
-from rlsim.costs.transfer.job import OPTIMIZER_TENSORS, HostCopies, expert_share, links_of, stacked_tensors
+from rlsim.costs.transfer.job import OPTIMIZER_TENSORS, HostCopies, expert_share, links_of
 from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
 from rlsim.costs.users import EVERY
 from rlsim.evidence.rows import (
@@ -93,7 +93,7 @@ def weights_of(cells: Row) -> Weights:
     except SkippedRow:
         return _weights_without_card(cells)
     share = expert_share(card)
-    found = Weights(weight_bytes(card, "bf16"), weight_tensors(card), stacked_tensors(card), share)
+    found = Weights(weight_bytes(card, "bf16"), weight_tensors(card), weight_tensors(card, stacked=True), share)
     stated = number(cells, "weight_gb", 0.0) * GB
     # A checkpoint in FP8 travels as it is; a figure that is parameters times two says no more than the card.
     return dataclasses.replace(found, bytes=stated) if 0 < stated < 0.75 * found.bytes else found

@@ -145,9 +145,12 @@ class Scenario(Strict, metaclass=InOurWords):
     @property
     def replications(self) -> int:
         """Replications that are simulated first: as stated, else enough for an error of their mean."""
-        cycles = len(self.measured_steps) // self.cycle_steps
-        affordable = MOST_SAMPLES // (self.measured_steps.stop * self.workload.samples_per_step)
-        return self.simulation.replications or max(2, min(affordable, math.ceil(LEAST_CYCLES / cycles)))
+        if self.simulation.replications:
+            return self.simulation.replications
+        measured = self.measured_steps
+        cycles = len(measured) // self.cycle_steps
+        affordable = MOST_SAMPLES // (measured.stop * self.workload.samples_per_step)
+        return max(2, min(affordable, math.ceil(LEAST_CYCLES / cycles)))
 
     @property
     def decoding_gpus(self) -> int:

@@ -85,8 +85,8 @@ class Pool(Strict):
     """GPUs over which whole experts are spread."""
     weight_precision: Precision = "bf16"
     """Precision of an engine's weights, as of engine.weight_precision."""
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    """Share of the memory that an engine may take."""
+    gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
+    """Share of the memory that an engine may take. Default: as of engine.gpu_memory_utilization."""
     share: float = Field(1.0, gt=0, le=1)
     """Share of a step's samples that it reads, where several pools divide them."""
     read_tokens: int = Field(0, ge=0, le=1_000_000)

@@ -97,7 +97,7 @@ def test_recomputation_never_raises_the_peak(card: str, recompute: str) -> None:
 @pytest.mark.parametrize("pipeline", [2, 4])
 def test_pipeline_ends_add_up_to_the_model(card: str, pipeline: int) -> None:
     given = scenario(card, pipeline_parallel=pipeline)
-    first, last = stages(given, train_layout(given.trainer, given.model, 64))
+    first, last = stages(given, train_layout(given.trainer, given.model, 64), "auto")
     counts = parameter_counts(given.model)
     assert first.ends == counts.embedding
     assert last.ends == (counts.lm_head or counts.embedding)  # a tied head is a copy
@@ -108,7 +108,7 @@ def test_pipeline_ends_add_up_to_the_model(card: str, pipeline: int) -> None:
     # 1F1B: the first stage holds a micro-batch of every stage, the last one its own.
     assert (first.in_flight, last.in_flight) == (pipeline, 1)
     interleaved = scenario(card, pipeline_parallel=pipeline, virtual_stages=1)
-    assert stages(interleaved, train_layout(interleaved.trainer, given.model, 64)) == (first, last)
+    assert stages(interleaved, train_layout(interleaved.trainer, given.model, 64), "auto") == (first, last)
 
 
 def test_what_ends_a_stage_and_lacks_sequence_parallelism_count() -> None:

@@ -101,4 +101,5 @@ def memory_share(scenario: Scenario) -> float:
     if method not in ("none", *LOOKUP_METHODS):
         reserved += SGLANG_DRAFT_MODEL if method == "draft_model" else SGLANG_HEAD
     total = 1024 * memory_gib
-    return max(0.05, round((total - reserved) / total, 3))
+    # A share has three digits and is above 0; in the least of them nothing fits, which a refusal then says.
+    return max(0.001, round((total - reserved) / total, 3))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rlsim.costs.engine.releases import prefill_factor, schedules_ahead, unhidden_s
 from rlsim.costs.users import user_host
-from rlsim.schema.base import changed
+from rlsim.schema.base import replaced
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.model import ModelCard
@@ -103,7 +103,7 @@ def rollout_host(
     served = engine_host(engine, scenario.model, engines, scenario.speculation)
     if engine.name != "sglang":
         # The measured steps ran as their releases do, so that what these wait for is in the framework's terms.
-        by_default = changed(engine, async_scheduling=None)
+        by_default = replaced(engine, {"async_scheduling": None})
         added_s -= unhidden_s(by_default, scenario.model, scenario.speculation, 0.0)
     if (host := user_host(scenario)) is not None:
         added_s, framework_sequence_s = added_s + host.iteration_s, framework_sequence_s + host.sequence_s
@@ -128,7 +128,7 @@ def slowed(host: HostOverheads, slowdown: float, scenario: Scenario) -> HostOver
     engine, card, drafting = scenario.released_engine, scenario.model, scenario.speculation
     hidden_s = 0.0
     if schedules_ahead(engine, card, drafting):
-        waiting = changed(engine, async_scheduling=False, overlap_scheduling=None)
+        waiting = replaced(engine, {"async_scheduling": False, "overlap_scheduling": None})
         hidden_s = unhidden_s(waiting, card, drafting, 0.0)
     return replace(
         host,

@@ -144,12 +144,14 @@ def expert_matrices(card: ModelCard) -> list[Matrix]:
     return [] if moe is None else work.ffn_matrices(card.expert_hidden_size, moe.expert_intermediate_size, 1, moe.gated)
 
 
-def weight_tensors(card: ModelCard) -> int:
-    """Named weight tensors of the checkpoint; refit handles them one by one."""
+def weight_tensors(card: ModelCard, stacked: bool = False) -> int:
+    """Named weight tensors of the checkpoint; refit handles them one by one. stacked: with all routed experts of a
+    layer as one of each kind."""
     counts = card.layer_counts
     total = counts.mixers * TENSORS_PER_ATTENTION + counts.dense * TENSORS_PER_FFN + 3
     if card.moe is not None:
-        experts = card.moe.matrices * (card.moe.num_experts + card.moe.num_shared_experts)
+        routed = 1 if stacked else card.moe.num_experts
+        experts = card.moe.matrices * (routed + card.moe.num_shared_experts)
         total += counts.moe * (1 + experts + len(work.latent_expert_matrices(card)))
     return total
 

@@ -20,7 +20,6 @@ from rlsim.costs.operators.groups import refit_method
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.trainer.layout import TrainLayout, train_layout, weight_tensors
 from rlsim.costs.transfer.methods import Links, Receiver, Sender, TransferJob, at_line_rate, transfer_parts
-from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.engine_parameters import TransferValues
 from rlsim.schema.hardware import HardwareProfile
@@ -93,21 +92,13 @@ def expert_share(card: ModelCard) -> float:
     return card.num_moe_layers * card.moe.num_experts * counts.expert / counts.total
 
 
-def stacked_tensors(card: ModelCard) -> float:
-    """Weight tensors with all experts of a layer as one of each kind."""
-    if card.moe is None:
-        return float(weight_tensors(card))
-    # A card with one expert a layer has as many tensors as stacked experts.
-    one = changed(card, moe=changed(card.moe, num_experts=1, top_k=1))
-    return float(weight_tensors(one))
-
-
 def sent_tensors(scenario: Scenario) -> float:
     """Weight tensors that the trainer sends; models of Hugging Face whose experts run as one grouped product hold those
     of a layer in one tensor of each kind (transformers 5, modeling_qwen3_moe.py: Qwen3MoeExperts)."""
     trainer, stack = scenario.trainer, scenario.training_stack
-    grouped = trainer.backend == "fsdp" and stack is not None and stack.fsdp and trainer.expert_products != "loop"
-    return stacked_tensors(scenario.model) if grouped else float(weight_tensors(scenario.model))
+    hugging_face = trainer.backend == "fsdp" and stack is not None and stack.fsdp is not None
+    grouped = hugging_face and trainer.expert_products != "loop"
+    return float(weight_tensors(scenario.model, stacked=grouped))
 
 
 def job_of(scenario: Scenario) -> TransferJob:
@@ -128,7 +119,8 @@ def job_of(scenario: Scenario) -> TransferJob:
     )  # fmt: skip
     return TransferJob(
         refit_method(scenario), full, held if loop.refit_precision == "engine" else full, sent_tensors(scenario),
-        stacked_tensors(card), sender, Receiver(cluster.generation, scenario.engine.gpus_per_replica),
+        float(weight_tensors(card, stacked=True)), sender,
+        Receiver(cluster.generation, scenario.engine.gpus_per_replica),
         links_of(slower_link(scenario), node_link(scenario).bytes_per_s), expert_share(card),
         loop.refit_changed_share, loop.refit_full_experts,
         loop.refit_precision == "bf16" and scenario.engine.weight_precision != "bf16", loop.refit_disk_bytes_per_s,
@@ -245,7 +237,7 @@ class WeightTransfer(Struct, frozen=True, dict=True):
     def _trainer_copies(self) -> tuple[float, float]:
         """Tensors of the weights, and of the optimizer state, that one training GPU holds."""
         trainer, card, layout = self.scenario.trainer, self.scenario.model, self._layout
-        stacked = stacked_tensors(card)
+        stacked = float(weight_tensors(card, stacked=True))
         if trainer.backend == "fsdp":
             return stacked, OPTIMIZER_TENSORS * stacked
         experts = (weight_tensors(card) - stacked) / trainer.expert_parallel

@@ -31,7 +31,7 @@ from rlsim.projection.uncertainty.user_inputs import (
     link_curve,
     moved_along,
 )
-from rlsim.projection.variant import SimulatedVariant, searched, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, replicated, searched, simulate_variant
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stated import ACCEPTANCE, RESPONSE
@@ -160,7 +160,10 @@ def _moves(run: SimulatedVariant, number: str, value: float) -> dict[str, float]
     # Another value of a guess is a guess still: as unsure of its memory, which would else be refused.
     moved = vary(one, {number: round(value) if number.endswith(".tokens") else value})
     moved = replaced(moved, {"assumptions": run.scenario.assumptions})
-    before, after = (dict(_moved_s(each, run.stretch)) for each in (one, moved))
+    # A run on the work of a search has that replication already.
+    simulated = not run.changes and one == replicated(run.scenario, one.replications)
+    before = _phase_s(run) if simulated else dict(_moved_s(one, run.stretch))
+    after = dict(_moved_s(moved, run.stretch))
     return {phase: math.log(after[phase] / before[phase]) for phase in before if before[phase] and after[phase]}
 
 
