@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +14,7 @@ from rlsim.attribution import likelihood
 from rlsim.attribution.faults import Faulty, Pattern, figures
 from rlsim.costs.links import node_link
 from rlsim.errors import InputError
-from rlsim.loading.scenario import vary
+from rlsim.loading.scenario import as_scenario, vary
 from rlsim.projection.effects import longer_responses
 from rlsim.projection.moves import FAULTS, Fault, best_way, faults, move_named, timed_of
 from rlsim.projection.precision import precise
@@ -81,7 +82,7 @@ class _Run(Struct, frozen=True, eq=False):
 
 
 def check(
-    scenario: Scenario,
+    scenario: Scenario | Path | str,
     measured: Mapping[str, float],
     noise: likelihood.Noise | None = None,
     faulty: Faulty | None = None,
@@ -98,7 +99,7 @@ def check(
     where the scenario cannot run.
     """
     noise = {} if noise is None else noise
-    asked, (scenario, measured) = len(measured), known_lengths(scenario, measured)
+    asked, (scenario, measured) = len(measured), known_lengths(as_scenario(scenario), measured)
     simulated = precise(simulate_variant(scenario))
     given, remarks = likelihood.sorted_out(simulated, measured, noise)
     expected = likelihood.expected_phases(simulated)

@@ -8,10 +8,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, RlsimError, shortened
-from rlsim.loading.scenario import load_scenario, vary
+from rlsim.loading.scenario import as_scenario, vary
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import simulate_variant, so_many
@@ -205,7 +206,7 @@ def _around(key: str, label: str, now: float, least: float, most: float, steps: 
     return Slider(key, label, tuple(values), values.index(now))
 
 
-def live(scenario: Scenario | str) -> Any:
+def live(scenario: Scenario | Path | str) -> Any:
     """Sliders over a scenario, or over the file or bundled name of one, and the answer that follows them, as a widget.
 
     Needs ipywidgets (``pip install rlsim[live]``); raises InputError where it is missing.
@@ -215,7 +216,7 @@ def live(scenario: Scenario | str) -> Any:
     except ImportError:
         raise InputError("rlsim.live needs ipywidgets: pip install ipywidgets") from None
     name = scenario if isinstance(scenario, str) else ""
-    warm = Live(load_scenario(scenario) if isinstance(scenario, str) else scenario, name)
+    warm = Live(as_scenario(scenario), name)
     answer = HTML(shown(warm.settle({})))
     controls = {
         slider.key: SelectionSlider(

@@ -76,6 +76,11 @@ def load_scenario(
     return _of_document(*with_parents(read_yaml(path), text, where, path.parent, path), path.parent, given)
 
 
+def as_scenario(scenario: Scenario | Path | str) -> Scenario:
+    """The scenario itself, or the one of that path or name: what every function of the library's front door takes."""
+    return scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+
+
 def _plain(value: Any) -> Any:
     """A document as a file would give it: sequences as lists, paths as text, nothing shared with the caller."""
     if isinstance(value, Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
@@ -10,6 +11,7 @@ from msgspec import Struct
 from rlsim.costs.engine.capture import captured_sizes
 from rlsim.costs.memory import check_fits, surely
 from rlsim.errors import Infeasible, InputError
+from rlsim.loading.scenario import as_scenario
 from rlsim.loading.variation import Overrides
 from rlsim.planning.fitting import DOUBLINGS, HUNDREDTHS, refusal, value_now
 from rlsim.projection.moves import varied
@@ -32,7 +34,7 @@ class _State(Struct, frozen=True):
     kinds: dict[CliffKind, str] = {}
 
 
-def cliffs(scenario: Scenario, key: str, progress: Callable[[int], object] = abs) -> Cliffs:
+def cliffs(scenario: Scenario | Path | str, key: str, progress: Callable[[int], object] = abs) -> Cliffs:
     """The nearest cliff of each kind on either side of a key's value, the nearest one first.
 
     key: a whole number, a share (found to a hundredth) or another number (to a hundredth of its value). Memory ends as
@@ -40,6 +42,7 @@ def cliffs(scenario: Scenario, key: str, progress: Callable[[int], object] = abs
     updates in a step as now. progress: called with 1 for each simulation. Between the value and a cliff its kind is
     taken to change once. Raises InputError for a key without such a number, Infeasible where the scenario cannot run.
     """
+    scenario = as_scenario(scenario)
     now = value_now(scenario, key)
     if now is None and key == CAPTURED:
         now = simulate_variant(searched(scenario), tokens=False).prices.engine.captured_tokens

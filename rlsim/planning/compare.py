@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
 from rlsim.loading.differences import differences
-from rlsim.loading.scenario import vary
+from rlsim.loading.scenario import as_scenario, vary
 from rlsim.planning.evaluate import step_phases
 from rlsim.projection.assumptions import warnings_of
 from rlsim.projection.precision import precise
@@ -32,9 +33,10 @@ class _Side(Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
-def compare(first: Scenario, second: Scenario) -> Comparison:
+def compare(first: Scenario | Path | str, second: Scenario | Path | str) -> Comparison:
     """Simulate both as they are (no baselines), and on until their own error is small beside the model's or MOST times
     the replications are done. Raises Infeasible where one cannot run."""
+    first, second = as_scenario(first), as_scenario(second)
     variants = [precise(simulate_variant(first))]
     # Same scenario and seed, same answer: the second simulation is spared where only names differ.
     variants.append(precise(simulate_variant(second)) if differences(first, second) else variants[0])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from rlsim.costs.engine.prices import decode_points_s
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError
-from rlsim.loading.scenario import scenario_digest, vary
+from rlsim.loading.scenario import as_scenario, scenario_digest, vary
 from rlsim.loading.variation import check_rollout
 from rlsim.planning.sweep import sweep
 from rlsim.projection.moves import move_named, varied
@@ -26,13 +28,14 @@ KEYS = {"speculation.policy": "fixed"}
 """One length for every iteration, whatever the scenario's policy."""
 
 
-def draft_lengths(scenario: Scenario, longest: int = LONGEST) -> DraftCurve:
+def draft_lengths(scenario: Scenario | Path | str, longest: int = LONGEST) -> DraftCurve:
     """Speed-ups of the rollout and of the step for k = 0 to ``longest`` under the scenario's acceptance process, or
     where it names no drafter under that of an EAGLE-3 head as ``improve`` assumes it.
 
     Raises InputError where a drafter lacks its acceptance or drafts a tree, whose acceptance is that of one depth, and
     Infeasible where the scenario cannot run.
     """
+    scenario = as_scenario(scenario)
     check_rollout(scenario, "a draft length")
     assumed = ""
     if scenario.speculation.method == "none":

@@ -4,10 +4,12 @@ environments are enough, and what a launcher asks before the job starts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from rlsim.costs.memory import check_fits, evenly, memory_share, surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.overrides import value_at
+from rlsim.loading.scenario import as_scenario
 from rlsim.planning.evaluate import evaluate_means
 from rlsim.planning.plan import plan
 from rlsim.planning.space import SearchLimits
@@ -67,14 +69,14 @@ def refusal(scenario: Scenario) -> str:
     return ""
 
 
-def largest_that_fit(scenario: Scenario, keys: Sequence[str] = ()) -> FreeKeys:
+def largest_that_fit(scenario: Scenario | Path | str, keys: Sequence[str] = ()) -> FreeKeys:
     """How far each of ``keys`` alone may grow before ``scenario`` no longer fits or is none, the nearest limit first.
 
     keys: whole numbers or shares; default those of FREE that have a limit. What fits does so with the scenario's
     ``simulation.fit_probability``, by default SURE. Raises InputError for a key without such a value, Infeasible where
     the scenario does not fit so as it is.
     """
-    scenario = surely(scenario)
+    scenario = surely(as_scenario(scenario))
     check_fits(scenario)
     named = [key for key in FREE if value_now(scenario, key) is not None] if not keys else list(dict.fromkeys(keys))
     found = sorted((_largest(scenario, key) for key in named), key=lambda one: one.room)
@@ -128,7 +130,7 @@ def _furthest(refusal: Callable[[int], str], now: int) -> tuple[int, str]:
 
 
 def enough_places(
-    scenario: Scenario, keys: Sequence[str] = (), progress: Callable[[int], object] = abs
+    scenario: Scenario | Path | str, keys: Sequence[str] = (), progress: Callable[[int], object] = abs
 ) -> EnoughPlaces:
     """The fewest places of each limit of PLACES with which a step is as short as without it, within TOLERANCE.
 
@@ -136,6 +138,7 @@ def enough_places(
     once. progress: called with 1 for each simulation. Raises InputError for another key or where none is stated,
     Infeasible where the scenario cannot run.
     """
+    scenario = as_scenario(scenario)
     for key in keys:
         if key not in PLACES:
             raise InputError(f"--enough {key}: is no limit on places; valid here: {', '.join(PLACES)}")
@@ -182,12 +185,13 @@ def _enough(scenario: Scenario, key: str, now_s: float, step_s: Callable[[Mappin
     )  # fmt: skip
 
 
-def preflight(scenario: Scenario, layout: bool = True) -> Preflight:
+def preflight(scenario: Scenario | Path | str, layout: bool = True) -> Preflight:
     """What a launcher asks before a job starts: the step, memory with its probability, price, one faster layout.
 
     layout: search that layout, of the same GPUs, lag and draft length, so that the update is the same. Never raises
     Infeasible: ``runs`` is false then, with the reason and settings each of which alone would make it fit.
     """
+    scenario = as_scenario(scenario)
     cluster = f"{scenario.cluster.num_gpus:,} {scenario.hardware.name}"
     try:
         answer = project(scenario)

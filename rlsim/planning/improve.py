@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Literal
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.differences import changes
-from rlsim.loading.scenario import scenario_digest
+from rlsim.loading.scenario import as_scenario, scenario_digest
 from rlsim.loading.variation import Overrides
 from rlsim.planning.plan import default_limits, leading_overrides
 from rlsim.planning.search import NEAR
@@ -53,7 +54,7 @@ NORMAL_90 = 1.645
 
 
 def improve(
-    scenario: Scenario,
+    scenario: Scenario | Path | str,
     only: Literal["techniques", "idle", "headroom", "inputs"] | None = None,
     *,
     uncertain: Sequence[str] = (),
@@ -63,6 +64,7 @@ def improve(
     uncertain: ``key=low:high`` each, ranges of what the scenario states (:func:`~rlsim.planning.sensitivity`). Raises
     Infeasible where the scenario cannot run, InputError where a range or a part makes no sense.
     """
+    scenario = as_scenario(scenario)
     if uncertain and only not in (None, "inputs"):
         raise InputError(f"--uncertain: is of what is worth measuring, which --only {only} leaves out")
     # The rungs of the ideal are of rollouts.

@@ -16,7 +16,7 @@ from rlsim.files.yaml import dump_document
 from rlsim.loading.differences import changes, differences
 from rlsim.loading.extends import EXTENDS
 from rlsim.loading.models import load_card
-from rlsim.loading.scenario import dump_scenario, find_scenario, load_scenario, scenario_of_text, vary
+from rlsim.loading.scenario import as_scenario, dump_scenario, find_scenario, load_scenario, scenario_of_text, vary
 from rlsim.loading.variation import Overrides, check_trained
 from rlsim.planning.bounds import bounded_candidates
 from rlsim.planning.evaluate import Cell, beside_baseline
@@ -52,7 +52,7 @@ CATALOGUED = {"model": load_card, "hardware": load_profile, "training_hardware":
 
 
 def plan(
-    scenario: Scenario,
+    scenario: Scenario | Path | str,
     *,
     objective: Objective | None = None,
     limits: SearchLimits | None = None,
@@ -67,7 +67,7 @@ def plan(
     Raises InputError for contradictions and Infeasible, with the nearest miss and the binding constraint, where nothing
     can run or nothing keeps to the constraints.
     """
-    objective = objective or Objective()
+    scenario, objective = as_scenario(scenario), objective or Objective()
     objective.check()
     limits = limits or default_limits(scenario, objective)
     _check_rules(scenario, limits)

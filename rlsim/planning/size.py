@@ -23,7 +23,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.lookup import YAML_SUFFIXES, catalogue
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
 from rlsim.files.yaml import parse_yaml
-from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
+from rlsim.loading.scenario import as_scenario, scenario_of_text, vary
 from rlsim.loading.variation import Overrides, check_trained
 from rlsim.planning.new import Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
@@ -153,7 +153,7 @@ def size(
     if isinstance(wanted, str) and not is_scenario(wanted):
         wanted = Wanted(Answers.parse({"model": wanted, **PLAIN_TASK, "hardware": next(iter(devices), "h100_sxm")}))
     elif not isinstance(wanted, Wanted):
-        wanted = Wanted(base=load_scenario(wanted) if isinstance(wanted, str) else wanted)
+        wanted = Wanted(base=as_scenario(wanted))
     wanted.check()
     if not devices and wanted.base is not None:
         devices = (wanted.base.hardware.name,)

@@ -16,7 +16,7 @@ from rlsim.files.journal import Journal, journal_name, opened_journal
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import installed_version
 from rlsim.files.writing import staged_folder
-from rlsim.loading.scenario import scenario_digest
+from rlsim.loading.scenario import as_scenario, scenario_digest
 from rlsim.loading.variation import Overrides
 from rlsim.planning.evaluate import evaluate_means, evaluate_overrides
 from rlsim.planning.execution import executor, local_jobs
@@ -53,7 +53,7 @@ class _Chunk(Struct, frozen=True):
 
 
 def sweep(
-    scenario: Scenario,
+    scenario: Scenario | Path | str,
     vary: Sequence[str | Axis] | Mapping[str, Any],
     *,
     replications: int | None = None,
@@ -71,6 +71,7 @@ def sweep(
     into the same folder goes on where it stopped, and finished results there are replaced only with ``overwrite``.
     Raises InputError for wrong axes, where ``out`` holds results, and where no cell can run, which writes nothing.
     """
+    scenario = as_scenario(scenario)
     asked = [axis_of(*one) for one in vary.items()] if isinstance(vary, Mapping) else vary
     axes = tuple(axis if isinstance(axis, Axis) else parse_axis(axis) for axis in asked)
     if not axes:

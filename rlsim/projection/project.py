@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from rlsim.loading.scenario import scenario_digest
+from rlsim.loading.scenario import as_scenario, scenario_digest
 from rlsim.projection.assumptions import (
     assumptions_of,
     caveats_of,
@@ -51,7 +52,7 @@ def baseline_of(scenario: Scenario) -> Scenario:
 
 @tables_held()
 def project(
-    scenario: Scenario,
+    scenario: Scenario | Path | str,
     progress: Progress | None = None,
     tables: OperatorTables | None = None,
     timeline: bool = True,
@@ -62,6 +63,7 @@ def project(
     timeline: with the spans and curves that its files and pictures show.
     Raises Infeasible where a configuration cannot run and InputError where it makes no sense.
     """
+    scenario = as_scenario(scenario)
     # Without speculation a scenario is its own baseline, simulated once: all ratios are then 1 to the bit.
     variants = [baseline_of(scenario), scenario] if scenario.speculation.active else [baseline_of(scenario)]
     each, seen = scenario.replications, progress or (lambda done, total: None)

@@ -19,7 +19,7 @@ from msgspec import to_builtins
 
 from rlsim.errors import InputError
 from rlsim.files.journal import Journal, opened_journal
-from rlsim.loading.scenario import scenario_digest
+from rlsim.loading.scenario import as_scenario, scenario_digest
 from rlsim.projection.model_assumptions import said
 from rlsim.projection.project import about, baseline_of
 from rlsim.projection.summary import cost_usd, energy_j, sampling_error
@@ -43,7 +43,7 @@ Progress = Callable[[int, int], object]
 
 
 def run(
-    scenario: Scenario,
+    scenario: Scenario | Path | str,
     steps: int | None = None,
     samples: int | None = None,
     *,
@@ -64,6 +64,7 @@ def run(
     simulated together, in place of what memory allows. The scenario's ``run`` section counts; ``simulation.steps``,
     ``warmup_steps`` and ``replications`` do not. Raises InputError and Infeasible.
     """
+    scenario = as_scenario(scenario)
     count = _steps(scenario, steps, samples, rows, epochs)
     if not 1 <= replications <= MAX_SIMULATED_STEPS:
         raise InputError(f"--replications must be 1 to {MAX_SIMULATED_STEPS:,}, got {replications:,}")

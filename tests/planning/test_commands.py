@@ -132,3 +132,26 @@ def test_functions_are_functions_whatever_is_imported_first(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert getattr(rlsim, name) is getattr(planning, name)
+
+
+FRONT_DOOR: dict[str, Callable[[Scenario | Path | str], object]] = {
+    "check": lambda one: rlsim.check(one, {"step": 1.0}),
+    "cliffs": lambda one: rlsim.cliffs(one, "engine.max_running_sequences"),
+    "compare": lambda one: rlsim.compare(one, one),
+    "draft_lengths": lambda one: rlsim.draft_lengths(one, 1),
+    "improve": lambda one: rlsim.improve(one, "headroom"),
+    "largest_that_fit": lambda one: rlsim.largest_that_fit(one, ["engine.max_running_sequences"]),
+    "preflight": lambda one: rlsim.preflight(one, layout=False),
+    "project": rlsim.project,
+    "run": lambda one: rlsim.run(one, steps=2),
+    "sweep": lambda one: rlsim.sweep(one, {"k": [0, 1]}),
+}
+"""Functions of the library that ask something of a scenario."""
+
+
+@pytest.mark.parametrize("name", FRONT_DOOR)
+def test_the_library_takes_a_path_as_the_command_line_does(name: str, file: str) -> None:
+    ask = FRONT_DOOR[name]
+    assert ask(file) == ask(Path(file)) == ask(rlsim.load_scenario(file))
+    with pytest.raises(rlsim.InputError, match="nowhere"):
+        ask("nowhere.yaml")
