@@ -145,13 +145,11 @@ def expert_matrices(card: ModelCard) -> list[Matrix]:
 
 
 def weight_tensors(card: ModelCard, stacked: bool = False) -> int:
-    """Named weight tensors of the checkpoint; refit handles them one by one. stacked: with all routed experts of a
-    layer as one of each kind."""
-    counts = card.layer_counts
+    """Named weight tensors of the checkpoint, where ``stacked`` with a layer's routed experts as one of each kind."""
+    counts, moe = card.layer_counts, card.moe
     total = counts.mixers * TENSORS_PER_ATTENTION + counts.dense * TENSORS_PER_FFN + 3
-    if card.moe is not None:
-        routed = 1 if stacked else card.moe.num_experts
-        experts = card.moe.matrices * (routed + card.moe.num_shared_experts)
+    if moe is not None:
+        experts = moe.matrices * (moe.num_shared_experts + (1 if stacked else moe.num_experts))
         total += counts.moe * (1 + experts + len(work.latent_expert_matrices(card)))
     return total
 
