@@ -71,9 +71,8 @@ def sweep(
     into the same folder goes on where it stopped, and finished results there are replaced only with ``overwrite``.
     Raises InputError for wrong axes, where ``out`` holds results, and where no cell can run, which writes nothing.
     """
-    scenario = as_scenario(scenario)
     asked = [axis_of(*one) for one in vary.items()] if isinstance(vary, Mapping) else vary
-    axes = tuple(axis if isinstance(axis, Axis) else parse_axis(axis) for axis in asked)
+    scenario, axes = as_scenario(scenario), tuple(one if isinstance(one, Axis) else parse_axis(one) for one in asked)
     if not axes:
         raise InputError("a sweep needs at least one --vary KEY=VALUES")
     cells, count = grid(axes), replications or min(SWEEP_REPLICATIONS, scenario.replications)
