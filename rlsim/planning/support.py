@@ -73,7 +73,7 @@ def _plain(model: str, device: str, engine: str, gpus: int | None) -> str:
     while True:
         answers = Answers(whole_path(model), device, count, BATCH, RESPONSE_TOKENS)
         try:
-            return with_layout(answers, "support", Path(), engine).replace("replications: 8", "replications: 2")
+            return with_layout(answers, "support", Path(), engine).replace("{seed: 0}", "{seed: 0, replications: 2}")
         except Infeasible:
             count *= 2
             if gpus is not None or count > MOST_GPUS:
