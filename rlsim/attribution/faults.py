@@ -57,12 +57,12 @@ class Pattern(Struct, frozen=True, eq=False, dict=True):
         """Mean seconds of a step."""
         return self.phases["step"]
 
-    @cached_property
+    @cached_property  # of the healthy run, beside those of every fault
     def figures(self) -> Mapping[str, float]:
         """Figures of the run by name, without those that it does not have."""
         return figures_of(self.run)
 
-    @cached_property
+    @property
     def parts(self) -> Mapping[tuple[str, str], float]:
         """Seconds of each part of each phase, as a profile of a step shows them."""
         return {(part.phase, part.name): part.seconds for part in phase_parts(self.run)}

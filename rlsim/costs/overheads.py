@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -35,7 +34,7 @@ EXPERT_TERMS = (
 """Terms of :class:`TrainingOverheads` that layers without experts do not read."""
 
 
-class TrainingOverheads(Struct, frozen=True, dict=True):
+class TrainingOverheads(Struct, frozen=True):
     """What a trainer makes of the times of tables and links; terms as TrainingParameters describes them.
 
     dense_speed, moe_speed: of the stack's kernels in layers without and with experts over those of tuned pretraining.
@@ -75,7 +74,7 @@ class TrainingOverheads(Struct, frozen=True, dict=True):
     attention_flops_per_s: float = math.inf
     fsdp: FsdpTerms | None = None
 
-    @cached_property
+    @property
     def of_update(self) -> TrainingOverheads:
         """Overheads of the passes of an update."""
         dense, moe = self.dense_speed * self.update_speed, self.moe_speed * self.update_speed

@@ -99,7 +99,7 @@ class PriceInputs(Struct, frozen=True, eq=False, dict=True):
         error = tables if measured is None else measured.error
         return overheads_of(self.scenario, self.fitted, error, self._datasheet)
 
-    @cached_property
+    @property
     def _datasheet(self) -> tuple[float, float]:
         """Factors on generation and training of devices that nobody measured; 1 where a stack's own times are."""
         known = stack_of(self.scenario) is not None

@@ -71,7 +71,7 @@ def agent_scenario(cells: Row, seed: int) -> Scenario | None:
     return None
 
 
-@functools.cache
+@functools.cache  # asked for by every row
 def _shipped() -> tuple[Scenario, ...]:
     found = []
     for name in AGENT_SCENARIOS:

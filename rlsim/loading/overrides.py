@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from rlsim.errors import InputError, shortened
@@ -139,6 +139,6 @@ class Places:
         name, place = next((one for one in found if one[1].exact), found[0])
         return str(place) if name == self.files[0][0] else f"{name}, {place}"
 
-    @cached_property
+    @property
     def _finders(self) -> list[tuple[str, Callable[[str], Place | None]]]:
         return [(name, place_finder(text)) for name, text in self.files]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -112,16 +112,10 @@ def stack_of_release(framework: str, release: str | None) -> Stack | None:
     return newest if release is None or newest is None else standing_for(release, own, lambda one: one.release or "")
 
 
-@lru_cache(maxsize=1)
-def _shipped() -> Fitted:
-    """Read once: tables of rows ask for it again and again."""
-    return shipped()
-
-
 def own_sets(scenario: Scenario) -> Fitted:
     """The sets that ``scenario`` names, as every loaded one does, else those of rlsim; as their files hold them."""
     given = scenario.simulation
-    return Fitted(**{name: getattr(given, key) or getattr(_shipped(), name) for name, key in SETS.items()})
+    return Fitted(**{name: getattr(given, key) or getattr(shipped(), name) for name, key in SETS.items()})
 
 
 def set_digest(record: Strict) -> str:

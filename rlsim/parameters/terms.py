@@ -78,7 +78,6 @@ def term_family(name: str) -> str:
     return ""
 
 
-@lru_cache(maxsize=8)
 def terms_of(fitted: Fitted) -> tuple[Term, ...]:
     """Every term of the sets, centred at the values that were assumed before anything was measured."""
     return (*_engine_terms(fitted), *_training_terms(fitted), *_transfer_terms(fitted), *_step_terms(fitted))

@@ -268,7 +268,6 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
     return space
 
 
-@lru_cache(maxsize=4)
 def on_split(scenario: Scenario, split: GpuSplit, trainer: TrainerLayout) -> Scenario:
     """``scenario`` on a split with a plain engine, from which every engine is one section away. Raises InputError."""
     prefill = scenario.engine.prefill

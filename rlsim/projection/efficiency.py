@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from functools import cache
 
 import numpy as np
 
@@ -96,7 +95,6 @@ def _bandwidth_use(run: SimulatedVariant) -> float | None:
     return read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value
 
 
-@cache
 def _measured() -> tuple[MeasuredEfficiency, ...]:
     text = read_text(data_folder("calibration") / TABLE, TABLE_BYTES)
     return tuple(map(MeasuredEfficiency.model_validate_strings, csv.DictReader(io.StringIO(text))))

@@ -180,14 +180,12 @@ def moves() -> tuple[Move, ...]:
     return tuple(convert({"name": name, **one}, Move) for name, one in LISTS["moves"].items())
 
 
-@cache
 def ideals(kind: str) -> tuple[Move, ...]:
     """Moves that nobody can make wholly, in the order in which they are made one on top of the other: ``idle``, each
     without a cause of idle time, or ``rung``, each nearer to the roofline."""
     return tuple(convert({"name": name, "kind": kind, **one}, Move) for name, one in LISTS[kind].items())
 
 
-@cache
 def faults() -> tuple[Fault, ...]:
     """All known misconfigurations."""
     listed: Mapping[str, Any] = FAULTS["faults"]

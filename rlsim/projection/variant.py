@@ -69,12 +69,12 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """Prices of the first replication; all replications agree but in the trainer's work by step."""
         return self.by_replication[0]
 
-    @cached_property
+    @property
     def steps(self) -> list[list[StepRecord]]:
         """Measured steps of each replication."""
         return [trace.steps[self.scenario.measured_steps.start :] for trace in self.traces]
 
-    @cached_property
+    @property
     def every_step(self) -> list[StepRecord]:
         """Measured steps of all replications."""
         return [step for steps in self.steps for step in steps]
@@ -136,7 +136,7 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         added = [trace.doubling.get(name, 0.0) for trace in self.traces]
         return carried(self.scenario)[1] * float(np.mean(added))
 
-    @cached_property
+    @property
     def unsettled(self) -> float:
         """Tokens that the measured steps left in flight, below 0 lived on, over those generated; 0 where the loop is
         settled (BALANCED), keeps no such stock, or has no ledger."""
@@ -147,7 +147,7 @@ class SimulatedVariant(Struct, frozen=True, eq=False, dict=True, weakref=True):
         share = sum(ledger.in_flight for ledger in ledgers) / generated
         return share if abs(share) > BALANCED else 0.0
 
-    @cached_property
+    @property
     def agents(self) -> AgentCounters:
         """What trajectories of several turns did besides generating, in all measured steps of all replications."""
         counters = AgentCounters()

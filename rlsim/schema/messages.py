@@ -1,7 +1,6 @@
 """From a pydantic validation error to the one line that a user can act on."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -66,7 +65,6 @@ def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from _all_keys(inner, f"{prefix}{name}.")
 
 
-@cache
 def _keys(model: type[BaseModel]) -> dict[str, None]:
     """Every dotted key of ``model`` in the order of its fields."""
     return dict.fromkeys(_all_keys(model))

@@ -67,7 +67,7 @@ class IterationTimes:
         self.grid_tokens = np.ascontiguousarray(table.prefill_grid_tokens, dtype=np.float64)
         self._grid: list[float] = self.grid_tokens.tolist()
 
-    @cached_property
+    @cached_property  # the kernel reads it by its address, so that it has to stay
     def prefill_table(self) -> FloatArray:
         """Seconds that prefill tokens add, shape (max_sequences + 1, grid): rows by decoding sequences."""
         table, n = self.table, np.arange(self.max_sequences + 1)

@@ -67,7 +67,7 @@ class DrawnStep(Struct, frozen=True, eq=False, dict=True):
         """Digest of these, by which prices tell batches apart."""
         return digest_of(self.trained_tokens)
 
-    @cached_property
+    @property
     def generated_samples(self) -> int:
         """Samples of all rollouts, trained on or not."""
         return sum(one.batch.samples for one in self.rollouts)
@@ -77,7 +77,7 @@ class DrawnStep(Struct, frozen=True, eq=False, dict=True):
         """Response tokens of all rollouts."""
         return sum(int(one.generated.response_tokens.sum()) for one in self.rollouts)
 
-    @cached_property
+    @property
     def consumed_tokens(self) -> int:
         """Response tokens of the samples that the step trains on; of single responses."""
         return sum(int(one.batch.response_tokens[one.trained].sum()) for one in self.rollouts)

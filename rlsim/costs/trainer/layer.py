@@ -344,7 +344,7 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
             gather += float(fabric.collective("all_gather", shards, trained * self._gathered, stride).seconds)
         return scatter, gather
 
-    @cached_property
+    @property
     def optimizer_s(self) -> float:
         """One optimizer step on one rank's shard: state read and written once, gradients read, weights written."""
         trainer, parameters = self.trainer, self.layout.optimizer_parameters

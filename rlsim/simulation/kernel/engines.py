@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,10 @@ from rlsim.simulation.requests import EmittedTokens, SampleTokens
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.trajectories import AgentCounters
 from rlsim.units import IntArray
-from rlsim.workload.batches import Batch
 from rlsim.workload.draw import DrawnWorkload
 
 _ACTIONS: tuple[Action, ...] = ("keep", "recompute", "restart", "cancel")
 """In the order of ``Action`` in pool.h."""
-SAMPLES_KEPT = 2**17
-"""Most samples whose columns are cached for the next simulation."""
 PAUSES_PER_STEP = 3
 """A trainer pauses the engines at most for its transfer, its cancellations and what it recomputes; groups that
 race are cancelled besides, each at most once."""
@@ -148,19 +144,12 @@ def engines_of(
 
 
 def _columns(workload: DrawnWorkload, prompts: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """The samples of all steps one after the other, their prompts numbered through."""
+    """Prompt, response and prompt's number of the samples of all steps one after the other, and their iterations."""
     batches = tuple(step.rollouts[0].batch for step in workload.steps)
-    many = sum(batch.samples for batch in batches) > SAMPLES_KEPT
-    prompt, response, group = (_samples.__wrapped__ if many else _samples)(batches, prompts)
-    return prompt, response, np.concatenate([step.iterations[0] for step in workload.steps], dtype=np.int32), group
-
-
-@lru_cache(maxsize=4)
-def _samples(batches: tuple[Batch, ...], prompts: int) -> tuple[IntArray, IntArray, IntArray]:
-    """What does not depend on speculation: both sides of a comparison and all plans of a search have the same."""
     numbered = [(batch.group + target * prompts).astype(np.int32) for target, batch in enumerate(batches)]
     return (
         np.concatenate([batch.prompt_tokens for batch in batches], dtype=np.int32),
         np.concatenate([batch.response_tokens for batch in batches], dtype=np.int32),
+        np.concatenate([step.iterations[0] for step in workload.steps], dtype=np.int32),
         np.concatenate(numbered),
     )
