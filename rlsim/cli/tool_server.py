@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ from rlsim.files.reading import DOCUMENT_BYTES
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
+    from mcp_types import CallToolResult, InputRequiredResult
 
 MOST_FILES = 32
 """Files that an import is passed: a configuration, what it inherits, and the script that starts it."""
@@ -152,7 +153,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 def server_of(seconds: float) -> MCPServer:
     """The server with all tools. Raises InputError where the protocol's SDK is not installed."""
     try:
-        from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver import Context, MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
     except ImportError as error:
         raise InputError("rlsim mcp needs the SDK of the protocol: pip install 'rlsim[mcp]'") from error
@@ -170,7 +171,20 @@ def server_of(seconds: float) -> MCPServer:
 
         return answer
 
-    server = MCPServer("rlsim", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR")
+    class Strict(MCPServer):
+        """A server that drops no argument: the SDK leaves out those that a tool does not have."""
+
+        async def call_tool(
+            self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+        ) -> CallToolResult | InputRequiredResult:
+            known = next((one.input_schema["properties"] for one in await self.list_tools() if one.name == name), None)
+            unknown = [key for key in arguments if known is not None and key not in known]
+            if unknown:
+                asked = ", ".join(known or ())
+                raise ToolError(f"unknown argument '{shortened(unknown[0])}' of {name}, which takes {asked}")
+            return await super().call_tool(name, arguments, context)
+
+    server = Strict("rlsim", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR")
     tools = Tools(seconds)
     for tool in (tools.project, tools.plan, tools.size, tools.check, tools.improve, tools.import_config):
         server.tool(structured_output=False)(told(tool))

@@ -62,12 +62,22 @@ def test_bad_input_is_an_error_with_the_commands_own_message() -> None:
         ("project", {"scenario": SMALL, "words": ["trainer.tensor_paralel=2"]}),
         ("project", {"scenario": SMALL, "words": ["--out=here"]}),
         ("project", {"scenario": "a: [1"}),
+        ("project", {"scenario": SMALL, "overrides": ["k=2"]}),
         ("check", {"scenario": SMALL, "measured_s": {"stap": 1.0}}),
         ("import_config", {"framework": "trl", "config": "a.yaml", "files": {"../a.yaml": TRL}}),
         ("import_config", {"framework": "nobody", "config": "a.yaml", "files": {"a.yaml": TRL}}),
     )
     assert all(wrong for wrong, _ in found)
-    expected = ["quickstart", "tensor_parallel", "--out", "line 1", "stap", "without '..'", "trl"]
+    expected = [
+        "quickstart",
+        "tensor_parallel",
+        "--out",
+        "line 1",
+        "takes scenario, words",
+        "stap",
+        "without '..'",
+        "trl",
+    ]
     for (_, text), part in zip(found, expected, strict=True):
         assert part in text and "Traceback" not in text
 
