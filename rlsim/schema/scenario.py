@@ -346,9 +346,11 @@ def _trainer_and_model(s: Scenario) -> None:
         check_divides(
             trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}"
         )
+        spread, named = trainer.expert_parallel * trainer.expert_tensor_parallel, "trainer.expert_parallel"
+        named += " x expert_tensor_parallel" if trainer.expert_tensor_parallel > 1 else ""
         for count, pool in ((gpus, "training"), (apart, "reference")):
             stage = f"{pool} GPUs of one pipeline stage (cluster.num_gpus or cluster.{pool}_gpus)"
-            check_divides(trainer.expert_parallel, count // trainer.pipeline_parallel, "trainer.expert_parallel", stage)
+            check_divides(spread, count // trainer.pipeline_parallel, named, stage)
     if (local := trainer.local_batch_samples) is not None:
         if trainer.sequence_packing:
             raise ValueError("trainer.local_batch_samples needs trainer.sequence_packing false")

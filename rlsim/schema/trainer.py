@@ -193,8 +193,8 @@ class Trainer(Strict):
     expert_parallel: int = Field(1, ge=1, le=4096)
     """GPUs over which experts are spread."""
     expert_tensor_parallel: int = Field(1, ge=1, le=1024)
-    """GPUs that share every expert; memory alone counts them. Megatron-Core's default is tensor_parallel
-    (model_parallel_config.py:506), frameworks' recipes set 1."""
+    """GPUs that share every expert, of Megatron-Core; they gather its tokens and add up what they make of them.
+    Megatron-Core's own default is tensor_parallel (model_parallel_config.py:506), most recipes set 1."""
     sequence_parallel: bool = True
     """Tensor-parallel ranks share the tokens between products too; memory alone counts its lack."""
     zero_stage: Literal[0, 1, 2, 3] | None = None

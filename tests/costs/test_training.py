@@ -10,6 +10,7 @@ from builders import ONE, VOCABULARY, bare, exactly, seconds, training
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
+from pydantic import ValidationError
 
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.layout import (
@@ -26,9 +27,11 @@ from rlsim.costs.trainer.layout import (
     stage_shapes,
 )
 from rlsim.costs.trainer.training import LM_HEAD, step_cost
+from rlsim.costs.trainer.work import LayerSplit, TrainedLayer, layer_work
 from rlsim.files.kernel import VARIABLE, compiled
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario
+from rlsim.schema.architecture import WHOLE_LAYER
 from rlsim.schema.trainer import PipelineBalance, StackFeatures, Trainer
 
 BATCH = MicroBatches(count=8, tokens=4096.0, sum_squared=4 * 1024.0**2, steps=1)
@@ -60,6 +63,28 @@ def test_expert_gradients_cross_the_domain_and_dense_layers_are_of_the_first_sta
 
 
 EIGHT = {"cluster": {"num_gpus": 8}}
+
+
+def test_gpus_that_share_experts_compute_as_much_and_move_more() -> None:
+    """EP2 x ETP4 holds as many parameters of experts as EP8; each GPU gathers its group's tokens for a quarter of every
+    expert and adds up with them, in place of sending its own to whole ones."""
+    found = {}
+    for ep, sharing in ((8, 1), (2, 4)):
+        sizes = {"tensor_parallel": 4, "expert_parallel": ep, "expert_tensor_parallel": sharing}
+        costs = training(builders.scenario("qwen3-30b-a3b", cluster={"num_gpus": 8}, trainer=sizes))
+        split = LayerSplit.of(costs.trainer, StackFeatures())
+        layer = TrainedLayer(costs.card, split, costs.device, BATCH, WHOLE_LAYER, True)
+        found[sharing] = costs.layout.expert_parameters, layer_work(layer)
+    (alone, whole), (together, shared) = found[1], found[4]
+    assert alone == together and whole.expert_bytes == shared.expert_bytes
+    assert shared.local_experts == 4 * whole.local_experts
+    # As many operations, of four times as many experts on as many rows and a quarter of the columns: never faster.
+    assert shared.experts.forward.seconds[0] > whole.experts.forward.seconds[0]
+    fabric, sent = costs.device.fabric, split.expert_imbalance * BATCH.tokens / 4 * 8 * 2048 * 2
+    around = sum(float(fabric.collective(op, 4, 4 * sent).seconds) for op in ("all_gather", "reduce_scatter"))
+    assert shared.exchange_s == pytest.approx(2 * float(fabric.collective("alltoall", 2, sent, 4).seconds) + around)
+    with pytest.raises(ValidationError, match="x expert_tensor_parallel"):
+        builders.scenario("qwen3-30b-a3b", cluster={"num_gpus": 8}, trainer={**sizes, "expert_parallel": 4})
 
 
 def dealt(model: str, stages: int, balance: PipelineBalance = "auto") -> tuple[float, float]:

@@ -393,6 +393,6 @@ class TrainingUpdate(Struct, frozen=True, dict=True):
         ]
         if card.moe is not None:
             held = card.num_moe_layers / stages * card.moe.num_experts / self.trainer.expert_parallel
-            # Expert parallelism keeps experts whole, so that nothing of them is gathered.
-            out.append((expert_matrices(card), held, layout.expert_shards, False))
+            # Expert parallelism keeps experts whole, so that nothing of them is gathered but where GPUs share them.
+            out.append((expert_matrices(card), held, layout.expert_shards, self.trainer.expert_tensor_parallel > 1))
         return out

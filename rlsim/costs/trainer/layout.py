@@ -58,7 +58,7 @@ class TrainLayout(Struct, frozen=True):
         share, dense, experts = self.trained_share, self.dense_parameters, self.expert_parameters
         return (
             (dense, share * dense, self.dense_shards, trainer.tensor_parallel),
-            (experts, share * experts, self.expert_shards, trainer.expert_parallel),
+            (experts, share * experts, self.expert_shards, trainer.expert_parallel * trainer.expert_tensor_parallel),
         )
 
 

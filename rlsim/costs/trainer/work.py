@@ -129,6 +129,7 @@ class LayerSplit(Struct, frozen=True):
     tensor_parallel: int
     context_parallel: int
     expert_parallel: int
+    expert_tensor_parallel: int
     precision: str
     lora_rank: int | None
     dispatcher: Dispatcher
@@ -141,11 +142,12 @@ class LayerSplit(Struct, frozen=True):
     def of(cls, trainer: Trainer, features: StackFeatures) -> LayerSplit:
         """That of ``trainer``, whose stack has ``features``; the layer is that of the rank with most routed tokens."""
         sizes = trainer.tensor_parallel, trainer.context_parallel, trainer.expert_parallel
+        sharing = trainer.expert_tensor_parallel
         even = trainer.expert_parallel == 1 or features.token_drop
         imbalance = 1.0 if even else features.expert_imbalance
         routing = features.moe_dispatcher, imbalance, features.neighbouring_experts
         in_bf16 = features.bf16_layer_share, features.bf16_projections
-        return cls(*sizes, trainer.precision, trainer.lora_rank, *routing, *in_bf16)
+        return cls(*sizes, sharing, trainer.precision, trainer.lora_rank, *routing, *in_bf16)
 
 
 @lru_cache(maxsize=LAYERS_KEPT)
@@ -179,8 +181,9 @@ class TrainedLayer(Struct, frozen=True):
         read, written = tokens * sum(one.k for one in always_bf16), tokens * sum(one.n for one in always_bf16)
         routed, inner, activated = 0.0, card.expert_hidden_size, 0.0
         if moe is not None:
-            routed = tokens / tp * moe.top_k * self.split.expert_imbalance
-            width = moe.expert_intermediate_size
+            # GPUs that share an expert gather their tokens, each for its part of the expert's width.
+            routed = tokens / tp * moe.top_k * self.split.expert_imbalance * self.split.expert_tensor_parallel
+            width = self._expert_width(moe)
             inputs = inputs + routed * (inner + width)
             outputs = outputs + routed * ((moe.matrices - 1) * width + inner)
             activated = routed * moe.matrices * width * BYTES_PER_ELEMENT["bf16"]
@@ -206,7 +209,8 @@ class TrainedLayer(Struct, frozen=True):
             quantised=(low * (inputs - read), low * (outputs - written)),
             elementwise_bytes=self._elementwise_bytes(moe),
             expert_bytes=activated,
-            routed_bytes=routed * inner * BYTES_PER_ELEMENT["bf16"],
+            # Half of the passes order a GPU's own tokens, the others what GPUs that share its experts have gathered.
+            routed_bytes=routed * (1 + 1 / self.split.expert_tensor_parallel) / 2 * inner * BYTES_PER_ELEMENT["bf16"],
             adapter_bytes=adapted if self.split.lora_rank is not None else 0.0,
             biased_bytes=routed * biased * BYTES_PER_ELEMENT["bf16"] if moe is not None and moe.expert_bias else 0.0,
             gather_s=gather_s,
@@ -283,15 +287,20 @@ class TrainedLayer(Struct, frozen=True):
     def _experts(self, moe: MoECard) -> tuple[Pass, Pass]:
         """Every expert of the rank on its even share of the tokens that reach the rank: in the trainer's precision, and
         in the layers that stay in BF16."""
-        split, hidden, width = self.split, self.card.expert_hidden_size, moe.expert_intermediate_size
+        split, hidden, width = self.split, self.card.expert_hidden_size, self._expert_width(moe)
         local = moe.num_experts / split.expert_parallel
         share = self.tokens / split.tensor_parallel * moe.top_k / local * split.expert_imbalance
+        share *= split.expert_tensor_parallel
         matrices = [Matrix("gate and up", (moe.matrices - 1) * width, hidden), Matrix("down", hidden, width)]
         own, kept = self._passes(matrices, max(1.0, share)).repeated(local), self._bf16_share
         if not kept:
             return own, _no_pass()
         wide = passes(self.device, matrices, max(1.0, share), "bf16").repeated(local * kept)
         return own.repeated(1 - kept), wide
+
+    def _expert_width(self, moe: MoECard) -> int:
+        """Columns of an expert on one of the GPUs that share it."""
+        return -(-moe.expert_intermediate_size // self.split.expert_tensor_parallel)
 
     def _mixing(self) -> OperatorTime:
         """Attention or recurrence of packed sequences, forward: as equal prompts of the same mean squared length."""
@@ -319,16 +328,22 @@ class TrainedLayer(Struct, frozen=True):
         return whole / sum(layers for layers, _ in card.prompt_kinds) / self.split.context_parallel
 
     def _exchange_s(self, moe: MoECard) -> float:
-        """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""
-        split = self.split
+        """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it.
+
+        GPUs that share an expert gather what the all-to-all brings and scatter the sums of what they make of it; the
+        others send a copy to each of them (Megatron-Core: transformer/moe/token_dispatcher.py).
+        """
+        split, fabric = self.split, self.device.fabric
+        ep, sharing = split.expert_parallel, split.expert_tensor_parallel
         own = self.tokens / split.tensor_parallel * split.expert_imbalance
         row_bytes = self.card.expert_hidden_size * BYTES_PER_ELEMENT["bf16"]
         if split.dispatcher == "alltoall":
-            return 2.0 * float(
-                self.device.fabric.collective("alltoall", split.expert_parallel, own * moe.top_k * row_bytes).seconds
-            )
-        following = moe.num_experts / split.expert_parallel if split.neighbouring_experts else None
-        exchange = self.device.fabric.token_exchange(split.expert_parallel, own * row_bytes, moe.top_k, following)
+            sent = own * moe.top_k * row_bytes
+            exchange_s = 2.0 * float(fabric.collective("alltoall", ep, sent, stride=sharing).seconds)
+            around = (fabric.collective(op, sharing, sent * sharing) for op in ("all_gather", "reduce_scatter"))
+            return exchange_s + sum(float(one.seconds) for one in around)
+        following = moe.num_experts / ep / sharing if split.neighbouring_experts else None
+        exchange = fabric.token_exchange(ep * sharing, own * row_bytes, moe.top_k * sharing, following)
         return 2.0 * float(exchange.seconds)
 
     def _ring_s(self) -> float:

@@ -110,7 +110,7 @@ def job_of(scenario: Scenario) -> TransferJob:
     fsdp = trainer.backend == "fsdp"
     dense = trainer.tensor_parallel * trainer.pipeline_parallel
     # One copy of the weights spans whichever group is larger, of dense layers or of experts.
-    copy = max(dense, trainer.expert_parallel * trainer.pipeline_parallel)
+    copy = max(dense, trainer.expert_parallel * trainer.expert_tensor_parallel * trainer.pipeline_parallel)
     master = parameter_counts(card).total * BYTES_PER_ELEMENT["fp32"] / cluster.training
     onload = master if loop.refit_onload and not cluster.colocated else 0.0
     sender = Sender(

@@ -138,6 +138,7 @@ class Trainer:
     pipeline_parallel = Target[int]()
     context_parallel = Target[int]()
     expert_parallel = Target[int]()
+    expert_tensor_parallel = Target[int]()
     virtual_stages = Target[int]()
     precision = Target[Literal["bf16", "fp8", "nvfp4"]]()
     lora_rank = Target[int]()

@@ -219,6 +219,7 @@ RULES = (
         of(Trainer.expert_parallel, when=lambda c: c.megatron).same(Megatron.expert_model_parallel_size),
         of(Trainer.expert_parallel).same(Dtensor.expert_parallel_size),
     ),
+    of(Trainer.expert_tensor_parallel, when=lambda c: c.megatron).same(Megatron.expert_tensor_parallel_size),
     of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").switched(Megatron.fp8, "fp8", "bf16"),
     of.either(
         of.under(Megatron.peft, of(Trainer.lora_rank, when=lambda c: c.megatron).same(Megatron.peft_dim)),

@@ -106,7 +106,7 @@ class Megatron(Options, section="policy.megatron_cfg"):
     enabled = flag(False)
     tensor_model_parallel_size = size()
     pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1)
-    expert_model_parallel_size = size()
+    expert_model_parallel_size, expert_tensor_parallel_size = size(), size()
     fp8 = flag(False, name="fp8_cfg.enabled")
     peft = flag(False, name="peft.enabled")
     peft_dim = integer(8, name="peft.dim")

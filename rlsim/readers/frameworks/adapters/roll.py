@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.adapters.pools import JUDGED_SHARE, judge_places, roll_judges
 from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices
 from rlsim.readers.frameworks.asked import Facts
@@ -267,6 +268,9 @@ RULES = (
     of.either(
         of(Trainer.expert_parallel, when=lambda c: c.megatron).same(Strategy.expert_model_parallel_size),
         of(Trainer.expert_parallel).same(Strategy.ep_size),
+    ),
+    of(Trainer.expert_tensor_parallel, when=lambda c: c.megatron).by(
+        Strategy.expert_tensor_parallel_size, lambda c: shared_experts(c.strategy)
     ),
     of.either(
         of(Trainer.context_parallel, when=lambda c: c.megatron).same(Strategy.context_parallel_size),

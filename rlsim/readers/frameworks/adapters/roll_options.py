@@ -46,6 +46,7 @@ class Strategy(Options, section="actor_train.strategy_args.strategy_config"):
 
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
     expert_model_parallel_size, virtual_pipeline_model_parallel_size = integer(1), integer(1)
+    expert_tensor_parallel_size = integer()
     ulysses_size = size()
     ep_size = integer(1)
     recompute_granularity = text()

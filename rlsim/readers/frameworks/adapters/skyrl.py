@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.adapters.pools import skyrl_teacher
 from rlsim.readers.frameworks.adapters.skyrl_options import (
     Async,
@@ -146,6 +147,9 @@ RULES = (
     of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.tensor_model_parallel_size),
     of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.pipeline_model_parallel_size),
     of(Trainer.expert_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.expert_model_parallel_size),
+    of(Trainer.expert_tensor_parallel, when=lambda c: c.megatron).by(
+        Megatron.expert_tensor_parallel_size, lambda c: shared_experts(c.mcore)
+    ),
     of.either(
         of(Trainer.context_parallel, when=lambda c: c.megatron).same(Megatron.context_parallel_size),
         of(Trainer.context_parallel).same(Policy.sequence_parallel_size),

@@ -63,7 +63,7 @@ class Megatron(Options, section="trainer.policy.megatron_config"):
     """Of training by Megatron-Core."""
 
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1), integer(1)
-    expert_model_parallel_size = integer(1)
+    expert_model_parallel_size, expert_tensor_parallel_size = integer(1), integer()
     moe_token_dispatcher_type = text()
     recompute_granularity = text(name="transformer_config_kwargs.recompute_granularity")
     use_precision_aware_optimizer = flag(False, name="optimizer_config_kwargs.use_precision_aware_optimizer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.engine_groups import spelled_out
@@ -55,6 +56,7 @@ class Slime(Options):
 
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
     expert_model_parallel_size, virtual_pipeline_model_parallel_size = size(), size()
+    expert_tensor_parallel_size = integer()
     fp8_format, train_backend = text(), text("megatron")
     lora_rank = integer(0)
     gradient_checkpointing, fsdp_cpu_offload, fully_async = flag(False), flag(False), flag(False)  # miles
@@ -291,6 +293,7 @@ RULES = (
     of(Trainer.pipeline_parallel).same(Slime.pipeline_model_parallel_size),
     of(Trainer.context_parallel).same(Slime.context_parallel_size),
     of(Trainer.expert_parallel).same(Slime.expert_model_parallel_size),
+    of(Trainer.expert_tensor_parallel).by(Slime.expert_tensor_parallel_size, shared_experts),
     of(Trainer.virtual_stages).rule(lambda c: c.virtual_pipeline_model_parallel_size),
     of(Trainer.lora_rank).rule(lambda c: c.lora_rank or None, lambda _, value: [Slime.lora_rank.to(value or 0)]),
     of(Trainer.precision).words(Slime.fp8_format, ("?*", "fp8"), other="bf16"),

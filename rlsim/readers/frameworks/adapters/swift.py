@@ -50,7 +50,7 @@ class Swift(Options):
 
     micro_batch_size, global_batch_size = size(), integer(16)
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
-    expert_model_parallel_size = size()
+    expert_model_parallel_size, expert_tensor_parallel_size = size(), size()
     recompute_granularity = text("selective")
     optimizer_cpu_offload = flag(False)
 
@@ -206,6 +206,7 @@ RULES = (
     of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Swift.tensor_model_parallel_size),
     of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Swift.pipeline_model_parallel_size),
     of(Trainer.expert_parallel, when=lambda c: c.megatron).same(Swift.expert_model_parallel_size),
+    of(Trainer.expert_tensor_parallel, when=lambda c: c.megatron).same(Swift.expert_tensor_parallel_size),
     of.either(
         of(Trainer.context_parallel, when=lambda c: c.megatron).same(Swift.context_parallel_size),
         of(Trainer.context_parallel).same(Swift.sequence_parallel_size),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlsim.readers.frameworks.adapters import verl_values as values
+from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.adapters.pools import verl_reward_model, verl_teachers
 from rlsim.readers.frameworks.adapters.verl_options import (
     Actor,
@@ -185,32 +186,33 @@ RULES = (
     of(Speculation.policy, when=lambda c: not c.on_sglang and bool(c.vllm.drafts_by_batch)).constant("by_schedule"),
     of(Speculation.schedule, when=lambda c: not c.on_sglang).rule(lambda c: c.vllm.drafts_by_batch or None),
     of(Trainer.backend).rule(
-        lambda c: "megatron" if c.by_megatron else "fsdp",
+        lambda c: "megatron" if c.megatron else "fsdp",
         lambda c, value: [
             Actor.strategy.to(value),
             Verl.model_engine.to("dp") if c.model_engine == "megatron" and value == "fsdp" else None,
         ],
     ),
-    of(Trainer.tensor_parallel, when=lambda c: c.by_megatron, otherwise=1).same(Megatron.tensor_model_parallel_size),
-    of(Trainer.pipeline_parallel, when=lambda c: c.by_megatron, otherwise=1).same(
-        Megatron.pipeline_model_parallel_size
-    ),
+    of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.tensor_model_parallel_size),
+    of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Megatron.pipeline_model_parallel_size),
     of.either(
         of(Trainer.expert_parallel, when=lambda c: c.by_veomni).same(Veomni.expert_parallel_size),
-        of(Trainer.expert_parallel, when=lambda c: c.by_megatron).same(Megatron.expert_model_parallel_size),
+        of(Trainer.expert_parallel, when=lambda c: c.megatron).same(Megatron.expert_model_parallel_size),
+    ),
+    of(Trainer.expert_tensor_parallel, when=lambda c: c.megatron).by(
+        Megatron.expert_tensor_parallel_size, lambda c: shared_experts(c.mcore, c.trainer.nnodes * c.node)
     ),
     of.either(
-        of(Trainer.context_parallel, when=lambda c: c.by_megatron).same(Megatron.context_parallel_size),
+        of(Trainer.context_parallel, when=lambda c: c.megatron).same(Megatron.context_parallel_size),
         of(Trainer.context_parallel).rule(lambda c: c.sharing, values.set_context_parallel),
     ),
     of(Trainer.virtual_stages).rule(
-        lambda c: c.mcore.virtual_pipeline_model_parallel_size if c.by_megatron else 1,
+        lambda c: c.mcore.virtual_pipeline_model_parallel_size if c.megatron else 1,
         lambda c, value: [
-            Megatron.virtual_pipeline_model_parallel_size.to(None if value == 1 else value) if c.by_megatron else None
+            Megatron.virtual_pipeline_model_parallel_size.to(None if value == 1 else value) if c.megatron else None
         ],
     ),
     of.either(  # workers/engine/megatron, and FSDP's
-        of(Trainer.lora_rank, when=lambda c: c.by_megatron).rule(
+        of(Trainer.lora_rank, when=lambda c: c.megatron).rule(
             lambda c: c.model.megatron_lora_rank or None, lambda _, value: [Model.megatron_lora_rank.to(value or 0)]
         ),
         of(Trainer.lora_rank).same(Model.lora_rank),
@@ -249,28 +251,28 @@ RULES = (
     ),
     of(Trainer.rank_balance).switched(Run.balance_batch, None, "samples", also_on=("bins", "tokens")),
     of(Trainer.recompute).cases(
-        Case("full", [Model.enable_gradient_checkpointing.holds(True)], when=lambda c: not c.by_megatron),
-        Case("none", [Model.enable_gradient_checkpointing.holds(False)], when=lambda c: not c.by_megatron),
-        Case("full", [Transformer.recompute_granularity.holds("full")], when=lambda c: c.by_megatron),
-        Case("selective", [Transformer.recompute_granularity.holds("selective")], when=lambda c: c.by_megatron),
-        Case("none", [Transformer.recompute_granularity.holds(None)], when=lambda c: c.by_megatron),
+        Case("full", [Model.enable_gradient_checkpointing.holds(True)], when=lambda c: not c.megatron),
+        Case("none", [Model.enable_gradient_checkpointing.holds(False)], when=lambda c: not c.megatron),
+        Case("full", [Transformer.recompute_granularity.holds("full")], when=lambda c: c.megatron),
+        Case("selective", [Transformer.recompute_granularity.holds("selective")], when=lambda c: c.megatron),
+        Case("none", [Transformer.recompute_granularity.holds(None)], when=lambda c: c.megatron),
     ),
     of.either(
-        of(Trainer.optimizer_on_host, when=lambda c: c.by_megatron).same(Actor.optimizer_cpu_offload),
+        of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Actor.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Fsdp.offload_policy),
     ),
-    of(Trainer.fused_kernels, when=lambda c: not c.by_megatron).same(Model.use_liger),
+    of(Trainer.fused_kernels, when=lambda c: not c.megatron).same(Model.use_liger),
     of(Trainer.frozen_vision).same(Actor.freeze_vision_tower),
-    of(Trainer.logits_bytes, when=lambda c: not c.by_megatron).rule(values.logits_bytes),
+    of(Trainer.logits_bytes, when=lambda c: not c.megatron).rule(values.logits_bytes),
     of(Trainer.logits_chunk_tokens, when=lambda c: c.model.use_fused_kernels).constant(512),
     # The scaling (fp8_recipe) makes no difference to trainer.precision.
-    of(Trainer.precision, when=lambda c: c.by_megatron, otherwise="bf16").rule(
+    of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").rule(
         lambda c: "fp8" if c.transformer.fp8 else "bf16",
         lambda _, value: [Transformer.fp8.to("hybrid" if value == "fp8" else None)],
     ),
     # verl's own default is alltoall (workers/engine/megatron/transformer_impl.py:369); of flex it is DeepEP
     # (Megatron-LM d98e8a64d, core/transformer/transformer_config.py:898, 1743-1748).
-    of(Trainer.moe_dispatcher, when=lambda c: c.by_megatron).cases(
+    of(Trainer.moe_dispatcher, when=lambda c: c.megatron).cases(
         Case("deepep", [FLEX, Transformer.moe_enable_deepep.holds(True)]),
         Case("deepep", [FLEX, Transformer.moe_flex_dispatcher_backend.holds("deepep", None)]),
         Case("hybridep", [FLEX, Transformer.moe_flex_dispatcher_backend.holds("hybridep")], NO_DEEPEP),
@@ -320,7 +322,7 @@ def _unused(c: Verl, scenario: Mapping[str, Any]) -> Iterator[str]:
 
 def _facts(c: Verl) -> Facts:
     return Facts(
-        settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if c.by_megatron else "verl")),
+        settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if c.megatron else "verl")),
         gpus_per_node=c.node,
         prompt_cap=c.kin.max_start_length or c.data.max_prompt_length,
         cap_of_turn=c.kin.max_turns > 0 or c.kin.turn_tokens > 0,

@@ -122,7 +122,7 @@ class Megatron(Options, section="actor_rollout_ref.actor.megatron"):
 
     tensor_model_parallel_size, pipeline_model_parallel_size = integer(1), integer(1)
     virtual_pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1)
-    expert_model_parallel_size = integer(1)
+    expert_model_parallel_size, expert_tensor_parallel_size = integer(1), integer()
     param_offload, grad_offload, optimizer_offload = flag(False), flag(False), flag(False)
 
 

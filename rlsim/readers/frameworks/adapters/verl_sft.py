@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Options, Part, flag, integer, size, switch, text
 from rlsim.readers.frameworks.rules import Rules
@@ -23,7 +24,7 @@ class Engine(Options, section="engine"):
     kind = text("", name="_target_")
     ulysses_sequence_parallel_size = size()
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
-    expert_model_parallel_size = size()
+    expert_model_parallel_size, expert_tensor_parallel_size = size(), integer()
     recompute_granularity = text(name="override_transformer_config.recompute_granularity")
     offload_policy = flag(False)
 
@@ -79,6 +80,9 @@ RULES = (
     of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Engine.tensor_model_parallel_size),
     of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Engine.pipeline_model_parallel_size),
     of(Trainer.expert_parallel, when=lambda c: c.megatron, otherwise=1).same(Engine.expert_model_parallel_size),
+    of(Trainer.expert_tensor_parallel, when=lambda c: c.megatron).by(
+        Engine.expert_tensor_parallel_size, lambda c: shared_experts(c.engine)
+    ),
     of.either(
         of(Trainer.context_parallel, when=lambda c: c.megatron).same(Engine.context_parallel_size),
         of(Trainer.context_parallel).rule(lambda c: c.sequence),

@@ -54,7 +54,7 @@ class Verl(Options):
         return self.actor.strategy == "veomni" or self.model_engine == "veomni"
 
     @property
-    def by_megatron(self) -> bool:
+    def megatron(self) -> bool:
         """Whether Megatron-Core trains. The option of the group that chooses the strategy stands for it where verl's
         own files are not there (verl/trainer/config/model_engine/megatron.yaml)."""
         return self.actor.strategy == "megatron" or self.model_engine == "megatron"
@@ -92,14 +92,14 @@ class Verl(Options):
     @property
     def sharers(self) -> int:
         """GPUs that share a sequence."""
-        return self.mcore.context_parallel_size if self.by_megatron else self.sharing
+        return self.mcore.context_parallel_size if self.megatron else self.sharing
 
     @property
     def ranks(self) -> int:
         """Data-parallel ranks, by which sizes over all of them are divided (workers/fsdp_workers.py:260-281,
         megatron_workers.py:376 at 044bbba27^)."""
         layers = 1
-        if self.by_megatron:
+        if self.megatron:
             layers = self.mcore.tensor_model_parallel_size * self.mcore.pipeline_model_parallel_size
         return max(1, self.trainer.nnodes * self.node // (self.sharers * layers))
 
@@ -378,7 +378,7 @@ def set_logprob_micro_batch_tokens(c: Verl, value: int) -> Iterator[Change]:
 
 def offload(c: Verl) -> bool:
     """Whether the trainer leaves the device while others generate."""
-    if c.by_megatron:
+    if c.megatron:
         return any((c.mcore.param_offload, c.mcore.grad_offload, c.mcore.optimizer_offload))
     kind = c.veomni if c.by_veomni else c.fsdp
     return any((kind.param_offload, kind.optimizer_offload))
@@ -386,10 +386,10 @@ def offload(c: Verl) -> bool:
 
 def set_offload(c: Verl, value: bool) -> Iterator[Change]:
     """Everything or nothing."""
-    if c.by_megatron:
+    if c.megatron:
         yield Megatron.grad_offload.to(value)
     kind: type[Megatron] | type[Veomni] | type[Fsdp] = Veomni if c.by_veomni else Fsdp
-    kind = Megatron if c.by_megatron else kind
+    kind = Megatron if c.megatron else kind
     yield from (kind.param_offload.to(value), kind.optimizer_offload.to(value))
 
 
