@@ -34,21 +34,22 @@ def test_unstated_they_are_those_of_a_layer_where_experts_are_spread(
     assert shared_experts(sizes, gpus) == shared
 
 
-@pytest.mark.parametrize(
-    ("framework", "name", "text"),
-    [
-        ("swift", "run.sh", "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --model Qwen/Qwen3-30B-A3B "
-         "--use_vllm true --vllm_mode colocate --tensor_model_parallel_size 2 --expert_model_parallel_size 4 "
-         "--global_batch_size 64 --micro_batch_size 2 --num_generations 8 --expert_tensor_parallel_size {}"),
-        ("verl", "run.sh", "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer "
-         "data.train_batch_size=64 actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.n=8 "
-         "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 "
-         "actor_rollout_ref.actor.ppo_mini_batch_size=64 "
-         "actor_rollout_ref.actor.megatron.expert_model_parallel_size=4 "
-         "actor_rollout_ref.actor.megatron.expert_tensor_parallel_size={}"),
-    ],
-)  # fmt: skip
-def test_a_stated_size_is_read(framework: str, name: str, text: str, tmp_path: Path) -> None:
+SCRIPTS = {
+    "swift": """NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --model Qwen/Qwen3-30B-A3B --use_vllm true \\
+ --vllm_mode colocate --tensor_model_parallel_size 2 --expert_model_parallel_size 4 --global_batch_size 64 \\
+ --micro_batch_size 2 --num_generations 8 --expert_tensor_parallel_size {size}
+""",
+    "verl": """python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer data.train_batch_size=64 \\
+ actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.n=8 \\
+ actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 actor_rollout_ref.actor.ppo_mini_batch_size=64 \\
+ actor_rollout_ref.actor.megatron.expert_model_parallel_size=4 \\
+ actor_rollout_ref.actor.megatron.expert_tensor_parallel_size={size}
+""",
+}
+
+
+@pytest.mark.parametrize("framework", SCRIPTS)
+def test_a_stated_size_is_read(framework: str, tmp_path: Path) -> None:
     for size in (1, 2):
-        (tmp_path / name).write_text(text.format(size))
-        assert import_config(framework, tmp_path / name, ()).scenario.trainer.expert_tensor_parallel == size
+        (tmp_path / "run.sh").write_text(SCRIPTS[framework].format(size=size))
+        assert import_config(framework, tmp_path / "run.sh", ()).scenario.trainer.expert_tensor_parallel == size
