@@ -166,9 +166,13 @@ def _settle(
 
 
 def _defaults(scenario: Scenario) -> dict[str, Any]:
-    """Values of keys that an engine decides by itself where nobody states them."""
-    unstated = replaced(scenario, {"engine": replaced(scenario.engine, {"gpu_memory_utilization": None})})
-    return {"engine.gpu_memory_utilization": memory_share(unstated)}
+    """Values of keys that an engine or a stack decides by itself where nobody states them."""
+    engine = replaced(scenario.engine, {"gpu_memory_utilization": None, "lora_rank": None})
+    unstated = replaced(scenario, {"engine": engine})
+    return {
+        "engine.gpu_memory_utilization": memory_share(unstated),
+        "engine.lora_rank": unstated.released_engine.lora_rank or 0,
+    }
 
 
 def _have(rule: Rule[Any], reader: Reader, defaults: Mapping[str, Any]) -> Any:
@@ -204,6 +208,7 @@ def _wanted(scenario: Scenario, target: str) -> Any:
         if not trainer.sequence_packing
         else None,
         "engine.gpu_memory_utilization": memory_share(scenario),
+        "engine.lora_rank": scenario.released_engine.lora_rank or 0,
         "loop.in_flight_updates": None if at_update is None else at_update != "drain",
         "loop.recompute_kv": None if at_update is None else at_update == "recompute",
         "loop.style": (loop.style or "nemo_rl") if asynchronous else None,

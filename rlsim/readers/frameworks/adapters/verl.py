@@ -215,6 +215,7 @@ RULES = (
         ),
         of(Trainer.lora_rank).same(Model.lora_rank),
     ),
+    of(Engine.lora_rank).rule(lambda c: 0 if c.model.merge else None, lambda _, value: [Model.merge.to(not value)]),
     of(Trainer.flash_attention_2).words(
         Model.attn_implementation, ("*flash_attention_[34]*", False), ("*flash-attn[34]*", False), ("*", None)
     ),

@@ -100,6 +100,9 @@ class Model(Options, section="actor_rollout_ref.model"):
     enable_gradient_checkpointing, use_liger = flag(False), flag(False)
     lora_rank = integer()
     megatron_lora_rank = integer(name="lora.rank")
+    # Weights with the adapter in them go to the engine, which knows of none (engine_workers.py:735-737 and
+    # rollout/vllm_rollout/vllm_async_server.py:224, 401 of 0.10.0.dev).
+    merge = flag(False, name="lora.merge")
     attn_implementation = text(name="override_config.attn_implementation")
 
 
