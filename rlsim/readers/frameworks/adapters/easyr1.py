@@ -105,6 +105,7 @@ def _facts(c: EasyR1) -> Facts:
     return Facts(
         settings=(("stack", "verl"), ("loop.refit_framework", "verl")),
         gpus_per_node=c.n_gpus_per_node,
+        of_workers=True,
         prompt_cap=c.max_prompt_length,
         response_cap=min(c.max_response_length, c.rollout.max_model_len or c.cap),
         dynamic=c.online_filtering,

@@ -217,6 +217,7 @@ def _facts(c: Skyrl) -> Facts:
     return Facts(
         settings=(("loop.refit_framework", "skyrl"),),
         gpus_per_node=8 if c.split else c.placement.policy_num_gpus_per_node,
+        of_workers=True,
         prompt_cap=c.run.max_prompt_length,
         response_cap=c.response_cap,
         turns=c.turns,

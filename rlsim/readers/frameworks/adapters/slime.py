@@ -352,7 +352,9 @@ def _facts(c: Slime) -> Facts:
         device=c.hardware,
         turns=1 if c.supervised else c.generate_max_turns,
         supervised=c.supervised,
-        gpus_per_node=c.num_gpus_per_node or c.actor_num_gpus_per_node,
+        # Nodes have 8 GPUs unless stated (slime/utils/arguments.py:62-69); the actor's may be a part of one.
+        gpus_per_node=c.num_gpus_per_node or (c.actor_num_gpus_per_node if c.actor_num_nodes > 1 or c.colocate else 8),
+        of_workers=not c.num_gpus_per_node,
         prompt_cap=c.prompt_cap,
         response_cap=c.rollout_max_response_len,
         dynamic=c.dynamic_sampling_filter_path is not None,

@@ -323,6 +323,7 @@ def _facts(c: Verl) -> Facts:
     return Facts(
         settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if c.by_megatron else "verl")),
         gpus_per_node=c.node,
+        of_workers=True,
         prompt_cap=c.kin.max_start_length or c.data.max_prompt_length,
         cap_of_turn=c.kin.max_turns > 0 or c.kin.turn_tokens > 0,
         response_cap=min(c.kin.turn_tokens or c.data.max_response_length, c.rollout.max_model_len or c.cap),
