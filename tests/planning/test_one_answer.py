@@ -138,8 +138,8 @@ def test_a_scenario_does_not_differ_from_itself_and_phases_add_up(tiny: Scenario
     assert (comparison.speedup.mean, comparison.speedup.low, comparison.speedup.high) == (1.0, 1.0, 1.0)
     assert comparison.explained_by is None
     assert "do not differ" in render_comparison(comparison)
-    # Surely the slower host, by less than anybody can measure.
-    alike = render_comparison(compare(tiny, vary(tiny, "engine.host_slowdown=1.002")))
+    # Surely the slower environment, by less than anybody can measure.
+    alike = render_comparison(compare(tiny, vary(tiny, "workload.environment_s=0.001")))
     assert "They take as long, within 1 %." in alike and "faster one" not in alike and "Most of" not in alike
     comparison = compare(tiny, vary(tiny, "simulation.seed=5"))
     assert not comparison.paired
