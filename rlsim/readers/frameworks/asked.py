@@ -220,8 +220,8 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     if "npu" in words or "ascend" in words:
         draft.assume("npu", hardware=draft.keys["hardware"])
     elif named is None:
-        words = "hardware" if trays or facts.gpus_per_node >= 8 else "part of a node"
-        draft.assume(words, hardware=draft.keys["hardware"], gpus=facts.gpus_per_node)
+        why = "hardware" if trays or facts.gpus_per_node >= 8 else "part of a node"
+        draft.assume(why, hardware=draft.keys["hardware"], gpus=facts.gpus_per_node)
 
 
 def mean_sample_tokens(facts: Facts, asked: Asked, cap: int) -> float:
