@@ -65,7 +65,9 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     old = dict(leaves(tree.values))
     changed = {key: reader.value(key) for key, value in leaves(values) if key not in old or old[key] != value}
     if base is None:
-        read = {key: reader.value(key) for key, _ in leaves(values) if key in reader.read}
+        # A card is no checkpoint: that of the shipped configuration is nobody's.
+        changed.pop(known.model, None)
+        read = {key: reader.value(key) for key, _ in leaves(values) if key in reader.read - {known.model}}
         changed = {**read, **changed}
     launched = {key: value for key, value in changed.items() if key.startswith(LAUNCHER)}
     changed = {_former(key, tree.aliases): value for key, value in changed.items() if key not in launched}
@@ -77,7 +79,8 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     left += [
         f"{key.removeprefix(LAUNCHER)}={_word(value)}: yours to tell the launcher" for key, value in launched.items()
     ]
-    left += [*(_unwritten(scenario) if base is None else ()), *_model(known, scenario, base)]
+    left += [*(_unwritten(scenario) if base is None else ()), *_filter(known, scenario, reader)]
+    left += _model(known, scenario, base)
     if base is None:
         config = _patch(known, changed)
     else:
@@ -248,6 +251,14 @@ def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) ->
     if found is not None and found[0].lower() == scenario.model.name.lower():
         return left
     return [*left, f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
+
+
+def _filter(framework: Framework, scenario: Scenario, reader: Reader) -> list[str]:
+    """Dynamic sampling that the configuration does not have: the filter is a function of the user's own."""
+    share = scenario.workload.usable_group_share
+    if share == 1 or framework.facts(reader).dynamic:
+        return []
+    return [f"workload.usable_group_share={share:g}: turn on the filter that throws groups away"]
 
 
 def _unwritten(scenario: Scenario) -> list[str]:

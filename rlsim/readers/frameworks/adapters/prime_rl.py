@@ -305,7 +305,9 @@ RULES = (
     of(Trainer.micro_batch_tokens).rule(lambda c: c.cap),
     # trainer.py:32, 191: full where nothing is stated.
     of(Trainer.recompute).rule(lambda c: "selective" if c.model.ac_mode == "selective" else "full"),
-    of(Trainer.optimizer).words(PrimeRl.optimizer, ("*muon*", "muon"), other="adam"),
+    of(Trainer.optimizer).words(
+        PrimeRl.optimizer, ("muon", "muon"), ("adamw", "adam"), ("*muon*", "muon"), other="adam"
+    ),
     # FP32 masters, beside them AdamW's moments, SGD's momentum or nothing (configs/trainer.py:57-72, 426-460).
     of(Trainer.optimizer_bytes_per_parameter).words(
         PrimeRl.optimizer, ("sign_sgd", 4.0), ("sgd", 8.0), other=12.0, readonly=True

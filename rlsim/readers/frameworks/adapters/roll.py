@@ -278,7 +278,9 @@ RULES = (
     of(Trainer.lora_rank).same(Train.lora_rank),
     of(Trainer.global_batch_samples).by(Train.accumulation, lambda c: c.update * c.ranks),
     of(Trainer.epochs).same(Roll.ppo_epochs),
-    of(Trainer.critic).rule(lambda c: c.estimator == "gae"),
+    of(Trainer.critic).rule(
+        lambda c: c.estimator == "gae", lambda _, value: [Roll.estimator.to("gae" if value else "grpo")]
+    ),
     of(Trainer.sequence_packing).rule(lambda c: c.packed),
     of(Trainer.micro_batch_tokens, when=lambda c: c.packed).rule(_micro_batch_tokens),
     of(Trainer.micro_batch_samples, when=lambda c: not c.packed).by(Train.batch_size, lambda c: c.micro_batch),
