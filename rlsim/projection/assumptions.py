@@ -67,7 +67,8 @@ SURE_TO_FIT = 0.95
 def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What the scenario's author assumed, then what the model assumes for it; each names the key that changes it."""
     scenario, found = run.scenario, run.prices.overheads
-    own = [*_terms(run), said("groups", share=scenario.workload.group_correlation)]
+    alike = scenario.workload.generations_per_prompt > 1
+    own = [*_terms(run), *([said("groups", share=scenario.workload.group_correlation)] if alike else [])]
     if run.prices.stand_in is not None:
         device = scenario.hardware.name
         own.append(said("stand-in", engine=scenario.engine.name, device=device, other=run.prices.stand_in))
