@@ -329,12 +329,14 @@ def _facts(c: Roll) -> Facts:
         turns=c.max_actions_per_traj or (c.max_turns if c.agentic else 1),
         dynamic=c.use_additional_prompts,
         pools=roll_judges(c.r, c.training, c.generating),
-        lacking=tuple(_partial(c)),
+        lacking=tuple(_lacking(c)),
     )
 
 
-def _partial(c: Roll) -> Iterator[str]:
-    """Workers on a part of GPUs that others share are simulated on all of them."""
+def _lacking(c: Roll) -> Iterator[str]:
+    """Workers on a part of GPUs that others share are simulated on all of them; VL pipelines have images."""
+    if "_vl_pipeline" in c.entry:
+        yield "the images of its prompts"
     every = c.training | c.generating
     for name, devices_ in (("training", c.training), ("generation", c.generating)):
         if not c.apart and devices_ and devices_ < every:
