@@ -25,7 +25,7 @@ def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
     """The answer in full as text: headline, totals, how the steps evolve, what was lost, assumptions, warnings."""
     mode = "asynchronous" if run.asynchronous else "synchronous"
     about = (
-        f"{run.scenario}: {run.model}, {run.num_gpus:,} GPUs, {mode}, seed {run.seed}, replications "
+        f"{run.scenario}: {run.model}, {fmt.counted(run.num_gpus, 'GPU')}, {mode}, seed {run.seed}, replications "
         f"{run.replications}, digest {run.digest}"
     )
     notes = [fmt.price_remark([run.price_per_gpu_hour_usd], run.price_source)]
