@@ -33,6 +33,7 @@ from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.report.format import percent
 from rlsim.schema.asynchrony import STYLES
+from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import LOOKUP_METHODS
 from rlsim.schema.stated import ACCEPTANCE, PROMPT, RESPONSE
@@ -125,7 +126,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
         source=host_source(scenario),
     )
     generated = [hosted, *_eager_prefill(scenario, engine.prefill_s), *_prefill_engines(run)]
-    captured = said("captured", tokens=run.prices.engine.captured_tokens)
+    captured, family = said("captured", tokens=run.prices.engine.captured_tokens), found.refit.family.framework
     if scenario.loop.rollouts_alone:
         return [*generated, captured]
     return [
@@ -134,7 +135,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
         said(
             "refit",
             method=job.method,
-            framework=found.refit.family.framework,
+            framework="software that nobody names" if family == OTHER else family,
             tensor_ms=tensor_s(job, found.refit) * 1e3,
             source="stated" if stated else f"fitted: {found.refit.source}",
         ),
