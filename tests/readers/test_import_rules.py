@@ -148,6 +148,9 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("skyrl", SKYRL.format("megatron"), {"trainer.lora_rank": 16, "released_engine.lora_rank": None}),
     ("skyrl", SKYRL.format("fsdp"), {"trainer.lora_rank": 16, "released_engine.lora_rank": 16}),
     ("skyrl", APPLIED, {"trainer.lora_rank": 16, "released_engine.lora_rank": 16}),
+    ("verl", VERL, {"trainer.optimizer_bytes_per_parameter": 12}),
+    ("verl", VERL + "+actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
+     {"trainer.optimizer_bytes_per_parameter": 4}),
     ("verl", VERL, {"trainer.logits_bytes": 4}),
     ("verl", VERL + "actor_rollout_ref.actor.entropy_coeff=0.001", {"trainer.logits_bytes": 10}),
     ("trl", RLOO, {"policy_logprobs": True, "trainer.reference_logprobs": True, "workload.generations_per_prompt": 2,
@@ -207,6 +210,7 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
     ("prime-rl", PRIME_VLLM + LORA, {"trainer.lora_rank": 64}),
     ("prime-rl", GLM, {"trainer.expert_parallel": 16}),
     ("verl", VERL_LORA, {"engine.lora_rank": 0}),
+    ("verl", VERL, {"trainer.optimizer_bytes_per_parameter": 4.0}),
     ("skyrl", SKYRL.format("megatron"), {"engine.lora_rank": 16}),
 ]  # fmt: skip
 
