@@ -174,6 +174,8 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("prime-rl", PRIME_VLLM, {"loop.refit_method": "auto", "loop.refit_precision": "bf16", "trainer.lora_rank": None}),
     ("prime-rl", PRIME_VLLM + LORA, {"loop.refit_method": "disk", "trainer.lora_rank": 16}),
     ("prime-rl", PRIME_VLLM + "[trainer.optim]\ntype = 'sign_sgd'", {"trainer.optimizer_bytes_per_parameter": 4.0}),
+    ("prime-rl", PRIME_VLLM + "[trainer.model]\noptimization_dtype = 'bfloat16'",
+     {"trainer.optimizer_bytes_per_parameter": 4.0}),
     ("prime-rl", PRIME_VLLM + "[weight_broadcast]\ntype = 'filesystem'", {"loop.refit_method": "disk"}),
     ("prime-rl", GLM + "[weight_broadcast]\ntype = 'nccl'\nquantize_in_weight_transfer = true",
      {"model.name": "GLM-5", "engine.weight_precision": "fp8_block", "engine.tensor_parallel": 32,
