@@ -140,5 +140,6 @@ def _wrong_words(error: Any, words: Sequence[str]) -> str:
     unknown = str(getattr(error, "option_name", ""))
     if unknown in words[:-1]:  # with what was given to it, which says more of what was meant
         message = message.replace(unknown, f"{unknown} {words[words.index(unknown) + 1]}", 1)
+    own = "; options of the framework's own go behind --" if unknown and error.ctx.info_name == "import" else ""
     # Room for the hint behind it within what a message may have (errors.MESSAGE_CHARACTERS).
-    return f"{shortened(message, 400)} (see {error.ctx.command_path} --help)"
+    return f"{shortened(message, 400)} (see {error.ctx.command_path} --help{own})"

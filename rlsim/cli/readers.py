@@ -48,8 +48,8 @@ ConfigWords = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[WORD]...",
-        help="Overrides as its command line takes them: k=v, +k=v, ~k, --option value; of a script also "
-        "VARIABLE=value.",
+        help="Overrides as its command line takes them: k=v, +k=v, ~k, behind -- also --option value; of a "
+        "script VARIABLE=value too.",
     ),
 ]
 MeanResponseTokens = Annotated[float | None, typer.Option(metavar="N", min=1, help="Mean response, in tokens.")]

@@ -35,6 +35,7 @@ from rlsim.report.format import seconds
 from rlsim.results.planning import ClusterSize, DeviceSize, MemoryShare, Sizing
 from rlsim.results.sweep import Plan
 from rlsim.schema.scenario import Scenario
+from rlsim.workload.agents import mean_turns
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Numbers of GPUs that are looked at for the fewest: part of a node, then whole ones of eight."""
@@ -166,12 +167,13 @@ def size(
     best = min(able, key=lambda pair: pair[1].step_s.mean if by_step else pair[1].usd_per_step, default=None)
     example = wanted.scenario(devices[0], 8)
     workload = example.workload
+    trained = "all weights" if example.trainer.lora_rank is None else "adapters"
     return Sizing(
         model=example.model.name,
         batch=(workload.prompts_per_step, workload.generations_per_prompt),
         response_tokens=round(float(VALUES["response"](example))),
         max_sequence_tokens=example.workload.max_sequence_tokens,
-        lora_rank=wanted.lora_rank,
+        lora_rank=example.trainer.lora_rank,
         deadline_s=wanted.deadline_s,
         budget_usd=wanted.budget_usd,
         devices=found,
@@ -179,9 +181,10 @@ def size(
         held=wanted.held,
         verdict=() if best is None else _verdict(wanted, best[0].device, able),
         assumptions=(
-            f"held fixed: {wanted.held}; {'adapters' if wanted.lora_rank else 'all weights'} trained with Adam",
+            f"held fixed: {wanted.held}; {trained} trained with {example.trainer.optimizer.capitalize()}",
             *(one.text for one in example.assumptions),
         ),
+        turns=mean_turns(workload.agent),
     )
 
 

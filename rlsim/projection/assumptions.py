@@ -33,6 +33,7 @@ from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.report.format import percent
 from rlsim.schema.asynchrony import STYLES
+from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import LOOKUP_METHODS
 from rlsim.schema.stated import ACCEPTANCE, PROMPT, RESPONSE
@@ -67,7 +68,8 @@ SURE_TO_FIT = 0.95
 def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What the scenario's author assumed, then what the model assumes for it; each names the key that changes it."""
     scenario, found = run.scenario, run.prices.overheads
-    own = [*_terms(run), said("groups", share=scenario.workload.group_correlation)]
+    alike = scenario.workload.generations_per_prompt > 1
+    own = [*_terms(run), *([said("groups", share=scenario.workload.group_correlation)] if alike else [])]
     if run.prices.stand_in is not None:
         device = scenario.hardware.name
         own.append(said("stand-in", engine=scenario.engine.name, device=device, other=run.prices.stand_in))
@@ -124,7 +126,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
         source=host_source(scenario),
     )
     generated = [hosted, *_eager_prefill(scenario, engine.prefill_s), *_prefill_engines(run)]
-    captured = said("captured", tokens=run.prices.engine.captured_tokens)
+    captured, family = said("captured", tokens=run.prices.engine.captured_tokens), found.refit.family.framework
     if scenario.loop.rollouts_alone:
         return [*generated, captured]
     return [
@@ -133,7 +135,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
         said(
             "refit",
             method=job.method,
-            framework=found.refit.family.framework,
+            framework="software that nobody names" if family == OTHER else family,
             tensor_ms=tensor_s(job, found.refit) * 1e3,
             source="stated" if stated else f"fitted: {found.refit.source}",
         ),

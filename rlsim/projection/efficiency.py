@@ -101,9 +101,11 @@ def _measured() -> tuple[MeasuredEfficiency, ...]:
 
 
 def measured_beside(scenario: Scenario) -> tuple[MeasuredEfficiency, ...]:
-    """Measured efficiencies of the scenario's model on its devices; of other models there where none was run."""
+    """Measured efficiencies of the scenario's model on its devices; of other models there where none was run. Phases
+    alone that a step of it has."""
     every, devices = _measured(), {scenario.hardware.name, scenario.training_device.name}
-    on_device = [one for one in every if one.device in devices]
+    without = "decode" if scenario.loop.supervised else "train" if scenario.loop.rollouts_alone else ""
+    on_device = [one for one in every if one.device in devices and one.phase != without]
     same = [one for one in on_device if one.model == scenario.model.name]
     measured = {one.phase for one in same}
     # Rows of "any" model stand in for a phase that nobody measured of this one.

@@ -142,11 +142,12 @@ def _uneven_ranks(scenario: Scenario) -> list[str]:
 def _stack_sentence(scenario: Scenario, stack: Stack) -> str:
     trainer, features = scenario.training_stack or stack, scenario.training_features
     where = "aligned with" if scenario.rack_aligned else "scattered over"
+    engine = f"{scenario.engine.name} {scenario.engine_version or 'newest measured release'}"
     return said(
         "stack",
         stack=stack.name,
         beside="" if trainer == stack else f", trainer {trainer.name}",
-        engine=f"{scenario.engine.name} {scenario.engine_version or 'newest measured release'}",
+        engine="no engine" if scenario.loop.supervised else engine,
         graphs="without" if features.cuda_graphs == "none" else "with",
         dispatch=f", {features.moe_dispatcher} dispatch" if scenario.model.moe is not None else "",
         dealt=lists_beside(__file__)["dealt"][features.rank_balance],

@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -48,12 +48,18 @@ LEAST_BATCHES = 8
 and the estimate itself are too wide to be of use (from 8 on the 90 % bounds are within 16 % of a normal's)."""
 
 
+IN_A_ROW = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
+"""Phases that add up to a synchronous step."""
+
+
 class Timed(Struct, frozen=True, eq=False):
-    """Seconds of a simulated scenario's generation and step, and the draws of all its phases."""
+    """Seconds of a simulated scenario's generation and step, and the draws of all its phases. in_a_row: mean seconds of
+    the phases of a synchronous step; none of an asynchronous one, whose phases overlap."""
 
     generation: Estimate
     step: Estimate
     prediction: Prediction
+    in_a_row: Mapping[str, float]
 
     @property
     def step_s(self) -> float:
@@ -68,7 +74,9 @@ class Timed(Struct, frozen=True, eq=False):
 
 def timed(run: SimulatedVariant) -> Timed:
     """Generation and step of a run over all measured steps."""
-    return Timed(phase_estimate(run, "generation_s"), phase_estimate(run, "step"), prediction_of(run))
+    names = IN_A_ROW if run.scenario.loop.mode == "sync" else ()
+    rows = {name: mean_value(run, seconds_of(name)) for name in names}
+    return Timed(phase_estimate(run, "generation_s"), phase_estimate(run, "step"), prediction_of(run), rows)
 
 
 def carried_over(own: Estimate, other: Estimate, ratio: float, error: float = 0.0) -> Estimate:
@@ -77,11 +85,18 @@ def carried_over(own: Estimate, other: Estimate, ratio: float, error: float = 0.
     return replace(other, mean=own.mean * ratio, error=math.hypot(own.error, error), degrees=own.degrees)
 
 
-def beside_first(run: SimulatedVariant, step: Estimate) -> Estimate:
-    """The ``step`` of a variant that was simulated on the work of the first replication of ``run``, carried over to
-    what that answers."""
-    first_s = float(np.mean([one.seconds for one in run.steps[0]]))
-    return carried_over(phase_estimate(run, "step"), step, step.mean / first_s)
+def beside_first(run: SimulatedVariant, other: Timed) -> Estimate:
+    """The step of a variant that was simulated on the work of the first replication of ``run``, carried over to what
+    that answers.
+
+    Phase by phase where both are synchronous: the draw of one phase says nothing of what another saves.
+    """
+    own, after_s = phase_estimate(run, "step"), 0.0
+    rows = other.in_a_row if run.scenario.loop.mode == "sync" else {}
+    for name, other_s in (rows or {"step": other.step.mean}).items():
+        first_s = float(np.mean([seconds_of(name)(one) for one in run.steps[0]]))
+        after_s += mean_value(run, seconds_of(name)) * other_s / first_s if first_s else other_s
+    return carried_over(own, other.step, after_s / own.mean)
 
 
 def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:

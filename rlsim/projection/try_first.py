@@ -45,7 +45,7 @@ def try_first(run: SimulatedVariant, parts: Sequence[PhasePart], variants: int) 
     if not found:
         return None
     best = min(found, key=lambda tried: tried.step_s)
-    after = beside_first(run, best.timed.step)
+    after = beside_first(run, best.timed)
     ratio = after.mean / phase_estimate(run, "step").mean
     if ratio > GAIN:
         return None

@@ -17,5 +17,5 @@ def tuned_step_s(run: SimulatedVariant) -> Interval | None:
     stack = scenario.training_stack
     if stack is None or stack.tuned or user_runs_of(scenario) is None:
         return None
-    other = timed(simulate_variant(vary(replicated(scenario, 1), {"simulation.user_runs": NONE}))).step
+    other = timed(simulate_variant(vary(replicated(scenario, 1), {"simulation.user_runs": NONE})))
     return beside_first(run, other).interval

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rlsim.files.yaml import lists_beside
 from rlsim.results import Interval, Variant
-from rlsim.units import GIB
+from rlsim.units import GIB, JOULES_PER_KWH
 
 NAMES = lists_beside(__file__)
 """What keys of answers are called in reports, in the order in which they are shown; phases with their colours."""
@@ -85,6 +85,17 @@ def seconds(value: float) -> str:
 def gibibytes(value: float) -> str:
     """Bytes as GiB with one decimal, without the unit."""
     return fixed(value / GIB, 1)
+
+
+def kwh(joules: float) -> str:
+    """Joules as kWh without the unit: one decimal, or one significant digit of what would print as zero."""
+    value = joules / JOULES_PER_KWH
+    return f"{value:.1f}" if value >= 0.05 or value == 0 else f"{value:.1g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """How many of what: ``1 cell``, ``2,000 cells``."""
+    return f"{count:,} {noun}" + "s" * (count != 1)
 
 
 def percent(share: float, decimals: int = 0) -> str:

@@ -54,6 +54,11 @@ class Comparison(Answer):
     warnings: tuple[str, ...] = ()
     verdict: tuple[str, ...] = ()
 
+    @property
+    def as_long(self) -> bool:
+        """Whether the steps differ by less than 1 %, however sure it is which is the shorter."""
+        return 0.99 <= self.speedup.low <= self.speedup.high <= 1.01
+
 
 class Choice(Record):
     """An alternative. changes: overrides that lead to it. step_s: as ``project`` shows it.
@@ -363,8 +368,10 @@ class DeviceSize(Record):
 class Sizing(Answer):
     """Clusters for a model by device. best: the device to take; None where nothing keeps to what was asked.
 
-    deadline_s: longest step; budget_usd: highest price of one. held: what no size changes (loop, precision, drafts).
-    verdict: that nobody measured the device to take.
+    response_tokens: mean length beyond the prompt, of agents that of a trajectory with its observations; turns: of one,
+    in the mean. lora_rank: of the adapters that are trained, whoever states them. deadline_s: longest step; budget_usd:
+    highest price of one. held: what no size changes (loop, precision, drafts). verdict: that nobody measured the device
+    to take.
     """
 
     schema_: Literal["rlsim.size/1"] = Field(default="rlsim.size/1", alias="schema")
@@ -380,6 +387,7 @@ class Sizing(Answer):
     assumptions: tuple[str, ...]
     held: str = ""
     verdict: tuple[str, ...] = ()
+    turns: Rounded = 1.0
 
     def to_frame(self) -> DataFrame:
         """The clusters of every device as a pandas table."""

@@ -40,6 +40,7 @@ REFUSED = {
     ("plan", "SMALL", "--objective", "mean,regret"): "regret is no statistic of a plan any more",
     ("plan", "SMALL", "--target-step-s", "3"): "No such option",
     ("calibrate", "--from-steps", "x.csv"): "No such option: --from-steps x.csv",
+    ("import", "slime", "run.sh", "--rollout-batch-size", "8"): "options of the framework's own go behind --",
     ("plan", "SMALL", "--gpus", "0"): "at least 1 GPU",
     ("plan", "SMALL", "--steps", "9", "--deadline-hours", "1e-5", "--max-staleness", "0"): "no plan keeps to",
     ("improve", "SMALL", "--only", "inputs", "--uncertain", "x"): "is not KEY=LOW:HIGH",

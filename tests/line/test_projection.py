@@ -227,6 +227,7 @@ SAID_OF = {
     ("engine.migration=cheaper",): "Replicas that run dry take half",
     ("workload.agent={max_turns: 2}", "engine.kv_offload.capacity_bytes=1e11"): "a store of 93.1 GiB a GPU",
     ("workload.agent={max_turns: 2}", "engine.kv_offload={capacity_bytes: 1e11, prefetch: true}"): "Loads begin with",
+    ("loop.refit_framework=other",): "as software that nobody names does it",
     ("cluster.reference_gpus=2", "trainer.reference_logprobs=true"): "has 2 GPUs of its own",
 }
 """What an override makes an answer rest on."""

@@ -45,7 +45,7 @@ def test_no_trainer_takes_memory_and_none_must_fit(plain: Scenario) -> None:
     answer = project(large)
     assert list(answer.candidate.memory) == ["generation"]
     text = render(answer)
-    assert ", rollouts alone" in text and not any(word in text for word in ("refit", "training MFU", "optimizer"))
+    assert ", rollouts alone" in text and not any(word in text for word in ("refit", "train MFU", "optimizer"))
 
 
 @pytest.mark.parametrize("given", [

@@ -99,4 +99,9 @@ def test_text_and_files_speak_of_no_engine(rl: Scenario, tmp_path) -> None:
     text = render(answer)
     assert "Nothing is generated: a step takes" in text and ", supervised" in text
     assert not any(word in text for word in ("Engine statistics", "refit", "per engine iteration", "KV cache"))
+    assert not any(word in text for word in ("vllm", "decoding")) and "no engine; training" in text
+    # A row of a data set is alike to no other; the two samples of a pair are.
+    pairs = ("workload.generations_per_prompt=2", "trainer.reference_logprobs=true")
+    assert "Prompt groups" in render(project(vary(rl, *DPO, *pairs)))
+    assert "Prompt groups" not in render(project(vary(rl, *SFT, "workload.generations_per_prompt=1")))
     assert CliRunner().invoke(app(), ["report", str(tmp_path / "out")]).exit_code == 0

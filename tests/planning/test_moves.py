@@ -16,7 +16,9 @@ from rlsim.planning.plan import default_limits, plan
 from rlsim.projection.agent_moves import capped_turns
 from rlsim.projection.moves import LISTS, SETTING, best_way, move_named, moves
 from rlsim.projection.project import project
+from rlsim.projection.summary import beside_first, phase_estimate, timed
 from rlsim.projection.try_first import GAIN
+from rlsim.projection.variant import replicated, simulate_variant
 from rlsim.results.planning import Technique
 from rlsim.workload.draw import draw
 
@@ -42,6 +44,23 @@ def test_what_project_tries_first_holds_when_it_is_applied(name: str) -> None:
     alone = [move_named(one["move"]) for one in LISTS["first"]]
     found = [best for move in alone if not isinstance(best := best_way(scenario, move), str)]
     assert after <= 1.03 * min(one.step_s for one in found)
+
+
+def test_what_one_phase_saves_does_not_hang_on_the_draw_of_another() -> None:
+    # Few samples of scattered lengths: the generation of the first replication is far from the mean.
+    lengths = {"kind": "lognormal", "mean_tokens": 1000, "log_sigma": 1.2}
+    few = ["workload.prompts_per_step=2", "workload.generations_per_prompt=4", "trainer.global_batch_samples=null"]
+    scenario = vary(
+        load_scenario("quickstart", [*few, "simulation.replications=8"]), {"workload.response_tokens": lengths}
+    )
+    run = simulate_variant(scenario)
+    pinned = vary(replicated(scenario, 1), "loop.offload_memory=pinned")
+    steps, alone = phase_estimate(run, "step").mean, run.steps[0][0]
+    assert abs(alone.phases["generation_s"] / phase_estimate(run, "generation_s").mean - 1.0) > 0.05
+    other = timed(simulate_variant(pinned))
+    saved_s = alone.phases["prepare_s"] - other.in_a_row["prepare_s"]
+    assert saved_s > 0.1 * steps
+    assert beside_first(run, other).mean == pytest.approx(steps - saved_s, rel=1e-6)
 
 
 def test_nothing_is_advised_where_nothing_gains_or_nothing_was_tried() -> None:

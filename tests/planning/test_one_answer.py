@@ -71,6 +71,7 @@ def test_what_is_stated_is_simulated_and_every_command_says_the_same(tiny: Scena
         render_sweep(sweep(more, ["k=2"])).split()
     )
     assert "project takes" not in render_sweep(sweep(more, ["k=2"], replications=5))
+    assert ": 1 cell, 1 can run" in render_sweep(sweep(more, ["k=2"]))
 
 
 WINS = (("k=2", "speculation.acceptance_length=1.5", {"speculation.acceptance_length": 1.5}),
@@ -137,6 +138,9 @@ def test_a_scenario_does_not_differ_from_itself_and_phases_add_up(tiny: Scenario
     assert (comparison.speedup.mean, comparison.speedup.low, comparison.speedup.high) == (1.0, 1.0, 1.0)
     assert comparison.explained_by is None
     assert "do not differ" in render_comparison(comparison)
+    # Surely the slower environment, by less than anybody can measure.
+    alike = render_comparison(compare(tiny, vary(tiny, "workload.environment_s=0.001")))
+    assert "They take as long, within 1 %." in alike and "faster one" not in alike and "Most of" not in alike
     comparison = compare(tiny, vary(tiny, "simulation.seed=5"))
     assert not comparison.paired
     assert comparison.speedup.low < comparison.speedup.high

@@ -34,6 +34,7 @@ from rlsim.results.planning import ClusterSize, Sizing
 from rlsim.results.record import Interval
 
 SMALL = Answers("qwen3-1.7b", "h100_sxm", 8, (16, 8), 500)
+SMALL_SCENARIO = Wanted(SMALL).scenario("h100_sxm", 8)
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -117,6 +118,25 @@ def test_a_scenario_is_sized_with_its_loop_and_an_unmeasured_winner_is_named() -
     won = size(Wanted(SMALL, deadline_s=1e4), ["h100_sxm", "mi300x"])
     assert won.best == "mi300x" and "Best on a measured device: " in won.verdict[0]
     assert "a round default" in render_size(won) and "not measured" in render_size(won)
+
+
+def test_the_task_of_a_scenario_says_its_agents_adapters_and_optimizer() -> None:
+    observed = {"kind": "constant", "tokens": 100}
+    agent: dict[str, object] = {"turns": {"kind": "constant", "turns": 3}, "max_turns": 4}
+    agent |= {"observation_tokens": observed, "environment_s": {"kind": "constant", "seconds": 0}}
+    response = {"kind": "constant", "tokens": 50}
+    small = {"simulation.replications": 1, "workload.prompts_per_step": 4, "workload.generations_per_prompt": 4}
+    own = {"trainer.lora_rank": 8, "trainer.global_batch_samples": 16, "trainer.optimizer": "muon"}
+    given = vary(SMALL_SCENARIO, small | own | {"workload.agent": agent, "workload.response_tokens": response})
+    found = size(Wanted(base=given, max_staleness=0, drafts=False))
+    told = render_size(found)
+    assert (found.lora_rank, found.turns, found.response_tokens) == (8, 3, 3 * 50 + 2 * 100)
+    assert (
+        "LoRA of rank 8" in told
+        and "mean trajectory 350 tokens in 3 turns" in told
+        and "samples, mean response" not in told
+    )
+    assert "adapters trained with Muon" in told
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Scenarios as overrides: export after import is the identity, and what is written reads as it was meant."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from corpus_files import CORPUS, FOLDER, IDS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rlsim.cli.readers import FrameworkName
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.readers.frameworks.asked import Asked
@@ -183,3 +185,47 @@ def test_words_alone_generate_with_vllm_train_all_weights_and_are_options_of_the
     assert "--use_vllm" in found.overrides and not any("launcher" in word for word in (*found.overrides, found.config))
     assert any(line.endswith("=8: yours to tell the launcher") for line in found.left)
     assert not any(line.startswith("trainer.lora_rank") for line in found.left)
+
+
+SPLIT = {"cluster.generation_gpus": 4, "cluster.training_gpus": 4}
+WRITTEN: list[tuple[str, dict[str, Any], set[str], str]] = [
+    # Without either option slime has no GPUs for its engines (slime/ray/placement_group.py).
+    ("slime", {}, {"--colocate"}, "cluster"),
+    ("miles", {}, {"--colocate"}, "cluster"),
+    ("slime", SPLIT, {"--rollout-num-gpus 4"}, "cluster"),
+    ("slime", {"trainer.optimizer": "muon"}, {"--optimizer muon"}, "trainer.optimizer"),
+    ("prime-rl", {"trainer.optimizer": "muon"}, {"--trainer.optim.type muon"}, "trainer.optimizer="),
+    ("roll", {}, {"adv_estimator=grpo"}, "trainer.critic"),
+    ("roll", {"trainer.critic": True}, {"adv_estimator=gae"}, "trainer.critic"),
+    ("easyr1", {}, {"data.max_prompt_length=512", "data.max_response_length=3584"}, "workload"),
+    ("easyr1", {"workload.max_response_tokens": 3000}, {"data.max_prompt_length=1096"}, "workload"),
+    ("easyr1", {}, {"worker.actor.micro_batch_size_per_device_for_update=1"}, "trainer.micro_batch"),
+    ("swift", {}, {"--gradient_accumulation_steps 64"}, "trainer.global_batch"),
+]
+
+
+@pytest.mark.parametrize(("framework", "changes", "words", "none_left_of"), WRITTEN)
+def test_an_export_without_a_configuration_is_a_whole_one(
+    framework: str, changes: dict[str, Any], words: set[str], none_left_of: str
+) -> None:
+    answer = export_scenario(vary(load_scenario("quickstart"), changes), framework)
+    assert words <= set(answer.overrides)
+    assert not [line for line in answer.left if line.startswith(none_left_of)]
+
+
+@pytest.mark.parametrize("framework", [one.value for one in FrameworkName])
+def test_an_export_names_no_checkpoint_of_a_shipped_configuration(framework: str) -> None:
+    answer = export_scenario(load_scenario("quickstart"), framework)
+    key = framework_of(framework).model
+    assert not [word for word in answer.overrides if re.match(rf"[-+]*{re.escape(key)}[ =]", word)]
+    assert any(line.startswith(f"{key}: name your checkpoint") for line in answer.left)
+
+
+def test_a_filter_of_groups_that_no_key_turns_on_is_told() -> None:
+    given = vary(load_scenario("quickstart"), {"workload.usable_group_share": 0.6})
+    (told,) = [line for line in export_scenario(given, "slime").left if line.startswith("workload.usable_group_share")]
+    assert "turn on the filter" in told
+    # NeMo-RL's is a switch, which the export turns on.
+    found = export_scenario(vary(given, {"workload.generated_batch_factor": 2.0}), "nemo-rl")
+    assert "grpo.use_dynamic_sampling=true" in found.overrides
+    assert not [line for line in found.left if line.startswith("workload.usable")]

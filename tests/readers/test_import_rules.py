@@ -57,6 +57,14 @@ VERL = (
     "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.n_gpus_per_node=8 "
     "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.name=vllm "
 )
+VERL_LORA = VERL + "actor_rollout_ref.model.lora_rank=32 "
+MERGED = VERL_LORA + "+actor_rollout_ref.model.lora.merge=True "
+SKYRL = (
+    "python -m skyrl.train.entrypoints.main_base trainer.policy.model.path=Qwen/Qwen3-4B trainer.strategy={} "
+    "trainer.policy.model.lora.rank=16 trainer.placement.policy_num_gpus_per_node=8 "
+    "generator.inference_engine.num_engines=8 generator.inference_engine.tensor_parallel_size=1 "
+)
+APPLIED = SKYRL.format("megatron") + "trainer.policy.megatron_config.lora_config.merge_lora=false "
 VLLM = AREAL.replace("sglang:", "vllm:")
 PRIME_VLLM = """
 seq_len = 8192
@@ -123,6 +131,26 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("trl", TRL + "--use_liger_kernel", {"trainer.fused_kernels": True}),
     ("verl", VERL, {"trainer.fused_kernels": False}),
     ("verl", VERL + "actor_rollout_ref.model.use_liger=True", {"trainer.fused_kernels": True}),
+    # Four GPUs of workers may be half a node; a GB200's tray is what two of them are, or what a node is said to have.
+    ("skyrl", SKYRL.format("fsdp").replace("=8", "=4"), {"cluster.num_gpus": 4, "hardware.name": "h100_sxm"}),
+    ("skyrl", SKYRL.format("fsdp").replace("node=8", "node=4 trainer.placement.policy_num_nodes=2"),
+     {"cluster.num_gpus": 8, "hardware.name": "gb200_nvl72"}),
+    ("slime", SLIME + "--actor-num-gpus-per-node 4", {"cluster.num_gpus": 4, "hardware.name": "h100_sxm"}),
+    ("slime", SLIME.replace("--colocate", "--rollout-num-gpus 4") + "--actor-num-gpus-per-node 4",
+     {"cluster.num_gpus": 8, "hardware.name": "h100_sxm"}),
+    ("slime", SLIME + "--actor-num-gpus-per-node 4 --num-gpus-per-node 4", {"hardware.name": "gb200_nvl72"}),
+    ("openrlhf", OPENRLHF.replace("actor.num_gpus_per_node 8", "actor.num_gpus_per_node 4"),
+     {"cluster.training": 4, "hardware.name": "h100_sxm"}),
+    ("roll", ROLL + "num_gpus_per_node: 4", {"hardware.name": "gb200_nvl72"}),
+    ("verl", VERL.replace("=8 ", "=4 ").replace("8B", "4B"), {"cluster.num_gpus": 4, "hardware.name": "h100_sxm"}),
+    ("verl", VERL_LORA, {"trainer.lora_rank": 32, "engine.lora_rank": None, "released_engine.lora_rank": 32}),
+    ("verl", MERGED, {"trainer.lora_rank": 32, "released_engine.lora_rank": 0}),
+    ("skyrl", SKYRL.format("megatron"), {"trainer.lora_rank": 16, "released_engine.lora_rank": None}),
+    ("skyrl", SKYRL.format("fsdp"), {"trainer.lora_rank": 16, "released_engine.lora_rank": 16}),
+    ("skyrl", APPLIED, {"trainer.lora_rank": 16, "released_engine.lora_rank": 16}),
+    ("verl", VERL, {"trainer.optimizer_bytes_per_parameter": 12}),
+    ("verl", VERL + "+actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16",
+     {"trainer.optimizer_bytes_per_parameter": 4}),
     ("verl", VERL, {"trainer.logits_bytes": 4}),
     ("verl", VERL + "actor_rollout_ref.actor.entropy_coeff=0.001", {"trainer.logits_bytes": 10}),
     ("trl", RLOO, {"policy_logprobs": True, "trainer.reference_logprobs": True, "workload.generations_per_prompt": 2,
@@ -146,6 +174,8 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("prime-rl", PRIME_VLLM, {"loop.refit_method": "auto", "loop.refit_precision": "bf16", "trainer.lora_rank": None}),
     ("prime-rl", PRIME_VLLM + LORA, {"loop.refit_method": "disk", "trainer.lora_rank": 16}),
     ("prime-rl", PRIME_VLLM + "[trainer.optim]\ntype = 'sign_sgd'", {"trainer.optimizer_bytes_per_parameter": 4.0}),
+    ("prime-rl", PRIME_VLLM + "[trainer.model]\noptimization_dtype = 'bfloat16'",
+     {"trainer.optimizer_bytes_per_parameter": 4.0}),
     ("prime-rl", PRIME_VLLM + "[weight_broadcast]\ntype = 'filesystem'", {"loop.refit_method": "disk"}),
     ("prime-rl", GLM + "[weight_broadcast]\ntype = 'nccl'\nquantize_in_weight_transfer = true",
      {"model.name": "GLM-5", "engine.weight_precision": "fp8_block", "engine.tensor_parallel": 32,
@@ -181,6 +211,9 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
     ("areal", AREAL + "max_tokens_per_trajectory: 4096", {"workload.max_response_tokens": 640}),
     ("prime-rl", PRIME_VLLM + LORA, {"trainer.lora_rank": 64}),
     ("prime-rl", GLM, {"trainer.expert_parallel": 16}),
+    ("verl", VERL_LORA, {"engine.lora_rank": 0}),
+    ("verl", VERL, {"trainer.optimizer_bytes_per_parameter": 4.0}),
+    ("skyrl", SKYRL.format("megatron"), {"engine.lora_rank": 16}),
 ]  # fmt: skip
 
 

@@ -247,6 +247,36 @@ def test_a_reward_model_of_verl_is_a_pool_unless_a_function_asks_it() -> None:
     assert not asked.pools and "the reward model Qwen/Qwen3-4B" in [one.part for one in asked.missing]
 
 
+VERL_LINE = " ".join(["python -m verl.trainer.main_ppo", *VERL]).replace("Qwen/Qwen3-1.7B", "{}")
+SEEING: list[tuple[str, str, str]] = [
+    ("verl", VERL_LINE + " data.image_key=images", "sh"),
+    ("verl", VERL_LINE + " data.train_files=/data/geo3k/train.parquet", "sh"),
+    ("slime", "python3 train.py --hf-checkpoint {} --colocate --rollout-batch-size 32 --n-samples-per-prompt 8 "
+              "--multimodal-keys '{{\"image\": \"images\"}}'", "sh"),
+    ("prime-rl", '[model]\nname = "{}"\n[model.vlm]\nvision_encoder_attr = "model.visual"\n', "toml"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("framework", "text", "ending"), SEEING)
+def test_images_are_missing_once_whether_the_checkpoint_is_called_after_its_sight(
+    framework: str, text: str, ending: str, tmp_path: Path
+) -> None:
+    def images(checkpoint: str) -> list[str]:
+        path = tmp_path / f"run.{ending}"
+        path.write_text(text.format(checkpoint))
+        return [one.part for one in import_config(framework, path).scenario.missing if "images" in one.part]
+
+    assert images("Qwen/Qwen3.5-4B") == ["the images of its prompts"]
+    assert images("Qwen/Qwen3-VL-4B-Instruct") == ["the images that Qwen3-VL-4B-Instruct sees (state workload.images)"]
+
+
+def test_players_of_a_game_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    players = "".join(f'[orchestrator.train.source.env.player{i}.harness]\nid = "null"\n' for i in (0, 1))
+    path.write_text(PRIME.replace("alphabet-sort", "checkers") + players)
+    assert any("turns" in one.part for one in import_config("prime-rl", path).scenario.missing)
+
+
 def test_an_environment_without_a_harness_has_no_further_turns(tmp_path: Path) -> None:
     def turns(harness: str) -> bool:
         source = f'[orchestrator.train.source.env.agent.harness]\nid = "{harness}"\n'

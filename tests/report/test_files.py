@@ -24,6 +24,11 @@ from rlsim.report.timeline import lanes, timeline_json
 from rlsim.results import Curve, Span
 
 NAMES = ["projection.json", "memory.png", "phases.png", "timeline.json", "scenario.yaml"]
+SUPERVISED = (
+    *("loop.supervised=true", "simulation.replications=1", "workload.generations_per_prompt=1"),
+    *("speculation.method=none", "speculation.draft_length=0", "trainer.global_batch_samples=null"),
+    *("trainer.policy_logprobs=null", "trainer.reference_logprobs=false"),
+)
 INTERVAL = {"mean", "low", "high"}
 PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
 ARM = {*("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory",
@@ -171,6 +176,21 @@ def test_the_picture_has_content_and_says_scenario_candidate_and_what_bars_are(p
     assert "whisker: 90 % interval" in told
     assert ("generation is busy for" in told) is projection.asynchronous
     assert ("first step of the first replication alone" in told) is not projection.asynchronous
+
+
+@pytest.mark.parametrize("samples", [8, 16, 17])
+def test_sequences_are_counted_in_whole_ones_at_equal_steps(samples):
+    few = [f"workload.prompts_per_step={samples}", "workload.generations_per_prompt=1", "simulation.replications=1"]
+    made = project(load_scenario("quickstart", [*few, "trainer.global_batch_samples=null"]))
+    curves = page_of(made).axes[-1]
+    shown = [int(label.get_text()) for label in curves.get_yticklabels()]
+    assert shown == list(curves.get_yticks())
+    assert len(set(np.diff(shown))) == 1
+
+
+def test_a_bar_of_a_supervised_step_is_an_update():
+    made = project(load_scenario("quickstart", SUPERVISED))
+    assert [label.get_text() for label in page_of(made).axes[0].get_yticklabels()] == ["update"]
 
 
 def test_bars_have_their_lengths_and_the_same_bytes_whatever_the_style(answer, tmp_path):

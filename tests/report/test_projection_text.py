@@ -51,6 +51,13 @@ def test_lines_fit_any_width_and_any_encoding(projection, width, encoding, writt
     assert all(line == line.rstrip() for line in lines)
 
 
+def test_what_would_print_as_zero_says_so_and_one_is_no_plural(projection):
+    assert [fmt.counted(count, "GPU") for count in (0, 1, 2, 2000)] == ["0 GPUs", "1 GPU", "2 GPUs", "2,000 GPUs"]
+    assert [fmt.kwh(joules) for joules in (0.0, 3.6e3, 3.6e5, 3.6e6, 9e7)] == ["0.0", "0.001", "0.1", "1.0", "25.0"]
+    cheap = replace(projection, price_per_gpu_hour_usd=1e-6)
+    assert "costs <0.01" in " ".join(render_answer(cheap).split()) and "0.00 USD" not in render_answer(cheap)
+
+
 def test_brief_and_default_answers_are_short(projection):
     text = render_brief(projection)
     assert len(text.splitlines()) <= 5

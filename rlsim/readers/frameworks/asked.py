@@ -85,7 +85,8 @@ UNPOOLED = ("cluster.num_gpus", "cluster.pool_gpus")
 class Facts:
     """What a framework's configuration says beside its rows.
 
-    gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap, response_cap: tokens. model: name, and the key
+    gpus_per_node: 4 suggests a GB200 tray, more an HGX node. of_workers: it is of a group of workers, which
+    may take a part of one node. prompt_cap, response_cap: tokens. model: name, and the key
     that holds it. turns, least_turns: most and fewest turns. cap_of_turn: response_cap bounds each of them. pools:
     models beside the policy as records of scenario.pools, their model being the name of a checkpoint, with SERVED where
     it is behind an address of which nobody says how many GPUs it has. drafter: name of
@@ -103,6 +104,7 @@ class Facts:
     turns: int = 1
     least_turns: int = 1
     cap_of_turn: bool = False
+    of_workers: bool = False
     pools: tuple[Mapping[str, Any], ...] = ()
     drafter: str = ""
     supervised: bool = False
@@ -204,7 +206,7 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     if asked.hardware is not None:
         draft.keys["hardware"] = asked.hardware
         if asked.smaller_device is not None:
-            gpus = facts.gpus_per_node
+            gpus = 4 if asked.smaller_device.startswith("gb") else 8
             draft.assume("larger", hardware=asked.hardware, smaller=asked.smaller_device, gpus=gpus)
         return
     # Names of devices have several words (rtx 4090, h100 pcie): each word of the path may be the first of one.
@@ -212,12 +214,14 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     names = [facts.device.lower(), *(" ".join(words[at:]) for at in range(len(words)))]
     named = next(filter(None, (profile_called(name) for name in names if name)), None)
     blackwell = "nvfp4" in (draft.keys.get("engine.weight_precision"), draft.keys.get("trainer.precision"))
-    usual = "gb200_nvl72" if facts.gpus_per_node == 4 else "b200_sxm" if blackwell else "h100_sxm"
+    trays = facts.gpus_per_node == 4 and not (facts.of_workers and draft.keys["cluster.num_gpus"] <= 4)
+    usual = "gb200_nvl72" if trays else "b200_sxm" if blackwell else "h100_sxm"
     draft.keys["hardware"] = named or usual
     if "npu" in words or "ascend" in words:
         draft.assume("npu", hardware=draft.keys["hardware"])
     elif named is None:
-        draft.assume("hardware", hardware=draft.keys["hardware"], gpus=facts.gpus_per_node)
+        why = "hardware" if trays or facts.gpus_per_node >= 8 else "part of a node"
+        draft.assume(why, hardware=draft.keys["hardware"], gpus=facts.gpus_per_node)
 
 
 def mean_sample_tokens(facts: Facts, asked: Asked, cap: int) -> float:

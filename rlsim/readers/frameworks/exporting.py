@@ -65,7 +65,9 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     old = dict(leaves(tree.values))
     changed = {key: reader.value(key) for key, value in leaves(values) if key not in old or old[key] != value}
     if base is None:
-        read = {key: reader.value(key) for key, _ in leaves(values) if key in reader.read}
+        # A card is no checkpoint: that of the shipped configuration is nobody's.
+        changed.pop(known.model, None)
+        read = {key: reader.value(key) for key, _ in leaves(values) if key in reader.read - {known.model}}
         changed = {**read, **changed}
     launched = {key: value for key, value in changed.items() if key.startswith(LAUNCHER)}
     changed = {_former(key, tree.aliases): value for key, value in changed.items() if key not in launched}
@@ -77,7 +79,8 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     left += [
         f"{key.removeprefix(LAUNCHER)}={_word(value)}: yours to tell the launcher" for key, value in launched.items()
     ]
-    left += [*(_unwritten(scenario) if base is None else ()), *_model(known, scenario, base)]
+    left += [*(_unwritten(scenario) if base is None else ()), *_filter(known, scenario, reader)]
+    left += _model(known, scenario, base)
     if base is None:
         config = _patch(known, changed)
     else:
@@ -166,9 +169,13 @@ def _settle(
 
 
 def _defaults(scenario: Scenario) -> dict[str, Any]:
-    """Values of keys that an engine decides by itself where nobody states them."""
-    unstated = replaced(scenario, {"engine": replaced(scenario.engine, {"gpu_memory_utilization": None})})
-    return {"engine.gpu_memory_utilization": memory_share(unstated)}
+    """Values of keys that an engine or a stack decides by itself where nobody states them."""
+    engine = replaced(scenario.engine, {"gpu_memory_utilization": None, "lora_rank": None})
+    unstated = replaced(scenario, {"engine": engine})
+    return {
+        "engine.gpu_memory_utilization": memory_share(unstated),
+        "engine.lora_rank": unstated.released_engine.lora_rank or 0,
+    }
 
 
 def _have(rule: Rule[Any], reader: Reader, defaults: Mapping[str, Any]) -> Any:
@@ -204,6 +211,7 @@ def _wanted(scenario: Scenario, target: str) -> Any:
         if not trainer.sequence_packing
         else None,
         "engine.gpu_memory_utilization": memory_share(scenario),
+        "engine.lora_rank": scenario.released_engine.lora_rank or 0,
         "loop.in_flight_updates": None if at_update is None else at_update != "drain",
         "loop.recompute_kv": None if at_update is None else at_update == "recompute",
         "loop.style": (loop.style or "nemo_rl") if asynchronous else None,
@@ -243,6 +251,14 @@ def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) ->
     if found is not None and found[0].lower() == scenario.model.name.lower():
         return left
     return [*left, f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
+
+
+def _filter(framework: Framework, scenario: Scenario, reader: Reader) -> list[str]:
+    """Dynamic sampling that the configuration does not have: the filter is a function of the user's own."""
+    share = scenario.workload.usable_group_share
+    if share == 1 or framework.facts(reader).dynamic:
+        return []
+    return [f"workload.usable_group_share={share:g}: turn on the filter that throws groups away"]
 
 
 def _unwritten(scenario: Scenario) -> list[str]:

@@ -262,6 +262,8 @@ def _document_of(known: Framework, tree: ConfigTree, asked: Asked, lenient: bool
     idle = idle_sections(known, tree, reader, draft.keys)
     lacking = missing_parts(framework, tree, reader, draft.keys, idle, lenient)
     lacking += [{"part": part, "step": "longer", "keys": []} for part in facts.lacking]
+    if lacking_tower(asked.model or facts.model):  # which says that images are missing
+        lacking = [one for one in lacking if one["part"] != "the images of its prompts"]
     # A model that is asked for by its name has its own stated on loading.
     if not asked.model:
         served = draft.keys.get("engine.weight_precision") == "int4"

@@ -81,6 +81,12 @@ def node_size(gpus: int, per_node: int) -> int:
     return gpus if gpus < per_node else math.gcd(gpus, per_node)
 
 
+def spread(gpus: int, per_node: int, nodes: Option[Any], size: Option[Any]) -> list[Change]:
+    """The options of so many GPUs on nodes of at most ``per_node``; nothing to write where none are left."""
+    node = node_size(gpus, per_node) if gpus > 0 else 0
+    return [nodes.to(gpus // node), size.to(node)] if node else []
+
+
 class For(Generic[C, V]):
     """Makers of rules for one scenario key over the options of one framework."""
 

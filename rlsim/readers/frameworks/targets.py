@@ -107,6 +107,7 @@ class Engine:
     prefix_caching = Target[bool]()
     chunked_prefill = Target[bool]()
     overlap_scheduling = Target[bool]()
+    lora_rank = Target[int]()
 
     class Prefill:
         """Keys of the section ``engine.prefill``."""

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
 
 from rlsim.report import format as fmt
 from rlsim.report.figures.style import (
@@ -181,7 +182,8 @@ def _bars(axes: Axes, projection: Projection) -> tuple[str, str]:
         axes.errorbar(step_s.mean, below, xerr=ends, fmt="o", markersize=3.5, color=INK, linewidth=1.3, capsize=3.5)
         _result(axes, projection if name == "candidate" else None, step_s, sum(row.values()), y)
     labels = [name if len(arms) == 1 else f"{name}\n{fmt.variant_label(arm)}" for name, arm in arms.items()]
-    axes.set_yticks(rows, labels)
+    # What generates nothing is no autoregressive side.
+    axes.set_yticks(rows, ["update"] if projection.order == "supervised" else labels)
     # The axis ends with the longest bar; right of it stand results, not seconds.
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= longest * 1.001])
     axes.tick_params(axis="y", length=0)
@@ -278,6 +280,8 @@ def _curves(axes: Axes, projection: Projection) -> tuple[str, str]:
     axes.set_axisbelow(True)
     axes.set_ylabel("trajectories" if len(curves) > 1 else curves[0].name)
     axes.set_xlabel("seconds" if asynchronous else "seconds since generation began")
+    # Half a sequence is none: rounded, ticks of 2.5 would stand at unequal steps.
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter("{x:,.0f}")
     # Synchronous curves fall: their upper right is free. Asynchronous ones fill the panel.
     place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 4, "borderaxespad": 0.1}

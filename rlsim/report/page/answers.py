@@ -268,7 +268,11 @@ def size_part(found: Sizing) -> Part:
         figures = [
             ("Take", f"{chosen.gpus:,} {best.device}", chosen.layout),
             ranged("A step takes", chosen.step_s, fmt.seconds),
-            ("It costs", f"{chosen.usd_per_step:.2f} USD", f"at {best.usd_per_gpu_hour:.2f} per GPU and hour"),
+            (
+                "It costs",
+                f"{fmt.fixed(chosen.usd_per_step, 2)} USD",
+                f"at {best.usd_per_gpu_hour:.2f} per GPU and hour",
+            ),
         ]
     able = any(one.sizes for one in found.devices)
     sections: Sections = {

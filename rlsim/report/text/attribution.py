@@ -23,7 +23,8 @@ def render_blame(blame: Blame, style: Style = DEFAULT_STYLE) -> str:
 
 def idle_words(blame: Blame) -> str:
     """Sentence with the number of GPUs and the share of the step in which they are idle."""
-    return f"Its {blame.num_gpus:,} GPUs are idle {fmt.percent(1.0 - blame.work_share)} of the step."
+    gpus = f"{fmt.counted(blame.num_gpus, 'GPU')} {'is' if blame.num_gpus == 1 else 'are'}"
+    return f"Its {gpus} idle {fmt.percent(1.0 - blame.work_share)} of the step."
 
 
 def idle_table(blame: Blame, least_share: float = 0.0) -> Table:

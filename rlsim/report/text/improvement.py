@@ -51,7 +51,8 @@ def _moves(found: Techniques, style: Style) -> list[str]:
     for one in shown[:MOST_EXPLAINED]:
         lines += style.wrapped(f"{one.name} asks for {one.asks}: {' '.join(one.changes)}", "  ", 4)
     more = len(shown) - len(rows)
-    counts = f"{more} more gain less, {len(found.techniques) - len(shown)} gain nothing"
+    less = f"{more} more gain less, " if more else ""
+    counts = f"{less}{len(found.techniques) - len(shown)} gain nothing"
     return [*lines, *style.wrapped(f"{counts}, {len(found.left_out)} are not possible here.", "  ")]
 
 

@@ -13,7 +13,7 @@ from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell
 from rlsim.results.planning import Comparison, Sensitivity
 from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, break_even_lengths, interval_in
-from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
+from rlsim.units import SECONDS_PER_HOUR
 
 SHOWN = 10
 NEARLY_SURE = 0.99  # that memory suffices: beyond it plans do not say so
@@ -26,7 +26,7 @@ def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
     """Counts, the fastest cells, break-even acceptance lengths, and why cells cannot run."""
     # Cells of different batches compare only by the time of a sample.
     done = sorted(result.done, key=lambda row: row["step_s"] / (result.samples(row) if result.batch_varies else 1))
-    counts = f"{len(result.rows)} cells, {len(done)} can run, {result.replications} replications each"
+    counts = fmt.counted(len(result.rows), "cell") + f", {len(done)} can run, {result.replications} replications each"
     if result.own_replications and result.replications < result.own_replications:
         counts += f" (project takes {result.own_replications}: --replications {result.own_replications} says the same)"
     if result.own_replications == 0:
@@ -54,7 +54,7 @@ def _fastest(result: SweepResult, shown: Sequence[dict[str, Any]]) -> Table:
             *(str(row[name]) for name in names),
             *(split_of(row) for _ in split),
             *(f"{1e3 * row['step_s'] / result.samples(row):.2f}" for _ in per_sample),
-            f"{row['cost_per_step_usd']:.2f}",
+            fmt.fixed(row["cost_per_step_usd"], 2),
             *(cell(interval_in(row, f"{part}_speedup"), 2, "x") for part in ("rollout", "end_to_end")),
             cell(interval_in(row, "step_s"), 1),
         )
@@ -146,12 +146,12 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
     ]
     gap = comparison.step_s[1].mean - comparison.step_s[0].mean
     step = Row(("step", *(cell(side, 1) for side in comparison.step_s), f"{gap:+.1f}", ""), strong=True)
-    money = ("USD per step", *(f"{cost:.2f}" for cost in comparison.cost_per_step_usd), "", "")
+    money = ("USD per step", *(fmt.fixed(cost, 2) for cost in comparison.cost_per_step_usd), "", "")
     heads = ["", *names, "difference", "share"]
     times = Table("Time per step", "seconds, mean [90 % interval]", heads, [*phases, RULE, step, money])
     pairing = "on the same drawn work" if comparison.paired else "on different work"
     sentences = [f"Speedup {fmt.times(comparison.speedup)}, {pairing}.", _told_apart(comparison)]
-    if comparison.explained_by is not None:
+    if comparison.explained_by is not None and not comparison.as_long:
         sentences.append(f"Most of the difference is {_phase_name(comparison.explained_by, comparison)}.")
     verdict = [line for text in sentences if text for line in style.wrapped(text)]
     return sections(
@@ -168,14 +168,13 @@ def _told_apart(comparison: Comparison) -> str:
     if not comparison.differences or comparison.speedup.low == comparison.speedup.high:
         return ""
     side, share = ("B", comparison.b_faster) if comparison.b_faster >= 0.5 else ("A", 1.0 - comparison.b_faster)
-    more = comparison.more_replications
+    more, sure = comparison.more_replications, f"{side} is the faster one with {fmt.percent(share)}"
     if comparison.speedup.low <= 1.0 <= comparison.speedup.high and more:
         return (
-            f"They cannot be told apart: {side} is the faster one with {fmt.percent(share)}, and most of what is "
-            f"unsure is the simulation's own error; {more} replications beyond the {comparison.replications} done "
-            "would settle it (simulation.replications)."
+            f"They cannot be told apart: {sure}, and most of what is unsure is the simulation's own error; {more} "
+            f"replications beyond the {comparison.replications} done would settle it (simulation.replications)."
         )
-    return f"{side} is the faster one with {fmt.percent(share)}."
+    return "They take as long, within 1 %." if comparison.as_long else f"{sure}."
 
 
 def _phase_name(phase: str, comparison: Comparison) -> str:
@@ -312,10 +311,10 @@ def objective_text(plan: Plan) -> str:
 def recommendation(plan: Plan) -> str:
     """The one sentence for who decides: what to take, what it brings, and how likely it does not."""
     best, n = plan.best, plan.best.numbers
-    takes, costs = fmt.seconds(n.step_s.mean), f"{n.cost_per_step_usd:.2f}"
+    takes, costs = fmt.seconds(n.step_s.mean), fmt.fixed(n.cost_per_step_usd, 2)
     if plan.current is not None:
         takes += f" in place of {fmt.seconds(plan.current.step_s.mean)}"
-        costs += f" in place of {plan.current.cost_per_step_usd:.2f}"
+        costs += f" in place of {fmt.fixed(plan.current.cost_per_step_usd, 2)}"
     text = f"Take {best.name}: a step takes {takes} and costs {costs} USD"
     if best.beats_current is None:
         return f"{text}."
@@ -341,7 +340,7 @@ def _unsure(plan: Plan) -> list[str]:
 def _best_lines(plan: Plan) -> list[str]:
     n, best = plan.best.numbers, plan.best
     step = f"step {n.step.mean:.1f} s [{n.step.low:.1f}, {n.step.high:.1f}]"
-    money = f"{n.cost_per_step_usd:.2f} USD and at most {n.energy_per_step_j / JOULES_PER_KWH:.1f} kWh per step"
+    money = f"{fmt.fixed(n.cost_per_step_usd, 2)} USD and at most {fmt.kwh(n.energy_per_step_j)} kWh per step"
     lines = [
         f"{step}, {money}",
         fmt.price_remark([n.cost_per_step_usd / n.step_s.mean / n.num_gpus * SECONDS_PER_HOUR]),
@@ -395,6 +394,6 @@ def candidates_table(plan: Plan) -> Table:
         sure = "" if row.step_p90_s is None else f"{row.step_p90_s:.1f}"
         chances = "-" if beats is None else _chance(beats), wins.get(row.name, "-")
         fits = "" if row.fits is None or row.fits >= NEARLY_SURE else f" (fits with {fmt.percent(row.fits)})"
-        shown.append((f"{row.name}{fits}", n.limit, f"{n.cost_per_step_usd:.2f}", *chances, sure, cell(n.step, 1)))
+        shown.append((f"{row.name}{fits}", n.limit, fmt.fixed(n.cost_per_step_usd, 2), *chances, sure, cell(n.step, 1)))
     heads = ("", "limited by", "USD/step", "beats now", "first beats it", "90 % sure", "step (s)")
     return Table("Candidates", "shares of 2,048 draws of the model's error, common to all", heads, shown, "<<>")

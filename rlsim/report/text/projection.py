@@ -321,7 +321,7 @@ def held_text(memory: Mapping[str, MemoryUse]) -> str:
 
 def _costs(projection: Projection) -> str:
     """Text of the cost of a step in USD on each side, and the price behind it."""
-    costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in projection.variants.values())
+    costs = " -> ".join(fmt.fixed(cost_usd(projection, arm.step_s).mean, 2) for arm in projection.variants.values())
     each = f"{projection.price_per_gpu_hour_usd:.2f} per GPU and hour ({projection.price_source})"
     return f"costs {costs} USD at {each}"
 

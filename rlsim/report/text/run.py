@@ -25,7 +25,7 @@ def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
     """The answer in full as text: headline, totals, how the steps evolve, what was lost, assumptions, warnings."""
     mode = "asynchronous" if run.asynchronous else "synchronous"
     about = (
-        f"{run.scenario}: {run.model}, {run.num_gpus:,} GPUs, {mode}, seed {run.seed}, replications "
+        f"{run.scenario}: {run.model}, {fmt.counted(run.num_gpus, 'GPU')}, {mode}, seed {run.seed}, replications "
         f"{run.replications}, digest {run.digest}"
     )
     notes = [fmt.price_remark([run.price_per_gpu_hour_usd], run.price_source)]
@@ -147,10 +147,11 @@ def task_words(sizing: Sizing) -> str:
     """Text of the task that the clusters are sized for: model, batch, lengths."""
     trained = "all weights" if sizing.lora_rank is None else f"LoRA of rank {sizing.lora_rank}"
     prompts, samples = sizing.batch
-    return (
-        f"{sizing.model}, {trained}; {prompts} prompts x {samples} samples, mean response "
-        f"{sizing.response_tokens:,} tokens, cap {sizing.max_sequence_tokens:,}"
-    )
+    length = f"mean response {sizing.response_tokens:,} tokens"
+    if sizing.turns > 1:
+        length = f"mean trajectory {sizing.response_tokens:,} tokens in {sizing.turns:.3g} turns"
+    cap = f"cap {sizing.max_sequence_tokens:,}"
+    return f"{sizing.model}, {trained}; {prompts} prompts x {samples} samples, {length}, {cap}"
 
 
 def assumed_words(sizing: Sizing) -> tuple[str, ...]:
@@ -182,7 +183,7 @@ def recommendation(sizing: Sizing) -> str:
     elif len(sizing.devices) > 1:
         why = "the cheapest step of all devices at their knees"
     step = f"{chosen.step_s.mean:.1f} s [{chosen.step_s.low:.1f}, {chosen.step_s.high:.1f}]"
-    return f"Take {chosen.gpus:,} {one.device}: {step} and {chosen.usd_per_step:.2f} USD a step ({why})."
+    return f"Take {chosen.gpus:,} {one.device}: {step} and {fmt.fixed(chosen.usd_per_step, 2)} USD a step ({why})."
 
 
 def _device(one: DeviceSize, style: Style) -> list[str]:
@@ -199,7 +200,7 @@ def clusters_table(one: DeviceSize) -> Table:
         named = ", ".join(word for gpus, word in marks if gpus == size.gpus)
         used = fmt.percent(max(size.generation_share, size.training_share))
         gain = "" if size.speedup is None else f"{size.speedup:.2f}x"
-        cost = f"{size.usd_per_step:.2f}"
+        cost = fmt.fixed(size.usd_per_step, 2)
         shown = f"{size.gpus:,}", named, size.layout, used, cost, gain, cell(size.step_s, 1)
         rows.append(Row(shown, strong=size.gpus == one.chosen))
     heads = ("GPUs", "", "layout", "memory", "USD/step", "over half", "step (s)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import Options, Part, flag, integer, number, size, text
+from rlsim.readers.frameworks.options import Change, Options, Part, flag, integer, number, size, text
 from rlsim.readers.frameworks.rules import Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
@@ -64,12 +64,21 @@ class EasyR1(Options):
         return self.r.real_tokens(samples, self.cap) if self.actor.padding_free else None
 
 
+def _set_max_sequence(c: EasyR1, value: int) -> Iterator[Change]:
+    """The prompts keep their tokens where the response has some left."""
+    prompt = min(c.max_prompt_length, value // 2)
+    yield from (EasyR1.max_prompt_length.to(prompt), EasyR1.max_response_length.to(value - prompt))
+
+
 of = Rules(EasyR1)
 RULES = (
     of(Workload.prompts_per_step).same(EasyR1.rollout_batch_size),
     of(Workload.generations_per_prompt).same(Rollout.n),
-    of(Workload.max_sequence_tokens).rule(lambda c: c.cap),
-    of(Workload.max_response_tokens).same(EasyR1.max_response_length),
+    of(Workload.max_sequence_tokens).rule(lambda c: c.cap, _set_max_sequence),
+    of(Workload.max_response_tokens).rule(
+        lambda c: c.max_response_length,
+        lambda c, value: [EasyR1.max_response_length.to(value), EasyR1.max_prompt_length.to(max(1, c.cap - value))],
+    ),
     of(Workload.max_rollouts_per_step, when=lambda c: c.online_filtering).same(EasyR1.max_try_make_batch),
     of(Cluster.num_gpus).by(EasyR1.nnodes, lambda c: c.nnodes * c.n_gpus_per_node),
     of(Loop.mode).constant("sync"),
@@ -87,8 +96,8 @@ RULES = (
     of(Trainer.epochs).same(Actor.ppo_epochs),
     of(Trainer.critic).rule(lambda c: c.adv_estimator == "gae"),
     of(Trainer.sequence_packing).rule(lambda c: c.actor.padding_free or c.actor.dynamic_batching),
-    of(Trainer.micro_batch_tokens).rule(lambda c: c.tokens(c.actor.update_samples)),
-    of(Trainer.logprob_micro_batch_tokens).rule(lambda c: c.tokens(c.actor.experience_samples)),
+    of(Trainer.micro_batch_tokens).by(Actor.update_samples, lambda c: c.tokens(c.actor.update_samples)),
+    of(Trainer.logprob_micro_batch_tokens).by(Actor.experience_samples, lambda c: c.tokens(c.actor.experience_samples)),
     of(Trainer.micro_batch_samples, when=lambda c: c.tokens(1) is None).same(Actor.update_samples),
     of(Trainer.recompute).switched(Actor.gradient_checkpointing, "full", "none"),
     of(Trainer.optimizer_on_host).same(Actor.cpu_offload),
@@ -105,6 +114,7 @@ def _facts(c: EasyR1) -> Facts:
     return Facts(
         settings=(("stack", "verl"), ("loop.refit_framework", "verl")),
         gpus_per_node=c.n_gpus_per_node,
+        of_workers=True,
         prompt_cap=c.max_prompt_length,
         response_cap=min(c.max_response_length, c.rollout.max_model_len or c.cap),
         dynamic=c.online_filtering,

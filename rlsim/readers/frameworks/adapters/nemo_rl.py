@@ -278,7 +278,7 @@ RULES = (
     ),
     of(Trainer.mtp_layers, when=lambda c: c.megatron, otherwise=0).same(Megatron.mtp_num_layers),
     of(Trainer.optimizer, when=lambda c: c.megatron, otherwise="adam").words(
-        Megatron.optimizer, ("*muon*", "muon"), other="adam"
+        Megatron.optimizer, ("muon", "muon"), ("adam", "adam"), ("*muon*", "muon"), other="adam"
     ),
     of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).switched(
         Megatron.use_precision_aware_optimizer, 8.0, 12.0

@@ -303,7 +303,8 @@ RULES = (
 
 def _facts(c: Openrlhf) -> Facts:
     return Facts(
-        gpus_per_node=c.actor.num_gpus_per_node,
+        gpus_per_node=c.actor.num_gpus_per_node if c.actor.num_nodes > 1 or not c.apart else 8,
+        of_workers=True,
         supervised=c.supervised,
         prompt_cap=c.cap - c.response if c.response < c.cap else c.cap,
         response_cap=min(c.cap, c.response),

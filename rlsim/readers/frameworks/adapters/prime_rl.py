@@ -74,6 +74,7 @@ class Model(Options, section="trainer.model"):
     dp_replicate = aside(size())
     attn = text()
     lora = anything()
+    optimization_dtype = text("float32")
     lora_rank = integer(16, name="lora.rank")
     quantization, fp8 = anything(), anything()
     ac_mode = text("", name="ac.mode")
@@ -217,6 +218,11 @@ class PrimeRl(Options):
         return max(1, span * self.deployment.gpus_per_node // self.tp)
 
     @property
+    def moments_in_bf16(self) -> bool:
+        """Whether AdamW's moments are in BF16."""
+        return self.model.optimization_dtype == "bfloat16" and (self.optimizer or "adamw") == "adamw"
+
+    @property
     def lora(self) -> bool:
         """Whether an adapter is trained."""
         return self.model.lora is not None and self.model.lora_rank != 0
@@ -305,10 +311,16 @@ RULES = (
     of(Trainer.micro_batch_tokens).rule(lambda c: c.cap),
     # trainer.py:32, 191: full where nothing is stated.
     of(Trainer.recompute).rule(lambda c: "selective" if c.model.ac_mode == "selective" else "full"),
-    of(Trainer.optimizer).words(PrimeRl.optimizer, ("*muon*", "muon"), other="adam"),
-    # FP32 masters, beside them AdamW's moments, SGD's momentum or nothing (configs/trainer.py:57-72, 426-460).
-    of(Trainer.optimizer_bytes_per_parameter).words(
-        PrimeRl.optimizer, ("sign_sgd", 4.0), ("sgd", 8.0), other=12.0, readonly=True
+    of(Trainer.optimizer).words(
+        PrimeRl.optimizer, ("muon", "muon"), ("adamw", "adam"), ("*muon*", "muon"), other="adam"
+    ),
+    # FP32 masters, beside them AdamW's moments, SGD's momentum or nothing (configs/trainer.py:57-72, 426-460). In BF16
+    # (trainer/model.py:1332, as VLM must be, 615) the weights are their own masters.
+    of.either(
+        of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.moments_in_bf16).constant(4.0),
+        of(Trainer.optimizer_bytes_per_parameter).words(
+            PrimeRl.optimizer, ("sign_sgd", 4.0), ("sgd", 8.0), other=12.0, readonly=True
+        ),
     ),
     # Ratios are taken over the log-probs of the engines (src/prime_rl/trainer/rl/loss.py:100-103).
     of(Trainer.policy_logprobs).constant(False),

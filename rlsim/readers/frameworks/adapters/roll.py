@@ -282,7 +282,9 @@ RULES = (
     of(Trainer.lora_rank).same(Train.lora_rank),
     of(Trainer.global_batch_samples).by(Train.accumulation, lambda c: c.update * c.ranks),
     of(Trainer.epochs).same(Roll.ppo_epochs),
-    of(Trainer.critic).rule(lambda c: c.estimator == "gae"),
+    of(Trainer.critic).rule(
+        lambda c: c.estimator == "gae", lambda _, value: [Roll.estimator.to("gae" if value else "grpo")]
+    ),
     of(Trainer.sequence_packing).rule(lambda c: c.packed),
     of(Trainer.micro_batch_tokens, when=lambda c: c.packed).rule(_micro_batch_tokens),
     of(Trainer.micro_batch_samples, when=lambda c: not c.packed).by(Train.batch_size, lambda c: c.micro_batch),
@@ -331,12 +333,14 @@ def _facts(c: Roll) -> Facts:
         turns=c.max_actions_per_traj or (c.max_turns if c.agentic else 1),
         dynamic=c.use_additional_prompts,
         pools=roll_judges(c.r, c.training, c.generating),
-        lacking=tuple(_partial(c)),
+        lacking=tuple(_lacking(c)),
     )
 
 
-def _partial(c: Roll) -> Iterator[str]:
-    """Workers on a part of GPUs that others share are simulated on all of them."""
+def _lacking(c: Roll) -> Iterator[str]:
+    """Workers on a part of GPUs that others share are simulated on all of them; VL pipelines have images."""
+    if "_vl_pipeline" in c.entry:
+        yield "the images of its prompts"
     every = c.training | c.generating
     for name, devices_ in (("training", c.training), ("generation", c.generating)):
         if not c.apart and devices_ and devices_ < every:

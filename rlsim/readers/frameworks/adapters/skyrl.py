@@ -155,6 +155,10 @@ RULES = (
         of(Trainer.context_parallel).same(Policy.sequence_parallel_size),
     ),
     of(Trainer.lora_rank).same(Policy.lora_rank),
+    of(Engine.lora_rank, when=lambda c: c.megatron).rule(
+        lambda c: None if c.mcore.merge_lora else c.policy.lora_rank or None,
+        lambda _, value: [Megatron.merge_lora.to(not value)],
+    ),
     # Mini-batches count prompts (skyrl/train/utils/utils.py:104).
     of(Trainer.global_batch_samples).by(
         Run.policy_mini_batch_size, lambda c: c.run.policy_mini_batch_size * (c.generator.n_samples_per_prompt or 1)
@@ -217,6 +221,7 @@ def _facts(c: Skyrl) -> Facts:
     return Facts(
         settings=(("loop.refit_framework", "skyrl"),),
         gpus_per_node=8 if c.split else c.placement.policy_num_gpus_per_node,
+        of_workers=True,
         prompt_cap=c.run.max_prompt_length,
         response_cap=c.response_cap,
         turns=c.turns,

@@ -68,6 +68,9 @@ class Megatron(Options, section="trainer.policy.megatron_config"):
     recompute_granularity = text(name="transformer_config_kwargs.recompute_granularity")
     use_precision_aware_optimizer = flag(False, name="optimizer_config_kwargs.use_precision_aware_optimizer")
     optimizer_cpu_offload = switch(name="optimizer_config_kwargs.optimizer_cpu_offload")
+    # Weights with the adapter in them go to the engine unless stated (skyrl/train/config/config.py:414 and
+    # skyrl/backends/skyrl_train/inference_servers/utils.py:23-34); FSDP hands the adapter over always.
+    merge_lora = flag(True, name="lora_config.merge_lora")
 
 
 class Async(Options, section="trainer.fully_async"):

@@ -10,7 +10,7 @@ from rlsim.readers.frameworks.adapters.pools import slime_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.engine_groups import spelled_out
 from rlsim.readers.frameworks.options import Change, Options, flag, integer, integers, number, size, switch, text
-from rlsim.readers.frameworks.rules import PACKED_INT4, Assumption, Case, Rules
+from rlsim.readers.frameworks.rules import PACKED_INT4, Assumption, Case, Rules, spread
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
 
@@ -22,7 +22,7 @@ class Slime(Options):
     hf_checkpoint = text("")
     num_gpus_per_node = integer()
     actor_num_nodes = size()
-    actor_num_gpus_per_node = integer(8)
+    node = integer(8, name="actor_num_gpus_per_node")
     rollout_num_gpus = integer()
     rollout_num_gpus_per_engine = size()
     prefill_num_servers = integer()
@@ -223,8 +223,9 @@ RULES = (
         Workload.generated_batch_factor,
         when=lambda c: bool((most := c.over_sampling_batch_size) and (least := c.rollout_batch_size) and most > least),
     ).by(Slime.over_sampling_batch_size, lambda c: (c.over_sampling_batch_size or 0) / (c.rollout_batch_size or 1)),
-    of(Cluster.num_gpus).by(
-        Slime.actor_num_nodes, lambda c: c.actor_num_nodes * c.actor_num_gpus_per_node + c.generation_gpus
+    of(Cluster.num_gpus).rule(
+        lambda c: c.actor_num_nodes * c.node + c.generation_gpus,
+        lambda c, value: spread(value - c.generation_gpus, c.node, Slime.actor_num_nodes, Slime.node),
     ),
     of(Cluster.generation_gpus, when=lambda c: c.split).rule(
         lambda c: c.rollout_num_gpus,
@@ -328,7 +329,7 @@ RULES = (
         ),
     ),
     of.under(Slime.enable_mtp_training, of(Trainer.mtp_layers).same(Slime.mtp_num_layers), otherwise=0),
-    of(Trainer.optimizer).words(Slime.optimizer, ("*muon*", "muon"), other="adam"),
+    of(Trainer.optimizer).words(Slime.optimizer, ("muon", "muon"), ("adam", "adam"), ("*muon*", "muon"), other="adam"),
     of(Trainer.optimizer_bytes_per_parameter).switched(Slime.use_precision_aware_optimizer, 8.0, 12.0),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.train_backend == "fsdp").same(Slime.fsdp_cpu_offload),
@@ -355,7 +356,9 @@ def _facts(c: Slime) -> Facts:
         device=c.hardware,
         turns=1 if c.supervised else c.generate_max_turns,
         supervised=c.supervised,
-        gpus_per_node=c.num_gpus_per_node or c.actor_num_gpus_per_node,
+        # Nodes have 8 GPUs unless stated (slime/utils/arguments.py:62-69); the actor's may be a part of one.
+        gpus_per_node=c.num_gpus_per_node or (c.node if c.actor_num_nodes > 1 or c.colocate else 8),
+        of_workers=not c.num_gpus_per_node,
         prompt_cap=c.prompt_cap,
         response_cap=c.rollout_max_response_len,
         dynamic=c.dynamic_sampling_filter_path is not None,
@@ -386,7 +389,9 @@ FRAMEWORK = of.framework(
     stack="slime",
     spelled_out=spelled_out,
     model=Slime.hf_checkpoint,
-    node_size=Slime.actor_num_gpus_per_node,
+    node_size=Slime.node,
+    # Without it rollout_num_gpus must be stated (slime/ray/placement_group.py:112-117).
+    begin={Slime.colocate.key: True},
     shipped={"slime": ["slime"]},
     entry={r"(^|/)train(_async)?\.py$": {}},
     form="words",

@@ -215,7 +215,10 @@ RULES = (
     of(Trainer.flash_attention_2).words(
         Swift.attn_impl, ("*flash_attention_[34]*", False), ("*flash_attn_[34]*", False), ("*", None)
     ),
-    of(Trainer.global_batch_samples).by(Swift.global_batch_size, lambda c: c.trained),
+    of.either(
+        of(Trainer.global_batch_samples, when=lambda c: c.megatron).by(Swift.global_batch_size, lambda c: c.trained),
+        of(Trainer.global_batch_samples).by(Swift.gradient_accumulation_steps, lambda c: c.trained),
+    ),
     of(Trainer.epochs).same(Swift.num_iterations),
     of(Trainer.sequence_packing).rule(lambda c: c.packed, lambda _, value: [Swift.padding_free.to(value)]),
     of(Trainer.micro_batch_tokens, when=lambda c: c.packed).rule(

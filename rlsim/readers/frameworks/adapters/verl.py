@@ -217,6 +217,7 @@ RULES = (
         ),
         of(Trainer.lora_rank).same(Model.lora_rank),
     ),
+    of(Engine.lora_rank).rule(lambda c: 0 if c.model.merge else None, lambda _, value: [Model.merge.to(not value)]),
     of(Trainer.flash_attention_2).words(
         Model.attn_implementation, ("*flash_attention_[34]*", False), ("*flash-attn[34]*", False), ("*", None)
     ),
@@ -260,6 +261,9 @@ RULES = (
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Actor.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Fsdp.offload_policy),
+    ),
+    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: not c.megatron).words(
+        Fsdp.model_dtype, ("fp32", 12.0), ("bf16", 4.0), ("bf*16", 4.0), ("*", None)
     ),
     of(Trainer.fused_kernels, when=lambda c: not c.megatron).same(Model.use_liger),
     of(Trainer.frozen_vision).same(Actor.freeze_vision_tower),
@@ -324,6 +328,7 @@ def _facts(c: Verl) -> Facts:
     return Facts(
         settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if c.megatron else "verl")),
         gpus_per_node=c.node,
+        of_workers=True,
         prompt_cap=c.kin.max_start_length or c.data.max_prompt_length,
         cap_of_turn=c.kin.max_turns > 0 or c.kin.turn_tokens > 0,
         response_cap=min(c.kin.turn_tokens or c.data.max_response_length, c.rollout.max_model_len or c.cap),

@@ -100,6 +100,9 @@ class Model(Options, section="actor_rollout_ref.model"):
     enable_gradient_checkpointing, use_liger = flag(False), flag(False)
     lora_rank = integer()
     megatron_lora_rank = integer(name="lora.rank")
+    # Weights with the adapter in them go to the engine, which knows of none (engine_workers.py:735-737 and
+    # rollout/vllm_rollout/vllm_async_server.py:224, 401 of 0.10.0.dev).
+    merge = flag(False, name="lora.merge")
     attn_implementation = text(name="override_config.attn_implementation")
 
 
@@ -130,7 +133,9 @@ class Transformer(Options, section="actor_rollout_ref.actor.megatron.override_tr
     """Of Megatron-Core's layers."""
 
     recompute_granularity = text()
-    fp8 = anything()
+    fp8 = anything()  # its scaling (fp8_recipe) makes no difference to trainer.precision
+    # verl's own default is alltoall (workers/engine/megatron/transformer_impl.py:369); of flex it is DeepEP
+    # (Megatron-LM d98e8a64d, core/transformer/transformer_config.py:898, 1743-1748).
     moe_token_dispatcher_type = text()
     moe_enable_deepep = flag(False)
     moe_flex_dispatcher_backend = text()
@@ -142,6 +147,9 @@ class Fsdp(Options, section="actor_rollout_ref.actor.fsdp_config"):
     ulysses_sequence_parallel_size = size()
     offload_policy = switch()
     param_offload, optimizer_offload = flag(False), flag(False)
+    # What the trainer holds, FP32 unless stated (workers/engine/fsdp/transformer_impl.py:239-243 of 0.10.0.dev): with
+    # BF16 no master lies beside the weights, and torch's Adam has its two moments in it too, 2 bytes each.
+    model_dtype = text("")
 
 
 class Veomni(Options, section="actor_rollout_ref.actor.veomni"):

@@ -112,6 +112,7 @@ def _facts(c: VerlSft) -> Facts:
     return Facts(
         settings=(("stack", "verl"),),
         gpus_per_node=c.processes or c.n_gpus_per_node,
+        of_workers=True,
         prompt_cap=c.data.max_length,
         response_cap=c.data.max_length,
         supervised=True,
