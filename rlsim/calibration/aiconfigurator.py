@@ -4,8 +4,6 @@ Reads the package's Parquet files, rejects rows that cannot be right, thins and 
 tables that :class:`rlsim.tables.operators.OperatorTables` reads, with their metadata.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Which draft length pays: every one up to a longest on equal work, and at which live batches it gains."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rlsim.costs.engine.prices import decode_points_s

@@ -5,8 +5,6 @@ what idle time has as causes, what nobody can do, and what goes wrong. What two 
 since both simulate the same change on the same drawn work.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache

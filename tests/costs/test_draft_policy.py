@@ -1,7 +1,5 @@
 """Draft lengths by the live batch, and what training a draft online costs."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 

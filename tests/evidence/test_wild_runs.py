@@ -1,7 +1,5 @@
 """Deviations of users' runs: pooling by family, sources that are left out, and tables of kind wild."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

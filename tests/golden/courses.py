@@ -1,7 +1,5 @@
 """Runs for the golden net: watched beside their scenario, given away, and simulated with all they may lose."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Calls of the library whose answers are held, by case: of the evidence, whose commands print no JSON or take long."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -6,8 +6,6 @@ What imported tables lack (attention of several queries, sampling, rejection, ho
 calibrate`` hold it (:mod:`rlsim.costs.operators.device`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Literal
 

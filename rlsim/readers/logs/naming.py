@@ -1,7 +1,5 @@
 """Which metrics of a log are which phase of a step: the names of each framework, as ``names.yaml`` lists them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """What builtins and small programs print of their words, and how words are split and multiplied."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Callable, Mapping
