@@ -94,7 +94,7 @@ class Fault(Move, frozen=True, kw_only=True):
     """A known misconfiguration: a move that a run took unasked, by its severity."""
 
     cure: str
-    prior: float
+    prior: float = 1.0
     severities: tuple[float, ...] = ()
     instead: Mapping[str, str] = field(default_factory=dict)
     undo: str = ""
