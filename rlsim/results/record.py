@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LARGEST = 1e18
 """Largest magnitude of a number; the energy of a long run on a large cluster has 1e13 J."""
 SHOWN_CHARACTERS = 120
-CONFIDENCE = 0.90
 P90_DEVIATIONS = 1.6448536269514722
 """Standard deviations within which 90 % of the absolute values of a normal distribution lie."""
 # Below three degrees of freedom the expansion is off by more than 0.3 %.

@@ -11,7 +11,7 @@ import pytest
 
 import rlsim
 
-ROOMS = ("attribution", "evidence", "projection", "readers", "runs")
+ROOMS = ("attribution", "projection", "readers", "runs")
 GROWING = {"Entry", "Record", "_Checkpoints"}
 """Filled while a log is read or a run goes on."""
 SELVES = {"EvidenceTable", "_Moves", "Level", "Record"}
