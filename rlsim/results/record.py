@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
-
-if TYPE_CHECKING:
-    from typing import Self
 
 LARGEST = 1e18
 """Largest magnitude of a number; the energy of a long run on a large cluster has 1e13 J."""
