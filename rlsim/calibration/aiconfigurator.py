@@ -80,12 +80,7 @@ class ImportReport:
 
     def write(self, path: Path, package: Package, done: str, further: Mapping[str, object] | None = None) -> None:
         """Write to ``path`` what a folder of tables says of their origin. done: with the rows, by rlsim."""
-        origin = {
-            "package": package.distribution,
-            "version": package.version,
-            "license": LICENSE,
-            "copyright": COPYRIGHT,
-        }
+        origin = {"package": package.distribution, "version": package.version}
         content = {
             "schema": SCHEMA,
             "system": self.system,
