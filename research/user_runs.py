@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from research.deviations import BROKEN, Deviation, fitted_deviations
 from rlsim.costs.users import families
 from rlsim.errors import Infeasible
 from rlsim.evidence.published import published_table
 from rlsim.evidence.tables import Row, read_table
-from rlsim.evidence.user_runs import BROKEN, Deviation, fitted_deviations
 from rlsim.evidence.wild import phases_of, predicted_phase, scenario_of_run
 from rlsim.files.yaml import dump_yaml
 from rlsim.loading.scenario import vary

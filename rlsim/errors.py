@@ -4,8 +4,6 @@
 a bug.
 """
 
-from __future__ import annotations
-
 import re
 
 BAD_INPUT = 2

@@ -1,7 +1,5 @@
 """The only place with powers of ten and two. Everything else is seconds, bytes, FLOP and tokens."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

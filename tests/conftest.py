@@ -1,7 +1,5 @@
 """Fixtures of several folders."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader

@@ -1,7 +1,5 @@
 """check(): is a run healthy, and if not, which known misconfiguration explains its phases best?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What a run under each known misconfiguration (projection/faults.yaml) shows of itself: seconds of its phases, and
 figures in its logs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 

@@ -4,8 +4,6 @@ Reads the package's Parquet files, rejects rows that cannot be right, thins and 
 tables that :class:`rlsim.tables.operators.OperatorTables` reads, with their metadata.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -82,12 +80,7 @@ class ImportReport:
 
     def write(self, path: Path, package: Package, done: str, further: Mapping[str, object] | None = None) -> None:
         """Write to ``path`` what a folder of tables says of their origin. done: with the rows, by rlsim."""
-        origin = {
-            "package": package.distribution,
-            "version": package.version,
-            "license": LICENSE,
-            "copyright": COPYRIGHT,
-        }
+        origin = {"package": package.distribution, "version": package.version}
         content = {
             "schema": SCHEMA,
             "system": self.system,

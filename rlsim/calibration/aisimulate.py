@@ -4,8 +4,6 @@ What a device's tables already hold stays as it is: everything fitted rests on i
 and of sparse attention are added beside them, with a record of their own.
 """
 
-from __future__ import annotations
-
 import tempfile
 import zipfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What ``rlsim calibrate cases``, ``device`` and ``measurements`` call."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ engine steps that check them, training, what takes processes of its own, and at 
 further models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import TypeVar

@@ -2,8 +2,6 @@
 work, and whole engine steps that hold the prediction made of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product

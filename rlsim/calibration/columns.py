@@ -1,7 +1,5 @@
 """Tables in long form as plain columns, and views of them as lines along one size."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A device in numbers from its measurements, and the hardware profile made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

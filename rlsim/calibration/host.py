@@ -6,8 +6,6 @@ two machines measured so that is a ratio of measurements. Over the fit of engine
 is none of those behind the fit, whose interpreters nobody measured: an interval holds what servers differ by.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

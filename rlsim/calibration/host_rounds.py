@@ -4,8 +4,6 @@ Nothing but the standard library is imported, so that processes beside each othe
 runs as a program prints that it is ready, waits for a line, and prints what it measured as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -4,8 +4,6 @@ FLOPs and bytes here are lower bounds (no activations, no routing imbalance), so
 with them is wrong whatever the kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

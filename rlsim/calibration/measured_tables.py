@@ -1,7 +1,5 @@
 """From a measurements.json to what scenarios use: operator tables, metadata, and a hardware profile."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

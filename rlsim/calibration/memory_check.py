@@ -5,8 +5,6 @@ The measured step holds what Megatron-Core holds on one rank: BF16 weights, FP32
 the optimizer. Bytes are those of tensors, so that the prediction counts without the runtime of the process.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping

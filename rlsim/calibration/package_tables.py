@@ -4,8 +4,6 @@ Only the package's data files are read; its code is never imported. What its col
 sources and from the data themselves) is stated in ``calibration/README.md``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A check is a function of the rows that are left and returns a mask of those to r
 the sizes by isotonic regression of the log latency, which moves rows only within the noise that the checks allow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Writing of compact measured tables: the same bytes for the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cases of training with their least work: layers, the optimizer, whole steps of a cut model."""
 
-from __future__ import annotations
-
 from bench.cases import TRAINING_STEP, Case, ModelDims
 from rlsim.costs.operators import work
 from rlsim.units import BYTES_PER_ELEMENT

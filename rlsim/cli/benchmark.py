@@ -1,7 +1,5 @@
 """``rlsim benchmark``: anybody's predictions of measured RL steps, scored."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

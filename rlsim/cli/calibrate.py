@@ -1,7 +1,5 @@
 """``rlsim calibrate``: measure a device, import measured tables, or fit to measured times."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The catalogues: ``rlsim models`` and ``rlsim hardware``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """All commands of ``rlsim``, as typer takes them."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

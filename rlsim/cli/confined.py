@@ -1,8 +1,6 @@
 """rlsim on what it was passed alone: ``python -m rlsim.cli.confined WORDS`` reads no file outside of the current folder
 but those of its installation."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

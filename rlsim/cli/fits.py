@@ -5,8 +5,6 @@ with 3 where one cannot run, as ``rlsim preflight`` does, with 2 where the words
 is gone is printed and no fault.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -20,6 +20,7 @@ from rlsim.files.progress import ProgressLine
 
 if TYPE_CHECKING:
     from rlsim.planning.size import Wanted
+    from rlsim.results.answer import Answer
 
 
 def explain(
@@ -172,9 +173,9 @@ def size(
     and size.png. Of the cluster as it is, --free KEY finds the largest token budget, micro-batch or cap that fits,
     --enough KEY the fewest sandboxes, nodes or places with which nobody waits, --cliffs KEY where something ends.
     """
-    if asked := around or enough or free:
-        told = _print_cliffs if around else _print_enough if enough else _print_free
-        return told(subject, [*(words or ()), *(overrides or ()), *at_risk(risk)], asked, as_json)
+    if around or enough or free:
+        changes = [*(words or ()), *(overrides or ()), *at_risk(risk)]
+        return _print_limits(subject, changes, free or (), enough or (), around, as_json)
     from rlsim.planning.new import CHECKS
     from rlsim.planning.size import size as run
     from rlsim.report.text.run import unanswered
@@ -194,29 +195,24 @@ def size(
         raise InputError(f"infeasible: {unanswered(answer)}; what each device came to is on standard output")
 
 
-def _print_free(subject: str, changes: Sequence[str], free: Sequence[str], as_json: bool) -> None:
-    from rlsim.planning.fitting import largest_that_fit
-
-    scenario = run_scenario(subject, changes, None)[0]
-    with with_remedies(scenario):
-        print_result(largest_that_fit(scenario, () if list(free) == ["all"] else free), as_json)
-
-
-def _print_enough(subject: str, changes: Sequence[str], keys: Sequence[str], as_json: bool) -> None:
-    from rlsim.planning.fitting import enough_places
-
-    scenario = run_scenario(subject, changes, None)[0]
-    with with_remedies(scenario), ProgressLine("simulations") as progress:
-        answer = enough_places(scenario, () if list(keys) == ["all"] else keys, progress.advance)
-    print_result(answer, as_json)
-
-
-def _print_cliffs(subject: str, changes: Sequence[str], key: Sequence[str], as_json: bool) -> None:
+def _print_limits(
+    subject: str, changes: Sequence[str], free: Sequence[str], enough: Sequence[str], around: str | None, as_json: bool
+) -> None:
+    """What the scenario as it is leaves room for, or where something of it ends: the first that is asked for."""
     from rlsim.planning.cliffs import cliffs
+    from rlsim.planning.fitting import enough_places, largest_that_fit
 
     scenario = run_scenario(subject, changes, None)[0]
+    named = enough or free
+    keys = () if list(named) == ["all"] else named
+    answer: Answer
     with with_remedies(scenario), ProgressLine("simulations") as progress:
-        answer = cliffs(scenario, str(key), progress.advance)
+        if around:
+            answer = cliffs(scenario, around, progress.advance)
+        elif enough:
+            answer = enough_places(scenario, keys, progress.advance)
+        else:
+            answer = largest_that_fit(scenario, keys)
     print_result(answer, as_json)
 
 

@@ -1,7 +1,5 @@
 """The program ``rlsim``: how it begins, and how it ends."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Sequence

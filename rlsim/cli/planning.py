@@ -1,7 +1,5 @@
 """``rlsim sweep``, ``plan``, ``k`` and ``compare``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

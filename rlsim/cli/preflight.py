@@ -1,7 +1,5 @@
 """``rlsim preflight``: what a launcher asks before a job starts."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

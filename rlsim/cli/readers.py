@@ -29,13 +29,8 @@ FrameworkName = StrEnum(
 """Frameworks whose configurations are known."""
 
 
-Framework = Annotated[
-    FrameworkName,
-    typer.Argument(
-        metavar="FRAMEWORK",
-        help="nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1 or swift.",
-    ),
-]
+FRAMEWORKS = "nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1 or swift."
+Framework = Annotated[FrameworkName, typer.Argument(metavar="FRAMEWORK", help=FRAMEWORKS)]
 Config = Annotated[
     Path,
     typer.Argument(
@@ -131,13 +126,7 @@ def import_config(
 
 def export(
     scenario: ScenarioName,
-    to: Annotated[
-        FrameworkName,
-        typer.Option(
-            metavar="FRAMEWORK",
-            help="nemo-rl, verl, skyrl, slime, vime, miles, areal, prime-rl, openrlhf, roll, trl, easyr1 or swift.",
-        ),
-    ],
+    to: Annotated[FrameworkName, typer.Option(metavar="FRAMEWORK", help=FRAMEWORKS)],
     words: Words = None,
     overrides: Overrides = None,
     config: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Your configuration, to be patched.")] = None,

@@ -1,7 +1,5 @@
 """``rlsim mcp``, apart from its tools, whose annotations load what no other command's help needs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

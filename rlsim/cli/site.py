@@ -1,7 +1,5 @@
 """``rlsim site``: the site of sizes and accuracy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``rlsim validate``: predicted beside measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -4,8 +4,6 @@ What a forward pass of the model asks for is counted in :mod:`rlsim.costs.operat
 three times that; with frozen weights (LoRA) two times, since only gradients of activations are needed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

@@ -1,7 +1,5 @@
 """Bytes of an engine GPU, by what holds them, and the room that they leave to its cache."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """The link between nodes that a scenario has: as stated, as its profile says, or as users' clusters have it."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from rlsim.costs.operators.collectives import Network

@@ -4,8 +4,6 @@ Iterations are linear in context at each measured batch and draft length, and li
 bilinear in samples and tokens. Beyond the measured range lines go on.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

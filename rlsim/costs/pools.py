@@ -1,7 +1,5 @@
 """Models beside the policy (``pools``), priced by the same engine and trainer models: what they take of a step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

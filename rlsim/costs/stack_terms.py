@@ -1,7 +1,5 @@
 """What the stack of a trainer makes of its kernels and of its host, by framework and backend."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from rlsim.parameters.sets import Fitted

@@ -1,7 +1,5 @@
 """What runs of users take beyond tuned ones: families of a scenario, and the deviations of its phases."""
 
-from __future__ import annotations
-
 from rlsim.parameters.users import deviation_of, load_user_runs, user_runs_of
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.users import UserDeviation, UserHost

@@ -1,7 +1,5 @@
 """What images cost beside their tokens: the passes of a vision tower, on engines and on trainers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rlsim.costs.interface import Part, PhaseCost

@@ -1,8 +1,6 @@
 """Any table of measured figures beside its predictions, with the intervals that a projection would have; and a user's
 measured times on top of a posterior: what was expected of them, what they change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

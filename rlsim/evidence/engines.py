@@ -1,7 +1,5 @@
 """A measured engine iteration's engine, as a scenario, and the load that it was measured under."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

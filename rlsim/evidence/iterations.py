@@ -5,8 +5,6 @@ the running batch at its mean context. Aggregate serving, where prompts are pref
 as a closed loop on the simulation's own replica.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ own (:mod:`trained_terms`) and stay there. At the end no term moves without bein
 of the posterior's mean, and its real errors are held against what the linear model claimed of them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ scale of new ones is the fitted one times a factor, one for the families of each
 intervals of all left-out rows of that kind hold their share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

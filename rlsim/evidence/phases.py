@@ -3,8 +3,6 @@
 A row is read as a measured step (:mod:`rlsim.evidence.steps`) as far as its columns describe one.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The study is arXiv 2604.26779; its batch and lengths are unpublished, and the sc
 and qwen8b_async_lag1 state what was assumed.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache

@@ -4,8 +4,6 @@ This is what a rollout of RL is without its trainer: everything is submitted at 
 token. The engines are those of measured iterations, the batch runs on the simulation's own replicas.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

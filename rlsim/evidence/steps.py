@@ -1,7 +1,5 @@
 """Measured RL steps beside the simulated ones, with their phases. Lengths of the table exclude the prompt."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ holds derivatives of the prediction by every fitted term (docs/uncertainty.md), 
 groups, or one with a few rows more is linear algebra.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

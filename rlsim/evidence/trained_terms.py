@@ -6,8 +6,6 @@ device or model. Errors beyond a soft bound count less, and the rows of one layo
 as one. What is left out is predicted by terms that are linear around the solution.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

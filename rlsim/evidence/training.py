@@ -1,7 +1,5 @@
 """Measured training steps beside the trainer alone: forward, backward and optimizer of one global batch."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

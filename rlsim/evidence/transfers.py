@@ -1,7 +1,5 @@
 """Measured weight transfers between trainer and engine beside those of the cost model."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -5,8 +5,6 @@ that ``names.yaml`` holds; ``scenarios/ID.yaml`` beside it says how the run was:
 agents. A value is left out where the row's flag or notes say that it is none of its phase.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """A prepared scenario: each move is answered at once from what it leaves as it was, and exactly right after; and its
 sliders in a notebook."""
 
-from __future__ import annotations
-
 import shlex
 from collections import OrderedDict
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The local page of ``rlsim explore``: loopback only, behind a token, newest move first, ends by itself."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import threading

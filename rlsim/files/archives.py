@@ -1,7 +1,5 @@
 """Arrays in one .npz file: equal arrays give equal bytes, and reading one of them reads no other."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 import zlib

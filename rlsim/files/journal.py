@@ -1,7 +1,5 @@
 """The journal of a long command: finished cells, one JSON line each, so that nothing finished is computed twice."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 Nothing but the standard library is needed: the build of the package loads this file by its path.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Find a catalogue entry by its name, or say which names come near."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The project's data folders, in a checkout beside the package or in a wheel inside it, and bounded reading."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

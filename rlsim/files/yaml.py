@@ -1,7 +1,5 @@
 """Strict YAML: what a person means by ``1e-6``, ``no`` and a repeated key, one message for the rest, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path

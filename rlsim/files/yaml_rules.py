@@ -1,7 +1,5 @@
 """The rules of strict YAML as PyYAML takes them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal

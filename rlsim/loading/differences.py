@@ -1,7 +1,5 @@
 """What differs between two scenarios, and the overrides that lead from one to the other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A scenario as the plain mapping that a file holds: references, overrides of its keys, files that it names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

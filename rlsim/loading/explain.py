@@ -1,7 +1,5 @@
 """What a scenario key means, where its default comes from, and what it is in a scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

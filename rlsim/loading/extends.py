@@ -1,7 +1,5 @@
 """Scenarios that extend others: ``extends: base.yaml``, or the name of a scenario that comes with rlsim."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

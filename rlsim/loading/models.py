@@ -1,7 +1,5 @@
 """Model cards by name, from a card file, or from a Hugging Face config.json."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Overrides of a scenario's keys, as ``--set`` and ``vary()`` take them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

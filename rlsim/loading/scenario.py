@@ -1,7 +1,5 @@
 """From what a user wrote to a checked Scenario: references, ``--set`` overrides, and the way back to YAML."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

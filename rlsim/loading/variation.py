@@ -4,8 +4,6 @@ What is stated beside a word wins over what the word derives, in any order; wher
 they are refused. A split cluster that changes its size without a new split keeps its share.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

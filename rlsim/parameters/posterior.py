@@ -4,8 +4,6 @@ The file (docs/uncertainty.md) is an archive of arrays with a JSON header; ``rls
 shipped one, ``rlsim calibrate own`` one with a user's own rows.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping

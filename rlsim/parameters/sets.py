@@ -1,7 +1,5 @@
 """Fitted parameters and stacks: NAME.yaml in ``{parameters,engines,training,transfers,stacks}`` of calibration/."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ are zero, get z times a scale added. Names are paths: ``engines/vllm/iteration_s
 ``training/prime_rl/speed``, ``transfers/nemo_rl/link_factor``, ``steps/moe_host_layer_s``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import exp, inf, log

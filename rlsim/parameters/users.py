@@ -1,7 +1,5 @@
 """Deviations of users' runs from tuned ones: NAME.yaml in calibration/users/, and what of them a scenario takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path

@@ -4,8 +4,6 @@
 ``Objective`` and ``SearchLimits`` say what a plan is for and where to look.
 """
 
-from __future__ import annotations
-
 from rlsim.planning.compare import compare
 from rlsim.planning.improve import improve
 from rlsim.planning.objective import Objective

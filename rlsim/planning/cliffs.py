@@ -1,7 +1,5 @@
 """cliffs(): the values of one key around a scenario beyond which something else begins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

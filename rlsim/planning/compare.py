@@ -1,7 +1,5 @@
 """Two scenarios side by side: what differs in them, what differs in the answer, and which phase explains it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

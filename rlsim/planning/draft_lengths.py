@@ -1,7 +1,5 @@
 """Which draft length pays: every one up to a longest on equal work, and at which live batches it gains."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One scenario to its numbers, or to the reason why it has none."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

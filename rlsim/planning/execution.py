@@ -1,7 +1,5 @@
 """Where tasks run: in this process, on local cores or on a Dask cluster, with the same results."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

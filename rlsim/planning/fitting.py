@@ -1,8 +1,6 @@
 """Whether a scenario fits into memory: what alone would make it fit, how far keys may grow, how many places of
 environments are enough, and what a launcher asks before the job starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The grammar of ``--vary``: from text to axes, from axes to the cells of a grid."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

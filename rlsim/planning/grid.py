@@ -1,7 +1,5 @@
 """One task on a grid of models, devices and numbers of GPUs: each cell as ``project`` has it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """What would shorten a step: what each move brings and asks, which two go best together, and the parts beside it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import combinations

@@ -1,7 +1,5 @@
 """What a plan is for and what it must keep to, reduced to seconds per step, and what draws of the step say of it."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """plan(): the best configuration under constraints, the finalists, what limits each, and how sure the order is."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

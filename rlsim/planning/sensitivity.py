@@ -13,8 +13,6 @@ its expected value of partial perfect information, where E[t_a | x] is a regress
 (Strong, Oakley and Brennan 2014, doi:10.1177/0272989X13505910), here a cubic polynomial.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

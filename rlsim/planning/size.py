@@ -1,7 +1,5 @@
 """size(): the fewest GPUs that hold a model, how far more of them pay, and the cheapest within a deadline."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ The model's own uncertainty is that of ``projection.uncertainty``. The ranges ar
 overrides one or adds another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What backs a choice of model, device and engine: tables, fitted releases, measured runs, what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """A grid of scenarios, cell by cell on equal work: through interruptions, and the same for any number of jobs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What moves of agents try out: fewer turns, faster calls, more places, sandboxes started beforehand."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

@@ -1,7 +1,5 @@
 """What an answer rests on and what a reader must know about it, in sentences."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

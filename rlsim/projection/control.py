@@ -7,8 +7,6 @@ further draws: the regression estimator, of double sampling there (Cochran, Samp
 and 12.6).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What moves do to a scenario that no value of a key says: functions of it and of a severity."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How well a simulated step uses its GPUs: MFU, HFU, tokens and memory bandwidth by phase, beside measured runs."""
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,8 +1,6 @@
 """headroom(): how far a step is from what would be possible, rung by rung, each simulated on the same drawn work; and
 blame(): idle GPU time by cause, and counterfactual simulations with the same random numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 

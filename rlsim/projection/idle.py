@@ -1,7 +1,5 @@
 """Idle GPU time by cause, from what a run counted."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rlsim.costs.trainer.layer import IMBALANCE

@@ -1,7 +1,5 @@
 """What an answer assumes of a model's own layers, in sentences; each names the key that changes it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rlsim.costs.engine.iteration import PolicyChoice

@@ -5,8 +5,6 @@ what idle time has as causes, what nobody can do, and what goes wrong. What two 
 since both simulate the same change on the same drawn work.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -96,7 +94,7 @@ class Fault(Move, frozen=True, kw_only=True):
     """A known misconfiguration: a move that a run took unasked, by its severity."""
 
     cure: str
-    prior: float
+    prior: float = 1.0
     severities: tuple[float, ...] = ()
     instead: Mapping[str, str] = field(default_factory=dict)
     undo: str = ""

@@ -1,7 +1,5 @@
 """Simulating on until an answer is as exact as its scenario asks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """project(): a candidate against the autoregressive baseline on the same drawn work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

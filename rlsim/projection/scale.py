@@ -6,8 +6,6 @@ their number. What doubling the pool adds to each step is measured on equal draw
 how maxima of many grow; the trainer's work is priced for all samples of the cluster.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

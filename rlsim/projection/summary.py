@@ -1,7 +1,5 @@
 """From traces to the answer: intervals, parts of each phase, provenance, memory and engine statistics."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """What to try first: the best of a few moves that ask for keys alone, simulated for the answer itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a step of a user's stack would take if it were tuned as its makers' recipes are."""
 
-from __future__ import annotations
-
 from rlsim.loading.scenario import vary
 from rlsim.parameters.posterior import NONE
 from rlsim.parameters.users import user_runs_of

@@ -1,7 +1,5 @@
 """One side of a comparison, simulated: the line draw -> price -> simulate, once for each replication."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """What a verdict adds where nobody measured the device that wins, and where one fitted term decides an order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from rlsim.report.format import seconds

@@ -1,7 +1,5 @@
 """The one table of the terminal and of pages: aligned columns, numbers with intervals, never wider than a terminal."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass

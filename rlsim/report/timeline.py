@@ -1,7 +1,5 @@
 """The timeline as Chrome trace events, which ui.perfetto.dev and chrome://tracing open, and read back from them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable

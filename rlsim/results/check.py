@@ -1,8 +1,6 @@
 """What a check of a run holds: its phases beside what is expected, and what explains the difference; and a headroom
 ladder: a step as it is, and what it would take at each rung above."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

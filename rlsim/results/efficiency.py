@@ -1,7 +1,5 @@
 """How well a phase uses its GPUs, and what measured runs reached."""
 
-from __future__ import annotations
-
 from rlsim.results.record import Record, Rounded, Rounded6
 
 

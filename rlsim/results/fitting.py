@@ -1,7 +1,5 @@
 """What a launcher asks before a run, how far single keys may grow before it no longer fits, and what is enough."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """What a machine is as the host of rollout engines."""
 
-from __future__ import annotations
-
 from rlsim.results.record import Record, Rounded6
 
 

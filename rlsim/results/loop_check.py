@@ -1,7 +1,5 @@
 """The real loop beside its predictions, as ``rlsim calibrate check-loop`` finds it and its JSON holds it."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A move that an answer names."""
 
-from __future__ import annotations
-
 from rlsim.results.record import Interval, Record, Rounded6
 
 

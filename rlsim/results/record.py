@@ -8,20 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 
-if TYPE_CHECKING:
-    from typing import Self
-
 LARGEST = 1e18
 """Largest magnitude of a number; the energy of a long run on a large cluster has 1e13 J."""
 SHOWN_CHARACTERS = 120
-CONFIDENCE = 0.90
 P90_DEVIATIONS = 1.6448536269514722
 """Standard deviations within which 90 % of the absolute values of a normal distribution lie."""
 # Below three degrees of freedom the expansion is off by more than 0.3 %.

@@ -1,7 +1,5 @@
 """What the site shows, one task on many clusters beside what was measured; and the score of a benchmark."""
 
-from __future__ import annotations
-
 from rlsim.results.record import Interval, Number, Record
 
 

@@ -1,7 +1,5 @@
 """What a watch of a running job prints: one record every few steps, and one where the run is no longer what it was."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

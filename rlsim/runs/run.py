@@ -2,8 +2,6 @@
 its chapters and what it loses to one side of the answer; what it assumes, each sentence with the key that changes it.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools

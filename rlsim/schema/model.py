@@ -262,8 +262,7 @@ class ParameterCounts:
     lm_head is 0 where tied. expert is one routed expert, shared_experts_per_layer all shared ones of a layer.
     active counts what one token passes, with the whole embedding and LM head as publishers of MoE models do.
     mtp counts the MTP layers of the checkpoint without the embedding and head they share with the model.
-    mixers counts all blocks that mix tokens, whatever their kind. latent_per_layer: projections around experts that
-    work in a latent space.
+    mixers counts all blocks that mix tokens, whatever their kind.
     """
 
     embedding: int
@@ -277,7 +276,6 @@ class ParameterCounts:
     final_norm: int
     mtp: int
     mixers: int
-    latent_per_layer: int
     total: int
     active: int
 
@@ -368,7 +366,6 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
         final_norm=hidden,
         mtp=mtp,
         mixers=mixers,
-        latent_per_layer=latent,
         total=trunk + tower + card.num_moe_layers * all_experts,
         active=trunk + card.num_moe_layers * active_experts,
     )

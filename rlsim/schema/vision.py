@@ -1,7 +1,5 @@
 """Models that see: the tower that turns patches of an image into tokens, and the images of prompts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Self

@@ -16,8 +16,6 @@ environment and comes back with a longer context.
 What happens at the same time happens in the order in which it was foreseen, and nothing is drawn here.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Sequence

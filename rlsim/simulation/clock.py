@@ -1,7 +1,5 @@
 """The clock of an asynchronous loop: SimPy's environment, with events at given times."""
 
-from __future__ import annotations
-
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any

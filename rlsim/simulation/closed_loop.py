@@ -4,8 +4,6 @@ This is how serving benchmarks load an engine. The replica keeps its own rules: 
 decoding, and nothing is shared between requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct

@@ -4,8 +4,6 @@ their last tokens.
 The kernel's :class:`~rlsim.simulation.kernel.engines.KernelEngines` is the same in C.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

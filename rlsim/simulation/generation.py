@@ -7,8 +7,6 @@ for it, so one straggling group stalls its step; else it takes what is done firs
 groups of a step start together, once so many fewer than the limit are in flight.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -10,8 +10,6 @@ versions (NeMo-RL, SkyRL, AReaL), a share of stale samples (verl) and a queue (O
 in when it is looked at.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from typing import Literal

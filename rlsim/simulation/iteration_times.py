@@ -9,8 +9,6 @@ exact wherever each interval c_i +- g/2 lies between two knots: a linear functio
 interval with a knot inside is off by at most g/8 times the change of slope there.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Replicas behind one dispatcher, driven event by event."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

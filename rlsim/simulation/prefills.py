@@ -7,8 +7,6 @@ group, contexts of trajectories for their next turns, which have the response of
 another engine generated it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from heapq import heapreplace
 

@@ -1,7 +1,5 @@
 """Contexts of trajectories that are away: in the cache of their engine, and in a slower tier below it."""
 
-from __future__ import annotations
-
 import math
 
 from rlsim.costs.interface import KvTier

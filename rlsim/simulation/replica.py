@@ -26,8 +26,6 @@ Rules, after the scheduler of vLLM V1 (``vllm/v1/core/sched/scheduler.py``):
 Ties are FIFO and nothing is drawn at random, so equal input gives equal bits.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """A request, outside the engine and in it."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator

@@ -1,7 +1,5 @@
 """simulate(): time passes over drawn work at known prices; no cost model, table or random number is reached."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -13,8 +13,6 @@ What an update does once (gradient exchange, optimizer, synchronisation) follows
 swaps of weights, further epochs and data handling come behind the last sample of the step.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

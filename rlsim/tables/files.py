@@ -5,8 +5,6 @@ A row is key columns (what is discrete: precision, heads, parallel sizes), size 
 (.npz, an array for each column) holds a key once, with the number of its rows.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Digests of files that an answer depends on, by their content."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Apart from :mod:`rlsim.tables.profile`, which every command imports, since ``rlsim hardware new`` alone writes one.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hardware profiles by name or path."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The acceptance of a training step: what the scenario states, moved by sampling and by the drift of its policy."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -4,8 +4,6 @@ The first turn of the first attempt is the response that :func:`~rlsim.workload.
 agents. Every further purpose has a stream of its own, so that no key moves what another one draws.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Lengths depend on (seed, replication, step), never on a deployment: whatever is compared meets the same work.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache, lru_cache
 from statistics import NormalDist

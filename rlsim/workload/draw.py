@@ -5,8 +5,6 @@ work and their ratios hold little of its spread (a loop that trains on what is d
 it: ``projection.uncertainty.estimate``).
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 

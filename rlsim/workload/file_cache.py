@@ -1,7 +1,5 @@
 """Caches of what is drawn from sections of a scenario that may name files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast

@@ -1,7 +1,5 @@
 """Means of lognormal lengths that are cut, and roots of what increases."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

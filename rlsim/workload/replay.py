@@ -1,7 +1,5 @@
 """Trajectories of a file as they are: whole prompts at random, each with trajectories of its own, nothing fitted."""
 
-from __future__ import annotations
-
 import csv
 from array import array
 from pathlib import Path

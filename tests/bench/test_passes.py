@@ -1,7 +1,5 @@
 """Passes around transformers: what is measured is the model that it says, and the shipped terms are those fitted."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What came in from outside and broke something once: each kind ends in one message, nothing half-written."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Long commands that are killed, and processes that die under them: what is finished stays, and the end is the same."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Draft lengths by the live batch, and what training a draft online costs."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 
@@ -48,10 +46,6 @@ def engines() -> tuple[IterationCosts, ...]:
     return tuple(engine_prices(drafting_fixed(inputs, k)) for k in range(K + 1))
 
 
-def lengths_of(rates: np.ndarray) -> tuple[float, ...]:
-    return tuple((1.0 + np.concatenate(([0.0], np.cumsum(rates)))).tolist())
-
-
 KINDS = st.lists(st.tuples(st.floats(0.05, 1.0), st.floats(0.1, 0.98), st.floats(0.7, 1.0)), min_size=1, max_size=4)
 
 
@@ -62,7 +56,8 @@ def policy_of(
     kinds = tuple((weight / whole, tuple(np.cumprod(first * decay ** np.arange(K)).tolist()))
                   for weight, first, decay in drawn)  # fmt: skip
     mean = np.sum([[share * p for p in rates] for share, rates in kinds], axis=0)
-    return DraftPolicy(kind, threshold, 600.0, lengths_of(mean), kinds, ((1, threshold, K), (threshold + 1, 999, 0)))
+    lengths = tuple((1.0 + np.concatenate(([0.0], np.cumsum(mean)))).tolist())
+    return DraftPolicy(kind, threshold, 600.0, lengths, kinds, ((1, threshold, K), (threshold + 1, 999, 0)))
 
 
 def seconds_per_token(costs: IterationCosts, policy: DraftPolicy) -> np.ndarray:

@@ -1,7 +1,5 @@
 """What is asked about as it is though its memory may not do, and what makes that more or less likely."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import builders

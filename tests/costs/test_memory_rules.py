@@ -1,7 +1,5 @@
 """Closed forms of memory over cards and layouts: what sharding, stages, ends and recomputation may and may not do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import builders

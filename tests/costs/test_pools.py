@@ -1,7 +1,5 @@
 """Models beside the policy: their seconds by closed forms, and where in a step they stand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pools of their own: training on another kind of GPU, the reference policy apart."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

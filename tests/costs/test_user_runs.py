@@ -1,7 +1,5 @@
 """What runs of users take beyond tuned ones: FSDP around Hugging Face's models, networks of nodes, experts, hosts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -22,10 +22,6 @@ def _movement(given: Scenario) -> WeightTransfer:
     return WeightTransfer(given, builders.fabric(given.hardware), builders.PLAIN)
 
 
-def _named(given: Scenario) -> dict[str, float]:
-    return {part.name: part.seconds for part in _movement(given).prepare().parts}
-
-
 def _split(model: str = "qwen3-8b", **sections: Any) -> Scenario:
     return builders.scenario(model, cluster={"num_gpus": 16, "generation_gpus": 8, "training_gpus": 8}, **sections)
 
@@ -34,7 +30,7 @@ def test_offload_copies_by_hand_and_split_clusters_pay_the_transfer_alone() -> N
     """8 data-parallel ranks: Adam state of an eighth, weights whole, out to new pageable memory and in from it."""
     given = builders.scenario()
     parameters = parameter_counts(given.model).total
-    parts = _named(given)
+    parts = {part.name: part.seconds for part in _movement(given).prepare().parts}
     held, sharded = 12 * parameters / 8, 2 * parameters
     tensors = weight_tensors(given.model)
     assert parts["optimizer offload"] == pytest.approx(held / V.pageable_out_bytes_per_s + 3 * tensors / 8 * V.copy_s)

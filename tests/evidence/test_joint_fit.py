@@ -1,7 +1,5 @@
 """The joint fit on a few rows: what its posterior holds, what it leaves out, and when it refuses itself."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

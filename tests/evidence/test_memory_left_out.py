@@ -1,7 +1,5 @@
 """What is left out of published memory says nothing of itself, and lies hardly further off than what is not."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 

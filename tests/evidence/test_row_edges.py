@@ -1,7 +1,5 @@
 """Rows and fits at their edges: bounds from both sides, what a table is told to assume, scores that reward truth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What rows of transfers and of memory mean: cells as layouts, weights, scenarios and probabilities."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,16 +1,14 @@
 """Deviations of users' runs: pooling by family, sources that are left out, and tables of kind wild."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
+from research.deviations import Deviation, fitted_deviations
 from rlsim import load_scenario
 from rlsim.evidence.compare import validate_table
 from rlsim.evidence.published import published_table
 from rlsim.evidence.tables import read_table
-from rlsim.evidence.user_runs import Deviation, fitted_deviations
 from rlsim.evidence.wild import phases_of
 from rlsim.parameters.users import load_user_runs
 from rlsim.projection.project import project

@@ -7,8 +7,6 @@ a line per input would be megabytes.
 ``python -m tests.golden.answers CASE NUMBER`` prints such an input and its answer, here or in an earlier checkout.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import csv

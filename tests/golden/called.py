@@ -4,8 +4,6 @@ The file that CALLED names gets a line of JSON for each test that passes: its id
 ``module:first line``. A function that an earlier test's cache answers for is not called by a later one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -2,8 +2,6 @@
 ids the file that CHOSEN names holds, one of JSON a line, in its order. As words of a command ids with ``::`` or line
 ends in their parameters are not found, and pytest then ends as if a test had failed."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

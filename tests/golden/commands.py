@@ -1,7 +1,5 @@
 """Commands whose answers are held, by case: a few of each with what changes their numbers and verdicts."""
 
-from __future__ import annotations
-
 FEW = ("quickstart", "simulation.replications=1", "workload.prompts_per_step=16")
 LAG = ("qwen8b_async_lag1", "simulation.replications=2", "workload.prompts_per_step=16",
        "trainer.global_batch_samples=64")  # fmt: skip

@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 - a line of a script or of a log is a line
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,13 +1,10 @@
 """Runs for the golden net: watched beside their scenario, given away, and simulated with all they may lose."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,6 +30,7 @@ from rlsim.runs.run import run
 from rlsim.schema.scenario import Scenario
 from tests.golden.commands import LAG
 from tests.golden.plain import plain
+from tests.golden.texts import first_steps
 from tests.golden.traits import noted, words
 from tests.readers.event_files import event, event_file, simple, tensor
 
@@ -76,7 +74,7 @@ def watches() -> Any:
     for number, log in enumerate(_logs(scenario)):
         watcher, lines = Watcher(scenario, check, every=12, written=5 * number - 1), list[Any]()
         for count in range(4, len(log.steps) + 1, 7 + 9 * (number % 2)):
-            lines += watcher.lines(_upto(log, count))
+            lines += watcher.lines(first_steps(log, count))
         found.append(lines)
     return found
 
@@ -90,10 +88,6 @@ def explained() -> Any:
         answer = answer_run(log, scenario, asked)
         found.append([answer.as_dict(), answer.scenario_yaml().split("\n")[1:], render_run(answer).split("\n")])
     return found
-
-
-def _upto(log: RunLog, count: int) -> RunLog:
-    return replace(log, steps=log.steps[:count], values={name: one[:count] for name, one in log.values.items()})
 
 
 def folders() -> Any:

@@ -5,8 +5,6 @@ it is a digest of the scenario, load or transfer that it describes, or of the ke
 ``python -m tests.golden.edges KIND NUMBER`` prints a row and what it becomes, here or in an earlier checkout.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

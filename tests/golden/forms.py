@@ -1,7 +1,5 @@
 """Small files of agents and of requests in each of their forms, with what each form may tell, for the golden net."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping

@@ -4,8 +4,6 @@ A sweep is one row of a kind with each of its cells in turn as other published r
 all in one table, whose every number and every row left out is then compared.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import shutil

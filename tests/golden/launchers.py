@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 - a line of a script or of a log is a line
 
-from __future__ import annotations
-
 SHELL = {
     "statuses": "\n".join(
         f"{one}; prog $?; {one} && prog y || prog n; if {one}; then prog t; else prog e; fi"

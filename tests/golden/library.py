@@ -1,7 +1,5 @@
 """Calls of the library whose answers are held, by case: of the evidence, whose commands print no JSON or take long."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
@@ -21,6 +19,7 @@ from parts import PARTS
 from pydantic import BaseModel
 
 from bench.loop.events import journal_path
+from research.deviations import Deviation, fitted_deviations
 from rlsim.calibration.loop_stack import LoopStacks
 from rlsim.evidence import Kind, cross, hierarchy, joint, phases, trained_terms
 from rlsim.evidence import published as published_rows
@@ -37,7 +36,6 @@ from rlsim.evidence.loop.check import (
 )
 from rlsim.evidence.memory import left_out
 from rlsim.evidence.shown import benchmark, site
-from rlsim.evidence.user_runs import Deviation, fitted_deviations
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection import scale
 from rlsim.projection.uncertainty.evidence import EvidenceTable, load_evidence

@@ -1,7 +1,5 @@
 """For the golden net: small scenarios under every known fault, what explains a run that has one, and every move."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What parts of the evidence make of hand-written input: curves, scores, pairs, repeated rows, tables that are none."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,7 +1,5 @@
 """Answers as plain data, for the golden net."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tempfile

@@ -88,7 +88,8 @@ def read_anchors() -> dict[str, Anchor]:
 
 def drift(old: Anchor, new: Anchor, tolerance: float) -> str:
     """What moved by more than ``tolerance`` (relative), with old, new and cause; empty where nothing did."""
-    moved = [q for q in ("step_s", "generation_s") if _relative(old.seconds[q], new.seconds[q]) > tolerance]
+    moved = [q for q in ("step_s", "generation_s")
+             if abs(new.seconds[q] - old.seconds[q]) > tolerance * max(abs(old.seconds[q]), 1e-9)]  # fmt: skip
     if not moved:
         return ""
     figures = ", ".join(f"{q} {old.seconds[q]:.4g} -> {new.seconds[q]:.4g}" for q in moved)
@@ -104,10 +105,6 @@ def cause(old: Anchor, new: Anchor) -> str:
         what = "the scenario, its model card or its hardware profile changed"
     phase = max(PHASES, key=lambda name: abs(new.seconds[name] - old.seconds[name]))
     return f"{what}, most in {phase} {old.seconds[phase]:.4g} -> {new.seconds[phase]:.4g}"
-
-
-def _relative(old: float, new: float) -> float:
-    return abs(new - old) / max(abs(old), 1e-9)
 
 
 def main() -> None:

@@ -1,7 +1,5 @@
 """Answers must not move unnoticed, in any number."""
 
-from __future__ import annotations
-
 import pytest
 from answers import every, read_answers
 

@@ -1,7 +1,5 @@
 """Further files of others that the net reads: logs of runs that change, Python launchers, agents' traces, recipes."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """All that is known of an answer, for the golden net: one small scenario for each trait that rules ask for."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tempfile

@@ -25,10 +25,6 @@ MOST_MODULES, MOST_FLOORS = 20, 14
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(PACKAGES[0].parent))
-
-
 def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[Definition]:
     """Public classes and functions of a module, and the public methods of its public classes; of overloads the body."""
     for node in tree.body:
@@ -41,7 +37,7 @@ def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[Definition]:
 
 def test_files_and_functions_stay_small_and_public_names_are_documented() -> None:
     for path in FILES:
-        text, name = path.read_text(), name_of(path)
+        text, name = path.read_text(), str(path.relative_to(PACKAGES[0].parent))
         tree = ast.parse(text)
         assert len(text.splitlines()) <= MAX_FILE_LINES, name
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]

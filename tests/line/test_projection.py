@@ -16,7 +16,7 @@ from rlsim.projection.project import baseline_of, project
 from rlsim.projection.summary import phase_parts, speedups, step_values, timed, variant_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import PHASES, Interval, Projection, Variant
-from rlsim.results.record import CONFIDENCE, interval, student_t95, widened
+from rlsim.results.record import interval, student_t95, widened
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation import run as driver
 
@@ -257,7 +257,7 @@ def test_intervals_of_replications_are_students():
     rng = np.random.default_rng(1)
     draws = rng.normal(100.0, 5.0, (4000, 5))
     covered = sum(q.low <= row[4] <= q.high for row in draws for q in [interval(row[:4].tolist())])
-    low, high = stats.binom.interval(0.999, 4000, CONFIDENCE)
+    low, high = stats.binom.interval(0.999, 4000, 0.9)
     assert low <= covered <= high
     assert interval([3.0]) == Interval(3.0, 3.0, 3.0)
     assert interval([3.0] * 5) == Interval(3.0, 3.0, 3.0)

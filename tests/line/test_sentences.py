@@ -1,7 +1,5 @@
 """Which sentences an answer has: each where its cause is there, and none without it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -127,10 +127,6 @@ def costs_of(
     return engine_prices(inputs)
 
 
-def deeper(card: ModelCard, times: int) -> ModelCard:
-    return card.model_copy(update={"num_layers": card.num_layers * times})
-
-
 @pytest.mark.parametrize("pipeline", [2, 4])
 @pytest.mark.parametrize(
     ("model", "speculation"),
@@ -141,7 +137,8 @@ def test_stages_of_n_times_the_layers_take_n_times(model: str, speculation: dict
     if card.moe is not None:
         card = card.model_copy(update={"moe": card.moe.model_copy(update={"first_dense_layers": 0})})
     one = costs_of(card, 1, 16, 4096, speculation)
-    whole = costs_of(deeper(card, pipeline), pipeline, 16 * pipeline, 4096 * pipeline, speculation)
+    deeper = card.model_copy(update={"num_layers": card.num_layers * pipeline})
+    whole = costs_of(deeper, pipeline, 16 * pipeline, 4096 * pipeline, speculation)
     every = slice(pipeline, None, pipeline)
     for name in one.components.keys() - {"host"}:
         found, expected = whole.components[name].seconds[every], one.components[name].seconds[1:]

@@ -1,7 +1,5 @@
 """What is offered fits as surely as was asked, and what does not is named: one rule of all commands."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """rlsim size: the fewest GPUs that fit, the knee, what keeps to a deadline or a budget, and the engine's share."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Sweeps: the same numbers as a projection, for any number of jobs, through kills; what cannot run keeps its reason."""
 
-from __future__ import annotations
-
 import csv
 import math
 import os

@@ -5,8 +5,6 @@ Left out is what the reader leaves open on purpose (programs, unset names) and w
 
 # ruff: noqa: E501 - a script is a line
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 

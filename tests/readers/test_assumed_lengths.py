@@ -1,7 +1,5 @@
 """What an import assumes of lengths: what the caps tell, with a spread that reaches them, named in the verdict."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

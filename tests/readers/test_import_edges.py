@@ -1,7 +1,5 @@
 """Importers at their edges: what is assumed is told where it is and not elsewhere, kinds of values, words, bounds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

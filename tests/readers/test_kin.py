@@ -1,7 +1,5 @@
 """Projects with another framework's words, or nearly: what they start is read as that framework's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a run has and a scenario lacks is said first; turns, teachers and options of an import are never dropped."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The smallest inputs that public threads and recipes failed with, each with the value that it states."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A Python launcher means what Python makes of it: scripts are run by both, and the calls compared."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

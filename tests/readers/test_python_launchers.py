@@ -1,7 +1,5 @@
 """Python launchers are followed for what they hand to a framework; nothing of them is executed."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

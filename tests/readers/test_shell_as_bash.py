@@ -1,7 +1,5 @@
 """Scripts are followed as bash runs them: the words that a command gets are those that bash hands it."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

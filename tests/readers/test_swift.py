@@ -1,7 +1,5 @@
 """ms-swift's launch scripts: trl's and Megatron's words under names of their own, processes from the environment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A distillation is priced with its teacher or refused by the key that names it; never without a word."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

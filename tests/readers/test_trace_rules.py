@@ -1,7 +1,5 @@
 """Rules of what is estimated of traces: closed forms, what scales and what does not, where the bounds lie."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -94,16 +94,10 @@ def sweep(tmp_path: Path, lines: str) -> Path:
     return path
 
 
-def published_sweep(tmp_path: Path) -> Path:
-    return sweep(
-        tmp_path,
-        "".join(f"{model},{batch},2048,{gamma},{'target_verify' if gamma else 'target_decode'},{ms}\n"
-                for (model, gamma), cells in PUBLISHED_MS.items() for batch, ms in cells.items()),
-    )  # fmt: skip
-
-
 def test_published_decode_and_verification_steps_within_fifteen_per_cent_in_the_median(tmp_path: Path) -> None:
-    result = iteration_sweep(published_sweep(tmp_path))
+    lines = "".join(f"{model},{batch},2048,{gamma},{'target_verify' if gamma else 'target_decode'},{ms}\n"
+                    for (model, gamma), cells in PUBLISHED_MS.items() for batch, ms in cells.items())  # fmt: skip
+    result = iteration_sweep(sweep(tmp_path, lines))
     assert len(result.points) == 40
     median = result.median_abs_error_pct()
     assert median < 15.0

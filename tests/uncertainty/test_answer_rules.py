@@ -1,7 +1,5 @@
 """Rules of an answer's parts: what adds up, what is a mean, what a simulation that is settled leaves unsettled."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rules of the projection's parts: conservation of GPU time, closed forms, bounds, and what changes do."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

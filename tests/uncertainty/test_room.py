@@ -1,7 +1,5 @@
 """A cache whose room is hardly enough makes the step uncertain, one with room to spare does not."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlsim.loading.scenario import load_scenario, vary

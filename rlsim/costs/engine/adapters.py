@@ -1,7 +1,5 @@
 """Adapters (LoRA) that an engine applies beside the products of its layers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rlsim.costs.operators import work

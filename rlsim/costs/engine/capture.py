@@ -1,8 +1,6 @@
 """Which iterations an engine replays from captured CUDA graphs, by engine and release, and the memory it takes by
 default."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

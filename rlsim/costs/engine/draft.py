@@ -1,7 +1,5 @@
 """What drafting adds to an engine iteration: draft passes, rejection sampling, host look-ups."""
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace

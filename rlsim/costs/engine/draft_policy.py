@@ -11,8 +11,6 @@ draw more iterations where nothing is drafted, too; a prefill chunk joins a refe
 engine's; what the drafter's cache misses while it rests is caught up at no cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

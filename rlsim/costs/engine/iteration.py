@@ -4,8 +4,6 @@ t(n, c, q) = device(n (k+1) + q tokens) + attention(n, c) + draft(n) + host(n); 
 captured size, iterations beyond the largest launch every kernel from the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Device time of the layers of a model in a rollout engine, without attention over cached context."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 

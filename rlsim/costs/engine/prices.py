@@ -1,7 +1,5 @@
 """What one replica of the rollout engine takes: a pure function of exactly what its iterations depend on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Without a release the newest counts, as for what is captured. Rules were read in the engines' code and pull requests.
 """
 
-from __future__ import annotations
-
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.model import ModelCard

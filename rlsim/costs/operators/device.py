@@ -4,8 +4,6 @@ Imported tables hold no verification attention, sampling or rejection; only ``rl
 that was never measured takes them from one that was: its share of that device's roofline carries over.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property, lru_cache

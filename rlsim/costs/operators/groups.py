@@ -5,8 +5,6 @@ fitted (docs/uncertainty.md). Names are ``family: member``; a scenario whose mem
 the population of its family.
 """
 
-from __future__ import annotations
-
 from rlsim.costs.transfer.methods import Method
 from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.model import ModelCard

@@ -8,8 +8,6 @@ measured, indexer included; elsewhere a block is its products, a roofline of the
 tokens that rank highest.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

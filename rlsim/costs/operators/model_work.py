@@ -5,8 +5,6 @@ key, causal (Kaplan et al., arXiv 2001.08361, section 2.1; PaLM, arXiv 2204.0231
 Norms, biases and the chunk products of recurrent mixers are left out.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from rlsim.costs.operators import work

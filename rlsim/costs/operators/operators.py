@@ -6,8 +6,6 @@ What imported tables lack (attention of several queries, sampling, rejection, ho
 calibrate`` hold it (:mod:`rlsim.costs.operators.device`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -114,9 +112,7 @@ class Operators:
         moved = amount.bytes / (profile.memory_bandwidth_bytes_per_s.value * memory)
         return np.asarray(np.maximum(np.maximum(computed, moved), KERNEL_FLOOR_S), dtype=np.float64)
 
-    def transferred(
-        self, timed: OperatorTime, amount: Work, precision: str, operation: Operation = "gemm"
-    ) -> OperatorTime:
+    def transferred(self, timed: OperatorTime, amount: Work, precision: str) -> OperatorTime:
         """A time measured on the reference profile, carried over to this one."""
         if self._measured_here:
             return timed
@@ -140,12 +136,7 @@ class Operators:
         carried = np.minimum(ratio_or_one(seconds, ideal_there), 1.0) * ideal_here + beyond
         return ratio_or_one(carried, seconds)
 
-    def _measured(
-        self,
-        look: Callable[[OperatorTables], TableTime | None],
-        amount: Work,
-        operation: Operation = "decode_attention",
-    ) -> OperatorTime | None:
+    def _measured(self, look: Callable[[OperatorTables], TableTime | None], amount: Work) -> OperatorTime | None:
         """BF16 operation from the first source that holds it, carried over where that is another device."""
         for source in self.sources:
             found = look(source.tables)
@@ -214,7 +205,7 @@ class Operators:
             return self.roofline(amount, precision, operation)
         known = np.zeros_like(look.seconds) if self.stands_in else look.measured.astype(np.float64)
         found = OperatorTime(look.seconds, known, self.bound_of(amount, precision))
-        return self.transferred(found, amount, precision, operation)
+        return self.transferred(found, amount, precision)
 
     def gemm(self, tokens: ArrayLike, matrix: Matrix, precision: str) -> OperatorTime:
         """Matrix product of ``tokens`` rows with one weight matrix."""

@@ -6,8 +6,6 @@ from its roofline as the delta rule's chunked Triton kernels are from theirs, of
 Neither counts as measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

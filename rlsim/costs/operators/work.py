@@ -4,8 +4,6 @@ Conventions: a matrix product of m x k by k x n costs 2 m n k FLOP and moves eac
 Sizes are per GPU unless a docstring says otherwise; token counts may be arrays.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike

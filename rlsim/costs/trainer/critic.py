@@ -1,7 +1,5 @@
 """A value model beside the policy, as parts of the phases that it works in."""
 
-from __future__ import annotations
-
 from rlsim.costs.interface import Part, PhaseCost
 
 

@@ -1,7 +1,5 @@
 """The padded batch through one driver, where a framework hands it on so."""
 
-from __future__ import annotations
-
 from rlsim.costs.interface import Part
 
 PADDED_BATCH = "padded batch"

@@ -1,7 +1,5 @@
 """Least seconds of a trainer's work, found in a part of the time that pricing it takes; what a search cuts by."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rlsim.costs.trainer.layout import TrainedBatch

@@ -4,8 +4,6 @@ Forward = soft maximum of computation + exposed communication and of the host fl
 gradients, twice the elementwise traffic, 2.5 times the attention, the communication mirrored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 

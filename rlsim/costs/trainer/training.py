@@ -4,8 +4,6 @@
 the LM head, and as many layers fewer as the layout says.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property, lru_cache
 

@@ -4,8 +4,6 @@ Refitted are what engines' logs say of NCCL's buffers and of vLLM's sampler, wha
 the spreads (costs/memory.yaml); a term of which no other row says anything stays, as what sources state does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Published memory of GPUs and hosts beside what is counted, and runs that ran or ran out of memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rlsim.costs.memory import (

@@ -1,7 +1,5 @@
 """The scenario that a row of published memory describes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A benchmark of predicted RL steps: scores of anybody's predictions, and baselines that fit nothing."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -1,7 +1,5 @@
 """What the site shows of the evidence: published tables beside their predictions, and what releases were worth."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

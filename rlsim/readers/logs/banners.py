@@ -7,8 +7,6 @@ and the layout stand in vLLM's and SGLang's start-up lines (v1/engine/core.py, S
 GPUs in the resources that Ray prints of its cluster (``'GPU': 64.0``; from memory).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

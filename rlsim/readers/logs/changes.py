@@ -4,8 +4,6 @@ Each quantity is a one-sided cumulative sum of its logarithm in either direction
 deviations of the run's own steps. Its last rise from zero is when the change began.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A measured run that its owner gives away: one row, a scenario without words of theirs, and what rlsim says of it."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Metrics of a log that is text, by its form: MLPerf's lines, JSON, tables with a header, and lines of consoles."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

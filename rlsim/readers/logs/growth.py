@@ -1,7 +1,5 @@
 """How the steps of a run grow: what of it their work accounts for, and what grows with nothing that the log tells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

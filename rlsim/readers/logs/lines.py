@@ -5,8 +5,6 @@ dictionaries of OpenRLHF, ROLL and trl, SkyRL's ``Finished: 'name', time cost: 3
 ``Step 3 | 2.7s``), the summary of wandb, Prometheus' text, Markdown tables, and a name and a value on each line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Which metrics of a log are which phase of a step: the names of each framework, as ``names.yaml`` lists them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,7 +17,6 @@ Quantity = Literal[
 PHASES: tuple[Quantity, ...] = ("step", "generation", "exposed_generation", "logprob", "train", "refit", "data")
 FACTS: tuple[Quantity, ...] = ("prompt_tokens", "response_tokens", "acceptance_length", "turns")
 """What is above 0 in every run, and describes its work."""
-FIGURES: tuple[Quantity, ...] = ("cut_share", "running_sequences", "kv_use", "memory_gib", "samples")
 CHECKED: tuple[Quantity, ...] = (*PHASES, "response_tokens", "acceptance_length", "running_sequences")
 """What the catalogue of faults knows as a phase or a figure of a run."""
 LESS = "-"

@@ -5,8 +5,6 @@ may hold numbers of another step is left out, and a text of such records is refu
 none.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby

@@ -3,8 +3,6 @@
 The standard library alone: nothing of rlsim or its dependencies is loaded into a job.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

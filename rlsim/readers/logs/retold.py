@@ -1,7 +1,5 @@
 """Steps that a log tells more than once: after a restart, or because it holds several runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Where a running job writes: a file or folder that grows, or the page of a Prometheus exporter on this machine."""
 
-from __future__ import annotations
-
 import time
 import urllib.request
 from contextlib import suppress

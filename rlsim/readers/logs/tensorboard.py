@@ -6,8 +6,6 @@ A frame is the length of its data (8 bytes), the masked CRC-32C of these, the da
 values, a scalar as ``simple_value`` or as a tensor of one element. Every check sum is tested, nothing else is decoded.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -5,8 +5,6 @@ messages ``Record``, whose field 2 is a step's history: items with a key or nest
 step's number (00243053, wandb/proto/wandb_internal.proto).
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """A running job beside what its scenario expects and beside its own level: lines every few steps, alarms at changes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Expressions of a script and the functions that it defines, told without executing anything."""
 
-from __future__ import annotations
-
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

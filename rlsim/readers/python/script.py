@@ -4,8 +4,6 @@ Python tells them, and of the calls of anything else the words are noted; nothin
 What only running it would show (the network, the disk, other packages) is not known: a condition on it does not hold.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

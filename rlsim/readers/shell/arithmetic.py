@@ -1,7 +1,5 @@
 """Integer arithmetic of a shell, as in ``$((...))``, ``((...))`` and subscripts, by bash's operators and precedence."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Conditions of a shell: ``[ ... ]``, ``test`` and ``[[ ... ]]``, by what binds and what is quoted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress

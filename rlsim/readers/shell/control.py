@@ -1,7 +1,5 @@
 """How the parts of a script follow each other: lists, pipes, conditions, loops, subshells, and what ends them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

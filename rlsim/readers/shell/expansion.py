@@ -1,7 +1,5 @@
 """What a shell makes of a word: variables with defaults, arrays, arithmetic, quotes, split fields."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What operators make of a variable's value: prefixes and suffixes cut, parts replaced, case changed, slices."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from fnmatch import translate

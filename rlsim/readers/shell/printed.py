@@ -1,7 +1,5 @@
 """What builtins and small programs print of their words, and how words are split and multiplied."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +12,6 @@ MOST_LINES = 20_000
 """Lines that seq prints, and words that braces make of one."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", "'": "'", '"': '"'}
 _BLANK = " \t\n"
-_RANGE = re.compile(r"(-?\d{1,9}|[A-Za-z])\.\.(-?\d{1,9}|[A-Za-z])(?:\.\.(-?\d{1,9}))?")
 
 
 def joined(cwd: str, name: str) -> str:

@@ -6,8 +6,6 @@ it would print, or what is not followed, stays as ``$(...)`` in a word, and a va
 that waits for a program is left after one round, and what it counts is not known.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What sets variables of a shell: assignments, declarations, ``read``, ``printf -v``, ``unset``, ``shift``, ``let``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Where a shell keeps variables, arrays and parameters, and what of them is not known."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator

@@ -2,8 +2,6 @@
 object per line, bare or in the recorder's envelope ``{"timestamp": .., "event": ..}`` (ai-dynamo/dynamo, a7b25f5c,
 docs/agents/agent-tracing.md, and ea5d8f56, benchmarks/request_trace/convert_to_perfetto.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

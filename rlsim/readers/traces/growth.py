@@ -1,7 +1,5 @@
 """How turns, lengths and times of trajectories grow over the steps of a training run, where files have their step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -2,8 +2,6 @@
 ``rollouts/{step}.jsonl``, NeMo-RL's ``train_data_step*.jsonl``), and Parquet files, of which only columns of numbers,
 and of texts that name prompts, are ever decoded."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from array import array

@@ -2,8 +2,6 @@
 kvcache-ai/Mooncake, FAST25-release/traces): one whose blocks begin with all full ones of an earlier request goes on
 from it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

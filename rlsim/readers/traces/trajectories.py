@@ -7,8 +7,6 @@ Read: episodes and traces of verifiers, as prime-rl appends them to ``traces.jso
 messages may have ``usage`` and all of which may have a ``timestamp``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

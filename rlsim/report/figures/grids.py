@@ -1,8 +1,6 @@
 """The pictures of sweeps and plans (speed-up over k and acceptance length, step time over an axis or against cost), of
 clusters by size, and of how a run's steps evolve."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

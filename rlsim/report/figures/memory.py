@@ -1,7 +1,5 @@
 """Memory of a GPU over the step: a stack of parts for each phase, beside the line of what the device has."""
 
-from __future__ import annotations
-
 from matplotlib.figure import Figure
 
 from rlsim.report import format as fmt

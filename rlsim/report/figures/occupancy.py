@@ -1,7 +1,5 @@
 """What agents occupy over time: engines, sandboxes and KV cache."""
 
-from __future__ import annotations
-
 from matplotlib.figure import Figure
 
 from rlsim.report.figures.phases import OTHER_LINES, in_view

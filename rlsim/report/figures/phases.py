@@ -1,7 +1,5 @@
 """The picture of a projection: where a step's time goes, and what runs when."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

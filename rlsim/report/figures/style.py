@@ -3,8 +3,6 @@
 Colours are Okabe and Ito's set, told apart by readers with any colour vision (Color Universal Design, 2008).
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """Pictures of predicted beside measured: a scatter, ratios by group, the reliability of intervals, and of the real loop
 phases of every configuration and speed-ups by draft length."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the page says of every answer but a projection."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 A picture is SVG inside the page: no style attribute, no link, colours of text and paper from the page's theme.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What the page says of a projection."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from rlsim.report import format as fmt

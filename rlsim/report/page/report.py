@@ -1,7 +1,5 @@
 """``report``: the page of a folder of results."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import warnings

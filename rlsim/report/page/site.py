@@ -1,7 +1,5 @@
 """The site of sizes and accuracy: two pages and their data, from answers alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

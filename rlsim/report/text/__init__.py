@@ -1,7 +1,5 @@
 """Answers as text for a terminal: one module for each answer."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A blame, a headroom ladder, published techniques and a check of a run in a terminal, the last in at most 40 lines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rlsim.report import format as fmt

@@ -1,7 +1,5 @@
 """What a projection says, found in its numbers: the verdict, the phases of a step, who sets the pace, where to look."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rlsim.report import format as fmt

@@ -1,7 +1,5 @@
 """A run before it starts, and how far keys may grow, as text for a terminal."""
 
-from __future__ import annotations
-
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.text.projection import held_text

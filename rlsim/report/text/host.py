@@ -1,7 +1,5 @@
 """A machine as the host of rollout engines, as text for a terminal and as a section of a scenario."""
 
-from __future__ import annotations
-
 from rlsim.report.style import Style
 from rlsim.report.table import table
 from rlsim.results.host import HostSpeed

@@ -1,7 +1,5 @@
 """What would shorten a step, in a terminal: a part asked for alone as it is shown elsewhere, else all in brief."""
 
-from __future__ import annotations
-
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import Table, cell

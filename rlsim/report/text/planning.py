@@ -1,7 +1,5 @@
 """A sweep, a comparison, a sensitivity and a plan in a terminal, and what answers say of money and CUDA graphs."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """The answer to a scenario in a terminal: in full, in five lines, and on one screen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from rlsim.report import format as fmt

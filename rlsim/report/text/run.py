@@ -1,7 +1,5 @@
 """A run in a terminal, and clusters for a model."""
 
-from __future__ import annotations
-
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell, cells

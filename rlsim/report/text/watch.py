@@ -1,7 +1,5 @@
 """Lines of a watch for a terminal: one for each record, and under an alarm what is behind it."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 

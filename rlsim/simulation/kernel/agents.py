@@ -1,7 +1,5 @@
 """Trajectories of several turns in the kernel."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 

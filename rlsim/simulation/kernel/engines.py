@@ -1,7 +1,5 @@
 """The engines of an asynchronous loop in the kernel."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any

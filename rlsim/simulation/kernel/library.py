@@ -1,7 +1,5 @@
 """The compiled kernel: which one runs, its structures and its functions."""
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
 from functools import cache

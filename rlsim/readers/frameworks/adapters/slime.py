@@ -1,8 +1,6 @@
 """slime's options (train.py and train_async.py; slime/utils/arguments.py, Megatron's and SGLang's) at 624b824a8; vime
 and miles have the same words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rlsim.readers.frameworks.adapters.megatron import shared_experts

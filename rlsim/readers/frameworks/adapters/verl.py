@@ -1,7 +1,5 @@
 """verl's configurations (verl.trainer.main_ppo and its asynchronous trainers): keys and meaning at 1dda039b9."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +7,7 @@ from rlsim.readers.frameworks.adapters import verl_values as values
 from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.adapters.pools import verl_reward_model, verl_teachers
 from rlsim.readers.frameworks.adapters.verl_options import (
+    STYLES,
     Actor,
     Algorithm,
     Async,
@@ -28,13 +27,6 @@ from rlsim.readers.frameworks.adapters.verl_values import Verl
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.rules import INT4, TRANSFORMERS, Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
-from rlsim.schema.asynchrony import Style
-
-STYLES: dict[str, Style] = {
-    "fully_async": "verl",
-    "one_step_off": "slime",
-    **dict.fromkeys(("separate_async", "colocate_async"), "verl_v1"),
-}
 
 of = Rules(Verl)
 FLEX = Transformer.moe_token_dispatcher_type.holds("flex")

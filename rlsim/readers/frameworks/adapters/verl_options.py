@@ -16,6 +16,14 @@ from rlsim.readers.frameworks.options import (
     switch,
     text,
 )
+from rlsim.schema.asynchrony import Style
+
+STYLES: dict[str, Style] = {
+    "fully_async": "verl",
+    "one_step_off": "slime",
+    **dict.fromkeys(("separate_async", "colocate_async"), "verl_v1"),
+}
+"""Rules of asynchronous loops by the mode of verl's trainers."""
 
 
 class Run(Options, section="trainer"):
