@@ -261,13 +261,10 @@ RULES = (
     of(Trainer.frozen_vision).same(Actor.freeze_vision_tower),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).rule(values.logits_bytes),
     of(Trainer.logits_chunk_tokens, when=lambda c: c.model.use_fused_kernels).constant(512),
-    # The scaling (fp8_recipe) makes no difference to trainer.precision.
     of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").rule(
         lambda c: "fp8" if c.transformer.fp8 else "bf16",
         lambda _, value: [Transformer.fp8.to("hybrid" if value == "fp8" else None)],
     ),
-    # verl's own default is alltoall (workers/engine/megatron/transformer_impl.py:369); of flex it is DeepEP
-    # (Megatron-LM d98e8a64d, core/transformer/transformer_config.py:898, 1743-1748).
     of(Trainer.moe_dispatcher, when=lambda c: c.megatron).cases(
         Case("deepep", [FLEX, Transformer.moe_enable_deepep.holds(True)]),
         Case("deepep", [FLEX, Transformer.moe_flex_dispatcher_backend.holds("deepep", None)]),
