@@ -123,7 +123,8 @@ def guesses_of(scenario: Scenario) -> tuple[str, ...]:
 def _guess_text(scenario: Scenario, key: str) -> str:
     if key == ACCEPTANCE:
         return f"a first acceptance of {scenario.speculation.first_acceptance or 0.0:.3g}"
-    return f"{_length(scenario, key)[1]:,.0f} {'response' if key == RESPONSE else 'prompt'} tokens"
+    turns = " a turn" if key == RESPONSE and scenario.workload.agent is not None else ""
+    return f"{_length(scenario, key)[1]:,.0f} {'response' if key == RESPONSE else 'prompt'} tokens{turns}"
 
 
 def _guess(run: SimulatedVariant, key: str, spread: float) -> OpenInput:
