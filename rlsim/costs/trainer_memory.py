@@ -291,6 +291,10 @@ def _block_bytes(scenario: Scenario, features: StackFeatures, tokens: float) -> 
     each = activation_bytes_per_token(card)
     if features.fp32_expert_outputs and "moe" not in modules:
         each += _outputs_elements(card) * BF16
+    if card.moe is not None and "moe" not in modules:
+        # GPUs that share an expert hold the tokens of each other that they have gathered for it.
+        gathered = (trainer.expert_tensor_parallel - 1) * card.moe.top_k * card.expert_hidden_size
+        each += card.num_moe_layers / card.num_layers * gathered * BF16
     if trainer.recompute != "full":
         each -= _spared_bytes_per_token(card, modules, trainer.precision == "fp8")
     full = tokens * each / trainer.tensor_parallel

@@ -119,6 +119,20 @@ def test_what_ends_a_stage_and_lacks_sequence_parallelism_count() -> None:
     assert logits[1] == pytest.approx(2 * (logits[0] or 0.0))
 
 
+def test_gpus_that_share_experts_hold_what_they_gather() -> None:
+    """As many parameters as where experts are spread over all of them, and the tokens of others beside their own."""
+    apart, shared = (
+        trainer_parts(scenario("qwen3-30b-a3b", tensor_parallel=4, expert_parallel=ep, **own), 64, True)
+        for ep, own in ((8, {}), (2, {"expert_tensor_parallel": 4}))
+    )
+    assert (apart.weights, apart.optimizer) == (shared.weights, shared.optimizer)
+    given = scenario("qwen3-30b-a3b")
+    tokens, moe = given.workload.max_sequence_tokens / 4, given.model.moe
+    assert moe is not None
+    gathered = tokens * 3 * moe.top_k * given.model.hidden_size * 2 * given.model.num_layers
+    assert shared.activations - apart.activations == pytest.approx(gathered)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_an_engine_that_may_take_more_has_more_cache(engine: str) -> None:
     def cache(**own: object) -> float:
