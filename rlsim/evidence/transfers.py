@@ -91,7 +91,7 @@ def weights_of(cells: Row) -> Weights:
     except SkippedRow:
         return _weights_without_card(cells)
     share = expert_share(card)
-    found = Weights(weight_bytes(card, "bf16"), weight_tensors(card), weight_tensors(card, stacked=True), share)
+    found = Weights(weight_bytes(card, "bf16"), weight_tensors(card), float(weight_tensors(card, stacked=True)), share)
     stated = number(cells, "weight_gb", 0.0) * GB
     # A checkpoint in FP8 travels as it is; a figure that is parameters times two says no more than the card.
     return dataclasses.replace(found, bytes=stated) if 0 < stated < 0.75 * found.bytes else found
