@@ -28,7 +28,7 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
 )
 from rlsim.readers.frameworks.options import Change, Option, Options, Part, anything, aside, flag, section, switch
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.rules import node_size
+from rlsim.readers.frameworks.rules import spread
 from rlsim.schema.speculation import Method
 
 
@@ -301,9 +301,7 @@ def teacher_nodes(r: Reader) -> int:
 
 def set_num_gpus(c: NemoRl, value: int) -> list[Change]:
     """With those of reward models and teachers."""
-    gpus = value + c.elsewhere_gpus
-    node = node_size(gpus, c.node)
-    return [Cluster.num_nodes.to(gpus // node), Cluster.gpus_per_node.to(node)]
+    return spread(value + c.elsewhere_gpus, c.node, Cluster.num_nodes, Cluster.gpus_per_node)
 
 
 def set_generation_gpus(c: NemoRl, value: int | None) -> Iterator[Change]:

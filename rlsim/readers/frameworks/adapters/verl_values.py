@@ -24,7 +24,7 @@ from rlsim.readers.frameworks.adapters.verl_options import (
     Vllm,
 )
 from rlsim.readers.frameworks.options import Change, Options, Part, aside, flag, section, text
-from rlsim.readers.frameworks.rules import node_size
+from rlsim.readers.frameworks.rules import spread
 from rlsim.schema.speculation import Method
 
 Mode = Literal["sync", "fully_async", "one_step_off", "separate_async", "colocate_async"]
@@ -263,21 +263,18 @@ def set_max_sequence(c: Verl, value: int) -> Iterator[Change]:
         yield from (Data.max_prompt_length.to(value // 2), Data.max_response_length.to(-(-value // 2)))
 
 
-def set_trainer_gpus(c: Verl, gpus: int) -> Iterator[Change]:
+def set_trainer_gpus(c: Verl, gpus: int) -> list[Change]:
     """Nodes of the trainer."""
-    if gpus > 0:
-        node = node_size(gpus, c.node)
-        yield from (Run.nnodes.to(gpus // node), Run.n_gpus_per_node.to(node))
+    return spread(gpus, c.node, Run.nnodes, Run.n_gpus_per_node)
 
 
 def set_generation_gpus(c: Verl, value: int | None) -> Iterator[Change]:
     """The trainer keeps what the rollout pool leaves of all GPUs."""
     if value is None or c.pool_by is None:
         return
-    node = node_size(value, min(c.pool_node, c.node))
     pool: type[Pool] | type[Rollout] = Pool if c.pool_by == "own" else Rollout
     yield Verl.hybrid_engine.to(False)
-    yield from (pool.nnodes.to(value // node), pool.n_gpus_per_node.to(node))
+    yield from spread(value, min(c.pool_node, c.node), pool.nnodes, pool.n_gpus_per_node)
     yield from set_trainer_gpus(c, c.every_gpu - value)
 
 
