@@ -14,6 +14,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
 from rlsim.projection.moves import fairly_split, varied
+from rlsim.projection.precision import Anchor
 from rlsim.projection.project import baseline_of
 from rlsim.projection.summary import (
     Timed,
@@ -23,10 +24,12 @@ from rlsim.projection.summary import (
     mean_value,
     memory_of,
     phase_parts,
+    simulated_estimate,
     speedups,
     timed,
     tokens_per_s_per_gpu,
 )
+from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import PHASES, Interval, PhasePart
 from rlsim.results.record import interval
@@ -65,12 +68,13 @@ class Seen(Struct, frozen=True):
 
 class Cell(Struct, frozen=True):
     """What a scenario came to: its numbers, or ``error``, why it has none. timed: mean times with draws around them.
-    seen: in place of numbers where no more was asked for."""
+    seen: in place of numbers where no more was asked for. step: its mean with the simulation's own error at least."""
 
     numbers: StepNumbers | None = None
     timed: Timed | None = None
     error: Infeasible | InputError | None = None
     seen: Seen | None = None
+    step: Estimate | None = None
 
     @property
     def status(self) -> Literal["ok", "infeasible", "invalid"]:
@@ -89,7 +93,7 @@ def _simulated(scenario: Scenario) -> Cell:
     """``scenario`` over its replications, without a baseline. Raises Infeasible and InputError."""
     run = simulate_variant(scenario, tokens=False)
     found = timed(run)
-    return Cell(_numbers(scenario, run, found.interval), found)
+    return Cell(_numbers(scenario, run, found.interval), found, step=found.step)
 
 
 # Baselines alone: the cells of a grid share few of them, while each cell itself comes once.
@@ -120,7 +124,8 @@ def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
         run = simulate_variant(scenario, tokens=False)
     except (Infeasible, InputError) as error:
         return Cell(error=error)
-    return Cell(_numbers(scenario, run, Mean(mean_value(run, lambda step: step.seconds))))
+    step = simulated_estimate(run, "step")
+    return Cell(_numbers(scenario, run, Mean(step.mean)), step=step)
 
 
 def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
@@ -138,10 +143,10 @@ def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
     return Cell(seen=Seen(scenario.cluster.num_gpus, Mean(step_s), used["generation"], used["training"], given_up))
 
 
-def beside_baseline(scenario: Scenario, cell: Cell, scale: float) -> Cell:
-    """``cell``, whose seconds are carried over by ``scale``, with the numbers of the baseline of ``scenario``, carried
-    over alike. Raises Infeasible and InputError."""
-    return _beside(scenario, cell, carried(_simulated_once(baseline_of(scenario)), scale))
+def beside_baseline(scenario: Scenario, cell: Cell, by: Anchor | None) -> Cell:
+    """``cell``, whose seconds are :func:`carried` over, with the numbers of the baseline of ``scenario``, carried over
+    too. Raises Infeasible and InputError."""
+    return _beside(scenario, cell, carried(_simulated_once(baseline_of(scenario)), by))
 
 
 def _beside(scenario: Scenario, cell: Cell, before: Cell) -> Cell:
@@ -158,11 +163,12 @@ def _beside(scenario: Scenario, cell: Cell, before: Cell) -> Cell:
     return replace(cell, numbers=numbers)
 
 
-def carried(cell: Cell, scale: float) -> Cell:
-    """``cell`` with all its seconds times ``scale`` (:func:`~rlsim.projection.precision.anchor`); ratios stay."""
+def carried(cell: Cell, by: Anchor | None) -> Cell:
+    """``cell`` with all its seconds carried over to what ``project`` answers, as they are without an anchor."""
     numbers, found = cell.numbers, cell.timed
-    if scale == 1.0 or numbers is None:
+    if by is None or numbers is None or cell.step is None:
         return cell
+    scale = by.carried(cell.step).scale
     times = {name: scale * getattr(numbers, name) for name in (*PHASES, "cost_per_step_usd", "energy_per_step_j")}
     rates = {name: getattr(numbers, name) / scale for name in ("tokens_per_s", "tokens_per_s_per_gpu")}
     numbers = dataclasses.replace(numbers, step_s=numbers.step_s.times(scale), **times, **rates)

@@ -33,9 +33,8 @@ from rlsim.projection.moves import (
     tried,
     varied,
 )
-from rlsim.projection.precision import answered
-from rlsim.projection.summary import Timed, carried_over, speedups
-from rlsim.projection.uncertainty.estimate import Estimate
+from rlsim.projection.precision import Anchor, anchor
+from rlsim.projection.summary import Timed, speedups
 from rlsim.projection.variant import compared
 from rlsim.results import Interval
 from rlsim.results.check import Improvement
@@ -85,8 +84,7 @@ def techniques(scenario: Scenario) -> Techniques:
     technique (EFFECT_ERROR). Raises Infeasible where the scenario itself cannot run.
     """
     digest, asked, scenario = scenario_digest(scenario), scenario, compared(scenario)
-    base = timed_of(scenario)
-    own = base.step if asked == scenario else answered(asked)
+    base, by = timed_of(scenario), anchor(asked)
     # What undoes a setting that the scenario does not have is nothing to tell of.
     known = [one for one in moves() if held(scenario, one.when)]
     found: list[Tried] = []
@@ -99,16 +97,17 @@ def techniques(scenario: Scenario) -> Techniques:
             else:
                 found.append(best)
             progress.advance(1)
-        found.sort(key=lambda one: one.step_s)
-        best_pair = _best_pair(scenario, _promising(faster(found, base.step_s))[: LISTS["pairs"]])
-    if best_pair is not None and best_pair.step_s > (1 - NEAR) * found[0].step_s:
+        pair = _best_pair(scenario, _promising(faster(found, base.step_s))[: LISTS["pairs"]])
+    ranked = sorted((technique(scenario, asked, base, by, one) for one in found), key=lambda one: one.step_s.mean)
+    best_pair = None if pair is None else technique(scenario, asked, base, by, pair)
+    if best_pair is not None and best_pair.step_s.mean > (1 - NEAR) * ranked[0].step_s.mean:
         best_pair = None  # what the second move asks for is paid by nothing
     return Techniques(
         scenario=scenario.name,
         digest=digest,
-        step_s=own.interval,
-        techniques=tuple(technique(scenario, asked, base, own, one) for one in found),
-        best_pair=None if best_pair is None else technique(scenario, asked, base, own, best_pair),
+        step_s=(base.step if by is None else by.own).interval,
+        techniques=tuple(ranked),
+        best_pair=best_pair,
         left_out=tuple(left_out),
     )
 
@@ -176,13 +175,15 @@ def with_effect_error(ratio: Interval) -> Interval:
     return Interval(ratio.mean, ratio.mean * math.exp(-low), ratio.mean * math.exp(high))
 
 
-def technique(scenario: Scenario, asked: Scenario, base: Timed, own: Estimate, one: Tried) -> Technique:
+def technique(scenario: Scenario, asked: Scenario, base: Timed, by: Anchor | None, one: Tried) -> Technique:
     """A move that was tried, as answers show it. asked: the scenario as the user states it; base: the one beside it, of
-    which ``scenario`` states more; own: its step as ``project`` answers."""
-    gain = speedups(base, one.timed)[1]
-    step, ratio = one.timed.step, gain.interval
-    if own is not base.step:
-        step = carried_over(own, step, step.mean / base.step_s, gain.error)
+    which ``scenario`` states more; by: what carries over to the step that ``project`` answers."""
+    step, gain = one.timed.step, speedups(base, one.timed)[1]
+    if by is not None:
+        how = by.carried(step)
+        step = replace(step, mean=how.scale * step.mean, error=how.error)
+        gain = replace(gain, mean=by.own.mean / step.mean, error=how.ratio_error)
+    ratio = gain.interval
     return Technique(
         name=one.move.name,
         title=one.move.title,

@@ -289,7 +289,7 @@ def _unsure(found: Finals) -> tuple[Unsure, ...]:
 
 def _beside_baseline(scenario: Scenario, best: Simulated) -> Simulated:
     """The plan with its speed-ups over the autoregressive baseline, where that can run."""
-    found = Cell(best.full, best.timed)
+    found = Cell(best.full, best.timed)  # carried over already
     try:
         cell = beside_baseline(vary(*final_task(scenario, best.layout.overrides())), found, anchor(scenario))
     except (Infeasible, InputError):

@@ -30,7 +30,7 @@ from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.projection.moves import LISTS, move_named, timed_of
-from rlsim.projection.precision import anchor
+from rlsim.projection.precision import Anchor, anchor
 from rlsim.projection.summary import Timed, mean_value, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
@@ -93,14 +93,14 @@ def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = ()) -> Sensiti
     uncertain: ``key=low:high`` each, overriding or adding ranges of stated inputs. Raises InputError where a range
     cannot be simulated, and Infeasible where the scenario cannot run.
     """
-    inputs, scale = uncertain_inputs(scenario, uncertain), anchor(scenario)
+    inputs, by = uncertain_inputs(scenario, uncertain), anchor(scenario)
     scenario = compared(scenario)
     run, wanted = simulate_variant(scenario, tokens=False), alternatives(scenario)
-    points, arms = _points(wanted, inputs), [_arm(wanted[0], timed(run), scale)]
+    points, arms = _points(wanted, inputs), [_arm(wanted[0], timed(run), by)]
     with ProgressLine("simulations", len(wanted) - 1 + len(points)) as progress:
         for one in wanted[1:]:
             with suppress(Infeasible, InputError):  # one that cannot run is no choice
-                arms.append(_arm(one, timed_of(one.scenario), scale))
+                arms.append(_arm(one, timed_of(one.scenario), by))
             progress.advance(1)
         steps = {}
         for place, (other, overrides) in points.items():
@@ -135,8 +135,9 @@ def _points(wanted: Sequence[Alternative], inputs: Sequence[UncertainInput]) -> 
     return out
 
 
-def _arm(alternative: Alternative, found: Timed, scale: float) -> Arm:
-    """scale: carries its step over to what ``project`` answers."""
+def _arm(alternative: Alternative, found: Timed, by: Anchor | None) -> Arm:
+    """by: carries its step over to what ``project`` answers."""
+    scale = 1.0 if by is None else by.carried(found.step).scale
     return Arm(alternative, replace(found, step=found.step.times(scale)), first_step_s(alternative.scenario, {}))
 
 

@@ -18,7 +18,7 @@ from rlsim.projection.change import Change, iterations_with, no_refit, passes_wi
 from rlsim.projection.efficiency import contexts_of, efficiency_of, measured_beside
 from rlsim.projection.idle import BUBBLE, STRAGGLER, idle_of
 from rlsim.projection.moves import ALREADY, LISTS, Move, best_way, ideals, move_named, states
-from rlsim.projection.precision import anchor
+from rlsim.projection.precision import Anchor, anchor
 from rlsim.projection.project import identity
 from rlsim.projection.variant import SimulatedVariant, compared, simulate_variant
 from rlsim.results.check import Headroom, Rung
@@ -32,7 +32,7 @@ NO_LINKS = without_parts(lambda part: part.bound in ("network", "host link"))
 NO_DATA = passes_with(lambda phase, part: 0.0 if phase == "data" else 1.0)
 EVEN = ("straggler tail", STRAGGLER, BUBBLE, IMBALANCE)
 """Causes without which lengths and trajectories are equal, and no rank or stage of the trainer waits for another."""
-Shown = TypeVar("Shown", Rung, Removal, WhatIf)
+Shown = TypeVar("Shown", Rung, Removal)
 Climb = Callable[[SimulatedVariant], Sequence[Change]]
 """The causes that a rung takes away, known once those below it are."""
 
@@ -45,7 +45,7 @@ def headroom(scenario: Scenario) -> Headroom:
     cannot run.
     """
     check_rollout(scenario, "headroom")
-    about, scale, scenario = identity(scenario), anchor(scenario), compared(scenario)
+    about, by, scenario = identity(scenario), anchor(scenario), compared(scenario)
     run = simulate_variant(scenario)
     rungs = [_rung("as it is", "", "", run, None)]
     climbed: list[Change] = []
@@ -64,7 +64,7 @@ def headroom(scenario: Scenario) -> Headroom:
         else:
             why = f"on top of the rungs below it costs {_step_s(found) - rungs[-1].step_s:.1f} s: other waits grow"
         rungs.append(_rung(name, how, who, run, rungs[-1], keys.get(name, ()), why))
-    return Headroom(**about, rungs=tuple(_carried(one, scale) for one in rungs))
+    return Headroom(**about, rungs=tuple(_carried(one, by) for one in rungs))
 
 
 def _rung(
@@ -88,9 +88,10 @@ def _step_s(run: SimulatedVariant) -> float:
     return float(np.mean([step.seconds for step in run.every_step]))
 
 
-def _carried(found: Shown, scale: float) -> Shown:
-    """A part of an answer with all its seconds times ``scale`` (:func:`~rlsim.projection.precision.anchor`)."""
+def _carried(found: Shown, by: Anchor | None) -> Shown:
+    """A part of an answer with all its seconds carried over to what ``project`` answers."""
     seconds = {name: value for name, value in found if name.endswith("_s") and value is not None}
+    scale = 1.0 if by is None else by.scale
     return found.model_copy(update={name: scale * value for name, value in seconds.items()})
 
 
@@ -198,7 +199,7 @@ def blame(scenario: Scenario) -> Blame:
     stays, so that all together gain at least what one alone does. Moves of loop and dispatch are tried beside them.
     Raises Infeasible where the scenario cannot run.
     """
-    digest, scale, scenario = scenario_digest(scenario), anchor(scenario), compared(scenario)
+    digest, by, scenario = scenario_digest(scenario), anchor(scenario), compared(scenario)
     causes = causes_of(scenario)
     policies = [move_named(name) for name in LISTS["policies"]]
     policies = [one for one in policies if not one.missing(scenario)]
@@ -210,8 +211,8 @@ def blame(scenario: Scenario) -> Blame:
         # sorted is stable: all others stay in their order behind the best.
         ranked = sorted(causes, key=lambda cause: alone[cause.name] > min(alone.values()))
         removals, left_s = _in_turn(scenario, ranked, alone, step_s)
-    what_ifs = [one for one in (_what_if(scenario, policy) for policy in policies) if one.reason != ALREADY]
-    idle = idle_of(run)
+    what_ifs = [one for one in (_what_if(scenario, policy, by) for policy in policies) if one.reason != ALREADY]
+    idle, scale = idle_of(run), 1.0 if by is None else by.scale
     return Blame(
         scenario=scenario.name,
         digest=digest,
@@ -220,8 +221,8 @@ def blame(scenario: Scenario) -> Blame:
         left_s=scale * left_s,
         work_share=1.0 - sum(one.share for one in idle),
         idle=idle,
-        removals=tuple(_carried(one, scale) for one in removals),
-        what_ifs=tuple(_carried(one, scale) for one in what_ifs),
+        removals=tuple(_carried(one, by) for one in removals),
+        what_ifs=tuple(what_ifs),
     )
 
 
@@ -244,8 +245,10 @@ def _in_turn(
     return removals, before_s
 
 
-def _what_if(scenario: Scenario, move: Move) -> WhatIf:
+def _what_if(scenario: Scenario, move: Move, by: Anchor | None) -> WhatIf:
+    """What a move makes of the compared work, carried over to what ``project`` answers."""
     found = best_way(scenario, move)
     if isinstance(found, str):
         return WhatIf(name=move.name, how=move.title, step_s=None, reason=found)
-    return WhatIf(name=move.name, how=move.title, step_s=found.step_s)
+    scale = 1.0 if by is None else by.carried(found.timed.step).scale
+    return WhatIf(name=move.name, how=move.title, step_s=scale * found.step_s)

@@ -4,19 +4,22 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rlsim.errors import Infeasible
 from rlsim.projection.control import FURTHER_PER_STEP, LEAST_BATCHES, MOST_FURTHER, control_of
 from rlsim.projection.scale import TURN, pools_of
-from rlsim.projection.summary import mean_value, phase_estimate
-from rlsim.projection.uncertainty.estimate import Estimate
+from rlsim.projection.summary import phase_estimate, simulated_estimate
+from rlsim.projection.uncertainty.estimate import Estimate, relative_error
 from rlsim.projection.variant import SimulatedVariant, compared, extended, seconds_of, simulate_variant
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, MOST_SAMPLES, Scenario
 from rlsim.workload.draw import BEGINNING
 
 GROWTH = 4
 """Times the replications of a block that the next one brings at most: an error found in few of them may be far off."""
+LEAST_PAIRED = 4
+"""Parts of equal drawn work behind a slope, which misses itself by 1 / (n - 3) of the variance."""
 RESERVE = 1.2
 """Replications over those that the error of now asks for, so that one further block mostly does."""
 
@@ -48,24 +51,62 @@ def answered(scenario: Scenario) -> Estimate:
     return phase_estimate(precise(simulate_variant(scenario, tokens=False)), "step")
 
 
+class Anchor(Struct, frozen=True, eq=False):
+    """What carries the steps of alternatives over to what ``project`` answers of a scenario. own: that step. base: the
+    one on the work on which alternatives are compared."""
+
+    own: Estimate
+    base: Estimate
+
+    @property
+    def scale(self) -> float:
+        """The step that ``project`` answers over that of the compared work."""
+        return self.own.mean / self.base.mean
+
+    def carried(self, other: Estimate) -> "Carried":
+        """How the step of an alternative on that work is carried over: with the part of :attr:`scale` by which it moves
+        with the scenario's from one independent part of the work to the next. All of it where both wait for the same
+        environments, none for a lagged loop, whose measured steps are others than those of a synchronous one.
+
+        The regression estimator of Cochran, Sampling Techniques, 3rd ed., chapter 7, of relative times; its slope lies
+        between 0 and 1. Parts of different number do not pair.
+        """
+        count = len(other.parts)
+        if count != len(self.base.parts) or count < LEAST_PAIRED:
+            return Carried(1.0, other.error, math.hypot(self.own.error, other.error))
+        x, y = (one.parts / one.parts.mean() - 1.0 for one in (self.base, other))
+        slope = min(1.0, max(0.0, float(x @ y / (x @ x)))) if x.any() else 1.0
+        rest = relative_error(1.0 + y - slope * x, 1.0) * math.sqrt((count - 1) / (count - 3))
+        both = slope * self.own.error  # which the ratio of the two does not have
+        ratio_error = math.hypot(rest, self.own.error - both)
+        return Carried(1.0 + slope * (self.scale - 1.0), math.hypot(rest, both), ratio_error)
+
+
+class Carried(Struct, frozen=True):
+    """What the seconds of an alternative are to be taken times, its relative error then, and that of its ratio to what
+    ``project`` answers."""
+
+    scale: float
+    error: float
+    ratio_error: float
+
+
 @lru_cache(maxsize=8)
-def anchor(scenario: Scenario) -> float:
-    """The step that ``project`` answers over that of the work on which alternatives are compared: what carries their
-    steps over to it, as ratios on equal drawn work hardly depend on how much is drawn. 1 of stated replications, and of
-    a scenario that cannot run itself.
-    """
+def anchor(scenario: Scenario) -> Anchor | None:
+    """The anchor of a scenario; None of stated replications, which are compared as they are, and of one that cannot run
+    itself."""
     if scenario.simulation.replications is not None:
-        return 1.0
+        return None
     try:
         run = simulate_variant(compared(scenario), tokens=False)
-        return answered(scenario).mean / mean_value(run, lambda step: step.seconds)
+        return Anchor(answered(scenario), simulated_estimate(run, "step"))
     except Infeasible:
-        return 1.0
+        return None
 
 
 def _controlled(run: SimulatedVariant) -> SimulatedVariant:
     """The run beside a control of its drawn work, where its error is too large and most of it is that work's."""
-    scenario, step = run.scenario, phase_estimate(run, "step")
+    scenario, step = run.scenario, simulated_estimate(run, "step")
     asked = scenario.simulation.precision
     # One pool of engines draws other work than the scenario, lengths that grow have other means than its own. A lagged
     # step is of several steps' work: moved by that of its own it would be 0.3 % too short and held in 60 %
@@ -84,7 +125,7 @@ def _controlled(run: SimulatedVariant) -> SimulatedVariant:
 def _wanted(run: SimulatedVariant) -> int:
     """Replications after which the error would be within the precision; it falls with their root, but for what one pool
     of engines leaves open of many, which they only show better."""
-    step, asked, count = phase_estimate(run, "step"), run.scenario.simulation.precision, len(run.traces)
+    step, asked, count = simulated_estimate(run, "step"), run.scenario.simulation.precision, len(run.traces)
     if run.control is not None and run.fitted_batches < LEAST_BATCHES:
         return math.ceil(count * LEAST_BATCHES / run.fitted_batches)
     if step.error <= asked:

@@ -17,7 +17,7 @@ from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import engine_fits, kv_bytes_per_gpu_token, trainer_fits, trainer_parts
 from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.uncertainty.estimate import Estimate
-from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
+from rlsim.projection.uncertainty.predictive import DRAWS, Prediction, around, prediction_of
 from rlsim.projection.variant import SimulatedVariant, seconds_of
 from rlsim.results import (
     PHASES,
@@ -99,10 +99,16 @@ def beside_first(run: SimulatedVariant, other: Timed) -> Estimate:
 
 def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:
     """Seconds of a phase of the contract, or of ``step``."""
+    found = simulated_estimate(run, name)
+    return replace(found, factors=prediction_of(run).factor(name, found.mean))
+
+
+def simulated_estimate(run: SimulatedVariant, name: str) -> Estimate:
+    """Seconds of a phase of the contract, or of ``step``, as if the model missed nothing: what its own error takes."""
     values = step_values(run, seconds_of(name))
     mean = float(np.mean(values))
     parts, carried = _independent_means(run, values), run.carried_s(name) / mean if mean else 0.0
-    return Estimate.of(mean, prediction_of(run).factor(name, mean), parts, carried, run.fitted_batches)
+    return Estimate.of(mean, np.ones(DRAWS), parts, carried, run.fitted_batches)
 
 
 def _independent_means(run: SimulatedVariant, values: Sequence[float]) -> FloatArray:

@@ -210,14 +210,18 @@ def test_what_cannot_be_is_left_out() -> None:
 def test_alternatives_stand_beside_the_step_that_project_answers() -> None:
     scenario = load_scenario("quickstart", SMALL[:3])  # states no replications, which differ
     step_s = pytest.approx(project(scenario).candidate.step_s.mean)
-    assert anchor(scenario) != 1.0
+    by = anchor(scenario)
+    assert by is not None and by.scale != 1.0
     small = SearchLimits((8,), (0,))
     best = plan(scenario, limits=small, jobs=1)
     assert best.current is not None and best.current.step_s.mean == step_s
     stated = plan(vary(scenario, {"simulation.replications": scenario.replications}), limits=small, jobs=1).best.numbers
-    for name in ("end_to_end_speedup", "rollout_speedup"):  # ratios are those of the work that was compared
-        assert getattr(best.best.numbers, name).mean == pytest.approx(getattr(stated, name).mean)
-    assert best.best.numbers.baseline_step_s == pytest.approx(anchor(scenario) * stated.baseline_step_s)
+    # Each as far as it moves with the scenario: ratios are about those of the work that was compared.
+    off = abs(by.scale - 1.0)
+    for name in ("end_to_end_speedup", "rollout_speedup"):
+        assert getattr(best.best.numbers, name).mean == pytest.approx(getattr(stated, name).mean, rel=off)
+    assert stated.baseline_step_s is not None
+    assert best.best.numbers.baseline_step_s == pytest.approx(by.scale * stated.baseline_step_s, rel=off)
     moves, idle = techniques(scenario), blame(scenario)
     assert (moves.step_s.mean, idle.step_s, headroom(scenario).rungs[0].step_s) == (step_s, step_s, step_s)
     assert sensitivity(scenario).step_s.mean == step_s

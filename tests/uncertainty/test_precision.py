@@ -7,9 +7,11 @@ from scipy.stats import t as student_t
 
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.control import regression
-from rlsim.projection.precision import precise
+from rlsim.projection.precision import Anchor, precise
 from rlsim.projection.project import project
 from rlsim.projection.summary import phase_estimate, phase_parts, timed
+from rlsim.projection.uncertainty.estimate import Estimate
+from rlsim.projection.uncertainty.predictive import DRAWS
 from rlsim.projection.variant import extended, simulate_variant
 from rlsim.schema.scenario import LEAST_CYCLES, Scenario
 from rlsim.workload.batches import expected_drawn_tokens, mean_drawn_tokens
@@ -147,3 +149,36 @@ def test_a_regression_finds_a_slope_and_nothing_in_noise() -> None:
     assert slope == pytest.approx(3.0, abs=0.1) and explained > 0.98
     assert abs(regression([rng.normal(0.0, 1.0, 48) for _ in seen], seen)[1]) < 0.3
     assert regression(seen, [np.ones(48) for _ in seen]) == (0.0, 0.0)
+
+
+def estimate(parts: np.ndarray) -> Estimate:
+    return Estimate.of(float(parts.mean()), np.ones(DRAWS), parts)
+
+
+@pytest.mark.parametrize("moves_along", [0.0, 0.5, 1.0])
+def test_an_alternative_is_carried_over_as_far_as_it_moves_with_the_scenario(moves_along: float) -> None:
+    """Many short simulations of 8 parts around known means: the carried step is as far off as it says, and no farther
+    than the better one of the step as simulated and the ratio."""
+    rng = np.random.default_rng(3)
+    off: dict[str, list[float]] = {"carried": [], "alone": [], "ratio": [], "told": [], "gain": [], "told_gain": []}
+    for _ in range(2000):
+        shared, own, known = rng.normal(0, 0.04, 8), rng.normal(0, 0.02, 8), rng.normal(0, 0.003)
+        base, other = estimate(100 * (1 + shared)), estimate(50 * (1 + moves_along * shared + own))
+        by = Anchor(replace(base, mean=100 * (1 + known), error=0.003), base)
+        found = by.carried(other)
+        off["carried"].append(found.scale * other.mean / 50 - 1)
+        off["alone"].append(other.mean / 50 - 1)
+        off["ratio"].append(by.scale * other.mean / 50 - 1)
+        off["gain"].append(found.scale * other.mean / by.own.mean / 0.5 - 1)
+        off["told"].append(found.error)
+        off["told_gain"].append(found.ratio_error)
+    rms = {name: float(np.sqrt(np.mean(np.square(values)))) for name, values in off.items()}
+    assert rms["carried"] < 1.1 * min(rms["alone"], rms["ratio"])
+    assert rms["told"] == pytest.approx(rms["carried"], rel=0.15)
+    assert rms["told_gain"] == pytest.approx(rms["gain"], rel=0.15)
+
+
+def test_parts_of_another_number_carry_nothing_over() -> None:
+    base, other = estimate(np.array([100.0, 104.0, 96.0, 100.0])), estimate(np.array([50.0, 52.0, 48.0]))
+    found = Anchor(replace(base, mean=110.0, error=0.001), base).carried(other)
+    assert (found.scale, found.error) == (1.0, other.error) and found.ratio_error > other.error
