@@ -91,7 +91,7 @@ def techniques(scenario: Scenario) -> Techniques:
     left_out: list[LeftOut] = []
     with ProgressLine("moves tried", len(known)) as progress:
         for one in known:
-            best = _planned(scenario, one) if one.tries == PLAN else best_way(scenario, one)
+            best = _planned(asked, scenario, one) if one.tries == PLAN else best_way(scenario, one)
             if isinstance(best, str):
                 left_out.append(LeftOut(name=one.name, title=one.title, reason=best))
             else:
@@ -112,8 +112,9 @@ def techniques(scenario: Scenario) -> Techniques:
     )
 
 
-def _planned(scenario: Scenario, move: Move) -> Tried | str:
-    """A move of the loop with the split and the layouts that ``plan`` finds best for it on the same GPUs."""
+def _planned(asked: Scenario, scenario: Scenario, move: Move) -> Tried | str:
+    """A move of the loop with the split and the layouts that ``plan`` finds best for it on the same GPUs. asked: the
+    scenario as the user states it."""
     rules = {key: value for key, value in move.sets.items() if key != "lag"}
     try:
         base = varied(scenario, rules)
@@ -125,7 +126,17 @@ def _planned(scenario: Scenario, move: Move) -> Tried | str:
         leaders = leading_overrides(base, limits, LEADERS)
     except (Infeasible, InputError) as error:
         return str(error).removeprefix("infeasible: ")
-    return _fastest(scenario, move, [{**rules, **one} for one in leaders])
+    return _fastest(scenario, move, [_enough(asked, {**rules, **one}) for one in leaders])
+
+
+def _enough(asked: Scenario, overrides: Overrides) -> Overrides:
+    """Overrides with as much simulation as what they make of ``asked`` is compared on itself, where nothing pairs: a
+    lagged loop shares no measured step with a synchronous one, whose replications each hold six of its own."""
+    other = varied(asked, overrides)
+    if asked.simulation.replications is not None or other.loop.mode == asked.loop.mode:
+        return overrides
+    own = compared(other).simulation
+    return {**overrides, "simulation.replications": own.replications, "simulation.steps": own.steps}
 
 
 def _fastest(scenario: Scenario, move: Move, ways: Sequence[Overrides]) -> Tried | str:
@@ -187,11 +198,12 @@ def technique(scenario: Scenario, asked: Scenario, base: Timed, by: Anchor | Non
     return Technique(
         name=one.move.name,
         title=one.move.title,
-        # Steps that the comparison alone states are nothing to take back.
+        # Of what the comparison alone states nothing is to be set.
         changes=tuple(
             each
             for each in changes(scenario, one.scenario)
             if asked.simulation.steps is not None or not each.startswith("simulation.steps=")
+            if asked.simulation.replications is not None or not each.startswith("simulation.replications=")
         ),
         step_s=step.interval,
         # Of a setting nothing is assumed beyond the model.
