@@ -34,8 +34,8 @@ from rlsim.projection.moves import (
     varied,
 )
 from rlsim.projection.precision import Anchor, anchor
-from rlsim.projection.summary import Timed, speedups
-from rlsim.projection.variant import compared
+from rlsim.projection.summary import Timed, speedups, timed
+from rlsim.projection.variant import compared, compared_run
 from rlsim.results import Interval
 from rlsim.results.check import Improvement
 from rlsim.results.planning import LeftOut, Technique, Techniques
@@ -84,7 +84,7 @@ def techniques(scenario: Scenario) -> Techniques:
     technique (EFFECT_ERROR). Raises Infeasible where the scenario itself cannot run.
     """
     digest, asked, scenario = scenario_digest(scenario), scenario, compared(scenario)
-    base, by = timed_of(scenario), anchor(asked)
+    base, by = timed(compared_run(asked)), anchor(asked)
     # What undoes a setting that the scenario does not have is nothing to tell of.
     known = [one for one in moves() if held(scenario, one.when)]
     found: list[Tried] = []

@@ -34,7 +34,7 @@ from rlsim.projection.precision import Anchor, anchor
 from rlsim.projection.summary import Timed, mean_value, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
-from rlsim.projection.variant import SimulatedVariant, compared, searched, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, compared, compared_run, searched, simulate_variant
 from rlsim.results.planning import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.schema.base import replaced
 from rlsim.schema.scenario import Scenario
@@ -94,8 +94,8 @@ def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = ()) -> Sensiti
     cannot be simulated, and Infeasible where the scenario cannot run.
     """
     inputs, by = uncertain_inputs(scenario, uncertain), anchor(scenario)
-    scenario = compared(scenario)
-    run, wanted = simulate_variant(scenario, tokens=False), alternatives(scenario)
+    run = compared_run(scenario)
+    wanted = alternatives(compared(scenario))
     points, arms = _points(wanted, inputs), [_arm(wanted[0], timed(run), by)]
     with ProgressLine("simulations", len(wanted) - 1 + len(points)) as progress:
         for one in wanted[1:]:

@@ -20,7 +20,7 @@ from rlsim.projection.idle import BUBBLE, STRAGGLER, idle_of
 from rlsim.projection.moves import ALREADY, LISTS, Move, best_way, ideals, move_named, states
 from rlsim.projection.precision import Anchor, anchor
 from rlsim.projection.project import identity
-from rlsim.projection.variant import SimulatedVariant, compared, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, compared, compared_run, simulate_variant
 from rlsim.results.check import Headroom, Rung
 from rlsim.results.planning import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
@@ -45,8 +45,8 @@ def headroom(scenario: Scenario) -> Headroom:
     cannot run.
     """
     check_rollout(scenario, "headroom")
-    about, by, scenario = identity(scenario), anchor(scenario), compared(scenario)
-    run = simulate_variant(scenario)
+    about, by, run = identity(scenario), anchor(scenario), compared_run(scenario)
+    scenario = compared(scenario)
     rungs = [_rung("as it is", "", "", run, None)]
     climbed: list[Change] = []
     taken_away, keys = _steps(scenario)
@@ -199,11 +199,11 @@ def blame(scenario: Scenario) -> Blame:
     stays, so that all together gain at least what one alone does. Moves of loop and dispatch are tried beside them.
     Raises Infeasible where the scenario cannot run.
     """
-    digest, by, scenario = scenario_digest(scenario), anchor(scenario), compared(scenario)
+    digest, by, run = scenario_digest(scenario), anchor(scenario), compared_run(scenario)
+    scenario = compared(scenario)
     causes = causes_of(scenario)
     policies = [move_named(name) for name in LISTS["policies"]]
     policies = [one for one in policies if not one.missing(scenario)]
-    run = simulate_variant(scenario)
     step_s = _step_s(run)
     alone = {cause.name: _step_s(simulate_variant(scenario, changes=(cause,))) for cause in causes}
     removals, left_s = _in_turn(scenario, causes, alone, step_s)

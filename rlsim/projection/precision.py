@@ -12,7 +12,7 @@ from rlsim.projection.control import FURTHER_PER_STEP, LEAST_BATCHES, MOST_FURTH
 from rlsim.projection.scale import TURN, pools_of
 from rlsim.projection.summary import phase_estimate, simulated_estimate
 from rlsim.projection.uncertainty.estimate import Estimate, relative_error
-from rlsim.projection.variant import SimulatedVariant, compared, extended, seconds_of, simulate_variant
+from rlsim.projection.variant import SimulatedVariant, compared_run, extended, seconds_of, simulate_variant
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, MOST_SAMPLES, Scenario
 from rlsim.workload.draw import BEGINNING
 
@@ -98,8 +98,7 @@ def anchor(scenario: Scenario) -> Anchor | None:
     if scenario.simulation.replications is not None:
         return None
     try:
-        run = simulate_variant(compared(scenario), tokens=False)
-        return Anchor(answered(scenario), simulated_estimate(run, "step"))
+        return Anchor(answered(scenario), simulated_estimate(compared_run(scenario), "step"))
     except Infeasible:
         return None
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -189,6 +189,12 @@ def compared(scenario: Scenario) -> Scenario:
     one = replicated(scenario, count)
     # Stated, since a synchronous alternative of a lagged loop would have a single step a replication.
     return changed(one, simulation=changed(one.simulation, steps=min(steps, COMPARED_CYCLES * cycle)))
+
+
+@lru_cache(maxsize=2)  # what the parts of one answer begin with: a tenth of the simulations of a long loop
+def compared_run(scenario: Scenario) -> SimulatedVariant:
+    """The scenario simulated as answers compare it with others. Raises as :func:`simulate_variant`."""
+    return simulate_variant(compared(scenario), tokens=False)
 
 
 def searched(scenario: Scenario) -> Scenario:

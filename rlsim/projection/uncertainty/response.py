@@ -10,14 +10,17 @@ simulations, and G from these.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlsim.projection.scale import on_enough_work, simulate_pool
+from rlsim.projection.scale import on_enough_work, pools_of, simulate_pool
 from rlsim.projection.variant import SimulatedVariant, seconds_of
-from rlsim.simulation.trace import Trace
+from rlsim.schema.base import changed
+from rlsim.schema.scenario import MAX_SIMULATED_STEPS
+from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.units import FloatArray
 from rlsim.workload.draw import DrawnWorkload
 
@@ -26,8 +29,9 @@ EXPONENT = 8.0
 of the shipped asynchronous scenarios lie within some 10 % of this (tests/uncertainty/test_response.py)."""
 LEAST_WAITING = 1.02
 """Least step over the trainer's chain that shows generation; below it stragglers are all that is waited for."""
-SLOWED = 2.0
-"""Factor on generation in the further replication that shows its own time where the trainer hides it."""
+SLOWED, SLOWED_STEPS = 2.0, 4
+"""Factor on generation in the further replication that shows its own time where the trainer hides it, and its measured
+steps at least: beside the same ones as they are few tell how much longer they take."""
 CHAIN = ("data_s", "logprob_s", "train_s", "refit_s")
 """Phases of an asynchronous trainer, one after the other."""
 
@@ -127,7 +131,7 @@ def _generation_ratios(run: SimulatedVariant, step_ratio: float) -> tuple[float,
     step_ratio: simulated step over that chain. Where the trainer sets the pace, the pool is as busy as its lag allows
     and hides how long generation would take: then the slower one alone shows it, as if nothing were waited for.
     """
-    slowed = _generation_alone(max(LEAST_WAITING, _step_ratio(run, SLOWED)))
+    slowed = _generation_alone(max(LEAST_WAITING, step_ratio * _slower(run, SLOWED)))
     now = _generation_alone(step_ratio) if step_ratio >= LEAST_WAITING else 0.0
     # Two points of a line; the second bound keeps what is waited for besides from being negative.
     iterations = min((slowed - now) / (SLOWED - 1), slowed / SLOWED)
@@ -139,9 +143,13 @@ def _generation_alone(step_ratio: float) -> float:
     return float((step_ratio**EXPONENT - 1) ** (1 / EXPONENT))
 
 
-def _step_ratio(run: SimulatedVariant, factor: float) -> float:
-    """Step over the trainer's chain with generation slowed by ``factor``, on the work of the first replication."""
+def _slower(run: SimulatedVariant, factor: float) -> float:
+    """What generation slowed by ``factor`` makes of the step over the trainer's chain, on equal work: the first steps
+    of the first replication; all of them where pools stand for more, whose number goes by them."""
     scenario, prices = run.scenario, run.prices
+    few = max(SLOWED_STEPS, scenario.cycle_steps) if pools_of(scenario) == 1 else MAX_SIMULATED_STEPS
+    steps = min(len(scenario.measured_steps), few)
+    scenario = changed(scenario, simulation=changed(scenario.simulation, steps=steps))
     names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
     # Iterations alone: what generation waits for besides does not slow down with its engines.
     scaled = {name: getattr(prices.iteration, name) * factor for name in names}
@@ -150,6 +158,10 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     def again(work: DrawnWorkload) -> Trace:
         return simulate_pool(scenario, work, slowed, Trace(tokens=False))
 
-    steps = on_enough_work(scenario, 0, run.draft_plan, run.stretch, again).steps[scenario.measured_steps.start :]
-    chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
-    return sum(step.seconds for step in steps) / chain_s
+    found = on_enough_work(scenario, 0, run.draft_plan, run.stretch, again).steps[scenario.measured_steps.start :]
+    return _over_chain(found) / _over_chain(run.steps[0][:steps])
+
+
+def _over_chain(steps: Sequence[StepRecord]) -> float:
+    """Steps over the trainer's chain in them."""
+    return sum(step.seconds for step in steps) / sum(step.phases[name] for step in steps for name in CHAIN)
