@@ -69,14 +69,15 @@ class Anchor(Struct, frozen=True, eq=False):
         environments, none for a lagged loop, whose measured steps are others than those of a synchronous one.
 
         The regression estimator of Cochran, Sampling Techniques, 3rd ed., chapter 7, of relative times; its slope lies
-        between 0 and 1. Parts of different number do not pair.
+        between 0 and 1, and is 1 where there are too few parts for one. Parts of different number do not pair.
         """
         count = len(other.parts)
-        if count != len(self.base.parts) or count < LEAST_PAIRED:
+        if count != len(self.base.parts):
             return Carried(1.0, other.error, math.hypot(self.own.error, other.error))
         x, y = (one.parts / one.parts.mean() - 1.0 for one in (self.base, other))
-        slope = min(1.0, max(0.0, float(x @ y / (x @ x)))) if x.any() else 1.0
-        rest = relative_error(1.0 + y - slope * x, 1.0) * math.sqrt((count - 1) / (count - 3))
+        known = count >= LEAST_PAIRED and bool(x.any())
+        slope = min(1.0, max(0.0, float(x @ y / (x @ x)))) if known else 1.0
+        rest = relative_error(1.0 + y - slope * x, 1.0) * (math.sqrt((count - 1) / (count - 3)) if known else 1.0)
         both = slope * self.own.error  # which the ratio of the two does not have
         ratio_error = math.hypot(rest, self.own.error - both)
         return Carried(1.0 + slope * (self.scale - 1.0), math.hypot(rest, both), ratio_error)

@@ -182,3 +182,12 @@ def test_parts_of_another_number_carry_nothing_over() -> None:
     base, other = estimate(np.array([100.0, 104.0, 96.0, 100.0])), estimate(np.array([50.0, 52.0, 48.0]))
     found = Anchor(replace(base, mean=110.0, error=0.001), base).carried(other)
     assert (found.scale, found.error) == (1.0, other.error) and found.ratio_error > other.error
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_the_scenario_itself_takes_what_project_answers(count: int) -> None:
+    base = estimate(100 + np.arange(count))
+    by = Anchor(replace(base, mean=97.0, error=0.002), base)
+    found = by.carried(base)
+    assert found.scale * base.mean == pytest.approx(97.0)
+    assert found.error == pytest.approx(0.002) and found.ratio_error == pytest.approx(0.0)
