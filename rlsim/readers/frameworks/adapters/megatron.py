@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
+
+from rlsim.readers.frameworks.rules import Assumption
+from rlsim.readers.frameworks.targets import Trainer
 
 
 class Sizes(Protocol):
@@ -34,5 +38,20 @@ def shared_experts(c: Sizes, gpus: int | None = None) -> int | None:
     """
     if c.expert_tensor_parallel_size or c.expert_model_parallel_size <= 1:
         return c.expert_tensor_parallel_size
-    sizes = c.tensor_model_parallel_size * c.expert_model_parallel_size * c.pipeline_model_parallel_size
-    return c.tensor_model_parallel_size if gpus is None or gpus % sizes == 0 else None
+    return c.tensor_model_parallel_size if gpus is None or _divides(c, gpus) else None
+
+
+def whole_experts(c: Sizes, gpus: int) -> Iterator[Assumption]:
+    """What is taken for granted where ``shared_experts`` finds none that divide the trainer's ``gpus``."""
+    if c.expert_tensor_parallel_size is None and c.expert_model_parallel_size > 1 and not _divides(c, gpus):
+        yield Assumption(
+            f"No GPUs share an expert: expert_tensor_parallel_size is not stated, and with the "
+            f"{c.tensor_model_parallel_size} that Megatron-Core would take the experts' sizes do not divide the "
+            f"{gpus} GPUs of the trainer, where it stops; state the size that the run has.",
+            [Trainer.expert_tensor_parallel],
+        )
+
+
+def _divides(c: Sizes, gpus: int) -> bool:
+    """Whether experts shared by the GPUs of a layer divide so many GPUs."""
+    return gpus % (c.tensor_model_parallel_size * c.expert_model_parallel_size * c.pipeline_model_parallel_size) == 0

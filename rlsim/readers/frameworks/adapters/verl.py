@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlsim.readers.frameworks.adapters import verl_values as values
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
+from rlsim.readers.frameworks.adapters.megatron import shared_experts, whole_experts
 from rlsim.readers.frameworks.adapters.pools import verl_reward_model, verl_teachers
 from rlsim.readers.frameworks.adapters.verl_options import (
     STYLES,
@@ -346,6 +346,7 @@ def _assumptions(c: Verl) -> Iterator[Assumption]:
             "V1 generates a batch ahead and stops while the trainer works.", [Loop.policy_lag, Loop.overlap]
         )
     yield from [TRANSFORMERS] if c.rollout.name == "hf" else []
+    yield from whole_experts(c.mcore, c.trainer.nnodes * c.node) if c.megatron else ()
     if c.fixed_samples:
         yield Assumption(
             "A micro-batch of a fixed number of samples without padding counts as that many of mean length, packed.",
