@@ -60,9 +60,10 @@ def run_part(run: Run) -> Part:
     ]
     taken = {name: side.seconds.over(unit_s) for name, side in run.sides.items()}
     bars = [BarRow(name, fmt.number(value.mean), [Bar(value)]) for name, value in taken.items()]
+    note = run_text.course_note(run)
     sections: Sections = {
         "run-totals": [picture("run-duration", bars, run_text.totals_table(run), unit=unit)],
-        "run-course": [picture("run-steps", run_figure(run), run_text.course_table(run), course=run_text.COURSE_NOTE)],
+        "run-course": [picture("run-steps", run_figure(run), run_text.course_table(run), course=note)],
         "run-time": [_ledger(run)],
         "run-assumptions": assumed(run.assumptions, run.warnings),
     }
