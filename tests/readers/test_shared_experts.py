@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.importing import import_config
+from rlsim.readers.frameworks.megatron import shared_experts
 
 
 @dataclass

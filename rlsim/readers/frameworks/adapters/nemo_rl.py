@@ -25,8 +25,8 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
 )
 from rlsim.readers.frameworks.adapters.nemo_rl_options import Cluster as Nodes
 from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, of_vllm
-from rlsim.readers.frameworks.adapters.pools import nemo_rl_reward_models, nemo_rl_teachers
 from rlsim.readers.frameworks.asked import UNPOOLED, Facts
+from rlsim.readers.frameworks.pools import nemo_rl_reward_models, nemo_rl_teachers
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 

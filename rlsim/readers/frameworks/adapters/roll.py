@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
-from rlsim.readers.frameworks.adapters.pools import JUDGED_SHARE, judge_places, roll_judges
 from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.megatron import shared_experts
 from rlsim.readers.frameworks.options import (
     Change,
     Options,
@@ -19,6 +18,7 @@ from rlsim.readers.frameworks.options import (
     switch,
     text,
 )
+from rlsim.readers.frameworks.pools import JUDGED_SHARE, judge_places, roll_judges
 from rlsim.readers.frameworks.rules import INT4, TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 

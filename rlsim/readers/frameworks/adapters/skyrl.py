@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
-from rlsim.readers.frameworks.adapters.pools import skyrl_teacher
 from rlsim.readers.frameworks.adapters.skyrl_options import (
     Async,
     Drafts,
@@ -19,7 +17,9 @@ from rlsim.readers.frameworks.adapters.skyrl_options import (
     Skyrl,
 )
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.megatron import shared_experts
 from rlsim.readers.frameworks.options import Change
+from rlsim.readers.frameworks.pools import skyrl_teacher
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 from rlsim.schema.speculation import Method

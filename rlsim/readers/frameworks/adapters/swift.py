@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from rlsim.errors import InputError
-from rlsim.readers.frameworks.adapters.pools import served_teachers
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, anything, flag, integer, number, size, switch, text
+from rlsim.readers.frameworks.pools import served_teachers
 from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlsim.readers.frameworks.adapters import verl_values as values
-from rlsim.readers.frameworks.adapters.megatron import shared_experts, whole_experts
-from rlsim.readers.frameworks.adapters.pools import verl_reward_model, verl_teachers
 from rlsim.readers.frameworks.adapters.verl_options import (
     STYLES,
     Actor,
@@ -25,6 +23,8 @@ from rlsim.readers.frameworks.adapters.verl_options import (
 )
 from rlsim.readers.frameworks.adapters.verl_values import Verl
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.megatron import shared_experts, whole_experts
+from rlsim.readers.frameworks.pools import verl_reward_model, verl_teachers
 from rlsim.readers.frameworks.rules import INT4, TRANSFORMERS, Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 

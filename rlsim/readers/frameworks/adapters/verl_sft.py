@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.megatron import shared_experts
 from rlsim.readers.frameworks.options import Options, Part, flag, integer, size, switch, text
 from rlsim.readers.frameworks.rules import Rules
 from rlsim.readers.frameworks.targets import Cluster, Loop, Trainer, Workload
