@@ -28,6 +28,7 @@ CudaGraphs = Annotated[Literal["none", "modules", "iteration"], BeforeValidator(
 iteration: the whole forward and backward pass, so that no host launches anything (Megatron-Core's scopes attn,
 moe_router, moe_preprocess and full_iteration). True is modules, False none."""
 GradientPrecision = Literal["fp32", "bf16"]
+RecomputeModule = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act"]
 PipelineBalance = Literal["auto", "layers", "head"]
 """How layers are dealt to pipeline stages. layers: equally many to each, and the LM head to the last one besides.
 head: embedding, MTP layers and LM head take the place of layers (account_for_*_in_pipeline_split and pipeline layouts
@@ -226,7 +227,7 @@ class Trainer(Strict):
     step_scheduler.local_batch_size at 822effa16); default: those of an optimizer step."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations recomputed in the backward pass: none, attention only, whole layers."""
-    recompute_modules: tuple[Literal["core_attn", "layernorm", "mlp", "moe", "moe_act"], ...] = ()
+    recompute_modules: tuple[RecomputeModule, ...] = ()
     """Modules that selective recomputation computes again, of Megatron-Core's recompute_modules; time counts the
     attention, memory all of them."""
     fused_kernels: bool = False

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, Protocol, TypeVar, get_args
 
-from rlsim.readers.frameworks.rules import Assumption
+from rlsim.readers.frameworks.framework import Rule
+from rlsim.readers.frameworks.options import Change, Option, Options
+from rlsim.readers.frameworks.rules import Assumption, Rules
 from rlsim.readers.frameworks.targets import Trainer
+from rlsim.schema.trainer import RecomputeModule
+
+C = TypeVar("C", bound=Options)
+GRANULARITIES: tuple[tuple[str, Literal["none", "selective", "full"]], ...] = (
+    ("full", "full"), ("selective", "selective"), ("none", "none"),
+)  # fmt: skip
+"""Words of recompute_granularity with the scenario's."""
 
 
 class Sizes(Protocol):
@@ -55,3 +64,67 @@ def whole_experts(c: Sizes, gpus: int) -> Iterator[Assumption]:
 def _divides(c: Sizes, gpus: int) -> bool:
     """Whether experts shared by the GPUs of a layer divide so many GPUs."""
     return gpus % (c.tensor_model_parallel_size * c.expert_model_parallel_size * c.pipeline_model_parallel_size) == 0
+
+
+def core_rules(
+    of: Rules[C],
+    when: Callable[[C], bool],
+    *,
+    tensor: Option[int],
+    granularity: Option[str | None],
+    modules: Option[list[str]],
+    loss: Option[bool],
+    overlap: Option[bool] | None = None,
+    sharded: Option[bool] | None = None,
+    sequence: Option[bool] | None = None,
+) -> tuple[Rule[C], ...]:
+    """Rules of options that mean what Megatron-Core says they mean, beside its layout; they hold where ``when`` does.
+
+    modules: recompute_modules, which count where granularity is selective. loss: account_for_loss_in_pipeline_split,
+    the LM head in the place of a layer. overlap: overlap_grad_reduce. sharded: use_distributed_optimizer. sequence:
+    sequence_parallel. None where a framework has no such option.
+    """
+
+    def recomputed(c: C) -> tuple[RecomputeModule, ...] | None:
+        known: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
+        asked = modules.read(c.r) if granularity.read(c.r) == "selective" else ()
+        return tuple(name for name in known if name in asked) or None
+
+    def dealt(_: C, value: str) -> list[Change | None]:
+        return [loss.to(True) if value == "head" else None]
+
+    rules = [
+        of(Trainer.recompute_modules, when=when).rule(recomputed, lambda _, value: [modules.to(list(value))]),
+        of(Trainer.pipeline_balance, when=when).rule(lambda c: "head" if loss.read(c.r) else None, dealt),
+    ]
+    if overlap is not None:
+        rules.append(of(Trainer.gradient_overlap, when=when).same(overlap))
+    if sharded is not None:
+        rules.append(of(Trainer.zero_stage, when=when).rule(lambda c: None if sharded.read(c.r) else 0))
+    if sequence is not None:
+        divided: Callable[[C], bool] = lambda c: when(c) and tensor.read(c.r) > 1  # noqa: E731
+        rules.append(of(Trainer.sequence_parallel, when=divided).same(sequence))
+    return tuple(rules)
+
+
+def optimizer_bytes(precision_aware: bool, on_host: bool, moments: Sequence[str | None] = ()) -> float:
+    """Bytes of the optimizer's state for each parameter.
+
+    precision_aware: use_precision_aware_optimizer, which holds of an FP32 weight the 16 bits that the BF16 one lacks
+    (store_param_remainders, on by default: core/optimizer/optimizer_config.py of Megatron-LM) and moments of the types
+    ``moments`` (FP32 unless stated). on_host: optimizer_cpu_offload, whose HybridDeviceOptimizer holds all in FP32
+    whatever is asked for (param_update_in_fp32, core/optimizer/__init__.py).
+    """
+    if not precision_aware or on_host:
+        return 12.0
+    return 2.0 + moment_bytes(moments)
+
+
+def moment_bytes(types: Sequence[str | None]) -> float:
+    """Bytes of Adam's two moments of a parameter by the names of their types; FP32 where they are not stated."""
+    names = (str(one or "fp32").rpartition(".")[2].lower() for one in types or (None, None))
+    return sum(MOMENT_BYTES.get(one, 4.0) for one in names)
+
+
+MOMENT_BYTES = {"bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "half": 2.0, "fp8": 1.0, "uint8": 1.0}
+"""Bytes of a moment by the name of its type."""

@@ -22,6 +22,7 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     Sglang,
     Trtllm,
     Vllm,
+    core,
 )
 from rlsim.readers.frameworks.adapters.nemo_rl_options import Cluster as Nodes
 from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, of_vllm
@@ -195,6 +196,7 @@ RULES = (
             or None
         ),
     ),
+    of(Engine.async_scheduling, when=of_vllm).same(Kwargs.async_scheduling),
     of(Speculation.method).rule(lambda c: c.method, values.set_method),
     of(Speculation.draft_length, when=of_vllm).same(Drafts.num_speculative_tokens),
     of(Speculation.parallel_drafting, when=of_vllm).same(Drafts.parallel_drafting),
@@ -261,28 +263,13 @@ RULES = (
     of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked and not c.supervised).same(
         Policy.logprob_batch_size
     ),
-    of(Trainer.recompute).cases(
-        Case("full", [Dtensor.activation_checkpointing.holds(True)], when=lambda c: not c.megatron),
-        Case("none", [Dtensor.activation_checkpointing.holds(False)], when=lambda c: not c.megatron),
-        Case("none", [Megatron.activation_checkpointing.holds(False)], when=lambda c: c.megatron),
-        Case(
-            "selective",
-            [Megatron.activation_checkpointing.holds(True), Megatron.recompute_granularity.holds("selective")],
-            when=lambda c: c.megatron,
-        ),
-        Case(
-            "full",
-            [Megatron.activation_checkpointing.holds(True), Megatron.recompute_granularity.holds("full", None)],
-            when=lambda c: c.megatron,
-        ),
-    ),
+    of(Trainer.recompute).rule(values.recompute, values.set_recompute),
+    *core(of, lambda c: c.megatron),
     of(Trainer.mtp_layers, when=lambda c: c.megatron, otherwise=0).same(Megatron.mtp_num_layers),
     of(Trainer.optimizer, when=lambda c: c.megatron, otherwise="adam").words(
         Megatron.optimizer, ("muon", "muon"), ("adam", "adam"), ("*muon*", "muon"), other="adam"
     ),
-    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).switched(
-        Megatron.use_precision_aware_optimizer, 8.0, 12.0
-    ),
+    of(Trainer.optimizer_bytes_per_parameter).by(Megatron.use_precision_aware_optimizer, values.optimizer_bytes),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Megatron.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Dtensor.cpu_offload),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+from rlsim.readers.frameworks import megatron
 from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     AsyncGrpo,
     AsyncRl,
@@ -361,3 +362,30 @@ def unused(c: NemoRl, scenario: Mapping[str, Any]) -> Iterator[str]:
     yield "value.dtensor_cfg" if c.value_megatron else "value.megatron_cfg"
     if not c.controller:
         yield "async_rl"
+
+
+def recompute(c: NemoRl) -> Literal["none", "selective", "full"]:
+    """What is computed again."""
+    if not (c.mcore if c.megatron else c.dtensor).activation_checkpointing:
+        return "none"
+    return "selective" if c.megatron and c.mcore.recompute_granularity == "selective" else "full"
+
+
+def set_recompute(c: NemoRl, value: str) -> Iterator[Change]:
+    """What already holds stays in the user's own words."""
+    kind: type[Megatron] | type[Dtensor] = Megatron if c.megatron else Dtensor
+    yield kind.activation_checkpointing.to(value != "none")
+    if c.megatron and value not in ("none", c.mcore.recompute_granularity or "full"):
+        yield Megatron.recompute_granularity.to(value)
+
+
+def optimizer_bytes(c: NemoRl) -> float:
+    """With the precision-aware optimizer 8, gradients in FP32 beside it, to which the transfers of measured runs were
+    fitted: as many as its 10 with the BF16 gradients that recipes have. Of FSDP FP32 weights and the moments
+    (models/automodel/setup.py:330 at 7ea279abf), of Transformer Engine's FusedAdam in types of their own."""
+    if c.megatron:
+        aware = c.mcore.use_precision_aware_optimizer and not c.mcore.optimizer_cpu_offload
+        return 8.0 if aware else megatron.optimizer_bytes(False, False)
+    own = "FusedAdam" in c.policy.optimizer
+    moments = (c.policy.exp_avg_dtype, c.policy.exp_avg_sq_dtype) if own else ()
+    return 4.0 + megatron.moment_bytes(moments)

@@ -74,6 +74,12 @@ RULES = (
         ),
     ),
     of(Engine.max_running_sequences).same(Vllm.max_num_seqs),
+    # What vLLM takes as it stands (inference.py:135-153).
+    of(Engine.max_batched_tokens).same(Vllm.max_num_batched_tokens),
+    of(Engine.max_captured_tokens).same(Vllm.max_cudagraph_capture_size),
+    of(Engine.kv_precision).words(Vllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"),
+    of(Engine.chunked_prefill).same(Vllm.enable_chunked_prefill),
+    of(Engine.async_scheduling).same(Vllm.async_scheduling),
     of(Engine.gpu_memory_utilization).same(Vllm.gpu_memory_utilization),
     of(Engine.cuda_graphs).opposite(Vllm.enforce_eager),
     of(Engine.prefix_caching).same(Vllm.enable_prefix_caching),
@@ -92,6 +98,7 @@ RULES = (
     of(Trainer.micro_batch_tokens).rule(lambda c: c.cap),
     # trainer.py:32, 191: full where nothing is stated.
     of(Trainer.recompute).rule(lambda c: "selective" if c.model.ac_mode == "selective" else "full"),
+    of(Trainer.activations_on_host).rule(lambda c: (c.waits_on_host and c.model.ac_mode != "selective") or None),
     of(Trainer.optimizer).words(
         PrimeRl.optimizer, ("muon", "muon"), ("adamw", "adam"), ("*muon*", "muon"), other="adam"
     ),

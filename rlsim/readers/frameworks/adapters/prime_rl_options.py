@@ -51,7 +51,9 @@ class Vllm(Options, section="inference.vllm"):
     data_parallel_size = size()
     enable_expert_parallel = flag()
     quantization = text()
-    max_num_seqs = integer()
+    max_num_seqs, max_num_batched_tokens, max_cudagraph_capture_size = integer(), integer(), integer()
+    kv_cache_dtype = text()
+    enable_chunked_prefill, async_scheduling = flag(), flag()
     gpu_memory_utilization = number(0.9)
     enforce_eager = flag(False)
     enable_prefix_caching = flag()
@@ -73,6 +75,7 @@ class Model(Options, section="trainer.model"):
     quantization, fp8 = anything(), anything()
     ac_mode = text("", name="ac.mode")
     optim_cpu_offload = switch(True)
+    ac_offloading = anything()
     fsdp_cpu_offload = switch()
     full_offload = anything()
     logits_chunk = anything(name="fused_lm_head_token_chunk_size")
@@ -220,6 +223,12 @@ class PrimeRl(Options):
     def lora(self) -> bool:
         """Whether an adapter is trained."""
         return self.model.lora is not None and self.model.lora_rank != 0
+
+    @property
+    def waits_on_host(self) -> bool:
+        """Whether inputs of recomputed layers wait on the host, which they do unless a section of none is written
+        (configs/trainer.py:194: ActivationOffloadingConfig)."""
+        return str(self.model.ac_offloading or "on").lower() not in ("none", "null", "false")
 
     @property
     def whole_offload(self) -> bool:

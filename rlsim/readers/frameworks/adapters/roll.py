@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.megatron import shared_experts
+from rlsim.readers.frameworks.megatron import GRANULARITIES, core_rules, shared_experts
 from rlsim.readers.frameworks.options import (
     Change,
     Options,
@@ -295,16 +295,23 @@ RULES = (
     of(Trainer.logprob_micro_batch_samples, when=lambda c: not c.packed).same(Train.infer_batch_size),
     of.either(
         of(Trainer.recompute, when=lambda c: c.megatron and c.strategy.recompute_granularity is not None).words(
-            Strategy.recompute_granularity,
-            ("full", "full"),
-            ("selective", "selective"),
-            ("none", "none"),
-            readonly=True,
+            Strategy.recompute_granularity, *GRANULARITIES, readonly=True
         ),
         of(Trainer.recompute, when=lambda c: c.megatron).switched(
             Strategy.moe_layer_recompute, "full", "none", readonly=True
         ),
         of(Trainer.recompute).switched(Train.disable_gradient_checkpointing, "none", "full", readonly=True),
+    ),
+    *core_rules(
+        of,
+        lambda c: c.megatron,
+        tensor=Strategy.tensor_model_parallel_size,
+        granularity=Strategy.recompute_granularity,
+        modules=Strategy.recompute_modules,
+        loss=Strategy.account_for_loss_in_pipeline_split,
+        overlap=Strategy.overlap_grad_reduce,
+        sharded=Strategy.use_distributed_optimizer,
+        sequence=Strategy.sequence_parallel,
     ),
     of(Trainer.optimizer_on_host).rule(lambda c: c.strategy.optimizer_cpu_offload or c.strategy.offload_policy),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(10.0),

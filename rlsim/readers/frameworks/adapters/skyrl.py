@@ -17,7 +17,7 @@ from rlsim.readers.frameworks.adapters.skyrl_options import (
     Skyrl,
 )
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.megatron import shared_experts
+from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes, shared_experts
 from rlsim.readers.frameworks.options import Change
 from rlsim.readers.frameworks.pools import skyrl_teacher
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
@@ -187,8 +187,22 @@ RULES = (
         Case("selective", [Megatron.recompute_granularity.holds("selective")], when=lambda c: c.megatron),
         Case("full", [Megatron.recompute_granularity.holds("full", None)], when=lambda c: c.megatron),
     ),
-    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).switched(
-        Megatron.use_precision_aware_optimizer, 8.0, 12.0
+    *core_rules(
+        of,
+        lambda c: c.megatron,
+        tensor=Megatron.tensor_model_parallel_size,
+        granularity=Megatron.recompute_granularity,
+        modules=Megatron.recompute_modules,
+        loss=Megatron.account_for_loss,
+        overlap=Megatron.overlap_grad_reduce,
+    ),
+    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).by(
+        Megatron.use_precision_aware_optimizer,
+        lambda c: optimizer_bytes(
+            c.mcore.use_precision_aware_optimizer,
+            c.mcore.optimizer_cpu_offload,
+            (c.mcore.exp_avg_dtype, c.mcore.exp_avg_sq_dtype),
+        ),
     ),
     of(Trainer.mtp_layers).rule(lambda c: 1 if c.run.mtp and c.megatron else 0),
     of(Trainer.policy_logprobs, when=lambda c: c.fully).constant(False),

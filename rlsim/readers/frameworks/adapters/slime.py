@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rlsim.readers.frameworks.adapters.slime_options import Slime
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.engine_groups import spelled_out
-from rlsim.readers.frameworks.megatron import shared_experts
+from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes, shared_experts
 from rlsim.readers.frameworks.options import Change
 from rlsim.readers.frameworks.pools import slime_teacher
 from rlsim.readers.frameworks.rules import PACKED_INT4, Assumption, Case, Rules, spread
@@ -32,6 +32,12 @@ def set_max_running_sequences(c: Slime, value: int) -> Iterator[Change]:
     yield Slime.sglang_max_running_requests.to(value)
     if value > c.sglang_server_concurrency:
         yield Slime.sglang_server_concurrency.to(value)
+
+
+def max_batched_tokens(c: Slime) -> int | None:
+    """-1: no chunks, then max_prefill_tokens (SGLang 0.5.6, srt/server_args.py:271, 724-803)."""
+    chunk = c.sglang_chunked_prefill_size
+    return c.sglang_max_prefill_tokens if chunk is not None and chunk < 0 else chunk
 
 
 def max_captured_tokens(c: Slime) -> int | None:
@@ -118,6 +124,8 @@ RULES = (
     of(Engine.kv_precision).words(Slime.sglang_kv_cache_dtype, ("fp8*", "fp8"), other="bf16"),
     of(Engine.dispatch).constant("round_robin"),
     of(Engine.max_running_sequences).rule(max_running_sequences, set_max_running_sequences),
+    of(Engine.max_batched_tokens).by(Slime.sglang_chunked_prefill_size, max_batched_tokens),
+    of(Engine.chunked_prefill).same(Slime.sglang_enable_mixed_chunk),
     of(Engine.max_captured_tokens).rule(max_captured_tokens, set_max_captured_tokens),
     of(Engine.gpu_memory_utilization).same(Slime.sglang_mem_fraction_static),
     of(Engine.cuda_graphs).opposite(Slime.sglang_disable_cuda_graph),
@@ -186,7 +194,22 @@ RULES = (
     ),
     of.under(Slime.enable_mtp_training, of(Trainer.mtp_layers).same(Slime.mtp_num_layers), otherwise=0),
     of(Trainer.optimizer).words(Slime.optimizer, ("muon", "muon"), ("adam", "adam"), ("*muon*", "muon"), other="adam"),
-    of(Trainer.optimizer_bytes_per_parameter).switched(Slime.use_precision_aware_optimizer, 8.0, 12.0),
+    *core_rules(
+        of,
+        lambda c: c.train_backend != "fsdp",
+        tensor=Slime.tensor_model_parallel_size,
+        granularity=Slime.recompute_granularity,
+        modules=Slime.recompute_modules,
+        loss=Slime.account_for_loss_in_pipeline_split,
+        overlap=Slime.overlap_grad_reduce,
+        sequence=Slime.sequence_parallel,
+    ),
+    of(Trainer.optimizer_bytes_per_parameter).by(
+        Slime.use_precision_aware_optimizer,
+        lambda c: optimizer_bytes(
+            c.use_precision_aware_optimizer, c.optimizer_cpu_offload, (c.exp_avg_dtype, c.exp_avg_sq_dtype)
+        ),
+    ),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.train_backend == "fsdp").same(Slime.fsdp_cpu_offload),
         of(Trainer.optimizer_on_host).same(Slime.optimizer_cpu_offload),

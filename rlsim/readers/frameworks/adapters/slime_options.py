@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlsim.readers.frameworks.options import Options, flag, integer, integers, number, size, switch, text
+from rlsim.readers.frameworks.options import Options, flag, integer, integers, number, size, switch, text, words
 
 
 class Slime(Options):
@@ -33,6 +33,8 @@ class Slime(Options):
     sglang_enable_dp_attention = flag(False)
     sglang_kv_cache_dtype = text()
     sglang_max_running_requests = integer()
+    sglang_chunked_prefill_size, sglang_max_prefill_tokens = integer(), integer(16384)
+    sglang_enable_mixed_chunk = flag()
     sglang_server_concurrency = integer(512)
     sglang_cuda_graph_max_bs, sglang_cuda_graph_max_bs_decode = integer(), integer()
     sglang_cuda_graph_bs, sglang_cuda_graph_bs_decode = integers(), integers()
@@ -59,7 +61,10 @@ class Slime(Options):
     max_tokens_per_gpu, log_probs_max_tokens_per_gpu, log_probs_chunk_size = integer(), integer(), integer()
     micro_batch_size = size()
     balance_data, balance_by_flops = flag(False), flag(False)
-    recompute_granularity = text()
+    recompute_granularity, recompute_modules = text(), words()
+    account_for_loss_in_pipeline_split, sequence_parallel = flag(False), flag(False)
+    overlap_grad_reduce = flag(False)  # as Megatron-LM's arguments have it
+    exp_avg_dtype, exp_avg_sq_dtype = text(), text()
     enable_mtp_training = flag(False)
     mtp_num_layers = integer(0)
     optimizer = text()
