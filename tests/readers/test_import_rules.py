@@ -214,6 +214,8 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
     ("prime-rl", MOE, {"trainer.expert_parallel": 2}),
     ("slime", SLIME + DRAFTS + "--sglang-speculative-eagle-topk 1",
      {"engine.max_captured_tokens": 128, "engine.max_running_sequences": 600}),
+    ("slime", SLIME, {"workload.max_sequence_tokens": 600, "workload.max_response_tokens": 300}),
+    ("slime", SLIME, {"workload.max_sequence_tokens": 9000}),
     ("roll", ROLL, {"trainer.policy_logprobs": True}),
     ("roll", ROLL.replace("reinforce", "gigpo"), {"trainer.policy_logprobs": False}),
     # 32 mean samples of 619 tokens: prompts of 107 and half of 1,024.

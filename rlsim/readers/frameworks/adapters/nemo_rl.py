@@ -101,11 +101,7 @@ RULES = (
     ),
     of(Engine.tensor_parallel).rule(
         lambda c: c.engine_tensor * c.copies,
-        lambda c, value: [
-            c.of_engine(
-                Trtllm.tensor_parallel_size, Mcore.tensor_model_parallel_size, Sglang.tp_size, Vllm.tensor_parallel_size
-            ).to(value // c.copies)
-        ],
+        lambda c, value: [values.set_tensor(c, value // c.copies)],
     ),
     of.either(
         of(Engine.pipeline_parallel, when=lambda c: c.on_megatron).same(Mcore.pipeline_model_parallel_size),
@@ -124,7 +120,7 @@ RULES = (
             ).to(value)
         ],
     ),
-    of(Engine.attention_data_parallel).rule(lambda c: c.copies),
+    of(Engine.attention_data_parallel).rule(lambda c: c.copies, values.set_copies),
     of.either(
         of(Engine.weight_precision, when=lambda c: c.nvfp4).constant("nvfp4"),
         of(Engine.weight_precision, when=lambda c: c.on_trtllm).words(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
-from rlsim.readers.frameworks import megatron
 from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     AsyncGrpo,
     AsyncRl,
@@ -27,6 +26,7 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     Trtllm,
     Vllm,
 )
+from rlsim.readers.frameworks.megatron import moment_bytes
 from rlsim.readers.frameworks.options import Change, Option, Options, Part, anything, aside, flag, section, switch
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rules import spread
@@ -364,6 +364,17 @@ def unused(c: NemoRl, scenario: Mapping[str, Any]) -> Iterator[str]:
         yield "async_rl"
 
 
+def set_tensor(c: NemoRl, value: int) -> Change:
+    """GPUs that share attention."""
+    options = Trtllm.tensor_parallel_size, Mcore.tensor_model_parallel_size, Sglang.tp_size, Vllm.tensor_parallel_size
+    return c.of_engine(*options).to(value)
+
+
+def set_copies(c: NemoRl, value: int) -> list[Change]:
+    """Experts lie over as many times the GPUs that share attention."""
+    return [] if c.on_sglang else [set_tensor(c, max(1, c.engine_tensor * c.copies // value))]
+
+
 def recompute(c: NemoRl) -> Literal["none", "selective", "full"]:
     """What is computed again."""
     if not (c.mcore if c.megatron else c.dtensor).activation_checkpointing:
@@ -384,8 +395,6 @@ def optimizer_bytes(c: NemoRl) -> float:
     fitted: as many as its 10 with the BF16 gradients that recipes have. Of FSDP FP32 weights and the moments
     (models/automodel/setup.py:330 at 7ea279abf), of Transformer Engine's FusedAdam in types of their own."""
     if c.megatron:
-        aware = c.mcore.use_precision_aware_optimizer and not c.mcore.optimizer_cpu_offload
-        return 8.0 if aware else megatron.optimizer_bytes(False, False)
-    own = "FusedAdam" in c.policy.optimizer
-    moments = (c.policy.exp_avg_dtype, c.policy.exp_avg_sq_dtype) if own else ()
-    return 4.0 + megatron.moment_bytes(moments)
+        return 8.0 if c.mcore.use_precision_aware_optimizer and not c.mcore.optimizer_cpu_offload else 12.0
+    own = (c.policy.exp_avg_dtype, c.policy.exp_avg_sq_dtype) if "FusedAdam" in c.policy.optimizer else ()
+    return 4.0 + moment_bytes(own)

@@ -13,6 +13,16 @@ from rlsim.readers.frameworks.rules import PACKED_INT4, Assumption, Case, Rules,
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
 
+def set_max_sequence(c: Slime, value: int) -> Iterator[Change]:
+    """A stated cap, else the prompts keep their tokens where the response has some left."""
+    if c.rollout_max_context_len or c.max_seq_len:
+        yield (Slime.rollout_max_context_len if c.rollout_max_context_len else Slime.max_seq_len).to(value)
+    elif value > c.prompt_cap:
+        yield Slime.rollout_max_response_len.to(value - c.prompt_cap)
+    else:
+        yield from (Slime.rollout_max_prompt_len.to(value // 2), Slime.rollout_max_response_len.to(-(-value // 2)))
+
+
 def set_max_response(c: Slime, value: int) -> Iterator[Change]:
     """The prompts get what is left of the cap."""
     yield Slime.rollout_max_response_len.to(value)
@@ -78,7 +88,7 @@ RULES = (
     of(Workload.prompts_per_step).same(Slime.rollout_batch_size),
     of(Loop.supervised).rule(lambda c: c.supervised or None),
     of(Workload.generations_per_prompt).same(Slime.n_samples_per_prompt),
-    of(Workload.max_sequence_tokens).by(Slime.rollout_max_response_len, lambda c: c.cap),
+    of(Workload.max_sequence_tokens).rule(lambda c: c.cap, set_max_sequence),
     of(Workload.max_response_tokens).rule(lambda c: c.rollout_max_response_len, set_max_response),
     of(
         # Never less than the batch, which it is where nothing is stated (slime/utils/arguments.py:1985-1991).
