@@ -189,10 +189,12 @@ def _settle(
 def _defaults(scenario: Scenario) -> dict[str, Any]:
     """Values of keys that an engine or a stack decides by itself where nobody states them."""
     engine = replaced(scenario.engine, {"gpu_memory_utilization": None, "lora_rank": None})
-    unstated = replaced(scenario, {"engine": engine})
+    trainer = replaced(scenario.trainer, {"policy_logprobs": None})
+    unstated = replaced(scenario, {"engine": engine, "trainer": trainer})
     return {
         "engine.gpu_memory_utilization": memory_share(unstated),
         "engine.lora_rank": unstated.released_engine.lora_rank or 0,
+        "trainer.policy_logprobs": unstated.policy_logprobs,
     }
 
 

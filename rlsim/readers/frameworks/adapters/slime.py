@@ -226,6 +226,9 @@ RULES = (
     ),
     of(Trainer.logits_chunk_tokens).rule(lambda c: most if (most := c.log_probs_chunk_size or -1) > 0 else None),
     of(Trainer.offload, when=lambda c: c.colocate).rule(lambda c: not c.no_offload_train),
+    of(Trainer.policy_logprobs).rule(
+        lambda c: c.policy_logprobs, lambda _, value: [] if value else [Slime.use_rollout_logprobs.to(True)]
+    ),
     # Either kind of KL loads a reference (slime/utils/arguments.py:1775).
     of(Trainer.reference_logprobs).by(Slime.use_kl_loss, lambda c: c.use_kl_loss or c.kl_coef > 0),
     of(Trainer.moe_dispatcher).cases(

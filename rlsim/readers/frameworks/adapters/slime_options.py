@@ -65,6 +65,9 @@ class Slime(Options):
     account_for_loss_in_pipeline_split, sequence_parallel = flag(False), flag(False)
     overlap_grad_reduce = flag(False)  # as Megatron-LM's arguments have it
     exp_avg_dtype, exp_avg_sq_dtype = text(), text()
+    use_rollout_logprobs, get_mismatch_metrics, keep_old_actor, use_opd = switch(), switch(), switch(), switch()
+    use_routing_replay, use_rollout_routing_replay = switch(), switch()
+    skip_actor_forward_only = switch()  # miles
     enable_mtp_training = flag(False)
     mtp_num_layers = integer(0)
     optimizer = text()
@@ -151,3 +154,14 @@ class Slime(Options):
         if self.tree or self.block:
             return self.sglang_speculative_num_draft_tokens or 1
         return (self.sglang_speculative_num_steps or 0) + 1
+
+    @property
+    def policy_logprobs(self) -> bool | None:
+        """Whether a pass computes the policy's log-probs before the update; None: unless one update follows each
+        rollout, of slime, whose loss takes its own then (slime/backends/megatron_utils/actor.py:461-476); miles is told
+        (miles/backends/megatron_utils/actor.py of 005270cb)."""
+        if self.skip_actor_forward_only or (self.use_rollout_logprobs and not self.get_mismatch_metrics):
+            return False
+        replayed = self.use_routing_replay and not self.use_rollout_routing_replay
+        needed = self.get_mismatch_metrics or self.keep_old_actor or self.use_opd or replayed or self.kl_coef != 0
+        return True if needed or self.advantage_estimator in ("ppo", "gspo") else None
