@@ -159,6 +159,9 @@ class Stack(Strict):
     engine_adapters: Literal["never", "fsdp", "always"] = "never"
     """With which trainer backends the rollout engine applies adapters (LoRA) itself; else they are merged into the
     weights that it is sent."""
+    adapter_transfer: Literal["weights", "colocated", "adapters"] = "weights"
+    """What a hand-over moves where the engine applies an adapter: all weights, the adapter alone, or the adapter alone
+    on GPUs that both share, where FSDP's ranks gather all weights for it nevertheless (verl)."""
     offload_in_phases: bool = False
     """Where both share their GPUs, optimizer and weights of the trainer come and go within log-probs and updates, from
     pinned memory, and not around the rollout."""
