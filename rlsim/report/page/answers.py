@@ -27,14 +27,8 @@ from rlsim.report.page.parts import (
 from rlsim.report.table import Table
 from rlsim.report.text import attribution as wording
 from rlsim.report.text import run as run_text
-from rlsim.report.text.planning import (
-    candidates_table,
-    objective_text,
-    recommendation,
-    split_of,
-    splits_of,
-    sure_words,
-)
+from rlsim.report.text.plan import candidates_table, objective_text, recommendation, sure_words
+from rlsim.report.text.planning import split_of, splits_of
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
 from rlsim.results.check import Check
