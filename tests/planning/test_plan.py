@@ -286,8 +286,8 @@ def test_nobody_is_told_to_take_what_most_likely_loses(tiny: Scenario) -> None:
     assert answer.current is not None and answer.current.num_gpus == answer.best.numbers.num_gpus
 
     def told(share: float, gpus: int) -> str:
-        best = answer.best.model_copy(update={"beats_current": share})
-        current = answer.current.model_copy(update={"num_gpus": gpus})
+        best = dataclasses.replace(answer.best, beats_current=share)
+        current = dataclasses.replace(answer.current, num_gpus=gpus)
         return recommendation(answer.model_copy(update={"best": best, "current": current}))
 
     same = answer.best.numbers.num_gpus
