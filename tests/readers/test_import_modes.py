@@ -17,6 +17,7 @@ BYPASS, NAME = "++algorithm.rollout_correction.bypass_mode", "actor_rollout_ref.
 ROLLOUT, ACTOR = "++actor_rollout_ref.rollout", "++actor_rollout_ref.actor"
 OPTIMIZER, MODEL = f"{ACTOR}.optim.override_optimizer_config", "++actor_rollout_ref.model"
 MCORE = "++policy.megatron_cfg"
+DDP = f"{MCORE}.distributed_data_parallel_config"
 KWARGS, CORE = f"{ROLLOUT}.engine_kwargs", f"{ACTOR}.megatron.override_transformer_config"
 SGLANG = (f"{NAME}=sglang",)
 MULTI = ("generator.max_turns=6", "generator.max_input_length=29000", "trainer.max_prompt_length=6000",
@@ -80,6 +81,10 @@ RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
     ("verl_megatron", (f"{OPTIMIZER}.use_precision_aware_optimizer=true", f"{ACTOR}.optim.exp_avg_dtype=bf16",
                        f"{ACTOR}.megatron.use_distributed_optimizer=false"),
      {"trainer.gradient_overlap": False, "trainer.optimizer_bytes_per_parameter": 8.0, "trainer.zero_stage": 0}, {}),
+    ("controller", (f"{DDP}.grad_reduce_in_fp32=false",), {"trainer.gradient_precision": "bf16"},
+     {"trainer.gradient_precision": "fp32"}),
+    ("verl_megatron", (f"{ACTOR}.megatron.override_ddp_config.grad_reduce_in_fp32=false",),
+     {"trainer.gradient_precision": "bf16"}, {}),
     # Megatron-Core's optimizer on the host is in FP32 whatever is asked for.
     ("verl_megatron", (f"{OPTIMIZER}.use_precision_aware_optimizer=true", f"{OPTIMIZER}.optimizer_cpu_offload=true"),
      {"trainer.optimizer_on_host": True, "trainer.optimizer_bytes_per_parameter": 12.0}, {}),
@@ -88,8 +93,9 @@ RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
      {"trainer.activations_on_host": False, "engine.async_scheduling": True}),
     ("controller", (f"{MCORE}.activation_checkpointing=true", f"{MCORE}.recompute_granularity=selective",
                     f"{MCORE}.recompute_modules=[mlp]", f"{MCORE}.optimizer.use_distributed_optimizer=false",
-                    f"{MCORE}.distributed_data_parallel_config.overlap_grad_reduce=false"),
-     {"trainer.recompute": "selective", "trainer.recompute_modules": ("mlp",), "trainer.zero_stage": 0,
+                    f"{DDP}.overlap_grad_reduce=false", f"{DDP}.grad_reduce_in_fp32=true"),
+     {"trainer.gradient_precision": "fp32",
+      "trainer.recompute": "selective", "trainer.recompute_modules": ("mlp",), "trainer.zero_stage": 0,
       "trainer.gradient_overlap": False}, {"trainer.gradient_overlap": True}),
     # 32 GPUs: 8 samples of 300 tokens train at once on each, below the longest one; 16 for log-probs are above it.
     ("verl_fsdp", SIZES, {"trainer.micro_batch_tokens": 4096, "trainer.logprob_micro_batch_tokens": 4800},

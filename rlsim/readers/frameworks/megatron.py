@@ -16,6 +16,8 @@ GRANULARITIES: tuple[tuple[str, Literal["none", "selective", "full"]], ...] = (
     ("full", "full"), ("selective", "selective"), ("none", "none"),
 )  # fmt: skip
 """Words of recompute_granularity with the scenario's."""
+PRECISIONS: dict[bool | None, Literal["fp32", "bf16"]] = {True: "fp32", False: "bf16"}
+"""Precision of gradients by grad_reduce_in_fp32."""
 
 
 class Sizes(Protocol):
@@ -77,12 +79,13 @@ def core_rules(
     overlap: Option[bool] | None = None,
     sharded: Option[bool] | None = None,
     sequence: Option[bool] | None = None,
+    fp32_gradients: Option[bool | None] | None = None,
 ) -> tuple[Rule[C], ...]:
     """Rules of options that mean what Megatron-Core says they mean, beside its layout; they hold where ``when`` does.
 
     modules: recompute_modules, which count where granularity is selective. loss: account_for_loss_in_pipeline_split,
     the LM head in the place of a layer. overlap: overlap_grad_reduce. sharded: use_distributed_optimizer. sequence:
-    sequence_parallel. None where a framework has no such option.
+    sequence_parallel. fp32_gradients: grad_reduce_in_fp32. None where a framework has no such option.
     """
 
     def recomputed(c: C) -> tuple[RecomputeModule, ...] | None:
@@ -104,6 +107,10 @@ def core_rules(
     if sequence is not None:
         divided: Callable[[C], bool] = lambda c: when(c) and tensor.read(c.r) > 1  # noqa: E731
         rules.append(of(Trainer.sequence_parallel, when=divided).same(sequence))
+    if (reduced := fp32_gradients) is not None:
+        precision: Callable[[C], Literal["fp32", "bf16"] | None] = lambda c: PRECISIONS.get(reduced.read(c.r))  # noqa: E731
+        write: Callable[[C, str], list[Change]] = lambda _, value: [reduced.to(value == "fp32")]  # noqa: E731
+        rules.append(of(Trainer.gradient_precision, when=when).rule(precision, write))
     return tuple(rules)
 
 

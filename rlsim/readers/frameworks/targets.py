@@ -12,7 +12,7 @@ from rlsim.schema.asynchrony import Stale, Style
 from rlsim.schema.engine import Precision, Routing
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Method, Policy
-from rlsim.schema.trainer import Dispatcher, PipelineBalance, RankBalance, RecomputeModule
+from rlsim.schema.trainer import Dispatcher, GradientPrecision, PipelineBalance, RankBalance, RecomputeModule
 
 V = TypeVar("V")
 RefitMethod = Literal[
@@ -159,6 +159,7 @@ class Trainer:
     activations_on_host = Target[bool]()
     sequence_parallel, gradient_overlap = Target[bool](), Target[bool]()
     pipeline_balance = Target[PipelineBalance]()
+    gradient_precision = Target[GradientPrecision]()
     fused_kernels, frozen_vision = Target[bool](), Target[bool]()
     mtp_layers = Target[int]()
     optimizer = Target[Literal["adam", "muon"]]()

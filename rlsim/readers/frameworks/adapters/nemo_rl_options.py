@@ -126,6 +126,7 @@ class Megatron(Options, section="policy.megatron_cfg"):
     recompute_granularity, recompute_modules = text(), words()
     account_for_loss_in_pipeline_split, sequence_parallel = switch(), switch()
     overlap_grad_reduce = switch(True, name="distributed_data_parallel_config.overlap_grad_reduce")
+    grad_reduce_in_fp32 = flag(name="distributed_data_parallel_config.grad_reduce_in_fp32")
     use_distributed_optimizer = switch(True, name="optimizer.use_distributed_optimizer")
     mtp_num_layers = integer(0)
     optimizer = text(name="optimizer.optimizer")
@@ -151,6 +152,7 @@ def core(of: Rules[C], when: Callable[[C], bool]) -> tuple[Rule[C], ...]:
         overlap=Megatron.overlap_grad_reduce,
         sharded=Megatron.use_distributed_optimizer,
         sequence=Megatron.sequence_parallel,
+        fp32_gradients=Megatron.grad_reduce_in_fp32,
     )
 
 

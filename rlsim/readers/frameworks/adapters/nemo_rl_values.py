@@ -391,9 +391,9 @@ def set_recompute(c: NemoRl, value: str) -> Iterator[Change]:
 
 
 def optimizer_bytes(c: NemoRl) -> float:
-    """With the precision-aware optimizer 8, gradients in FP32 beside it, to which the transfers of measured runs were
-    fitted: as many as its 10 with the BF16 gradients that recipes have. Of FSDP FP32 weights and the moments
-    (models/automodel/setup.py:330 at 7ea279abf), of Transformer Engine's FusedAdam in types of their own."""
+    """With the precision-aware optimizer 8, to which offloads of measured runs were fitted (10 by its source). Of FSDP
+    FP32 weights and the moments (models/automodel/setup.py:330 at 7ea279abf), of Transformer Engine's FusedAdam in
+    types of their own."""
     if c.megatron:
         return 8.0 if c.mcore.use_precision_aware_optimizer and not c.mcore.optimizer_cpu_offload else 12.0
     own = (c.policy.exp_avg_dtype, c.policy.exp_avg_sq_dtype) if "FusedAdam" in c.policy.optimizer else ()

@@ -195,6 +195,7 @@ RULES = (
         modules=Megatron.recompute_modules,
         loss=Megatron.account_for_loss,
         overlap=Megatron.overlap_grad_reduce,
+        fp32_gradients=Megatron.grad_reduce_in_fp32,
     ),
     of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).by(
         Megatron.use_precision_aware_optimizer,

@@ -73,6 +73,7 @@ class Megatron(Options, section="trainer.policy.megatron_config"):
     account_for_loss = switch(name="transformer_config_kwargs.account_for_loss_in_pipeline_split")
     # skyrl/train/config/config.py:248-252.
     overlap_grad_reduce = switch(name="ddp_config.overlap_grad_reduce")
+    grad_reduce_in_fp32 = flag(name="ddp_config.grad_reduce_in_fp32")
     exp_avg_dtype = text(name="optimizer_config_kwargs.exp_avg_dtype")
     exp_avg_sq_dtype = text(name="optimizer_config_kwargs.exp_avg_sq_dtype")
     # Weights with the adapter in them go to the engine unless stated (skyrl/train/config/config.py:414 and

@@ -163,6 +163,7 @@ class Megatron(Options, section="actor_rollout_ref.actor.megatron"):
     sequence_parallel, use_distributed_optimizer = flag(True), flag(True)
     # Off unless overridden (utils/megatron_utils.py:103-107 of 0.10.0.dev).
     overlap_grad_reduce = switch(name="override_ddp_config.overlap_grad_reduce")
+    grad_reduce_in_fp32 = flag(name="override_ddp_config.grad_reduce_in_fp32")
 
 
 class Transformer(Options, section="actor_rollout_ref.actor.megatron.override_transformer_config"):
@@ -190,6 +191,7 @@ def core(of: Rules[C], when: Callable[[C], bool]) -> tuple[Rule[C], ...]:
         overlap=Megatron.overlap_grad_reduce,
         sharded=Megatron.use_distributed_optimizer,
         sequence=Megatron.sequence_parallel,
+        fp32_gradients=Megatron.grad_reduce_in_fp32,
     )
 
 
