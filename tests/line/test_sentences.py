@@ -69,7 +69,7 @@ CHANGES: dict[tuple[str, ...], str] = {
     ("engine.cuda_graphs=false",): "",
     ("engine.max_batched_tokens=64",): "!budget, !eager",
     ("engine.gpu_memory_utilization=0.25",): "!overflow",
-    ("trainer.micro_batch_tokens=8192",): "!tight",
+    ("trainer.micro_batch_tokens=10240",): "!tight",
     ("simulation.replications=null", "simulation.precision=0.001"): "!imprecise",
 }  # fmt: skip
 
