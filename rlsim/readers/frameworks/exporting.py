@@ -230,6 +230,8 @@ def _wanted(scenario: Scenario, target: str) -> Any:
         "trainer.logprob_micro_batch_samples": (trainer.logprob_micro_batch_samples or trainer.micro_batch_samples)
         if not trainer.sequence_packing
         else None,
+        # Of Megatron-Core's exchange; FSDP's gathers have none.
+        "trainer.gradient_overlap": trainer.gradient_overlap if trainer.backend == "megatron" else None,
         "engine.gpu_memory_utilization": memory_share(scenario),
         "engine.lora_rank": scenario.released_engine.lora_rank or 0,
         "loop.in_flight_updates": None if at_update is None else at_update != "drain",
