@@ -38,6 +38,12 @@ actor_train:
   training_args: {per_device_train_batch_size: 1, gradient_accumulation_steps: 64}
 actor_infer: {device_mapping: "list(range(0,8))"}
 """
+SHARED = (
+    ROLL.replace("Qwen3-8B", "Qwen3-30B-A3B")
+    .replace("{", "{{")
+    .replace("}", "}}")
+    .replace("megatron_train}}", "megatron_train, strategy_config: {{tensor_model_parallel_size: 2{more}}}}}")
+)
 SPLIT = {"cluster.generation": 8, "cluster.training": 8}
 GRPO = (
     "accelerate launch --num_processes 8 {}.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2 "
@@ -110,6 +116,9 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("slime", SLIME + DRAFTS + "--sglang-speculative-eagle-topk 2 --sglang-max-running-requests 900",
      {"engine.max_captured_tokens": 64 * 8, "speculation.tree_width": 2, "speculation.queries": 8,
       "engine.max_running_sequences": 512}),
+    ("roll", SHARED.format(more=""), {"trainer.sequence_parallel": False}),
+    ("roll", SHARED.format(more=", sequence_parallel: true"), {"trainer.sequence_parallel": True}),
+    ("roll", SHARED.format(more=", expert_model_parallel_size: 4"), {"trainer.sequence_parallel": True}),
     ("slime", SLIME, {"policy_logprobs": False}),
     ("slime", SLIME + "--num-steps-per-rollout 2", {"policy_logprobs": True}),
     ("slime", SLIME + "--kl-coef 0.1", {"policy_logprobs": True}),

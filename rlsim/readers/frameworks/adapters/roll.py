@@ -311,7 +311,9 @@ RULES = (
         loss=Strategy.account_for_loss_in_pipeline_split,
         overlap=Strategy.overlap_grad_reduce,
         sharded=Strategy.use_distributed_optimizer,
-        sequence=Strategy.sequence_parallel,
+    ),
+    of(Trainer.sequence_parallel, when=lambda c: c.megatron and c.strategy.tensor_model_parallel_size > 1).by(
+        Strategy.sequence_parallel, lambda c: c.strategy.in_sequence
     ),
     of(Trainer.optimizer_on_host).rule(lambda c: c.strategy.optimizer_cpu_offload or c.strategy.offload_policy),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(10.0),

@@ -57,6 +57,12 @@ class Strategy(Options, section="actor_train.strategy_args.strategy_config"):
     moe_layer_recompute, optimizer_cpu_offload, offload_policy = switch(), switch(), switch()
     moe_token_dispatcher_type = text()
 
+    @property
+    def in_sequence(self) -> bool:
+        """Whether GPUs of a layer share the tokens between its products; with experts apart they do whatever is stated
+        (mcore_adapter/models/model_config.py:368-370 of 8eb27cc2)."""
+        return self.sequence_parallel or self.expert_model_parallel_size > 1
+
 
 class Infer(Options, section="actor_infer"):
     """Of generation."""
