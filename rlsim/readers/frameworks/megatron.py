@@ -73,7 +73,7 @@ def core_rules(
     when: Callable[[C], bool],
     *,
     tensor: Option[int],
-    granularity: Option[str | None],
+    granularity: Option[str] | Option[str | None],
     modules: Option[list[str]],
     loss: Option[bool],
     overlap: Option[bool] | None = None,
