@@ -267,7 +267,8 @@ def resident_bytes(scenario: Scenario) -> float:
     optimizer = (
         0.0 if trainer.optimizer_on_host else layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
     )
-    held, each = layout.parameters, BYTES_PER_ELEMENT["bf16"] + layout.trained_share * BYTES_PER_ELEMENT["fp32"]
+    gradient = BYTES_PER_ELEMENT[scenario.training_features.gradient_precision]
+    held, each = layout.parameters, BYTES_PER_ELEMENT["bf16"] + layout.trained_share * gradient
     if trainer.backend == "fsdp":  # trained parameters are the optimizer's FP32 ones
         held, each = layout.sharded_parameters, (1 - layout.trained_share) * BYTES_PER_ELEMENT["bf16"]
     return (held * each + optimizer) * (2 if trainer.critic else 1)

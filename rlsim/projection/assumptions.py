@@ -11,7 +11,7 @@ from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.releases import draft_graph
 from rlsim.costs.links import node_link
 from rlsim.costs.memory import engine_fits, host_bytes, host_fits, safe_bytes, trainer_fits
-from rlsim.costs.transfer.job import job_of
+from rlsim.costs.transfer.job import adapter_alone, job_of
 from rlsim.costs.transfer.methods import tensor_s
 from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import own_sets
@@ -132,6 +132,7 @@ def _terms(run: SimulatedVariant) -> list[str]:
         *generated,
         said(
             "refit",
+            what="The adapter alone travels" if adapter_alone(scenario) else "Weights travel",
             method=job.method,
             framework="software that nobody names" if family == OTHER else family,
             tensor_ms=tensor_s(job, found.refit) * 1e3,

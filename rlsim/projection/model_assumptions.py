@@ -114,7 +114,9 @@ def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[
         terms=_terms(scenario),
     )
     stack = [] if scenario.stack is None else [_stack_sentence(scenario, scenario.stack)]
-    return (*stack, speed, *_host_optimizer(scenario), *_uneven_ranks(scenario))
+    sharing = trainer.expert_tensor_parallel
+    shared = [said("shared experts", sharing=sharing)] if sharing > 1 and card is not None else []
+    return (*stack, speed, *shared, *_host_optimizer(scenario), *_uneven_ranks(scenario))
 
 
 def _host_optimizer(scenario: Scenario) -> list[str]:

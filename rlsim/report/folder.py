@@ -58,6 +58,8 @@ class _Asked(BaseModel):
 
     question: str | None = None
     mode: str | None = Field(None, validation_alias=AliasPath("loop", "mode"))
+    supervised: bool = Field(False, validation_alias=AliasPath("loop", "supervised"))
+    rollouts_alone: bool = Field(False, validation_alias=AliasPath("loop", "rollouts_alone"))
     num_gpus: int | None = Field(None, validation_alias=AliasPath("cluster", "num_gpus"))
     model: str | None = Field(None, validation_alias=AliasPath("model", "name"))
     hardware: str | None = Field(None, validation_alias=AliasPath("hardware", "name"))
@@ -141,7 +143,10 @@ def _asked_in(path: Path) -> dict[str, Any]:
     if path.stat().st_size > SCENARIO_BYTES:
         raise InputError(f"{path.name}: is larger than {SCENARIO_BYTES // 2**10} KiB")
     try:
-        return _Asked.model_validate(read_yaml(path), strict=True).model_dump(exclude_none=True)
+        asked = _Asked.model_validate(read_yaml(path), strict=True)
+        alone = {"supervised": asked.supervised, "rollouts_alone": asked.rollouts_alone}
+        mode = next((name for name, one in alone.items() if one), asked.mode)
+        return asked.model_copy(update={"mode": mode}).model_dump(exclude_none=True, exclude=set(alone))
     except ValidationError as error:
         raise InputError(f"{path.name}: {what_is_wrong(error)}") from error
 

@@ -314,6 +314,11 @@ class About(Answer):
         return self.mode == "async"
 
     @property
+    def alone(self) -> str:
+        """Name of the one side where nothing is drafted; what generates nothing is no autoregressive one."""
+        return "update" if self.order == "supervised" else "autoregressive"
+
+    @property
     def order(self) -> str:
         """How generation and training follow each other: synchronous, asynchronous, or one of them alone."""
         alone = {"supervised": "supervised", "rollouts_alone": "rollouts alone"}
@@ -350,7 +355,7 @@ class Projection(About):
         """The sides to show: baseline and candidate, or the one that there is where nothing is drafted."""
         # Both sides are the same run then; one of them is shown.
         if not self.candidate.speculates:
-            return {"autoregressive": self.candidate}
+            return {self.alone: self.candidate}
         return {"baseline": self.baseline, "candidate": self.candidate}
 
     def to_frame(self) -> DataFrame:

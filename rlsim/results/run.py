@@ -117,7 +117,7 @@ class Run(About):
     def sides(self) -> dict[str, RunSide]:
         """The sides by their names."""
         if self.baseline is None:
-            return {"candidate" if self.candidate.speculates else "autoregressive": self.candidate}
+            return {"candidate" if self.candidate.speculates else self.alone: self.candidate}
         return {"baseline": self.baseline, "candidate": self.candidate}
 
     def to_csv(self) -> str:

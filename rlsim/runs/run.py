@@ -29,6 +29,7 @@ from rlsim.results.run import CAUSES, STATES, Loss, Part, Run, RunSampling, RunS
 from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, checkpoint_seconds, simulate_chapter, state_bytes
 from rlsim.runs.losses import LOST, Course, Losses, losses_of
 from rlsim.schema.base import changed
+from rlsim.schema.loop import Loop
 from rlsim.schema.run import Checkpoint, Faults, RunConditions, Validation
 from rlsim.schema.scenario import MAX_SIMULATED_STEPS, Scenario
 from rlsim.units import FloatArray
@@ -330,11 +331,18 @@ def run_assumptions(scenario: Scenario) -> tuple[str, ...]:
         out.append(said("run stalls", share=percent(stalls.probability, 1), took=seconds(stalls.seconds)))
     if (slow := given.slow_nodes) is not None:
         out.append(said("run slow nodes", factor=slow.factor, share=percent(slow.share, 2)))
-    of_agents = ["turns_growth"] if scenario.workload.agent is None else []
-    missing = [name for key, name in OPTIONAL.items() if not getattr(given, key) and key not in of_agents]
+    absent = {"turns_growth": scenario.workload.agent is None, **_absent(scenario.loop)}
+    missing = [name for key, name in OPTIONAL.items() if not getattr(given, key) and not absent.get(key)]
     if missing:
         out.append(f"Not in this run: {', '.join(missing)} (section run).")
     return (*out, said("run energy", power=power.value, source=power.source))
+
+
+def _absent(loop: Loop) -> dict[str, bool]:
+    """What cannot happen where nothing is generated, or nothing is trained."""
+    alone = loop.supervised or loop.rollouts_alone
+    training = ("validation", "checkpoint") if loop.rollouts_alone else ()
+    return {"response_growth": loop.supervised, "stalls": alone, **dict.fromkeys(training, True)}
 
 
 def _validated(validation: Validation) -> str:

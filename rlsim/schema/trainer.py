@@ -28,6 +28,7 @@ CudaGraphs = Annotated[Literal["none", "modules", "iteration"], BeforeValidator(
 iteration: the whole forward and backward pass, so that no host launches anything (Megatron-Core's scopes attn,
 moe_router, moe_preprocess and full_iteration). True is modules, False none."""
 GradientPrecision = Literal["fp32", "bf16"]
+RecomputeModule = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act"]
 PipelineBalance = Literal["auto", "layers", "head"]
 """How layers are dealt to pipeline stages. layers: equally many to each, and the LM head to the last one besides.
 head: embedding, MTP layers and LM head take the place of layers (account_for_*_in_pipeline_split and pipeline layouts
@@ -158,6 +159,9 @@ class Stack(Strict):
     engine_adapters: Literal["never", "fsdp", "always"] = "never"
     """With which trainer backends the rollout engine applies adapters (LoRA) itself; else they are merged into the
     weights that it is sent."""
+    adapter_transfer: Literal["weights", "colocated", "adapters"] = "weights"
+    """What a hand-over moves where the engine applies an adapter: all weights, the adapter alone, or the adapter alone
+    on GPUs that both share, where FSDP's ranks gather all weights for it nevertheless (verl)."""
     offload_in_phases: bool = False
     """Where both share their GPUs, optimizer and weights of the trainer come and go within log-probs and updates, from
     pinned memory, and not around the rollout."""
@@ -226,7 +230,7 @@ class Trainer(Strict):
     step_scheduler.local_batch_size at 822effa16); default: those of an optimizer step."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations recomputed in the backward pass: none, attention only, whole layers."""
-    recompute_modules: tuple[Literal["core_attn", "layernorm", "mlp", "moe", "moe_act"], ...] = ()
+    recompute_modules: tuple[RecomputeModule, ...] = ()
     """Modules that selective recomputation computes again, of Megatron-Core's recompute_modules; time counts the
     attention, memory all of them."""
     fused_kernels: bool = False

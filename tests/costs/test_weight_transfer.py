@@ -8,9 +8,10 @@ import pytest
 from rlsim.costs.memory import weight_bytes
 from rlsim.costs.operators.collectives import LINK_EFFICIENCY
 from rlsim.costs.overheads import overheads_of
-from rlsim.costs.trainer.layout import train_layout, weight_tensors
+from rlsim.costs.trainer.layout import adapter_parameters, train_layout, weight_tensors
 from rlsim.costs.transfer.job import WeightTransfer, job_of
 from rlsim.loading.models import load_card
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.terms import fitted_of
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -115,3 +116,33 @@ def test_published_transfers(model: str, shape: dict[str, Any], loop: dict[str, 
     fitted = overheads_of(given, fitted_of(given))
     found = WeightTransfer(given, builders.fabric(given.hardware), fitted).transfer().seconds
     assert found == pytest.approx(measured_s, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("stack", "backend", "split", "alone"),
+    [
+        ("miles", "megatron", True, True),
+        ("prime_rl", "fsdp", True, True),
+        ("skyrl", "fsdp", False, True),
+        ("skyrl", "megatron", True, False),  # merged
+        ("verl", "fsdp", False, True),
+        ("verl", "fsdp", True, False),  # checkpoint engines send all weights
+        ("nemo_rl-0.7", "fsdp", True, False),  # merged
+    ],
+)
+def test_an_adapter_travels_alone_where_the_engine_applies_it(
+    stack: str, backend: str, split: bool, alone: bool
+) -> None:
+    pools = {"cluster.generation_gpus": 4} if split else {}
+    given = vary(
+        load_scenario("quickstart"),
+        {"stack": stack, "trainer.backend": backend, "trainer.lora_rank": 32, "speculation": {"method": "none"},
+         "trainer.pipeline_parallel": 1, **pools},
+    )  # fmt: skip
+    job, whole = job_of(given), weight_bytes(given.model, "bf16")
+    rank = adapter_parameters(given.model, 32) * 2
+    assert job.full_bytes == job.wire_bytes == (rank if alone else whole)
+    # verl's FSDP ranks gather all weights for it.
+    assert job.gathered_bytes == (whole if alone and stack == "verl" else None)
+    assert job_of(vary(given, {"trainer.lora_rank": None})).wire_bytes == whole
+    assert job_of(vary(given, {"engine.lora_rank": 0})).wire_bytes == whole

@@ -17,6 +17,9 @@ ALWAYS = {"speed", "stack", "host fitted", "host", "refit", "captured", "groups"
 AGENT = "workload.agent={max_turns: 3%s}"
 TURNS = AGENT % ""
 LAG = ("loop.mode=async", "cluster.generation_gpus=4")
+EXPERTS = ("model=qwen3-30b-a3b", "speculation.method=none", "speculation.draft_length=0",
+           "trainer.pipeline_parallel=1", "trainer.tensor_parallel=4", "trainer.expert_parallel=4",
+           "engine.tensor_parallel=2", "cluster.num_gpus=16", "trainer.recompute=full")  # fmt: skip
 PLAIN = "speculation.method=none"
 ANY = "engine.dispatch=round_robin"
 CHANGES: dict[tuple[str, ...], str] = {
@@ -56,6 +59,9 @@ CHANGES: dict[tuple[str, ...], str] = {
     ("model=qwen3-4b",): "",
     ("model=qwen3-4b", "workload.max_sequence_tokens=40960"): "",
     ("model=qwen3-4b", "workload.max_sequence_tokens=40961"): "+window beyond",
+    (*EXPERTS, "trainer.expert_tensor_parallel=2"):
+        "+shared experts, +speed floor, -draft piecewise, -drafting, !host floor",
+    EXPERTS: "+speed floor, -draft piecewise, -drafting, !host floor",
     ("trainer.optimizer_on_host=true",): "+host optimizer",
     ("trainer.optimizer_on_host=true", "trainer.optimizer_step=device"): "+host state",
     ("workload.max_response_tokens=500",): "!cut",
@@ -63,7 +69,7 @@ CHANGES: dict[tuple[str, ...], str] = {
     ("engine.cuda_graphs=false",): "",
     ("engine.max_batched_tokens=64",): "!budget, !eager",
     ("engine.gpu_memory_utilization=0.25",): "!overflow",
-    ("trainer.micro_batch_tokens=8192",): "!tight",
+    ("trainer.micro_batch_tokens=10240",): "!tight",
     ("simulation.replications=null", "simulation.precision=0.001"): "!imprecise",
 }  # fmt: skip
 

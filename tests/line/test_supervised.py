@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
+import rlsim
 from rlsim.cli.commands import app
 from rlsim.costs.trainer.driver import PADDED_BATCH
 from rlsim.costs.trainer.training import PHASE_SWAP
@@ -105,3 +106,8 @@ def test_text_and_files_speak_of_no_engine(rl: Scenario, tmp_path) -> None:
     assert "Prompt groups" in render(project(vary(rl, *DPO, *pairs)))
     assert "Prompt groups" not in render(project(vary(rl, *SFT, "workload.generations_per_prompt=1")))
     assert CliRunner().invoke(app(), ["report", str(tmp_path / "out")]).exit_code == 0
+    rlsim.run(vary(rl, *SFT), 2, out=tmp_path / "run")
+    assert CliRunner().invoke(app(), ["report", str(tmp_path / "run")]).exit_code == 0
+    for folder in ("out", "run"):
+        page = (tmp_path / folder / "report.html").read_text()
+        assert not any(word in page for word in ("autoregressive", "What the engines did", "synchronous", "by age in"))

@@ -8,6 +8,7 @@ from rlsim.planning.draft_lengths import draft_lengths
 from rlsim.projection.moves import move_named
 from rlsim.projection.project import project
 from rlsim.report.text import render
+from rlsim.results import Interval
 from rlsim.results.planning import DraftCurve
 
 FEW = "simulation.replications=2"
@@ -42,6 +43,16 @@ def test_drafts_that_are_never_accepted_pay_at_no_live_batch() -> None:
         load_scenario("quickstart", [FEW, "workload.response_tokens={kind: constant, tokens: 1}"]), 1
     )
     assert (single.best, single.lengths[1].pays_share, single.lengths[1].pays_up_to) == (0, 0.0, 0)
+
+
+def test_drafts_that_leave_the_step_as_it_is_are_not_said_to_pay(curve: DraftCurve) -> None:
+    def told(speedup: float) -> str:
+        best = curve.chosen.model_copy(update={"step_speedup": Interval(speedup, 0.9, 1.5)})
+        lengths = tuple(best if one is curve.chosen else one for one in curve.lengths)
+        return " ".join(render(curve.model_copy(update={"lengths": lengths})).split())
+
+    assert "no draft length shortens the step by 1 %" in told(1.004)
+    assert "pays most" in told(1.02)
 
 
 def test_where_nothing_is_drafted_the_head_that_improve_assumes_is_tried_and_named() -> None:

@@ -25,7 +25,7 @@ from rlsim.planning.search import Contest, Simulated
 from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout, build_space
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.estimate import Estimate
-from rlsim.report.text.planning import render_plan
+from rlsim.report.text.plan import recommendation, render_plan
 from rlsim.results import Interval
 from rlsim.results.sweep import Mean, Plan
 from rlsim.schema.scenario import Scenario
@@ -279,6 +279,21 @@ def test_an_objective_is_a_measure_a_statistic_or_both(text: str, found: tuple[s
 def test_unknown_objectives_say_what_is_known(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         parse_objective(text)
+
+
+def test_nobody_is_told_to_take_what_most_likely_loses(tiny: Scenario) -> None:
+    answer = plan(tiny, limits=replace(SYNC, draft_lengths=(3,)))
+    assert answer.current is not None and answer.current.num_gpus == answer.best.numbers.num_gpus
+
+    def told(share: float, gpus: int) -> str:
+        best = dataclasses.replace(answer.best, beats_current=share)
+        current = dataclasses.replace(answer.current, num_gpus=gpus)
+        return recommendation(answer.model_copy(update={"best": best, "current": current}))
+
+    same = answer.best.numbers.num_gpus
+    assert told(0.04, same).startswith("Stay with the scenario as it is") and "beats it in 4 %" in told(0.04, same)
+    assert told(0.6, same).startswith("Take ")
+    assert told(0.04, 2 * same).startswith("Take ")  # another size was asked for
 
 
 def test_trainers_that_leave_an_engine_no_room_do_not_compete() -> None:

@@ -12,7 +12,7 @@ from rlsim.planning.plan import plan
 from rlsim.planning.space import SearchLimits, build_space
 from rlsim.projection.assumptions import doubtful_memory, warnings_of
 from rlsim.projection.variant import simulate_variant
-from rlsim.report.text.planning import render_plan
+from rlsim.report.text.plan import render_plan
 from rlsim.schema.scenario import Scenario
 
 LIMITS = SearchLimits((8,), (0,), draft_lengths=(0,))

@@ -13,7 +13,8 @@ from rlsim.planning.plan import plan
 from rlsim.planning.sweep import sweep
 from rlsim.projection.project import project
 from rlsim.projection.verdict import backing, host_decides
-from rlsim.report.text.planning import render_comparison, render_plan, render_sweep
+from rlsim.report.text.plan import render_plan
+from rlsim.report.text.planning import render_comparison, render_sweep
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.profile import load_profile
 

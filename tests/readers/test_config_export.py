@@ -229,3 +229,20 @@ def test_a_filter_of_groups_that_no_key_turns_on_is_told() -> None:
     found = export_scenario(vary(given, {"workload.generated_batch_factor": 2.0}), "nemo-rl")
     assert "grpo.use_dynamic_sampling=true" in found.overrides
     assert not [line for line in found.left if line.startswith("workload.usable")]
+
+
+STATED = {
+    "loop": {"mode": "async", "policy_lag": 1}, "cluster.generation_gpus": 4, "trainer.activations_on_host": True,
+    "trainer.recompute": "full", "loop.membership": "first_done",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", FrameworkName)
+def test_what_a_framework_has_no_option_for_is_told(framework: str) -> None:
+    plain = load_scenario("quickstart", ["speculation.method=none"])
+    left = " ".join(export_scenario(vary(plain, STATED), framework).left)
+    targets = {rule.target for rule in framework_of(framework).rules}
+    for key in ("loop.mode", "trainer.activations_on_host", "loop.membership"):
+        assert (f"{key}=" in left) or key in targets
+    assert "loop.membership=first_done" in left  # a rule of a style, no option
+    assert "membership" not in " ".join(export_scenario(plain, framework).left)

@@ -15,6 +15,9 @@ from rlsim.readers.frameworks.importing import Imported, import_config, read_con
 ASKED = Asked(hardware="h200_sxm", mean_prompt_tokens=100, mean_response_tokens=200.0, acceptance_length=1.5)
 BYPASS, NAME = "++algorithm.rollout_correction.bypass_mode", "actor_rollout_ref.rollout.name"
 ROLLOUT, ACTOR = "++actor_rollout_ref.rollout", "++actor_rollout_ref.actor"
+OPTIMIZER, MODEL = f"{ACTOR}.optim.override_optimizer_config", "++actor_rollout_ref.model"
+MCORE = "++policy.megatron_cfg"
+DDP = f"{MCORE}.distributed_data_parallel_config"
 KWARGS, CORE = f"{ROLLOUT}.engine_kwargs", f"{ACTOR}.megatron.override_transformer_config"
 SGLANG = (f"{NAME}=sglang",)
 MULTI = ("generator.max_turns=6", "generator.max_input_length=29000", "trainer.max_prompt_length=6000",
@@ -70,12 +73,39 @@ RULES: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
                        f"{CORE}.moe_flex_dispatcher_backend=hybridep"),
      {"trainer.precision": "bf16", "trainer.moe_dispatcher": "hybridep"},
      {"trainer.precision": "fp8", "trainer.moe_dispatcher": "deepep"}),
+    ("verl_megatron", (f"{CORE}.recompute_granularity=selective", f"{CORE}.recompute_modules=[moe_act,mla_up_proj]",
+                       f"{CORE}.account_for_loss_in_pipeline_split=true",
+                       f"{ACTOR}.megatron.override_ddp_config.overlap_grad_reduce=true"),
+     {"trainer.recompute_modules": ("moe_act",), "trainer.pipeline_balance": "head", "trainer.gradient_overlap": True},
+     {"trainer.recompute_modules": ("core_attn", "moe"), "trainer.gradient_overlap": False}),
+    ("verl_megatron", (f"{OPTIMIZER}.use_precision_aware_optimizer=true", f"{ACTOR}.optim.exp_avg_dtype=bf16",
+                       f"{ACTOR}.megatron.use_distributed_optimizer=false"),
+     {"trainer.gradient_overlap": False, "trainer.optimizer_bytes_per_parameter": 8.0, "trainer.zero_stage": 0}, {}),
+    ("controller", (f"{DDP}.grad_reduce_in_fp32=false",), {"trainer.gradient_precision": "bf16"},
+     {"trainer.gradient_precision": "fp32"}),
+    ("verl_megatron", (f"{ACTOR}.megatron.override_ddp_config.grad_reduce_in_fp32=false",),
+     {"trainer.gradient_precision": "bf16"}, {}),
+    # Megatron-Core's optimizer on the host is in FP32 whatever is asked for.
+    ("verl_megatron", (f"{OPTIMIZER}.use_precision_aware_optimizer=true", f"{OPTIMIZER}.optimizer_cpu_offload=true"),
+     {"trainer.optimizer_on_host": True, "trainer.optimizer_bytes_per_parameter": 12.0}, {}),
+    ("verl_fsdp", (f"{MODEL}.enable_activation_offload=true", f"{KWARGS}.vllm.async_scheduling=false"),
+     {"trainer.activations_on_host": True, "engine.async_scheduling": False},
+     {"trainer.activations_on_host": False, "engine.async_scheduling": True}),
+    ("controller", (f"{MCORE}.activation_checkpointing=true", f"{MCORE}.recompute_granularity=selective",
+                    f"{MCORE}.recompute_modules=[mlp]", f"{MCORE}.optimizer.use_distributed_optimizer=false",
+                    f"{DDP}.overlap_grad_reduce=false", f"{DDP}.grad_reduce_in_fp32=true"),
+     {"trainer.gradient_precision": "fp32",
+      "trainer.recompute": "selective", "trainer.recompute_modules": ("mlp",), "trainer.zero_stage": 0,
+      "trainer.gradient_overlap": False}, {"trainer.gradient_overlap": True}),
     # 32 GPUs: 8 samples of 300 tokens train at once on each, below the longest one; 16 for log-probs are above it.
     ("verl_fsdp", SIZES, {"trainer.micro_batch_tokens": 4096, "trainer.logprob_micro_batch_tokens": 4800},
      {"trainer.micro_batch_tokens": 6000, "trainer.logprob_micro_batch_tokens": 6000}),
     ("verl_fsdp", (*SIZES, "actor_rollout_ref.model.use_remove_padding=false"),
      {"trainer.micro_batch_samples": 8, "trainer.logprob_micro_batch_samples": 16},
      {"trainer.micro_batch_samples": 4, "trainer.logprob_micro_batch_samples": 2}),
+    ("padded", ("policy.model_name=Qwen/Qwen3-30B-A3B",),
+     {"engine.attention_data_parallel": 1, "engine.tensor_parallel": 2},
+     {"engine.attention_data_parallel": 4, "engine.expert_parallel": 8, "engine.tensor_parallel": 8}),
     ("padded", ("policy.logprob_batch_size=4",),
      {"trainer.micro_batch_samples": 2, "trainer.logprob_micro_batch_samples": 4},
      {"trainer.logprob_micro_batch_samples": 8}),
@@ -134,7 +164,7 @@ TOLD = [
     ("verl_fsdp", ("++reward.reward_model.enable=true", "++reward.reward_model.model_path=a/b"), "not_simulated", 2),
     ("verl_fsdp", ("++reward_model.enable=false", "++reward_model.model.path=Qwen/Qwen3-32B"), "irrelevant", 2),
     ("verl_fsdp", (*SGLANG, f"{KWARGS}.vllm.kv_cache_dtype=fp8", f"{KWARGS}.vllm.block_size=32"), "irrelevant", 2),
-    ("verl_fsdp", (f"{KWARGS}.vllm.async_scheduling=true",), "not_simulated", 1),
+    ("verl_fsdp", (f"{KWARGS}.vllm.async_scheduling=true",), "used", 1),
     ("verl_megatron", (f"{CORE}.fp8_recipe=blockwise", f"{CORE}.fp4=e2m1"), "not_simulated", 2),
     ("verl_fsdp", ("++actor_rollout_ref.ref.log_prob_micro_batch_size=64",), "not_simulated", 1),
     ("verl_fsdp", (f"{BYPASS}=true",), "used", 1),

@@ -38,6 +38,12 @@ actor_train:
   training_args: {per_device_train_batch_size: 1, gradient_accumulation_steps: 64}
 actor_infer: {device_mapping: "list(range(0,8))"}
 """
+SHARED = (
+    ROLL.replace("Qwen3-8B", "Qwen3-30B-A3B")
+    .replace("{", "{{")
+    .replace("}", "}}")
+    .replace("megatron_train}}", "megatron_train, strategy_config: {{tensor_model_parallel_size: 2{more}}}}}")
+)
 SPLIT = {"cluster.generation": 8, "cluster.training": 8}
 GRPO = (
     "accelerate launch --num_processes 8 {}.py --model_name_or_path Qwen/Qwen3-4B --per_device_train_batch_size 2 "
@@ -110,6 +116,30 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("slime", SLIME + DRAFTS + "--sglang-speculative-eagle-topk 2 --sglang-max-running-requests 900",
      {"engine.max_captured_tokens": 64 * 8, "speculation.tree_width": 2, "speculation.queries": 8,
       "engine.max_running_sequences": 512}),
+    ("roll", SHARED.format(more=""), {"trainer.sequence_parallel": False}),
+    ("roll", SHARED.format(more=", sequence_parallel: true"), {"trainer.sequence_parallel": True}),
+    ("roll", SHARED.format(more=", expert_model_parallel_size: 4"), {"trainer.sequence_parallel": True}),
+    ("slime", SLIME, {"policy_logprobs": False}),
+    ("slime", SLIME + "--num-steps-per-rollout 2", {"policy_logprobs": True}),
+    ("slime", SLIME + "--kl-coef 0.1", {"policy_logprobs": True}),
+    ("slime", SLIME + "--use-kl-loss", {"policy_logprobs": False}),
+    ("slime", SLIME + "--num-steps-per-rollout 2 --use-rollout-logprobs", {"policy_logprobs": False}),
+    ("slime", SLIME + "--use-rollout-logprobs --get-mismatch-metrics", {"policy_logprobs": True}),
+    ("miles", SLIME, {"policy_logprobs": True}),
+    ("miles", SLIME + "--skip-actor-forward-only", {"policy_logprobs": False}),
+    ("slime", SLIME + "--sglang-chunked-prefill-size 4096 --sglang-enable-mixed-chunk",
+     {"engine.max_batched_tokens": 4096, "engine.chunked_prefill": True}),
+    ("slime", SLIME + "--tensor-model-parallel-size 2 --use-precision-aware-optimizer --exp-avg-dtype fp16",
+     {"trainer.sequence_parallel": False, "trainer.gradient_overlap": False,
+      "trainer.optimizer_bytes_per_parameter": 8.0}),
+    ("slime", SLIME + "--tensor-model-parallel-size 2 --sequence-parallel --use-precision-aware-optimizer "
+     "--optimizer-cpu-offload --recompute-granularity selective --recompute-modules mlp moe",
+     {"trainer.sequence_parallel": True, "trainer.optimizer_bytes_per_parameter": 12.0,
+      "trainer.recompute_modules": ("mlp", "moe")}),
+    ("prime-rl", PRIME_VLLM, {"trainer.activations_on_host": True, "engine.max_batched_tokens": None}),
+    ("prime-rl", PRIME_VLLM.replace("vllm = {}", "vllm = {max_num_batched_tokens = 4096, kv_cache_dtype = 'fp8'}")
+     + "[trainer.model]\nac_offloading = 'None'\n",
+     {"trainer.activations_on_host": False, "engine.max_batched_tokens": 4096, "engine.kv_precision": "fp8"}),
     ("slime", SLIME + "--prefill-num-servers 2", {"engine.prefill.gpus": 2}),
     ("slime", SLIME + "--sglang-cuda-graph-bs 1 2 4", {"engine.max_captured_tokens": 4}),
     ("roll", ROLL, {"policy_logprobs": False, "trainer.reference_logprobs": False}),
@@ -201,6 +231,8 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
     ("prime-rl", MOE, {"trainer.expert_parallel": 2}),
     ("slime", SLIME + DRAFTS + "--sglang-speculative-eagle-topk 1",
      {"engine.max_captured_tokens": 128, "engine.max_running_sequences": 600}),
+    ("slime", SLIME, {"workload.max_sequence_tokens": 600, "workload.max_response_tokens": 300}),
+    ("slime", SLIME, {"workload.max_sequence_tokens": 9000}),
     ("roll", ROLL, {"trainer.policy_logprobs": True}),
     ("roll", ROLL.replace("reinforce", "gigpo"), {"trainer.policy_logprobs": False}),
     # 32 mean samples of 619 tokens: prompts of 107 and half of 1,024.

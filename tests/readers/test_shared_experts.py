@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.importing import import_config
+from rlsim.readers.frameworks.megatron import shared_experts
 
 
 @dataclass
@@ -53,3 +53,14 @@ def test_a_stated_size_is_read(framework: str, tmp_path: Path) -> None:
     for size in (1, 2):
         (tmp_path / "run.sh").write_text(SCRIPTS[framework].format(size=size))
         assert import_config(framework, tmp_path / "run.sh", ()).scenario.trainer.expert_tensor_parallel == size
+
+
+def test_an_import_says_that_experts_are_whole_where_megatron_would_stop(tmp_path: Path) -> None:
+    def said(experts: int, stated: str) -> list[str]:
+        script = SCRIPTS["verl"].replace("expert_model_parallel_size=4", f"expert_model_parallel_size={experts}")
+        (tmp_path / "run.sh").write_text(script.format(size=stated))
+        found = import_config("verl", tmp_path / "run.sh", ()).scenario
+        return [one.text for one in found.assumptions if "trainer.expert_tensor_parallel" in one.keys]
+
+    assert len(said(8, "null")) == 1  # 2 x 8 GPUs of experts do not divide 8
+    assert said(4, "null") == said(8, "1") == []

@@ -52,6 +52,20 @@ def test_megatron_counts_its_own_batch(tmp_path: Path) -> None:
     assert (trainer.recompute, trainer.sequence_packing, trainer.zero_stage) == ("full", True, None)
 
 
+def test_megatrons_memory_and_precision_are_its_options(tmp_path: Path) -> None:
+    plain = imported(tmp_path, MEGATRON.format(more="")).scenario.trainer
+    assert (plain.sequence_parallel, plain.gradient_overlap, plain.precision) == (False, False, "bf16")
+    assert (plain.optimizer_bytes_per_parameter, plain.virtual_stages, plain.pipeline_balance) == (12, 1, None)
+    more = (
+        "--sequence_parallel true --overlap_grad_reduce true --use_precision_aware_optimizer true --exp_avg_dtype bf16 "
+        "--fp8_format e4m3 --use_distributed_optimizer false --recompute_granularity selective "
+        "--recompute_modules moe_act mlp"
+    )
+    own = imported(tmp_path, MEGATRON.replace("--recompute_granularity full", "").format(more=more)).scenario.trainer
+    assert (own.sequence_parallel, own.gradient_overlap, own.precision, own.zero_stage) == (True, True, "fp8", 0)
+    assert (own.optimizer_bytes_per_parameter, own.recompute_modules) == (8, ("mlp", "moe_act"))
+
+
 def test_turns_and_teachers_are_simulated_or_said(tmp_path: Path) -> None:
     turns = imported(tmp_path, GRPO.format(mode="colocate", more="--multi_turn_scheduler s --max_turns 3")).scenario
     assert turns.workload.agent is not None and turns.workload.agent.max_turns == 3

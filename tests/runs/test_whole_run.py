@@ -16,7 +16,7 @@ from small_runs import CONSTANT, SPLIT, small
 import rlsim
 from rlsim.errors import Infeasible, InputError
 from rlsim.files.journal import journal_name
-from rlsim.loading.scenario import dump_scenario, scenario_digest
+from rlsim.loading.scenario import dump_scenario, scenario_digest, vary
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.projection.variant import simulate_variant
 from rlsim.report.style import DEFAULT_STYLE
@@ -173,6 +173,23 @@ def test_a_condition_of_a_run_is_stated_where_it_holds_and_missed_where_not(key:
     word = OPTIONAL[key.removeprefix("run.")]
     assert word in next(text for text in plain if text.startswith("Not in this run"))
     assert word not in next(text for text in held if text.startswith("Not in this run"))
+
+
+@pytest.mark.parametrize(
+    ("alone", "words"),
+    [
+        (
+            "supervised",
+            ("autoregressive", "synchronous", "generated", "acceptance", "exposed", "growth", "publication"),
+        ),
+        ("rollouts_alone", ("synchronous", "trained on", "exposed", "age:", "checkpoints", "publication")),
+    ],
+)
+def test_what_is_left_out_of_a_step_has_no_words(alone: str, words: tuple[str, ...]) -> None:
+    plain = small(CONSTANT, {"workload.generations_per_prompt": 1, "trainer.reference_logprobs": False})
+    whole, part = (render(rlsim.run(one, 2)) for one in (plain, vary(plain, f"loop.{alone}=true")))
+    assert all(word in whole for word in words)
+    assert not any(word in part for word in words)
 
 
 def test_a_run_is_as_unsure_as_its_steps() -> None:

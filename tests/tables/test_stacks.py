@@ -49,7 +49,11 @@ def test_a_stack_sets_engine_placement_log_probs_and_features() -> None:
     assert (rack.training_features.moe_dispatcher, node.training_features.moe_dispatcher) == ("hybridep", "alltoall")
     own = vary(rack, "trainer.moe_dispatcher=deepep", "trainer.cuda_graphs=true")
     assert own.training_features == StackFeatures(
-        moe_dispatcher="deepep", cuda_graphs="modules", flash_attention_2=False, logits_bytes=14
+        moe_dispatcher="deepep",
+        cuda_graphs="modules",
+        flash_attention_2=False,
+        logits_bytes=14,
+        gradient_precision="bf16",
     )
     assert vary(rack, "trainer.stack=megatron_bridge-26.06").training_features.fused_cross_entropy
     assert vary(rack, "trainer.stack=megatron_bridge-26.06").engine_version == rack.engine_version

@@ -78,7 +78,8 @@ class TransferJob(Struct, frozen=True):
     full_bytes: one copy of the weights in BF16; wire_bytes: as they travel. expert_share: of the bytes, those of routed
     experts. stacked_tensors: weight tensors with all experts of a layer as one. changed_share: of the values, those
     that a delta holds. full_experts: every GPU receives all experts. quantised: the engine quantises on arrival.
-    one_kind: both sides are of one kind of GPU; two kinds are in no domain of NVLink together.
+    one_kind: both sides are of one kind of GPU; two kinds are in no domain of NVLink together. gathered_bytes: that the
+    trainer gathers, in BF16; None: what it sends.
     """
 
     method: Method
@@ -95,6 +96,7 @@ class TransferJob(Struct, frozen=True):
     quantised: bool = False
     disk_bytes_per_s: float = 5e9
     one_kind: bool = True
+    gathered_bytes: float | None = None
 
     @property
     def in_one_domain(self) -> bool:
@@ -249,7 +251,8 @@ def gather_s(gathered_bytes: float, gpus: int, links: Links, rates: tuple[float,
 def _wire(job: TransferJob, rates: _Rates) -> list[Part]:
     """Gathers, sends and copies of the method."""
     sender, method = job.sender, job.method
-    whole = job.full_bytes * (MASTER_RATIO if sender.fsdp else 1.0)
+    gathered_bytes = job.full_bytes if job.gathered_bytes is None else job.gathered_bytes
+    whole = gathered_bytes * (MASTER_RATIO if sender.fsdp else 1.0)
     # FSDP gathers one tensor after the other, each too small for more than one port of a node; the groups of its expert
     # ranks gather side by side.
     ports = sender.expert_parallel if sender.fsdp else job.links.domain_gpus

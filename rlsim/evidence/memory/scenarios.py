@@ -143,6 +143,8 @@ def trainer_row(cells: Row) -> Scenario:
         "logits_chunk_tokens": CHUNK_TOKENS if cells.get("loss_chunk") == "chunked" else None,
         "fused_cross_entropy": True if cells.get("loss_chunk") == "fused" else None,
         "logits_bytes": 4.0 if in_place else None,
+        # NeMo-RL's Megatron SFT (examples/configs/sft_openmathinstruct2_megatron.yaml:10 at 7ea279abf).
+        "gradient_precision": "fp32" if name.startswith("nemo-rl") and "SFT" in notes else None,
     }
     if trainer["sequence_packing"] and name.startswith(tuple(WORDS["tokens_of_gpu"])):
         trainer["micro_batch_tokens"] *= sizes[2]

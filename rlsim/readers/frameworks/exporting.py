@@ -20,7 +20,7 @@ from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.registry import framework_of
 from rlsim.readers.frameworks.targets import default_of
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked, without
-from rlsim.schema.base import replaced
+from rlsim.schema.base import Strict, replaced
 from rlsim.schema.scenario import Scenario
 
 MAX_WRITES = 3
@@ -30,6 +30,24 @@ UNSET = ("cluster.generation_gpus", "trainer.lora_rank")
 """Scenario keys of which null says something; of others it leaves the configuration as it is."""
 LAUNCHER = "launcher."
 """Section of what a launcher says (launch.py), which no option of the program takes."""
+SETTINGS = ("cluster", "engine", "loop", "trainer")
+"""Sections of a scenario that hold what a configuration decides."""
+NO_SETTINGS = frozenset(
+    f"{section}.{name}"
+    for section, names in {
+        "cluster": "fabric node_bandwidth_bytes_per_s pool_gpus training_gpus",
+        "engine": "version expert_balance host host_iteration_s host_sequence_s host_slowdown in_process",
+        "loop": "driver_bytes_per_s driver_sample_s poll_s offload_memory refit_bandwidth_bytes_per_s refit_fixed_s"
+        " refit_changed_share refit_disk_bytes_per_s refit_framework refit_full_state refit_onload refit_tensor_s",
+        "trainer": "stack host_launch_s host_memory_bytes_per_s device_efficiency moe_device_efficiency"
+        " moe_host_layer_s expert_imbalance neighbouring_experts expert_products flash_attention_2 fused_adapters"
+        " frozen_precision logits_bytes logits_chunk_vocabulary optimizer_step optimizer_bytes_per_parameter",
+    }.items()
+    for name in names.split()
+)
+"""Keys of these that say how fast or how large software and machines are, not what they are asked to do."""
+KEPT = ("loop.recompute_kv", "loop.restart_requests")
+"""Keys whose false says that running requests go on, as they do where nothing is said."""
 AUTOMATIC = ("cuda_ipc", "nccl_broadcast")
 """Weight transfers that loop.refit_method auto stands for, on shared GPUs and between pools."""
 
@@ -80,7 +98,7 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
         f"{key.removeprefix(LAUNCHER)}={_word(value)}: yours to tell the launcher" for key, value in launched.items()
     ]
     left += [*(_unwritten(scenario) if base is None else ()), *_filter(known, scenario, reader)]
-    left += _model(known, scenario, base)
+    left += [*_optionless(known, scenario), *_model(known, scenario, base)]
     if base is None:
         config = _patch(known, changed)
     else:
@@ -171,10 +189,12 @@ def _settle(
 def _defaults(scenario: Scenario) -> dict[str, Any]:
     """Values of keys that an engine or a stack decides by itself where nobody states them."""
     engine = replaced(scenario.engine, {"gpu_memory_utilization": None, "lora_rank": None})
-    unstated = replaced(scenario, {"engine": engine})
+    trainer = replaced(scenario.trainer, {"policy_logprobs": None})
+    unstated = replaced(scenario, {"engine": engine, "trainer": trainer})
     return {
         "engine.gpu_memory_utilization": memory_share(unstated),
         "engine.lora_rank": unstated.released_engine.lora_rank or 0,
+        "trainer.policy_logprobs": unstated.policy_logprobs,
     }
 
 
@@ -210,6 +230,8 @@ def _wanted(scenario: Scenario, target: str) -> Any:
         "trainer.logprob_micro_batch_samples": (trainer.logprob_micro_batch_samples or trainer.micro_batch_samples)
         if not trainer.sequence_packing
         else None,
+        # Of Megatron-Core's exchange; FSDP's gathers have none.
+        "trainer.gradient_overlap": trainer.gradient_overlap if trainer.backend == "megatron" else None,
         "engine.gpu_memory_utilization": memory_share(scenario),
         "engine.lora_rank": scenario.released_engine.lora_rank or 0,
         "loop.in_flight_updates": None if at_update is None else at_update != "drain",
@@ -240,6 +262,21 @@ def _word(value: Any) -> str:
     if value is None or isinstance(value, bool | list | dict):
         return json.dumps(value)
     return str(value)
+
+
+def _optionless(framework: Framework, scenario: Scenario) -> list[str]:
+    """Settings that the scenario states and no option of the framework says, in one sentence."""
+    targets = [rule.target for rule in framework.rules]
+    found = []
+    for section in SETTINGS:
+        record = getattr(scenario, section)
+        for name, field in type(record).model_fields.items():
+            key, value = f"{section}.{name}", getattr(record, name)
+            said = any(f"{target}.".startswith(f"{key}.") for target in targets) or key in NO_SETTINGS
+            said = said or (key in KEPT and value is False)
+            if not said and value != field.get_default(call_default_factory=True):
+                found.append(key if isinstance(value, Strict) else f"{key}={_word(value)}")
+    return [f"no option of {framework.name} that rlsim knows says {', '.join(found)}"] if found else []
 
 
 def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) -> list[str]:

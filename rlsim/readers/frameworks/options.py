@@ -169,6 +169,17 @@ def integers(*, name: str = "") -> Option[list[int]]:
     return Option(listed, name, stated=True)
 
 
+def words(*, name: str = "") -> Option[list[str]]:
+    """A list of texts; one text counts as those between its commas and spaces; empty where it is not there."""
+
+    def listed(r: Reader, key: str) -> list[str]:
+        found = r.value(key)
+        texts = found if isinstance(found, list) else [] if found is None else str(found).strip("[]").split(",")
+        return [word.strip(" '\"") for text in texts for word in str(text).split() if word.strip(" '\"")]
+
+    return Option(listed, name, stated=True)
+
+
 def batches(*, name: str = "") -> Option[tuple[tuple[int, int, int], ...]]:
     """(From, to, value) by batch, as vLLM's schedules of drafts without contexts; empty where it is not there."""
 

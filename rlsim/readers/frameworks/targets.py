@@ -12,7 +12,7 @@ from rlsim.schema.asynchrony import Stale, Style
 from rlsim.schema.engine import Precision, Routing
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Method, Policy
-from rlsim.schema.trainer import Dispatcher, RankBalance
+from rlsim.schema.trainer import Dispatcher, GradientPrecision, PipelineBalance, RankBalance, RecomputeModule
 
 V = TypeVar("V")
 RefitMethod = Literal[
@@ -106,7 +106,7 @@ class Engine:
     cuda_graphs = Target[bool]()
     prefix_caching = Target[bool]()
     chunked_prefill = Target[bool]()
-    overlap_scheduling = Target[bool]()
+    overlap_scheduling, async_scheduling = Target[bool](), Target[bool]()
     lora_rank = Target[int]()
 
     class Prefill:
@@ -155,6 +155,11 @@ class Trainer:
     rank_balance = Target[RankBalance]()
     zero_stage = Target[Literal[0, 1, 2, 3]]()
     recompute = Target[Literal["none", "selective", "full"]]()
+    recompute_modules = Target[tuple[RecomputeModule, ...]]()
+    activations_on_host = Target[bool]()
+    sequence_parallel, gradient_overlap = Target[bool](), Target[bool]()
+    pipeline_balance = Target[PipelineBalance]()
+    gradient_precision = Target[GradientPrecision]()
     fused_kernels, frozen_vision = Target[bool](), Target[bool]()
     mtp_layers = Target[int]()
     optimizer = Target[Literal["adam", "muon"]]()

@@ -280,6 +280,7 @@ def run_figure(run: Run) -> Figure:
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (column, label) in zip(axes, panels, strict=True):
         _panel(axis, run, column, label)
+    axes[-1].xaxis.get_major_locator().set_params(integer=True)
     axes[-1].set_xlabel("training step")
     if len(run.sides) > 1:
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False)

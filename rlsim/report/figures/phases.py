@@ -180,8 +180,7 @@ def _bars(axes: Axes, projection: Projection) -> tuple[str, str]:
         axes.errorbar(step_s.mean, below, xerr=ends, fmt="o", markersize=3.5, color=INK, linewidth=1.3, capsize=3.5)
         _result(axes, projection if name == "candidate" else None, step_s, sum(row.values()), y)
     labels = [name if len(arms) == 1 else f"{name}\n{fmt.variant_label(arm)}" for name, arm in arms.items()]
-    # What generates nothing is no autoregressive side.
-    axes.set_yticks(rows, ["update"] if projection.order == "supervised" else labels)
+    axes.set_yticks(rows, labels)
     # The axis ends with the longest bar; right of it stand results, not seconds.
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= longest * 1.001])
     axes.tick_params(axis="y", length=0)

@@ -20,7 +20,7 @@ INK = "#222222"
 GREY = "#767676"
 BACKGROUND = "#E6E6E6"
 PHASE_COLORS: dict[str, str] = {phase: color for phase, (_, color) in NAMES["phases"].items()}
-VARIANT_COLORS = {"baseline": GREY, "candidate": "#0072B2", "autoregressive": "#0072B2"}
+VARIANT_COLORS = {"baseline": GREY, "candidate": "#0072B2", "autoregressive": "#0072B2", "update": "#0072B2"}
 LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
 """Of lines and marks that only have to differ, in this order."""
 DPI = 150

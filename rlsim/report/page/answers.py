@@ -27,14 +27,8 @@ from rlsim.report.page.parts import (
 from rlsim.report.table import Table
 from rlsim.report.text import attribution as wording
 from rlsim.report.text import run as run_text
-from rlsim.report.text.planning import (
-    candidates_table,
-    objective_text,
-    recommendation,
-    split_of,
-    splits_of,
-    sure_words,
-)
+from rlsim.report.text.plan import candidates_table, objective_text, recommendation, sure_words
+from rlsim.report.text.planning import split_of, splits_of
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
 from rlsim.results.check import Check
@@ -60,9 +54,10 @@ def run_part(run: Run) -> Part:
     ]
     taken = {name: side.seconds.over(unit_s) for name, side in run.sides.items()}
     bars = [BarRow(name, fmt.number(value.mean), [Bar(value)]) for name, value in taken.items()]
+    note = run_text.course_note(run)
     sections: Sections = {
         "run-totals": [picture("run-duration", bars, run_text.totals_table(run), unit=unit)],
-        "run-course": [picture("run-steps", run_figure(run), run_text.course_table(run), course=run_text.COURSE_NOTE)],
+        "run-course": [picture("run-steps", run_figure(run), run_text.course_table(run), course=note)],
         "run-time": [_ledger(run)],
         "run-assumptions": assumed(run.assumptions, run.warnings),
     }

@@ -108,7 +108,8 @@ def _bounds(data: Projection) -> list[Block]:
         if any(shown)
     ]
     engines = Table("What the engines did", "mean over the simulated steps", ("", *data.variants), statistics)
-    blocks: list[Block] = [picture("projection-parts", bars[:MOST_PARTS], numbers, key), engines]
+    blocks: list[Block] = [picture("projection-parts", bars[:MOST_PARTS], numbers, key)]
+    blocks += [] if data.order == "supervised" else [engines]
     if data.candidate.efficiency:
         blocks.append(efficiency_table(data))
         blocks += [Text(sentence) for sentence in measured_words(data.measured_efficiency)]
@@ -141,7 +142,7 @@ def _ages(data: Projection, of: str = "staleness") -> list[Block]:
     arms = data.variants
     found: dict[str, dict[int, float]] = {side: getattr(arm, of) for side, arm in arms.items()}
     ages = sorted({age for shares in found.values() for age in shares})
-    if not ages:
+    if not ages or data.order in ("supervised", "rollouts alone"):
         return []
     shares = {age: {side: ages_of.get(age, 0.0) for side, ages_of in found.items()} for age in ages}
     bars = [

@@ -7,7 +7,7 @@ from rlsim.results.answer import Answer
 
 RENDERERS = {
     "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
-    "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
+    "Plan": "plan:render_plan", "Comparison": "planning:render_comparison", "Blame": "attribution:render_blame",
     "Techniques": "attribution:render_techniques", "Sensitivity": "planning:render_sensitivity",
     "Check": "attribution:render_check", "Sizing": "run:render_size", "Headroom": "attribution:render_headroom",
     "Improvement": "improvement:render_improvement", "DraftCurve": "improvement:render_draft_curve",

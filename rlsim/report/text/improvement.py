@@ -17,6 +17,8 @@ from rlsim.results.check import Improvement
 from rlsim.results.planning import Blame, DraftCurve, Sensitivity, Techniques
 
 MOST_MOVES, MOST_EXPLAINED, MOST_CAUSES, MOST_INPUTS = 8, 3, 3, 3
+TOLD_GAIN = 1.01
+"""Speed-up of the step below which no draft length is said to pay."""
 
 
 def render_improvement(found: Improvement, style: Style = DEFAULT_STYLE) -> str:
@@ -77,6 +79,8 @@ def draft_headline(found: DraftCurve) -> str:
     if not best.draft_length:
         return f"{of}: no draft length pays; k = 0 is the fastest step"
     gains = f"rollout {fmt.times(best.rollout_speedup)}, step {fmt.times(best.step_speedup)}"
+    if best.step_speedup.mean < TOLD_GAIN:
+        return f"{of}: no draft length shortens the step by 1 %; k = {best.draft_length} is the best: {gains}"
     return f"{of}: k = {best.draft_length} pays most: {gains}"
 
 

@@ -2,7 +2,7 @@
 
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import RULE, Cell, Row, Table, cell, cells
+from rlsim.report.table import RULE, Cell, Cells, Row, Table, cell, cells
 from rlsim.results import Interval
 from rlsim.results.planning import DeviceSize, Sizing
 from rlsim.results.run import Loss, Run, RunSide
@@ -13,25 +13,30 @@ LABELS: dict[str, str] = fmt.NAMES["causes"]
 COUNTED = ("validation", "checkpoints", "stalls", "replica_faults", "restarts")
 """Causes that happen a number of times."""
 NO_LOSS = Loss(seconds=Interval(0.0, 0.0, 0.0), events=0.0)
-COURSE_NOTE = (
-    "means; exposed: generation that the trainer waits for; response: tokens; cut: share of sequences at the cap; "
-    "batch: sequences of a replica's decode iteration; age: of the consumed samples, in steps"
-)
+NOTES = {
+    "exposed (s)": "exposed: generation that the trainer waits for",
+    "response": "response: tokens",
+    "cut": "cut: share of sequences at the cap",
+    "batch": "batch: sequences of a replica's decode iteration",
+    "age": "age: of the consumed samples, in steps",
+}
+"""What a column of a run's course holds."""
+ABSENT = {"supervised": {"exposed (s)", "acceptance", "batch", "age"}, "rollouts alone": {"exposed (s)", "age"}}
+"""Columns without a meaning, by what is left of a step."""
 
 
 def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
     """The answer in full as text: headline, totals, how the steps evolve, what was lost, assumptions, warnings."""
-    mode = "asynchronous" if run.asynchronous else "synchronous"
     about = (
-        f"{run.scenario}: {run.model}, {fmt.counted(run.num_gpus, 'GPU')}, {mode}, seed {run.seed}, replications "
+        f"{run.scenario}: {run.model}, {fmt.counted(run.num_gpus, 'GPU')}, {run.order}, seed {run.seed}, replications "
         f"{run.replications}, digest {run.digest}"
     )
     notes = [fmt.price_remark([run.price_per_gpu_hour_usd], run.price_source)]
-    notes += [_sampling(name, side) for name, side in run.sides.items()]
+    notes += [_sampling(name, side, run.order) for name, side in run.sides.items()]
     return sections(
         style.opening(headline(run), run.question, about),
         [*totals_table(run).lines(style), *style.paragraphs(notes)],
-        [*course_table(run).lines(style), *style.wrapped(COURSE_NOTE, "  ")],
+        [*course_table(run).lines(style), *style.wrapped(course_note(run), "  ")],
         ledger_table(run).lines(style) if causes_of(run) != ["steps"] else [],
         style.numbered("Assumptions", run.assumptions),
         style.numbered("Warnings", run.warnings),
@@ -67,30 +72,49 @@ def totals_table(run: Run) -> Table:
     """Time, cost, energy and tokens of the whole run."""
     sides = list(run.sides.values())
     unit_s, unit = unit_of(run)
-    rows = [
+    rows: list[Cells] = [
         cells(f"time ({unit})", [side.seconds.over(unit_s) for side in sides]),
         cells("cost (USD)", [side.cost_usd for side in sides]),
         cells("energy, at most (kWh)", [side.energy_at_most_j.over(JOULES_PER_KWH) for side in sides]),
         ("GPU seconds at work", *(fmt.percent(side.busy_share) for side in sides)),
-        ("samples trained on", *(f"{side.samples:,}" for side in sides)),
-        ("tokens generated (billion)", *(fmt.number(side.generated_tokens / 1e9) for side in sides)),
-        ("tokens trained on (billion)", *(fmt.number(side.trained_tokens / 1e9) for side in sides)),
+        (
+            "samples" if run.order == "rollouts alone" else "samples trained on",
+            *(f"{side.samples:,}" for side in sides),
+        ),
     ]
+    if run.order != "supervised":
+        rows.append(("tokens generated (billion)", *(fmt.number(side.generated_tokens / 1e9) for side in sides)))
+    if run.order != "rollouts alone":
+        rows.append(("tokens trained on (billion)", *(fmt.number(side.trained_tokens / 1e9) for side in sides)))
     return Table("Whole run", "mean [90 % interval]", ("", *run.sides) if len(sides) > 1 else ("", ""), rows)
 
 
-def _sampling(name: str, side: RunSide) -> str:
+def _sampling(name: str, side: RunSide, order: str) -> str:
     """Text of the spread that comes from the drawn work, apart from the model's error."""
-    steps = f"{name}: undisturbed steps differ by {fmt.seconds(side.sampling.step_deviation_s)} (standard deviation)"
+    what = order if order in ABSENT else name
+    steps = f"{what}: undisturbed steps differ by {fmt.seconds(side.sampling.step_deviation_s)} (standard deviation)"
     if side.sampling.run_error_s is None:
         return f"{steps}; one run was simulated (--replications tells how much runs differ)"
     error = fmt.seconds(side.sampling.run_error_s)
     return f"{steps}; the mean run is certain to {error} (standard error over replications)"
 
 
+COLUMNS = ("steps", "step (s)", "exposed (s)", "acceptance", "response", "cut", "batch", "age", "tokens/s/GPU")
+"""Columns of a run's course."""
+
+
+def _columns(run: Run) -> tuple[str, ...]:
+    return tuple(head for head in COLUMNS if head not in ABSENT.get(run.order, ()))
+
+
+def course_note(run: Run) -> str:
+    """What the columns of a run's course hold."""
+    return "; ".join(("means", *(NOTES[head] for head in _columns(run) if head in NOTES)))
+
+
 def course_table(run: Run) -> Table:
     """Table of means over consecutive parts of the run, with a row for each part."""
-    heads = ("steps", "step (s)", "exposed (s)", "acceptance", "response", "cut", "batch", "age", "tokens/s/GPU")
+    heads = _columns(run)
     rows: list[Row] = []
     for name, side in run.sides.items():
         if len(run.sides) > 1:
@@ -98,10 +122,18 @@ def course_table(run: Run) -> Table:
             rows.append(Row((name, *[""] * (len(heads) - 1)), strong=True))
         decimals = fmt.decimals_for(max(part.step_s.mean for part in side.parts))
         for part in side.parts:
-            times = cell(part.step_s, decimals), fmt.fixed(part.exposed_generation_s, decimals)
-            drawn = f"{part.acceptance_length:.2f}", f"{part.response_tokens:,.0f}", fmt.percent(part.truncated_share)
-            engines = fmt.number(part.mean_batch), f"{part.staleness:.2f}", fmt.number(part.tokens_per_s_per_gpu)
-            rows.append(Row((f"{part.first:,} to {part.last:,}", *times, *drawn, *engines)))
+            shown: dict[str, Cell | str] = {
+                "steps": f"{part.first:,} to {part.last:,}",
+                "step (s)": cell(part.step_s, decimals),
+                "exposed (s)": fmt.fixed(part.exposed_generation_s, decimals),
+                "acceptance": f"{part.acceptance_length:.2f}",
+                "response": f"{part.response_tokens:,.0f}",
+                "cut": fmt.percent(part.truncated_share),
+                "batch": fmt.number(part.mean_batch),
+                "age": f"{part.staleness:.2f}",
+                "tokens/s/GPU": fmt.number(part.tokens_per_s_per_gpu),
+            }
+            rows.append(Row([shown[head] for head in heads]))
     return Table("How the steps evolve", "mean [90 % interval]", heads, rows)
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rlsim.readers.frameworks.adapters.pools import areal_teacher
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.options import Change, Options, Part, anything, aside, flag, integer, number, size, text
+from rlsim.readers.frameworks.pools import areal_teacher
 from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 

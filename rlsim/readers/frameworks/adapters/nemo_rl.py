@@ -22,11 +22,12 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     Sglang,
     Trtllm,
     Vllm,
+    core,
 )
 from rlsim.readers.frameworks.adapters.nemo_rl_options import Cluster as Nodes
 from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, of_vllm
-from rlsim.readers.frameworks.adapters.pools import nemo_rl_reward_models, nemo_rl_teachers
 from rlsim.readers.frameworks.asked import UNPOOLED, Facts
+from rlsim.readers.frameworks.pools import nemo_rl_reward_models, nemo_rl_teachers
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
@@ -100,11 +101,7 @@ RULES = (
     ),
     of(Engine.tensor_parallel).rule(
         lambda c: c.engine_tensor * c.copies,
-        lambda c, value: [
-            c.of_engine(
-                Trtllm.tensor_parallel_size, Mcore.tensor_model_parallel_size, Sglang.tp_size, Vllm.tensor_parallel_size
-            ).to(value // c.copies)
-        ],
+        lambda c, value: [values.set_tensor(c, value // c.copies)],
     ),
     of.either(
         of(Engine.pipeline_parallel, when=lambda c: c.on_megatron).same(Mcore.pipeline_model_parallel_size),
@@ -123,7 +120,7 @@ RULES = (
             ).to(value)
         ],
     ),
-    of(Engine.attention_data_parallel).rule(lambda c: c.copies),
+    of(Engine.attention_data_parallel).rule(lambda c: c.copies, values.set_copies),
     of.either(
         of(Engine.weight_precision, when=lambda c: c.nvfp4).constant("nvfp4"),
         of(Engine.weight_precision, when=lambda c: c.on_trtllm).words(
@@ -195,6 +192,7 @@ RULES = (
             or None
         ),
     ),
+    of(Engine.async_scheduling, when=of_vllm).same(Kwargs.async_scheduling),
     of(Speculation.method).rule(lambda c: c.method, values.set_method),
     of(Speculation.draft_length, when=of_vllm).same(Drafts.num_speculative_tokens),
     of(Speculation.parallel_drafting, when=of_vllm).same(Drafts.parallel_drafting),
@@ -261,28 +259,13 @@ RULES = (
     of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked and not c.supervised).same(
         Policy.logprob_batch_size
     ),
-    of(Trainer.recompute).cases(
-        Case("full", [Dtensor.activation_checkpointing.holds(True)], when=lambda c: not c.megatron),
-        Case("none", [Dtensor.activation_checkpointing.holds(False)], when=lambda c: not c.megatron),
-        Case("none", [Megatron.activation_checkpointing.holds(False)], when=lambda c: c.megatron),
-        Case(
-            "selective",
-            [Megatron.activation_checkpointing.holds(True), Megatron.recompute_granularity.holds("selective")],
-            when=lambda c: c.megatron,
-        ),
-        Case(
-            "full",
-            [Megatron.activation_checkpointing.holds(True), Megatron.recompute_granularity.holds("full", None)],
-            when=lambda c: c.megatron,
-        ),
-    ),
+    of(Trainer.recompute).rule(values.recompute, values.set_recompute),
+    *core(of, lambda c: c.megatron),
     of(Trainer.mtp_layers, when=lambda c: c.megatron, otherwise=0).same(Megatron.mtp_num_layers),
     of(Trainer.optimizer, when=lambda c: c.megatron, otherwise="adam").words(
         Megatron.optimizer, ("muon", "muon"), ("adam", "adam"), ("*muon*", "muon"), other="adam"
     ),
-    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).switched(
-        Megatron.use_precision_aware_optimizer, 8.0, 12.0
-    ),
+    of(Trainer.optimizer_bytes_per_parameter).by(Megatron.use_precision_aware_optimizer, values.optimizer_bytes),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Megatron.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Dtensor.cpu_offload),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from rlsim.readers.frameworks.framework import Rule
+from rlsim.readers.frameworks.megatron import core_rules
 from rlsim.readers.frameworks.options import (
     Options,
     batches,
@@ -13,7 +18,11 @@ from rlsim.readers.frameworks.options import (
     size,
     switch,
     text,
+    words,
 )
+from rlsim.readers.frameworks.rules import Rules
+
+C = TypeVar("C", bound=Options)
 
 
 class Grpo(Options, section="grpo"):
@@ -84,6 +93,9 @@ class Policy(Options, section="policy"):
     train_micro_batch_size = integer(1)
     logprob_batch_size, max_total_sequence_length = integer(), integer()
     draft = flag(False, name="draft.enabled")
+    optimizer = text("", name="optimizer.name")
+    exp_avg_dtype = text(name="optimizer.kwargs.exp_avg_dtype")
+    exp_avg_sq_dtype = text(name="optimizer.kwargs.exp_avg_sq_dtype")
 
 
 class Packing(Options, section="policy.sequence_packing"):
@@ -111,7 +123,11 @@ class Megatron(Options, section="policy.megatron_cfg"):
     peft = flag(False, name="peft.enabled")
     peft_dim = integer(8, name="peft.dim")
     activation_checkpointing = flag(False)
-    recompute_granularity = text()
+    recompute_granularity, recompute_modules = text(), words()
+    account_for_loss_in_pipeline_split, sequence_parallel = switch(), switch()
+    overlap_grad_reduce = switch(True, name="distributed_data_parallel_config.overlap_grad_reduce")
+    grad_reduce_in_fp32 = flag(name="distributed_data_parallel_config.grad_reduce_in_fp32")
+    use_distributed_optimizer = switch(True, name="optimizer.use_distributed_optimizer")
     mtp_num_layers = integer(0)
     optimizer = text(name="optimizer.optimizer")
     use_precision_aware_optimizer = flag(False, name="optimizer.use_precision_aware_optimizer")
@@ -122,6 +138,22 @@ class Megatron(Options, section="policy.megatron_cfg"):
     fused_linear_logprobs_chunk_size = integer(4096)
     moe_enable_deepep = flag(False)
     moe_token_dispatcher_type, moe_flex_dispatcher_backend = text(), text()
+
+
+def core(of: Rules[C], when: Callable[[C], bool]) -> tuple[Rule[C], ...]:
+    """Rules of what Megatron-Core's options say of the policy beside its layout."""
+    return core_rules(
+        of,
+        when,
+        tensor=Megatron.tensor_model_parallel_size,
+        granularity=Megatron.recompute_granularity,
+        modules=Megatron.recompute_modules,
+        loss=Megatron.account_for_loss_in_pipeline_split,
+        overlap=Megatron.overlap_grad_reduce,
+        sharded=Megatron.use_distributed_optimizer,
+        sequence=Megatron.sequence_parallel,
+        fp32_gradients=Megatron.grad_reduce_in_fp32,
+    )
 
 
 class Dtensor(Options, section="policy.dtensor_cfg"):
@@ -167,7 +199,7 @@ class Kwargs(Options, section="policy.generation.vllm_kwargs"):
     """What vLLM takes as it stands."""
 
     max_num_seqs, max_num_batched_tokens = integer(), integer()
-    enable_chunked_prefill = flag()
+    enable_chunked_prefill, async_scheduling = flag(), flag()
     max_cudagraph_capture_size = integer()
     cudagraph_capture_sizes = integers()
     compiled_sizes = integers(name="compilation_config.cudagraph_capture_sizes")

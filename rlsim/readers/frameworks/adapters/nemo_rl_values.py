@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     AsyncGrpo,
@@ -26,6 +26,7 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     Trtllm,
     Vllm,
 )
+from rlsim.readers.frameworks.megatron import moment_bytes
 from rlsim.readers.frameworks.options import Change, Option, Options, Part, anything, aside, flag, section, switch
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rules import spread
@@ -361,3 +362,39 @@ def unused(c: NemoRl, scenario: Mapping[str, Any]) -> Iterator[str]:
     yield "value.dtensor_cfg" if c.value_megatron else "value.megatron_cfg"
     if not c.controller:
         yield "async_rl"
+
+
+def set_tensor(c: NemoRl, value: int) -> Change:
+    """GPUs that share attention."""
+    options = Trtllm.tensor_parallel_size, Mcore.tensor_model_parallel_size, Sglang.tp_size, Vllm.tensor_parallel_size
+    return c.of_engine(*options).to(value)
+
+
+def set_copies(c: NemoRl, value: int) -> list[Change]:
+    """Experts lie over as many times the GPUs that share attention."""
+    return [] if c.on_sglang else [set_tensor(c, max(1, c.engine_tensor * c.copies // value))]
+
+
+def recompute(c: NemoRl) -> Literal["none", "selective", "full"]:
+    """What is computed again."""
+    if not (c.mcore if c.megatron else c.dtensor).activation_checkpointing:
+        return "none"
+    return "selective" if c.megatron and c.mcore.recompute_granularity == "selective" else "full"
+
+
+def set_recompute(c: NemoRl, value: str) -> Iterator[Change]:
+    """What already holds stays in the user's own words."""
+    kind: type[Megatron] | type[Dtensor] = Megatron if c.megatron else Dtensor
+    yield kind.activation_checkpointing.to(value != "none")
+    if c.megatron and value not in ("none", c.mcore.recompute_granularity or "full"):
+        yield Megatron.recompute_granularity.to(value)
+
+
+def optimizer_bytes(c: NemoRl) -> float:
+    """With the precision-aware optimizer 8, to which offloads of measured runs were fitted (10 by its source). Of FSDP
+    FP32 weights and the moments (models/automodel/setup.py:330 at 7ea279abf), of Transformer Engine's FusedAdam in
+    types of their own."""
+    if c.megatron:
+        return 8.0 if c.mcore.use_precision_aware_optimizer and not c.mcore.optimizer_cpu_offload else 12.0
+    own = (c.policy.exp_avg_dtype, c.policy.exp_avg_sq_dtype) if "FusedAdam" in c.policy.optimizer else ()
+    return 4.0 + moment_bytes(own)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from rlsim.readers.frameworks.adapters.pools import openrlhf_reward_model
 from rlsim.readers.frameworks.asked import UNPOOLED, Facts
 from rlsim.readers.frameworks.options import Change, Options, Part, aside, flag, integer, number, size, switch, text
+from rlsim.readers.frameworks.pools import openrlhf_reward_model
 from rlsim.readers.frameworks.rules import Assumption, Rules, node_size
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
-from rlsim.readers.frameworks.adapters.pools import JUDGED_SHARE, judge_places, roll_judges
 from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.megatron import GRANULARITIES, core_rules, shared_experts
 from rlsim.readers.frameworks.options import (
     Change,
     Options,
@@ -19,6 +18,7 @@ from rlsim.readers.frameworks.options import (
     switch,
     text,
 )
+from rlsim.readers.frameworks.pools import JUDGED_SHARE, judge_places, roll_judges
 from rlsim.readers.frameworks.rules import INT4, TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
@@ -295,16 +295,25 @@ RULES = (
     of(Trainer.logprob_micro_batch_samples, when=lambda c: not c.packed).same(Train.infer_batch_size),
     of.either(
         of(Trainer.recompute, when=lambda c: c.megatron and c.strategy.recompute_granularity is not None).words(
-            Strategy.recompute_granularity,
-            ("full", "full"),
-            ("selective", "selective"),
-            ("none", "none"),
-            readonly=True,
+            Strategy.recompute_granularity, *GRANULARITIES, readonly=True
         ),
         of(Trainer.recompute, when=lambda c: c.megatron).switched(
             Strategy.moe_layer_recompute, "full", "none", readonly=True
         ),
         of(Trainer.recompute).switched(Train.disable_gradient_checkpointing, "none", "full", readonly=True),
+    ),
+    *core_rules(
+        of,
+        lambda c: c.megatron,
+        tensor=Strategy.tensor_model_parallel_size,
+        granularity=Strategy.recompute_granularity,
+        modules=Strategy.recompute_modules,
+        loss=Strategy.account_for_loss_in_pipeline_split,
+        overlap=Strategy.overlap_grad_reduce,
+        sharded=Strategy.use_distributed_optimizer,
+    ),
+    of(Trainer.sequence_parallel, when=lambda c: c.megatron and c.strategy.tensor_model_parallel_size > 1).by(
+        Strategy.sequence_parallel, lambda c: c.strategy.in_sequence
     ),
     of(Trainer.optimizer_on_host).rule(lambda c: c.strategy.optimizer_cpu_offload or c.strategy.offload_policy),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(10.0),

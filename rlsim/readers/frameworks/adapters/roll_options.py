@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, size, switch, text
+from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, size, switch, text, words
 
 MAX_DEVICES = 100_000
 """Largest number of a GPU in a mapping."""
@@ -49,9 +49,19 @@ class Strategy(Options, section="actor_train.strategy_args.strategy_config"):
     expert_tensor_parallel_size = integer()
     ulysses_size = size()
     ep_size = integer(1)
-    recompute_granularity = text()
+    recompute_granularity, recompute_modules = text(), words()
+    account_for_loss_in_pipeline_split = switch()
+    # mcore_adapter/src/mcore_adapter/training_args.py:338 of 8eb27cc2.
+    overlap_grad_reduce, use_distributed_optimizer = switch(), switch(True)
+    sequence_parallel = switch()
     moe_layer_recompute, optimizer_cpu_offload, offload_policy = switch(), switch(), switch()
     moe_token_dispatcher_type = text()
+
+    @property
+    def in_sequence(self) -> bool:
+        """Whether GPUs of a layer share the tokens between its products; with experts apart they do whatever is stated
+        (mcore_adapter/models/model_config.py:368-370 of 8eb27cc2)."""
+        return self.sequence_parallel or self.expert_model_parallel_size > 1
 
 
 class Infer(Options, section="actor_infer"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
-from rlsim.readers.frameworks.adapters.pools import skyrl_teacher
 from rlsim.readers.frameworks.adapters.skyrl_options import (
     Async,
     Drafts,
@@ -19,7 +17,9 @@ from rlsim.readers.frameworks.adapters.skyrl_options import (
     Skyrl,
 )
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes, shared_experts
 from rlsim.readers.frameworks.options import Change
+from rlsim.readers.frameworks.pools import skyrl_teacher
 from rlsim.readers.frameworks.rules import Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 from rlsim.schema.speculation import Method
@@ -187,8 +187,23 @@ RULES = (
         Case("selective", [Megatron.recompute_granularity.holds("selective")], when=lambda c: c.megatron),
         Case("full", [Megatron.recompute_granularity.holds("full", None)], when=lambda c: c.megatron),
     ),
-    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).switched(
-        Megatron.use_precision_aware_optimizer, 8.0, 12.0
+    *core_rules(
+        of,
+        lambda c: c.megatron,
+        tensor=Megatron.tensor_model_parallel_size,
+        granularity=Megatron.recompute_granularity,
+        modules=Megatron.recompute_modules,
+        loss=Megatron.account_for_loss,
+        overlap=Megatron.overlap_grad_reduce,
+        fp32_gradients=Megatron.grad_reduce_in_fp32,
+    ),
+    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron, otherwise=12.0).by(
+        Megatron.use_precision_aware_optimizer,
+        lambda c: optimizer_bytes(
+            c.mcore.use_precision_aware_optimizer,
+            c.mcore.optimizer_cpu_offload,
+            (c.mcore.exp_avg_dtype, c.mcore.exp_avg_sq_dtype),
+        ),
     ),
     of(Trainer.mtp_layers).rule(lambda c: 1 if c.run.mtp and c.megatron else 0),
     of(Trainer.policy_logprobs, when=lambda c: c.fully).constant(False),

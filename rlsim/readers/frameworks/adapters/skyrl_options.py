@@ -16,6 +16,7 @@ from rlsim.readers.frameworks.options import (
     size,
     switch,
     text,
+    words,
 )
 from rlsim.readers.frameworks.rules import PACKED_INT4
 
@@ -68,6 +69,13 @@ class Megatron(Options, section="trainer.policy.megatron_config"):
     recompute_granularity = text(name="transformer_config_kwargs.recompute_granularity")
     use_precision_aware_optimizer = flag(False, name="optimizer_config_kwargs.use_precision_aware_optimizer")
     optimizer_cpu_offload = switch(name="optimizer_config_kwargs.optimizer_cpu_offload")
+    recompute_modules = words(name="transformer_config_kwargs.recompute_modules")
+    account_for_loss = switch(name="transformer_config_kwargs.account_for_loss_in_pipeline_split")
+    # skyrl/train/config/config.py:248-252.
+    overlap_grad_reduce = switch(name="ddp_config.overlap_grad_reduce")
+    grad_reduce_in_fp32 = flag(name="ddp_config.grad_reduce_in_fp32")
+    exp_avg_dtype = text(name="optimizer_config_kwargs.exp_avg_dtype")
+    exp_avg_sq_dtype = text(name="optimizer_config_kwargs.exp_avg_sq_dtype")
     # Weights with the adapter in them go to the engine unless stated (skyrl/train/config/config.py:414 and
     # skyrl/backends/skyrl_train/inference_servers/utils.py:23-34); FSDP hands the adapter over always.
     merge_lora = flag(True, name="lora_config.merge_lora")

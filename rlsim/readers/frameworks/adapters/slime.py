@@ -3,156 +3,24 @@ and miles have the same words."""
 
 from collections.abc import Iterator
 
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
-from rlsim.readers.frameworks.adapters.pools import slime_teacher
+from rlsim.readers.frameworks.adapters.slime_options import Slime
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.engine_groups import spelled_out
-from rlsim.readers.frameworks.options import Change, Options, flag, integer, integers, number, size, switch, text
+from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes, shared_experts
+from rlsim.readers.frameworks.options import Change
+from rlsim.readers.frameworks.pools import slime_teacher
 from rlsim.readers.frameworks.rules import PACKED_INT4, Assumption, Case, Rules, spread
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
 
-class Slime(Options):
-    """Options of the command line."""
-
-    entry = text("", name="launcher.entry")
-    hardware = text("", name="launcher.hardware")
-    hf_checkpoint = text("")
-    num_gpus_per_node = integer()
-    actor_num_nodes = size()
-    node = integer(8, name="actor_num_gpus_per_node")
-    rollout_num_gpus = integer()
-    rollout_num_gpus_per_engine = size()
-    prefill_num_servers = integer()
-    colocate = flag(False)
-
-    rollout_batch_size = integer()
-    n_samples_per_prompt = size()
-    over_sampling_batch_size, rollout_max_context_len, rollout_max_prompt_len = integer(), integer(), integer()
-    rollout_max_response_len = integer(1024)
-    rollout_function_path, loss_type = text(""), text("")
-    update_weights_interval = integer(1)
-    update_weight_mode, dynamic_sampling_filter_path = text(), text()
-
-    sglang_pp_size, sglang_pipeline_parallel_size = size(), size()
-    sglang_ep_size = integer()
-    sglang_expert_parallel_size, sglang_dp_size = size(), size()
-    sglang_enable_dp_attention = flag(False)
-    sglang_kv_cache_dtype = text()
-    sglang_max_running_requests = integer()
-    sglang_server_concurrency = integer(512)
-    sglang_cuda_graph_max_bs, sglang_cuda_graph_max_bs_decode = integer(), integer()
-    sglang_cuda_graph_bs, sglang_cuda_graph_bs_decode = integers(), integers()
-    sglang_mem_fraction_static = number()
-    sglang_disable_cuda_graph, sglang_disable_radix_cache = flag(), flag()
-    sglang_disable_overlap_schedule = flag(False)
-    sglang_speculative_algorithm = text()
-    sglang_speculative_num_steps = integer()
-    sglang_speculative_eagle_topk = size()
-    sglang_speculative_num_draft_tokens = integer()
-    sglang_speculative_draft_model_path = text("")
-
-    tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
-    expert_model_parallel_size, virtual_pipeline_model_parallel_size = size(), size()
-    expert_tensor_parallel_size = integer()
-    fp8_format, train_backend = text(), text("megatron")
-    lora_rank = integer(0)
-    gradient_checkpointing, fsdp_cpu_offload, fully_async = flag(False), flag(False), flag(False)  # miles
-    max_seq_len, generate_max_turns = integer(), integer(1)
-    global_batch_size = integer()
-    num_steps_per_rollout = size()
-    advantage_estimator = text()
-    use_dynamic_batch_size = flag(False)
-    max_tokens_per_gpu, log_probs_max_tokens_per_gpu, log_probs_chunk_size = integer(), integer(), integer()
-    micro_batch_size = size()
-    balance_data, balance_by_flops = flag(False), flag(False)
-    recompute_granularity = text()
-    enable_mtp_training = flag(False)
-    mtp_num_layers = integer(0)
-    optimizer = text()
-    use_precision_aware_optimizer, optimizer_cpu_offload = flag(False), flag(False)
-    no_offload_train, use_kl_loss = switch(), switch()
-    kl_coef = number(0.0)
-    moe_enable_deepep = flag(False)
-    moe_token_dispatcher_type = text()
-
-    @property
-    def overlapping(self) -> bool:
-        """Whether train_async.py runs."""
-        return "train_async" in self.entry
-
-    @property
-    def fully(self) -> bool:
-        """Whether rollouts run on while the trainer works."""
-        return self.overlapping and (self.fully_async or "fully_async" in self.rollout_function_path)
-
-    @property
-    def split(self) -> bool:
-        """Whether generation has GPUs of its own."""
-        return not (self.colocate or self.supervised)
-
-    @property
-    def supervised(self) -> bool:
-        """Whether samples are of a data set (slime/rollout/sft_rollout.py)."""
-        return self.loss_type == "sft_loss" or "sft_rollout" in self.rollout_function_path
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether generation overlaps with training."""
-        return self.overlapping and self.split
-
-    @property
-    def prompt_cap(self) -> int:
-        """Most tokens of a prompt."""
-        return self.rollout_max_prompt_len or 1024
-
-    @property
-    def cap(self) -> int:
-        """Most tokens of a sample."""
-        return self.rollout_max_context_len or self.max_seq_len or (self.prompt_cap + self.rollout_max_response_len)
-
-    @property
-    def generation_gpus(self) -> int:
-        """GPUs beside the trainer's."""
-        return (self.rollout_num_gpus or 0) if self.split else 0
-
-    @property
-    def dynamic_batches(self) -> bool:
-        """Whether micro-batches are bounded by tokens."""
-        return self.use_dynamic_batch_size and bool(self.max_tokens_per_gpu)
-
-    @property
-    def stages(self) -> int:
-        """GPUs of an engine that share no layer."""
-        return self.sglang_pp_size * self.sglang_pipeline_parallel_size
-
-    @property
-    def drafting(self) -> bool:
-        """Whether drafts of a stated length are verified."""
-        if self.block:
-            return (self.sglang_speculative_num_draft_tokens or 0) > 1
-        return self.sglang_speculative_algorithm is not None and (self.sglang_speculative_num_steps or 0) > 0
-
-    @property
-    def block(self) -> bool:
-        """Whether a draft is a block of one pass."""
-        return (self.sglang_speculative_algorithm or "").upper() in ("DFLASH", "DSPARK")
-
-    @property
-    def tree(self) -> bool:
-        """Whether a draft is a tree."""
-        return self.drafting and not self.block and self.sglang_speculative_eagle_topk > 1
-
-    @property
-    def positions(self) -> int:
-        """SGLang 0.5.7 (docker/patch), server_args.py:2050-2079: a chain verifies num_steps + 1 tokens, a tree
-        num_draft_tokens; cuda_graph_runner.py:277-300: a graph of so many sequences has that many tokens of each;
-        0.5.15 alike."""
-        if not self.drafting:
-            return 1
-        if self.tree or self.block:
-            return self.sglang_speculative_num_draft_tokens or 1
-        return (self.sglang_speculative_num_steps or 0) + 1
+def set_max_sequence(c: Slime, value: int) -> Iterator[Change]:
+    """A stated cap, else the prompts keep their tokens where the response has some left."""
+    if c.rollout_max_context_len or c.max_seq_len:
+        yield (Slime.rollout_max_context_len if c.rollout_max_context_len else Slime.max_seq_len).to(value)
+    elif value > c.prompt_cap:
+        yield Slime.rollout_max_response_len.to(value - c.prompt_cap)
+    else:
+        yield from (Slime.rollout_max_prompt_len.to(value // 2), Slime.rollout_max_response_len.to(-(-value // 2)))
 
 
 def set_max_response(c: Slime, value: int) -> Iterator[Change]:
@@ -174,6 +42,12 @@ def set_max_running_sequences(c: Slime, value: int) -> Iterator[Change]:
     yield Slime.sglang_max_running_requests.to(value)
     if value > c.sglang_server_concurrency:
         yield Slime.sglang_server_concurrency.to(value)
+
+
+def max_batched_tokens(c: Slime) -> int | None:
+    """-1: no chunks, then max_prefill_tokens (SGLang 0.5.6, srt/server_args.py:271, 724-803)."""
+    chunk = c.sglang_chunked_prefill_size
+    return c.sglang_max_prefill_tokens if chunk is not None and chunk < 0 else chunk
 
 
 def max_captured_tokens(c: Slime) -> int | None:
@@ -214,7 +88,7 @@ RULES = (
     of(Workload.prompts_per_step).same(Slime.rollout_batch_size),
     of(Loop.supervised).rule(lambda c: c.supervised or None),
     of(Workload.generations_per_prompt).same(Slime.n_samples_per_prompt),
-    of(Workload.max_sequence_tokens).by(Slime.rollout_max_response_len, lambda c: c.cap),
+    of(Workload.max_sequence_tokens).rule(lambda c: c.cap, set_max_sequence),
     of(Workload.max_response_tokens).rule(lambda c: c.rollout_max_response_len, set_max_response),
     of(
         # Never less than the batch, which it is where nothing is stated (slime/utils/arguments.py:1985-1991).
@@ -260,6 +134,8 @@ RULES = (
     of(Engine.kv_precision).words(Slime.sglang_kv_cache_dtype, ("fp8*", "fp8"), other="bf16"),
     of(Engine.dispatch).constant("round_robin"),
     of(Engine.max_running_sequences).rule(max_running_sequences, set_max_running_sequences),
+    of(Engine.max_batched_tokens).by(Slime.sglang_chunked_prefill_size, max_batched_tokens),
+    of(Engine.chunked_prefill).same(Slime.sglang_enable_mixed_chunk),
     of(Engine.max_captured_tokens).rule(max_captured_tokens, set_max_captured_tokens),
     of(Engine.gpu_memory_utilization).same(Slime.sglang_mem_fraction_static),
     of(Engine.cuda_graphs).opposite(Slime.sglang_disable_cuda_graph),
@@ -328,13 +204,31 @@ RULES = (
     ),
     of.under(Slime.enable_mtp_training, of(Trainer.mtp_layers).same(Slime.mtp_num_layers), otherwise=0),
     of(Trainer.optimizer).words(Slime.optimizer, ("muon", "muon"), ("adam", "adam"), ("*muon*", "muon"), other="adam"),
-    of(Trainer.optimizer_bytes_per_parameter).switched(Slime.use_precision_aware_optimizer, 8.0, 12.0),
+    *core_rules(
+        of,
+        lambda c: c.train_backend != "fsdp",
+        tensor=Slime.tensor_model_parallel_size,
+        granularity=Slime.recompute_granularity,
+        modules=Slime.recompute_modules,
+        loss=Slime.account_for_loss_in_pipeline_split,
+        overlap=Slime.overlap_grad_reduce,
+        sequence=Slime.sequence_parallel,
+    ),
+    of(Trainer.optimizer_bytes_per_parameter).by(
+        Slime.use_precision_aware_optimizer,
+        lambda c: optimizer_bytes(
+            c.use_precision_aware_optimizer, c.optimizer_cpu_offload, (c.exp_avg_dtype, c.exp_avg_sq_dtype)
+        ),
+    ),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.train_backend == "fsdp").same(Slime.fsdp_cpu_offload),
         of(Trainer.optimizer_on_host).same(Slime.optimizer_cpu_offload),
     ),
     of(Trainer.logits_chunk_tokens).rule(lambda c: most if (most := c.log_probs_chunk_size or -1) > 0 else None),
     of(Trainer.offload, when=lambda c: c.colocate).rule(lambda c: not c.no_offload_train),
+    of(Trainer.policy_logprobs).rule(
+        lambda c: c.policy_logprobs, lambda _, value: [] if value else [Slime.use_rollout_logprobs.to(True)]
+    ),
     # Either kind of KL loads a reference (slime/utils/arguments.py:1775).
     of(Trainer.reference_logprobs).by(Slime.use_kl_loss, lambda c: c.use_kl_loss or c.kl_coef > 0),
     of(Trainer.moe_dispatcher).cases(

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from rlsim.errors import InputError
-from rlsim.readers.frameworks.adapters.pools import served_teachers
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import Change, Options, anything, flag, integer, number, size, switch, text
+from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes
+from rlsim.readers.frameworks.options import Change, Options, anything, flag, integer, number, size, switch, text, words
+from rlsim.readers.frameworks.pools import served_teachers
 from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
@@ -51,8 +52,13 @@ class Swift(Options):
     micro_batch_size, global_batch_size = size(), integer(16)
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
     expert_model_parallel_size, expert_tensor_parallel_size = size(), size()
-    recompute_granularity = text("selective")
-    optimizer_cpu_offload = flag(False)
+    virtual_pipeline_model_parallel_size = size()
+    recompute_granularity, recompute_modules = text("selective"), words()
+    optimizer_cpu_offload, use_precision_aware_optimizer = flag(False), flag(False)
+    exp_avg_dtype, exp_avg_sq_dtype, fp8_format = text(), text(), text()
+    # Defaults of swift/megatron/arguments/megatron_args.py at 006938be6.
+    account_for_loss_in_pipeline_split, overlap_grad_reduce, sequence_parallel = flag(False), flag(False), flag(False)
+    use_distributed_optimizer = flag(True)
 
     @property
     def megatron(self) -> bool:
@@ -202,7 +208,10 @@ RULES = (
     of(Engine.cuda_graphs).opposite(Swift.vllm_enforce_eager),
     of(Engine.prefix_caching).same(Swift.vllm_enable_prefix_caching),
     of(Trainer.backend).rule(lambda c: "megatron" if c.megatron else "fsdp"),
-    of(Trainer.zero_stage).rule(lambda c: c.shared),
+    of.either(
+        of(Trainer.zero_stage, when=lambda c: c.megatron).rule(lambda c: None if c.use_distributed_optimizer else 0),
+        of(Trainer.zero_stage).rule(lambda c: c.shared),
+    ),
     of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Swift.tensor_model_parallel_size),
     of(Trainer.pipeline_parallel, when=lambda c: c.megatron, otherwise=1).same(Swift.pipeline_model_parallel_size),
     of(Trainer.expert_parallel, when=lambda c: c.megatron).same(Swift.expert_model_parallel_size),
@@ -233,6 +242,28 @@ RULES = (
             Swift.recompute_granularity, ("full", "full"), ("selective", "selective"), ("none", "none")
         ),
         of(Trainer.recompute).switched(Swift.gradient_checkpointing, "full", "none"),
+    ),
+    *core_rules(
+        of,
+        lambda c: c.megatron,
+        tensor=Swift.tensor_model_parallel_size,
+        granularity=Swift.recompute_granularity,
+        modules=Swift.recompute_modules,
+        loss=Swift.account_for_loss_in_pipeline_split,
+        overlap=Swift.overlap_grad_reduce,
+        sequence=Swift.sequence_parallel,
+    ),
+    of(Trainer.virtual_stages, when=lambda c: c.megatron, otherwise=1).rule(
+        lambda c: c.virtual_pipeline_model_parallel_size
+    ),
+    of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").words(
+        Swift.fp8_format, ("?*", "fp8"), other="bf16", readonly=True
+    ),
+    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron).by(
+        Swift.use_precision_aware_optimizer,
+        lambda c: optimizer_bytes(
+            c.use_precision_aware_optimizer, c.optimizer_cpu_offload, (c.exp_avg_dtype, c.exp_avg_sq_dtype)
+        ),
     ),
     of(Trainer.fused_kernels, when=lambda c: not c.megatron).same(Swift.use_liger_kernel),
     of.either(

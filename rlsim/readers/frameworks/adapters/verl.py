@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlsim.readers.frameworks.adapters import verl_values as values
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
-from rlsim.readers.frameworks.adapters.pools import verl_reward_model, verl_teachers
 from rlsim.readers.frameworks.adapters.verl_options import (
     STYLES,
     Actor,
@@ -22,9 +20,12 @@ from rlsim.readers.frameworks.adapters.verl_options import (
     Transformer,
     Veomni,
     Vllm,
+    core,
 )
 from rlsim.readers.frameworks.adapters.verl_values import Verl
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.megatron import optimizer_bytes, shared_experts, whole_experts
+from rlsim.readers.frameworks.pools import verl_reward_model, verl_teachers
 from rlsim.readers.frameworks.rules import INT4, TRANSFORMERS, Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
@@ -62,7 +63,7 @@ RULES = (
     ),
     of(Loop.overlap, when=lambda c: c.mode == "colocate_async").constant(False),
     of(Loop.staleness_fraction, when=lambda c: c.fully_async).same(Async.staleness_threshold),
-    # V1: parameter_sync_step mini-batches, published once (trainer_base.py:511-537, trainer_separate_async.py:53-57).
+    # V1: parameter_sync_step mini-batches, published once (trainer_base.py:511-537).
     of(Loop.update_every, when=lambda c: c.fully_async).same(Async.trigger_parameter_sync_step),
     of(Loop.in_flight_updates, when=lambda c: c.fully_async).same(Async.partial_rollout),
     # verl's sample of asynchronous training is a prompt with all its responses.
@@ -165,6 +166,7 @@ RULES = (
         lambda c: False if c.sglang.disable_overlap_schedule else None,
         lambda _, value: [Sglang.disable_overlap_schedule.to(not value)],
     ),
+    of(Engine.async_scheduling, when=lambda c: c.rollout.name == "vllm").same(Vllm.async_scheduling),
     of(Speculation.method).rule(values.method, values.set_method),
     # SGLang counts steps; its num_draft_tokens holds the verified one too.
     of.either(
@@ -197,11 +199,9 @@ RULES = (
         of(Trainer.context_parallel, when=lambda c: c.megatron).same(Megatron.context_parallel_size),
         of(Trainer.context_parallel).rule(lambda c: c.sharing, values.set_context_parallel),
     ),
-    of(Trainer.virtual_stages).rule(
-        lambda c: c.mcore.virtual_pipeline_model_parallel_size if c.megatron else 1,
-        lambda c, value: [
-            Megatron.virtual_pipeline_model_parallel_size.to(None if value == 1 else value) if c.megatron else None
-        ],
+    of(Trainer.virtual_stages, when=lambda c: c.megatron, otherwise=1).rule(
+        lambda c: c.mcore.virtual_pipeline_model_parallel_size,
+        lambda c, value: [Megatron.virtual_pipeline_model_parallel_size.to(value if value > 1 else None)][: c.megatron],
     ),
     of.either(  # workers/engine/megatron, and FSDP's
         of(Trainer.lora_rank, when=lambda c: c.megatron).rule(
@@ -250,13 +250,20 @@ RULES = (
         Case("selective", [Transformer.recompute_granularity.holds("selective")], when=lambda c: c.megatron),
         Case("none", [Transformer.recompute_granularity.holds(None)], when=lambda c: c.megatron),
     ),
+    *core(of, lambda c: c.megatron),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Actor.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Fsdp.offload_policy),
     ),
-    of(Trainer.optimizer_bytes_per_parameter, when=lambda c: not c.megatron).words(
-        Fsdp.model_dtype, ("fp32", 12.0), ("bf16", 4.0), ("bf*16", 4.0), ("*", None)
+    of.either(
+        of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron).rule(
+            lambda c: optimizer_bytes(c.actor.precision_aware, c.actor.optimizer_cpu_offload, c.actor.moments)
+        ),
+        of(Trainer.optimizer_bytes_per_parameter).words(
+            Fsdp.model_dtype, ("fp32", 12.0), ("bf16", 4.0), ("bf*16", 4.0), ("*", None)
+        ),
     ),
+    of(Trainer.activations_on_host, when=lambda c: not c.megatron).same(Model.enable_activation_offload),
     of(Trainer.fused_kernels, when=lambda c: not c.megatron).same(Model.use_liger),
     of(Trainer.frozen_vision).same(Actor.freeze_vision_tower),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).rule(values.logits_bytes),
@@ -275,9 +282,9 @@ RULES = (
     of(Trainer.mtp_layers).cases(
         Case(1, [Mtp.enable.holds(True), Mtp.enable_train.holds(True)]), Case(0, [Mtp.enable_train.holds(False)])
     ),
-    # Log-probs of the rollout take the place of the pass where bypass_mode is set (trainer/ppo/v1/trainer_base.py:1535,
-    # ray_trainer.py:1574, experimental/separation/ray_trainer.py:509), as the own configurations of both asynchronous
-    # trainers of verl/experimental do; nothing reads use_rollout_log_probs.
+    # Log-probs of the rollout take the place of the pass with bypass_mode (trainer/ppo/v1/trainer_base.py:1535,
+    # ray_trainer.py:1574, experimental/separation/ray_trainer.py:509), as both asynchronous trainers set it; nothing
+    # reads use_rollout_log_probs.
     of(Trainer.policy_logprobs).rule(
         lambda c: not c.algorithm.bypass_mode,
         lambda _, value: [Algorithm.bypass_mode.to(not value), None if value else Rollout.calculate_log_probs.to(True)],
@@ -336,16 +343,14 @@ def _assumptions(c: Verl) -> Iterator[Assumption]:
             [Loop.style, Loop.policy_lag],
         )
     if c.mode == "separate_async":
-        yield Assumption(
-            "The V1 trainer's generation is as many batches ahead as it begins with; its configuration bounds the age "
-            "of samples, not that.",
-            [Loop.policy_lag],
-        )
+        ahead = "V1's generation is as many batches ahead as it begins with: it bounds ages of samples alone."
+        yield Assumption(ahead, [Loop.policy_lag])
     if c.mode == "colocate_async":
         yield Assumption(
             "V1 generates a batch ahead and stops while the trainer works.", [Loop.policy_lag, Loop.overlap]
         )
     yield from [TRANSFORMERS] if c.rollout.name == "hf" else []
+    yield from whole_experts(c.mcore, c.trainer.nnodes * c.node) if c.megatron else ()
     if c.fixed_samples:
         yield Assumption(
             "A micro-batch of a fixed number of samples without padding counts as that many of mean length, packed.",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from rlsim.readers.frameworks.framework import Rule
+from rlsim.readers.frameworks.megatron import core_rules
 from rlsim.readers.frameworks.options import (
     Options,
     anything,
@@ -15,8 +20,12 @@ from rlsim.readers.frameworks.options import (
     size,
     switch,
     text,
+    words,
 )
+from rlsim.readers.frameworks.rules import Rules
 from rlsim.schema.asynchrony import Style
+
+C = TypeVar("C", bound=Options)
 
 STYLES: dict[str, Style] = {
     "fully_async": "verl",
@@ -105,7 +114,7 @@ class Model(Options, section="actor_rollout_ref.model"):
     path = text("")
     use_remove_padding = flag(False)
     use_fused_kernels = switch()
-    enable_gradient_checkpointing, use_liger = flag(False), flag(False)
+    enable_gradient_checkpointing, use_liger, enable_activation_offload = flag(False), flag(False), flag(False)
     lora_rank = integer()
     megatron_lora_rank = integer(name="lora.rank")
     # Weights with the adapter in them go to the engine, which knows of none (engine_workers.py:735-737 and
@@ -126,6 +135,22 @@ class Actor(Options, section="actor_rollout_ref.actor"):
     entropy_coeff, freeze_vision_tower = number(0.0), flag(False)
     ulysses_sequence_parallel_size = size()
     optimizer_cpu_offload = switch(name="optim.override_optimizer_config.optimizer_cpu_offload")
+    use_precision_aware_optimizer = switch(name="optim.use_precision_aware_optimizer")
+    exp_avg_dtype, exp_avg_sq_dtype = text(name="optim.exp_avg_dtype"), text(name="optim.exp_avg_sq_dtype")
+    # Laid over what is above (utils/megatron/optimizer.py:200-203).
+    overridden_aware = switch(name="optim.override_optimizer_config.use_precision_aware_optimizer")
+    overridden_avg = text(name="optim.override_optimizer_config.exp_avg_dtype")
+    overridden_avg_sq = text(name="optim.override_optimizer_config.exp_avg_sq_dtype")
+
+    @property
+    def precision_aware(self) -> bool:
+        """Whether Megatron-Core's optimizer holds less than FP32."""
+        return self.use_precision_aware_optimizer or self.overridden_aware
+
+    @property
+    def moments(self) -> tuple[str | None, str | None]:
+        """Types of its moments."""
+        return self.overridden_avg or self.exp_avg_dtype, self.overridden_avg_sq or self.exp_avg_sq_dtype
 
 
 class Megatron(Options, section="actor_rollout_ref.actor.megatron"):
@@ -135,18 +160,39 @@ class Megatron(Options, section="actor_rollout_ref.actor.megatron"):
     virtual_pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1)
     expert_model_parallel_size, expert_tensor_parallel_size = integer(1), integer()
     param_offload, grad_offload, optimizer_offload = flag(False), flag(False), flag(False)
+    sequence_parallel, use_distributed_optimizer = flag(True), flag(True)
+    # Off unless overridden (utils/megatron_utils.py:103-107 of 0.10.0.dev).
+    overlap_grad_reduce = switch(name="override_ddp_config.overlap_grad_reduce")
+    grad_reduce_in_fp32 = flag(name="override_ddp_config.grad_reduce_in_fp32")
 
 
 class Transformer(Options, section="actor_rollout_ref.actor.megatron.override_transformer_config"):
     """Of Megatron-Core's layers."""
 
-    recompute_granularity = text()
+    recompute_granularity, recompute_modules = text(), words()
+    account_for_loss_in_pipeline_split = switch()
     fp8 = anything()  # its scaling (fp8_recipe) makes no difference to trainer.precision
     # verl's own default is alltoall (workers/engine/megatron/transformer_impl.py:369); of flex it is DeepEP
     # (Megatron-LM d98e8a64d, core/transformer/transformer_config.py:898, 1743-1748).
     moe_token_dispatcher_type = text()
     moe_enable_deepep = flag(False)
     moe_flex_dispatcher_backend = text()
+
+
+def core(of: Rules[C], when: Callable[[C], bool]) -> tuple[Rule[C], ...]:
+    """Rules of what Megatron-Core's options say of the actor beside its layout."""
+    return core_rules(
+        of,
+        when,
+        tensor=Megatron.tensor_model_parallel_size,
+        granularity=Transformer.recompute_granularity,
+        modules=Transformer.recompute_modules,
+        loss=Transformer.account_for_loss_in_pipeline_split,
+        overlap=Megatron.overlap_grad_reduce,
+        sharded=Megatron.use_distributed_optimizer,
+        sequence=Megatron.sequence_parallel,
+        fp32_gradients=Megatron.grad_reduce_in_fp32,
+    )
 
 
 class Fsdp(Options, section="actor_rollout_ref.actor.fsdp_config"):
@@ -212,6 +258,7 @@ class Vllm(Options, section="actor_rollout_ref.rollout.engine_kwargs.vllm"):
     num_speculative_tokens = integer(name="speculative_config.num_speculative_tokens")
     draft_tensor_parallel_size = integer(name="speculative_config.draft_tensor_parallel_size")
     parallel_drafting = flag(False, name="speculative_config.parallel_drafting")
+    async_scheduling = flag()
     drafts_by_batch = batches(name="speculative_config.num_speculative_tokens_per_batch_size")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlsim.readers.frameworks.adapters.megatron import shared_experts
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.megatron import shared_experts
 from rlsim.readers.frameworks.options import Options, Part, flag, integer, size, switch, text
 from rlsim.readers.frameworks.rules import Rules
 from rlsim.readers.frameworks.targets import Cluster, Loop, Trainer, Workload
@@ -36,6 +36,7 @@ class VerlSft(Options):
     path, partial_pretrain = text("", name="model.path"), text("", name="model.partial_pretrain")
     gradient_checkpointing = flag(True, name="model.enable_gradient_checkpointing")
     lora_rank = integer(0, name="model.lora_rank")
+    activation_offload = switch(name="model.enable_activation_offload")
     padding_free = switch(name="use_remove_padding")
     model_padding_free = switch(name="model.use_remove_padding")
     cpu_offload = flag(False, name="model.fsdp_config.cpu_offload")
@@ -103,6 +104,7 @@ RULES = (
         ),
         of(Trainer.recompute).switched(VerlSft.gradient_checkpointing, "full", "none"),
     ),
+    of(Trainer.activations_on_host, when=lambda c: not c.megatron).same(VerlSft.activation_offload),
     of(Trainer.optimizer_on_host).rule(lambda c: c.cpu_offload or c.engine.offload_policy),
     of(Trainer.reference_logprobs).constant(False),
 )
