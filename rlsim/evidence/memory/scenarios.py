@@ -140,9 +140,7 @@ def trainer_row(cells: Row) -> Scenario:
         "precision": cells["precision"] if cells.get("precision") in ("fp8", "nvfp4") else "bf16",
         "lora_rank": int(number(cells, "lora_rank", 0.0)) or None,
         "mtp_layers": _mtp(cells),
-        "logits_chunk_tokens": CHUNK_TOKENS if cells.get("loss_chunk") == "chunked" else None,
-        "fused_cross_entropy": True if cells.get("loss_chunk") == "fused" else None,
-        "logits_bytes": 4.0 if in_place else None,
+        **_loss(cells, in_place),
         # NeMo-RL's Megatron SFT (examples/configs/sft_openmathinstruct2_megatron.yaml:10 at 7ea279abf).
         "gradient_precision": "fp32" if name.startswith("nemo-rl") and "SFT" in notes else None,
     }
@@ -160,6 +158,15 @@ def trainer_row(cells: Row) -> Scenario:
         },
         "trainer": trainer,
     })  # fmt: skip
+
+
+def _loss(cells: Row, in_place: bool) -> dict[str, Any]:
+    """How the loss holds its logits: in chunks, in a fused kernel, or as their own gradients."""
+    return {
+        "logits_chunk_tokens": CHUNK_TOKENS if cells.get("loss_chunk") == "chunked" else None,
+        "fused_cross_entropy": True if cells.get("loss_chunk") == "fused" else None,
+        "logits_bytes": 4.0 if in_place else None,
+    }
 
 
 def _zero(cells: Row, fsdp: bool) -> int | None:
