@@ -77,24 +77,19 @@ def timed(run: SimulatedVariant) -> Timed:
     return Timed(phase_estimate(run, "generation_s"), phase_estimate(run, "step"), prediction_of(run), rows)
 
 
-def carried_over(own: Estimate, other: Estimate, ratio: float, error: float = 0.0) -> Estimate:
-    """The step of another variant, of which less was simulated than of a scenario's ``own`` step: that, moved by the
-    ``ratio`` of both on equal drawn work and its relative ``error``, with what the model does not know of the other."""
-    return replace(other, mean=own.mean * ratio, error=math.hypot(own.error, error), degrees=own.degrees)
-
-
 def beside_first(run: SimulatedVariant, other: Timed) -> Estimate:
     """The step of a variant that was simulated on the work of the first replication of ``run``, carried over to what
     that answers.
 
-    Phase by phase where both are synchronous: the draw of one phase says nothing of what another saves.
+    Phase by phase where both are synchronous: the draw of one phase says nothing of what another saves. With what the
+    model does not know of the variant, and the simulation's own error of the answer.
     """
     own, after_s = phase_estimate(run, "step"), 0.0
     rows = other.in_a_row if run.scenario.loop.mode == "sync" else {}
     for name, other_s in (rows or {"step": other.step.mean}).items():
         first_s = float(np.mean([seconds_of(name)(one) for one in run.steps[0]]))
         after_s += mean_value(run, seconds_of(name)) * other_s / first_s if first_s else other_s
-    return carried_over(own, other.step, after_s / own.mean)
+    return replace(other.step, mean=after_s, error=own.error, degrees=own.degrees)
 
 
 def phase_estimate(run: SimulatedVariant, name: str) -> Estimate:
