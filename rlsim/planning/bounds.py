@@ -27,7 +27,7 @@ from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import Runner, in_order
-from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, Space, TrainerLayout, on_split
+from rlsim.planning.space import OWN_LAG, Engine, EngineLayout, GpuSplit, Layout, Space, TrainerLayout, on_split
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.intake import groups_each, groups_per_step, most_in_flight
 from rlsim.units import FloatArray
@@ -340,7 +340,7 @@ def transfer_s(inputs: PriceInputs) -> float:
 def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[Engine, EngineRates]:
     """Rates of each engine from the table of the split with most sequences per replica, which holds those of all."""
     place: dict[Engine, Layout] = {}
-    for layout in sorted(layouts, key=lambda one: (one.split.generation, -one.split.lag)):
+    for layout in sorted(layouts, key=lambda one: (one.split.generation, one.split.lag != OWN_LAG, -one.split.lag)):
         place.setdefault(layout.engine, layout)
     # The search begins with small replicas, whose tables the process then still has.
     place = dict(reversed(place.items()))

@@ -10,7 +10,7 @@ from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import as_scenario
 from rlsim.planning.evaluate import evaluate_means
 from rlsim.planning.plan import plan
-from rlsim.planning.space import SearchLimits
+from rlsim.planning.space import SearchLimits, own_lag
 from rlsim.projection.moves import varied
 from rlsim.projection.precision import answered
 from rlsim.projection.project import project
@@ -211,7 +211,7 @@ def preflight(scenario: Scenario | Path | str, layout: bool = True) -> Preflight
 def _faster(scenario: Scenario) -> Layout | None:
     """The fastest layout of the scenario's GPUs; None where a plan has none that is more likely than not shorter."""
     drafted = scenario.speculation.draft_length if scenario.speculation.active else 0
-    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), draft_lengths=tuple({0: 0, drafted: 0}))
+    limits = SearchLimits((scenario.cluster.num_gpus,), (own_lag(scenario),), draft_lengths=tuple({0: 0, drafted: 0}))
     try:
         found: Plan = plan(scenario, limits=limits, rest=False)
     except (Infeasible, InputError):  # what a plan knows no layouts of, as two kinds of GPU

@@ -16,6 +16,7 @@ from rlsim.loading.variation import Overrides
 from rlsim.planning.plan import default_limits, leading_overrides
 from rlsim.planning.search import NEAR
 from rlsim.planning.sensitivity import sensitivity
+from rlsim.planning.space import own_lag
 from rlsim.projection.headroom import blame, headroom
 from rlsim.projection.moves import (
     ALREADY,
@@ -119,8 +120,8 @@ def _planned(asked: Scenario, scenario: Scenario, move: Move) -> Tried | str:
     try:
         base = varied(scenario, rules)
         drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else ()
-        lag = int(str(move.sets.get("lag", scenario.loop.lag)))
-        if move.sets and lag == scenario.loop.lag and base.loop.asynchrony == scenario.loop.asynchrony:
+        lag = int(str(move.sets.get("lag", own_lag(scenario))))
+        if move.sets and lag == own_lag(scenario) and base.loop.asynchrony == scenario.loop.asynchrony:
             return ALREADY  # what another layout brings is a move of its own
         limits = replace(default_limits(base), lags=(lag,), draft_lengths=drafted)
         leaders = leading_overrides(base, limits, LEADERS)

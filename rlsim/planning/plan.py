@@ -33,7 +33,7 @@ from rlsim.planning.search import (
     simulate_finally,
     simulate_once,
 )
-from rlsim.planning.space import InfeasiblePart, SearchLimits, Space, build_space, nearest_miss
+from rlsim.planning.space import OWN_LAG, InfeasiblePart, SearchLimits, Space, build_space, nearest_miss, own_lag
 from rlsim.projection.precision import anchor
 from rlsim.projection.summary import price_usd
 from rlsim.projection.variant import searched
@@ -136,7 +136,8 @@ def _check_rules(scenario: Scenario, limits: SearchLimits) -> None:
 
 
 def default_limits(scenario: Scenario, objective: Objective | None = None) -> SearchLimits:
-    """The scenario's cluster size (around it where the smallest cluster is asked for) and lags 0 to its own, or 1.
+    """The scenario's cluster size (around it where the smallest cluster is asked for) and lags 0 to its own, or 1, with
+    the rule of a loop that states none.
 
     Under dynamic sampling and tail batching lag 0 only, since they repeat rollouts within a step or end them early.
     """
@@ -148,7 +149,8 @@ def default_limits(scenario: Scenario, objective: Objective | None = None) -> Se
     workload = scenario.workload
     lagging = workload.usable_group_share == 1 and workload.tail_batching is None
     most = max(1, scenario.loop.lag) if lagging else 0
-    return SearchLimits(sizes, tuple(range(most + 1)))
+    own = (OWN_LAG,) if lagging and own_lag(scenario) == OWN_LAG else ()
+    return SearchLimits(sizes, (*own, *range(most + 1)))
 
 
 def _search_sizes(contest: Contest, run: Runner) -> Finals:

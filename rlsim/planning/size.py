@@ -111,7 +111,8 @@ class Wanted(Struct, frozen=True):
         limits = plain_limits(gpus)
         if self.base is None:
             return replace(limits, lags=tuple(range((self.max_staleness or 0) + 1)))
-        lags = default_limits(self.base).lags if self.max_staleness is None else tuple(range(self.max_staleness + 1))
+        most = default_limits(self.base).lags[-1] if self.max_staleness is None else self.max_staleness
+        lags = tuple(range(most + 1))
         # Other draft lengths take long to look at and change how long a step is, hardly how many GPUs pay.
         drafted = self.base.speculation.draft_length if self.drafts else 0
         return replace(limits, lags=lags, draft_lengths=tuple({0: 0, drafted: 0}))

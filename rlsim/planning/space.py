@@ -40,6 +40,15 @@ PREFILL_SHARES = (0.125, 0.25, 0.5)
 """Of the generating GPUs those that prefill alone, where a scenario has such engines (engine.prefill)."""
 
 
+OWN_LAG = -1
+"""In place of a lag: as far ahead as the scenario's own loop runs by another key or by its style."""
+
+
+def own_lag(scenario: Scenario) -> int:
+    """Whole steps of lag of a scenario, OWN_LAG where something else says how far ahead its loop runs."""
+    return OWN_LAG if scenario.loop.mode == "async" and not scenario.loop.lag else scenario.loop.lag
+
+
 class GpuSplit(Struct, frozen=True):
     """GPUs of a cluster, policy lag, and the GPUs that generate and train (all of them for both at lag 0)."""
 
@@ -55,14 +64,17 @@ class GpuSplit(Struct, frozen=True):
 
     def overrides(self) -> Overrides:
         """Overrides of a scenario."""
-        size: Overrides = {"cluster.num_gpus": self.gpus, "lag": self.lag}
+        lag = {} if self.lag == OWN_LAG else {"lag": self.lag}
+        size: Overrides = {"cluster.num_gpus": self.gpus, **lag}
         if self.lag == 0:
             return size
         return {**size, "cluster.generation_gpus": self.generation, "cluster.training_gpus": self.training}
 
     def __str__(self) -> str:
-        mode = "sync" if self.lag == 0 else f"lag {self.lag}, {self.generation}+{self.training}"
-        return f"{self.gpus} GPUs, {mode}"
+        if self.lag == 0:
+            return f"{self.gpus} GPUs, sync"
+        ahead = "own lag" if self.lag == OWN_LAG else f"lag {self.lag}"
+        return f"{self.gpus} GPUs, {ahead}, {self.generation}+{self.training}"
 
 
 class _Sizes(Struct, frozen=True, order=True):

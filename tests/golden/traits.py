@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from msgspec.structs import astuple
 from test_sentences import CHANGES, LAG, PLAIN
 from test_sentences import SMALL as SMALL_STEP
 
@@ -284,7 +285,8 @@ def to_precision(name: str) -> Any:
     moved = None if control is None else [control.mean, control.error]
     steps = [len(run.traces), run.fitted_batches, moved, [run.moved(phase) for phase in PHASES]]
     return words(plain([
-        steps, one.mean, one.error, one.degrees, one.carried, answered(scenario).interval, anchor(scenario),
+        steps, one.mean, one.error, one.degrees, one.carried, answered(scenario).interval,
+        None if (by := anchor(scenario)) is None else (by.scale, astuple(by.carried(by.own))),
         projected_step(scenario)[:2], *answer_to(scenario),
     ]))  # fmt: skip
 

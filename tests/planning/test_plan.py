@@ -19,10 +19,20 @@ from rlsim.planning.bounds import (
     Candidate,
 )
 from rlsim.planning.evaluate import evaluate_overrides
+from rlsim.planning.improve import techniques
 from rlsim.planning.objective import Objective, parse_objective
 from rlsim.planning.plan import default_limits, extending, write_plan
 from rlsim.planning.search import Contest, Simulated
-from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout, build_space
+from rlsim.planning.space import (
+    OWN_LAG,
+    Engine,
+    EngineLayout,
+    GpuSplit,
+    Layout,
+    SearchLimits,
+    TrainerLayout,
+    build_space,
+)
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.estimate import Estimate
 from rlsim.report.text.plan import recommendation, render_plan
@@ -303,3 +313,20 @@ def test_trainers_that_leave_an_engine_no_room_do_not_compete() -> None:
     scenario = load_scenario("quickstart", words)
     answer = plan(scenario, limits=replace(default_limits(scenario), lags=(0,)))
     assert answer.best.step_s <= project(scenario).candidate.step_s.mean * 1.001
+
+
+def test_a_loop_that_states_no_lag_is_searched_as_it_is() -> None:
+    """A style bounds what is in flight: whole steps of lag are another loop, and no lag a synchronous one."""
+    keys = ["speculation.method=none", "workload.prompts_per_step=16", "trainer.global_batch_samples=null",
+            "simulation.replications=2", "cluster.generation_gpus=4", "loop.mode=async", "loop.style=prime_rl",
+            "loop.max_in_flight_groups=32"]  # fmt: skip
+    scenario = load_scenario("quickstart", keys)
+    assert default_limits(scenario).lags == (OWN_LAG, 0, 1)
+    assert default_limits(vary(scenario, {"lag": 2})).lags == (0, 1, 2)
+    answer = plan(scenario, limits=replace(default_limits(scenario), draft_lengths=()))
+    own = [row for row in answer.finalists if "own lag" in row.name]
+    assert own and answer.current is not None
+    assert min(row.step_s for row in own) <= answer.current.step_s.mean * (1 + 1e-9)
+    assert all("lag" not in row.overrides for row in own)
+    layout = next(one for one in techniques(scenario).techniques if one.name == "best_layout")
+    assert not any(change.startswith("loop.") for change in layout.changes)

@@ -66,12 +66,12 @@ def recommendation(plan: Plan) -> str:
 
 
 def _stays(plan: Plan) -> bool:
-    """Whether the scenario as it is most likely beats all that was searched, on as many GPUs and with no limit that it
-    might not keep."""
+    """Whether nothing that was searched more likely beats the scenario as it is than not, on as many GPUs and with no
+    limit that it might not keep."""
     beats, current = plan.best.beats_current, plan.current
     free = all(one.constraint in ("memory", "policy lag") for one in plan.constraints)
     same = current is not None and current.num_gpus == plan.best.numbers.num_gpus
-    return beats is not None and beats < 0.5 and free and same
+    return beats is not None and beats <= 0.5 and free and same
 
 
 def _front(plan: Plan) -> list[str]:
