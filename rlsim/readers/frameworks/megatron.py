@@ -105,13 +105,22 @@ def core_rules(
     if sharded is not None:
         rules.append(of(Trainer.zero_stage, when=when).rule(lambda c: None if sharded.read(c.r) else 0))
     if sequence is not None:
-        divided: Callable[[C], bool] = lambda c: when(c) and tensor.read(c.r) > 1  # noqa: E731
-        rules.append(of(Trainer.sequence_parallel, when=divided).same(sequence))
-    if (reduced := fp32_gradients) is not None:
-        precision: Callable[[C], Literal["fp32", "bf16"] | None] = lambda c: PRECISIONS.get(reduced.read(c.r))  # noqa: E731
-        write: Callable[[C, str], list[Change]] = lambda _, value: [reduced.to(value == "fp32")]  # noqa: E731
-        rules.append(of(Trainer.gradient_precision, when=when).rule(precision, write))
+        rules.append(of(Trainer.sequence_parallel, when=lambda c: when(c) and tensor.read(c.r) > 1).same(sequence))
+    if fp32_gradients is not None:
+        rules.append(_gradient_precision(of, when, fp32_gradients))
     return tuple(rules)
+
+
+def _gradient_precision(of: Rules[C], when: Callable[[C], bool], reduced: Option[bool | None]) -> Rule[C]:
+    """The rule of grad_reduce_in_fp32."""
+
+    def precision(c: C) -> Literal["fp32", "bf16"] | None:
+        return PRECISIONS.get(reduced.read(c.r))
+
+    def write(_: C, value: str) -> list[Change]:
+        return [reduced.to(value == "fp32")]
+
+    return of(Trainer.gradient_precision, when=when).rule(precision, write)
 
 
 def optimizer_bytes(precision_aware: bool, on_host: bool, moments: Sequence[str | None] = ()) -> float:
