@@ -130,6 +130,7 @@ def scenario_of(case: Case, dims: ModelDims, profile: HardwareProfile) -> Scenar
             "sequence_packing": False,
             "micro_batch_samples": samples,
             "reference_logprobs": False,
+            "gradient_precision": "fp32",  # as the step's own, whatever frameworks have
         },
     })  # fmt: skip
 
