@@ -78,6 +78,8 @@ class Anchor(Struct, frozen=True, eq=False):
         known = count >= LEAST_PAIRED and bool(x.any())
         slope = min(1.0, max(0.0, float(x @ y / (x @ x)))) if known else 1.0
         rest = relative_error(1.0 + y - slope * x, 1.0) * (math.sqrt((count - 1) / (count - 3)) if known else 1.0)
+        # What one pool of engines leaves open of many no part shows.
+        rest = math.hypot(rest, other.carried - slope * self.base.carried)
         both = slope * self.own.error  # which the ratio of the two does not have
         ratio_error = math.hypot(rest, self.own.error - both)
         return Carried(1.0 + slope * (self.scale - 1.0), math.hypot(rest, both), ratio_error)

@@ -191,3 +191,12 @@ def test_the_scenario_itself_takes_what_project_answers(count: int) -> None:
     found = by.carried(base)
     assert found.scale * base.mean == pytest.approx(97.0)
     assert found.error == pytest.approx(0.002) and found.ratio_error == pytest.approx(0.0)
+
+
+def test_what_a_pool_leaves_open_of_many_stays_where_nothing_pairs() -> None:
+    signs = np.array([1.0, 1.0, -1.0, -1.0, 1.0, 1.0, -1.0, -1.0]), np.array([1.0, -1.0] * 4)
+    base, other = (Estimate.of(100.0, np.ones(DRAWS), 100 + one, 0.05) for one in signs)
+    found = Anchor(base, base).carried(other)
+    assert found.scale == 1.0 and found.error > 0.05 and found.ratio_error > 0.05
+    same = Anchor(base, base).carried(base)
+    assert same.error == pytest.approx(base.error) and same.ratio_error == pytest.approx(0.0)
