@@ -284,7 +284,9 @@ def _unsure(found: Finals) -> tuple[Unsure, ...]:
     best: dict[str, float] = {}
     for part in found.rejected:
         if part.fits >= 0.5:
-            name = " ".join(f"{key}={value}" for key, value in part.overrides.items() if value not in (0, 1))
+            plain, *_ = (f"{key}={value}" for key, value in part.overrides.items())
+            named = " ".join(f"{key}={value}" for key, value in part.overrides.items() if value not in (0, 1))
+            name = f"{named or plain} on {part.gpus} GPU{'s' if part.gpus > 1 else ''}"
             best[name] = max(part.fits, best.get(name, 0.0))
     return tuple(Unsure(layout=name, fits=fits) for name, fits in sorted(best.items(), key=lambda pair: -pair[1]))
 

@@ -181,7 +181,10 @@ class Layout(Struct, frozen=True):
 
 
 class InfeasiblePart(Struct, frozen=True):
-    """A part of a plan that cannot run: what was needed of what is there, in ``unit`` (0 where it is no amount)."""
+    """A part of a plan that cannot run: what was needed of what is there, in ``unit`` (0 where it is no amount).
+
+    fits: probability that its memory suffices all the same, on so many ``gpus``.
+    """
 
     overrides: Overrides
     reason: str
@@ -189,12 +192,15 @@ class InfeasiblePart(Struct, frozen=True):
     available: float = 0.0
     unit: str = ""
     fits: float = 0.0
+    gpus: int = 0
 
     @classmethod
-    def by(cls, overrides: Overrides, error: Infeasible | InputError, fits: float = 0.0) -> InfeasiblePart:
-        """What ``error`` says of a part. fits: probability that its memory suffices all the same."""
+    def by(
+        cls, overrides: Overrides, error: Infeasible | InputError, fits: float = 0.0, gpus: int = 0
+    ) -> InfeasiblePart:
+        """What ``error`` says of a part."""
         if isinstance(error, Infeasible):
-            return cls(overrides, error.reason, error.needed, error.available, error.unit, fits)
+            return cls(overrides, error.reason, error.needed, error.available, error.unit, fits, gpus)
         return cls(overrides, str(error))
 
     @property
@@ -358,7 +364,8 @@ def _fitting(plain: Scenario, part: Engine | TrainerLayout, space: Space) -> boo
         # What needs FAR times the memory fits with no probability that anybody shows (half and more).
         if error.unit == "bytes" and error.needed < FAR * error.available:
             fits = part_fits(candidate, engine)
-        space.rejected.append(InfeasiblePart.by(part.overrides(), error, fits))
+        gpus = candidate.cluster.generation if engine else candidate.cluster.training
+        space.rejected.append(InfeasiblePart.by(part.overrides(), error, fits, gpus))
         return False
     return True
 

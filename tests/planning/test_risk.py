@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 
+import re
+
 import pytest
 
 from rlsim.costs.memory import check_fits, fit_probability, host_bytes, host_fits, safe_bytes, surely, update_parts
@@ -47,6 +49,8 @@ def test_a_plan_says_what_it_takes_and_what_it_leaves_out(tight: Scenario) -> No
     assert [one.fits for one in safe.unsure] == sorted((one.fits for one in safe.unsure), reverse=True)
     assert "Not offered, since memory suffices with less than 95 %" in " ".join(render_plan(safe).split())
     assert safe.unsure and not risky.unsure
+    # Also a plain layout has a name, with the GPUs that it would have.
+    assert all(re.fullmatch(r"(trainer|engine)\.\w+=\d+.* on \d+ GPUs?", one.layout) for one in safe.unsure)
     memory = next(one for one in safe.constraints if one.constraint == "memory")
     assert memory.probability == pytest.approx(safe.best.fits)
 
