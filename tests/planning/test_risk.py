@@ -1,9 +1,8 @@
 """What is offered fits as surely as was asked, and what does not is named: one rule of all commands."""
 
 import json
-from collections.abc import Callable
-
 import re
+from collections.abc import Callable
 
 import pytest
 
