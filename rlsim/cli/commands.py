@@ -117,6 +117,18 @@ def run(words: Sequence[str]) -> object:
         return app()(args=words, prog_name="rlsim", standalone_mode=False)
     except USAGE_ERROR as error:
         raise InputError(_wrong_words(error, words)) from error
+    except InputError as error:
+        if meant := _options_meant(words, str(error)):
+            raise InputError(f"{error}; as options: {meant}") from error
+        raise
+
+
+def _options_meant(words: Sequence[str], message: str) -> str:
+    """Of words that are no keys, as ``message`` says, but options of their command, how they are given."""
+    known = {option for name in words[:1] if name in COMMANDS for each in loaded(name).params for option in each.opts}
+    settings = [word.partition("=") for word in words[1:] if not word.startswith("-")]
+    meant = [(f"--{key.replace('_', '-')}", value) for key, _, value in settings if f"unknown key '{key}'" in message]
+    return " ".join(f"{option} {value}" for option, value in meant if option in known)
 
 
 def _wrong_words(error: Any, words: Sequence[str]) -> str:

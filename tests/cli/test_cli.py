@@ -283,3 +283,11 @@ def test_every_command_takes_words_that_override_like_set_which_wins(run: Run, s
         ("compare", small, small),
     ):
         complains(run(*command, "engine.tensor_paralel=2"), "did you mean 'engine.tensor_parallel'")
+
+
+def test_an_option_given_as_a_key_is_named_as_an_option(run: Run, small: str) -> None:
+    complains(
+        run("check", small, "step=400", "weight_update=3", "foo=1"), "; as options: --step 400 --weight-update 3\n"
+    )
+    code, _, err = run("check", small, "foo=1")
+    assert code == 2 and "as options" not in err

@@ -30,7 +30,9 @@ def test_sweep_prints_a_table_or_json(run: Run, file: str, tmp_path: Path) -> No
     axes = ["--vary", "speculation.draft_length=1:3", "--vary", "speculation.acceptance_length=1.5,2", "--jobs", "1"]
     code, out, err = run("sweep", file, *axes, "--out", str(tmp_path / "o"))
     assert (code, err) == (0, "")
-    assert "6 cells, 6 can run" in out
+    assert "6 cells, 6 can run" in out and "end to end" in out
+    # Beside itself a cell without drafts is no gain to show.
+    assert "end to end" not in run("sweep", file, "k=0", "--vary", "engine.tensor_parallel=1,2", "--jobs", "1")[1]
     assert "USD at 3.00 per GPU and hour (hardware.price_per_gpu_hour_usd)" in out
     assert len((tmp_path / "o" / "results.csv").read_text().splitlines()) == 7
     code, out, err = run("sweep", file, *axes, "--json")

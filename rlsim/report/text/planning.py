@@ -45,13 +45,15 @@ def _fastest(result: SweepResult, shown: Sequence[dict[str, Any]]) -> Table:
     """The step stands last: where the terminal is narrow, the last column alone keeps its intervals."""
     names, split = list(result.columns), splits_of(result)
     per_sample = ["ms/sample"] if result.batch_varies else []
+    # Beside no speculation; cells without any are themselves what they would be compared with.
+    gains = {"rollout": "rollout", "end_to_end": "end to end"} if any(row["draft_length"] for row in shown) else {}
     rows: list[Sequence[Cell | str]] = [
         (
             *(str(row[name]) for name in names),
             *(split_of(row) for _ in split),
             *(f"{1e3 * row['step_s'] / result.samples(row):.2f}" for _ in per_sample),
             fmt.fixed(row["cost_per_step_usd"], 2),
-            *(cell(interval_in(row, f"{part}_speedup"), 2, "x") for part in ("rollout", "end_to_end")),
+            *(cell(interval_in(row, f"{part}_speedup"), 2, "x") for part in gains),
             cell(interval_in(row, "step_s"), 1),
         )
         for row in shown
@@ -62,8 +64,7 @@ def _fastest(result: SweepResult, shown: Sequence[dict[str, Any]]) -> Table:
         *split,
         *per_sample,
         "USD/step",
-        "rollout",
-        "end to end",
+        *gains.values(),
         "step (s)",
     ]
     sides = [">" if all(isinstance(row[name], int | float) for row in shown) else "<" for name in names]
