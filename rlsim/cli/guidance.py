@@ -336,7 +336,8 @@ def improve(
     Moves are techniques and settings, each simulated on the same drawn work; those of the loop in the split and layout
     that suit them (as rlsim plan), the best pair of them. Idle time has the step without each cause; the ideal is a
     ladder up to the roofline; what is worth measuring is ranked by the regret that it saves, over the interval of
-    project and ranges of what the scenario states (--uncertain). --out DIR writes improvement.json.
+    project and ranges of what the scenario states (--uncertain). --out DIR writes improvement.json and
+    improvement.png.
     """
     from rlsim.planning.improve import improve as run
 

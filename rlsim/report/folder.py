@@ -23,7 +23,7 @@ from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.text.validation import rows_csv
 from rlsim.report.timeline import read_timeline, timeline_json
 from rlsim.results.answer import Answer
-from rlsim.results.check import Check
+from rlsim.results.check import Check, Improvement
 from rlsim.results.planning import Sizing
 from rlsim.results.projection import About, Projection
 from rlsim.results.record import LARGEST, Record, what_is_wrong
@@ -44,6 +44,7 @@ RECORDS: dict[str, tuple[type[Record], int]] = {
     "plan": (Plan, TABLE_BYTES),
     "validation": (Validation, TABLE_BYTES),
     "check": (Check, DOCUMENT_BYTES),
+    "improvement": (Improvement, DOCUMENT_BYTES),
     "size": (Sizing, DOCUMENT_BYTES),
 }
 """What the files hold, and how large they may be."""
@@ -211,7 +212,7 @@ def _typed(fields: Sequence[str]) -> list[Any]:
     return [shortened(text, TEXT_CHARACTERS) or None for text in fields]
 
 
-DRAWN = ("run", "sweep", "plan", "check", "size")
+DRAWN = ("run", "sweep", "plan", "check", "improvement", "size")
 """Kinds of results whose files hold all that their pictures show."""
 
 
@@ -239,7 +240,7 @@ def write_files(contents: Mapping[str, Content], out: Path) -> None:
 def _contents(answer: Answer) -> Mapping[str, Content]:
     """Text or figure of each file; scenario.yaml is the resolved scenario, which gives the same answer again."""
     kind = next((kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record)), "")
-    others = {"CrossValidation": "cross.json", "DraftCurve": "k.json", "Improvement": "improvement.json"}
+    others = {"CrossValidation": "cross.json", "DraftCurve": "k.json"}
     name = KINDS[kind][0] if kind else others.get(type(answer).__name__, "published.json")
     found: dict[str, Content] = {**_pictures(answer), name: answer.to_json()}
     if isinstance(answer, Projection):
@@ -258,6 +259,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
                    "occupancy.png": "occupancy:occupancy_figure"},
     "Run": {"run.png": "grids:run_figure"},
     "Check": {"check.png": "bars:checked_figure"}, "Sizing": {"size.png": "grids:size_figure"},
+    "Improvement": {"improvement.png": "bars:improvement_figure"},
     "DraftCurve": {"k.png": "grids:draft_figure"},
     "Plan": {"pareto.png": "grids:plan_figure"}, "CrossValidation": {"reliability.png": "validation:reliability"},
     "Validation": {"scatter.png": "validation:scatter", "ratios.png": "validation:ratios"},

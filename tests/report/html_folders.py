@@ -29,5 +29,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "SCENARIO", "--jobs", "1"),
     "validation": ("validate", "MEASURED"),
     "check": ("check", "SCENARIO", "--step", "40", "--generation", "30", "--train", "3"),
+    "improvement": ("improve", "SCENARIO"),
     "size": ("size", "qwen3-1.7b", "--device", "h100_sxm,l40s", "--batch", "8x8", "--response-tokens", "300"),
 }  # fmt: skip

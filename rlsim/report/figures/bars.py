@@ -15,9 +15,9 @@ from matplotlib.ticker import MaxNLocator
 
 from rlsim.report import format as fmt
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style
-from rlsim.report.text.attribution import LABELS
+from rlsim.report.text.attribution import LABELS, faster
 from rlsim.results import Interval
-from rlsim.results.check import Check
+from rlsim.results.check import Check, Improvement
 
 if TYPE_CHECKING:
     from rlsim.readers.traces.process import Test
@@ -170,6 +170,33 @@ def checked_figure(check: Check) -> Figure:
         phases[LABELS[one.phase]] = [points[0], one.expected_s, points[1]]
     sides = ["measured", "expected, 90 % interval", *([] if best is None else [best.title])]
     return beside_figure(f"{check.scenario}: measured beside expected", phases, sides)
+
+
+MOST_MOVES, MOST_CAUSES = 12, 4
+SAME, OTHER, CAUSE, IDEAL = (LINE_COLORS[place] for place in (2, 0, 4, 5))
+"""Of moves with the same update and with another one, of causes of idle time, and of the ideal."""
+
+
+def improvement_figure(found: Improvement) -> Figure | None:
+    """The step as it is, under each move that shortens it, without each cause of idle time, and at each rung of the
+    ideal, with what the moves gain. None where neither was asked for."""
+    moves, idle, ladder = found.moves, found.idle, found.headroom
+    steps = [moves.step_s.mean] if moves else [each.step_s for each in (ladder, idle) if each]
+    if not steps:
+        return None
+    rows = [BarRow("now", "", [Bar.of(steps[0], GREY, moves.step_s if moves else None)])]
+    for one in faster(moves)[:MOST_MOVES] if moves else ():
+        bar = Bar.of(one.step_s.mean, SAME if one.same_update else OTHER, one.step_s)
+        rows.append(BarRow(one.name, fmt.times(one.speedup), [bar]))
+    causes = sorted((each for each in idle.removals if each.saved_s > 0), key=lambda each: each.step_s) if idle else ()
+    rows += [BarRow(f"without {each.cause}", "", [Bar.of(each.step_s, CAUSE)]) for each in causes[:MOST_CAUSES]]
+    rungs = ladder.rungs[1:] if ladder else ()
+    rows += [BarRow(each.name, "", [Bar.of(each.step_s, IDEAL)]) for each in rungs]
+    key = {SAME: "move, same update", OTHER: "move, another update", CAUSE: "a cause of idle time gone",
+           IDEAL: "ideal, one on the other"}  # fmt: skip
+    drawn = {color for row in rows for bar in row.bars for _, _, color in bar.areas}
+    shown = {color: words for color, words in key.items() if color in drawn}
+    return bars_figure(rows, "seconds of a step", shown, title=f"{found.scenario}: what would shorten a step")
 
 
 POINTS = 400

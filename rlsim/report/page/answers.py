@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import Bar, BarRow, checked_figure
+from rlsim.report.figures.bars import Bar, BarRow, checked_figure, improvement_figure
 from rlsim.report.figures.grids import plan_figure, run_figure, size_figure, sweep_figures
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.figures.validation import ratios, scatter
@@ -31,7 +31,7 @@ from rlsim.report.text.plan import candidates_table, objective_text, recommendat
 from rlsim.report.text.planning import split_of, splits_of
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
-from rlsim.results.check import Check
+from rlsim.results.check import Check, Improvement
 from rlsim.results.planning import DeviceSize, Sizing
 from rlsim.results.record import Row
 from rlsim.results.run import Run
@@ -250,6 +250,38 @@ def check_part(found: Check) -> Part:
     about.append(f"{found.tried} known faults simulated on this scenario.")
     headline = wording.verdict_words(found)
     return Part("check", found.scenario, headline, figures, sections, about)
+
+
+def improvement_part(found: Improvement) -> Part:
+    """What would shorten a step, of the parts that were asked for."""
+    moves, idle, ladder, inputs = found.moves, found.idle, found.headroom, found.inputs
+    drawn = improvement_figure(found)
+    words, sections = list[str](), dict[str, Sequence[Block]]()
+    if moves is not None:
+        words.append(wording.best_technique(moves))
+        asked = [(one.name, one.asks, " ".join(one.changes)) for one in wording.faster(moves)]
+        sections["improvement-moves"] = [
+            wording.techniques_table(moves), table("improvement-asked", asked),
+            *listed(f"{one.title}: {one.reason}" for one in moves.left_out),
+        ]  # fmt: skip
+    if idle is not None:
+        words.append(wording.idle_words(idle))
+        shown = (wording.idle_table(idle), wording.removals_table(idle), wording.policies_table(idle))
+        sections["improvement-idle"] = shown
+    if ladder is not None:
+        words.append(wording.headroom_words(ladder))
+        sections["improvement-ideal"] = [
+            wording.ladder_table(ladder),
+            *listed(map(wording.rung_words, ladder.rungs[1:])),
+        ]
+    if inputs is not None:
+        rows = [(one.source, fmt.percent(one.share), f"{one.saved_s:.2f}") for one in inputs.sources]
+        sections["improvement-inputs"] = [table("improvement-inputs", rows)]
+    first = next(iter(sections), "")
+    if drawn is not None:
+        sections[first] = [picture("improvement-steps", drawn), *sections[first]]
+    headline, *about = words or ["What is worth measuring."]
+    return Part("improvement", found.scenario, headline, [], sections, about)
 
 
 def size_part(found: Sizing) -> Part:

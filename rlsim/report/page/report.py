@@ -24,6 +24,7 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "sweep": answers.sweep_part,
     "validation": answers.validation_part,
     "check": answers.check_part,
+    "improvement": answers.improvement_part,
     "size": answers.size_part,
 }
 SUFFIXES = (".html", ".htm")
