@@ -212,6 +212,8 @@ def _device(wanted: Wanted, device: str, advance: Callable[[int], object]) -> De
     least, why = _least(wanted, device)
     sizes, chosen = [] if least is None else _curve(wanted, device, least, advance), None
     if sizes:
+        # A plan may refuse what each of its parts is offered for: engine and trainer lie beside each other.
+        least = sizes[0].gpus
         chosen, why = _chosen(wanted, sizes)
     at = next((one for one in sizes if one.gpus == chosen), sizes[0] if sizes else None)
     profile = wanted.scenario(device, 8).hardware
