@@ -1,6 +1,7 @@
 """One question has one answer: whichever command is asked, however a loop is stated, in whatever order words stand."""
 
 import itertools
+import re
 
 import pytest
 
@@ -228,3 +229,11 @@ def test_alternatives_stand_beside_the_step_that_project_answers() -> None:
     gained = {one.name: one.step_s.mean for one in moves.techniques}
     both = [one for one in idle.what_ifs if one.name in gained]
     assert both and all(one.step_s == pytest.approx(gained[one.name]) for one in both)
+
+
+def test_a_comparison_names_another_device_without_all_its_keys() -> None:
+    found = compare("quickstart", vary(load_scenario("quickstart"), {"hardware": "h200_sxm", "k": 2}))
+    text = render_comparison(found)
+    assert text.startswith("Speedup ") and "speculation.draft_length" in text
+    assert re.search(r"hardware\.name \(\+\d+ of its keys\) +h100_sxm +h200_sxm", text)
+    assert "hardware.memory_bytes" not in text and "hardware.memory_bytes.value" in found.differences

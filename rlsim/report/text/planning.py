@@ -128,10 +128,10 @@ LONGEST_VALUE = 40
 
 
 def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> str:
-    """Differences of the scenarios, phases side by side, and the phase that explains the difference."""
+    """The verdict and the phase that explains the difference, what differs in the scenarios, phases side by side."""
     first, second = comparison.names
     names = (first, second) if first != second else (f"A ({first})", f"B ({second})")
-    changed = [(key, _brief(a), _brief(b)) for key, (a, b) in comparison.differences.items()]
+    changed = [(key, _brief(a), _brief(b)) for key, (a, b) in _differences(comparison).items()]
     scenario = Table("Scenario", "", ["", *names], changed, "<").lines(style)
     phases = [
         (
@@ -150,14 +150,28 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
     sentences = [f"Speedup {fmt.times(comparison.speedup)}, {pairing}.", _told_apart(comparison)]
     if comparison.explained_by is not None and not comparison.as_long:
         sentences.append(f"Most of the difference is {_phase_name(comparison.explained_by, comparison)}.")
-    verdict = [line for text in sentences if text for line in style.wrapped(text)]
+    headline = " ".join(filter(None, [*sentences, *comparison.verdict]))
     return sections(
-        [f"{names[0]} against {names[1]}"],
+        style.opening(headline, f"{names[0]} against {names[1]}"),
         scenario or ["The scenarios do not differ."],
         [*times.lines(style), *style.wrapped(fmt.price_remark(comparison.price_per_gpu_hour_usd), "  ")],
-        [*verdict, *(line for text in comparison.verdict for line in style.wrapped(text))],
         style.numbered("Warnings", comparison.warnings),
     )
+
+
+def _differences(comparison: Comparison) -> dict[str, tuple[Any, Any]]:
+    """What differs, of a model, device or stack of another name its name alone, which stands for all its keys."""
+    found = comparison.differences
+    named = [key.removesuffix("name") for key in found if key.endswith(".name")]
+    shown: dict[str, tuple[Any, Any]] = {}
+    for key, values in found.items():
+        prefix = next((prefix for prefix in named if key.startswith(prefix)), None)
+        if prefix is None:
+            shown[key] = values
+        elif key == f"{prefix}name":
+            others = sum(other.startswith(prefix) for other in found) - 1
+            shown[f"{key} (+{others} of its keys)" if others else key] = values
+    return shown
 
 
 def _told_apart(comparison: Comparison) -> str:
