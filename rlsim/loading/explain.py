@@ -16,6 +16,7 @@ from rlsim.report.style import Style
 from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
 from rlsim.schema.messages import unknown_key
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.trainer import StackFeatures
 
 _ONLY_PRINTED = ("name", "question", "assumptions", "missing")
 _LISTS = lists_beside(__file__, "explain.yaml")
@@ -26,6 +27,7 @@ _SEARCHED: frozenset[str] = frozenset(_LISTS["searched"])
 _SETS: Mapping[str, str] = _LISTS["sources"]
 """Where sections come from that a file usually names instead of writing them out."""
 _RESOLVED: Mapping[str, Callable[[Scenario], object]] = {
+    **{f"trainer.{name}": attrgetter(f"training_features.{name}") for name in StackFeatures.model_fields},
     **{key: attrgetter(path) for key, path in _LISTS["resolved"].items()},
     "cluster.placement": lambda s: "aligned" if s.rack_aligned else "scattered",
     "trainer.global_batch_samples": lambda s: s.trainer.global_batch_samples or s.workload.samples_per_step,

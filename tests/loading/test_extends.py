@@ -158,6 +158,9 @@ def test_keys_tell_bounds_defaults_sources_and_what_set_their_value(tmp_path: Pa
     assert value == str(parent.model.num_layers) and "quickstart.yaml, line" in origin
     assert told("engine.version") == ("null", "the default")
     assert explain("engine.version", str(child)).current.resolved == parent.engine_version
+    becomes = {"trainer.gradient_precision": "bf16", "engine.max_batched_tokens": "16384", "loop.policy_lag": "0"}
+    assert {key: explain(key, str(child)).current.resolved for key in becomes} == becomes
+    assert explain("engine.max_batched_tokens", str(child), ["hardware=a100_sxm"]).current.resolved == "8192"
 
 
 def test_the_command(run: Run) -> None:
