@@ -232,6 +232,8 @@ def see_once(task: Look) -> Cell:
 def _refused(task: Look) -> Cell | None:
     """Why an engine and a trainer fit less surely beside each other than they must, as each does beside the least."""
     scenario, overrides, _ = task
+    if "cluster.generation_gpus" in overrides:
+        return None  # pools that are apart leave each other nothing
     try:
         check_fits(surely(varied(scenario, overrides)), engine=False)
     except (Infeasible, InputError) as error:

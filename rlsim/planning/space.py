@@ -274,10 +274,13 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
             parts: list[Engine | TrainerLayout] = [*engines, *trainers]
             space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
             continue
-        space.engines[number] += [engine for engine in engines if _fitting(plain, engine, space)]
-        # What the least engine that fits leaves on shared GPUs while it sleeps, others leave at the least.
-        least = min(space.engines[number], key=lambda one: one.layout, default=None)
-        beside = plain if least is None else least.applied(plain)
+        fitting = [engine for engine in engines if _fitting([plain], engine, space)]
+        # Asleep, the least engine that fits leaves least on shared GPUs, and the widest least on their hosts.
+        least = min(fitting, key=lambda one: one.layout, default=None)
+        widest = max(fitting, key=lambda one: one.layout.tensor * one.layout.pipeline, default=None)
+        ends = dict.fromkeys(end for end in (least, widest if plain.shares_gpus else None) if end is not None)
+        beside = [end.applied(plain) for end in ends] or [plain]
+        space.engines[number] += fitting
         space.trainers[number] += [trainer for trainer in trainers if _fitting(beside, trainer, space)]
     some_engine, some_trainer = any(space.engines.values()), any(space.trainers.values())
     if some_engine != some_trainer:
@@ -349,14 +352,24 @@ def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
     return sorted(found)
 
 
-def _fitting(plain: Scenario, part: Engine | TrainerLayout, space: Space) -> bool:
-    """Whether the scenario with one part in place of a plain layout is valid and fits."""
+def _fitting(beside: Sequence[Scenario], part: Engine | TrainerLayout, space: Space) -> bool:
+    """Whether one of the scenarios is valid and fits with a part in place of its plain layout."""
+    refused = []
+    for plain in beside:
+        if (one := _refusal(plain, part)) is None:
+            return True
+        refused.append(one)
+    space.rejected.append(min(refused, key=lambda one: one.excess))
+    return False
+
+
+def _refusal(plain: Scenario, part: Engine | TrainerLayout) -> InfeasiblePart | None:
+    """Why the scenario with one part in place of a plain layout is not valid or does not fit; None where it does."""
     engine, fits = isinstance(part, Engine), 0.0
     try:
         candidate = part.applied(plain)
     except (Infeasible, InputError) as error:
-        space.rejected.append(InfeasiblePart.by(part.overrides(), error))
-        return False
+        return InfeasiblePart.by(part.overrides(), error)
     try:
         # A trainer beside every engine alike: all take the same share of a GPU.
         check_fits(candidate, engine=engine, trainer=not engine)
@@ -365,9 +378,8 @@ def _fitting(plain: Scenario, part: Engine | TrainerLayout, space: Space) -> boo
         if error.unit == "bytes" and error.needed < FAR * error.available:
             fits = part_fits(candidate, engine)
         gpus = candidate.cluster.generation if engine else candidate.cluster.training
-        space.rejected.append(InfeasiblePart.by(part.overrides(), error, fits, gpus))
-        return False
-    return True
+        return InfeasiblePart.by(part.overrides(), error, fits, gpus)
+    return None
 
 
 def nearest_miss(rejected: Sequence[InfeasiblePart]) -> InfeasiblePart | None:

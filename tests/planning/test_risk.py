@@ -68,6 +68,21 @@ def test_engine_and_trainer_fit_as_surely_beside_each_other_as_each_alone() -> N
     assert memory_share(vary(pipelined, found.best.overrides)).safe > 0.8
 
 
+def test_a_trainer_is_offered_where_wide_engines_leave_room_on_its_hosts() -> None:
+    answers = Answers.parse({"model": "deepseek-v3", "hardware": "gb300_nvl72", **PLAIN_TASK})
+    wanted = Wanted(answers)
+    scenario = wanted.scenario("gb300_nvl72", 256)
+    space = build_space(scenario, wanted.limits(256))
+    # 32 engines of eight GPUs keep 32 copies of the weights on 64 hosts while they sleep, engines of 32 a quarter.
+    assert space.engines[0][0].layout.tensor == 8 and space.trainers[0]
+    narrow, wide = (one.applied(vary(scenario, space.trainers[0][0].overrides())) for one in
+                    (space.engines[0][0], max(space.engines[0], key=lambda one: one.layout)))  # fmt: skip
+    assert host_bytes(narrow) > 1.9 * host_bytes(wide)
+    check_fits(surely(wide))
+    with pytest.raises(Infeasible, match="states on the host"):
+        check_fits(surely(narrow))
+
+
 def test_where_nothing_fits_the_nearest_miss_says_how_surely_it_must() -> None:
     words = ["model=llama-3.1-70b", "speculation.method=none", "speculation.draft_length=0"]
     with pytest.raises(Infeasible, match=r"no plan fits; .* with a probability of 95 %"):
