@@ -8,9 +8,9 @@ at once instead of every combination.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import ClassVar, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -38,8 +38,6 @@ FAR = 4.0
 """Times the memory that is there (surely needed of it) beyond which no spread makes an even chance. Convention."""
 PREFILL_SHARES = (0.125, 0.25, 0.5)
 """Of the generating GPUs those that prefill alone, where a scenario has such engines (engine.prefill)."""
-
-
 OWN_LAG = -1
 """In place of a lag: as far ahead as the scenario's own loop runs by another key or by its style."""
 
@@ -183,8 +181,7 @@ class Layout(Struct, frozen=True):
 class InfeasiblePart(Struct, frozen=True):
     """A part of a plan that cannot run: what was needed of what is there, in ``unit`` (0 where it is no amount).
 
-    fits: probability that its memory suffices all the same, on so many ``gpus``.
-    """
+    fits: probability that its memory suffices all the same, on so many ``gpus``."""
 
     overrides: Overrides
     reason: str
@@ -195,9 +192,7 @@ class InfeasiblePart(Struct, frozen=True):
     gpus: int = 0
 
     @classmethod
-    def by(
-        cls, overrides: Overrides, error: Infeasible | InputError, fits: float = 0.0, gpus: int = 0
-    ) -> InfeasiblePart:
+    def by(cls, overrides: Overrides, error: Exception, fits: float = 0.0, gpus: int = 0) -> InfeasiblePart:
         """What ``error`` says of a part."""
         if isinstance(error, Infeasible):
             return cls(overrides, error.reason, error.needed, error.available, error.unit, fits, gpus)
@@ -216,8 +211,7 @@ class InfeasiblePart(Struct, frozen=True):
 
     @property
     def excess(self) -> float:
-        """Needed over available; infinite where it is no amount."""
-        # Infinite, so that nearest_miss prefers what misses by an amount.
+        """Needed over available; infinite, and so no near miss, where it is no amount."""
         return self.needed / self.available if self.available > 0 else float("inf")
 
 
@@ -254,39 +248,59 @@ class SearchLimits(Struct, frozen=True):
 def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
     """Enumerate splits, and the engines and trainers that are valid and fit on them."""
     space, scenario = Space(list(_splits(scenario, limits))), surely(scenario)
+    # No speculation, and the scenario's own drafter at every draft length.
+    own = scenario.speculation.draft_length
+    lengths = sorted({*DRAFT_LENGTHS, own}) if limits.draft_lengths is None else limits.draft_lengths
+    drafted = [0, *(k for k in lengths if k > 0 and scenario.speculation.active)]
     for number, split in enumerate(space.splits):
-        # No speculation, and the scenario's own drafter at every draft length.
-        own = scenario.speculation.draft_length
-        lengths = sorted({*DRAFT_LENGTHS, own}) if limits.draft_lengths is None else limits.draft_lengths
-        drafted = [0, *(k for k in lengths if k > 0 and scenario.speculation.active)]
-        engines = [
-            Engine(layout, k, prefill)
-            for layout in _engine_layouts(scenario, split.generation)
-            for prefill in _prefill_gpus(scenario, split.generation, layout)
-            for k in drafted
-        ]
-        trainers = _trainer_layouts(scenario, split.training)
-        space.considered += len(engines) * len(trainers)
-        space.engines[number], space.trainers[number] = [], []
-        try:
-            plain = on_split(scenario, split, TrainerLayout())
-        except InputError as error:
-            parts: list[Engine | TrainerLayout] = [*engines, *trainers]
-            space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
-            continue
-        fitting = [engine for engine in engines if _fitting([plain], engine, space)]
-        # Asleep, the least engine that fits leaves least on shared GPUs, and the widest least on their hosts.
-        least = min(fitting, key=lambda one: one.layout, default=None)
-        widest = max(fitting, key=lambda one: one.layout.tensor * one.layout.pipeline, default=None)
-        ends = dict.fromkeys(end for end in (least, widest if plain.shares_gpus else None) if end is not None)
-        beside = [end.applied(plain) for end in ends] or [plain]
-        space.engines[number] += fitting
-        space.trainers[number] += [trainer for trainer in trainers if _fitting(beside, trainer, space)]
+        _fill(space, number, scenario, split, drafted)
     some_engine, some_trainer = any(space.engines.values()), any(space.trainers.values())
     if some_engine != some_trainer:
         # Where no engine fits anywhere, the trainers that do not are no near miss; and the other way round.
         space.rejected = [part for part in space.rejected if part.of_trainer == some_engine]
     return space
+
+
+def _fill(space: Space, number: int, scenario: Scenario, split: GpuSplit, drafted: Sequence[int]) -> None:
+    """Put the engines and trainers of a split into ``space``."""
+    engines = partial(_engines, scenario, drafted, split.generation)
+    trainers = partial(_trainer_layouts, scenario, split.training)
+    space.engines[number], space.trainers[number] = [], []
+    domain = int(scenario.hardware.nvlink_domain_gpus)
+    try:
+        plain = on_split(scenario, split, TrainerLayout())
+    except InputError as error:
+        space.considered += len(engines(domain)) * len(trainers(domain))
+        parts: list[Engine | TrainerLayout] = [*engines(domain), *trainers(domain)]
+        space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
+        return
+    # Dense models go over nodes by stages of a pipeline, which are the scenario's to state, and of size to try.
+    widely = domain if scenario.model.moe is None else split.generation
+    space.engines[number], looked = _offered(engines, (domain, widely), [plain], space)
+    # Asleep, the least engine that fits leaves least on shared GPUs, and the widest least on their hosts.
+    least = min(space.engines[number], key=lambda one: one.layout, default=None)
+    widest = max(space.engines[number], key=lambda one: one.layout.tensor * one.layout.pipeline, default=None)
+    ends = dict.fromkeys(end for end in (least, widest if plain.shares_gpus else None) if end is not None)
+    beside = [end.applied(plain) for end in ends] or [plain]
+    space.trainers[number], of_trainers = _offered(trainers, (domain, split.training), beside, space)
+    space.considered += looked * of_trainers
+
+
+Part = TypeVar("Part", Engine, TrainerLayout)
+
+
+def _offered(
+    layouts: Callable[[int], list[Part]], reaches: Sequence[int], beside: Sequence[Scenario], space: Space
+) -> tuple[list[Part], int]:
+    """Parts that fit, and how many were looked at: groups that talk all the time reach over an NVLink domain, further
+    where nothing fits within it, as recipes of the largest models do."""
+    looked, fitting = list[Part](), list[Part]()
+    for reach in reaches:
+        if not fitting:
+            new = [part for part in layouts(reach) if part not in looked]
+            fitting = [part for part in new if _fitting(beside, part, space)]
+            looked += new
+    return fitting, len(looked)
 
 
 def on_split(scenario: Scenario, split: GpuSplit, trainer: TrainerLayout) -> Scenario:
@@ -312,18 +326,18 @@ def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
                 yield GpuSplit(gpus, lag, generation, free - generation)
 
 
-def _engine_layouts(scenario: Scenario, gpus: int) -> list[EngineLayout]:
-    """Layouts on ``gpus`` GPUs, the scenario's own however unusual; tensor and expert parallelism of others stay within
-    one NVLink domain."""
+def _engines(scenario: Scenario, drafted: Sequence[int], gpus: int, reach: int) -> list[Engine]:
+    """Engines on ``gpus`` GPUs with each draft length, the scenario's own layout however unusual; tensor and expert
+    parallelism of others stay within ``reach`` GPUs."""
     engine, moe = scenario.engine, scenario.model.moe
-    domain = int(scenario.hardware.nvlink_domain_gpus)
     found = {(engine.tensor_parallel, engine.pipeline_parallel, engine.expert_parallel)}
     for tp in ENGINE_TENSOR:
-        if tp <= min(gpus, domain):
+        if tp <= min(gpus, reach):
             found |= {(tp, engine.pipeline_parallel, ep) for ep in ({1, tp} if moe is not None else {1})}
     data = engine.attention_data_parallel
     # Attention copies must divide the tensor-parallel group (schema/engine.py).
-    return [EngineLayout(tp, pp, ep, data if tp % data == 0 else 1) for tp, pp, ep in sorted(found)]
+    layouts = [EngineLayout(tp, pp, ep, data if tp % data == 0 else 1) for tp, pp, ep in sorted(found)]
+    return [Engine(one, k, alone) for one in layouts for alone in _prefill_gpus(scenario, gpus, one) for k in drafted]
 
 
 def _prefill_gpus(scenario: Scenario, gpus: int, layout: EngineLayout) -> list[int]:
@@ -337,7 +351,9 @@ def _prefill_gpus(scenario: Scenario, gpus: int, layout: EngineLayout) -> list[i
     return sorted(own for own in {prefill.gpus, *shares} if own < gpus and (gpus - own) % replica == 0)
 
 
-def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
+def _trainer_layouts(scenario: Scenario, gpus: int, reach: int) -> list[TrainerLayout]:
+    """Layouts on ``gpus`` GPUs, the scenario's own and those with tensor parallelism within an NVLink domain and expert
+    parallelism within ``reach`` GPUs."""
     trainer, moe = scenario.trainer, scenario.model.moe
     own = TrainerLayout(
         trainer.tensor_parallel, trainer.pipeline_parallel, trainer.context_parallel, trainer.expert_parallel
@@ -347,7 +363,7 @@ def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
     pipelines = TRAINER_PIPELINE if trainer.backend == "megatron" else (1,)
     experts = TRAINER_EXPERT if moe is not None and trainer.backend == "megatron" else (1,)
     for tp, pp, cp, ep in itertools.product(TRAINER_TENSOR, pipelines, TRAINER_CONTEXT, experts):
-        if gpus % (tp * pp * cp) == 0 and max(tp, ep) <= domain:
+        if gpus % (tp * pp * cp) == 0 and tp <= domain and ep <= reach:
             found.add(TrainerLayout(tp, pp, cp, ep))
     return sorted(found)
 
@@ -365,17 +381,14 @@ def _fitting(beside: Sequence[Scenario], part: Engine | TrainerLayout, space: Sp
 
 def _refusal(plain: Scenario, part: Engine | TrainerLayout) -> InfeasiblePart | None:
     """Why the scenario with one part in place of a plain layout is not valid or does not fit; None where it does."""
-    engine, fits = isinstance(part, Engine), 0.0
+    engine, candidate, fits = isinstance(part, Engine), plain, 0.0
     try:
         candidate = part.applied(plain)
-    except (Infeasible, InputError) as error:
-        return InfeasiblePart.by(part.overrides(), error)
-    try:
         # A trainer beside every engine alike: all take the same share of a GPU.
         check_fits(candidate, engine=engine, trainer=not engine)
-    except Infeasible as error:
+    except (Infeasible, InputError) as error:
         # What needs FAR times the memory fits with no probability that anybody shows (half and more).
-        if error.unit == "bytes" and error.needed < FAR * error.available:
+        if isinstance(error, Infeasible) and error.unit == "bytes" and error.needed < FAR * error.available:
             fits = part_fits(candidate, engine)
         gpus = candidate.cluster.generation if engine else candidate.cluster.training
         return InfeasiblePart.by(part.overrides(), error, fits, gpus)

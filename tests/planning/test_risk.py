@@ -83,6 +83,15 @@ def test_a_trainer_is_offered_where_wide_engines_leave_room_on_its_hosts() -> No
         check_fits(surely(narrow))
 
 
+def test_groups_reach_over_a_node_where_nothing_fits_within_one() -> None:
+    answers = Answers.parse({"model": "deepseek-v3", "hardware": "h100_sxm", **PLAIN_TASK})
+    wanted = Wanted(answers)
+    # NeMo-RL trains it so (7ea279abf, recipes/llm/performance/dapo-deepseek-v3-64n8g.v2.yaml: TP32, EP32).
+    wide, narrow = (build_space(wanted.scenario("h100_sxm", gpus), wanted.limits(gpus)) for gpus in (256, 512))
+    assert {one.layout.tensor for one in wide.engines[0]} == {32}
+    assert [max(one.expert for one in each.trainers[0]) for each in (wide, narrow)] == [64, 8]
+
+
 def test_where_nothing_fits_the_nearest_miss_says_how_surely_it_must() -> None:
     words = ["model=llama-3.1-70b", "speculation.method=none", "speculation.draft_length=0"]
     with pytest.raises(Infeasible, match=r"no plan fits; .* with a probability of 95 %"):
