@@ -18,8 +18,9 @@ from rlsim.files.reading import LOG_LINES, TABLE_BYTES, TRACE_BYTES, read_bytes,
 from rlsim.loading.overrides import value_at
 from rlsim.readers.logs.banners import banners_beside, contradictions, layout_contradictions
 from rlsim.readers.logs.forms import SAMPLES, add_text
-from rlsim.readers.logs.naming import FACTS, LESS, PHASES, Naming, frameworks, naming_of, scale_of
+from rlsim.readers.logs.naming import FACTS, LESS, PHASES, TIMER, Naming, canonical, frameworks, naming_of, scale_of
 from rlsim.readers.logs.retold import told_twice
+from rlsim.readers.logs.running import take_apart
 from rlsim.readers.logs.tensorboard import Advance, Scalars, add_events, is_event_file, number_of
 from rlsim.readers.logs.wandb import add_run_file, is_run_file
 from rlsim.schema.scenario import Scenario
@@ -30,7 +31,7 @@ TEXT_FILES = ("*.jsonl", "*.log*", "*.out", "*.txt", "*.csv", "*.json")
 """Text logs of a folder; a run that several of them hold is read in the order in which they were written."""
 STDIN = Path("-")
 MOST_FILES = 64
-TRAINER_STEP, TIMER = "train/global_step", "profiling/"
+TRAINER_STEP = "train/global_step"
 SAME_BATCH = 1e-6
 WAITS = 0.1
 """Share of a step that a trainer waits from which on the rollout sets the pace: twice a step's noise. Convention."""
@@ -192,6 +193,7 @@ def _add_mlflow(scalars: Scalars, folder: Path) -> None:
 def log_of(scalars: Scalars, form: str) -> RunLog:
     """The log of metrics by name and step. Raises InputError where they hold no time of a step."""
     _gather_timers(scalars)
+    take_apart(scalars)
     naming = naming_of(list(scalars.values))
     metrics = naming.metrics
     if not any(quantity in metrics for quantity in PHASES):
@@ -244,7 +246,11 @@ def _gather_timers(scalars: Scalars) -> None:
     apart = [row not in ends for name in timers for row in scalars.values[name]]
     if sum(apart) <= len(apart) / 2:
         return
-    if not ends and len(timers) > 1:  # rows without the trainer's, whose steps nobody knows
+    logged = {row for name, one in scalars.values.items() if name not in timers and canonical(name) for row in one}
+    beside = sum(row in logged for name in timers for row in scalars.values[name])
+    # Rows without the trainer's, whose steps nobody knows; Megatron-SWIFT's timers are in the row of what it logs
+    # (swift/megatron/callbacks/wandb.py at 3602360a).
+    if not ends and len(timers) > 1 and 2 * beside < len(apart):
         for name in timers:
             scalars.values.pop(name)
     if not ends:
