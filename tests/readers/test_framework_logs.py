@@ -4,10 +4,14 @@ whole run, timers in an order of their own. The files and commits stand in rlsim
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from rlsim.loading.scenario import load_scenario
+from rlsim.readers.logs.answer import values_of
 from rlsim.readers.logs.reading import RunLog, read_log, read_text_log
 from rlsim.readers.logs.running import single_steps
 from rlsim.readers.logs.steady import steady_of
@@ -161,3 +165,30 @@ def test_megatron_swift_and_lent_gpus_and_pauses_are_understood() -> None:
     text = "".join(f"Epoch 1/2 Step {n}/9 Train step {n}/18 done.\n{grid}" for n in range(1, 7))
     log = read_text_log(text, "AReaL")
     assert (listed(log, "step")[0], listed(log, "refit")[0]) == (23.5, 2.5)
+
+
+def test_records_that_add_several_steps_of_verls_trainer_up_are_of_one_step() -> None:
+    """MetricsAggregator of detach_utils.py at 1dda039b9: the first record holds one step less."""
+    text = ""
+    for n in range(1, 9):
+        held = 3 if n == 1 else 4
+        text += (
+            f"step:{n} - training/global_step:{4 * n - 1} - timing_s/gen:{held * 20.0} - timing_s/step:{held * 60.0} - "
+        )
+        text += f"timing_s/update_actor:{held * 35.0} - fully_async/trainer/idle_ratio:0.333333\n"
+    log = read_text_log(text, "fully asynchronous").of_loop("async")
+    assert log.span == 4 and steady_of(log).span == 4
+    assert listed(log, "step") == [60.0] * 8 and listed(log, "train") == [35.0] * 8
+    assert listed(log, "exposed_generation") == pytest.approx([20.0] * 8, abs=1e-3)
+    # Other trainers of verl count a step a record, and a resumed run goes on with its count.
+    plain = read_text_log(text.replace("fully_async/trainer/idle_ratio", "training/epoch"), "one step a record")
+    assert plain.span == 1 and listed(plain, "step")[1] == 240.0
+    assert read_text_log("".join(text.splitlines(keepends=True)[4:]), "resumed").values["step"].tolist() == [60.0] * 4
+
+
+def test_a_record_of_several_steps_is_compared_with_the_mean_of_as_many() -> None:
+    seconds = np.array([175.0, 175.0, 299.0, 151.0, 161.0, 165.0, 296.0, 178.0])
+    run = SimpleNamespace(scenario=load_scenario("qwen8b_async_lag1"),
+                          every_step=[SimpleNamespace(seconds=one, phases={}) for one in seconds.tolist()])  # fmt: skip
+    assert values_of(run, "step").tolist() == seconds.tolist()  # type: ignore[arg-type]
+    assert values_of(run, "step", 4).tolist() == [200.0, 200.0]  # type: ignore[arg-type]

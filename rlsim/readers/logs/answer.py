@@ -186,7 +186,7 @@ def answer_run(
         after = counted(vary(given, own))
         lines = tuple(_line(quantity, steady, before, after) for quantity in PHASES if quantity in steady.found)
         tried = tuple(
-            _what_if(text, one, vary(one, own), after, counted)
+            _what_if(text, one, vary(one, own), after, counted, steady.span)
             for text, one in zip(asked.what_ifs, varied, strict=True)
         )
     growth = growth_of(log, given)
@@ -211,16 +211,18 @@ def _efficiency(run: SimulatedVariant, lines: Sequence[PhaseLine]) -> tuple[Phas
 
 
 def _line(quantity: Quantity, steady: Steady, before: SimulatedVariant, after: SimulatedVariant) -> PhaseLine:
-    found, sides = steady.found[quantity], (median_of(before, quantity), median_of(after, quantity))
-    steps_s = [float(np.median(values_of(after, "step")))]
+    found, span = steady.found[quantity], steady.span
+    sides = median_of(before, quantity, span), median_of(after, quantity, span)
+    steps_s = [float(np.median(values_of(after, "step", span)))]
     if "step" in steady.found:
         steps_s.append(steady.found["step"].median)
-    return PhaseLine(quantity, found, *sides, found.error(values_of(after, quantity)), PHASE_FLOOR * max(steps_s))
+    return PhaseLine(quantity, found, *sides, found.error(values_of(after, quantity, span)), PHASE_FLOOR * max(steps_s))
 
 
-def median_of(run: SimulatedVariant, quantity: Quantity) -> Interval | None:
-    """Predicted median of a phase over the steps, with its 90 % interval; None where the scenario has none of it."""
-    lagged, median = run.scenario.loop.mode == "async", float(np.median(values_of(run, quantity)))
+def median_of(run: SimulatedVariant, quantity: Quantity, span: int = 1) -> Interval | None:
+    """Predicted median of a phase over the steps, with its 90 % interval; None where the scenario has none of it.
+    span: as of :func:`values_of`."""
+    lagged, median = run.scenario.loop.mode == "async", float(np.median(values_of(run, quantity, span)))
     if (quantity == "exposed_generation") != lagged and quantity.endswith("generation"):
         return None
     return around(median, prediction_of(run).factor("step" if quantity == "step" else f"{quantity}_s", median))
@@ -232,13 +234,14 @@ def _what_if(
     after: Scenario,
     now: SimulatedVariant,
     simulated: Callable[[Scenario], SimulatedVariant],
+    span: int,
 ) -> WhatIf:
     try:
         runs = simulated(before), simulated(after)
     except Infeasible as error:
         return WhatIf(settings, {}, {}, reason=str(error))
     found: list[dict[str, Interval]] = [
-        {name: value for name in PHASES if (value := median_of(run, name)) is not None} for run in runs
+        {name: value for name in PHASES if (value := median_of(run, name, span)) is not None} for run in runs
     ]
     samples = after.workload.samples_per_step / now.scenario.workload.samples_per_step
     return WhatIf(settings, found[1], found[0], speedups(timed(now), timed(runs[1]))[1].interval, samples)
@@ -288,10 +291,18 @@ KINDS: tuple[Kind, ...] = ("step", "generation", "logprob", "train", "refit")
 """Phases that are evidence; the busy time of an asynchronous generation is told by no log."""
 
 
-def values_of(run: SimulatedVariant, quantity: str) -> FloatArray:
-    """Simulated seconds of what logs call ``quantity`` in every measured step."""
+def values_of(run: SimulatedVariant, quantity: str, span: int = 1) -> FloatArray:
+    """Simulated seconds of what logs call ``quantity`` in every measured step, or their mean over each ``span`` steps,
+    as a log of records that hold as many tells it."""
     name = contract_name(quantity, run.scenario.loop.mode)
-    return np.array([step.seconds if name == "step" else step.phases[name] for step in run.every_step])
+    found = np.array([step.seconds if name == "step" else step.phases[name] for step in run.every_step])
+    return _over(found, span)
+
+
+def _over(values: FloatArray, span: int) -> FloatArray:
+    """Means over each ``span`` values that follow one another; over all where there are fewer."""
+    size = min(span, values.size)
+    return np.asarray(values[: values.size // size * size].reshape(-1, size).mean(axis=1))
 
 
 def learn_run(run: SimulatedVariant, steady: Steady, name: str) -> tuple[Posterior, dict[str, Explained]]:
@@ -312,13 +323,18 @@ def learn_run(run: SimulatedVariant, steady: Steady, name: str) -> tuple[Posteri
         found = steady.found.get(kind)
         if found is not None and found.median > 0 and (kind != "generation" or scenario.loop.mode == "sync"):
             measured[kind] = found.median
-    rows = simulated_evidence(name, run, measured, phase_groups(scenario), np.median, before)
+
+    def centre(values: Sequence[float]) -> float:
+        return float(np.median(_over(np.array(values), steady.span)))
+
+    rows = simulated_evidence(name, run, measured, phase_groups(scenario), centre, before)
     if not rows:
         raise InputError(f"{name}: none of its phases is one that scenario '{scenario.name}' has")
     # The error of a published time of its kind, although no rounding is in a log: it also holds what the model misses
     # of this one batch and layout, which another batch of the same run does not share.
     errors = [
-        math.hypot(before.errors[row.kind], steady.found[row.kind].error(values_of(run, row.kind))) for row in rows
+        math.hypot(before.errors[row.kind], steady.found[row.kind].error(values_of(run, row.kind, steady.span)))
+        for row in rows
     ]
     steps = {row.kind: steady.found[row.kind].count for row in rows}
     after = updated(

@@ -13,6 +13,7 @@ Quantity = Literal[
     "step", "generation", "exposed_generation", "logprob", "train", "refit", "data",
     "prompt_tokens", "response_tokens", "acceptance_length",
     "turns", "cut_share", "running_sequences", "kv_use", "memory_gib", "samples", "trainer_idle",
+    "trainer_step",
 ]  # fmt: skip
 PHASES: tuple[Quantity, ...] = ("step", "generation", "exposed_generation", "logprob", "train", "refit", "data")
 FACTS: tuple[Quantity, ...] = ("prompt_tokens", "response_tokens", "acceptance_length", "turns")

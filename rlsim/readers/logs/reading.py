@@ -49,7 +49,7 @@ class RunLog:
     NaN where a step does not tell them. metrics: the names that each quantity was read from, with a minus where they
     are taken off. samples: of one step, where the log states them. framework: whose names these are; waits: its
     generation is what the loop waits for. remarks: on what was left out or told twice. banners: what it names of GPU
-    and releases.
+    and releases. span: steps of the trainer that a record of the log holds, whose mean its seconds then are.
     """
 
     where: str
@@ -62,6 +62,7 @@ class RunLog:
     framework: str = ""
     waits: bool = False
     banners: Mapping[str, str] = field(default_factory=dict)
+    span: int = 1
 
     def contradictions(self, scenario: Scenario) -> list[str]:
         """Remarks where the log states another number of samples, other GPUs, or another engine, model or layout than
@@ -216,6 +217,7 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
     if (idle := values.pop("trainer_idle", None)) is not None and "step" in values:
         values.setdefault("exposed_generation", idle * values["step"])
         metrics = {"exposed_generation": metrics["trainer_idle"], **metrics}
+    span = _one_step(values, values.pop("trainer_step", None), idle is not None)
     aside = _without_aside(scalars, naming, steps, values)
     samples = scalars.values.get(SAMPLES, {}).get(0)
     if samples is None and "samples" in values:
@@ -235,7 +237,28 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
         naming.framework,
         naming.waits,
         scalars.banners,
+        span,
     )
+
+
+def _one_step(values: dict[str, FloatArray], counted: FloatArray | None, added_up: bool) -> int:
+    """Divide times that are of several steps of the trainer by how many these are; returns how many, mostly.
+
+    counted: number of the trainer's last step at each record; added_up: whether records add the steps between up.
+    """
+    if counted is None or not added_up or counted.size < 2:
+        return 1
+    apart = np.diff(counted)
+    usual = Counter(apart[apart > 0].tolist()).most_common(1)
+    if not usual or usual[0][0] <= 1:
+        return 1
+    span = float(usual[0][0])
+    # The first record may hold fewer, and one after a restart or a lost one as many as usual.
+    held = np.array([min(counted[0], span) or span, *np.where((apart > 0) & (apart <= span), apart, span)])
+    for name in PHASES:
+        if name in values:
+            values[name] = values[name] / held
+    return int(span)
 
 
 def _gather_timers(scalars: Scalars) -> None:
