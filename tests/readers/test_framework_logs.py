@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rlsim.loading.scenario import load_scenario
-from rlsim.readers.logs.answer import values_of
+from rlsim.readers.logs.learning import values_of
 from rlsim.readers.logs.reading import RunLog, read_log, read_text_log
-from rlsim.readers.logs.running import single_steps
+from rlsim.readers.logs.rows import single_steps
 from rlsim.readers.logs.steady import steady_of
 from tests.readers.test_wandb_file import history, run_file
 

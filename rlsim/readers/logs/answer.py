@@ -17,20 +17,16 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from rlsim.costs.operators.groups import phase_groups
-from rlsim.errors import Infeasible, InputError, shortened
+from rlsim.errors import Infeasible, shortened
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.parameters.posterior import SUFFIX, Posterior
-from rlsim.parameters.terms import fitted_of
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.precision import precise
-from rlsim.projection.summary import contract_name, speedups, timed
-from rlsim.projection.uncertainty.evidence import Evidence, Kind
-from rlsim.projection.uncertainty.learning import simulated_evidence, updated
-from rlsim.projection.uncertainty.predictive import around, posterior_of, prediction_of
-from rlsim.projection.uncertainty.sources import origin_of
+from rlsim.projection.summary import speedups, timed
+from rlsim.projection.uncertainty.predictive import around, prediction_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.readers.logs.growth import growth_of
+from rlsim.readers.logs.learning import Explained, learn_run, values_of
 from rlsim.readers.logs.naming import PHASES, Quantity
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.steady import Measured, Steady, Taken, steady_of, with_facts
@@ -39,7 +35,6 @@ from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.results.record import P90_DEVIATIONS, PHASE_FLOOR
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
-from rlsim.units import FloatArray
 
 POSTERIOR_NAME = f"posterior{SUFFIX}"
 _WORDS = re.compile(r"\s+(?=[a-z_][a-z_0-9.]*=)")
@@ -264,93 +259,3 @@ def _remarks(log: RunLog, scenario: Scenario, lines: Sequence[PhaseLine]) -> lis
             "of the model moves"
         )
     return out
-
-
-TOLD = 0.005
-"""Least share of a time that a source is named for."""
-
-
-@dataclass(frozen=True)
-class Explained:
-    """How one phase's prediction follows its measurement, in logarithms.
-
-    surprise: ln(measured / predicted before). by_source: change of the prediction by what each source moved, largest
-    first. left: what stays between measured and predicted.
-    """
-
-    surprise: float
-    by_source: tuple[tuple[str, float], ...]
-
-    @property
-    def left(self) -> float:
-        """ln(measured / predicted after), as linearised."""
-        return self.surprise - sum(change for _, change in self.by_source)
-
-
-KINDS: tuple[Kind, ...] = ("step", "generation", "logprob", "train", "refit")
-"""Phases that are evidence; the busy time of an asynchronous generation is told by no log."""
-
-
-def values_of(run: SimulatedVariant, quantity: str, span: int = 1) -> FloatArray:
-    """Simulated seconds of what logs call ``quantity`` in every measured step, or their mean over each ``span`` steps,
-    as a log of records that hold as many tells it."""
-    name = contract_name(quantity, run.scenario.loop.mode)
-    found = np.array([step.seconds if name == "step" else step.phases[name] for step in run.every_step])
-    return _over(found, span)
-
-
-def _over(values: FloatArray, span: int) -> FloatArray:
-    """Means over each ``span`` values that follow one another; over all where there are fewer."""
-    size = min(span, values.size)
-    return np.asarray(values[: values.size // size * size].reshape(-1, size).mean(axis=1))
-
-
-def learn_run(run: SimulatedVariant, steady: Steady, name: str) -> tuple[Posterior, dict[str, Explained]]:
-    """The posterior of the simulated ``run`` with the measured phases as evidence, and what that changed of each.
-
-    Raises InputError where the scenario names fitted sets of its own, which no posterior moves, or no
-    phase is evidence.
-    """
-    scenario = run.scenario
-    if fitted_of(scenario).posterior is None:
-        raise InputError(
-            f"scenario '{scenario.name}': a run moves the posterior, and its simulation.posterior or another set in "
-            "simulation is its own; leave them out"
-        )
-    before = posterior_of(scenario)
-    measured: dict[Kind, float] = {}
-    for kind in KINDS:
-        found = steady.found.get(kind)
-        if found is not None and found.median > 0 and (kind != "generation" or scenario.loop.mode == "sync"):
-            measured[kind] = found.median
-
-    def centre(values: Sequence[float]) -> float:
-        return float(np.median(_over(np.array(values), steady.span)))
-
-    rows = simulated_evidence(name, run, measured, phase_groups(scenario), centre, before)
-    if not rows:
-        raise InputError(f"{name}: none of its phases is one that scenario '{scenario.name}' has")
-    # The error of a published time of its kind, although no rounding is in a log: it also holds what the model misses
-    # of this one batch and layout, which another batch of the same run does not share.
-    errors = [
-        math.hypot(before.errors[row.kind], steady.found[row.kind].error(values_of(run, row.kind, steady.span)))
-        for row in rows
-    ]
-    steps = {row.kind: steady.found[row.kind].count for row in rows}
-    after = updated(
-        before, rows, name, {"own_rows": len(rows), "own_log": name, "own_steps": max(steps.values())}, errors
-    )
-    return after, {row.kind: _explained(row, scenario, before, after) for row in rows}
-
-
-def _explained(row: Evidence, scenario: Scenario, before: Posterior, after: Posterior) -> Explained:
-    """Changes of one phase's prediction, added up by the source that each term and group belongs to."""
-    known = sum(share * before.mean_of(group) for group, share in row.groups.items())
-    changes: dict[str, float] = {}
-    for name, slope in (*row.slopes.items(), *row.groups.items()):
-        change = slope * (after.mean_of(name) - before.mean_of(name))
-        if change:
-            source = origin_of(name, scenario, before).text
-            changes[source] = changes.get(source, 0.0) + change
-    told = sorted(changes.items(), key=lambda entry: -abs(entry[1]))
-    return Explained(row.surprise - known, tuple(told))

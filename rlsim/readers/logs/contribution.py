@@ -126,7 +126,7 @@ def contribution_of(scenario: Scenario, steady: Steady, framework: str, source: 
 
 
 def _compared(
-    scenario: Scenario, measured: Mapping[Quantity, float], span: int
+    scenario: Scenario, measured: Mapping[Quantity, float], span: int = 1
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Why measured seconds cannot be true, and each beside its prediction."""
     run = precise(simulate_variant(scenario))

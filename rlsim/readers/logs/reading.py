@@ -20,7 +20,7 @@ from rlsim.readers.logs.banners import banners_beside, contradictions, layout_co
 from rlsim.readers.logs.forms import SAMPLES, add_text
 from rlsim.readers.logs.naming import FACTS, LESS, PHASES, TIMER, Naming, canonical, frameworks, naming_of, scale_of
 from rlsim.readers.logs.retold import told_twice
-from rlsim.readers.logs.running import take_apart
+from rlsim.readers.logs.rows import take_apart
 from rlsim.readers.logs.tensorboard import Advance, Scalars, add_events, is_event_file, number_of
 from rlsim.readers.logs.wandb import add_run_file, is_run_file
 from rlsim.schema.scenario import Scenario

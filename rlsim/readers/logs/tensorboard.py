@@ -59,7 +59,7 @@ class Scalars:
 
     where: the log, for messages. remarks: on what of it is left out. retold: by metric and step, what was told first
     where another value took its place. running: (step, value) of means over all steps so far, in the order in which
-    they were told (running.py). banners: what the text around the metrics names of GPU and releases.
+    they were told (rows.py). banners: what the text around the metrics names of GPU and releases.
     """
 
     def __init__(self, where: str) -> None:
