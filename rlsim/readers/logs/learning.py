@@ -64,7 +64,7 @@ class Explained:
         return self.surprise - sum(change for _, change in self.by_source)
 
 
-class _Taken(Struct, frozen=True, eq=False):
+class _Taken(Struct, frozen=True):
     """Rows of evidence, the error of each, and by how much the simulated run misses it, in logarithms."""
 
     rows: Sequence[Evidence]
