@@ -99,23 +99,21 @@ class OpenInput(Struct, frozen=True):
 def open_inputs(run: SimulatedVariant) -> tuple[OpenInput, ...]:
     """The inputs that ``run`` leaves open and that change its phases."""
     known = known_phases(run.scenario)
-    own = [one.without(known) for one in _of_run(run)]
-    every = (*own, _captured(run), _overlap(run), _reach(run), _room(run))
+    guesses, users = ([one.without(known) for one in part] for part in (_guesses(run), _of_users(run)))
+    every = (*guesses, _captured(run), _overlap(run), _reach(run), _room(run), *users)
     return tuple(one for one in every if one.curve or any(one.above.values()) or any(one.below.values()))
 
 
-def _of_run(run: SimulatedVariant) -> list[OpenInput]:
-    """What a run itself shows once it is measured: guesses, and what a run of a user leaves open."""
+def _guesses(run: SimulatedVariant) -> list[OpenInput]:
     guessed = run.scenario.assumptions
-    found = [_guess(run, one.keys[0], one.log_spread) for one in guessed if one.log_spread is not None]
-    return [*found, *_of_users(run)]
+    return [_guess(run, one.keys[0], one.log_spread) for one in guessed if one.log_spread is not None]
 
 
 def layout_spreads(run: SimulatedVariant) -> dict[str, float]:
     """By phase with a group of this layout, the standard deviation of the logarithm of all that a log of the run itself
     would show."""
-    ends = np.array([1.0, -1.0])
-    moves = {phase: [one.moves(phase, ends) for one in _of_run(run)] for phase in layout_groups(run.scenario)}
+    ends, shown = np.array([1.0, -1.0]), [*_guesses(run), *_of_users(run)]
+    moves = {phase: [one.moves(phase, ends) for one in shown] for phase in layout_groups(run.scenario)}
     return {phase: math.hypot(*((up - down) / 2 for up, down in found)) for phase, found in moves.items()}
 
 
