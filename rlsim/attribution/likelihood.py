@@ -75,6 +75,11 @@ class Observed(Struct, frozen=True, eq=False):
         """Whether two patterns differ by less than the noise of each measurement."""
         return bool(np.all(np.abs(first - second) <= self.noise))
 
+    def nearer(self, pattern: FloatArray, healthy: FloatArray) -> bool:
+        """Whether a pattern moves a measurement of the healthy one by more than its noise, and towards what it is."""
+        before, after = (np.abs(self.measured_logs - logs) for logs in (healthy, pattern))
+        return bool(np.any((np.abs(pattern - healthy) > self.noise) & (after < before)))
+
 
 def covariance(expected: FloatArray, factors: FloatArray, floors: FloatArray) -> FloatArray:
     """Covariance of the logarithms of ``expected`` values under the draws of their factors, shape (n, draws)."""

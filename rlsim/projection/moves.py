@@ -65,6 +65,7 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tries: str = ""
     needs: str = ""
     when: Conditions = field(default_factory=dict)
+    lacking: Mapping[str, str] = field(default_factory=dict)
     asks: str = "nothing else"
     source: str = ""
     exact: bool = True
@@ -74,7 +75,9 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Why the scenario is none for it; empty where it is."""
         if self.needs and not _NEEDS[self.needs](scenario):
             return str(LISTS["needs"][self.needs])
-        return "" if held(scenario, self.when) else ALREADY
+        if not held(scenario, self.when):
+            return ALREADY
+        return self.lacking.get("" if scenario.stack is None else scenario.stack.framework, "")
 
     def at(self, scenario: Scenario, severity: float = 1.0) -> Change | None:
         """What it changes of a scenario; None where there is nothing."""

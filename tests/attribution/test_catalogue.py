@@ -4,9 +4,9 @@ import pytest
 
 from rlsim.attribution.check import check
 from rlsim.attribution.faults import Faulty
-from rlsim.loading.scenario import load_scenario
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.change import passes_with
-from rlsim.projection.moves import Fault, faults
+from rlsim.projection.moves import ALREADY, Fault, faults, move_named
 from rlsim.projection.variant import simulate_variant
 from rlsim.schema.scenario import Scenario
 
@@ -80,3 +80,31 @@ def test_a_change_of_passes_keeps_the_pass_of_a_reference_pool() -> None:
     plain = simulate_variant(scenario)
     for priced in (plain.prices, passes_with(lambda phase, part: 1.0)(plain.prices)):
         assert priced.steps[0].reference_s == plain.prices.steps[0].reference_s > 0
+
+
+@pytest.mark.parametrize("faster", [0.7, 0.85, 0.95])
+def test_no_fault_that_lengthens_a_step_is_named_where_it_is_faster_than_expected(
+    quickstart: Faulty, faster: float
+) -> None:
+    expected_s = check(quickstart.scenario, {"step": 1.0}, faulty=quickstart).step.expected_s.mean
+    for measured in ({"step": faster * expected_s}, {"step": faster * expected_s, "data": 0.05}):
+        found = check(quickstart.scenario, measured, faulty=quickstart)
+        listed = [one for group in found.groups for one in group.members]
+        assert all(one.phases_s["step"] < expected_s for one in listed), [one.name for one in listed]
+    # One phase that is slow beside a fast step has causes all the same.
+    healthy = quickstart.healthy.phases
+    slow = {"step": 0.97 * healthy["step"], "train": 1.4 * healthy["train"]}
+    assert check(quickstart.scenario, slow, faulty=quickstart).groups
+
+
+def test_nobody_is_advised_to_set_what_the_framework_has_no_option_for() -> None:
+    stacks = ("nemo_rl-0.7", "slime")
+    nemo, slime = (
+        load_scenario("quickstart", [f"stack={stack}", "engine.gpu_memory_utilization=0.5", *SMALL]) for stack in stacks
+    )
+    kept = move_named("no_offload")
+    assert "NeMo-RL" in kept.missing(nemo) and not kept.missing(slime)
+    advised = [{one.name for one in check(one, {"step": 80.0}).stated} for one in (nemo, slime)]
+    assert "needless_offload" not in advised[0] and "needless_offload" in advised[1]
+    assert not any("pageable_offload" in names for names in advised)
+    assert kept.missing(vary(nemo, "trainer.offload=false")) == ALREADY

@@ -7,7 +7,7 @@ same draws with the guess a spread lower.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import numpy as np
@@ -28,6 +28,8 @@ from rlsim.projection.uncertainty.user_inputs import (
     Curve,
     deviation_spreads,
     host_curve,
+    known_phases,
+    layout_groups,
     link_curve,
     moved_along,
 )
@@ -86,13 +88,33 @@ class OpenInput(Struct, frozen=True):
             return np.select([normals > 1.0, normals < -1.0], [above, below], 0.0)
         return np.where(normals > 0, np.minimum(normals, self.most) * above, -normals * below)
 
+    def without(self, phases: Collection[str]) -> OpenInput:
+        """The input, which moves none of ``phases``."""
+        above = {phase: one for phase, one in self.above.items() if phase not in phases}
+        below = {phase: one for phase, one in self.below.items() if phase not in phases}
+        curve = {phase: one for phase, one in self.curve.items() if phase not in phases}
+        return OpenInput(self.name, self.key, above, below, self.most, self.stepped, curve)
+
 
 def open_inputs(run: SimulatedVariant) -> tuple[OpenInput, ...]:
     """The inputs that ``run`` leaves open and that change its phases."""
-    guessed = run.scenario.assumptions
-    found = [_guess(run, one.keys[0], one.log_spread) for one in guessed if one.log_spread is not None]
-    every = (*found, _captured(run), _overlap(run), _reach(run), _room(run), *_of_users(run))
+    known = known_phases(run.scenario)
+    guesses, users = ([one.without(known) for one in part] for part in (_guesses(run), _of_users(run)))
+    every = (*guesses, _captured(run), _overlap(run), _reach(run), _room(run), *users)
     return tuple(one for one in every if one.curve or any(one.above.values()) or any(one.below.values()))
+
+
+def _guesses(run: SimulatedVariant) -> list[OpenInput]:
+    guessed = run.scenario.assumptions
+    return [_guess(run, one.keys[0], one.log_spread) for one in guessed if one.log_spread is not None]
+
+
+def layout_spreads(run: SimulatedVariant) -> dict[str, float]:
+    """By phase with a group of this layout, the standard deviation of the logarithm of all that a log of the run itself
+    would show."""
+    ends, shown = np.array([1.0, -1.0]), [*_guesses(run), *_of_users(run)]
+    moves = {phase: [one.moves(phase, ends) for one in shown] for phase in layout_groups(run.scenario)}
+    return {phase: math.hypot(*((up - down) / 2 for up, down in found)) for phase, found in moves.items()}
 
 
 def _of_users(run: SimulatedVariant) -> list[OpenInput]:

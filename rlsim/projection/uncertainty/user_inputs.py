@@ -15,9 +15,11 @@ from msgspec.structs import replace
 from rlsim.costs.engine.hosts import HostOverheads
 from rlsim.costs.engine.prices import decode_points_s
 from rlsim.costs.links import node_link
+from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.prices import PriceInputs, trained_batch
 from rlsim.costs.users import user_deviation, user_host
 from rlsim.loading.scenario import vary
+from rlsim.parameters.terms import fitted_of
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.scenario import Scenario
@@ -31,6 +33,9 @@ SERVERS_SPREAD = 0.31
 """Standard deviation of the logarithm of servers' speed around that of the hosts that the fit belongs to, whose
 interpreters nobody measured: published launches take 5 to 14 us on x86 hosts (slopes.LAUNCH_SPREAD), as 90 % of them.
 """
+OWN_LOG = "own_log"
+"""Of a posterior's fit: the log of a run that it was learnt from."""
+LAYOUT = ("rollout of run: ", "training of run: ", "transfer of run: ")
 Curve = Mapping[str, tuple[float, ...]]
 """By phase, what it adds to the logarithm of its time at each of POINTS."""
 
@@ -103,6 +108,23 @@ def _curve(seconds: Callable[[float], Mapping[str, float]]) -> Curve:
     return {
         phase: tuple(math.log(one[phase] / base_s) for one in found) for phase, base_s in middle.items() if base_s > 0
     }
+
+
+def known_phases(scenario: Scenario) -> frozenset[str]:
+    """Phases of which the posterior knows what this layout takes, from a log of its own (readers/logs/learning.py):
+    neither users' deviations nor their hosts and networks leave these open."""
+    posterior = fitted_of(scenario).posterior
+    if posterior is None or OWN_LOG not in posterior.fit:
+        return frozenset()
+    return frozenset(phase for phase, group in layout_groups(scenario).items() if posterior.place(group) is not None)
+
+
+def layout_groups(scenario: Scenario) -> dict[str, str]:
+    """By phase, the group of what its layout alone takes beyond or below prediction."""
+    found = {
+        phase: [one for one in groups if one.startswith(LAYOUT)] for phase, groups in phase_groups(scenario).items()
+    }
+    return {phase: groups[0] for phase, groups in found.items() if groups}
 
 
 def deviation_spreads(run: SimulatedVariant) -> dict[str, tuple[float, float]]:

@@ -17,20 +17,16 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from rlsim.costs.operators.groups import phase_groups
-from rlsim.errors import Infeasible, InputError, shortened
+from rlsim.errors import Infeasible, shortened
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.parameters.posterior import SUFFIX, Posterior
-from rlsim.parameters.terms import fitted_of
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.precision import precise
-from rlsim.projection.summary import contract_name, speedups, timed
-from rlsim.projection.uncertainty.evidence import Evidence, Kind
-from rlsim.projection.uncertainty.learning import simulated_evidence, updated
-from rlsim.projection.uncertainty.predictive import around, posterior_of, prediction_of
-from rlsim.projection.uncertainty.sources import origin_of
+from rlsim.projection.summary import speedups, timed
+from rlsim.projection.uncertainty.predictive import around, prediction_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.readers.logs.growth import growth_of
+from rlsim.readers.logs.learning import Explained, learn_run, values_of
 from rlsim.readers.logs.naming import PHASES, Quantity
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.steady import Measured, Steady, Taken, steady_of, with_facts
@@ -39,7 +35,6 @@ from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.results.record import P90_DEVIATIONS, PHASE_FLOOR
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
-from rlsim.units import FloatArray
 
 POSTERIOR_NAME = f"posterior{SUFFIX}"
 _WORDS = re.compile(r"\s+(?=[a-z_][a-z_0-9.]*=)")
@@ -186,7 +181,7 @@ def answer_run(
         after = counted(vary(given, own))
         lines = tuple(_line(quantity, steady, before, after) for quantity in PHASES if quantity in steady.found)
         tried = tuple(
-            _what_if(text, one, vary(one, own), after, counted)
+            _what_if(text, one, vary(one, own), after, counted, steady.span)
             for text, one in zip(asked.what_ifs, varied, strict=True)
         )
     growth = growth_of(log, given)
@@ -211,16 +206,18 @@ def _efficiency(run: SimulatedVariant, lines: Sequence[PhaseLine]) -> tuple[Phas
 
 
 def _line(quantity: Quantity, steady: Steady, before: SimulatedVariant, after: SimulatedVariant) -> PhaseLine:
-    found, sides = steady.found[quantity], (median_of(before, quantity), median_of(after, quantity))
-    steps_s = [float(np.median(values_of(after, "step")))]
+    found, span = steady.found[quantity], steady.span
+    sides = median_of(before, quantity, span), median_of(after, quantity, span)
+    steps_s = [float(np.median(values_of(after, "step", span)))]
     if "step" in steady.found:
         steps_s.append(steady.found["step"].median)
-    return PhaseLine(quantity, found, *sides, found.error(values_of(after, quantity)), PHASE_FLOOR * max(steps_s))
+    return PhaseLine(quantity, found, *sides, found.error(values_of(after, quantity, span)), PHASE_FLOOR * max(steps_s))
 
 
-def median_of(run: SimulatedVariant, quantity: Quantity) -> Interval | None:
-    """Predicted median of a phase over the steps, with its 90 % interval; None where the scenario has none of it."""
-    lagged, median = run.scenario.loop.mode == "async", float(np.median(values_of(run, quantity)))
+def median_of(run: SimulatedVariant, quantity: Quantity, span: int = 1) -> Interval | None:
+    """Predicted median of a phase over the steps, with its 90 % interval; None where the scenario has none of it.
+    span: as of :func:`values_of`."""
+    lagged, median = run.scenario.loop.mode == "async", float(np.median(values_of(run, quantity, span)))
     if (quantity == "exposed_generation") != lagged and quantity.endswith("generation"):
         return None
     return around(median, prediction_of(run).factor("step" if quantity == "step" else f"{quantity}_s", median))
@@ -232,13 +229,14 @@ def _what_if(
     after: Scenario,
     now: SimulatedVariant,
     simulated: Callable[[Scenario], SimulatedVariant],
+    span: int,
 ) -> WhatIf:
     try:
         runs = simulated(before), simulated(after)
     except Infeasible as error:
         return WhatIf(settings, {}, {}, reason=str(error))
     found: list[dict[str, Interval]] = [
-        {name: value for name in PHASES if (value := median_of(run, name)) is not None} for run in runs
+        {name: value for name in PHASES if (value := median_of(run, name, span)) is not None} for run in runs
     ]
     samples = after.workload.samples_per_step / now.scenario.workload.samples_per_step
     return WhatIf(settings, found[1], found[0], speedups(timed(now), timed(runs[1]))[1].interval, samples)
@@ -261,80 +259,3 @@ def _remarks(log: RunLog, scenario: Scenario, lines: Sequence[PhaseLine]) -> lis
             "of the model moves"
         )
     return out
-
-
-TOLD = 0.005
-"""Least share of a time that a source is named for."""
-
-
-@dataclass(frozen=True)
-class Explained:
-    """How one phase's prediction follows its measurement, in logarithms.
-
-    surprise: ln(measured / predicted before). by_source: change of the prediction by what each source moved, largest
-    first. left: what stays between measured and predicted.
-    """
-
-    surprise: float
-    by_source: tuple[tuple[str, float], ...]
-
-    @property
-    def left(self) -> float:
-        """ln(measured / predicted after), as linearised."""
-        return self.surprise - sum(change for _, change in self.by_source)
-
-
-KINDS: tuple[Kind, ...] = ("step", "generation", "logprob", "train", "refit")
-"""Phases that are evidence; the busy time of an asynchronous generation is told by no log."""
-
-
-def values_of(run: SimulatedVariant, quantity: str) -> FloatArray:
-    """Simulated seconds of what logs call ``quantity`` in every measured step."""
-    name = contract_name(quantity, run.scenario.loop.mode)
-    return np.array([step.seconds if name == "step" else step.phases[name] for step in run.every_step])
-
-
-def learn_run(run: SimulatedVariant, steady: Steady, name: str) -> tuple[Posterior, dict[str, Explained]]:
-    """The posterior of the simulated ``run`` with the measured phases as evidence, and what that changed of each.
-
-    Raises InputError where the scenario names fitted sets of its own, which no posterior moves, or no
-    phase is evidence.
-    """
-    scenario = run.scenario
-    if fitted_of(scenario).posterior is None:
-        raise InputError(
-            f"scenario '{scenario.name}': a run moves the posterior, and its simulation.posterior or another set in "
-            "simulation is its own; leave them out"
-        )
-    before = posterior_of(scenario)
-    measured: dict[Kind, float] = {}
-    for kind in KINDS:
-        found = steady.found.get(kind)
-        if found is not None and found.median > 0 and (kind != "generation" or scenario.loop.mode == "sync"):
-            measured[kind] = found.median
-    rows = simulated_evidence(name, run, measured, phase_groups(scenario), np.median, before)
-    if not rows:
-        raise InputError(f"{name}: none of its phases is one that scenario '{scenario.name}' has")
-    # The error of a published time of its kind, although no rounding is in a log: it also holds what the model misses
-    # of this one batch and layout, which another batch of the same run does not share.
-    errors = [
-        math.hypot(before.errors[row.kind], steady.found[row.kind].error(values_of(run, row.kind))) for row in rows
-    ]
-    steps = {row.kind: steady.found[row.kind].count for row in rows}
-    after = updated(
-        before, rows, name, {"own_rows": len(rows), "own_log": name, "own_steps": max(steps.values())}, errors
-    )
-    return after, {row.kind: _explained(row, scenario, before, after) for row in rows}
-
-
-def _explained(row: Evidence, scenario: Scenario, before: Posterior, after: Posterior) -> Explained:
-    """Changes of one phase's prediction, added up by the source that each term and group belongs to."""
-    known = sum(share * before.mean_of(group) for group, share in row.groups.items())
-    changes: dict[str, float] = {}
-    for name, slope in (*row.slopes.items(), *row.groups.items()):
-        change = slope * (after.mean_of(name) - before.mean_of(name))
-        if change:
-            source = origin_of(name, scenario, before).text
-            changes[source] = changes.get(source, 0.0) + change
-    told = sorted(changes.items(), key=lambda entry: -abs(entry[1]))
-    return Explained(row.surprise - known, tuple(told))

@@ -118,13 +118,16 @@ def contribution_of(scenario: Scenario, steady: Steady, framework: str, source: 
     digest = hashlib.sha256(repr((document, cells)).encode()).hexdigest()[:12]
     name = f"c_{digest}"
     text = yaml.safe_dump({"name": name, **document}, sort_keys=False)
-    objections, lines = _compared(scenario_of_text(text, "the scenario that is left"), measured)
+    left = scenario_of_text(text, "the scenario that is left")
+    objections, lines = _compared(left, measured, steady.span)
     # What the run has beside the scenario is told in words, which may be anybody's: that there is something stays.
     flag = "incomplete: the run has parts that the scenario lacks" if scenario.missing else ""
     return Contribution({"id": name, **about, **cells, "flag": flag, "notes": ""}, text, removed, objections, lines)
 
 
-def _compared(scenario: Scenario, measured: Mapping[Quantity, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _compared(
+    scenario: Scenario, measured: Mapping[Quantity, float], span: int = 1
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Why measured seconds cannot be true, and each beside its prediction."""
     run = precise(simulate_variant(scenario))
     objections, lines = list[str](), list[str]()
@@ -133,13 +136,13 @@ def _compared(scenario: Scenario, measured: Mapping[Quantity, float]) -> tuple[t
         objections.append(f"phases of {seconds(parts_s)} do not fit into a step of {seconds(measured['step'])}")
     use = {one.phase.removesuffix("_s"): one for one in efficiency_of(run)}
     for name, value in measured.items():
-        expected = median_of(run, name)
+        expected = median_of(run, name, span)
         if expected is None or not expected.mean:
             lines.append(f"{name}: {seconds(value)} measured, none in the scenario")
             continue
         within = "inside" if expected.low <= value <= expected.high else "outside"
-        span = f"{seconds(expected.mean)} [{seconds(expected.low)}, {seconds(expected.high)}]"
-        lines.append(f"{name}: {seconds(value)} measured, {span} predicted, {within} the 90 % interval")
+        range_s = f"{seconds(expected.mean)} [{seconds(expected.low)}, {seconds(expected.high)}]"
+        lines.append(f"{name}: {seconds(value)} measured, {range_s} predicted, {within} the 90 % interval")
         if name in use and (mfu := use[name].mfu * expected.mean / value) > 1.0:
             objections.append(f"{name} in {seconds(value)} would take {mfu:.0%} of the GPUs' peak")
         elif not 1.0 / FAR < value / expected.mean < FAR:

@@ -11,22 +11,14 @@ from rlsim.files.reading import LOG_LINES, text_lines
 from rlsim.readers.logs.banners import banners_of
 from rlsim.readers.logs.lines import LINE, add_lines
 from rlsim.readers.logs.naming import canonical
-from rlsim.readers.logs.tensorboard import Scalars, decimal_commas, number_of
+from rlsim.readers.logs.rows import RUN, Rows
+from rlsim.readers.logs.tensorboard import Scalars, number_of
 
 MLLOG = ":::MLLOG "
-STEPS = ("_step", "step", "Step", "train/global_step", "global_step", "trainer/global_step", "training/global_step",
-         "rollout/step", "iteration", "global_step/max_steps")  # fmt: skip
-"""Keys that may hold the number of a step; rows without any are counted."""
 MLLOG_STEPS = ("step", "step_num", "train_step", "samples_count", "epoch_num")
 """Metadata of MLPerf's events that orders them (mlcommons/logging)."""
 SAMPLES = "global_batch_size"
 """MLPerf's event that holds for the whole run."""
-NESTED = ("data", "metrics")
-"""Keys under which verl's file logger and ROLL's tracker keep the metrics of a step."""
-RUN = " - "
-"""What stands between the run and the metric in columns of a chart that wandb exports."""
-_SIDES = ("__MIN", "__MAX")
-"""Endings of columns that wandb adds to each metric of an exported chart."""
 SEPARATORS = ",;\t"
 _JSON = re.compile(r"\s*\[?\s*\{\s*\"|\s*\[\s*[\[{]")
 MOST_BRACKETS = 5_000_000
@@ -54,42 +46,6 @@ def add_text(scalars: Scalars, text: str) -> str:
         return "CSV"
     add_lines(scalars, text)
     return "console"
-
-
-class Rows:
-    """Metrics by row, each with the number of its step, where it has one."""
-
-    def __init__(self, scalars: Scalars) -> None:
-        self.scalars = scalars
-        self.found: list[tuple[object, Mapping[str, Any]]] = []
-
-    def take(self, row: Mapping[str, Any]) -> None:
-        """A row as it was read."""
-        given = next((name for name in STEPS if name in row), None)
-        step = None if given is None else str(row[given]).partition("/")[0]
-        values = next((row[name] for name in NESTED if isinstance(row.get(name), Mapping)), row)
-        told = {name: value for name, value in values.items() if name != given and not name.endswith(_SIDES)}
-        # wandb's exports of charts name the run before the metric.
-        parted = [name.rpartition(RUN) for name in told]
-        clean = {name.strip(): value for (_, _, name), value in zip(parted, told.values(), strict=True)}
-        runs = {run.strip() for run, dash, name in parted if dash and canonical(name) is not None}
-        if len(clean) < len(told) or len(runs) > 1:
-            raise InputError(f"{self.scalars.where}: holds several runs (columns 'RUN - METRIC'); export one of them")
-        self.found.append((step, clean))
-
-    def add(self) -> None:
-        """Put all rows into the scalars: where any has the number of a step, those without are left out."""
-        comma = decimal_commas(value for _, row in self.found for value in row.values())
-        rows = [(number_of(step, comma), row) for step, row in self.found]
-        numbered = any(step is not None for step, _ in rows)
-        left = 0
-        for count, (step, row) in enumerate(rows, start=1):
-            if step is None and numbered:
-                left += 1
-                continue
-            self.scalars.add_all(float(count) if step is None else step, row, comma)
-        if left:
-            self.scalars.remarks.append(f"{left} of {len(rows)} rows have no number of a step and are left out")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

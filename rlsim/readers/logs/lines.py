@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from rlsim.errors import InputError
 from rlsim.files.reading import LOG_LINES, text_lines
-from rlsim.readers.logs.naming import canonical, line_names, words
+from rlsim.readers.logs.naming import OTHER, canonical, line_names, words
 from rlsim.readers.logs.records import Entry, Records
 from rlsim.readers.logs.tensorboard import Scalars, number_of
 
@@ -27,13 +27,18 @@ _PAIR = re.compile(
     rf"(?:np\.float\d+\(|tensor\()?({_NUMBER})(?:\s?(ms|s|sec|seconds|min|h)\b)?{_TAIL}"
 )
 _PROFILED = re.compile(rf"(profiling/Time taken: [\w.]{{1,100}})[\"']?\s*:?\s*({_NUMBER}){_TAIL}")
+_ORCHESTRATED = re.compile(r"\s*Reward ")
+"""What follows the time in the line of prime-rl's orchestrator, the loss in its trainer's (orchestrator.py,
+log_train_batch at 559b4477)."""
+_BETWEEN = "] _fit_update_weights, "
+"""In a line of verl that tells a timer before the step's own line does (fully_async_trainer.py at 1dda039b9)."""
 _BULLET = re.compile(rf"^[^\w]*([A-Za-z_][\w/ ]{{0,80}}?):\s*({_NUMBER})\s*(s\b|$)")
 _FINISHED = re.compile(rf"Finished: '([\w]{{1,80}})', time cost: ({_NUMBER})s")
 _STARTED = re.compile(r"Started: '(\w{1,80})'")
 _STEP_LINE = re.compile(r"\bStep (\d{1,12}) \|\s+((?:[\d.]+(?:ms|[smhd])\s?){1,2})\s*\|")
 _STEP = re.compile(
     r"\bstep:(\d{1,12}) - |={5,} ?Step (\d{1,12})(?:/| =)|\bperf (\d{1,12}): \{|\b[Gg]lobal step (\d{1,12}): \{"
-    r"|\bTrain step (\d{1,12})/\d+ done|\bpipeline step (\d{1,12}) start|\bStep (\d{1,12}) \|"
+    r"|\bTrain step (\d{1,12})/\d+ done|\bpipeline (?:rollout global )?step (\d{1,12}) start|\bStep (\d{1,12}) \|"
 )
 _STEP_KEY = re.compile(
     r"[\"'](_?step|Step|(?:train/|training/|trainer/|rollout/)?(?:global_)?step|iteration|global_step/max_steps)[\"']"
@@ -142,6 +147,8 @@ def _begin(records: Records, line: str, number: int, broken_at: int) -> None:
 
 
 def _pairs(line: str) -> Iterator[_Pair]:
+    if _BETWEEN in line:
+        return
     if finished := list(_FINISHED.finditer(line)):
         for one in finished:
             if known := canonical(f"timing/{one[1]}"):
@@ -149,7 +156,8 @@ def _pairs(line: str) -> Iterator[_Pair]:
         return
     if (step := _STEP_LINE.search(line)) is not None:
         seconds = sum(float(n) * SECONDS[unit] for n, unit in _DURATION.findall(step[2]))
-        yield "time/step", repr(seconds), 1.0, step.end()
+        beside = _ORCHESTRATED.match(line, step.end()) is not None
+        yield f"{OTHER if beside else ''}time/step", repr(seconds), 1.0, step.end()
     bullet = _BULLET.match(line)
     if bullet is not None and (known := line_names().get(bullet[1].strip())):
         yield known, bullet[2], 1.0, bullet.end()

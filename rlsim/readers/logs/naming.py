@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ Quantity = Literal[
     "step", "generation", "exposed_generation", "logprob", "train", "refit", "data",
     "prompt_tokens", "response_tokens", "acceptance_length",
     "turns", "cut_share", "running_sequences", "kv_use", "memory_gib", "samples", "trainer_idle",
+    "trainer_step",
 ]  # fmt: skip
 PHASES: tuple[Quantity, ...] = ("step", "generation", "exposed_generation", "logprob", "train", "refit", "data")
 FACTS: tuple[Quantity, ...] = ("prompt_tokens", "response_tokens", "acceptance_length", "turns")
@@ -22,6 +23,10 @@ CHECKED: tuple[Quantity, ...] = (*PHASES, "response_tokens", "acceptance_length"
 LESS = "-"
 """Before a metric that is taken off its quantity."""
 ENGINE = "engine"
+TIMER = "profiling/"
+"""Before the timers of trl's profiler."""
+OTHER = "orchestrator/"
+"""Before the metrics of a process beside the trainer that calls them as the trainer calls its own."""
 _UNIT = re.compile(r"^(.*?)(?:_(ms|s|sec|secs|seconds)|\s*[\[(](ms|s|sec|seconds)[\])])$")
 _LOGGED = "train/"
 """Prefix that the loggers of transformers and OpenRLHF put before every metric."""
@@ -66,6 +71,7 @@ def known_metrics() -> frozenset[str]:
     return frozenset([*(name.removeprefix(LESS) for row in rows for name in row[1:]), *aside])
 
 
+@lru_cache(maxsize=2**15)  # every row of a log has the same names
 def canonical(metric: str) -> str | None:
     """The metric of a framework that a name stands for: with a unit, behind a logger's prefix, or as Prometheus spells
     it; None of unknown ones."""
@@ -78,6 +84,18 @@ def canonical(metric: str) -> str | None:
             return unit[1]
     # Ray's exporter puts ray_ before whatever is counted through it.
     return _spelled().get(bare.removeprefix("ray_"))
+
+
+def of_one_process(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metrics of a row, those of a process beside the trainer under names of their own."""
+    names = next((names for sign, names in _others() if sign in row), None)
+    return row if names is None else {f"{OTHER}{key}" if key in names else key: row[key] for key in row}
+
+
+@cache
+def _others() -> tuple[tuple[str, Sequence[str]], ...]:
+    """Metrics that another process tells, each with the names that it shares with the trainer."""
+    return tuple(pair for entry in _frameworks().values() for pair in entry.get("others", {}).items())
 
 
 @cache

@@ -18,8 +18,9 @@ from rlsim.files.reading import LOG_LINES, TABLE_BYTES, TRACE_BYTES, read_bytes,
 from rlsim.loading.overrides import value_at
 from rlsim.readers.logs.banners import banners_beside, contradictions, layout_contradictions
 from rlsim.readers.logs.forms import SAMPLES, add_text
-from rlsim.readers.logs.naming import FACTS, LESS, PHASES, Naming, frameworks, naming_of, scale_of
+from rlsim.readers.logs.naming import FACTS, LESS, PHASES, TIMER, Naming, canonical, frameworks, naming_of, scale_of
 from rlsim.readers.logs.retold import told_twice
+from rlsim.readers.logs.rows import take_apart
 from rlsim.readers.logs.tensorboard import Advance, Scalars, add_events, is_event_file, number_of
 from rlsim.readers.logs.wandb import add_run_file, is_run_file
 from rlsim.schema.scenario import Scenario
@@ -30,7 +31,7 @@ TEXT_FILES = ("*.jsonl", "*.log*", "*.out", "*.txt", "*.csv", "*.json")
 """Text logs of a folder; a run that several of them hold is read in the order in which they were written."""
 STDIN = Path("-")
 MOST_FILES = 64
-TRAINER_STEP, TIMER = "train/global_step", "profiling/"
+TRAINER_STEP = "train/global_step"
 SAME_BATCH = 1e-6
 WAITS = 0.1
 """Share of a step that a trainer waits from which on the rollout sets the pace: twice a step's noise. Convention."""
@@ -48,7 +49,7 @@ class RunLog:
     NaN where a step does not tell them. metrics: the names that each quantity was read from, with a minus where they
     are taken off. samples: of one step, where the log states them. framework: whose names these are; waits: its
     generation is what the loop waits for. remarks: on what was left out or told twice. banners: what it names of GPU
-    and releases.
+    and releases. span: steps of the trainer that a record of the log holds, whose mean its seconds then are.
     """
 
     where: str
@@ -61,6 +62,7 @@ class RunLog:
     framework: str = ""
     waits: bool = False
     banners: Mapping[str, str] = field(default_factory=dict)
+    span: int = 1
 
     def contradictions(self, scenario: Scenario) -> list[str]:
         """Remarks where the log states another number of samples, other GPUs, or another engine, model or layout than
@@ -192,6 +194,7 @@ def _add_mlflow(scalars: Scalars, folder: Path) -> None:
 def log_of(scalars: Scalars, form: str) -> RunLog:
     """The log of metrics by name and step. Raises InputError where they hold no time of a step."""
     _gather_timers(scalars)
+    take_apart(scalars)
     naming = naming_of(list(scalars.values))
     metrics = naming.metrics
     if not any(quantity in metrics for quantity in PHASES):
@@ -214,6 +217,7 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
     if (idle := values.pop("trainer_idle", None)) is not None and "step" in values:
         values.setdefault("exposed_generation", idle * values["step"])
         metrics = {"exposed_generation": metrics["trainer_idle"], **metrics}
+    span = _one_step(values, values.pop("trainer_step", None), idle is not None)
     aside = _without_aside(scalars, naming, steps, values)
     samples = scalars.values.get(SAMPLES, {}).get(0)
     if samples is None and "samples" in values:
@@ -233,7 +237,28 @@ def log_of(scalars: Scalars, form: str) -> RunLog:
         naming.framework,
         naming.waits,
         scalars.banners,
+        span,
     )
+
+
+def _one_step(values: dict[str, FloatArray], counted: FloatArray | None, added_up: bool) -> int:
+    """Divide times that are of several steps of the trainer by how many these are; returns how many, mostly.
+
+    counted: number of the trainer's last step at each record; added_up: whether records add the steps between up.
+    """
+    if counted is None or not added_up or counted.size < 2:
+        return 1
+    apart = np.diff(counted)
+    usual = Counter(apart[apart > 0].tolist()).most_common(1)
+    if not usual or usual[0][0] <= 1:
+        return 1
+    span = float(usual[0][0])
+    # The first record may hold fewer, and one after a restart or a lost one as many as usual.
+    held = np.array([min(counted[0], span) or span, *np.where((apart > 0) & (apart <= span), apart, span)])
+    for name in PHASES:
+        if name in values:
+            values[name] = values[name] / held
+    return int(span)
 
 
 def _gather_timers(scalars: Scalars) -> None:
@@ -244,7 +269,11 @@ def _gather_timers(scalars: Scalars) -> None:
     apart = [row not in ends for name in timers for row in scalars.values[name]]
     if sum(apart) <= len(apart) / 2:
         return
-    if not ends and len(timers) > 1:  # rows without the trainer's, whose steps nobody knows
+    logged = {row for name, one in scalars.values.items() if name not in timers and canonical(name) for row in one}
+    beside = sum(row in logged for name in timers for row in scalars.values[name])
+    # Rows without the trainer's, whose steps nobody knows; Megatron-SWIFT's timers are in the row of what it logs
+    # (swift/megatron/callbacks/wandb.py at 3602360a).
+    if not ends and len(timers) > 1 and 2 * beside < len(apart):
         for name in timers:
             scalars.values.pop(name)
     if not ends:

@@ -71,7 +71,7 @@ class Measured:
 @dataclass(frozen=True, eq=False)
 class Steady:
     """The steps of a run that count, and what is known of them. first, last: their numbers; dropped: those before;
-    banners: what the log names of GPU and releases."""
+    banners: what the log names of GPU and releases; span: steps that a record of the log holds."""
 
     first: int
     last: int
@@ -79,6 +79,7 @@ class Steady:
     found: Mapping[str, Measured]
     remarks: tuple[str, ...]
     banners: Mapping[str, str] = field(default_factory=dict)
+    span: int = 1
 
 
 def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
@@ -99,7 +100,8 @@ def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
         raise InputError(f"{log.where}: no step of {first}:{last} tells a time; {told}")
     numbers = steps[kept]
     before = int(np.count_nonzero(steps < numbers[0]))
-    return Steady(int(numbers[0]), int(numbers[-1]), before, found, (*log.remarks, *_drifts(log, kept)), log.banners)
+    remarks = (*log.remarks, *_drifts(log, kept))
+    return Steady(int(numbers[0]), int(numbers[-1]), before, found, remarks, log.banners, log.span)
 
 
 def warmup_of(log: RunLog) -> int:

@@ -50,11 +50,16 @@ DEEPEST = 8
 """Nested mappings that are taken as parts of a name."""
 
 
+RUNNING = "train_speed(s/it)"
+"""ms-swift's mean over all steps so far."""
+
+
 class Scalars:
     """Values by metric and step; a step that is told again, as after a restart, counts as told last.
 
     where: the log, for messages. remarks: on what of it is left out. retold: by metric and step, what was told first
-    where another value took its place. banners: what the text around the metrics names of GPU and releases.
+    where another value took its place. running: (step, value) of means over all steps so far, in the order in which
+    they were told (rows.py). banners: what the text around the metrics names of GPU and releases.
     """
 
     def __init__(self, where: str) -> None:
@@ -65,6 +70,7 @@ class Scalars:
         self.banners: dict[str, str] = {}
         self.broken: dict[str, set[int]] = {}
         self.told: dict[str, float] = {}
+        self.running: dict[str, list[tuple[int, float]]] = {}
         self._count = 0
 
     def add(self, name: str, step: float, value: float) -> None:
@@ -77,6 +83,8 @@ class Scalars:
         if number in by_step and by_step[number] != value:
             self.retold.setdefault(name, {}).setdefault(number, by_step[number])
         by_step[number] = value
+        if name.endswith(RUNNING):
+            self.running.setdefault(name, []).append((number, value))
         self._count += 1
         if self._count > MOST_VALUES or len(self.values) > MOST_METRICS:
             raise InputError(f"{self.where}: more than {MOST_METRICS:,} metrics or {MOST_VALUES:,} values")

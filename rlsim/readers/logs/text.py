@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlsim.readers.logs.answer import TOLD, Explained, RunAnswer, WhatIf
+from rlsim.readers.logs.answer import RunAnswer, WhatIf
+from rlsim.readers.logs.learning import TOLD, Explained
 from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import Cell, cell, table
@@ -34,7 +35,8 @@ def render_run(answer: RunAnswer, style: Style = DEFAULT_STYLE) -> str:
     heads = ("median of a step, s", "measured", "p10 to p90", "predicted", "with this run", "off")
     lines += [*table(heads, _rows(answer), style, "<>>>>>"), ""]
     for kind, found in answer.explained.items():
-        lines += style.wrapped(_explained(kind, found))
+        lagged = answer.calibrated.loop.mode == "async" and kind == "generation"
+        lines += style.wrapped(_explained("generation, as its trainer waits for it" if lagged else kind, found))
     if answer.efficiency:
         rows = [efficiency_row(_label(one.phase.removesuffix("_s")), one) for one in answer.efficiency]
         lines += ["", *table(EFFICIENCY_HEADS, rows, style)]

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 
 from rlsim.errors import InputError
+from rlsim.readers.logs.rows import ROW, Rows
 from rlsim.readers.logs.tensorboard import COUNTED, MOST_RECORDS, VARINT, Scalars, message
 
 START = b":W&B\xe1\xbe\x00"
@@ -19,7 +20,6 @@ BLOCK = 2**15
 HEAD = struct.Struct("<IHB")
 """Of a piece: its check sum, its size, and where in its record it lies."""
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
-STEP = "_step"
 
 
 def is_run_file(content: bytes) -> bool:
@@ -30,14 +30,16 @@ def is_run_file(content: bytes) -> bool:
 def add_run_file(scalars: Scalars, content: bytes, where: str) -> None:
     """Numbers of the history of a run file. The last record of a running job may be cut: it is left out with a remark.
     Raises InputError where a check sum is wrong or a record is none."""
+    rows = Rows(scalars)
     for number, data in enumerate(_records(scalars, content, where), start=1):
         if number > MOST_RECORDS:
             raise InputError(f"{where}: more than {MOST_RECORDS:,} records, the most that are read")
         try:
             for history in message(data)[2, COUNTED]:
-                _add_history(scalars, history)
+                _add_history(rows, history)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where}, record {number}: is no record of wandb ({error})") from error
+    rows.add()
 
 
 def _records(scalars: Scalars, content: bytes, where: str) -> Iterator[bytes]:
@@ -63,15 +65,14 @@ def _records(scalars: Scalars, content: bytes, where: str) -> Iterator[bytes]:
             yield b"".join(pieces)
 
 
-def _add_history(scalars: Scalars, data: bytes) -> None:
+def _add_history(rows: Rows, data: bytes) -> None:
     history, row = message(data), dict[str, object]()
     for item in history[1, COUNTED]:
         entry = message(item)
         # HistoryItem: key is field 1, nested_key 2, value_json 16; of a field that is sent twice the last counts.
         keys = entry[1, COUNTED][-1:] or entry[2, COUNTED]
         row["/".join(key.decode("utf-8") for key in keys)] = json.loads(b"".join(entry[16, COUNTED][-1:]))
-    step = row.pop(STEP, None)
     for counter in history[2, COUNTED]:
-        step = next(reversed(message(counter)[1, VARINT]), 0) if step is None else step
-    if isinstance(step, int | float):
-        scalars.add_all(float(step), row)
+        row.setdefault(ROW, next(reversed(message(counter)[1, VARINT]), 0))
+    if isinstance(row.get(ROW), int | float):
+        rows.keep(row, {name: value for name, value in row.items() if name != ROW})

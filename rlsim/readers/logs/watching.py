@@ -52,6 +52,7 @@ class Watcher:
         self.unsettled: tuple[Sequence[Change], WatchLine] | None = None
         self.standing: WatchLine | None = None
         self.expected_s: Interval | None = None
+        self.unexplained = ""
 
     def lines(self, log: RunLog) -> list[WatchLine]:
         """The lines that are due now that the run has come as far as ``log``."""
@@ -94,7 +95,7 @@ class Watcher:
         if further := [name.replace("_", " ") for name in named if name not in {one.name for one in suspects[:SHOWN]}]:
             remark = f"{remark}; " * bool(remark) + f"looks the same or nearly so: {', '.join(further)}"
         if alarm and found is not None:
-            remark = "; ".join(filter(None, (remark, *_on_no_list(found))))
+            remark = "; ".join(filter(None, (remark, *_on_no_list(found, moved))))
         since = None if alarm or self.standing is None else self.standing.step
         line = WatchLine(
             step=step, verdict=verdict, alarm=alarm, stands_since=since, step_s=latest(log, RECENT, step),
@@ -194,12 +195,13 @@ class Watcher:
         if work and found is not None:
             self.expected_s = found.step.expected_s
         verdict: WatchVerdict = "other work" if work and not alarm else "changed"
-        remark = "" if alarm else self._over(moved, found)
+        remark = self.unexplained if alarm else self._over(moved, found)
         return self._line(log, step, verdict, moved=moved, found=found, alarm=alarm, remark=remark)
 
     def _explained(self, log: RunLog, moved: Sequence[Change], until: int, since: int | None) -> Check | None:
         """The check of what the run takes since the change, as far as it moved from its own level; the scenario has the
         lengths of the steps since then, so that what they take is no fault."""
+        self.unexplained = ""
         if self.scenario is None or self.first is None or self.base is None:
             return None
         since = min(one.since for one in moved) if since is None else since
@@ -216,7 +218,8 @@ class Watcher:
             noise = {name: max(LEAST_DEVIATION, errors.get(name, 0.0)) for name in measured}
             # The model's error cancels between times of the same work, and not between those of other work.
             return self.explain(scenario, measured, noise, own_level=not any(one.work for one in moved))
-        except (InputError, Infeasible):
+        except (InputError, Infeasible) as error:
+            self.unexplained = f"no fault can be named: {error}"
             return None
 
 
@@ -243,11 +246,12 @@ def _slower_s(moved: Sequence[Change]) -> float:
     return sum(one.after - one.before for one in own or moved if one.quantity in PHASES)
 
 
-def _on_no_list(found: Check) -> Iterator[str]:
-    """What an alarm rests on where no known fault is the likeliest: phases beyond their intervals, and remarks."""
+def _on_no_list(found: Check, moved: Sequence[Change]) -> Iterator[str]:
+    """What an alarm rests on where no known fault is the likeliest: phases beyond their intervals, and remarks. Where
+    quantities moved, these are told, and the seconds of the check are those expected, moved as much: of no step."""
     if found.unlisted <= max((group.probability for group in found.groups), default=0.0):
         return
-    for one in found.phases:
+    for one in found.phases if not moved else ():
         if one.verdict in ("slow", "fast") and one.measured_s is not None:
             low, high = one.expected_s.low, one.expected_s.high
             yield f"{one.phase} {one.measured_s:.4g} s where {low:.4g} to {high:.4g} is expected"
