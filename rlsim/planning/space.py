@@ -292,13 +292,15 @@ Part = TypeVar("Part", Engine, TrainerLayout)
 def _offered(
     layouts: Callable[[int], list[Part]], reaches: Sequence[int], beside: Sequence[Scenario], space: Space
 ) -> tuple[list[Part], int]:
-    """Parts that fit, and how many were looked at: groups that talk all the time reach over an NVLink domain, further
-    where nothing fits within it, as recipes of the largest models do."""
+    """Parts that fit, beside some of several engines where none does beside all, and how many were looked at: groups
+    that talk all the time reach over an NVLink domain, further where nothing fits within it, as of recipes of the
+    largest models."""
     looked, fitting = list[Part](), list[Part]()
     for reach in reaches:
         if not fitting:
-            new = [part for part in layouts(reach) if part not in looked]
-            fitting = [part for part in new if _fitting(beside, part, space)]
+            new = {part: _fitting(beside, part, space) for part in layouts(reach) if part not in looked}
+            # One trainer is chosen for all engines of a split.
+            fitting = [part for part, places in new.items() if places and places == max(new.values())]
             looked += new
     return fitting, len(looked)
 
@@ -368,15 +370,12 @@ def _trainer_layouts(scenario: Scenario, gpus: int, reach: int) -> list[TrainerL
     return sorted(found)
 
 
-def _fitting(beside: Sequence[Scenario], part: Engine | TrainerLayout, space: Space) -> bool:
-    """Whether one of the scenarios is valid and fits with a part in place of its plain layout."""
-    refused = []
-    for plain in beside:
-        if (one := _refusal(plain, part)) is None:
-            return True
-        refused.append(one)
-    space.rejected.append(min(refused, key=lambda one: one.excess))
-    return False
+def _fitting(beside: Sequence[Scenario], part: Engine | TrainerLayout, space: Space) -> int:
+    """How many of the scenarios are valid and fit with a part in place of its plain layout."""
+    refused = [one for one in (_refusal(plain, part) for plain in beside) if one is not None]
+    if len(refused) == len(beside):
+        space.rejected.append(min(refused, key=lambda one: one.excess))
+    return len(beside) - len(refused)
 
 
 def _refusal(plain: Scenario, part: Engine | TrainerLayout) -> InfeasiblePart | None:

@@ -83,6 +83,19 @@ def test_a_trainer_is_offered_where_wide_engines_leave_room_on_its_hosts() -> No
         check_fits(surely(narrow))
 
 
+def test_a_trainer_is_offered_beside_every_engine_where_one_is() -> None:
+    answers = Answers.parse({"model": "nemotron-h-56b", "gpus": "8", "batch": "16x16", "response-tokens": "8000",
+                             "hardware": "h20_3e"})  # fmt: skip
+    wanted = Wanted(answers)
+    scenario = wanted.scenario("h20_3e", 128)
+    space = build_space(scenario, wanted.limits(128))
+    for trainer in space.trainers[0][::8]:
+        for engine in space.engines[0]:
+            check_fits(surely(engine.applied(vary(scenario, trainer.overrides()))))
+    # TP8 is the fastest beside TP1 and fits beside nothing larger: 128 GPUs took 770 s where 64 take 568.
+    assert not any(str(one) == "TP8" for one in space.trainers[0])
+
+
 def test_groups_reach_over_a_node_where_nothing_fits_within_one() -> None:
     answers = Answers.parse({"model": "deepseek-v3", "hardware": "h100_sxm", **PLAIN_TASK})
     wanted = Wanted(answers)
