@@ -26,6 +26,7 @@ from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Trainer
 
 ENGINE_TENSOR = (1, 2, 4, 8, 16, 32)
+ENGINE_STAGES = (2, 4)
 TRAINER_TENSOR = (1, 2, 4, 8)
 TRAINER_PIPELINE = (1, 2, 4, 8, 16)
 TRAINER_CONTEXT = (1, 2, 4, 8)
@@ -274,9 +275,7 @@ def _fill(space: Space, number: int, scenario: Scenario, split: GpuSplit, drafte
         parts: list[Engine | TrainerLayout] = [*engines(domain), *trainers(domain)]
         space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
         return
-    # Dense models go over nodes by stages of a pipeline, which are the scenario's to state, and of size to try.
-    widely = domain if scenario.model.moe is None else split.generation
-    space.engines[number], looked = _offered(engines, (domain, widely), [plain], space)
+    space.engines[number], looked = _offered(engines, (domain, split.generation), [plain], space)
     # Asleep, the least engine that fits leaves least on shared GPUs, and the widest least on their hosts.
     least = min(space.engines[number], key=lambda one: one.layout, default=None)
     widest = max(space.engines[number], key=lambda one: one.layout.tensor * one.layout.pipeline, default=None)
@@ -329,13 +328,14 @@ def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
 
 
 def _engines(scenario: Scenario, drafted: Sequence[int], gpus: int, reach: int) -> list[Engine]:
-    """Engines on ``gpus`` GPUs with each draft length, the scenario's own layout however unusual; tensor and expert
-    parallelism of others stay within ``reach`` GPUs."""
-    engine, moe = scenario.engine, scenario.model.moe
-    found = {(engine.tensor_parallel, engine.pipeline_parallel, engine.expert_parallel)}
-    for tp in ENGINE_TENSOR:
-        if tp <= min(gpus, reach):
-            found |= {(tp, engine.pipeline_parallel, ep) for ep in ({1, tp} if moe is not None else {1})}
+    """Engines on ``gpus`` GPUs with each draft length, the scenario's own layout however unusual. Beyond an NVLink
+    domain, within ``reach`` GPUs, models go by stages of a pipeline, experts by tensor and expert parallelism too."""
+    engine, moe, domain = scenario.engine, scenario.model.moe, int(scenario.hardware.nvlink_domain_gpus)
+    own, stages = engine.pipeline_parallel, ENGINE_STAGES if reach > domain else ()
+    found = {(engine.tensor_parallel, own, engine.expert_parallel)}
+    for tp, pp in itertools.product(ENGINE_TENSOR, {own, *stages}):
+        if tp <= min(gpus, domain if moe is None or pp != own else reach):
+            found |= {(tp, pp, ep) for ep in ({1, tp} if moe is not None else {1})}
     data = engine.attention_data_parallel
     # Attention copies must divide the tensor-parallel group (schema/engine.py).
     layouts = [EngineLayout(tp, pp, ep, data if tp % data == 0 else 1) for tp, pp, ep in sorted(found)]

@@ -101,8 +101,13 @@ def test_groups_reach_over_a_node_where_nothing_fits_within_one() -> None:
     wanted = Wanted(answers)
     # NeMo-RL trains it so (7ea279abf, recipes/llm/performance/dapo-deepseek-v3-64n8g.v2.yaml: TP32, EP32).
     wide, narrow = (build_space(wanted.scenario("h100_sxm", gpus), wanted.limits(gpus)) for gpus in (256, 512))
-    assert {one.layout.tensor for one in wide.engines[0]} == {32}
+    sizes = {(one.layout.tensor, one.layout.pipeline) for one in wide.engines[0]}
+    assert {(8, 4), (32, 1)} <= sizes and all(tensor * stages >= 32 for tensor, stages in sizes)
     assert [max(one.expert for one in each.trainers[0]) for each in (wide, narrow)] == [64, 8]
+    # Dense models have stages alone, as all-reduces of every layer are slow over a network.
+    dense = Wanted(Answers("llama-3.1-405b", "h100_sxm", 8, (8, 8), 500))
+    found = {one.layout for one in build_space(dense.scenario("h100_sxm", 64), dense.limits(64)).engines[0]}
+    assert {(one.tensor, one.pipeline) for one in found} == {(8, 2), (8, 4), (4, 4)}
 
 
 def test_where_nothing_fits_the_nearest_miss_says_how_surely_it_must() -> None:
