@@ -59,6 +59,13 @@ train_dataset: {batch_size: 64, max_length: 512}
 """
 AGENT = AREAL.replace("ness: 2}", "ness: 2, agent: {mode: inline, engine_max_tokens: '${gconfig.max_tokens}'}}")
 LAST = "kl_ctl: 0.0"
+
+
+def areal(train: str, actor: str) -> str:
+    """The recipe with another trainer and more of its options."""
+    return AREAL.replace("fsdp:d4", train).replace(LAST, f"{LAST}, {actor}" if actor != LAST else LAST)
+
+
 VERL = (
     "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.n_gpus_per_node=8 "
     "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.name=vllm "
@@ -201,6 +208,38 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("areal", AREAL.replace(LAST, "use_decoupled_loss: true, recompute_logprob: true, prox_logp_method: loglinear"),
      {"policy_logprobs": False}),
     ("areal", AREAL.replace(LAST, "recompute_logprob: true, prox_logp_method: loglinear"), {"policy_logprobs": True}),
+    # FSDP's weights and moments are of actor.dtype, Megatron-Core's options count under it alone.
+    ("areal", AREAL, {"trainer.optimizer_bytes_per_parameter": 4.0, "trainer.recompute": "none",
+                      "trainer.virtual_stages": 1, "engine.max_batched_tokens": 32768,
+                      "engine.chunked_prefill": False, "loop.refit_method": "auto"}),
+    ("areal", areal("fsdp:d4", "dtype: float32, megatron: {fp8_config: {}}, weight_update_mode: disk"),
+     {"trainer.optimizer_bytes_per_parameter": 12.0, "trainer.precision": "bf16", "loop.refit_method": "disk"}),
+    ("areal", areal("fsdp:d4", "fsdp: {per_layer_optim_step: true}, grad_reduce_dtype: bfloat16"),
+     {"trainer.optimizer_on_host": True, "trainer.optimizer_step": "device", "trainer.gradient_precision": "bf16"}),
+    ("areal", areal("megatron:d4", "gradient_checkpointing: true"),
+     {"trainer.recompute": "full", "trainer.gradient_overlap": False, "trainer.zero_stage": None,
+      "trainer.gradient_precision": "fp32", "trainer.optimizer_bytes_per_parameter": 12.0,
+      "trainer.expert_tensor_parallel": 1}),
+    ("areal", areal("megatron:d4", "megatron: {recompute_granularity: selective}"), {"trainer.recompute": "none"}),
+    ("areal", areal("megatron:d4", "megatron: {bridge_type: megatron-bridge, recompute_granularity: selective, "
+                    "recompute_modules: [mlp], fp8_config: {recipe: blockwise}}"),
+     {"trainer.recompute": "selective", "trainer.recompute_modules": ("mlp",), "trainer.precision": "fp8"}),
+    ("areal", areal("megatron:d4", "optimizer: {type: adam_bf16}, megatron: {ddp: {use_distributed_optimizer: false, "
+                    "overlap_grad_reduce: true, grad_reduce_in_fp32: false}}"),
+     {"trainer.optimizer_bytes_per_parameter": 6.0, "trainer.zero_stage": 0, "trainer.gradient_overlap": True,
+      "trainer.gradient_precision": "bf16"}),
+    ("areal", areal("megatron:d2p2", "megatron: {virtual_pipeline_parallel_size: 2}"), {"trainer.virtual_stages": 2}),
+    ("areal", areal("megatron:(attn:d2t2|ffn:d1t2e2)", LAST).replace("Qwen3-4B", "Qwen3-30B-A3B"),
+     {"trainer.expert_tensor_parallel": 2, "trainer.expert_parallel": 2, "trainer.tensor_parallel": 2}),
+    ("areal", areal("archon:d2p2", "gradient_checkpointing: true"),
+     {"trainer.recompute": "selective", "trainer.recompute_modules": ("layernorm", "mlp", "moe_act"),
+      "trainer.virtual_stages": 2}),
+    ("areal", areal("archon:d2p2", "gradient_checkpointing: true, archon: {ac_mode: full, pp_schedule: 1F1B}"),
+     {"trainer.recompute": "full", "trainer.recompute_modules": (), "trainer.virtual_stages": 1}),
+    ("areal", areal("fsdp:d4", "use_lora: true, lora_rank: 16"), {"engine.lora_rank": 16, "trainer.lora_rank": 16}),
+    ("areal", AREAL.replace("Qwen3-4B", "Qwen3-4B-FP8"), {"engine.weight_precision": "fp8_block"}),
+    ("areal", AREAL + "sglang: {kv_cache_dtype: fp8_e4m3, chunked_prefill_size: 4096, cuda_graph_bs: [1, 64]}",
+     {"engine.kv_precision": "fp8", "engine.max_batched_tokens": 4096, "engine.max_captured_tokens": 64}),
     ("prime-rl", PRIME_VLLM, {"loop.refit_method": "auto", "loop.refit_precision": "bf16", "trainer.lora_rank": None}),
     ("prime-rl", PRIME_VLLM + LORA, {"loop.refit_method": "disk", "trainer.lora_rank": 16}),
     ("prime-rl", PRIME_VLLM + "[trainer.optim]\ntype = 'sign_sgd'", {"trainer.optimizer_bytes_per_parameter": 4.0}),
@@ -240,6 +279,9 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
      {"trainer.logprob_micro_batch_tokens": 32 * 619}),
     ("areal", AGENT, {"workload.max_sequence_tokens": 16384}),
     ("areal", AREAL, {"workload.max_sequence_tokens": 10240}),
+    ("areal", areal("megatron:d4", LAST), {"trainer.recompute": "selective", "trainer.gradient_precision": "bf16"}),
+    ("areal", areal("megatron:d4t2", LAST).replace("Qwen3-4B", "Qwen3-30B-A3B"),
+     {"trainer.expert_parallel": 2, "trainer.expert_tensor_parallel": 2}),
     ("areal", AREAL + "max_tokens_per_trajectory: 4096", {"workload.max_response_tokens": 640}),
     ("prime-rl", PRIME_VLLM + LORA, {"trainer.lora_rank": 64}),
     ("prime-rl", GLM, {"trainer.expert_parallel": 16}),

@@ -159,7 +159,7 @@ class Trainer:
     activations_on_host = Target[bool]()
     sequence_parallel, gradient_overlap = Target[bool](), Target[bool]()
     pipeline_balance = Target[PipelineBalance]()
-    gradient_precision = Target[GradientPrecision]()
+    gradient_precision, fp8_parameter_gather = Target[GradientPrecision](), Target[bool]()
     fused_kernels, frozen_vision = Target[bool](), Target[bool]()
     mtp_layers = Target[int]()
     optimizer = Target[Literal["adam", "muon"]]()
