@@ -4,7 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from single_rules import expect_meaning, expect_return, imported
+from single_rules import expect_meaning, expect_return, imported, written
+
+from rlsim.loading.scenario import vary
+from rlsim.readers.frameworks.asked import Asked
+from rlsim.readers.frameworks.exporting import export_scenario
+from rlsim.readers.frameworks.importing import import_config, read_config
 
 OPENRLHF = (
     "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_gpus_per_node 8 "
@@ -303,6 +308,25 @@ def test_what_is_changed_is_written_and_read_back(
     framework: str, text: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     expect_return(tmp_path, framework, text, changes)
+
+
+@pytest.mark.parametrize(("kind", "capacity_bytes", "shared"), [("native", 64e9, False), ("mooncake", 16e9, True)])
+def test_kv_cache_on_the_host_is_priced_where_contexts_come_back(
+    kind: str, capacity_bytes: float, shared: bool, tmp_path: Path
+) -> None:
+    tiers = f"type = '{kind}', cpu = {{num_bytes = 128_000_000_000}}, disk = {{path = '/scratch'}}"
+    inference = f"inference = {{vllm = {{tensor_parallel_size = 2}}, kv_cache_offload = {{{tiers}}}}}"
+    path = written(tmp_path, "prime-rl", PRIME_VLLM.replace("inference.vllm = {}", inference))
+    found = import_config("prime-rl", path, asked=Asked(mean_turns=8)).scenario
+    offload = found.engine.kv_offload
+    assert offload is not None and (offload.capacity_bytes, offload.shared) == (capacity_bytes, shared)
+    assert [one.part for one in found.missing] == ["the disk below the KV cache on the host"]
+    moved = vary(found, {"engine.kv_offload.capacity_bytes": capacity_bytes / 2})
+    answer = export_scenario(moved, "prime-rl", read_config("prime-rl", path))
+    assert "--inference.kv_cache_offload.cpu.num_bytes 64000000000" in answer.overrides
+    # A sample of one turn begins with nothing that was computed before.
+    alone = import_config("prime-rl", path).scenario
+    assert alone.engine.kv_offload is None and "the KV cache on the host" in [one.part for one in alone.missing]
 
 
 @pytest.mark.parametrize(("flag", "own"), [("", 8), ("--train.colocate_all ", 0)])

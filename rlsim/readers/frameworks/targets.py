@@ -116,6 +116,12 @@ class Engine:
         tensor_parallel = Target[int]()
         expert_parallel = Target[int]()
 
+    class Kv_Offload:  # noqa: N801 - the section's name
+        """Keys of the section ``engine.kv_offload``."""
+
+        capacity_bytes = Target[float]()
+        shared = Target[bool]()
+
 
 class Speculation:
     """Keys of the section ``speculation``."""
