@@ -167,6 +167,7 @@ class Trainer:
     pipeline_balance = Target[PipelineBalance]()
     gradient_precision, fp8_parameter_gather = Target[GradientPrecision](), Target[bool]()
     fused_kernels, frozen_vision = Target[bool](), Target[bool]()
+    expert_products = Target[Literal["grouped", "loop"]]()
     mtp_layers = Target[int]()
     optimizer = Target[Literal["adam", "muon"]]()
     optimizer_bytes_per_parameter = Target[float]()
