@@ -286,6 +286,12 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
     # 32 mean samples of 619 tokens: prompts of 107 and half of 1,024.
     ("roll", ROLL.replace("actor_train:", "actor_train:\n  use_remove_padding: true"),
      {"trainer.logprob_micro_batch_tokens": 32 * 619}),
+    ("roll", ROLL, {"trainer.recompute": "full"}),
+    ("roll", ROLL, {"loop.mode": "async", "loop.style": "roll", "cluster.num_gpus": 16, "cluster.generation_gpus": 8}),
+    ("roll", ROLL.replace("coef: 0", "coef: 0.1"), {"trainer.reference_logprobs": False}),
+    ("verl", VERL, {"trainer.logits_chunk_tokens": 512}),
+    ("slime", SLIME, {"trainer.optimizer_bytes_per_parameter": 10.0, "trainer.rank_balance": "tokens"}),
+    ("areal", areal("megatron:d4", LAST), {"trainer.precision": "fp8", "trainer.policy_logprobs": True}),
     ("areal", AGENT, {"workload.max_sequence_tokens": 16384}),
     ("areal", AREAL, {"workload.max_sequence_tokens": 10240}),
     ("areal", areal("megatron:d4", LAST), {"trainer.recompute": "selective", "trainer.gradient_precision": "bf16"}),

@@ -309,8 +309,10 @@ def solved(rule: Rule[C], option: Option[Any], value: Any, r: Reader) -> list[Ch
     probed = list(_probed(found, value)) if number and found(value) != value else []
     # Generators, since each try evaluates the whole rule, and the first that fits is enough.
     first = (given for given in (value, *probed) if found(given) == value)
+    # A switch may have a meaning that is no switch's, such as the bytes of an optimizer.
+    switched = (given for given in (True, False) if not isinstance(value, bool) and found(given) == value)
     unsaid = (given for given in (*probed, value) if found(given) is None and default_of(rule.target) == value)
-    for given in islice(chain(first, unsaid), 1):
+    for given in islice(chain(first, switched, unsaid), 1):
         return [option.to(option.read(r.changed(nested({option.key: given}))))]  # a whole number where it reads one
     return []
 

@@ -50,6 +50,19 @@ def _policy_logprobs(c: Areal) -> bool:
     return c.actor.prox_logp_method != "loglinear" if c.actor.use_decoupled_loss else c.actor.recompute_logprob
 
 
+def _set_policy_logprobs(c: Areal, value: bool) -> list[Change]:
+    if c.actor.use_decoupled_loss:
+        return [Actor.prox_logp_method.to("recompute" if value else "loglinear")]
+    return [Actor.recompute_logprob.to(value)]
+
+
+def _set_precision(c: Areal, value: str) -> list[Change | None]:
+    if c.on_archon:
+        return [Archon.fp8.to("blockwise" if value == "fp8" else "disabled")]
+    mode = Megatron.fp8_mode.to("e4m3") if value == "fp8" else Megatron.fp8.to(None)
+    return [mode if c.megatron else None]
+
+
 def _generating(half: Half) -> list[Change]:
     return [Rollout.backend.to(str(half))]
 
@@ -188,7 +201,7 @@ RULES = (
     of(Trainer.expert_tensor_parallel, when=lambda c: c.megatron).rule(
         lambda c: c.train.x, lambda c, value: _training(replace(c.train, x=value))
     ),
-    of(Trainer.precision).rule(lambda c: "fp8" if c.fp8 else "bf16"),
+    of(Trainer.precision).rule(lambda c: "fp8" if c.fp8 else "bf16", _set_precision),
     of(Trainer.global_batch_samples).rule(
         lambda c: c.minibatch, lambda c, value: [Actor.ppo_n_minibatches.to(c.samples // value)]
     ),
@@ -233,7 +246,7 @@ RULES = (
     of(Trainer.optimizer_on_host).rule(_on_host),
     of(Trainer.optimizer_step).rule(lambda c: "device" if _on_host(c) and c.actor.step_on_device else None),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(4.0),
-    of(Trainer.policy_logprobs).rule(_policy_logprobs),
+    of(Trainer.policy_logprobs).rule(_policy_logprobs, _set_policy_logprobs),
     of(Trainer.reference_logprobs).rule(lambda c: c.reference is not None and c.actor.kl_ctl > 0),
 )
 
