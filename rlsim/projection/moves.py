@@ -65,6 +65,7 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tries: str = ""
     needs: str = ""
     when: Conditions = field(default_factory=dict)
+    update: bool = False
     asks: str = "nothing else"
     source: str = ""
     exact: bool = True
@@ -72,6 +73,8 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def missing(self, scenario: Scenario) -> str:
         """Why the scenario is none for it; empty where it is."""
+        if scenario.loop.supervised and not self.update and self.kind != "fault":
+            return str(LISTS["needs"]["generating"])
         if self.needs and not _NEEDS[self.needs](scenario):
             return str(LISTS["needs"][self.needs])
         return "" if held(scenario, self.when) else ALREADY

@@ -12,10 +12,13 @@ from rlsim.costs.trainer.training import PHASE_SWAP
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.draft_lengths import draft_lengths
+from rlsim.planning.improve import improve
 from rlsim.planning.plan import plan
 from rlsim.planning.size import Wanted, size
 from rlsim.projection.headroom import headroom
+from rlsim.projection.moves import move_named, moves
 from rlsim.projection.project import project
+from rlsim.projection.uncertainty.sources import Origin, settle
 from rlsim.projection.variant import simulate_variant
 from rlsim.report.folder import write_out
 from rlsim.report.text.projection import render
@@ -111,3 +114,22 @@ def test_text_and_files_speak_of_no_engine(rl: Scenario, tmp_path) -> None:
     for folder in ("out", "run"):
         page = (tmp_path / folder / "report.html").read_text()
         assert not any(word in page for word in ("autoregressive", "What the engines did", "synchronous", "by age in"))
+
+
+def test_moves_of_rollouts_and_of_the_loss_are_none_of_an_update_alone(rl: Scenario) -> None:
+    one = vary(rl, *DPO)
+    found = {move.name: move.missing(one) for move in moves()}
+    for name in ("shared_queue", "fp8_rollout", "engine_tensor_parallel", "no_offload", "no_reference"):
+        assert found[name] == "the scenario trains on a data set and generates nothing", name
+        assert move_named(name).missing(rl) in ("", "the scenario does so already")
+    assert not any(found[name] for name in ("fp8_training", "no_recompute", "larger_micro_batches"))
+    tried = improve(one, only="techniques").moves
+    assert tried is not None and {technique.name for technique in tried.techniques} <= {
+        move.name for move in moves() if move.update
+    }
+
+
+def test_what_measures_the_trainer_names_no_unknown_framework(rl: Scenario) -> None:
+    unnamed, named = (vary(rl, "trainer.backend=fsdp", f"stack={stack}") for stack in ("servers", "verl"))
+    texts = [settle(Origin("", "training"), one)[0] for one in (unnamed, named)]
+    assert texts[0].endswith("with your framework") and texts[1].endswith("with verl")
