@@ -17,6 +17,7 @@ from msgspec.structs import asdict
 from pydantic import ValidationError
 
 from rlsim.costs.memory import check_fits, part_fits, surely
+from rlsim.costs.pools import alone
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides, split_gpus
@@ -264,6 +265,9 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         space.engines[number], space.trainers[number] = [], []
         try:
             plain = on_split(scenario, split, TrainerLayout())
+            # Models beside the policy's may have layouts of their own on the trainer's GPUs.
+            for pool in plain.pools:
+                alone(plain, pool)
         except InputError as error:
             parts: list[Engine | TrainerLayout] = [*engines, *trainers]
             space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
