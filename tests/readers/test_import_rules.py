@@ -76,7 +76,7 @@ VERL = (
     "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.name=vllm "
 )
 VERL_SFT = (
-    "torchrun --standalone --nnodes=1 --nproc_per_node=${count} -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-8B "
+    "count=$1\ntorchrun --standalone --nnodes=1 --nproc_per_node=${count} -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-8B "
     "data.micro_batch_size_per_gpu=4 engine=fsdp engine.ulysses_sequence_parallel_size=2 engine.use_mbridge=True "
 )
 VERL_LORA = VERL + "actor_rollout_ref.model.lora_rank=32 "
@@ -222,7 +222,7 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
      {"policy_logprobs": False}),
     ("areal", AREAL.replace(LAST, "recompute_logprob: true, prox_logp_method: loglinear"), {"policy_logprobs": True}),
     ("verl", VERL_SFT, {"trainer.tensor_parallel": 1, "trainer.context_parallel": 2, "cluster.num_gpus": 8}),
-    ("verl", VERL_SFT.replace("${count}", "4"), {"cluster.num_gpus": 4}),
+    ("verl", VERL_SFT.replace("$1", "4"), {"cluster.num_gpus": 4}),
     # FSDP's weights and moments are of actor.dtype, Megatron-Core's options count under it alone.
     ("areal", AREAL, {"trainer.optimizer_bytes_per_parameter": 4.0, "trainer.recompute": "none",
                       "trainer.virtual_stages": 1, "engine.max_batched_tokens": 32768,
