@@ -76,7 +76,7 @@ VERL = (
     "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.name=vllm "
 )
 VERL_SFT = (
-    "count=$1\ntorchrun --standalone --nnodes=1 --nproc_per_node=${count} -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-8B "
+    "count=$1\ntorchrun --nnodes=1 --nproc_per_node=${count} -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-8B "
     "data.micro_batch_size_per_gpu=4 engine=fsdp engine.ulysses_sequence_parallel_size=2 engine.use_mbridge=True "
 )
 VERL_LORA = VERL + "actor_rollout_ref.model.lora_rank=32 "
