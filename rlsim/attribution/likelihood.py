@@ -270,7 +270,8 @@ def checked_phases(
     run: SimulatedVariant, expected: Mapping[str, Interval], given: Mapping[str, float], observed: Observed
 ) -> tuple[CheckedPhase, ...]:
     """Every phase with its verdict and its MFU."""
-    shares = {one.phase.removesuffix("_s"): one.mfu for one in efficiency_of(run)}
+    # A phase of teachers alone has none of the policy's FLOP.
+    shares = {one.phase.removesuffix("_s"): one.mfu for one in efficiency_of(run) if one.mfu}
     return tuple(_checked(name, expected[name], given.get(name), observed, shares.get(name)) for name in expected)
 
 

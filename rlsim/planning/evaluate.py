@@ -205,7 +205,7 @@ def _numbers(scenario: Scenario, run: SimulatedVariant, step_s: Interval | Mean)
         energy_per_step_j=energy_j(scenario, step_s.mean),
         generation_memory_bytes=used.get("generation", 0.0),
         training_memory_bytes=used.get("training", 0.0),
-        eager_share=run.prices.engine.eager_share(counted(run.prices.engine, run.counters).iterations_at),
+        eager_share=_eager_share(run),
         captured_tokens=run.prices.engine.captured_tokens,
         limit=limit_of(scenario, phases, phase_parts(run)),
         baseline_step_s=None,
@@ -214,6 +214,14 @@ def _numbers(scenario: Scenario, run: SimulatedVariant, step_s: Interval | Mean)
         end_to_end_speedup=None,
         digest=scenario_digest(scenario),
     )
+
+
+def _eager_share(run: SimulatedVariant) -> float:
+    """Share of the iterations beyond the largest captured graph; none where graphs are off."""
+    engine = run.prices.engine
+    if not run.scenario.engine.cuda_graphs:
+        return 0.0
+    return engine.eager_share(counted(engine, run.counters).iterations_at)
 
 
 def limit_of(scenario: Scenario, phases: Mapping[str, float], parts: Iterable[PhasePart]) -> str:

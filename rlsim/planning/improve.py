@@ -168,6 +168,8 @@ def _promising(found: Sequence[Tried]) -> list[tuple[Tried, Tried]]:
 
 def _best_pair(scenario: Scenario, pairs: Sequence[tuple[Tried, Tried]]) -> Tried | None:
     """The moves of the pair that is fastest on the work of a search, together; None where none can be."""
+    if not pairs:  # one move or none shortens the step
+        return None
     ways = [{**first.overrides, **second.overrides} for first, second in pairs]
     try:
         best = fastest_way(scenario, ways)

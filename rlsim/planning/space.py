@@ -17,6 +17,7 @@ from msgspec.structs import asdict
 from pydantic import ValidationError
 
 from rlsim.costs.memory import check_fits, part_fits, surely
+from rlsim.costs.pools import alone
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides, split_gpus
@@ -25,12 +26,9 @@ from rlsim.schema.base import changed, replaced
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Trainer
 
-ENGINE_TENSOR = (1, 2, 4, 8, 16, 32)
-ENGINE_STAGES = (2, 4)
-TRAINER_TENSOR = (1, 2, 4, 8)
-TRAINER_PIPELINE = (1, 2, 4, 8, 16)
-TRAINER_CONTEXT = (1, 2, 4, 8)
-TRAINER_EXPERT = (1, 2, 4, 8, 16, 32, 64)
+ENGINE_TENSOR, ENGINE_STAGES = (1, 2, 4, 8, 16, 32), (2, 4)
+TRAINER_TENSOR, TRAINER_CONTEXT = (1, 2, 4, 8), (1, 2, 4, 8)
+TRAINER_PIPELINE, TRAINER_EXPERT = (1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32, 64)
 LETTERS = {"tensor": "TP", "pipeline": "PP", "context": "CP", "expert": "EP", "attention_data": "DPA"}
 DRAFT_LENGTHS = tuple(range(8))
 SHARES = (0.25, 0.375, 0.5, 0.625, 0.75)
@@ -270,6 +268,9 @@ def _fill(space: Space, number: int, scenario: Scenario, split: GpuSplit, drafte
     domain = int(scenario.hardware.nvlink_domain_gpus)
     try:
         plain = on_split(scenario, split, TrainerLayout())
+        # Models beside the policy's may have layouts of their own on the trainer's GPUs.
+        for pool in plain.pools:
+            alone(plain, pool)
     except InputError as error:
         space.considered += len(engines(domain)) * len(trainers(domain))
         parts: list[Engine | TrainerLayout] = [*engines(domain), *trainers(domain)]

@@ -66,6 +66,7 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     needs: str = ""
     when: Conditions = field(default_factory=dict)
     lacking: Mapping[str, str] = field(default_factory=dict)
+    update: bool = False
     asks: str = "nothing else"
     source: str = ""
     exact: bool = True
@@ -73,6 +74,8 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def missing(self, scenario: Scenario) -> str:
         """Why the scenario is none for it; empty where it is."""
+        if scenario.loop.supervised and not self.update and self.kind != "fault":
+            return str(LISTS["needs"]["generating"])
         if self.needs and not _NEEDS[self.needs](scenario):
             return str(LISTS["needs"][self.needs])
         if not held(scenario, self.when):

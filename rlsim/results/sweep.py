@@ -46,8 +46,8 @@ class StepNumbers:
     """A scenario's step in numbers; seconds, tokens, bytes per GPU and USD, means over all replications.
 
     step_s: without an interval where only a search has seen the scenario. limit: the longest phase and its largest
-    part. eager_share: of its engines' iterations, beyond the largest captured CUDA graph of captured_tokens. The
-    baseline's numbers and the speed-ups over it are None where no baseline was asked for.
+    part. eager_share: of its engines' iterations, beyond the largest captured CUDA graph of captured_tokens, 0 without
+    graphs. The baseline's numbers and the speed-ups over it are None where no baseline was asked for.
     """
 
     num_gpus: int

@@ -11,13 +11,19 @@ from rlsim.costs.trainer.driver import PADDED_BATCH
 from rlsim.costs.trainer.training import PHASE_SWAP
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.compare import compare
 from rlsim.planning.draft_lengths import draft_lengths
+from rlsim.planning.improve import improve
 from rlsim.planning.plan import plan
 from rlsim.planning.size import Wanted, size
+from rlsim.planning.sweep import sweep
 from rlsim.projection.headroom import headroom
+from rlsim.projection.moves import move_named, moves
 from rlsim.projection.project import project
+from rlsim.projection.uncertainty.sources import Origin, settle
 from rlsim.projection.variant import simulate_variant
 from rlsim.report.folder import write_out
+from rlsim.report.text.planning import eager_remark, render_comparison
 from rlsim.report.text.projection import render
 from rlsim.schema.scenario import Scenario
 
@@ -111,3 +117,39 @@ def test_text_and_files_speak_of_no_engine(rl: Scenario, tmp_path) -> None:
     for folder in ("out", "run"):
         page = (tmp_path / folder / "report.html").read_text()
         assert not any(word in page for word in ("autoregressive", "What the engines did", "synchronous", "by age in"))
+        assert not any(f">{word}" in page for word in ("refit (", "exposed gener", "prepare", "engine<", "transfer<"))
+
+
+def test_moves_of_rollouts_and_of_the_loss_are_none_of_an_update_alone(rl: Scenario) -> None:
+    one = vary(rl, *DPO)
+    found = {move.name: move.missing(one) for move in moves()}
+    for name in ("shared_queue", "fp8_rollout", "engine_tensor_parallel", "no_offload", "no_reference"):
+        assert found[name] == "the scenario trains on a data set and generates nothing", name
+        assert move_named(name).missing(rl) != found[name]
+    assert not any(found[name] for name in ("fp8_training", "no_recompute", "larger_micro_batches"))
+    tried = improve(one, only="techniques").moves
+    assert tried is not None and {technique.name for technique in tried.techniques} <= {
+        move.name for move in moves() if move.update
+    }
+
+
+def test_what_measures_the_trainer_names_no_unknown_framework(rl: Scenario) -> None:
+    unnamed, named = (vary(rl, "trainer.backend=fsdp", f"stack={stack}") for stack in ("servers", "verl"))
+    texts = [settle(Origin("", "training"), one)[0] for one in (unnamed, named)]
+    assert texts[0].endswith("with your framework") and texts[1].endswith("with verl")
+
+
+def test_a_comparison_shows_the_phases_that_there_are_as_exactly_as_a_short_step_needs(rl: Scenario) -> None:
+    one = vary(rl, *DPO)
+    text = render_comparison(compare(one, vary(one, "trainer.recompute=full")))
+    words = [line.split() for line in text.splitlines() if line.startswith("  ")]
+    rows = {first: value for first, value, *_ in (line for line in words if len(line) > 1)}
+    assert not rows.keys() & {"generation", "data", "prepare"} and rows.keys() >= {"logprob", "train", "step"}
+    assert float(rows["step"]) < 10 and len(rows["step"].split(".")[1]) == 3
+
+
+def test_a_sweep_without_graphs_warns_of_no_largest_one(rl: Scenario) -> None:
+    (cell,) = sweep(vary(rl, "engine.cuda_graphs=false"), {"engine.tensor_parallel": [1]}).done
+    assert cell["eager_share"] == 0.0 and not eager_remark([("the cell", cell)])
+    (small,) = sweep(vary(rl, "engine.max_captured_tokens=4"), {"engine.tensor_parallel": [1]}).done
+    assert eager_remark([("the cell", small)])[0].startswith("Warning: 1 of 1 go beyond")

@@ -44,6 +44,22 @@ SYNC = SearchLimits((8,), (0,), draft_lengths=(1, 3, 5))
 BOTH = SearchLimits((8,), (0, 1), draft_lengths=(2,), shares=(0.5,))
 
 
+def test_a_split_whose_gpus_a_teacher_on_them_cannot_have_is_no_split(tiny: Scenario) -> None:
+    teacher = {
+        "name": "teacher",
+        "role": "teacher",
+        "model": "llama-3.1-8b",
+        "runs_on": "trainer",
+        "tensor_parallel": 4,
+    }
+    scenario = vary(tiny, {"pools": [teacher]})
+    space = build_space(scenario, SearchLimits((8,), (1,), shares=(0.25, 0.5)))
+    # 6 training GPUs are no multiple of its 4.
+    assert [space.splits[number].training for number in space.usable] == [4]
+    assert any("pools: teacher" in one.reason for one in space.rejected)
+    assert plan(scenario, limits=SearchLimits((8,), (1,), shares=(0.25, 0.5))).best is not None
+
+
 def test_best_yaml_is_short_where_its_base_can_be_told(tiny: Scenario, tmp_path: Path) -> None:
     base = tmp_path / "base.yaml"
     base.write_text(dump_scenario(tiny))

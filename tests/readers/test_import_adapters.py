@@ -11,6 +11,7 @@ import pytest
 from single_rules import expect_return, imported, written
 
 from rlsim.errors import InputError
+from rlsim.readers import frameworks
 from rlsim.readers.frameworks import adapters
 from rlsim.readers.frameworks.exporting import export_scenario
 from rlsim.readers.frameworks.files import SHIPPED
@@ -62,7 +63,9 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         'rollout: {backend: "sglang:d4t2", max_head_offpolicyness: 2}\ngconfig: {n_samples: 4, max_new_tokens: 1024}\n'
         'actor: {backend: "megatron:d2t2p2", path: Qwen/Qwen3-8B, ppo_n_minibatches: 2, mb_spec: {n_mbs: 2}}\n'
         "train_dataset: {batch_size: 64, max_length: 512}\n",
-        {"engine.name": "vllm", "engine.tensor_parallel": 4, "cluster.generation_gpus": 16, "cluster.num_gpus": 32,
+        # SGLang's two, which AReaL's section of vLLM has no option for, go with it.
+        {"engine.name": "vllm", "engine.max_batched_tokens": None, "engine.chunked_prefill": None,
+         "engine.tensor_parallel": 4, "cluster.generation_gpus": 16, "cluster.num_gpus": 32,
          "trainer.global_batch_samples": 64, "loop.policy_lag": 3, "trainer.micro_batch_tokens": 8192},
     ),
     "roll": (
@@ -125,8 +128,12 @@ def test_every_declared_option_is_asked_for(name: str) -> None:
 
 
 def modules(name: str) -> list[ModuleType]:
-    stems = [path.stem for path in Path(adapters.__path__[0]).glob(f"{name.replace('-', '_')}*.py")]
-    return [import_module(f"{adapters.__name__}.{stem}") for stem in stems]
+    """Modules of a framework: of the adapters, whose folder is full, or of the one around it."""
+    return [
+        import_module(f"{room.__name__}.{path.stem}")
+        for room in (adapters, frameworks)
+        for path in Path(room.__path__[0]).glob(f"{name.replace('-', '_')}*.py")
+    ]
 
 
 def sections(module: ModuleType) -> list[type[Options]]:

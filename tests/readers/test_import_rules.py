@@ -4,7 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from single_rules import expect_meaning, expect_return, imported
+from single_rules import expect_meaning, expect_return, imported, written
+
+from rlsim.loading.scenario import vary
+from rlsim.readers.frameworks.asked import Asked
+from rlsim.readers.frameworks.exporting import export_scenario
+from rlsim.readers.frameworks.importing import import_config, read_config
 
 OPENRLHF = (
     "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_gpus_per_node 8 "
@@ -59,9 +64,20 @@ train_dataset: {batch_size: 64, max_length: 512}
 """
 AGENT = AREAL.replace("ness: 2}", "ness: 2, agent: {mode: inline, engine_max_tokens: '${gconfig.max_tokens}'}}")
 LAST = "kl_ctl: 0.0"
+
+
+def areal(train: str, actor: str) -> str:
+    """The recipe with another trainer and more of its options."""
+    return AREAL.replace("fsdp:d4", train).replace(LAST, f"{LAST}, {actor}" if actor != LAST else LAST)
+
+
 VERL = (
     "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.n_gpus_per_node=8 "
     "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.name=vllm "
+)
+VERL_SFT = (
+    "count=$1\ntorchrun --nnodes=1 --nproc_per_node=${count} -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-8B "
+    "data.micro_batch_size_per_gpu=4 engine=fsdp engine.ulysses_sequence_parallel_size=2 engine.use_mbridge=True "
 )
 VERL_LORA = VERL + "actor_rollout_ref.model.lora_rank=32 "
 MERGED = VERL_LORA + "+actor_rollout_ref.model.lora.merge=True "
@@ -187,6 +203,10 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
                    "workload.prompts_per_step": 32}),
     ("trl", RLOO + "--beta 0 --num_generations 4",
      {"policy_logprobs": True, "trainer.reference_logprobs": False, "workload.generations_per_prompt": 4}),
+    ("openrlhf", OPENRLHF.replace("Qwen3-8B", "Qwen3-30B-A3B") + "--actor.optim muon --ds.experts_implementation eager",
+     {"trainer.optimizer": "muon", "trainer.expert_products": "loop", "trainer.frozen_vision": False}),
+    ("openrlhf", OPENRLHF + "--actor.freeze_visual_encoder --ds.experts_implementation deepgemm",
+     {"trainer.optimizer": "adam", "trainer.expert_products": "grouped", "trainer.frozen_vision": True}),
     ("areal", AREAL, {"workload.max_sequence_tokens": 1536, "engine.prefix_caching": False, "workload.agent": None,
                       "policy_logprobs": False, "trainer.micro_batch_tokens": 32 * (107 + 512)}),
     ("areal", AREAL.replace("8192", "1200"), {"workload.max_sequence_tokens": 1200}),
@@ -201,6 +221,40 @@ RULES: list[tuple[str, str, dict[str, Any]]] = [
     ("areal", AREAL.replace(LAST, "use_decoupled_loss: true, recompute_logprob: true, prox_logp_method: loglinear"),
      {"policy_logprobs": False}),
     ("areal", AREAL.replace(LAST, "recompute_logprob: true, prox_logp_method: loglinear"), {"policy_logprobs": True}),
+    ("verl", VERL_SFT, {"trainer.tensor_parallel": 1, "trainer.context_parallel": 2, "cluster.num_gpus": 8}),
+    ("verl", VERL_SFT.replace("$1", "4"), {"cluster.num_gpus": 4}),
+    # FSDP's weights and moments are of actor.dtype, Megatron-Core's options count under it alone.
+    ("areal", AREAL, {"trainer.optimizer_bytes_per_parameter": 4.0, "trainer.recompute": "none",
+                      "trainer.virtual_stages": 1, "engine.max_batched_tokens": 32768,
+                      "engine.chunked_prefill": False, "loop.refit_method": "auto"}),
+    ("areal", areal("fsdp:d4", "dtype: float32, megatron: {fp8_config: {}}, weight_update_mode: disk"),
+     {"trainer.optimizer_bytes_per_parameter": 12.0, "trainer.precision": "bf16", "loop.refit_method": "disk"}),
+    ("areal", areal("fsdp:d4", "fsdp: {per_layer_optim_step: true}, grad_reduce_dtype: bfloat16"),
+     {"trainer.optimizer_on_host": True, "trainer.optimizer_step": "device", "trainer.gradient_precision": "bf16"}),
+    ("areal", areal("megatron:d4", "gradient_checkpointing: true"),
+     {"trainer.recompute": "full", "trainer.gradient_overlap": False, "trainer.zero_stage": None,
+      "trainer.gradient_precision": "fp32", "trainer.optimizer_bytes_per_parameter": 12.0,
+      "trainer.expert_tensor_parallel": 1}),
+    ("areal", areal("megatron:d4", "megatron: {recompute_granularity: selective}"), {"trainer.recompute": "none"}),
+    ("areal", areal("megatron:d4", "megatron: {bridge_type: megatron-bridge, recompute_granularity: selective, "
+                    "recompute_modules: [mlp], fp8_config: {recipe: blockwise}}"),
+     {"trainer.recompute": "selective", "trainer.recompute_modules": ("mlp",), "trainer.precision": "fp8"}),
+    ("areal", areal("megatron:d4", "optimizer: {type: adam_bf16}, megatron: {ddp: {use_distributed_optimizer: false, "
+                    "overlap_grad_reduce: true, grad_reduce_in_fp32: false}}"),
+     {"trainer.optimizer_bytes_per_parameter": 6.0, "trainer.zero_stage": 0, "trainer.gradient_overlap": True,
+      "trainer.gradient_precision": "bf16"}),
+    ("areal", areal("megatron:d2p2", "megatron: {virtual_pipeline_parallel_size: 2}"), {"trainer.virtual_stages": 2}),
+    ("areal", areal("megatron:(attn:d2t2|ffn:d1t2e2)", LAST).replace("Qwen3-4B", "Qwen3-30B-A3B"),
+     {"trainer.expert_tensor_parallel": 2, "trainer.expert_parallel": 2, "trainer.tensor_parallel": 2}),
+    ("areal", areal("archon:d2p2", "gradient_checkpointing: true"),
+     {"trainer.recompute": "selective", "trainer.recompute_modules": ("layernorm", "mlp", "moe_act"),
+      "trainer.virtual_stages": 2}),
+    ("areal", areal("archon:d2p2", "gradient_checkpointing: true, archon: {ac_mode: full, pp_schedule: 1F1B}"),
+     {"trainer.recompute": "full", "trainer.recompute_modules": (), "trainer.virtual_stages": 1}),
+    ("areal", areal("fsdp:d4", "use_lora: true, lora_rank: 16"), {"engine.lora_rank": 16, "trainer.lora_rank": 16}),
+    ("areal", AREAL.replace("Qwen3-4B", "Qwen3-4B-FP8"), {"engine.weight_precision": "fp8_block"}),
+    ("areal", AREAL + "sglang: {kv_cache_dtype: fp8_e4m3, chunked_prefill_size: 4096, cuda_graph_bs: [1, 64]}",
+     {"engine.kv_precision": "fp8", "engine.max_batched_tokens": 4096, "engine.max_captured_tokens": 64}),
     ("prime-rl", PRIME_VLLM, {"loop.refit_method": "auto", "loop.refit_precision": "bf16", "trainer.lora_rank": None}),
     ("prime-rl", PRIME_VLLM + LORA, {"loop.refit_method": "disk", "trainer.lora_rank": 16}),
     ("prime-rl", PRIME_VLLM + "[trainer.optim]\ntype = 'sign_sgd'", {"trainer.optimizer_bytes_per_parameter": 4.0}),
@@ -238,8 +292,17 @@ CHANGES: list[tuple[str, str, dict[str, Any]]] = [
     # 32 mean samples of 619 tokens: prompts of 107 and half of 1,024.
     ("roll", ROLL.replace("actor_train:", "actor_train:\n  use_remove_padding: true"),
      {"trainer.logprob_micro_batch_tokens": 32 * 619}),
+    ("roll", ROLL, {"trainer.recompute": "full"}),
+    ("roll", ROLL, {"loop.mode": "async", "loop.style": "roll", "cluster.num_gpus": 16, "cluster.generation_gpus": 8}),
+    ("roll", ROLL.replace("coef: 0", "coef: 0.1"), {"trainer.reference_logprobs": False}),
+    ("verl", VERL, {"trainer.logits_chunk_tokens": 512}),
+    ("slime", SLIME, {"trainer.optimizer_bytes_per_parameter": 10.0, "trainer.rank_balance": "tokens"}),
+    ("areal", areal("megatron:d4", LAST), {"trainer.precision": "fp8", "trainer.policy_logprobs": True}),
     ("areal", AGENT, {"workload.max_sequence_tokens": 16384}),
     ("areal", AREAL, {"workload.max_sequence_tokens": 10240}),
+    ("areal", areal("megatron:d4", LAST), {"trainer.recompute": "selective", "trainer.gradient_precision": "bf16"}),
+    ("areal", areal("megatron:d4t2", LAST).replace("Qwen3-4B", "Qwen3-30B-A3B"),
+     {"trainer.expert_parallel": 2, "trainer.expert_tensor_parallel": 2}),
     ("areal", AREAL + "max_tokens_per_trajectory: 4096", {"workload.max_response_tokens": 640}),
     ("prime-rl", PRIME_VLLM + LORA, {"trainer.lora_rank": 64}),
     ("prime-rl", GLM, {"trainer.expert_parallel": 16}),
@@ -261,6 +324,25 @@ def test_what_is_changed_is_written_and_read_back(
     framework: str, text: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     expect_return(tmp_path, framework, text, changes)
+
+
+@pytest.mark.parametrize(("kind", "capacity_bytes", "shared"), [("native", 64e9, False), ("mooncake", 16e9, True)])
+def test_kv_cache_on_the_host_is_priced_where_contexts_come_back(
+    kind: str, capacity_bytes: float, shared: bool, tmp_path: Path
+) -> None:
+    tiers = f"type = '{kind}', cpu = {{num_bytes = 128_000_000_000}}, disk = {{path = '/scratch'}}"
+    inference = f"inference = {{vllm = {{tensor_parallel_size = 2}}, kv_cache_offload = {{{tiers}}}}}"
+    path = written(tmp_path, "prime-rl", PRIME_VLLM.replace("inference.vllm = {}", inference))
+    found = import_config("prime-rl", path, asked=Asked(mean_turns=8)).scenario
+    offload = found.engine.kv_offload
+    assert offload is not None and (offload.capacity_bytes, offload.shared) == (capacity_bytes, shared)
+    assert [one.part for one in found.missing] == ["the disk below the KV cache on the host"]
+    moved = vary(found, {"engine.kv_offload.capacity_bytes": capacity_bytes / 2})
+    answer = export_scenario(moved, "prime-rl", read_config("prime-rl", path))
+    assert "--inference.kv_cache_offload.cpu.num_bytes 64000000000" in answer.overrides
+    # A sample of one turn begins with nothing that was computed before.
+    alone = import_config("prime-rl", path).scenario
+    assert alone.engine.kv_offload is None and "the KV cache on the host" in [one.part for one in alone.missing]
 
 
 @pytest.mark.parametrize(("flag", "own"), [("", 8), ("--train.colocate_all ", 0)])

@@ -17,6 +17,7 @@ MEGATRON = """NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --model Qwen/Qwen3
  --global_batch_size 64 --micro_batch_size 2 --steps_per_generation 4 --num_generations 8 --max_length 2048 \\
  --max_completion_length 2048 --recompute_granularity full {more}
 """
+NEXT = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 GKD = """NPROC_PER_NODE=8 swift rlhf --rlhf_type gkd --model Qwen/Qwen3-1.7B --teacher_model Qwen/Qwen3-32B \\
  --tuner_type full --use_vllm true --vllm_mode colocate --max_length 1024 --max_completion_length 1024 \\
  --per_device_train_batch_size 4 --deepspeed zero3
@@ -64,6 +65,54 @@ def test_megatrons_memory_and_precision_are_its_options(tmp_path: Path) -> None:
     own = imported(tmp_path, MEGATRON.replace("--recompute_granularity full", "").format(more=more)).scenario.trainer
     assert (own.sequence_parallel, own.gradient_overlap, own.precision, own.zero_stage) == (True, True, "fp8", 0)
     assert (own.optimizer_bytes_per_parameter, own.recompute_modules) == (8, ("mlp", "moe_act"))
+
+
+def test_megatrons_other_options_are_read(tmp_path: Path) -> None:
+    plain = imported(tmp_path, MEGATRON.format(more="")).scenario.trainer
+    assert (plain.gradient_precision, plain.optimizer, plain.mtp_layers, plain.moe_dispatcher) == (
+        "fp32", "adam", 0, "alltoall")  # fmt: skip
+    more = (
+        "--main_grads_dtype bf16 --optimizer dist_muon --mtp_num_layers 1 --moe_enable_deepep true --fp4_format e2m1 "
+        "--use_megatron_fsdp true"
+    )
+    own = imported(tmp_path, MEGATRON.replace("Qwen/Qwen3-30B-A3B", NEXT).format(more=more)).scenario.trainer
+    assert (own.gradient_precision, own.optimizer, own.mtp_layers, own.moe_dispatcher) == (
+        "bf16", "muon", 1, "deepep")  # fmt: skip
+    assert (own.precision, own.zero_stage) == ("nvfp4", 3)
+    partly = imported(
+        tmp_path, MEGATRON.format(more="--use_megatron_fsdp true --data_parallel_sharding_strategy optim_grads")
+    ).scenario
+    assert partly.trainer.zero_stage == 2
+
+
+def test_vllms_options_are_read(tmp_path: Path) -> None:
+    moe = GRPO.replace("Qwen/Qwen2.5-7B-Instruct", NEXT)
+    plain = imported(tmp_path, moe.format(mode="colocate", more="")).scenario
+    assert (plain.engine.expert_parallel, plain.engine.lora_rank, plain.speculation.method) == (1, 0, "none")
+    more = (
+        "--vllm_enable_expert_parallel true --vllm_enable_lora true --lora_rank 16 --experts_impl eager "
+        '--vllm_speculative_config \'{{"method":"qwen3_next_mtp","num_speculative_tokens":2}}\' --vllm_quantization fp8'
+    )
+    own = imported(tmp_path, moe.replace("{more}", more).format(mode="colocate")).scenario
+    assert (own.engine.expert_parallel, own.engine.lora_rank, own.engine.weight_precision) == (2, 16, "fp8")
+    assert (own.speculation.method, own.speculation.draft_length) == ("mtp", 2)
+    assert (own.trainer.expert_products, own.trainer.frozen_vision) == ("loop", True)
+    assert not imported(
+        tmp_path, GRPO.format(mode="colocate", more="--freeze_vit false")
+    ).scenario.trainer.frozen_vision
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        ("--tuner_type boft", "the tuner boft, which trains less than all weights"),
+        ("--tuner_type full --freeze_llm true", "the frozen language model"),
+        ("--tuner_type full --use_galore true", "the projected states of GaLore's optimizer"),
+        ("--tuner_type full --lisa_activated_layers 2", "LISA, which trains 2 layers at a time"),
+    ],
+)
+def test_what_trains_less_than_all_weights_is_missing(more: str, part: str, tmp_path: Path) -> None:
+    assert part in [one.part for one in imported(tmp_path, GRPO.format(mode="colocate", more=more)).scenario.missing]
 
 
 def test_turns_and_teachers_are_simulated_or_said(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlsim.costs.operators.groups import family_of, phase_groups, refit_method, series
+from rlsim.costs.users import UNKNOWN
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.posterior import Posterior
 from rlsim.projection.uncertainty.predictive import (
@@ -33,6 +34,7 @@ from rlsim.projection.uncertainty.predictive import (
 from rlsim.projection.uncertainty.slopes import LAUNCH
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.trainer import Stack
 from rlsim.units import FloatArray
 
 Kind = Literal["launches", "iterations", "training", "transfers", "steps", "inputs"]
@@ -91,10 +93,17 @@ def _words(scenario: Scenario) -> dict[str, object]:
         "model": scenario.model.name,
         "device": scenario.hardware.name,
         "framework": "other frameworks" if stack is None else f"{stack.framework} {stack.release or ''}".strip(),
-        "trainer": "other frameworks" if trained is None else trained.framework,
+        "trainer": _trainer_name(trained),
         "method": refit_method(scenario),
         "refit": scenario.refit_framework,
     }
+
+
+def _trainer_name(stack: Stack | None) -> str:
+    """What trains, as a clause names it; software that nobody names is the reader's."""
+    if stack is None:
+        return "other frameworks"
+    return "your framework" if stack.framework == UNKNOWN else stack.framework
 
 
 def settle(origin: Origin, scenario: Scenario) -> tuple[str, str]:

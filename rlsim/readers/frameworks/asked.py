@@ -318,6 +318,8 @@ def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
     """An agent, where the configuration or an option states more than one turn."""
     stated = math.ceil(2 * (asked.mean_turns or 1) - 1)  # the most of which that is the mean, see _mean_turns
     if (most := min(facts.turns if facts.turns > 1 else stated, MAX_TURNS)) <= 1:
+        # Contexts come back to a cache below the GPUs' in further turns alone.
+        draft.keys = {key: value for key, value in draft.keys.items() if not key.startswith("engine.kv_offload.")}
         return
     mean = asked.mean_turns or _mean_turns(most, facts.least_turns)
     if mean > most:

@@ -216,7 +216,9 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
         word = argv[at]
         words, named = _named(argv[at + 1 :])
         stated = {one[1].lower(): plain(one[2]) for one in map(_VARIABLE.match, argv[:at]) if one}
-        before = _launcher({**stated, **flags(argv[:at]), "program": argv[at - 1] if at else ""}, folder, path)
+        # torchrun's -m is of the program behind it, no second value of the option before: --nproc_per_node=4 -m verl.x
+        options = argv[: at - 1] if at and argv[at - 1] == "-m" else argv[:at]
+        before = _launcher({**stated, **flags(options), "program": argv[at - 1] if at else ""}, folder, path)
         if framework.python and word.endswith(".py") and (file := _at(folder, path, Path(word))) is not None:
             words = [*configured_words(file, folder), *words]
         config = named.get("config", entry.get("config"))

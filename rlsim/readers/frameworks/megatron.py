@@ -89,9 +89,7 @@ def core_rules(
     """
 
     def recomputed(c: C) -> tuple[RecomputeModule, ...] | None:
-        known: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
-        asked = modules.read(c.r) if granularity.read(c.r) == "selective" else ()
-        return tuple(name for name in known if name in asked) or None
+        return recomputed_modules(modules.read(c.r)) if granularity.read(c.r) == "selective" else None
 
     def dealt(_: C, value: str) -> list[Change | None]:
         return [loss.to(True) if value == "head" else None]
@@ -109,6 +107,12 @@ def core_rules(
     if fp32_gradients is not None:
         rules.append(_gradient_precision(of, when, fp32_gradients))
     return tuple(rules)
+
+
+def recomputed_modules(asked: Sequence[str]) -> tuple[RecomputeModule, ...] | None:
+    """Of recompute_modules those whose memory is counted; None where it names none of them."""
+    known: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
+    return tuple(name for name in known if name in asked) or None
 
 
 def _gradient_precision(of: Rules[C], when: Callable[[C], bool], reduced: Option[bool | None]) -> Rule[C]:

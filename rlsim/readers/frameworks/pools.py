@@ -236,3 +236,17 @@ def prime_rl_teachers(r: Reader, environments: Sequence[Mapping[str, Any]]) -> t
          "share": round(weight / whole, 4)}
         for name, weight in found.items() if name
     )  # fmt: skip
+
+
+def swift_teacher(
+    r: Reader, server: str, model: str, layout: tuple[int, int, int] | None
+) -> tuple[dict[str, Any], ...]:
+    """The teacher behind ms-swift's teacher_model_server, or the one that the trainer holds. layout: GPUs of a layer,
+    stages and parts of a context of Megatron-Core."""
+    if server:
+        return served_teachers({server: 1.0}, model, r.value("launcher.servers") or ())
+    if not model:
+        return ()
+    sizes = dict(zip(("tensor_parallel", "pipeline_parallel", "context_parallel"), layout or (), strict=False))
+    pool = {"name": f"teacher {model.split('/')[-1]}"[:60], "role": "teacher", "model": model}
+    return ({**pool, "runs_on": "trainer", **sizes},)

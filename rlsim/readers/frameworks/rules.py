@@ -24,7 +24,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from itertools import chain, islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from rlsim.errors import InputError, shortened
 from rlsim.parameters.sets import UNNAMED_STACK
@@ -35,6 +35,7 @@ from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.targets import Engine, Target, default_of
 from rlsim.readers.frameworks.trees import nested
 from rlsim.schema.engine import Precision
+from rlsim.schema.speculation import Method
 
 C = TypeVar("C", bound=Options)
 V = TypeVar("V")
@@ -42,6 +43,10 @@ INT4: tuple[tuple[str, Precision], ...] = (
     ("awq", "int4"), ("awq*", "int4"), ("gptq*", "int4"), ("int4*", "int4"), ("w4a16*", "int4"),
 )  # fmt: skip
 """What vLLM and SGLang call quantisations to INT4; GPTQ of 8 bits, which its word does not tell, counts as such."""
+EXPERTS_IMPLEMENTATION: tuple[tuple[str, Literal["grouped", "loop"]], ...] = (
+    ("eager", "loop"), ("grouped_mm", "grouped"), ("batched_mm", "grouped"), ("deepgemm", "grouped"),
+)  # fmt: skip
+"""Words of transformers for the products of experts (experts_implementation)."""
 PACKED_INT4 = ("INT4", "int4", "W4A16", "w4a16", "AWQ", "GPTQ", "Kimi-K2-Thinking", "Kimi-K2.5", "Kimi-K2.6")
 """Words of names of checkpoints with weights in INT4; Moonshot publishes these models so (config.json)."""
 FAR = 4 * 720_720
@@ -74,6 +79,15 @@ class Case(NamedTuple, Generic[C, V]):
     holds: Sequence[Condition] = ()
     beside: Sequence[Change] = ()
     when: Callable[[C], bool] | None = None
+
+
+def vllm_method(method: str | None, model: str | None) -> Method | None:
+    """How vLLM's speculative_config drafts: heads of the model's own end in mtp, a model alone is a drafter."""
+    if method == "eagle":
+        return "eagle3"
+    if method is not None and method.endswith("mtp"):
+        return "mtp"
+    return cast(Method | None, method or ("draft_model" if model else None))
 
 
 def node_size(gpus: int, per_node: int) -> int:
@@ -295,8 +309,10 @@ def solved(rule: Rule[C], option: Option[Any], value: Any, r: Reader) -> list[Ch
     probed = list(_probed(found, value)) if number and found(value) != value else []
     # Generators, since each try evaluates the whole rule, and the first that fits is enough.
     first = (given for given in (value, *probed) if found(given) == value)
+    # A switch may have a meaning that is no switch's, such as the bytes of an optimizer.
+    switched = (given for given in (True, False) if not isinstance(value, bool) and found(given) == value)
     unsaid = (given for given in (*probed, value) if found(given) is None and default_of(rule.target) == value)
-    for given in islice(chain(first, unsaid), 1):
+    for given in islice(chain(first, switched, unsaid), 1):
         return [option.to(option.read(r.changed(nested({option.key: given}))))]  # a whole number where it reads one
     return []
 

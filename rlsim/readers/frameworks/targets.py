@@ -116,6 +116,12 @@ class Engine:
         tensor_parallel = Target[int]()
         expert_parallel = Target[int]()
 
+    class Kv_Offload:  # noqa: N801 - the section's name
+        """Keys of the section ``engine.kv_offload``."""
+
+        capacity_bytes = Target[float]()
+        shared = Target[bool]()
+
 
 class Speculation:
     """Keys of the section ``speculation``."""
@@ -159,8 +165,9 @@ class Trainer:
     activations_on_host = Target[bool]()
     sequence_parallel, gradient_overlap = Target[bool](), Target[bool]()
     pipeline_balance = Target[PipelineBalance]()
-    gradient_precision = Target[GradientPrecision]()
+    gradient_precision, fp8_parameter_gather = Target[GradientPrecision](), Target[bool]()
     fused_kernels, frozen_vision = Target[bool](), Target[bool]()
+    expert_products = Target[Literal["grouped", "loop"]]()
     mtp_layers = Target[int]()
     optimizer = Target[Literal["adam", "muon"]]()
     optimizer_bytes_per_parameter = Target[float]()

@@ -205,6 +205,8 @@ def applied(
             if not where:
                 raise
             value = found["value"]
+        if not sign and isinstance(value, str) and isinstance(lookup(values, key), dict):
+            continue  # an option of one of Hydra's groups, whose file was read in its place: engine=fsdp
         above = nested({key: value})
         values = merged(values, above)
         given |= dict.fromkeys((name for name, _ in leaves(above)), where or COMMAND_LINE)

@@ -58,7 +58,9 @@ def _step(data: Projection) -> list[Block]:
     arms = data.variants
     added = {name for arm in arms.values() for name in findings.step_phases(arm, data.asynchronous)}
     rows: list[list[str | Interval]] = [["step", *(arm.step_s for arm in arms.values())]]
-    for phase in PHASES:
+    alone = data.order == "supervised"  # the phases of a rollout are none of an update alone
+    there = [phase for phase in PHASES if not alone or any(arm.phases[phase].mean for arm in arms.values())]
+    for phase in there:
         label = fmt.phase_label(phase, data.asynchronous) + ("" if phase in added else " (not added)")
         rows.append([label, *(arm.phases[phase] for arm in arms.values())])
     deviations = [fmt.number(arm.sampling.step_deviation_s) for arm in arms.values()]
@@ -195,6 +197,7 @@ def _support(support: Support) -> list[Block]:
         )
         for nearest in support.nearest
         for run in nearest.runs
+        if nearest.share or nearest.kind == "step"  # others measure nothing of it
     ]
     blocks: list[Block] = [table("projection-nearest", runs)]
     sources = sorted(support.sources, key=lambda one: -one.share)

@@ -125,6 +125,8 @@ def _reasons(result: SweepResult, style: Style) -> list[str]:
 
 
 LONGEST_VALUE = 40
+LONG_STEP_S = 10.0
+"""From here on a comparison needs tenths of seconds alone."""
 
 
 def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> str:
@@ -133,16 +135,22 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
     names = (first, second) if first != second else (f"A ({first})", f"B ({second})")
     changed = [(key, _brief(a), _brief(b)) for key, (a, b) in _differences(comparison).items()]
     scenario = Table("Scenario", "", ["", *names], changed, "<").lines(style)
+    longest_s = max(side.mean for side in comparison.step_s)
+    decimals = 1 if longest_s >= LONG_STEP_S else fmt.decimals_for(longest_s)
     phases = [
         (
-            *(_phase_name(change.phase, comparison), f"{change.before_s:.1f}", f"{change.after_s:.1f}"),
-            f"{change.after_s - change.before_s:+.1f}",
+            *(
+                _phase_name(change.phase, comparison),
+                *(f"{one:.{decimals}f}" for one in (change.before_s, change.after_s)),
+            ),
+            f"{change.after_s - change.before_s:+.{decimals}f}",
             "" if change.share is None else fmt.percent(change.share),
         )
         for change in comparison.phases
+        if change.before_s or change.after_s  # what neither does is no phase of theirs
     ]
     gap = comparison.step_s[1].mean - comparison.step_s[0].mean
-    step = Row(("step", *(cell(side, 1) for side in comparison.step_s), f"{gap:+.1f}", ""), strong=True)
+    step = Row(("step", *(cell(side, decimals) for side in comparison.step_s), f"{gap:+.{decimals}f}", ""), strong=True)
     money = ("USD per step", *(fmt.fixed(cost, 2) for cost in comparison.cost_per_step_usd), "", "")
     heads = ["", *names, "difference", "share"]
     times = Table("Time per step", "seconds, mean [90 % interval]", heads, [*phases, RULE, step, money])

@@ -2,220 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rlsim.readers.frameworks.areal_options import (
+    Actor,
+    Archon,
+    Areal,
+    Generation,
+    Half,
+    Megatron,
+    Rollout,
+    Sglang,
+    Vllm,
+)
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.options import Change, Options, Part, anything, aside, flag, integer, number, size, text
+from rlsim.readers.frameworks.megatron import optimizer_bytes, recomputed_modules
+from rlsim.readers.frameworks.options import Change
 from rlsim.readers.frameworks.pools import areal_teacher
-from rlsim.readers.frameworks.rules import INT4, Assumption, Rules
+from rlsim.readers.frameworks.rules import INT4, Assumption, Case, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
-
-
-@dataclass(frozen=True)
-class Half:
-    """A half of an allocation, and its text as AReaL writes it."""
-
-    backend: str
-    d: int = 1
-    t: int = 1
-    p: int = 1
-    c: int = 1
-    e: int = 1
-
-    def __str__(self) -> str:
-        sizes = {"d": self.d, "t": self.t, "p": self.p, "c": self.c, "e": self.e}
-        dims = "".join(f"{letter}{size}" for letter, size in sizes.items() if letter in "dtp" or size > 1)
-        return f"{self.backend}:{dims}" if self.backend else dims
-
-
-def halves(given: str) -> list[Half]:
-    """Generation and training of ``sglang:d4p1t1+fsdp:d4``."""
-    plain = re.sub(
-        r"\((?:attn:)?([^|)]*)\|(?:ffn:)?([^)]*)\)", lambda f: f[1] + "".join(re.findall(r"e\d+", f[2])), given
-    )
-    out = []
-    for one in re.split(r"[+|]", plain):
-        found = re.match(r"(?P<backend>[a-z_]+(?=[:(.]))?(?:\.\w+)?:?(?P<dims>(?:[dtpceg]\d+)+)?", one.strip())
-        dims = re.findall(r"([dtpce])(\d+)", (found and found["dims"]) or "")
-        out.append(Half((found and found["backend"]) or "", **{letter: int(number) for letter, number in dims}))
-    return out
-
-
-class Rollout(Options, section="rollout"):
-    """Of generation."""
-
-    backend = text()
-    strategy = text("", name="scheduling_strategy.type")
-    max_head_offpolicyness = integer(0)
-    max_concurrent_rollouts, consumer_batch_size = integer(), integer()
-    agent = aside(anything())
-    agent_tokens = integer(name="agent.engine_max_tokens")
-    agent_turns = integer(name="agent.max_turns")
-
-
-class Generation(Options, section="gconfig"):
-    """Of a sample."""
-
-    n_samples = size()
-    max_new_tokens = integer(16384)
-    max_tokens = integer(32768)
-
-
-class Sglang(Options, section="sglang"):
-    """Of SGLang."""
-
-    max_running_requests = integer()
-    mem_fraction_static = number()
-    disable_cuda_graph = flag(False)
-    disable_radix_cache = flag(True)
-    disable_overlap_schedule = flag(False)
-    quantization = text()
-
-
-class Vllm(Options, section="vllm"):
-    """Of vLLM."""
-
-    max_num_seqs = integer()
-    gpu_memory_utilization = number()
-    enforce_eager = flag(False)
-    no_enable_prefix_caching = flag(True)
-    quantization = text()
-
-
-class Actor(Options, section="actor"):
-    """Of training."""
-
-    path = text("")
-    backend = text()
-    ppo_n_minibatches = integer(4)
-    max_tokens_per_mb = integer(name="mb_spec.max_tokens_per_mb")
-    n_mbs = size(name="mb_spec.n_mbs")
-    use_lora = flag(False)
-    lora_rank = integer(32)
-    attn_impl = text()
-    gradient_checkpointing = flag(False)
-    megatron_fp8 = text(name="megatron.fp8_config.mode")
-    archon_fp8 = text(name="archon.fp8_config.mode")
-    use_decoupled_loss = flag(False)
-    prox_logp_method = text("recompute")
-    recompute_logprob = flag(False)
-    kl_ctl = number(0.1)
-
-
-class Areal(Options):
-    """A whole configuration."""
-
-    rollout, gconfig, actor = Part(Rollout), Part(Generation), Part(Actor)
-    sglang, vllm = Part(Sglang), Part(Vllm)
-    allocation_mode = text("")
-    n_gpus_per_node = integer(8, name="cluster.n_gpus_per_node")
-    batch_size = integer(name="train_dataset.batch_size")
-    prompt = integer(name="train_dataset.max_length")
-    trajectory_tokens = integer(name="max_tokens_per_trajectory")
-    agent_run_turns = integer(name="agent_run_args.max_turns")
-    environment_steps = integer(name="econfig.max_steps")
-    max_llm_calls_per_run = integer()
-    tir_turns, tir_tokens = integer(name="tir.max_turns"), integer(name="tir.max_length")
-    max_turns = integer(1)
-    critic = anything(name="critic.path")
-    reference = anything(name="ref.path")
-
-    @property
-    def gen(self) -> Half:
-        """The layout of generation."""
-        return halves(self.rollout.backend or self.allocation_mode)[0]
-
-    @property
-    def train(self) -> Half:
-        """The layout of training."""
-        stated = self.actor.backend
-        return halves(stated)[0] if stated else halves(self.allocation_mode)[1]
-
-    @property
-    def taught(self) -> Half:
-        """The layout of a teacher."""
-        return halves(self.r.text("teacher.backend"))[0]
-
-    @property
-    def megatron(self) -> bool:
-        """Whether Megatron-Core trains."""
-        return self.train.backend == "megatron"
-
-    @property
-    def on_vllm(self) -> bool:
-        """Whether vLLM generates."""
-        return self.gen.backend == "vllm"
-
-    @property
-    def gen_gpus(self) -> int:
-        """GPUs that generate."""
-        return self.gen.d * self.gen.t * self.gen.p
-
-    @property
-    def shared(self) -> bool:
-        """Whether generation shares the trainer's GPUs."""
-        return self.rollout.strategy.startswith("colocat")
-
-    @property
-    def apart(self) -> int:
-        """GPUs beside the trainer's."""
-        return 0 if self.shared else self.gen_gpus
-
-    @property
-    def ranks(self) -> int:
-        """GPUs that share a sample while it is trained on."""
-        return self.train.t * self.train.p * self.train.c
-
-    @property
-    def agent(self) -> bool:
-        """Agents take many turns within one bound of prompts and outputs: rollout.agent
-        (experimental/openai/client.py:1047-1050) and the recipes' own max_tokens_per_trajectory
-        (examples/camel/train.py:119), tir.max_length (examples/tir/tir_workflow.py)."""
-        return self.rollout.agent is not None or (self.trajectory_tokens or self.tir_tokens) is not None
-
-    @property
-    def total(self) -> int:
-        """gconfig.max_tokens bounds prompt and output together (infra/remote_inf_engine.py:749-751;
-        cli_args.py:176)."""
-        return self.trajectory_tokens or self.tir_tokens or self.rollout.agent_tokens or self.gconfig.max_tokens
-
-    @property
-    def prompt_cap(self) -> int:
-        """Most tokens of a prompt."""
-        return self.prompt or 1024
-
-    @property
-    def cap(self) -> int:
-        """Most tokens of a sample."""
-        return self.total if self.agent else min(self.total, self.gconfig.max_new_tokens + self.prompt_cap)
-
-    @property
-    def turns(self) -> int:
-        """Most turns."""
-        stated = self.rollout.agent_turns or self.agent_run_turns or self.environment_steps
-        return stated or self.max_llm_calls_per_run or self.tir_turns or self.max_turns
-
-    @property
-    def prompts(self) -> int | None:
-        """Prompts of a step."""
-        return self.batch_size or self.rollout.consumer_batch_size
-
-    @property
-    def samples(self) -> int:
-        """Samples of a step."""
-        return (self.prompts or 0) * self.gconfig.n_samples
-
-    @property
-    def minibatch(self) -> int:
-        """Samples of an update."""
-        return self.samples // self.actor.ppo_n_minibatches
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether generation overlaps with training."""
-        return not self.shared and self.rollout.max_head_offpolicyness > 0
+from rlsim.schema.trainer import RecomputeModule
 
 
 def _set_max_sequence(c: Areal, value: int) -> Iterator[Change]:
@@ -243,6 +50,19 @@ def _policy_logprobs(c: Areal) -> bool:
     return c.actor.prox_logp_method != "loglinear" if c.actor.use_decoupled_loss else c.actor.recompute_logprob
 
 
+def _set_policy_logprobs(c: Areal, value: bool) -> list[Change]:
+    if c.actor.use_decoupled_loss:
+        return [Actor.prox_logp_method.to("recompute" if value else "loglinear")]
+    return [Actor.recompute_logprob.to(value)]
+
+
+def _set_precision(c: Areal, value: str) -> list[Change | None]:
+    if c.on_archon:
+        return [Archon.fp8.to("blockwise" if value == "fp8" else "disabled")]
+    mode = Megatron.fp8_mode.to("e4m3") if value == "fp8" else Megatron.fp8.to(None)
+    return [mode if c.megatron else None]
+
+
 def _generating(half: Half) -> list[Change]:
     return [Rollout.backend.to(str(half))]
 
@@ -251,6 +71,43 @@ def _training(half: Half) -> list[Change]:
     return [Actor.backend.to(str(half))]
 
 
+def _virtual_stages(c: Areal) -> int | None:
+    """Of Archon's interleaved schedules, the default, two (cli_args.py:608-612)."""
+    if c.train.p == 1:
+        return None
+    if c.on_archon:
+        return 1 if c.archon.pp_schedule == "1F1B" else 2
+    return c.mcore.virtual_pipeline_parallel_size if c.megatron else None
+
+
+def _recompute_modules(c: Areal) -> tuple[RecomputeModule, ...] | None:
+    """Archon computes every second product again (experimental/models/archon/activation_checkpoint.py:173-176)."""
+    if c.saves_some:
+        return ("layernorm", "mlp", "moe_act")
+    selective = c.megatron and c.mcore.recompute_granularity == "selective"
+    return recomputed_modules(c.mcore.recompute_modules) if selective else None
+
+
+def _optimizer_bytes(c: Areal) -> float:
+    """FSDP's and Archon's weights and Adam's moments are of actor.dtype, without an FP32 copy (fsdp_engine.py:976,
+    1120; archon_engine.py:1085). adam_bf16 is Megatron-Core's precision-aware one (megatron_engine.py:1131-1144)."""
+    if c.actor.optimizer == "sgd":
+        return 4.0  # Megatron-Core's FP32 weights; where weights are BF16 less, which no value of the scenario says
+    halved = c.actor.optimizer == "adam_bf16"
+    if c.megatron:
+        moments = ("bf16", "bf16") if halved else (c.mcore.exp_avg_dtype, c.mcore.exp_avg_sq_dtype)
+        return optimizer_bytes(halved or c.mcore.use_precision_aware_optimizer, False, moments)
+    return 4.0 + (0.0 if "16" in c.actor.dtype else 4.0 if halved else 8.0)
+
+
+def _on_host(c: Areal) -> bool:
+    """fsdp_engine.py:405, 1168; the weights, which go there too, count as on the GPU."""
+    if c.on_archon:
+        return c.archon.offload_params
+    return not c.megatron and (c.actor.fsdp_on_host or c.actor.step_on_device)
+
+
+CHECKPOINTS = [Actor.gradient_checkpointing.to(True)]
 of = Rules(Areal)
 RULES = (
     of(Workload.prompts_per_step).by(Areal.batch_size, lambda c: c.prompts),
@@ -277,13 +134,33 @@ RULES = (
     of(Loop.policy_lag, when=lambda c: c.asynchronous).by(
         Rollout.max_head_offpolicyness, lambda c: c.rollout.max_head_offpolicyness
     ),
+    of(Loop.refit_method).words(Actor.weight_update_mode, ("disk", "disk"), ("xccl", "auto"), other="auto"),
     of(Loop.max_in_flight_groups, when=lambda c: c.asynchronous).same(Rollout.max_concurrent_rollouts),
     of(Engine.name).rule(
         lambda c: "vllm" if c.on_vllm else "sglang", lambda c, value: _generating(replace(c.gen, backend=value))
     ),
     of(Engine.tensor_parallel).rule(lambda c: c.gen.t, lambda c, value: _generating(replace(c.gen, t=value))),
     of(Engine.pipeline_parallel).rule(lambda c: c.gen.p, lambda c, value: _generating(replace(c.gen, p=value))),
-    of(Engine.expert_parallel).rule(lambda c: c.gen.e, lambda c, value: _generating(replace(c.gen, e=value))),
+    of(Engine.expert_parallel).rule(
+        lambda c: c.gen.e if c.on_vllm else max(c.gen.e, c.sglang.ep_size),
+        lambda c, value: [*_generating(replace(c.gen, e=value)), Sglang.ep_size.to(value)],
+    ),
+    of(Engine.attention_data_parallel, when=lambda c: not c.on_vllm).rule(
+        lambda c: c.sglang.dp_size if c.sglang.enable_dp_attention else None,
+        lambda _, value: [Sglang.dp_size.to(value), Sglang.enable_dp_attention.to(value > 1)],
+    ),
+    of(Engine.kv_precision, when=lambda c: not c.on_vllm).words(
+        Sglang.kv_cache_dtype, ("fp8*", "fp8"), ("auto", "bf16"), other="bf16"
+    ),
+    # No chunks by default (cli_args.py:1766), then whole prompts up to max_prefill_tokens.
+    of(Engine.max_batched_tokens, when=lambda c: not c.on_vllm).by(
+        Sglang.chunked_prefill_size,
+        lambda c: chunk if (chunk := c.sglang.chunked_prefill_size) > 0 else c.sglang.max_prefill_tokens,
+    ),
+    of(Engine.chunked_prefill, when=lambda c: not c.on_vllm).same(Sglang.enable_mixed_chunk),
+    of(Engine.max_captured_tokens, when=lambda c: not c.on_vllm).by(
+        Sglang.cuda_graph_max_bs, lambda c: max(c.sglang.cuda_graph_bs or [0]) or c.sglang.cuda_graph_max_bs
+    ),
     of(Engine.dispatch).constant("round_robin"),
     of.either(
         of(Engine.max_running_sequences, when=lambda c: c.on_vllm).same(Vllm.max_num_seqs),
@@ -307,6 +184,8 @@ RULES = (
         lambda _, value: [Sglang.disable_overlap_schedule.to(not value)],
     ),
     of.either(
+        # Engines serve the checkpoint that training begins with, in its own precision.
+        of(Engine.weight_precision, when=lambda c: c.served_fp8).constant("fp8_block"),
         of(Engine.weight_precision, when=lambda c: c.on_vllm).words(
             Vllm.quantization, ("fp8*", "fp8_block"), *INT4, other="bf16"
         ),
@@ -319,22 +198,55 @@ RULES = (
     of(Trainer.pipeline_parallel).rule(lambda c: c.train.p, lambda c, value: _training(replace(c.train, p=value))),
     of(Trainer.context_parallel).rule(lambda c: c.train.c, lambda c, value: _training(replace(c.train, c=value))),
     of(Trainer.expert_parallel).rule(lambda c: c.train.e, lambda c, value: _training(replace(c.train, e=value))),
-    of(Trainer.precision).rule(
-        lambda c: "fp8" if c.actor.megatron_fp8 or c.actor.archon_fp8 not in (None, "disabled") else "bf16"
+    of(Trainer.expert_tensor_parallel, when=lambda c: c.megatron).rule(
+        lambda c: c.train.x, lambda c, value: _training(replace(c.train, x=value))
     ),
+    of(Trainer.precision).rule(lambda c: "fp8" if c.fp8 else "bf16", _set_precision),
     of(Trainer.global_batch_samples).rule(
         lambda c: c.minibatch, lambda c, value: [Actor.ppo_n_minibatches.to(c.samples // value)]
     ),
     of.under(Actor.use_lora, of(Trainer.lora_rank).same(Actor.lora_rank)),
+    # Engines apply it: adapters alone are sent (trainer/rl_trainer.py:311-333, infra/remote_inf_engine.py:799).
+    of(Engine.lora_rank, when=lambda c: c.actor.use_lora).rule(lambda c: c.actor.lora_rank),
     of(Trainer.flash_attention_2).words(
         Actor.attn_impl, ("*flash_attention_[34]*", False), ("*flash-attn[34]*", False), ("*", None)
     ),
     of(Trainer.critic).rule(lambda c: c.critic is not None),
     of(Trainer.sequence_packing).constant(True),
     of(Trainer.micro_batch_tokens).by(Actor.max_tokens_per_mb, _micro_batch_tokens),
-    of(Trainer.recompute).switched(Actor.gradient_checkpointing, "full", "none"),
+    of(Trainer.recompute).cases(
+        Case("none", [Actor.gradient_checkpointing.holds(False)], when=lambda c: not c.bridged),
+        Case("full", [Actor.gradient_checkpointing.holds(True)], when=lambda c: not c.megatron and not c.on_archon),
+        Case("full", [Megatron.recompute_granularity.holds("full")], CHECKPOINTS, lambda c: c.megatron),
+        Case("selective", [Megatron.recompute_granularity.holds("selective")], CHECKPOINTS, lambda c: c.megatron),
+        Case("none", [Megatron.recompute_granularity.holds(None)], when=lambda c: c.megatron),
+        Case("full", [Archon.ac_mode.holds("full")], CHECKPOINTS, lambda c: c.on_archon),
+        Case("none", [Archon.ac_mode.holds("none")], CHECKPOINTS, lambda c: c.on_archon),
+        Case("selective", [Archon.ac_mode.holds("selective", "memory_budget")], CHECKPOINTS, lambda c: c.on_archon),
+    ),
+    of(Trainer.recompute_modules).rule(
+        _recompute_modules, lambda c, value: [Megatron.recompute_modules.to(list(value))] if c.megatron else []
+    ),
+    of(Trainer.gradient_overlap, when=lambda c: c.megatron).same(Megatron.overlap_grad_reduce),
+    of.either(
+        of(Trainer.gradient_precision, when=lambda c: c.megatron).switched(
+            Megatron.grad_reduce_in_fp32, "fp32", "bf16"
+        ),
+        of(Trainer.gradient_precision, when=lambda c: not c.on_archon).words(
+            Actor.grad_reduce_dtype, ("bfloat16", "bf16"), ("float32", "fp32"), other="fp32"
+        ),
+    ),
+    # With an adapter there is none: engine/megatron_engine.py:1276-1280.
+    of(Trainer.zero_stage, when=lambda c: c.megatron).rule(
+        lambda c: None if c.mcore.use_distributed_optimizer and not c.actor.use_lora else 0
+    ),
+    of(Trainer.fp8_parameter_gather, when=lambda c: c.megatron and c.fp8).same(Megatron.fp8_param_gather),
+    of(Trainer.virtual_stages).by(Megatron.virtual_pipeline_parallel_size, _virtual_stages),
+    of(Trainer.optimizer_bytes_per_parameter).rule(_optimizer_bytes),
+    of(Trainer.optimizer_on_host).rule(_on_host),
+    of(Trainer.optimizer_step).rule(lambda c: "device" if _on_host(c) and c.actor.step_on_device else None),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(4.0),
-    of(Trainer.policy_logprobs).rule(_policy_logprobs),
+    of(Trainer.policy_logprobs).rule(_policy_logprobs, _set_policy_logprobs),
     of(Trainer.reference_logprobs).rule(lambda c: c.reference is not None and c.actor.kl_ctl > 0),
 )
 
@@ -353,6 +265,12 @@ def _assumptions(c: Areal) -> Iterator[Assumption]:
     if not c.agent and not c.prompt:
         yield Assumption(
             "No key caps prompts; 1,024 tokens are left for them beside the response.", [Workload.max_sequence_tokens]
+        )
+    if c.saves_some:
+        yield Assumption(
+            "Archon computes every second product again (ac_mode); memory counts norms and MLPs as computed again, "
+            "time the attention.",
+            [Trainer.recompute, Trainer.recompute_modules],
         )
     if c.r.text("teacher.path") and c.asynchronous:
         yield Assumption(

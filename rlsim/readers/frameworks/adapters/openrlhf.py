@@ -9,7 +9,7 @@ from typing import Any, Literal
 from rlsim.readers.frameworks.asked import UNPOOLED, Facts
 from rlsim.readers.frameworks.options import Change, Options, Part, aside, flag, integer, number, size, switch, text
 from rlsim.readers.frameworks.pools import openrlhf_reward_model
-from rlsim.readers.frameworks.rules import Assumption, Rules, node_size
+from rlsim.readers.frameworks.rules import EXPERTS_IMPLEMENTATION, Assumption, Rules, node_size
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
 
 
@@ -19,7 +19,8 @@ class Actor(Options, section="actor"):
     path = text("", name="model_name_or_path")
     num_nodes = size()
     num_gpus_per_node = integer(8)
-    gradient_checkpointing_enable = flag(False)
+    gradient_checkpointing_enable, freeze_visual_encoder = flag(False), flag(False)
+    optim = text("adam")
 
 
 class Ref(Options, section="ref"):
@@ -69,7 +70,7 @@ class Ds(Options, section="ds"):
     tensor_parallel_size = integer(1)
     ring_attn_size = size()
     lora_rank = integer(name="lora.rank")
-    attn_implementation = text()
+    attn_implementation, experts_implementation = text(), text()
     packing_samples = switch()
     adam_offload, use_liger_kernel = flag(False), flag(False)
     enable_sleep = switch()
@@ -290,6 +291,10 @@ RULES = (
     of(Trainer.rank_balance).switched(Train.dynamic_batch_enable, "tokens", "samples", readonly=True),
     of(Trainer.recompute).switched(Actor.gradient_checkpointing_enable, "full", "none"),
     of(Trainer.fused_kernels).same(Ds.use_liger_kernel),
+    # Of both spellings the one that is there: train_sft.py:228 at 3c3be623 has it without a section.
+    of(Trainer.optimizer).words(Actor.optim, ("muon", "muon"), ("adam", "adam"), other="adam"),
+    of(Trainer.expert_products).words(Ds.experts_implementation, *EXPERTS_IMPLEMENTATION),
+    of(Trainer.frozen_vision).same(Actor.freeze_visual_encoder),
     of(Trainer.policy_logprobs).constant(True),
     of(Trainer.optimizer_on_host).same(Ds.adam_offload),
     of(Trainer.logits_bytes).constant(10.0),
@@ -371,7 +376,9 @@ FRAMEWORK = of.framework(
     shipped={"openrlhf": ["openrlhf"]},
     entry={r"train_(ppo_ray|sft|dpo)(\.py)?$": {}},
     renamed={
-        "model": "actor",  # of train_sft.py and train_dpo.py
+        "model": "actor",  # of train_sft.py and train_dpo.py, as the next
+        "optim": Actor.optim.key,
+        "freeze_visual_encoder": Actor.freeze_visual_encoder.key,
     }
     | {
         old: f"{section}.{new or old.removeprefix(f'{section}_')}"

@@ -83,6 +83,13 @@ RULES = (
     of(Engine.gpu_memory_utilization).same(Vllm.gpu_memory_utilization),
     of(Engine.cuda_graphs).opposite(Vllm.enforce_eager),
     of(Engine.prefix_caching).same(Vllm.enable_prefix_caching),
+    # Of each GPU; Mooncake's store is one for all (inference.py:260-268).
+    of(Engine.Kv_Offload.capacity_bytes, when=lambda c: c.kv_offload).by(
+        PrimeRl.offload_bytes, lambda c: (c.offload_bytes or 0) / c.kv_offload_gpus
+    ),
+    of(Engine.Kv_Offload.shared, when=lambda c: c.kv_offload).words(
+        PrimeRl.offload_type, ("mooncake", True), ("native", False)
+    ),
     of(Trainer.backend).constant("fsdp"),
     of(Trainer.context_parallel).same(Model.cp),
     of(Trainer.expert_parallel).by(Model.ep, _expert_parallel),

@@ -93,6 +93,8 @@ class PrimeRl(Options):
     optimizer = text(name="trainer.optim.type")
     broadcast = text(name="weight_broadcast.type")
     router, router_policy = text(name="inference.router.type"), text(name="inference.router.policy")
+    offload_type = text("native", name="inference.kv_cache_offload.type")
+    offload_bytes = integer(name="inference.kv_cache_offload.cpu.num_bytes")
     quantized_transfer = switch(name="weight_broadcast.quantize_in_weight_transfer")
 
     @property
@@ -213,6 +215,17 @@ class PrimeRl(Options):
             return self.vllm.data_parallel_size
         span = self.replica.decode_nodes_per_replica if self.disaggregated else self.replica_nodes
         return max(1, span * self.deployment.gpus_per_node // self.tp)
+
+    @property
+    def kv_offload(self) -> bool:
+        """Whether KV cache goes to the host; beside engines that prefill alone rlsim does not simulate that."""
+        return bool(self.offload_bytes) and not self.disaggregated
+
+    @property
+    def kv_offload_gpus(self) -> int:
+        """GPUs that kv_cache_offload.cpu.num_bytes are of: an instance's (vLLM shards them over its workers), or those
+        of a node that gives them to Mooncake's store (inference.py:216-218)."""
+        return self.deployment.gpus_per_node if self.offload_type == "mooncake" else self.tp
 
     @property
     def moments_in_bf16(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices
+from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices, mapped
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.megatron import GRANULARITIES, core_rules, shared_experts
 from rlsim.readers.frameworks.options import (
@@ -169,23 +169,16 @@ class Roll(Options):
         return one.use_sequence_packing or one.use_dynamic_batching_in_train or one.use_remove_padding
 
 
-def _mapped(training: tuple[int, int], generating: tuple[int, int]) -> list[Change]:
-    return [
-        option.to("list(range({},{}))".format(*ends))
-        for option, ends in ((Train.device_mapping, training), (Infer.device_mapping, generating))
-    ]
-
-
 def _set_num_gpus(c: Roll, value: int) -> list[Change]:
     if not c.apart:
-        return _mapped((0, value), (0, value))
+        return mapped((0, value), (0, value))
     left = value - len(c.generating)
-    return _mapped((0, left), (left, value))
+    return mapped((0, left), (left, value))
 
 
 def _set_generation_gpus(c: Roll, value: int | None) -> list[Change]:
     every = len(c.training | c.generating)
-    return _mapped((0, every - (value or 0)), (every - (value or every), every))
+    return mapped((0, every - (value or 0)), (every - (value or every), every))
 
 
 def _micro_batch_tokens(c: Roll) -> int:
@@ -235,7 +228,10 @@ RULES = (
     ),
     of(Cluster.num_gpus).rule(lambda c: len(c.training | c.generating), _set_num_gpus),
     of(Cluster.generation_gpus, when=lambda c: c.apart).rule(lambda c: len(c.generating), _set_generation_gpus),
-    of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
+    of(Loop.mode).rule(
+        lambda c: "async" if c.asynchronous else "sync",
+        lambda _, value: [Roll.async_generation_ratio.to(float(value == "async"))],
+    ),
     of(Loop.style, when=lambda c: c.asynchronous).constant("roll"),
     of(Loop.staleness_fraction, when=lambda c: c.asynchronous).same(Roll.async_generation_ratio),
     of(Engine.name).words(
@@ -295,12 +291,13 @@ RULES = (
     of(Trainer.logprob_micro_batch_samples, when=lambda c: not c.packed).same(Train.infer_batch_size),
     of.either(
         of(Trainer.recompute, when=lambda c: c.megatron and c.strategy.recompute_granularity is not None).words(
-            Strategy.recompute_granularity, *GRANULARITIES, readonly=True
+            Strategy.recompute_granularity, *GRANULARITIES
         ),
-        of(Trainer.recompute, when=lambda c: c.megatron).switched(
-            Strategy.moe_layer_recompute, "full", "none", readonly=True
+        of(Trainer.recompute, when=lambda c: c.megatron).rule(
+            lambda c: "full" if c.strategy.moe_layer_recompute else "none",
+            lambda _, value: [Strategy.recompute_granularity.to(value)],
         ),
-        of(Trainer.recompute).switched(Train.disable_gradient_checkpointing, "none", "full", readonly=True),
+        of(Trainer.recompute).switched(Train.disable_gradient_checkpointing, "none", "full"),
     ),
     *core_rules(
         of,
@@ -320,7 +317,10 @@ RULES = (
     of(Trainer.policy_logprobs).rule(_policy_logprobs, _set_policy_logprobs),
     # base_config.py:575, 654-656: either kind of KL needs it, and alone it runs too (rlvr_pipeline.py:578).
     of(Trainer.reference_logprobs).rule(
-        lambda c: c.pair == 2 if c.supervised else c.enable_reference or c.use_kl_loss or c.init_kl_coef > 0
+        lambda c: c.pair == 2 if c.supervised else c.enable_reference or c.use_kl_loss or c.init_kl_coef > 0,
+        lambda _, value: (
+            [Roll.enable_reference.to(True)] if value else [Roll.use_kl_loss.to(False), Roll.init_kl_coef.to(0.0)]
+        ),
     ),
     of(Trainer.moe_dispatcher, when=lambda c: c.megatron).words(
         Strategy.moe_token_dispatcher_type,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rlsim.readers.frameworks.options import Options, anything, flag, integer, number, size, switch, text, words
+from rlsim.readers.frameworks.options import Change, Options, anything, flag, integer, number, size, switch, text, words
 
 MAX_DEVICES = 100_000
 """Largest number of a GPU in a mapping."""
@@ -85,3 +85,11 @@ class Inference(Options, section="actor_infer.strategy_args.strategy_config"):
     mem_fraction_static, gpu_memory_utilization = number(), number()
     enforce_eager = flag(False)
     enable_prefix_caching = flag()
+
+
+def mapped(training: tuple[int, int], generating: tuple[int, int]) -> list[Change]:
+    """The options of the GPUs that train and of those that generate, each as the first and the one behind the last."""
+    return [
+        option.to("list(range({},{}))".format(*ends))
+        for option, ends in ((Train.device_mapping, training), (Infer.device_mapping, generating))
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from rlsim.readers.frameworks.adapters.skyrl_options import (
     Async,
@@ -20,9 +20,8 @@ from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes, shared_experts
 from rlsim.readers.frameworks.options import Change
 from rlsim.readers.frameworks.pools import skyrl_teacher
-from rlsim.readers.frameworks.rules import Assumption, Case, Rules
+from rlsim.readers.frameworks.rules import Assumption, Case, Rules, vllm_method
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
-from rlsim.schema.speculation import Method
 
 
 def _set_max_sequence(c: Skyrl, value: int) -> Iterator[Change]:
@@ -59,17 +58,6 @@ def _set_num_gpus(c: Skyrl, value: int) -> list[Change]:
 def _set_generation_gpus(c: Skyrl, value: int | None) -> list[Change]:
     engines = c.engine.num_engines if value is None else value // c.engine_gpus
     return [Placement.colocate_all.to(value is None), Inference.num_engines.to(engines)]
-
-
-def _method(c: Skyrl) -> Method | None:
-    if c.run.mtp:
-        return "mtp"
-    method = c.drafts.method
-    if method == "eagle":
-        return "eagle3"
-    if method is not None and method.endswith("mtp"):
-        return "mtp"
-    return cast(Method | None, method or ("draft_model" if c.drafts.model else None))
 
 
 def _logprob_micro_batch_tokens(c: Skyrl) -> int:
@@ -134,7 +122,10 @@ RULES = (
     of(Engine.cuda_graphs).opposite(Inference.enforce_eager),
     of(Engine.prefix_caching).same(Inference.enable_prefix_caching),
     of(Engine.chunked_prefill).same(Inference.enable_chunked_prefill),
-    of(Speculation.method).rule(_method, lambda _, value: [Drafts.method.to(None if value == "none" else value)]),
+    of(Speculation.method).rule(
+        lambda c: "mtp" if c.run.mtp else vllm_method(c.drafts.method, c.drafts.model),
+        lambda _, value: [Drafts.method.to(None if value == "none" else value)],
+    ),
     of(Speculation.draft_length).rule(
         lambda c: c.run.mtp_tokens if c.run.mtp else c.drafts.num_speculative_tokens,
         lambda _, value: [Drafts.num_speculative_tokens.to(value or None)],

@@ -192,7 +192,7 @@ RULES = (
     # By FLOPs sets it by data too (slime/utils/arguments.py:1872-1874).
     of.either(
         of(Trainer.rank_balance, when=lambda c: c.balance_by_flops).constant("tokens"),
-        of(Trainer.rank_balance).switched(Slime.balance_data, "tokens", "samples", readonly=True),
+        of(Trainer.rank_balance).switched(Slime.balance_data, "tokens", "samples"),
     ),
     of.either(
         of(Trainer.recompute, when=lambda c: c.train_backend == "fsdp").switched(

@@ -11,9 +11,9 @@ from rlsim.errors import InputError
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes
 from rlsim.readers.frameworks.options import Change, Options, anything, flag, integer, number, size, switch, text, words
-from rlsim.readers.frameworks.pools import served_teachers
-from rlsim.readers.frameworks.rules import TRANSFORMERS, Assumption, Rules
-from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
+from rlsim.readers.frameworks.pools import swift_teacher
+from rlsim.readers.frameworks.rules import EXPERTS_IMPLEMENTATION, INT4, TRANSFORMERS, Assumption, Rules, vllm_method
+from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
 
 class Swift(Options):
@@ -36,6 +36,10 @@ class Swift(Options):
     vllm_gpu_memory_utilization = number(0.9)
     vllm_max_num_seqs, vllm_max_model_len = integer(256), integer()
     vllm_enforce_eager, vllm_enable_prefix_caching = flag(False), flag(True)
+    vllm_enable_expert_parallel, vllm_enable_lora = flag(False), flag(False)
+    vllm_quantization, draft_method = text(), text(name="vllm_speculative_config.method")
+    drafter = text(name="vllm_speculative_config.model")
+    draft_length = integer(name="vllm_speculative_config.num_speculative_tokens")
     async_generate, offload_model, offload_optimizer = flag(False), flag(False), flag(False)
 
     per_device_train_batch_size = integer(1)
@@ -58,7 +62,12 @@ class Swift(Options):
     exp_avg_dtype, exp_avg_sq_dtype, fp8_format = text(), text(), text()
     # Defaults of swift/megatron/arguments/megatron_args.py at 006938be6.
     account_for_loss_in_pipeline_split, overlap_grad_reduce, sequence_parallel = flag(False), flag(False), flag(False)
-    use_distributed_optimizer = flag(True)
+    use_distributed_optimizer, use_megatron_fsdp, fp8_param_gather = flag(True), flag(False), flag(False)
+    data_parallel_sharding_strategy, optimizer = text("optim_grads_params"), text("adam")
+    accumulate_allreduce_grads_in_fp32, main_grads_dtype = flag(False), text("fp32")
+    moe_token_dispatcher_type, moe_enable_deepep = text("alltoall"), flag(False)
+    mtp_num_layers, fp4_format, experts_impl = integer(), text(), text()
+    freeze_vit, reference_free = flag(True), flag(False)
 
     @property
     def megatron(self) -> bool:
@@ -159,6 +168,13 @@ class Swift(Options):
         return (self.tuner_type or self.train_type) in ("lora", "longlora", "adalora")
 
     @property
+    def sharing(self) -> Literal[0, 1, 2, 3] | None:
+        """What Megatron-Core's ranks share, as stages of ZeRO (megatron_args.py:587-591)."""
+        if self.use_megatron_fsdp:
+            return SHARDED.get(self.data_parallel_sharding_strategy)
+        return None if self.use_distributed_optimizer else 0
+
+    @property
     def shared(self) -> Literal[0, 1, 2, 3] | None:
         """What data-parallel ranks share, as stages of ZeRO; nothing without DeepSpeed or FSDP."""
         stages: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
@@ -176,6 +192,9 @@ def prompts(c: Swift) -> int:
             f"{c.r.where}: rlhf_type: '{c.shown(Swift.rlhf_type)}' is not simulated; known: grpo, gkd, dpo"
         )
     return max(1, c.batch // c.samples)
+
+
+SHARDED: dict[str, Literal[0, 1, 2, 3]] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
 def _set_lora_rank(c: Swift, value: int | None) -> Iterator[Change]:
@@ -203,13 +222,27 @@ RULES = (
         lambda c: c.rollout.get("tensor_parallel", c.vllm_tensor_parallel_size),
     ),
     of(Engine.pipeline_parallel).same(Swift.vllm_pipeline_parallel_size),
+    of(Engine.expert_parallel).rule(
+        lambda c: (
+            c.rollout.get("tensor_parallel", c.vllm_tensor_parallel_size) if c.vllm_enable_expert_parallel else None
+        ),
+        lambda _, value: [Swift.vllm_enable_expert_parallel.to(value > 1)],
+    ),
+    of(Engine.weight_precision).words(Swift.vllm_quantization, ("fp8*", "fp8"), *INT4, other="bf16"),
+    # Merged into the weights that are sent unless vLLM is to load it (rlhf_trainers/args_mixin.py:118).
+    of(Engine.lora_rank, when=lambda c: c.adapted and not c.supervised).rule(
+        lambda c: c.lora_rank if c.vllm_enable_lora else 0,
+        lambda _, value: [Swift.vllm_enable_lora.to(value > 0)],
+    ),
+    of(Speculation.method).rule(lambda c: vllm_method(c.draft_method, c.drafter)),
+    of(Speculation.draft_length).same(Swift.draft_length),
     of(Engine.max_running_sequences).same(Swift.vllm_max_num_seqs),
     of(Engine.gpu_memory_utilization).same(Swift.vllm_gpu_memory_utilization),
     of(Engine.cuda_graphs).opposite(Swift.vllm_enforce_eager),
     of(Engine.prefix_caching).same(Swift.vllm_enable_prefix_caching),
     of(Trainer.backend).rule(lambda c: "megatron" if c.megatron else "fsdp"),
     of.either(
-        of(Trainer.zero_stage, when=lambda c: c.megatron).rule(lambda c: None if c.use_distributed_optimizer else 0),
+        of(Trainer.zero_stage, when=lambda c: c.megatron).rule(lambda c: c.sharing),
         of(Trainer.zero_stage).rule(lambda c: c.shared),
     ),
     of(Trainer.tensor_parallel, when=lambda c: c.megatron, otherwise=1).same(Swift.tensor_model_parallel_size),
@@ -256,9 +289,27 @@ RULES = (
     of(Trainer.virtual_stages, when=lambda c: c.megatron, otherwise=1).rule(
         lambda c: c.virtual_pipeline_model_parallel_size
     ),
-    of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").words(
-        Swift.fp8_format, ("?*", "fp8"), other="bf16", readonly=True
+    of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").rule(
+        lambda c: "nvfp4" if c.fp4_format else "fp8" if c.fp8_format else "bf16"
     ),
+    of(Trainer.fp8_parameter_gather, when=lambda c: c.megatron and c.fp8_format is not None).same(
+        Swift.fp8_param_gather
+    ),
+    # megatron_args.py:1113-1116: gradients in BF16 where main_grads_dtype asks for them alone.
+    of(Trainer.gradient_precision, when=lambda c: c.megatron).rule(
+        lambda c: "fp32" if c.accumulate_allreduce_grads_in_fp32 or c.main_grads_dtype == "fp32" else "bf16",
+        lambda _, value: [Swift.main_grads_dtype.to(value)],
+    ),
+    of(Trainer.optimizer, when=lambda c: c.megatron).words(
+        Swift.optimizer, ("muon", "muon"), ("adam", "adam"), ("*muon*", "muon"), other="adam"
+    ),
+    of(Trainer.mtp_layers, when=lambda c: c.megatron).same(Swift.mtp_num_layers),
+    of(Trainer.moe_dispatcher, when=lambda c: c.megatron).rule(
+        lambda c: "deepep" if c.moe_enable_deepep else None if c.moe_token_dispatcher_type == "flex" else "alltoall"
+    ),
+    of(Trainer.expert_products, when=lambda c: not c.megatron).words(Swift.experts_impl, *EXPERTS_IMPLEMENTATION),
+    # Of models that see; an adapter of all linear layers leaves it out as well (tuner_args.py:123, 210).
+    of(Trainer.frozen_vision).same(Swift.freeze_vit),
     of(Trainer.optimizer_bytes_per_parameter, when=lambda c: c.megatron).by(
         Swift.use_precision_aware_optimizer,
         lambda c: optimizer_bytes(
@@ -274,28 +325,13 @@ RULES = (
     # grpo_trainer.py:778: always; a distillation has no ratio. rlhf_args.py:355-356: beta is 0.04 where none is stated.
     of(Trainer.policy_logprobs).rule(lambda c: c.rlhf_type == "grpo"),
     of(Trainer.reference_logprobs).rule(
-        lambda c: c.pair == 2 if c.supervised else c.rlhf_type == "grpo" and c.beta != 0
+        lambda c: c.pair == 2 and not c.reference_free if c.supervised else c.rlhf_type == "grpo" and c.beta != 0
     ),
     of(Trainer.offload).rule(
         lambda c: c.offload_model or c.offload_optimizer,
         lambda _, value: [Swift.offload_model.to(value), Swift.offload_optimizer.to(value)],
     ),
 )
-
-
-def _teacher(c: Swift) -> tuple[dict[str, Any], ...]:
-    """The teacher that the trainer holds, or the one behind teacher_model_server."""
-    if c.teacher_model_server:
-        return served_teachers({c.teacher_model_server: 1.0}, c.teacher_model, c.r.value("launcher.servers") or ())
-    if not c.teacher_model:
-        return ()
-    layout = {
-        "tensor_parallel": c.tensor_model_parallel_size,
-        "pipeline_parallel": c.pipeline_model_parallel_size,
-        "context_parallel": c.context_parallel_size,
-    }
-    pool = {"name": f"teacher {c.teacher_model.split('/')[-1]}"[:60], "role": "teacher", "model": c.teacher_model}
-    return ({**pool, "runs_on": "trainer", **(layout if c.megatron else {})},)
 
 
 def _facts(c: Swift) -> Facts:
@@ -306,7 +342,15 @@ def _facts(c: Swift) -> Facts:
         prompt_cap=c.prompt_cap,
         response_cap=c.max_completion_length,
         turns=(c.max_turns or 1) if c.multi_turn_scheduler else c.rollout.get("turns", 1),
-        pools=_teacher(c),
+        pools=swift_teacher(
+            c.r,
+            c.teacher_model_server,
+            c.teacher_model,
+            (c.tensor_model_parallel_size, c.pipeline_model_parallel_size, c.context_parallel_size)
+            if c.megatron
+            else None,
+        ),
+        drafter=c.drafter or "",
         dynamic=c.dynamic_sample,
     )
 

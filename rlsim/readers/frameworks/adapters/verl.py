@@ -267,7 +267,9 @@ RULES = (
     of(Trainer.fused_kernels, when=lambda c: not c.megatron).same(Model.use_liger),
     of(Trainer.frozen_vision).same(Actor.freeze_vision_tower),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).rule(values.logits_bytes),
-    of(Trainer.logits_chunk_tokens, when=lambda c: c.model.use_fused_kernels).constant(512),
+    of(Trainer.logits_chunk_tokens).rule(
+        lambda c: 512 if c.model.use_fused_kernels else None, lambda _, value: [Model.use_fused_kernels.to(bool(value))]
+    ),
     of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").rule(
         lambda c: "fp8" if c.transformer.fp8 else "bf16",
         lambda _, value: [Transformer.fp8.to("hybrid" if value == "fp8" else None)],
@@ -282,9 +284,8 @@ RULES = (
     of(Trainer.mtp_layers).cases(
         Case(1, [Mtp.enable.holds(True), Mtp.enable_train.holds(True)]), Case(0, [Mtp.enable_train.holds(False)])
     ),
-    # Log-probs of the rollout take the place of the pass with bypass_mode (trainer/ppo/v1/trainer_base.py:1535,
-    # ray_trainer.py:1574, experimental/separation/ray_trainer.py:509), as both asynchronous trainers set it; nothing
-    # reads use_rollout_log_probs.
+    # Not with bypass_mode (trainer/ppo/v1/trainer_base.py:1535, ray_trainer.py:1574), which asynchronous trainers set
+    # (experimental/separation/ray_trainer.py:509); nothing reads use_rollout_log_probs.
     of(Trainer.policy_logprobs).rule(
         lambda c: not c.algorithm.bypass_mode,
         lambda _, value: [Algorithm.bypass_mode.to(not value), None if value else Rollout.calculate_log_probs.to(True)],

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.megatron import shared_experts
 from rlsim.readers.frameworks.options import Options, Part, flag, integer, size, switch, text
-from rlsim.readers.frameworks.rules import Rules
+from rlsim.readers.frameworks.rules import Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Loop, Trainer, Workload
 
 
@@ -42,6 +45,7 @@ class VerlSft(Options):
     cpu_offload = flag(False, name="model.fsdp_config.cpu_offload")
     ulysses_size = size(name="ulysses_sequence_parallel_size")
     nnodes, n_gpus_per_node = size(name="trainer.nnodes"), integer(8, name="trainer.n_gpus_per_node")
+    entry = text("", name="launcher.entry")
     processes, nodes = integer(name="launcher.nproc_per_node"), size(name="launcher.nnodes")
 
     @property
@@ -52,7 +56,15 @@ class VerlSft(Options):
     @property
     def gpus(self) -> int:
         """GPUs: as torchrun starts processes, else as the trainer on Ray is told."""
+        if self.open_processes:
+            return 8 * self.nodes
         return self.processes * self.nodes if self.processes else self.nnodes * self.n_gpus_per_node
+
+    @property
+    def open_processes(self) -> bool:
+        """Whether torchrun starts as many processes as whoever runs the script says; trainer.n_gpus_per_node is of the
+        trainer on Ray alone (trainer/sft_trainer_ray.py)."""
+        return not self.processes and re.search(r"(^|[./])sft_trainer(\.py)?$", self.entry) is not None
 
     @property
     def sequence(self) -> int:
@@ -113,7 +125,7 @@ RULES = (
 def _facts(c: VerlSft) -> Facts:
     return Facts(
         settings=(("stack", "verl"),),
-        gpus_per_node=c.processes or c.n_gpus_per_node,
+        gpus_per_node=8 if c.open_processes else c.processes or c.n_gpus_per_node,
         of_workers=True,
         prompt_cap=c.data.max_length,
         response_cap=c.data.max_length,
@@ -122,11 +134,18 @@ def _facts(c: VerlSft) -> Facts:
     )
 
 
+def _assumptions(c: VerlSft) -> Iterator[Assumption]:
+    if c.open_processes:
+        yield Assumption(
+            f"The launcher leaves its number of processes open; {c.gpus} GPUs are assumed.", [Cluster.num_gpus]
+        )
+
+
 FRAMEWORK = of.framework(
     "verl-sft",
     RULES,
     _facts,
-    lambda c: (),
+    _assumptions,
     model=VerlSft.path,
     node_size=VerlSft.n_gpus_per_node,
     form="hydra",
