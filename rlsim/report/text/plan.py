@@ -16,9 +16,10 @@ NEARLY_SURE = 0.99
 
 def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
     """The best plan and what to set for it, the finalists, cost against time, and how sure the order is."""
+    lag = next((f"{one.limit:g}" for one in plan.constraints if one.constraint == "policy lag"), "0")
     counts = (
-        f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
-        "simulated, all others excluded by bounds of their means"
+        f"{plan.scenario}, a lag of at most {lag} (--max-staleness): {plan.configurations:,} configurations fit of "
+        f"{plan.considered:,}; {plan.simulated} simulated, all others excluded by bounds of their means"
     )
     heading = style.bold(f"Best by {plan.objective.replace('_', ' ')}, {sure_words(plan)}: {objective_text(plan)}")
     rows = [(row.name, row.numbers.row()) for row in plan.finalists]
