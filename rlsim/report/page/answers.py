@@ -262,7 +262,7 @@ def improvement_part(found: Improvement) -> Part:
         asked = [(one.name, one.asks, " ".join(one.changes)) for one in wording.faster(moves)]
         sections["improvement-moves"] = [
             wording.techniques_table(moves), table("improvement-asked", asked),
-            *listed(f"{one.title}: {one.reason}" for one in moves.left_out),
+            *listed(wording.left_out_words(moves)),
         ]  # fmt: skip
     if idle is not None:
         words.append(wording.idle_words(idle))

@@ -225,8 +225,16 @@ def render_techniques(found: Techniques, style: Style = DEFAULT_STYLE) -> str:
         style.opening(best_technique(found)),
         techniques_table(found).lines(style),
         ["What they ask and set", *about] if about else [],
-        style.numbered("Not possible here", [f"{one.title}: {one.reason}" for one in found.left_out]),
+        style.numbered("Not possible here", left_out_words(found)),
     )
+
+
+def left_out_words(found: Techniques) -> list[str]:
+    """Each reason why the scenario cannot take some techniques, with their titles."""
+    titles: dict[str, list[str]] = {}
+    for one in found.left_out:
+        titles.setdefault(one.reason, []).append(one.title)
+    return [f"{reason}: {'; '.join(alike)}" for reason, alike in titles.items()]
 
 
 def techniques_table(found: Techniques) -> Table:
