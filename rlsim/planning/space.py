@@ -340,7 +340,7 @@ def _engines(scenario: Scenario, drafted: Sequence[int], gpus: int, reach: int) 
     data = engine.attention_data_parallel
     # Attention copies must divide the tensor-parallel group (schema/engine.py).
     layouts = [EngineLayout(tp, pp, ep, data if tp % data == 0 else 1) for tp, pp, ep in sorted(found)]
-    return [Engine(one, k, alone) for one in layouts for alone in _prefill_gpus(scenario, gpus, one) for k in drafted]
+    return [Engine(one, k, apart) for one in layouts for apart in _prefill_gpus(scenario, gpus, one) for k in drafted]
 
 
 def _prefill_gpus(scenario: Scenario, gpus: int, layout: EngineLayout) -> list[int]:
