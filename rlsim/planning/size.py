@@ -295,7 +295,9 @@ def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None)
         except (Infeasible, InputError):
             continue
         found.append(_cluster(best, recompute, before, scenario.hardware.memory_bytes.value))
-        if before is None or before.changes.get("trainer.recompute", recompute) == recompute:
+        # Experts over nodes may be slower than recomputation, with which they fit within one.
+        wide = int(best.best.overrides["trainer.expert_parallel"]) > scenario.hardware.nvlink_domain_gpus.value
+        if not wide and (before is None or before.changes.get("trainer.recompute", recompute) == recompute):
             break
     return min(found, key=lambda one: one.step_s.mean, default=None)
 
