@@ -230,11 +230,8 @@ def own_step_times(table: Table, before: Posterior, now: Posterior | None = None
     equals the projection moves nothing. now: the posterior to price with instead, where deviations are not small.
     """
     with tempfile.TemporaryDirectory(prefix="rlsim-") as folder:
-        posterior, moves = now or before, dict[str, str]()
-        if now is not None:
-            path = Path(folder) / f"own{SUFFIX}"
-            path.write_bytes(now.to_bytes())
-            moves = {"simulation.posterior": str(path)}
+        posterior = now or before
+        moves = {} if now is None else now.at(Path(folder) / f"own{SUFFIX}")
 
         def evidence(name: str, cells: Row) -> list[Evidence]:
             scenario, measured = _measured_step(cells, table.replications)

@@ -152,6 +152,11 @@ class Posterior(Struct, frozen=True, eq=False, dict=True):
         text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
         return archive({"header": text, "mean": self.mean.astype("<f4"), "factor": lower})
 
+    def at(self, path: Path) -> dict[str, str]:
+        """Overrides that price a scenario with it, from the file ``path``, which is written."""
+        path.write_bytes(self.to_bytes())
+        return {"simulation.posterior": str(path)}
+
 
 def _parted(group: str) -> tuple[str, str]:
     """A group's name without its last word, which is the device where it has one, and that word."""

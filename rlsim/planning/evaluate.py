@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rlsim.costs.engine.draft_policy import counted
-from rlsim.costs.memory import check_no_worse
+from rlsim.costs.memory import check_fits, check_no_worse, surely
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
@@ -116,11 +116,17 @@ def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool
     return _beside(scenario, cell, before) if with_baseline and before is not None else cell
 
 
-def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
-    """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs."""
+def evaluate_means(base: Scenario, overrides: Overrides, offered: bool = False) -> Cell:
+    """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs.
+
+    offered: it must fit as surely as what a plan offers.
+    """
     try:
         scenario = varied(base, overrides)
-        check_no_worse(base, scenario)
+        if offered:
+            _check_offered(scenario)
+        else:
+            check_no_worse(base, scenario)
         run = simulate_variant(scenario, tokens=False)
     except (Infeasible, InputError) as error:
         return Cell(error=error)
@@ -129,10 +135,11 @@ def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
 
 
 def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
-    """GPUs, mean step and memory, in half the time of :func:`evaluate_means`. within_s: longest step of interest."""
+    """GPUs, mean step and memory of a plan that may be offered, in half the time of :func:`evaluate_means`. within_s:
+    longest step of interest."""
     try:
         scenario = varied(base, overrides)
-        check_no_worse(base, scenario)
+        _check_offered(scenario)
         run = simulate_variant(scenario, tokens=False, within_s=within_s)
     except (Infeasible, InputError) as error:
         return Cell(error=error)
@@ -141,6 +148,12 @@ def see(base: Scenario, overrides: Overrides, within_s: float) -> Cell:
     # A simulation is given up once its steps take longer than within_s: that bound is all that is known of it.
     step_s = within_s if given_up else mean_value(run, lambda step: step.seconds)
     return Cell(seen=Seen(scenario.cluster.num_gpus, Mean(step_s), used["generation"], used["training"], given_up))
+
+
+def _check_offered(scenario: Scenario) -> None:
+    """Raise Infeasible where an engine and a trainer, of which each may fit beside the least of the other, fit less
+    surely beside each other than a plan promises."""
+    check_fits(surely(scenario), engine=False)
 
 
 def beside_baseline(scenario: Scenario, cell: Cell, by: Anchor | None) -> Cell:

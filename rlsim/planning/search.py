@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rlsim.costs.memory import check_fits, fit_probability, surely
-from rlsim.errors import Infeasible, InputError
+from rlsim.costs.memory import fit_probability
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import Candidate
@@ -220,25 +219,13 @@ def search(
 def simulate_once(task: Look) -> Cell:
     """The means of one plan on one drawn workload, without its baseline."""
     scenario, overrides, _ = task
-    return _refused(task) or evaluate_means(searched(scenario), overrides)
+    return evaluate_means(searched(scenario), overrides, offered=True)
 
 
 def see_once(task: Look) -> Cell:
     """GPUs, mean step and memory of one plan on one drawn workload, given up once it is too slow to matter."""
     scenario, overrides, within_s = task
-    return _refused(task) or see(searched(scenario), overrides, within_s)
-
-
-def _refused(task: Look) -> Cell | None:
-    """Why an engine and a trainer fit less surely beside each other than they must, as each does beside the least."""
-    scenario, overrides, _ = task
-    if "cluster.generation_gpus" in overrides:
-        return None  # pools that are apart leave each other nothing
-    try:
-        check_fits(surely(varied(scenario, overrides)), engine=False)
-    except (Infeasible, InputError) as error:
-        return Cell(error=error)
-    return None
+    return see(searched(scenario), overrides, within_s)
 
 
 class Finals(Struct, frozen=True):

@@ -175,9 +175,7 @@ def answer_run(
     before = counted(given)
     posterior, explained = learn_run(before, steady, shortened(Path(log.where).name))
     with tempfile.TemporaryDirectory(prefix="rlsim-") as folder:
-        path = Path(folder) / POSTERIOR_NAME
-        path.write_bytes(posterior.to_bytes())
-        own = {"simulation.posterior": str(path)}
+        own = posterior.at(Path(folder) / POSTERIOR_NAME)
         after = counted(vary(given, own))
         lines = tuple(_line(quantity, steady, before, after) for quantity in PHASES if quantity in steady.found)
         tried = tuple(

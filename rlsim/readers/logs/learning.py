@@ -124,9 +124,8 @@ def learn_run(run: SimulatedVariant, steady: Steady, name: str) -> tuple[Posteri
     after = found.learnt(before, name, spreads)
     with tempfile.TemporaryDirectory(prefix="rlsim-") as folder:
         for number in range(ROUNDS):
-            path = Path(folder) / f"{number}{SUFFIX}"
-            path.write_bytes(after.to_bytes())
-            moved = precise(simulate_variant(vary(scenario, {"simulation.posterior": str(path)})))
+            own = after.at(Path(folder) / f"{number}{SUFFIX}")
+            moved = precise(simulate_variant(vary(scenario, own)))
             now = _taken(moved, steady, name, before, after)
             told = {row.kind: row.surprise - sum(_changes(row, before, after).values()) for row in found.rows}
             missed = {row.kind: miss for row, miss in zip(now.rows, now.misses, strict=True)}
@@ -237,9 +236,8 @@ def _excess(
 
     def excess(slower: float) -> float:
         if slower not in known:
-            path = folder / f"{len(known)}{SUFFIX}"
-            path.write_bytes(_deviating(before, group, slower).to_bytes())
-            one = vary(scenario, {**so_many(scenario, 1), "simulation.posterior": str(path)})
+            own = _deviating(before, group, slower).at(folder / f"{len(known)}{SUFFIX}")
+            one = vary(scenario, {**so_many(scenario, 1), **own})
             steps = simulate_variant(one, tokens=False).every_step
             known[slower] = float(np.mean([step.phases["exposed_generation_s"] for step in steps])) - wanted_s
         return known[slower]
